@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The kfuncs that handlers call. Each is allowed only in the members that
+ * struct efuse_ops names for it; elsewhere the verifier refuses the program.
+ */
+#ifndef _FS_FUSE_EFUSE_KFUNCS_H
+#define _FS_FUSE_EFUSE_KFUNCS_H
+
+#include <linux/types.h>
+
+struct efuse_req;
+struct efuse_notify;
+struct efuse_exit_info;
+
+/* Of a request: request members, reply(), learn(). */
+u32 efuse_req_opcode(struct efuse_req *req);	/* enum fuse_opcode */
+u64 efuse_req_nodeid(struct efuse_req *req);
+u32 efuse_req_uid(struct efuse_req *req);	/* fsuid in the daemon's namespace */
+u32 efuse_req_gid(struct efuse_req *req);
+u32 efuse_req_pid(struct efuse_req *req);	/* the task's, in the daemon's namespace */
+u64 efuse_req_fh(struct efuse_req *req);	/* of requests on an open file, or 0 */
+u64 efuse_req_offset(struct efuse_req *req);	/* of READ, WRITE, READDIR*, FALLOCATE, LSEEK, or 0 */
+u64 efuse_req_size(struct efuse_req *req);	/* bytes asked for or written, or 0 */
+u32 efuse_req_flags(struct efuse_req *req);	/* open flags; ACCESS: mask; SETATTR: valid; RENAME2: flags; or 0 */
+u64 efuse_req_newdir(struct efuse_req *req);	/* RENAME, RENAME2: target directory; LINK: the inode linked; or 0 */
+/*
+ * The request's @index-th name (0 or 1), without NUL. Returns its length, or
+ * -ENOENT where it has none, or -ERANGE where @buf is too small (left untouched).
+ */
+int efuse_req_name(struct efuse_req *req, u32 index, void *buf, u32 buf__sz);
+/*
+ * The key under which the request's answer lies in its map: struct
+ * efuse_entry_key for LOOKUP, u64 for GETATTR and STATFS, struct efuse_blob_key for
+ * READLINK, GETXATTR, LISTXATTR, struct efuse_grant_key for ACCESS, OPEN,
+ * OPENDIR. NULL where the opcode has none or @rdwr_buf_size is not its size.
+ */
+u8 *efuse_req_key(struct efuse_req *req, const u64 rdwr_buf_size);
+
+/*
+ * Offer an answer: request members. Each copies the value once, checks stamp,
+ * epochs, time-out, caller and inode, and returns EFUSE_REPLIED when the request
+ * is answered, else 0, the reason counted.
+ */
+int efuse_reply_entry(struct efuse_req *req, const void *entry, u32 entry__sz,
+		      const void *attrs, u32 attrs__sz);
+int efuse_reply_negative(struct efuse_req *req, const void *entry, u32 entry__sz);
+int efuse_reply_attrs(struct efuse_req *req, const void *attrs, u32 attrs__sz);
+int efuse_reply_blob(struct efuse_req *req, const void *blob, u32 blob__sz);
+int efuse_reply_grant(struct efuse_req *req, const void *grant, u32 grant__sz);
+int efuse_reply_volume(struct efuse_req *req, const void *volume, u32 volume__sz);
+int efuse_reply_flush(struct efuse_req *req);	/* needs no value: the kernel knows whether it may */
+
+/* The value at hand: learn() only. The pointers are NULL where the size is not theirs. */
+u32 efuse_learn_map(struct efuse_req *req);	/* enum efuse_map */
+u8 *efuse_learn_key(struct efuse_req *req, const u64 rdwr_buf_size);
+u8 *efuse_learn_value(struct efuse_req *req, const u64 rdwr_buf_size);
+
+/* notify() only. */
+u32 efuse_notify_code(struct efuse_notify *n);		/* enum efuse_notify_code */
+u64 efuse_notify_nodeid(struct efuse_notify *n);	/* the inode, or the directory of the entry */
+int efuse_notify_name(struct efuse_notify *n, void *buf, u32 buf__sz);
+
+/* exit() only. */
+u32 efuse_exit_kind(struct efuse_exit_info *info);	/* enum efuse_exit_kind */
+s64 efuse_exit_code(struct efuse_exit_info *info);
+
+#endif /* _FS_FUSE_EFUSE_KFUNCS_H */
