@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Build ``efuse.ko`` for a kernel and keep it by the hash of what it was made from."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from efuse import paths
+from efuse.errors import ModuleBuildError, NotSupportedError
+from efuse.module import kernel, source
+from efuse.module.kernel import Kernel
+
+__all__ = ["Say", "build", "built", "has_btf", "make"]
+
+Say = Callable[[str], None]
+"""Takes one line about the progress."""
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+def has_btf(elf: Path) -> bool:
+    """Return whether the ELF file ``elf`` has a ``.BTF`` section."""
+    result = subprocess.run(
+        ["readelf", "-S", "-W", str(elf)], capture_output=True, text=True, env=_plain_locale()
+    )
+    return re.search(r"\]\s+\.BTF\s", result.stdout) is not None
+
+
+def _plain_locale() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _directory(target: Kernel) -> Path:
+    """Return where the build of the present sources for ``target`` belongs."""
+    symvers = target.headers / "Module.symvers"
+    vmlinux = target.headers / "vmlinux"
+    stat = [f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in (symvers, vmlinux)
+            if path.is_file()]
+    archive = kernel.source_archive().stat()
+    key = source.content_hash(
+        paths.data("kernel_patches"), target.release, *stat, str(archive.st_size)
+    )
+    return paths.cache() / "modules" / key
+
+
+def built(target: Kernel) -> Path | None:
+    """Return the module that was built from the present sources for ``target``, if it was."""
+    module = _directory(target) / "efuse.ko"
+    return module if module.is_file() else None
+
+
+def build(target: Kernel, *, say: Say = _silent, force: bool = False) -> Path:
+    """Return ``efuse.ko`` for ``target``, building it unless that was done before.
+
+    :param say: is told what is being done.
+    :param force: build it even so.
+    :raises NotSupportedError: the kernel's source or BTF is not here.
+    :raises ModuleBuildError: a patch does not apply, the compiler refuses, or there is no BTF in it.
+    """
+    directory = _directory(target)
+    module = directory / "efuse.ko"
+    if module.is_file() and not force:
+        return module
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as name:
+        work = Path(name)
+        say(f"preparing fs/fuse of {kernel.source_archive().name}")
+        tree = source.write_tree(work, paths.data("kernel_patches"))
+        say(f"compiling efuse.ko for {target.release}")
+        make(target, tree, work)
+        if not has_btf(tree / "efuse.ko"):
+            raise ModuleBuildError(
+                "efuse.ko was built without BTF: struct_ops and kfuncs cannot register",
+                hint="apt-get install dwarves (pahole), then efuse module build --force",
+            )
+        fresh = work / "result"
+        fresh.mkdir(mode=0o755)
+        shutil.copy(tree / "efuse.ko", fresh)
+        # Two builds at once end with the same content: whoever comes second replaces it.
+        if directory.exists():
+            shutil.rmtree(directory)
+        fresh.rename(directory)
+    return module
+
+
+def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
+    """Run kbuild on the module's source ``tree`` and return what it printed.
+
+    :param work: a directory for what the build needs besides.
+    :param variables: more of make's, such as ``W=1``.
+    :raises NotSupportedError: there is no BTF of the kernel itself.
+    :raises ModuleBuildError: the compiler refused; the message holds what it said.
+    """
+    objects = _objects_with_btf(target, work)
+    jobs = f"-j{min(os.cpu_count() or 1, 8)}"
+    command = ["make", jobs, "-C", str(objects), f"M={tree}", *variables, "modules"]
+    # Make's own variables of a make that called us would change what this one does.
+    environment = {
+        key: value for key, value in _plain_locale().items()
+        if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES")
+    }
+    result = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    log = paths.cache() / "modules" / "build.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(result.stdout)
+    if result.returncode != 0:
+        raise ModuleBuildError(
+            f"efuse.ko could not be compiled for {target.release}:\n{_errors(result.stdout, tree)}",
+            hint=f"the whole output is in {log}",
+        )
+    return result.stdout
+
+
+def _errors(output: str, tree: Path) -> str:
+    """Return the lines of a compiler's output that say what is wrong, with their context."""
+    lines = output.replace(f"{tree}/", "fs/fuse/").splitlines()
+    wanted: list[str] = []
+    for number, line in enumerate(lines):
+        if re.search(r"\berror\b|undefined!|\*\*\*|No such file", line):
+            wanted += [text for text in lines[number : number + 3] if text not in wanted]
+    return "\n".join(wanted[:40] or lines[-20:])
+
+
+def _objects_with_btf(target: Kernel, work: Path) -> Path:
+    """Return an object tree whose ``vmlinux`` carries BTF: pahole takes the base types from it.
+
+    Newer header packages bring one. For others it is taken out of the image, into a directory of
+    links that stands for the object tree, so that nothing is written below /usr/src.
+    """
+    vmlinux = target.headers / "vmlinux"
+    if vmlinux.is_file() and has_btf(vmlinux):
+        return target.headers
+    if target.image is None:
+        raise NotSupportedError(
+            f"the kernel's BTF was not found: {target.headers} has no vmlinux, and no image of "
+            f"{target.release} is here to take it from",
+            hint="scripts/setup, which keeps the image in the cache",
+        )
+    shadow = work / "objects"
+    shadow.mkdir()
+    for entry in target.headers.iterdir():
+        if entry.name != "vmlinux":
+            (shadow / entry.name).symlink_to(entry.resolve())
+    script = source.pristine() / "scripts/extract-vmlinux"
+    with (shadow / "vmlinux").open("wb") as output:
+        subprocess.run(["bash", str(script), str(target.image)], stdout=output,
+                       stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    if not has_btf(shadow / "vmlinux"):
+        raise NotSupportedError(
+            f"the kernel's BTF was not found: {target.image} carries none",
+            hint="use a kernel with CONFIG_DEBUG_INFO_BTF=y",
+        )
+    return shadow

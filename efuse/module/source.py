@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Take ``fs/fuse`` from the kernel's source package and make it the module's source tree."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from efuse import paths
+from efuse.errors import ModuleBuildError
+from efuse.module import kernel
+
+__all__ = ["content_hash", "pristine", "write_tree"]
+
+# Not part of the module: other devices' drivers that live in the same directory.
+_LEFT_OUT = ("cuse.c", "virtio_fs.c")
+
+# What is unpacked of the source package; the scripts serve `make lint-kernel` and the build.
+_WANTED = (
+    "*/Makefile",
+    "*/fs/fuse/*",
+    "*/scripts/checkpatch.pl",
+    "*/scripts/const_structs.checkpatch",
+    "*/scripts/extract-vmlinux",
+    "*/scripts/spelling.txt",
+)
+
+
+def pristine(archive: Path | None = None) -> Path:
+    """Return the unpacked parts of the kernel's source package, unpacking them if need be.
+
+    :param archive: the source package's archive; by default the installed one.
+    :raises NotSupportedError: the source package is not installed.
+    :raises ModuleBuildError: it cannot be unpacked.
+    """
+    archive = archive or kernel.source_archive()
+    stat = archive.stat()
+    identity = f"{archive.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()
+    target = paths.cache() / "sources" / hashlib.sha256(identity).hexdigest()[:16]
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as work:
+        tree = Path(work) / "tree"
+        tree.mkdir(mode=0o755)
+        command = ["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1"]
+        command += ["--wildcards", "--no-wildcards-match-slash", *_WANTED]
+        result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if result.returncode != 0 or not (tree / "fs/fuse/inode.c").is_file():
+            raise ModuleBuildError(
+                f"{archive} could not be unpacked: {_last_line(result.stderr)}",
+                hint="apt-get install --reinstall linux-source-" + kernel.SERIES,
+            )
+        # Whoever else unpacked it meanwhile has the same: theirs is as good.
+        if not target.is_dir():
+            tree.rename(target)
+    return target
+
+
+def _series(patches: Path) -> list[Path]:
+    """Return the patches that ``series`` names, in order."""
+    names = [line.partition("#")[0].strip() for line in (patches / "series").open()]
+    return [patches / name for name in names if name]
+
+
+def content_hash(kernel_patches: Path, *more: str) -> str:
+    """Return a hash of everything below ``kernel_patches`` that goes into the module.
+
+    :param more: further strings that the result depends on.
+    """
+    digest = hashlib.sha256()
+    for text in more:
+        digest.update(text.encode() + b"\0")
+    for directory in ("6.12", "src", "include"):
+        for path in sorted((kernel_patches / directory).rglob("*")):
+            if path.is_file():
+                digest.update(str(path.relative_to(kernel_patches)).encode() + b"\0")
+                digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def write_tree(target: Path, kernel_patches: Path, archive: Path | None = None) -> Path:
+    """Write the module's source below ``target`` as it lies in a kernel tree.
+
+    That is ``fs/fuse`` with the series applied, ``fs/fuse/efuse`` with our files,
+    ``fs/fuse/Kbuild``, and ``include/uapi/linux/efuse.h``.
+
+    :returns: the directory to hand to kbuild as ``M=``: ``target/fs/fuse``.
+    :raises ModuleBuildError: a patch does not apply.
+    """
+    fuse = target / "fs/fuse"
+    shutil.copytree(
+        pristine(archive) / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT)
+    )
+    for patch in _series(kernel_patches / kernel.SERIES):
+        command = ["patch", "-p1", "--batch", "--forward", "--no-backup-if-mismatch", "-s"]
+        with patch.open("rb") as text:
+            result = subprocess.run(
+                command, cwd=target, stdin=text, capture_output=True, text=True
+            )
+        if result.returncode != 0:
+            raise ModuleBuildError(
+                f"{patch.name} does not apply to this kernel's fs/fuse:\n{result.stdout.strip()}",
+                hint="refresh the patch against the installed linux-source package",
+            )
+    shutil.copytree(kernel_patches / "src", fuse / "efuse")
+    shutil.copytree(kernel_patches / "include", target / "include")
+    shutil.copy(kernel_patches / kernel.SERIES / "Kbuild", fuse / "Kbuild")
+    return fuse
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no reason given"
