@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What a handler may use: the shared types, the verdicts and the kfuncs.
+ *
+ * BCC knows no kfuncs. Each is declared here as a helper with a number of ours
+ * (from 1000001 on, used nowhere else), and efuse.bpf.link puts the real function's BTF id in its place.
+ */
+#ifndef _EFUSE_BPF_H
+#define _EFUSE_BPF_H
+
+#include <linux/efuse.h>
+#include <linux/errno.h>
+
+struct efuse_req;
+struct efuse_notify;
+struct efuse_exit_info;
+
+/* The arguments of reply(), the only member that has two. */
+struct efuse_reply_ctx {
+	struct efuse_req	*req;
+	u64			error;	/* (int)error is 0 or a negative errno */
+};
+
+#define EFUSE_KFUNC(number) = (void *)(number)
+
+static u32 (*efuse_req_opcode)(struct efuse_req *req) EFUSE_KFUNC(1000001);
+static u64 (*efuse_req_nodeid)(struct efuse_req *req) EFUSE_KFUNC(1000002);
+static u32 (*efuse_req_uid)(struct efuse_req *req) EFUSE_KFUNC(1000003);
+static u32 (*efuse_req_gid)(struct efuse_req *req) EFUSE_KFUNC(1000004);
+static u32 (*efuse_req_pid)(struct efuse_req *req) EFUSE_KFUNC(1000005);
+static u64 (*efuse_req_fh)(struct efuse_req *req) EFUSE_KFUNC(1000006);
+static u64 (*efuse_req_offset)(struct efuse_req *req) EFUSE_KFUNC(1000007);
+static u64 (*efuse_req_size)(struct efuse_req *req) EFUSE_KFUNC(1000008);
+static u32 (*efuse_req_flags)(struct efuse_req *req) EFUSE_KFUNC(1000009);
+static u64 (*efuse_req_newdir)(struct efuse_req *req) EFUSE_KFUNC(1000010);
+static int (*efuse_req_name)(struct efuse_req *req, u32 index, void *buf, u32 size)
+	EFUSE_KFUNC(1000011);
+static void *(*efuse_req_key)(struct efuse_req *req, u64 size) EFUSE_KFUNC(1000012);
+
+static int (*efuse_reply_entry)(struct efuse_req *req, const void *entry, u32 entry_size,
+				const void *attrs, u32 attrs_size) EFUSE_KFUNC(1000013);
+static int (*efuse_reply_negative)(struct efuse_req *req, const void *entry, u32 size)
+	EFUSE_KFUNC(1000014);
+static int (*efuse_reply_attrs)(struct efuse_req *req, const void *attrs, u32 size)
+	EFUSE_KFUNC(1000015);
+static int (*efuse_reply_blob)(struct efuse_req *req, const void *blob, u32 size)
+	EFUSE_KFUNC(1000016);
+static int (*efuse_reply_grant)(struct efuse_req *req, const void *grant, u32 size)
+	EFUSE_KFUNC(1000017);
+static int (*efuse_reply_volume)(struct efuse_req *req, const void *volume, u32 size)
+	EFUSE_KFUNC(1000018);
+static int (*efuse_reply_flush)(struct efuse_req *req) EFUSE_KFUNC(1000019);
+
+static u32 (*efuse_learn_map)(struct efuse_req *req) EFUSE_KFUNC(1000020);
+static void *(*efuse_learn_key)(struct efuse_req *req, u64 size) EFUSE_KFUNC(1000021);
+static void *(*efuse_learn_value)(struct efuse_req *req, u64 size) EFUSE_KFUNC(1000022);
+
+static u32 (*efuse_notify_code)(struct efuse_notify *n) EFUSE_KFUNC(1000023);
+static u64 (*efuse_notify_nodeid)(struct efuse_notify *n) EFUSE_KFUNC(1000024);
+static int (*efuse_notify_name)(struct efuse_notify *n, void *buf, u32 size)
+	EFUSE_KFUNC(1000025);
+
+static u32 (*efuse_exit_kind)(struct efuse_exit_info *info) EFUSE_KFUNC(1000026);
+static s64 (*efuse_exit_code)(struct efuse_exit_info *info) EFUSE_KFUNC(1000027);
+
+#endif /* _EFUSE_BPF_H */

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The built-in maps. The least recently used value makes room for a new one;
+ * its loss costs a request to the daemon and nothing else.
+ */
+#include "efuse.bpf.h"
+
+_Static_assert(sizeof(struct efuse_entry_key) == 264, "efuse_entry_key");
+_Static_assert(sizeof(struct efuse_entry) == 48, "efuse_entry");
+_Static_assert(sizeof(struct efuse_attrs) == 120, "efuse_attrs");
+_Static_assert(sizeof(struct efuse_blob_key) == 272, "efuse_blob_key");
+_Static_assert(sizeof(struct efuse_blob) == 1024, "efuse_blob");
+_Static_assert(sizeof(struct efuse_grant_key) == 24, "efuse_grant_key");
+_Static_assert(sizeof(struct efuse_grant) == 40, "efuse_grant");
+_Static_assert(sizeof(struct efuse_volume) == 112, "efuse_volume");
+
+BPF_TABLE("lru_hash", struct efuse_entry_key, struct efuse_entry, entries, 65536);
+BPF_TABLE("lru_hash", u64, struct efuse_attrs, attrs, 65536);
+BPF_TABLE("lru_hash", struct efuse_blob_key, struct efuse_blob, blobs, 8192);
+BPF_TABLE("lru_hash", struct efuse_grant_key, struct efuse_grant, grants, 16384);
+BPF_TABLE("lru_hash", u64, struct efuse_volume, volumes, 64);

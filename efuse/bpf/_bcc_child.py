@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Compile one text with BCC; run by the Python that has BCC, in a process of its own.
+
+Reads {"text", "cflags"} as JSON on stdin; writes {"functions": {name: hex}, "maps": [...]} to the
+descriptor that argv[1] names. What clang says goes to stderr, the code with its lines to stdout.
+"""
+
+import json
+import os
+import sys
+
+DEBUG_SOURCE = 8
+
+
+def main() -> int:
+    """Compile, write the result, return the exit status."""
+    request = json.load(sys.stdin)
+    try:
+        from bcc import BPF
+        from bcc.libbcc import lib
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        return 3
+    try:
+        module = BPF(text=request["text"], cflags=request["cflags"], debug=DEBUG_SOURCE)
+    except Exception as error:  # noqa: BLE001 - BCC raises nothing more exact
+        print(error, file=sys.stderr)
+        return 1
+    handle = module.module
+    functions = {}
+    for i in range(lib.bpf_num_functions(handle)):
+        name = lib.bpf_function_name(handle, i).decode()
+        functions[name] = module.dump_func(name.encode()).hex()
+    maps = [
+        {
+            "name": lib.bpf_table_name(handle, i).decode(),
+            "fd": lib.bpf_table_fd_id(handle, i),
+            "type": lib.bpf_table_type_id(handle, i),
+            "key_bytes": lib.bpf_table_key_size_id(handle, i),
+            "value_bytes": lib.bpf_table_leaf_size_id(handle, i),
+            "max_entries": lib.bpf_table_max_entries_id(handle, i),
+            "flags": lib.bpf_table_flags_id(handle, i),
+        }
+        for i in range(lib.bpf_num_tables(handle))
+    ]
+    with os.fdopen(int(sys.argv[1]), "w") as out:
+        json.dump({"functions": functions, "maps": maps}, out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
