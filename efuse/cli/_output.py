@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the commands that read share: JSON, tables, mount arguments and their completion."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+from rich.console import Console
+from rich.table import Table
+
+from efuse.control import Connection, mounts
+from efuse.errors import EfuseError
+
+__all__ = ["MOUNT", "connection", "json_option", "pause", "print_json", "print_table"]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print *value* as JSON; one line with *indent* None."""
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> None:
+    """Print a table without lines.
+
+    :param right: for each column ``r`` to align it right, anything else for left.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for i, header in enumerate(headers):
+        table.add_column(header, justify="right" if right[i : i + 1] == "r" else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 200)
+    console.print(table)
+
+
+def pause(seconds: float) -> None:
+    """Wait; Ctrl-C interrupts it."""
+    threading.Event().wait(seconds)
+
+
+class _Mount(click.ParamType[str]):
+    """A path on an eFuse mount, or the number of a connection."""
+
+    name = "mount"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        try:
+            found = mounts()
+        except EfuseError:
+            return []
+        return [CompletionItem(m.mountpoint) for m in found if m.mountpoint.startswith(incomplete)]
+
+
+MOUNT = _Mount()
+
+
+def connection(where: str) -> Connection:
+    """Return the connection that a person named by a path or by its number."""
+    if where.isdecimal():
+        return Connection(int(where))
+    return Connection.at(where)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse stat``: what the mounts' counters say."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import click
+
+from efuse import stats
+from efuse.cli._output import (
+    MOUNT,
+    connection,
+    json_option,
+    pause,
+    print_json,
+    print_table,
+)
+from efuse.control import mounts
+from efuse.tui.render import count, duration, share
+
+__all__ = ["cli"]
+
+
+@click.command()
+@click.argument("mount", type=MOUNT, required=False)
+@json_option
+@click.option("--interval", type=click.FloatRange(min=0.05), help="Print rates every S seconds.")
+@click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after N intervals.")
+def cli(mount: str | None, as_json: bool, interval: float | None, rounds: int | None) -> None:
+    """Show the counters of all eFuse mounts, or of MOUNT per opcode.
+
+    MOUNT is a path on the mount or the number of its connection. With --interval, rates are shown;
+    with --json then one line for each interval.
+    """
+    if interval is None and rounds is None:
+        _print_totals(_samples(mount), as_json, detailed=mount is not None)
+        return
+    for model in _rounds(mount, interval or 1.0, rounds):
+        if as_json:
+            print_json({"mounts": [m.json() for m in model]}, indent=None)
+        else:
+            _print_rates(model)
+
+
+def _samples(mount: str | None) -> tuple[stats.Sample, ...]:
+    if mount is None:
+        return stats.read_all()
+    conn = connection(mount)
+    where = (m.mountpoint for m in mounts() if m.connection == conn.id)
+    return (stats.read(conn, mountpoint=next(where, "")),)
+
+
+def _rounds(
+    mount: str | None, interval: float, rounds: int | None
+) -> Iterator[list[stats.MountRates]]:
+    before = _samples(mount)
+    for _ in range(rounds) if rounds is not None else itertools.count():
+        pause(interval)
+        after = _samples(mount)
+        yield stats.between(before, after)
+        before = after
+
+
+def _print_totals(samples: tuple[stats.Sample, ...], as_json: bool, detailed: bool) -> None:
+    if as_json:
+        print_json({"mounts": [sample.json() for sample in samples]})
+    elif not samples:
+        click.echo("no eFuse file system is mounted")
+    elif detailed:
+        _print_opcodes(samples[0])
+    else:
+        headers = ("ID", "MOUNT", "PROGRAMS", "CONSISTENCY", "REQUESTS", "HIT", "DAEMON")
+        rows = [_summary(sample) for sample in samples]
+        print_table(headers, rows, right="r   rrr")
+
+
+def _summary(sample: stats.Sample) -> tuple[str, ...]:
+    total = sample.total
+    return (
+        str(sample.connection),
+        sample.mountpoint or "-",
+        sample.ops,
+        sample.consistency,
+        str(total.requests),
+        share(total.hit_ratio),
+        str(total.daemon),
+    )
+
+
+def _print_opcodes(sample: stats.Sample) -> None:
+    attached = "plain" if sample.state == "plain" else f"{sample.ops} attached"
+    click.echo(
+        f"{sample.mountpoint or '(not mounted here)'}  connection {sample.connection}  {attached}"
+        f"  {sample.consistency}  {sample.waiting} waiting  learned {sample.learned}"
+        f"  map full {sample.map_full}  garbage {sample.garbage}"
+    )
+    if sample.exit_info != "none":
+        click.echo(f"EXIT: {sample.exit_info}")
+    headers = ("OPCODE", "REQUESTS", "HITS", "HIT", "REFUSED", "DAEMON", "ERRORS", "WHY PASSED")
+    rows = []
+    for opcode, c in [*sorted(sample.opcodes.items()), ("total", sample.total)]:
+        why = " ".join(f"{reason} {n}" for reason, n in c.passed.items())
+        numbers = (str(c.requests), str(c.hits), share(c.hit_ratio), str(c.refused))
+        rows.append((opcode, *numbers, str(c.daemon), str(c.errors), why))
+    print_table(headers, rows, right=" rrrrrr ")
+
+
+def _print_rates(model: list[stats.MountRates]) -> None:
+    headers = ("MOUNT", "OPCODE", "RATE/s", "HIT", "DAEMON/s", "KERNEL", "DAEMON")
+    rows = [
+        (
+            m.after.mountpoint or f"#{m.after.connection}",
+            row.opcode,
+            count(row.per_second),
+            share(row.hit_ratio),
+            count(row.daemon_per_second),
+            duration(row.hit_mean_ns),
+            duration(row.daemon_mean_ns),
+        )
+        for m in model
+        for row in (*m.opcodes, m.total)
+    ]
+    print_table(headers, rows, right="  rrrrr")

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse top``: what the mounts are doing, live."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from rich.console import Console
+
+from efuse import stats, tui
+from efuse.cli._output import json_option, pause, print_json
+
+__all__ = ["cli"]
+
+
+@click.command()
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    help="Seconds between frames.",
+)
+@click.option("--once", is_flag=True, help="Print one frame, after one interval, and end.")
+@json_option
+@click.option("--sort", type=click.Choice(tui.SORTS), default="rate", show_default=True)
+@click.option("--filter", "part", default="", help="Show only opcodes whose name contains this.")
+def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> None:
+    """Show per mount and opcode: rate, hits, why requests passed, latencies, map occupancy.
+
+    Keys: s sort, r reverse, / filter, n next mount, space pause, h help, q quit. Where there is
+    no terminal (or a dumb one), and with --json, frame follows frame; JSON is one line for each.
+    """
+    view = tui.View(sort=sort, filter=part)
+    console = Console(highlight=False, markup=False)
+    screen = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
+    if screen and not (once or as_json):
+        tui.run(_sample, interval_s=interval, console=console, view=view)
+        return
+    before = _sample()
+    while True:
+        pause(interval)
+        after = _sample()
+        model = stats.between(before, after)
+        if as_json:
+            print_json({"mounts": [m.json() for m in model]}, indent=2 if once else None)
+        elif model:
+            console.print(tui.render(model, view, interval_s=interval, width=console.width))
+        else:
+            click.echo("no eFuse file system is mounted")
+        if once:
+            return
+        before = after
+
+
+def _sample() -> tuple[stats.Sample, ...]:
+    return stats.read_all()

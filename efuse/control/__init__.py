@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The kernel's side of each mount: its sysfs tree as typed attributes, and which mount is which."""
+
+from efuse.control.attributes import Attribute
+from efuse.control.connection import (
+    CONSISTENCY,
+    ROOT,
+    Connection,
+    ExitInfo,
+    connections,
+    module_version,
+)
+from efuse.control.mounts import Mount, find, mounts
+
+__all__ = [
+    "CONSISTENCY",
+    "ROOT",
+    "Attribute",
+    "Connection",
+    "ExitInfo",
+    "Mount",
+    "connections",
+    "find",
+    "module_version",
+    "mounts",
+]

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Sysfs files as typed attributes of a class."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from efuse.errors import ControlError, reason
+
+__all__ = ["Attribute", "Node", "choice", "number", "read_file", "switch", "text", "trigger"]
+
+T = TypeVar("T")
+
+_HINTS = {
+    errno.ENOENT: "is it still mounted? `efuse stat` lists the connections",
+    errno.ENODEV: "the file system has been unmounted",
+    errno.EACCES: "run it as root",
+    errno.EPERM: "run it as root",
+    errno.EINVAL: "`efuse ctl list` says what each attribute takes",
+}
+
+
+class Node(Protocol):
+    """A directory of sysfs whose files are the attributes."""
+
+    @property
+    def path(self) -> Path: ...
+
+
+def _error(verb: str, path: Path, e: OSError) -> ControlError:
+    return ControlError(f"cannot {verb} {path}: {reason(e)}", hint=_HINTS.get(e.errno or 0))
+
+
+def read_file(path: Path) -> str:
+    """Return the text of one sysfs file without its newline.
+
+    :raises ControlError: it cannot be read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 4096).decode(errors="replace").rstrip("\n")
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise _error("read", path, e) from e
+
+
+def _write_file(path: Path, value: str) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode())
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise _error("write", path, e) from e
+
+
+class Attribute(Generic[T]):
+    """One file: how its text becomes a value, and what the value means.
+
+    ``name`` is the file's name (that of the class's attribute without a leading ``_``), ``mode``
+    its permissions (0o444, 0o644 or 0o200); ``unit``, ``range`` and ``default`` are words for
+    people, ``doc`` is one sentence.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        parse: Callable[[str], T],
+        show: Callable[[T], str],
+        *,
+        doc: str,
+        mode: int = 0o444,
+        unit: str = "",
+        range: str = "",
+        default: str = "",
+    ) -> None:
+        self.parse = parse
+        self.show = show
+        self.doc = doc
+        self.mode = mode
+        self.unit = unit
+        self.range = range
+        self.default = default
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.mode & 0o400)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.mode & 0o200)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name.removeprefix("_")
+
+    @overload
+    def __get__(self, node: None, owner: type) -> "Attribute[T]": ...
+    @overload
+    def __get__(self, node: Node, owner: type) -> T: ...
+    def __get__(self, node: Node | None, owner: type) -> "Attribute[T] | T":
+        if node is None:
+            return self
+        if not self.readable:
+            raise ControlError(f"{self.name} can only be written", hint=f"write 1: {self.doc}")
+        raw = read_file(node.path / self.name)
+        try:
+            return self.parse(raw)
+        except ValueError as e:
+            raise ControlError(
+                f"{node.path / self.name} holds {raw!r}, which is not {self.range}",
+                hint="the module and this package may differ in version: efuse doctor",
+            ) from e
+
+    def __set__(self, node: Node, value: T) -> None:
+        if not self.writable:
+            raise ControlError(f"{self.name} can only be read")
+        _write_file(node.path / self.name, self.show(value))
+
+    def set_text(self, node: Any, word: str) -> None:
+        """Write *word* as a person typed it.
+
+        :raises ControlError: it is not a value of this attribute, or the kernel refuses it.
+        """
+        try:
+            value = self.parse(word)
+        except ValueError as e:
+            raise ControlError(
+                f"{self.name} cannot be {word!r} (EINVAL)", hint=f"it takes {self.range}"
+            ) from e
+        self.__set__(node, value)
+
+
+def text(doc: str, *, range: str = "text", default: str = "") -> Attribute[str]:
+    """Make an attribute that is a word or a line, read only."""
+    return Attribute(str, str, doc=doc, range=range, default=default)
+
+
+def number(doc: str, *, unit: str = "", default: str = "0") -> Attribute[int]:
+    """Make an attribute that is an unsigned number, read only."""
+    return Attribute(_unsigned, str, doc=doc, unit=unit, range="0 to 2^64-1", default=default)
+
+
+def switch(doc: str) -> Attribute[bool]:
+    """Make an attribute that is ``0`` or ``1``, read and write, off at first."""
+    return Attribute(
+        _bool, lambda on: "01"[bool(on)], doc=doc, mode=0o644, range="0 or 1", default="0"
+    )
+
+
+def choice(doc: str, words: tuple[str, ...], default: str) -> Attribute[str]:
+    """Make an attribute that is one of *words*, read and write."""
+
+    def parse(word: str) -> str:
+        if word not in words:
+            raise ValueError(word)
+        return word
+
+    return Attribute(parse, parse, doc=doc, mode=0o644, range=" or ".join(words), default=default)
+
+
+def trigger(doc: str) -> Attribute[bool]:
+    """Make an attribute that does something when ``1`` is written to it, and has no value."""
+    return Attribute(_one, lambda _: "1", doc=doc, mode=0o200, range="1")
+
+
+def _unsigned(word: str) -> int:
+    if not (word.isascii() and word.isdigit()):
+        raise ValueError(word)
+    return int(word)
+
+
+def _bool(word: str) -> bool:
+    if word not in ("0", "1"):
+        raise ValueError(word)
+    return word == "1"
+
+
+def _one(word: str) -> bool:
+    if word != "1":
+        raise ValueError(word)
+    return True

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A connection (one mounted eFuse file system) as the kernel shows it in sysfs."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from efuse.control.attributes import (
+    Attribute,
+    choice,
+    number,
+    read_file,
+    switch,
+    text,
+    trigger,
+)
+from efuse.control.mounts import MOUNTINFO, find
+from efuse.errors import ControlError, reason
+
+__all__ = ["CONSISTENCY", "ROOT", "Connection", "ExitInfo", "connections", "module_version"]
+
+ROOT = Path("/sys/fs/efuse")
+CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
+
+
+@dataclass(frozen=True, slots=True)
+class ExitInfo:
+    """Why a program set was last detached.
+
+    ``kind`` is ``none`` (never), ``unregister`` (its link ended), ``replace``, ``unmount`` or
+    ``error``; ``code`` is 0 or a negative errno.
+    """
+
+    kind: str
+    code: int = 0
+    message: str = ""
+
+    @classmethod
+    def parse(cls, line: str) -> "ExitInfo":
+        """Read the text of ``exit_info``.
+
+        :raises ValueError: it is not of that form.
+        """
+        kind, _, rest = line.partition(" ")
+        if not kind:
+            raise ValueError(line)
+        code, _, message = rest.partition(" ")
+        return cls(kind, int(code) if code else 0, message)
+
+    def __str__(self) -> str:
+        if self.kind == "none":
+            return "none"
+        return f"{self.kind} {self.code} {self.message}".rstrip()
+
+
+class Connection:
+    """The files of ``/sys/fs/efuse/connections/<id>/``; reading an attribute reads its file.
+
+    Every attribute raises :class:`~efuse.errors.ControlError` when the file cannot be read or
+    written, which is so for a file system that has been unmounted meanwhile.
+    """
+
+    state = text("whether a program set is attached", range="plain or attached", default="plain")
+    ops = text("name of the attached program set", range="a name, or none", default="none")
+    enable_seq = number("program sets attached since the mount; a replacement counts")
+    exit_info = Attribute(
+        ExitInfo.parse,
+        str,
+        doc="why a program set was last detached",
+        range="<kind> <code> <message>, or none",
+        default="none",
+    )
+    consistency = choice("how long what the daemon said is believed", CONSISTENCY, default="ttl")
+    stable_nodeids = switch("the file system never gives a nodeid to another file")
+    caller_independent = switch("the daemon's answers do not depend on who asks")
+    handleless = switch("file handles mean nothing to the daemon: OPEN may be answered here")
+    flush_free = switch("FLUSH does nothing in the daemon when nothing was written")
+    lazy_atime = switch("access times may be reported late")
+    stamp = number("current epoch, which a published value has to carry", unit="epochs")
+    _invalidate = trigger("void all that was learned or published so far")
+    _abort = trigger("abort the connection: every request fails from now on")
+    waiting = number("requests in flight at the daemon", unit="requests")
+    learned = number("values handed to the maps since the mount", unit="values")
+    map_full = number("values that the maps did not take", unit="values")
+    garbage = number("verdicts of handlers that mean nothing", unit="verdicts")
+
+    def __init__(self, connection: int, *, root: Path = ROOT) -> None:
+        """Name the connection *connection*; *root* is where eFuse's sysfs tree lies.
+
+        :raises ControlError: there is no such connection.
+        """
+        self.id = connection
+        self.root = root
+        self.path = root / "connections" / str(connection)
+        if not self.path.is_dir():
+            raise ControlError(
+                f"there is no eFuse connection {connection} (ENOENT)",
+                hint="`efuse stat` lists the connections",
+            )
+
+    def __repr__(self) -> str:
+        return f"Connection({self.id})"
+
+    @classmethod
+    def at(
+        cls, path: str | os.PathLike[str], *, root: Path = ROOT, mountinfo: Path = MOUNTINFO
+    ) -> "Connection":
+        """Return the connection of the eFuse mount that *path* lies on.
+
+        :raises ControlError: it lies on no eFuse mount.
+        """
+        return cls(find(path, mountinfo=mountinfo).connection, root=root)
+
+    @classmethod
+    def attributes(cls) -> dict[str, Attribute[Any]]:
+        """Return the attributes by name, in the order of the documentation."""
+        return {a.name: a for a in vars(cls).values() if isinstance(a, Attribute)}
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch: a value published with it is valid until the next invalidation."""
+        return self.stamp
+
+    def invalidate(self) -> None:
+        """Void all that was learned or published so far (write ``invalidate``)."""
+        self._invalidate = True
+
+    def abort(self) -> None:
+        """Abort the connection as fusectl does: every request fails (write ``abort``)."""
+        self._abort = True
+
+    def opcodes(self) -> tuple[str, ...]:
+        """Return the names of the opcodes that the kernel counts.
+
+        :raises ControlError: the connection has gone.
+        """
+        try:
+            return tuple(sorted(p.name for p in (self.path / "stats").iterdir()))
+        except OSError as e:
+            raise ControlError(f"connection {self.id} has gone: {reason(e)}") from e
+
+
+def connections(*, root: Path = ROOT) -> tuple[int, ...]:
+    """Return the numbers of all connections of this kernel, in order.
+
+    :raises ControlError: the module is not loaded.
+    """
+    try:
+        names = [p.name for p in (root / "connections").iterdir()]
+    except OSError as e:
+        raise ControlError(
+            f"the eFuse module is not loaded: {root}: {reason(e)}",
+            hint="load the module: efuse module load",
+        ) from e
+    return tuple(sorted(int(name) for name in names if name.isdigit()))
+
+
+def module_version(*, root: Path = ROOT) -> str:
+    """Return the version of the loaded module.
+
+    :raises ControlError: it is not loaded.
+    """
+    return read_file(root / "version")

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which FUSE and eFuse file systems are mounted, without touching any of them.
+
+A ``stat`` of a mount whose daemon hangs, hangs. So everything comes from mountinfo, and symbolic
+links are followed only up to the first FUSE mount on the way.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from efuse.errors import ControlError, reason
+
+__all__ = ["MOUNTINFO", "Mount", "find", "mounts", "parse"]
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo."""
+
+    mount_id: int
+    parent_id: int
+    connection: int
+    mountpoint: str
+    fstype: str
+    source: str
+    options: str
+
+    @property
+    def is_efuse(self) -> bool:
+        """Whether it is of type ``efuse`` or ``efuse.<something>``."""
+        return self.fstype.split(".")[0] == "efuse"
+
+    @property
+    def is_fuse(self) -> bool:
+        """Whether it is of the kernel's own FUSE, of any subtype."""
+        return self.fstype.split(".")[0] in ("fuse", "fuseblk")
+
+
+def parse(text: str) -> tuple[Mount, ...]:
+    """Return all mounts of a mountinfo *text*, of every type, in its order."""
+    return tuple(_parse_line(line) for line in text.splitlines() if " - " in line)
+
+
+def _parse_line(line: str) -> Mount:
+    head, _, tail = line.partition(" - ")
+    own = head.split(" ")
+    fstype, source, options = [*tail.split(" "), "", ""][:3]
+    return Mount(
+        mount_id=int(own[0]),
+        parent_id=int(own[1]),
+        connection=int(own[2].partition(":")[2]),
+        mountpoint=_unescape(own[4]),
+        fstype=_unescape(fstype),
+        source=_unescape(source),
+        options=",".join(part for part in (own[5], options) if part),
+    )
+
+
+def _unescape(word: str) -> str:
+    raw = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), os.fsencode(word))
+    return os.fsdecode(raw)
+
+
+def _read(mountinfo: Path) -> tuple[Mount, ...]:
+    try:
+        return parse(os.fsdecode(mountinfo.read_bytes()))
+    except OSError as e:
+        raise ControlError(
+            f"cannot list the mounts: {reason(e)}", hint="mount proc on /proc"
+        ) from e
+
+
+def mounts(*, fuse: bool = False, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:
+    """Return the eFuse mounts; with *fuse*, the plain FUSE mounts as well.
+
+    :raises ControlError: mountinfo cannot be read.
+    """
+    return tuple(m for m in _read(mountinfo) if m.is_efuse or (fuse and m.is_fuse))
+
+
+def find(path: str | os.PathLike[str], *, mountinfo: Path = MOUNTINFO) -> Mount:
+    """Return the eFuse mount that *path* lies on.
+
+    The path need not exist inside the mount: nothing on the mount itself is looked at.
+
+    :raises ControlError: it lies on no eFuse mount.
+    """
+    name = os.fspath(path)
+    table = _read(mountinfo)
+    stops = {m.mountpoint for m in table if m.is_efuse or m.is_fuse}
+    absolute = f"{Path.cwd()}/{name}" if not name.startswith("/") else name
+    where = _resolve(absolute, stops)
+    mount = _innermost(where, table)
+    if mount is None or not mount.is_efuse:
+        what = f"a {mount.fstype} mount" if mount else "no mount that is visible here"
+        raise ControlError(
+            f"{name} is not on eFuse: it lies on {what}",
+            hint="efuse stat, without a path, lists the eFuse mounts",
+        )
+    return mount
+
+
+def _resolve(path: str, stops: Iterable[str], links: int = 40) -> str:
+    """Follow the symbolic links of an absolute path, but never look at or behind a stop."""
+    done = "/"
+    parts = [part for part in path.split("/") if part]
+    while parts:
+        done = os.path.normpath(f"{done.rstrip('/')}/{parts.pop(0)}")
+        if done in stops:
+            return os.path.normpath("/".join([done.rstrip("/"), *parts]))
+        try:
+            target = str(Path(done).readlink())
+        except OSError:
+            continue
+        links -= 1
+        if not links:
+            raise ControlError(f"{path}: too many levels of symbolic links (ELOOP)")
+        parts = [part for part in target.split("/") if part] + parts
+        done = "/" if target.startswith("/") else str(Path(done).parent)
+    return done
+
+
+def _covers(mountpoint: str, path: str) -> bool:
+    return mountpoint == "/" or path == mountpoint or path.startswith(mountpoint + "/")
+
+
+def _innermost(path: str, table: Iterable[Mount]) -> Mount | None:
+    """Walk from the outermost mount inwards as the kernel does.
+
+    A mount hides what was mounted deeper before it, so of several children the nearest one
+    counts. In a chroot the root's own mount is not in the table: the walk then begins at the
+    mounts whose parent is not there.
+    """
+    way = [m for m in table if _covers(m.mountpoint, path)]
+    ids = {m.mount_id for m in way}
+    here: Mount | None = None
+    while True:
+        if here is None:
+            inner = [m for m in way if m.parent_id not in ids or m.parent_id == m.mount_id]
+        else:
+            inner = [m for m in way if m.parent_id == here.mount_id and m is not here]
+        if not inner:
+            return here
+        here = min(inner, key=lambda m: len(m.mountpoint))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""FUSE's opcodes: their numbers and names as <linux/fuse.h> has them, names in lower case."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["NAMES", "NUMBERS", "name", "number"]
+
+NUMBERS: Mapping[str, int] = MappingProxyType(
+    {
+        "lookup": 1,
+        "forget": 2,
+        "getattr": 3,
+        "setattr": 4,
+        "readlink": 5,
+        "symlink": 6,
+        "mknod": 8,
+        "mkdir": 9,
+        "unlink": 10,
+        "rmdir": 11,
+        "rename": 12,
+        "link": 13,
+        "open": 14,
+        "read": 15,
+        "write": 16,
+        "statfs": 17,
+        "release": 18,
+        "fsync": 20,
+        "setxattr": 21,
+        "getxattr": 22,
+        "listxattr": 23,
+        "removexattr": 24,
+        "flush": 25,
+        "init": 26,
+        "opendir": 27,
+        "readdir": 28,
+        "releasedir": 29,
+        "fsyncdir": 30,
+        "getlk": 31,
+        "setlk": 32,
+        "setlkw": 33,
+        "access": 34,
+        "create": 35,
+        "interrupt": 36,
+        "bmap": 37,
+        "destroy": 38,
+        "ioctl": 39,
+        "poll": 40,
+        "notify_reply": 41,
+        "batch_forget": 42,
+        "fallocate": 43,
+        "readdirplus": 44,
+        "rename2": 45,
+        "lseek": 46,
+        "copy_file_range": 47,
+        "setupmapping": 48,
+        "removemapping": 49,
+        "syncfs": 50,
+        "tmpfile": 51,
+        "statx": 52,
+    }
+)
+"""Number of each opcode by its name."""
+
+NAMES: Mapping[int, str] = MappingProxyType({number: name for name, number in NUMBERS.items()})
+"""Name of each opcode by its number."""
+
+
+def name(number: int) -> str:
+    """Return the name of the opcode *number*; ``opcode_<number>`` for one that is not known."""
+    return NAMES.get(number, f"opcode_{number}")
+
+
+def number(name: str) -> int:
+    """Return the number of the opcode *name*, in any case and with or without ``FUSE_``.
+
+    :raises KeyError: there is no such opcode.
+    """
+    return NUMBERS[name.lower().removeprefix("fuse_")]

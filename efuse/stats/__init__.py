@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What each mount did: samples of its counters, and the rates between them."""
+
+from efuse.stats.model import (
+    COUNTERS,
+    REASONS,
+    Counters,
+    MapUsage,
+    MountRates,
+    OpcodeRates,
+    Sample,
+    between,
+    rates,
+)
+from efuse.stats.read import read, read_all
+
+__all__ = [
+    "COUNTERS",
+    "REASONS",
+    "Counters",
+    "MapUsage",
+    "MountRates",
+    "OpcodeRates",
+    "Sample",
+    "between",
+    "rates",
+    "read",
+    "read_all",
+]

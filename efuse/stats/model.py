@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a mount's counters say: samples, and rates between two of them.
+
+Pure values: nothing here reads a file or a clock. What the terminal shows, what ``--json`` prints
+and what the tests compare are these same fields.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+__all__ = [
+    "COUNTERS",
+    "REASONS",
+    "TIMES",
+    "Counters",
+    "MapUsage",
+    "MountRates",
+    "OpcodeRates",
+    "Sample",
+    "between",
+    "rates",
+]
+
+REASONS = (
+    "miss",
+    "stale",
+    "expired",
+    "other_uid",
+    "not_alive",
+    "no_handler",
+    "declined",
+    "garbage",
+)
+"""Why a request went to the daemon: the names of the counters that say so."""
+
+TIMES = ("hit_ns", "hit_timed", "daemon_ns", "daemon_timed")
+"""The counters that stand still unless somebody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The counters of one opcode, as the files of ``stats/<opcode>/`` are named."""
+
+    requests: int = 0
+    hits: int = 0
+    refused: int = 0
+    daemon: int = 0
+    errors: int = 0
+    miss: int = 0
+    stale: int = 0
+    expired: int = 0
+    other_uid: int = 0
+    not_alive: int = 0
+    no_handler: int = 0
+    declined: int = 0
+    garbage: int = 0
+    hit_ns: int = 0
+    hit_timed: int = 0
+    daemon_ns: int = 0
+    daemon_timed: int = 0
+
+    def __add__(self, other: "Counters") -> "Counters":
+        return Counters(*(getattr(self, n) + getattr(other, n) for n in COUNTERS))
+
+    def __sub__(self, before: "Counters") -> "Counters":
+        return Counters(*(getattr(self, n) - getattr(before, n) for n in COUNTERS))
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the requests that the kernel answered, 0 to 1; None without requests."""
+        return self.hits / self.requests if self.requests else None
+
+    @property
+    def passed(self) -> dict[str, int]:
+        """Why requests went to the daemon, the most frequent reason first, without zeros."""
+        counts = {reason: int(getattr(self, reason)) for reason in REASONS}
+        return dict(sorted((i for i in counts.items() if i[1]), key=lambda i: (-i[1], i[0])))
+
+    @property
+    def hit_mean_ns(self) -> float | None:
+        """Mean time of the timed kernel answers; None where none was timed."""
+        return self.hit_ns / self.hit_timed if self.hit_timed else None
+
+    @property
+    def daemon_mean_ns(self) -> float | None:
+        """Mean time of the timed daemon answers; None where none was timed."""
+        return self.daemon_ns / self.daemon_timed if self.daemon_timed else None
+
+
+COUNTERS = tuple(f.name for f in fields(Counters))
+"""Names of an opcode's counters, which are the names of its files in sysfs."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapUsage:
+    """How full one BPF map of a mount is: elements in use, and elements it can hold."""
+
+    name: str
+    used: int
+    capacity: int
+
+    @property
+    def ratio(self) -> float:
+        """Share in use, 0 to 1."""
+        return self.used / self.capacity if self.capacity else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One mount's state and counters at one moment.
+
+    ``taken_ns`` is CLOCK_MONOTONIC. ``opcodes`` holds only opcodes that were requested.
+    ``mountpoint`` is empty for a connection that is not mounted where the reader can see it.
+    """
+
+    connection: int
+    taken_ns: int
+    mountpoint: str = ""
+    state: str = "plain"
+    ops: str = "none"
+    enable_seq: int = 0
+    consistency: str = "ttl"
+    exit_info: str = "none"
+    waiting: int = 0
+    learned: int = 0
+    map_full: int = 0
+    garbage: int = 0
+    opcodes: Mapping[str, Counters] = field(default_factory=dict)
+    maps: tuple[MapUsage, ...] = ()
+
+    @property
+    def total(self) -> Counters:
+        """Sum over all opcodes."""
+        return sum(self.opcodes.values(), Counters())
+
+    def json(self) -> dict[str, Any]:
+        """Return the same fields as plain values for ``json.dumps``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OpcodeRates:
+    """What happened to one opcode between two samples. ``counters`` holds the differences."""
+
+    opcode: str
+    per_second: float
+    daemon_per_second: float
+    hit_ratio: float | None
+    passed: Mapping[str, int]
+    hit_mean_ns: float | None
+    daemon_mean_ns: float | None
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class MountRates:
+    """What happened on one mount between two samples; ``after`` is the later one."""
+
+    after: Sample
+    interval_ns: int
+    total: OpcodeRates
+    opcodes: tuple[OpcodeRates, ...]
+
+    def json(self) -> dict[str, Any]:
+        """Return the same fields as plain values for ``json.dumps``."""
+        return asdict(self)
+
+
+def rates(before: Sample, after: Sample) -> MountRates:
+    """Return what happened between two samples of one connection, per opcode that was requested.
+
+    :raises ValueError: the samples are of different connections or in the wrong order.
+    """
+    if before.connection != after.connection:
+        raise ValueError(f"samples of connections {before.connection} and {after.connection}")
+    interval_ns = after.taken_ns - before.taken_ns
+    if interval_ns <= 0:
+        raise ValueError("the later sample comes first")
+    parts = []
+    for opcode, now in sorted(after.opcodes.items()):
+        change = now - before.opcodes.get(opcode, Counters())
+        if any(getattr(change, name) for name in COUNTERS):
+            parts.append(_opcode_rates(opcode, change, interval_ns))
+    total = _opcode_rates("total", after.total - before.total, interval_ns)
+    return MountRates(after, interval_ns, total, tuple(parts))
+
+
+def between(before: Iterable[Sample], after: Iterable[Sample]) -> list[MountRates]:
+    """Return the rates of every mount that both hold, in the order of *after*."""
+    earlier = {sample.connection: sample for sample in before}
+    return [rates(earlier[s.connection], s) for s in after if s.connection in earlier]
+
+
+def _opcode_rates(opcode: str, change: Counters, interval_ns: int) -> OpcodeRates:
+    seconds = interval_ns / 1e9
+    return OpcodeRates(
+        opcode=opcode,
+        per_second=change.requests / seconds,
+        daemon_per_second=change.daemon / seconds,
+        hit_ratio=change.hit_ratio,
+        passed=change.passed,
+        hit_mean_ns=change.hit_mean_ns,
+        daemon_mean_ns=change.daemon_mean_ns,
+        counters=change,
+    )

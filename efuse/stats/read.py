@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Samples from the live sysfs tree."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from efuse.control import ROOT, Connection, connections, mounts
+from efuse.control.attributes import read_file
+from efuse.control.mounts import MOUNTINFO
+from efuse.errors import ControlError
+from efuse.stats.model import COUNTERS, TIMES, Counters, MapUsage, Sample
+
+__all__ = ["read", "read_all"]
+
+
+def read(
+    connection: Connection,
+    *,
+    mountpoint: str = "",
+    timing: bool = True,
+    maps: Iterable[MapUsage] = (),
+) -> Sample:
+    """Read all counters of *connection* now.
+
+    Only ``requests`` is read of an opcode that nobody requested. Without *timing* the times are
+    not read and stay 0, and the kernel does not begin to take them: reading a ``*_ns`` file makes
+    it time every request for 10 s.
+
+    :raises ControlError: the connection has gone.
+    """
+    opcodes = {}
+    stats = connection.path / "stats"
+    for opcode in connection.opcodes():
+        counters = _read_counters(stats / opcode, timing)
+        if counters is not None:
+            opcodes[opcode] = counters
+    if timing and "lookup" not in opcodes:
+        read_file(stats / "lookup" / "hit_ns")
+    return Sample(
+        connection=connection.id,
+        taken_ns=time.monotonic_ns(),
+        mountpoint=mountpoint,
+        state=connection.state,
+        ops=connection.ops,
+        enable_seq=connection.enable_seq,
+        consistency=connection.consistency,
+        exit_info=str(connection.exit_info),
+        waiting=connection.waiting,
+        learned=connection.learned,
+        map_full=connection.map_full,
+        garbage=connection.garbage,
+        opcodes=opcodes,
+        maps=tuple(maps),
+    )
+
+
+def _read_counters(directory: Path, timing: bool) -> Counters | None:
+    requests = _count(directory / "requests")
+    if not requests:
+        return None
+    names = (n for n in COUNTERS if n != "requests" and (timing or n not in TIMES))
+    return Counters(requests=requests, **{name: _count(directory / name) for name in names})
+
+
+def _count(path: Path) -> int:
+    word = read_file(path)
+    try:
+        return int(word)
+    except ValueError as e:
+        raise ControlError(f"{path} holds {word!r}, which is not a number") from e
+
+
+def read_all(
+    *, timing: bool = True, root: Path = ROOT, mountinfo: Path = MOUNTINFO
+) -> tuple[Sample, ...]:
+    """Read every connection, with where it is mounted; one that goes meanwhile is left out.
+
+    :raises ControlError: the module is not loaded.
+    """
+    where: dict[int, str] = {}
+    for mount in mounts(mountinfo=mountinfo):
+        where.setdefault(mount.connection, mount.mountpoint)
+    samples = []
+    for number in connections(root=root):
+        try:
+            connection = Connection(number, root=root)
+            samples.append(read(connection, mountpoint=where.get(number, ""), timing=timing))
+        except ControlError:
+            if number in connections(root=root):
+                raise
+    return tuple(samples)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A directory that looks like /sys/fs/efuse, and a mountinfo that goes with it."""
+
+from pathlib import Path
+
+from efuse.opcodes import NUMBERS
+from efuse.stats.model import COUNTERS
+
+VALUES = {
+    "state": "attached",
+    "ops": "efuse",
+    "enable_seq": "1",
+    "exit_info": "none",
+    "consistency": "ttl",
+    "stable_nodeids": "0",
+    "caller_independent": "0",
+    "handleless": "0",
+    "flush_free": "0",
+    "lazy_atime": "0",
+    "stamp": "7",
+    "waiting": "0",
+    "learned": "12",
+    "map_full": "0",
+    "garbage": "0",
+}
+
+
+class FakeSysfs:
+    """Files that can be read and written as the module's can."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "efuse"
+        self.mountinfo = root / "mountinfo"
+        (self.root / "connections").mkdir(parents=True)
+        (self.root / "version").write_text("0.1.0\n")
+        self.mountinfo.write_text("")
+
+    def add(self, connection: int, mountpoint: str = "", **values: str) -> Path:
+        """Make a connection, mounted at *mountpoint* if there is one."""
+        path = self.root / "connections" / str(connection)
+        (path / "stats").mkdir(parents=True)
+        for name, value in (VALUES | values).items():
+            (path / name).write_text(value + "\n")
+        for name in ("invalidate", "abort"):
+            (path / name).write_text("")
+        for opcode in NUMBERS:
+            (path / "stats" / opcode).mkdir()
+            self.count(connection, opcode)
+        if mountpoint:
+            with self.mountinfo.open("a") as f:
+                f.write(
+                    f"{100 + connection} 1 0:{connection} / {mountpoint} rw,nosuid - "
+                    "efuse.test source rw,user_id=0\n"
+                )
+        return path
+
+    def count(self, connection: int, opcode: str, **counters: int) -> None:
+        """Set all counters of *opcode*: those that are not named to 0."""
+        directory = self.root / "connections" / str(connection) / "stats" / opcode
+        for name in COUNTERS:
+            (directory / name).write_text(f"{counters.pop(name, 0)}\n")
+        assert not counters, f"no such counters: {counters}"

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from efuse.control import Connection
+from efuse.errors import ControlError
+from efuse.stats import Counters, Sample, between, rates, read, read_all
+from tests.unit.fake_sysfs import FakeSysfs
+
+BEFORE = Sample(41, 1_000_000_000, opcodes={"lookup": Counters(requests=10, hits=4, daemon=6)})
+AFTER = Sample(
+    41,
+    3_000_000_000,
+    opcodes={
+        "lookup": Counters(
+            requests=110,
+            hits=94,
+            daemon=16,
+            miss=7,
+            expired=3,
+            hit_ns=9_000,
+            hit_timed=90,
+            daemon_ns=8_000_000,
+            daemon_timed=10,
+        ),
+        "getattr": Counters(requests=4, refused=4),
+        "open": Counters(),
+    },
+)
+
+
+def test_rates_are_differences_per_second() -> None:
+    model = rates(BEFORE, AFTER)
+    assert [row.opcode for row in model.opcodes] == ["getattr", "lookup"]
+    row = model.opcodes[1]
+    assert row.per_second == 50
+    assert row.daemon_per_second == 5
+    assert row.hit_ratio == 0.9
+    assert row.passed == {"miss": 7, "expired": 3}
+    assert row.hit_mean_ns == 100
+    assert row.daemon_mean_ns == 800_000
+    assert model.interval_ns == 2_000_000_000
+    assert model.total.counters.requests == 104
+
+
+def test_rates_of_nothing_have_no_ratio_and_no_latency() -> None:
+    model = rates(BEFORE, Sample(41, 2_000_000_000, opcodes=BEFORE.opcodes))
+    assert model.opcodes == ()
+    assert model.total.hit_ratio is None
+    assert model.total.hit_mean_ns is None
+    assert model.total.daemon_mean_ns is None
+
+
+def test_rates_of_different_connections_fails() -> None:
+    with pytest.raises(ValueError, match="41 and 42"):
+        rates(BEFORE, Sample(42, 2_000_000_000))
+
+
+def test_rates_backwards_fails() -> None:
+    with pytest.raises(ValueError):
+        rates(AFTER, BEFORE)
+
+
+def test_between_leaves_out_mounts_that_came_or_went() -> None:
+    model = between([BEFORE, Sample(7, 1)], [AFTER, Sample(8, 2)])
+    assert [m.after.connection for m in model] == [41]
+
+
+def test_passed_is_in_order_of_frequency() -> None:
+    counters = Counters(stale=2, miss=1, garbage=5, declined=2)
+    assert list(counters.passed.items()) == [
+        ("garbage", 5),
+        ("declined", 2),
+        ("stale", 2),
+        ("miss", 1),
+    ]
+
+
+def test_json_holds_the_same_fields() -> None:
+    model = json.loads(json.dumps(rates(BEFORE, AFTER).json()))
+    assert model["opcodes"][1]["counters"]["hits"] == 90
+    assert model["after"]["opcodes"]["lookup"]["hits"] == 94
+    assert model["total"]["per_second"] == 52
+
+
+def test_read_takes_what_the_files_say(tmp_path: Path) -> None:
+    sysfs = FakeSysfs(tmp_path)
+    sysfs.add(41)
+    sysfs.count(41, "lookup", requests=5, hits=3, daemon=2, miss=2, hit_ns=70, hit_timed=1)
+    sample = read(Connection(41, root=sysfs.root), mountpoint="/mnt")
+    assert sample.opcodes == {
+        "lookup": Counters(requests=5, hits=3, daemon=2, miss=2, hit_ns=70, hit_timed=1)
+    }
+    assert (sample.state, sample.ops, sample.learned, sample.mountpoint) == (
+        "attached",
+        "efuse",
+        12,
+        "/mnt",
+    )
+
+
+def test_read_without_timing_reads_no_time(tmp_path: Path) -> None:
+    sysfs = FakeSysfs(tmp_path)
+    path = sysfs.add(41)
+    sysfs.count(41, "open", requests=5, hits=5)
+    for file in path.glob("stats/*/*_ns"):
+        file.unlink()
+    conn = Connection(41, root=sysfs.root)
+    assert read(conn, timing=False).opcodes["open"].hits == 5
+    with pytest.raises(ControlError):
+        read(conn)
+
+
+def test_read_touches_only_requests_of_idle_opcodes(tmp_path: Path) -> None:
+    sysfs = FakeSysfs(tmp_path)
+    path = sysfs.add(41)
+    (path / "stats" / "mknod" / "hits").unlink()
+    read(Connection(41, root=sysfs.root))
+    sysfs.count(41, "mknod", requests=1)
+    (path / "stats" / "mknod" / "hits").unlink()
+    with pytest.raises(ControlError, match="mknod/hits"):
+        read(Connection(41, root=sysfs.root))
+
+
+def test_read_all_finds_the_mount_points(tmp_path: Path) -> None:
+    sysfs = FakeSysfs(tmp_path)
+    sysfs.add(41, "/mnt/a")
+    sysfs.add(9)
+    samples = read_all(root=sysfs.root, mountinfo=sysfs.mountinfo)
+    assert [(s.connection, s.mountpoint) for s in samples] == [(9, ""), (41, "/mnt/a")]
+
+
+def test_model_imports_nothing_of_ours() -> None:
+    text = (Path(sys.modules[Sample.__module__].__file__ or "")).read_text()
+    lines = [line.strip() for line in text.splitlines()]
+    assert not [n for n in lines if n.startswith(("import efuse", "from efuse", "from ."))]
+
+
+def test_control_and_stats_import_no_bpf() -> None:
+    code = "import sys, efuse.stats, efuse.control; print('efuse.bpf' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
