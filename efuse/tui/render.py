@@ -175,13 +175,13 @@ def _table(rows: Sequence[OpcodeRates], view: View) -> Table:
         ("DAEMON/s", 8),
         ("KERNEL", 7),
         ("DAEMON", 7),
-        ("WHY PASSED", None),
+        ("WHY PASSED (%)", None),
     ):
         table.add_column(
             Text(title, style="reverse" if title == mark else ""),
             width=width,
             ratio=1 if width is None else None,
-            justify="left" if title in ("OPCODE", "WHY PASSED") else "right",
+            justify="left" if title in ("OPCODE", "WHY PASSED (%)") else "right",
             no_wrap=True,
             overflow="ellipsis",
         )
@@ -200,7 +200,7 @@ def _table(rows: Sequence[OpcodeRates], view: View) -> Table:
 
 def _reasons(row: OpcodeRates) -> str:
     total = sum(row.passed.values())
-    parts = [f"{reason} {number / total:.0%}" for reason, number in row.passed.items()]
+    parts = [f"{reason} {100 * number / total:.0f}" for reason, number in row.passed.items()]
     if row.counters.refused:
         parts.append(f"refused {count(row.counters.refused)}")
     if row.counters.errors:
@@ -223,7 +223,7 @@ def _help() -> RenderableType:
         ("DAEMON/s", "requests sent to the daemon"),
         ("KERNEL", "mean time of an answer in the kernel"),
         ("DAEMON", "mean time of an answer of the daemon"),
-        ("WHY PASSED", "why requests went to the daemon"),
+        ("WHY PASSED", "why requests went to the daemon, in percent of them"),
     ):
         columns.add_row(title, what)
     return Group(

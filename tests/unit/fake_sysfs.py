@@ -3,7 +3,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from efuse.control import Connection, connections, find, module_version, mounts
 from efuse.opcodes import NUMBERS
+from efuse.stats import read_all
 from efuse.stats.model import COUNTERS
 
 VALUES = {
@@ -60,3 +64,12 @@ class FakeSysfs:
         for name in COUNTERS:
             (directory / name).write_text(f"{counters.pop(name, 0)}\n")
         assert not counters, f"no such counters: {counters}"
+
+    def everywhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make it what the package reads unless it is told of another tree."""
+        for function in (connections, module_version, Connection.__init__, Connection.at.__func__):
+            monkeypatch.setitem(function.__kwdefaults__, "root", self.root)
+        for function in (Connection.at.__func__, mounts, find):
+            monkeypatch.setitem(function.__kwdefaults__, "mountinfo", self.mountinfo)
+        monkeypatch.setitem(read_all.__kwdefaults__, "root", self.root)
+        monkeypatch.setitem(read_all.__kwdefaults__, "mountinfo", self.mountinfo)

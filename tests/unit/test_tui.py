@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+import io
+import os
+import pty
+import select
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from efuse.stats import Counters, MapUsage, MountRates, Sample, rates
+from efuse.tui import View, press, render
+from efuse.tui.render import count, duration, share
+
+BEFORE = Sample(41, 0, opcodes={})
+AFTER = Sample(
+    41,
+    2_000_000_000,
+    mountpoint="/mnt/demo",
+    state="attached",
+    ops="efuse",
+    consistency="exclusive",
+    waiting=2,
+    learned=1234,
+    map_full=3,
+    maps=(MapUsage("entries", 900, 65536), MapUsage("attrs", 512, 512)),
+    opcodes={
+        "lookup": Counters(
+            requests=20_000,
+            hits=19_000,
+            daemon=1_000,
+            miss=750,
+            expired=250,
+            hit_ns=19_000 * 14_200,
+            hit_timed=19_000,
+            daemon_ns=780_000,
+            daemon_timed=1,
+        ),
+        "getxattr": Counters(requests=100, hits=100),
+        "open": Counters(requests=400, daemon=398, refused=2, no_handler=398, errors=1),
+    },
+)
+MODEL = [rates(BEFORE, AFTER)]
+
+FRAME = """\
+eFuse top  mount 1 of 1  every 2 s  sorted by rate
+/mnt/demo  #41  efuse attached  exclusive  2 waiting
+total 10.2k/s  hit 93.2%  daemon 699/s  kernel 14 us  daemon 780 us
+maps entries 900/65.5k  attrs 512/512  learned 1.2k  full 3
+OPCODE           RATE/s    HIT DAEMON/s  KERNEL  DAEMON WHY PASSED (%)
+lookup            10.0k  95.0%      500   14 us  780 us miss 75 expired 25
+open                200     0%      199       -       - no_handler 100 refused …
+getxattr             50   100%        0       -       -
+s sort  r reverse  / filter  n mount  space pause  h help  q quit
+"""
+
+
+def show(
+    model: list[MountRates], view: View, *, width: int = 80, height: int | None = 24
+) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, height=50, color_system=None)
+    console.print(render(model, view, interval_s=2, width=width, height=height))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def opcodes(model: list[MountRates], view: View) -> list[str]:
+    names = AFTER.opcodes.keys()
+    words = [line.split(" ")[0] for line in show(model, view)]
+    return [word for word in words if word in names]
+
+
+def test_frame_is_as_drawn() -> None:
+    assert show(MODEL, View()) == FRAME.splitlines()
+
+
+def test_frame_fits_80_by_24_whatever_is_in_it() -> None:
+    busy = {f"opcode_{i:02}_" + "x" * 30: Counters(requests=10**12) for i in range(60)}
+    sample = replace(AFTER, opcodes=busy, mountpoint="/very/long" * 20, learned=10**15)
+    for width, height in ((80, 24), (120, 40), (40, 10)):
+        lines = show([rates(BEFORE, sample)], View(), width=width, height=height)
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+
+
+def test_frame_keeps_the_rows_that_matter_most() -> None:
+    lines = show(MODEL, View(), height=8)
+    assert [line.split(" ")[0] for line in lines[5:7]] == ["lookup", "open"]
+
+
+def test_frame_without_mounts_says_so() -> None:
+    assert "no eFuse file system is mounted" in "\n".join(show([], View()))
+
+
+def test_frame_without_requests_says_so() -> None:
+    model = [rates(BEFORE, replace(AFTER, opcodes={}))]
+    assert "no requests" in show(model, View())
+    assert "no opcode matches" in show(MODEL, View(filter="zzz"))
+
+
+def test_all_mounts_are_shown_without_a_height() -> None:
+    second = rates(replace(BEFORE, connection=9), replace(AFTER, connection=9, mountpoint="/b"))
+    text = "\n".join(show([*MODEL, second], View(), height=None))
+    assert "/mnt/demo  #41" in text
+    assert "/b  #9" in text
+
+
+def test_no_color_frame_has_no_escapes() -> None:
+    out = io.StringIO()
+    console = Console(
+        file=out, width=80, force_terminal=True, _environ={"NO_COLOR": "1", "TERM": "xterm"}
+    )
+    console.print(render(MODEL, View(), interval_s=2))
+    assert "\x1b[3" not in out.getvalue()
+    assert "lookup" in out.getvalue()
+
+
+def test_dumb_terminal_frame_has_no_escapes() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, _environ={"TERM": "dumb"})
+    console.print(render(MODEL, View(), interval_s=2))
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"),
+    [
+        ("rate", ["lookup", "open", "getxattr"]),
+        ("hits", ["getxattr", "lookup", "open"]),
+        ("daemon", ["lookup", "open", "getxattr"]),
+        ("kernel-time", ["lookup", "getxattr", "open"]),
+        ("daemon-time", ["lookup", "getxattr", "open"]),
+        ("name", ["getxattr", "lookup", "open"]),
+    ],
+)
+def test_rows_are_sorted(sort: str, order: list[str]) -> None:
+    assert opcodes(MODEL, View(sort=sort)) == order
+
+
+def test_reverse_turns_the_order_round() -> None:
+    assert opcodes(MODEL, View(reverse=True)) == ["getxattr", "open", "lookup"]
+
+
+def type_keys(view: View, keys: str) -> View:
+    for key in keys:
+        changed = press(view, key)
+        assert changed is not None
+        view = changed
+    return view
+
+
+def test_keys_sort_and_reverse() -> None:
+    assert type_keys(View(), "s").sort == "hits"
+    assert type_keys(View(), "S").sort == "name"
+    assert type_keys(View(), "ss S".replace(" ", "")).sort == "hits"
+    assert type_keys(View(), "r").reverse
+
+
+def test_keys_filter_until_enter_or_escape() -> None:
+    view = type_keys(View(), "/gq\x7fe")
+    assert view.typing
+    assert view.filter == "ge"
+    assert opcodes(MODEL, view) == ["getxattr"]
+    assert type_keys(view, "\r") == View(filter="ge")
+    assert type_keys(view, "\x1b") == View()
+    assert type_keys(view, "\r\x1b") == View()
+
+
+def test_keys_choose_the_mount_and_wrap() -> None:
+    second = rates(replace(BEFORE, connection=9), replace(AFTER, connection=9, mountpoint="/b"))
+    model = [*MODEL, second]
+    assert "mount 2 of 2" in show(model, type_keys(View(), "n"))[0]
+    assert "mount 1 of 2" in show(model, type_keys(View(), "nn"))[0]
+    assert "mount 2 of 2" in show(model, type_keys(View(), "p"))[0]
+
+
+def test_keys_pause_and_help() -> None:
+    assert "PAUSED" in show(MODEL, type_keys(View(), " "))[0]
+    assert not type_keys(View(), "  ").paused
+    view = type_keys(View(), "?")
+    assert "any key goes back" in show(MODEL, view)
+    assert type_keys(view, "q") == View()
+
+
+def test_keys_quit() -> None:
+    assert press(View(), "q") is None
+    assert press(View(typing=True), "\x03") is None
+
+
+def test_an_unknown_key_changes_nothing() -> None:
+    assert type_keys(View(), "zZ\x01") == View()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.5, "0.50"),
+        (3, "3"),
+        (12.3, "12"),
+        (999.4, "999"),
+        (999.6, "1.0k"),
+        (12_345, "12.3k"),
+        (123_456, "123k"),
+        (1.5e6, "1.5M"),
+    ],
+)
+def test_count(value: float, text: str) -> None:
+    assert count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "0%"), (0.0001, "<0.1%"), (0.5, "50.0%"), (0.99999, "99.9%"), (1, "100%")],
+)
+def test_share_rounds_only_exact_ends(value: float | None, text: str) -> None:
+    assert share(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0 ns"),
+        (870, "870 ns"),
+        (9_830, "9.8 us"),
+        (7.8e5, "780 us"),
+        (2e9, "2.0 s"),
+    ],
+)
+def test_duration(value: float | None, text: str) -> None:
+    assert duration(value) == text
+
+
+LIVE = """
+import time
+from rich.console import Console
+from efuse.stats import Counters, Sample
+from efuse.tui import View, run
+def sample():
+    now = time.monotonic_ns()
+    return [Sample(41, now, "/mnt/demo", opcodes={"lookup": Counters(requests=now // 1000)})]
+run(sample, interval_s=0.2, console=Console(), view=View())
+print("ended")
+"""
+
+
+def test_loop_draws_obeys_keys_and_restores_the_terminal() -> None:
+    control, terminal = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(
+        [sys.executable, "-c", LIVE],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment,
+    ) as program:
+        os.close(terminal)
+        seen = _read_until(control, b"", b"lookup")
+        os.write(control, b"s")
+        seen = _read_until(control, seen, b"sorted by hits")
+        os.write(control, b"q")
+        seen = _read_until(control, seen, b"ended")
+        assert program.wait(30) == 0
+    os.close(control)
+    assert b"\x1b[?1049h" in seen
+    assert seen.rindex(b"\x1b[?1049l") < seen.rindex(b"ended")
+
+
+def _read_until(fd: int, seen: bytes, what: bytes) -> bytes:
+    while what not in seen:
+        assert select.select([fd], [], [], 60)[0], seen
+        seen += os.read(fd, 65536)
+    return seen
