@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["NAMES", "NUMBERS", "name", "number"]
+__all__ = ["COUNTED", "NAMES", "NUMBERS", "name", "number"]
 
 NUMBERS: Mapping[str, int] = MappingProxyType(
     {
@@ -64,6 +64,11 @@ NUMBERS: Mapping[str, int] = MappingProxyType(
 
 NAMES: Mapping[int, str] = MappingProxyType({number: name for name, number in NUMBERS.items()})
 """Name of each opcode by its number."""
+
+COUNTED = tuple(
+    name for name in NUMBERS if name not in ("forget", "interrupt", "notify_reply", "batch_forget")
+)
+"""The opcodes that sysfs counts: those that the kernel waits for an answer of."""
 
 
 def name(number: int) -> str:

@@ -63,7 +63,7 @@ class Attribute(Generic[T]):
     """One file: how its text becomes a value, and what the value means.
 
     ``name`` is the file's name (that of the class's attribute without a leading ``_``), ``mode``
-    its permissions (0o444, 0o644 or 0o200); ``unit``, ``range`` and ``default`` are words for
+    its permissions; ``unit``, ``range`` and ``default`` are words for
     people, ``doc`` is one sentence.
     """
 
@@ -141,9 +141,11 @@ def text(doc: str, *, range: str = "text", default: str = "") -> Attribute[str]:
     return Attribute(str, str, doc=doc, range=range, default=default)
 
 
-def number(doc: str, *, unit: str = "", default: str = "0") -> Attribute[int]:
+def number(doc: str, *, unit: str = "", mode: int = 0o444, default: str = "0") -> Attribute[int]:
     """Make an attribute that is an unsigned number, read only."""
-    return Attribute(_unsigned, str, doc=doc, unit=unit, range="0 to 2^64-1", default=default)
+    return Attribute(
+        _unsigned, str, doc=doc, mode=mode, unit=unit, range="0 to 2^64-1", default=default
+    )
 
 
 def switch(doc: str) -> Attribute[bool]:

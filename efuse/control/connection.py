@@ -28,8 +28,8 @@ CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 class ExitInfo:
     """Why a program set was last detached.
 
-    ``kind`` is ``none`` (never), ``unregister`` (its link ended), ``replace``, ``unmount`` or
-    ``error``; ``code`` is 0 or a negative errno.
+    ``kind`` is ``none`` (never), ``unregister`` (its link ended), ``replace`` or ``unmount``;
+    ``code`` says more where there is more to say, 0 otherwise.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Connection:
 
     state = text("whether a program set is attached", range="plain or attached", default="plain")
     ops = text("name of the attached program set", range="a name, or none", default="none")
-    enable_seq = number("program sets attached since the mount; a replacement counts")
+    enable_seq = number("program sets attached since the mount; a replacement counts", unit="sets")
     exit_info = Attribute(
         ExitInfo.parse,
         str,
@@ -77,7 +77,7 @@ class Connection:
     handleless = switch("file handles mean nothing to the daemon: OPEN may be answered here")
     flush_free = switch("FLUSH does nothing in the daemon when nothing was written")
     lazy_atime = switch("access times may be reported late")
-    stamp = number("current epoch, which a published value has to carry", unit="epochs")
+    stamp = number("current epoch, which a published value has to carry", mode=0o400, default="any")
     _invalidate = trigger("void all that was learned or published so far")
     _abort = trigger("abort the connection: every request fails from now on")
     waiting = number("requests in flight at the daemon", unit="requests")

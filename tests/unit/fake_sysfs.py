@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from efuse.control import Connection, connections, find, module_version, mounts
-from efuse.opcodes import NUMBERS
+from efuse.opcodes import COUNTED
 from efuse.stats import read_all
 from efuse.stats.model import COUNTERS
 
@@ -47,7 +47,7 @@ class FakeSysfs:
             (path / name).write_text(value + "\n")
         for name in ("invalidate", "abort"):
             (path / name).write_text("")
-        for opcode in NUMBERS:
+        for opcode in COUNTED:
             (path / "stats" / opcode).mkdir()
             self.count(connection, opcode)
         if mountpoint:

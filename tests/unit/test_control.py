@@ -7,6 +7,9 @@ import pytest
 from efuse.control import Connection, ExitInfo, connections, find, module_version, mounts
 from efuse.control.mounts import parse
 from efuse.errors import ControlError
+from efuse.opcodes import COUNTED
+from efuse.stats.model import COUNTERS
+from tests import sysfs_document
 from tests.unit.fake_sysfs import VALUES, FakeSysfs
 
 
@@ -30,7 +33,7 @@ def test_attributes_are_all_files_of_the_tree() -> None:
     assert set(Connection.attributes()) == {*VALUES, "invalidate", "abort"}
     for attribute in Connection.attributes().values():
         assert attribute.doc
-        assert attribute.mode in (0o444, 0o644, 0o200)
+        assert attribute.mode in (0o400, 0o444, 0o644, 0o200)
 
 
 def test_set_writes_the_file(sysfs: FakeSysfs) -> None:
@@ -185,3 +188,22 @@ def test_find_follows_links_up_to_the_mount(tmp_path: Path) -> None:
 
 def test_parse_skips_lines_that_are_none() -> None:
     assert parse("\nnonsense\n") == ()
+
+
+def test_attributes_agree_with_the_document() -> None:
+    described = sysfs_document.files("A connection")
+    assert list(described) == list(Connection.attributes())
+    for name, attribute in Connection.attributes().items():
+        row = described[name]
+        assert (row.mode, row.unit, row.range, row.default, row.what) == (
+            attribute.mode,
+            attribute.unit,
+            attribute.range,
+            attribute.default,
+            attribute.doc,
+        ), name
+
+
+def test_counters_agree_with_the_document() -> None:
+    assert tuple(sysfs_document.files("Counters")) == COUNTERS
+    assert set(sysfs_document.opcodes()) == set(COUNTED)

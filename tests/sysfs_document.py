@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""docs/sysfs.md as values, for the tests that hold it against the code and the live tree."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "sysfs.md"
+
+
+@dataclass(frozen=True)
+class File:
+    """One row of a table."""
+
+    name: str
+    mode: int
+    unit: str
+    range: str
+    default: str
+    what: str
+
+
+def files(section: str) -> dict[str, File]:
+    """Return the files described in the *section* with that heading."""
+    found = {}
+    for row in re.findall(r"^\| `.*$", _section(section), re.M):
+        cells = [cell.strip().replace("`", "") for cell in row.strip("|").split("|")]
+        name, mode, *rest = cells
+        found[name] = File(name, int(mode, 8), *rest)
+    return found
+
+
+def opcodes() -> tuple[str, ...]:
+    """Return the opcodes that the document lists."""
+    quoted = re.findall(r"^> (.*)$", _section("Counters"), re.M)
+    return tuple(re.findall(r"`(\w+)`", " ".join(quoted)))
+
+
+def _section(heading: str) -> str:
+    text = DOCUMENT.read_text()
+    match = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    assert match, f"no section {heading!r}"
+    return match[1]
