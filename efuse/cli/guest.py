@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse guest``: run commands in a guest that has the module loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["cli"]
+
+
+def _memory(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*[MG]", value):
+        raise click.BadParameter("give a number and M or G, such as 4G")
+    return value
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that every way to boot a guest has."""
+    for option in reversed(
+        [
+            click.option("--cpus", default=2, show_default=True, type=click.IntRange(1, 64)),
+            click.option("--memory", default="4G", show_default=True, callback=_memory),
+            click.option("--icount", is_flag=True,
+                         help="Let the guest's clock count instructions (one CPU)."),
+            click.option("--kernel", "tree", metavar="TREE",
+                         type=click.Path(exists=True, file_okay=False, path_type=Path),
+                         help="Boot the kernel built in this source tree."),
+            click.option("--no-module", is_flag=True, help="Do not build and load efuse.ko."),
+            click.option("--timeout", type=click.FloatRange(min=0, min_open=True),
+                         metavar="SECONDS", help="End the guest if the command takes longer."),
+            click.option("--keep-log", is_flag=True, help="Keep the kernel's log and say where."),
+            click.option("--append", "parameters", multiple=True, metavar="WORD",
+                         help="One more word for the kernel's command line; may be repeated."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _run(arguments: list[str], shell: bool, given: dict[str, Any]) -> None:
+    from efuse.guest.run import Options, run
+
+    options = Options(
+        cpus=given["cpus"],
+        memory=given["memory"],
+        icount=given["icount"],
+        kernel_tree=given["tree"],
+        module=not given["no_module"],
+        timeout_s=given["timeout"],
+        keep_log=given["keep_log"],
+        parameters=given["parameters"],
+    )
+    result = run(arguments, options, shell=shell)
+    if result.kernel_log is not None:
+        click.echo(f"guest: the kernel's log is in {result.kernel_log}", err=True)
+    sys.exit(result.status)
+
+
+@click.group()
+def cli() -> None:
+    """Boot a kernel in QEMU over this machine's own files and run a command there."""
+
+
+@cli.command("run", context_settings={"ignore_unknown_options": True})
+@_options
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run_command(command: tuple[str, ...], **given: Any) -> None:
+    """Run COMMAND in a guest, in this directory, and exit with its status.
+
+    Fails also if the guest dies, says nothing, or its kernel warns.
+    """
+    _run(list(command), False, given)
+
+
+@cli.command("shell")
+@_options
+def shell_command(**given: Any) -> None:
+    """Open a shell in a guest."""
+    _run(["bash", "-i"], True, given)
+
+
+@cli.command("status")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status_command(as_json: bool) -> None:
+    """Say what a guest would be made of."""
+    from efuse.guest.status import status
+
+    fields = status()
+    if as_json:
+        click.echo(json.dumps(fields, indent=2))
+        return
+    for key, value in fields.items():
+        click.echo(f"{key:<14} {'-' if value is None else value}")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Find out by a short boot whether KVM works here; software emulation is what remains.
+
+That /dev/kvm exists proves little: under nested virtualization an ordinary kernel may not boot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from efuse import paths
+
+__all__ = ["QEMU", "Acceleration", "cached", "die_with_parent", "probe"]
+
+QEMU = "qemu-system-x86_64"
+
+_PROBE_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """How a guest's processor is run.
+
+    :ivar kvm: by KVM; otherwise by software emulation.
+    :ivar why: the reason, for people.
+    """
+
+    kvm: bool
+    why: str
+
+    @property
+    def arguments(self) -> list[str]:
+        """QEMU's options that ask for it."""
+        if self.kvm:
+            return ["-accel", "kvm", "-cpu", "host"]
+        # qemu64 has no AVX: emulated vector registers only make the C library slower.
+        return ["-accel", "tcg,thread=multi", "-cpu", "qemu64"]
+
+    def __str__(self) -> str:
+        return "KVM" if self.kvm else f"software emulation ({self.why})"
+
+
+def die_with_parent() -> None:
+    """Make the calling child process end when its parent does; for ``preexec_fn``."""
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _cache_file() -> Path:
+    return paths.cache() / "guests" / "acceleration.json"
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def cached() -> Acceleration | None:
+    """Return what an earlier probe since this machine's boot found, if there was one."""
+    try:
+        known = json.loads(_cache_file().read_text())
+        if known["boot_id"] != _boot_id():
+            return None
+        return Acceleration(bool(known["kvm"]), str(known["why"]))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def probe(image: Path) -> Acceleration:
+    """Return how guests run here; the answer is kept until this machine boots again.
+
+    :param image: a kernel to try: it has to reach the point where it misses its root.
+    """
+    known = cached()
+    if known is not None:
+        return known
+    answer = _try_kvm(image)
+    file = _cache_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps({"boot_id": _boot_id(), "kvm": answer.kvm, "why": answer.why}))
+    new.replace(file)
+    return answer
+
+
+def _try_kvm(image: Path) -> Acceleration:
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return Acceleration(False, "no usable /dev/kvm")
+    with tempfile.TemporaryDirectory() as work:
+        log = Path(work) / "log"
+        command = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+        command += ["-accel", "kvm", "-cpu", "host", "-m", "512M", "-smp", "2"]
+        command += ["-kernel", str(image), "-append", "console=ttyS0 panic=-1"]
+        command += ["-serial", f"file:{log}"]
+        try:
+            result = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                timeout=_PROBE_TIMEOUT_S,
+                preexec_fn=die_with_parent,
+            )
+        except subprocess.TimeoutExpired:
+            return Acceleration(False, f"a kernel does not boot under KVM in {_PROBE_TIMEOUT_S} s")
+        booted = log.is_file() and "Unable to mount root fs" in log.read_text(errors="replace")
+    if booted:
+        return Acceleration(True, "a kernel boots under it")
+    said = result.stderr.strip().splitlines()
+    return Acceleration(False, "KVM fails: " + (said[0] if said else "its guest stops at once"))

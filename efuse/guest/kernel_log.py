@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tell a kernel's complaints from the rest of its log, and read its taint word."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["MODULE_TAINTS", "complaints", "taint_names"]
+
+# What the kernel prints when something in it went wrong. All are printed at level "warning" or
+# above, except for the text of an oops.
+_COMPLAINT = re.compile(
+    r"""
+      WARNING:\ (CPU|possible|suspicious|inconsistent|bad|held|Nested|lock|\S+\ at\ )
+    | WARNING:\ \S+/\S+\ is\ (leaving|returning|trying|exiting)
+    | \bBUG:\ | \bkernel\ BUG\ at | \bOops\b | general\ protection\ fault | double\ fault
+    | Unable\ to\ handle\ kernel | unable\ to\ handle\ (page\ fault|kernel)
+    | \bKASAN:\ | \bUBSAN:\ | \bKCSAN:\ | \bKFENCE:\ | kmemleak:\ \d+\ new\ suspected
+    | INFO:\ task\ .*\ blocked\ for\ more\ than | INFO:\ (possible|trying\ to\ register)
+    | INFO:\ rcu\S*\ .*stall | rcu:\ INFO:\ .*stall | (soft|hard)\ (lockup|LOCKUP)
+    | refcount_t:\ | list_(add|del)\ corruption | usercopy:\ | Kernel\ panic
+    | DEBUG_LOCKS_WARN_ON | sleeping\ function\ called | Bad\ page\ state
+    | VFS:\ Busy\ inodes | Objects\ remaining\ in\ \S+\ on | still\ has\ objects
+    """,
+    re.VERBOSE,
+)
+
+MODULE_TAINTS = (1 << 12) | (1 << 13)
+"""What loading our module adds to the taint word: out of tree, unsigned."""
+
+_TAINTS = {
+    0: "proprietary module",
+    1: "forced module",
+    2: "out of specification",
+    3: "forced unload",
+    4: "machine check",
+    5: "bad page",
+    6: "user request",
+    7: "died (oops or BUG)",
+    8: "overridden ACPI table",
+    9: "warning",
+    10: "staging driver",
+    11: "firmware workaround",
+    12: "out-of-tree module",
+    13: "unsigned module",
+    14: "soft lockup",
+    15: "live patch",
+    16: "auxiliary",
+    17: "struct randomization",
+    18: "in-kernel test",
+}
+
+
+def complaints(text: str, context: int = 20) -> list[str]:
+    """Return the kernel's complaints in ``text``, each with up to ``context`` lines that follow.
+
+    A line that belongs to a complaint already reported does not start another.
+    """
+    lines = text.splitlines()
+    found: list[str] = []
+    covered = 0
+    for number, line in enumerate(lines):
+        if number >= covered and _COMPLAINT.search(line):
+            covered = number + context
+            found.append("\n".join(lines[number:covered]))
+    return found
+
+
+def taint_names(word: int) -> list[str]:
+    """Return what each set bit of the taint word means."""
+    return [_TAINTS.get(bit, f"bit {bit}") for bit in range(word.bit_length()) if word >> bit & 1]

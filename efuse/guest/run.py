@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Run a command in a guest: prepare it, follow it, judge it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import shlex
+import shutil
+import sys
+import tempfile
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from efuse import paths
+from efuse.errors import GuestError, NotSupportedError, UsageError
+from efuse.guest import accel, kernel_log
+from efuse.guest.machine import Machine, Processes, started
+from efuse.module import build as module_build
+from efuse.module import kernel
+
+__all__ = ["INSIDE", "Options", "Result", "run"]
+
+INSIDE = "EFUSE_GUEST"
+"""The variable that is set to 1 in the environment of whatever runs in a guest."""
+
+_BOOT_TIMEOUT_S = 300.0
+_END_TIMEOUT_S = 120.0
+_KEPT_LOGS = 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a guest.
+
+    :ivar cpus: virtual processors; 1 with ``icount``.
+    :ivar memory: such as ``4G``.
+    :ivar icount: count instructions as the guest's clock.
+    :ivar kernel_tree: boot the kernel that was built there instead of the distribution's.
+    :ivar module: build and load ``efuse.ko``.
+    :ivar timeout_s: end the guest if the command takes longer.
+    :ivar keep_log: keep the kernel's log even if nothing is wrong.
+    :ivar parameters: more words for the kernel's command line.
+    """
+
+    cpus: int = 2
+    memory: str = "4G"
+    icount: bool = False
+    kernel_tree: Path | None = None
+    module: bool = True
+    timeout_s: float | None = None
+    keep_log: bool = False
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended.
+
+    :ivar status: its exit status; 128 + N if signal N ended it.
+    :ivar boot_s: from QEMU's start to the command's.
+    :ivar run_s: the command's time, by this machine's clock.
+    :ivar kernel_log: where the guest's kernel log is kept, if it is.
+    """
+
+    status: int
+    boot_s: float
+    run_s: float
+    kernel_log: Path | None
+
+
+def _note(text: str) -> None:
+    print(f"guest: {text}", file=sys.stderr, flush=True)
+
+
+def _guests() -> Path:
+    return paths.cache() / "guests"
+
+
+def _sweep() -> None:
+    """Remove what runs that were killed have left, and the oldest logs."""
+    for directory in _guests().glob("run-*"):
+        pid = directory.name.split("-")[1]
+        if not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+    logs = sorted(_guests().glob("kernel-*.log"), key=lambda log: log.name)
+    for log in logs[:-_KEPT_LOGS]:
+        log.unlink(missing_ok=True)
+
+
+def _kept_paths(*needed: Path) -> list[Path]:
+    """Return the host's directories below /tmp or /run that the guest must go on seeing.
+
+    A guest has a /tmp and a /run of its own; of each path that is needed, the first directory
+    below them is shown through.
+    """
+    kept = set()
+    for path in needed:
+        parts = path.resolve().parts
+        if len(parts) > 2 and parts[1] in ("tmp", "run"):
+            kept.add(Path(*parts[:3]))
+    return sorted(kept)
+
+
+def _write_directory(
+    directory: Path,
+    command: Sequence[str],
+    target: kernel.Kernel,
+    module: Path | None,
+    environment: Mapping[str, str],
+) -> None:
+    """Write the files that ``init.sh`` reads."""
+    init = directory / "init"
+    shutil.copyfile(Path(__file__).with_name("init.sh"), init)
+    init.chmod(0o755)
+    cwd = Path.cwd()
+    variables = [f"{key}={value}" for key, value in environment.items()]
+    lines = [
+        f"cd {shlex.quote(str(cwd))} || exit 125",
+        shlex.join(["exec", "env", "-i", *variables, *command]),
+        "",
+    ]
+    (directory / "command").write_text("\n".join(lines), errors="surrogateescape")
+    (directory / "modules").write_text(str(target.modules or ""))
+    (directory / "headers").write_text(str(target.headers.resolve()))
+    kept = _kept_paths(
+        cwd, Path(sys.prefix), paths.package().parent, paths.cache(), target.headers, target.image
+    ) if target.image else []
+    (directory / "keep").write_text("".join(f"{path}\n" for path in kept))
+    if module is not None:
+        (directory / "module").write_text(str(module))
+
+
+def _environment() -> dict[str, str]:
+    environment = {**os.environ, INSIDE: "1"}
+    environment.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+    # Bash exports functions under names that env cannot set, and the guest's /tmp is its own.
+    unusable = [key for key in environment if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)]
+    for key in (*unusable, "TMPDIR", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+        environment.pop(key, None)
+    return environment
+
+
+class _Follower:
+    """Passes a guest's output on and keeps its reports, until it ends or time is up."""
+
+    def __init__(
+        self, processes: Processes, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float | None
+    ) -> None:
+        self._processes = processes
+        self._sinks = {"out": stdout, "err": stderr}
+        self._timeout_s = timeout_s
+        self._started = time.monotonic()
+        self._partial = b""
+        self.boot_s: float | None = None
+        self.ended_s: float | None = None
+        self.status: int | None = None
+        self.taints: list[int] = []
+        self.complete = False
+
+    def _report(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        now = time.monotonic() - self._started
+        match word:
+            case "boot":
+                self.boot_s = now
+            case "taint":
+                self.taints.append(int(rest))
+            case "exit":
+                self.status = int(rest)
+                self.ended_s = now
+            case "failed":
+                raise GuestError(f"efuse.ko could not be loaded in the guest: {rest}",
+                                 hint="look at the guest's kernel log: --keep-log")
+            case "end":
+                self.complete = True
+
+    def _deadline(self) -> tuple[float, str]:
+        """Return the time by which the next step has to come, and what it means if it does not."""
+        if self.boot_s is None:
+            return self._started + _BOOT_TIMEOUT_S, (
+                f"the guest did not boot within {_BOOT_TIMEOUT_S:g} s"
+            )
+        if self.ended_s is not None:
+            return self._started + self.ended_s + _END_TIMEOUT_S, (
+                f"the guest did not end within {_END_TIMEOUT_S:g} s of its command: "
+                "a process in it cannot be killed"
+            )
+        if self._timeout_s is None:
+            return float("inf"), ""
+        return self._started + self.boot_s + self._timeout_s, (
+            f"the command did not end within {self._timeout_s:g} s"
+        )
+
+    def follow(self) -> None:
+        """Follow the guest until it says that it is done, or is gone.
+
+        :raises GuestError: it failed to boot, to load the module, or to end in time.
+        """
+        with selectors.DefaultSelector() as selector:
+            for name, stream in self._processes.streams.items():
+                selector.register(stream, selectors.EVENT_READ, name)
+            while selector.get_map():
+                deadline, meaning = self._deadline()
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise GuestError(meaning)
+                for key, _ in selector.select(min(left_s, 3600.0)):
+                    data = os.read(key.fd, 1 << 16)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    elif key.data == "status":
+                        *lines, self._partial = (self._partial + data).split(b"\n")
+                        for line in lines:
+                            self._report(line.decode(errors="replace"))
+                    else:
+                        sink = self._sinks[key.data]
+                        sink.write(data)
+                        sink.flush()
+
+
+def _excerpt(log: str, lines: int = 25) -> str:
+    return "\n".join(log.strip().splitlines()[-lines:])
+
+
+def _judge(follower: _Follower, processes: Processes, log: str) -> None:
+    """Raise if the guest died, said nothing, or its kernel complained."""
+    found = kernel_log.complaints(log)
+    if found:
+        raise GuestError("the guest's kernel complained:\n" + "\n...\n".join(found[:3]))
+    if not follower.complete or follower.status is None:
+        why = processes.qemu_said() or _excerpt(log) or "its kernel printed nothing"
+        when = "before it had booted" if follower.boot_s is None else "before its command ended"
+        raise GuestError(f"the guest died {when}:\n{why}")
+    before, after = follower.taints[0], follower.taints[-1]
+    new = after & ~before & ~kernel_log.MODULE_TAINTS
+    if new:
+        raise GuestError(
+            f"the guest's kernel became tainted: {', '.join(kernel_log.taint_names(new))}"
+        )
+
+
+def _keep_log(directory: Path) -> Path:
+    kept = _guests() / f"kernel-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    parts = [directory / name for name in ("dmesg", "kernel.log")]
+    texts = [part.read_text(errors="replace") for part in parts if part.is_file()]
+    # The whole log is what the guest wrote at its end; a dead one left only its console's.
+    kept.write_text(max(texts, key=len, default=""))
+    return kept
+
+
+@contextlib.contextmanager
+def _raw_terminal() -> Iterator[None]:
+    saved = termios.tcgetattr(sys.stdin)
+    tty.setraw(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, saved)
+
+
+def _shell_files(directory: Path) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError("a guest's shell needs a terminal", hint="efuse guest run -- COMMAND")
+    size = os.get_terminal_size(sys.stdin.fileno())
+    (directory / "shell").touch()
+    (directory / "size").write_text(f"rows {size.lines} cols {size.columns}")
+
+
+def run(
+    command: Sequence[str],
+    options: Options = Options(),
+    *,
+    shell: bool = False,
+    stdout: BinaryIO | None = None,
+    stderr: BinaryIO | None = None,
+    say: Callable[[str], None] = _note,
+) -> Result:
+    """Boot a guest, load the module, run ``command`` in the current directory, and end the guest.
+
+    The command sees the host's files, the caller's environment with ``EFUSE_GUEST=1``, and no
+    standard input.
+
+    :param shell: give the command the terminal instead.
+    :param stdout: where its output goes; by default this process's.
+    :param say: is told in one line each what is going on.
+    :raises NotSupportedError: something that a guest needs is not installed, or we are in one.
+    :raises ModuleBuildError: the module cannot be built.
+    :raises GuestError: the guest died, said nothing, took too long, or its kernel complained.
+    """
+    if os.environ.get(INSIDE):
+        raise NotSupportedError("a guest cannot be started inside a guest")
+    target = (
+        kernel.from_tree(options.kernel_tree) if options.kernel_tree is not None else kernel.find()
+    )
+    if target.image is None:
+        raise NotSupportedError(
+            f"a guest cannot be booted: the image of kernel {target.release} is not here",
+            hint="scripts/setup",
+        )
+    module = module_build.build(target, say=say) if options.module else None
+    _guests().mkdir(parents=True, exist_ok=True)
+    _sweep()
+    acceleration = (
+        accel.Acceleration(False, "instructions are counted")
+        if options.icount
+        else accel.probe(target.image)
+    )
+    cpus = 1 if options.icount else options.cpus
+    say(f"{target.release}, {cpus} CPUs, {options.memory}, {acceleration}")
+    machine = Machine(
+        target.image, acceleration, cpus, options.memory, options.icount, options.parameters
+    )
+    with tempfile.TemporaryDirectory(dir=_guests(), prefix=f"run-{os.getpid()}-") as name:
+        directory = Path(name)
+        _write_directory(directory, command, target, module, _environment())
+        if shell:
+            _shell_files(directory)
+        log_file = directory / "kernel.log"
+        try:
+            with (
+                started(machine, directory, shell=shell) as processes,
+                _raw_terminal() if shell else contextlib.nullcontext(),
+            ):
+                follower = _Follower(
+                    processes,
+                    stdout or sys.stdout.buffer,
+                    stderr or sys.stderr.buffer,
+                    options.timeout_s,
+                )
+                follower.follow()
+            log = log_file.read_text(errors="replace") if log_file.is_file() else ""
+            _judge(follower, processes, log)
+        except GuestError as error:
+            kept = _keep_log(directory)
+            error.hint = error.hint or f"the guest's kernel log is in {kept}"
+            raise
+        assert follower.status is not None and follower.boot_s is not None
+        assert follower.ended_s is not None
+        kept_log = _keep_log(directory) if options.keep_log else None
+        return Result(
+            follower.status, follower.boot_s, follower.ended_s - follower.boot_s, kept_log
+        )
