@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Answers. A handler offers a value out of a map; here it is copied once, checked,
+ * and put into the reply. Nothing in it is believed: neither that it is whole (its
+ * element may be reused under us), nor that it is still true, nor that it is this
+ * caller's. What fails is counted by its reason and goes to the daemon.
+ */
+#include "efuse_i.h"
+
+#include <linux/statfs.h>
+
+static int efuse_pass(struct efuse_req *req, enum efuse_counter reason)
+{
+	req->reason = reason;
+	return EFUSE_PASS;
+}
+
+static int efuse_replied(struct efuse_req *req, ssize_t ret)
+{
+	req->ret = ret;
+	req->replied = true;
+	return EFUSE_REPLIED;
+}
+
+static bool efuse_exclusive(const struct efuse_req *req)
+{
+	return READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE;
+}
+
+/* What is left of a time-out, as a reply has it; all of it where it is raised. */
+static void efuse_remaining(u64 expires_ns, u64 now, u64 *secs, u32 *nsecs)
+{
+	u64 left = expires_ns > now ? expires_ns - now : 0;
+
+	*secs = div_u64_rem(left, NSEC_PER_SEC, nsecs);
+}
+
+/*
+ * The rules that all values have in common: the mode, the time-out, who asks.
+ * 0, or why not.
+ */
+static enum efuse_counter efuse_stamp_refused(const struct efuse_req *req,
+					      const struct efuse_stamp *stamp, u64 now)
+{
+	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
+		return EFUSE_DECLINED;
+	if (!efuse_exclusive(req) && stamp->expires_ns <= now)
+		return EFUSE_EXPIRED;
+	if ((stamp->uid != req->uid || stamp->gid != req->gid) &&
+	    !efuse_conn_caller_free(req->ec))
+		return EFUSE_OTHER_UID;
+	return 0;
+}
+
+static bool efuse_still(const struct efuse_req *req, u64 nodeid, enum efuse_kind kind,
+			const struct efuse_stamp *stamp)
+{
+	return efuse_epoch_valid(req->ec, efuse_bucket_inode(nodeid, kind), stamp->epoch);
+}
+
+static bool efuse_attrs_valid(const struct efuse_req *req, u64 nodeid,
+			      const struct efuse_stamp *stamp)
+{
+	return efuse_still(req, nodeid, EFUSE_KIND_ATTR, stamp) &&
+	       efuse_still(req, nodeid, EFUSE_KIND_LIFE, stamp) &&
+	       (READ_ONCE(req->ec->lazy_atime) ||
+		efuse_still(req, nodeid, EFUSE_KIND_ATIME, stamp));
+}
+
+/* Attributes do not depend on who asks. */
+static enum efuse_counter efuse_attrs_refused(const struct efuse_req *req, u64 nodeid,
+					      struct efuse_attrs *attrs, u64 now)
+{
+	struct fuse_attr *attr = (struct fuse_attr *)attrs->attr;
+
+	BUILD_BUG_ON(sizeof(*attr) != EFUSE_ATTR_LEN);
+
+	if (efuse_check(efuse_seed_nodeid(nodeid), attrs, sizeof(*attrs)) != attrs->stamp.check)
+		return EFUSE_STALE;
+	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
+		return EFUSE_DECLINED;
+	if (!efuse_exclusive(req) && attrs->stamp.expires_ns <= now)
+		return EFUSE_EXPIRED;
+	if (!efuse_attrs_valid(req, nodeid, &attrs->stamp))
+		return EFUSE_STALE;
+	/* As FUSE checks what a daemon says; the high flags are the kernel's own. */
+	if (fuse_invalid_attr(attr) || attr->flags & ~FUSE_ATTR_DAX)
+		return EFUSE_DECLINED;
+	return 0;
+}
+
+/* An entry's own half; its inode is judged by its caller. */
+static enum efuse_counter efuse_entry_refused(const struct efuse_req *req,
+					      const struct efuse_entry *entry, u64 now)
+{
+	const struct fuse_args *args = req->args;
+	u32 len;
+	const char *name = efuse_req_name_at(args, 0, &len);
+	enum efuse_counter reason;
+
+	if (efuse_check(efuse_seed_entry(args->nodeid, name, len), entry, sizeof(*entry)) !=
+	    entry->stamp.check)
+		return EFUSE_STALE;
+	reason = efuse_stamp_refused(req, &entry->stamp, now);
+	if (reason)
+		return reason;
+	if (!efuse_epoch_valid(req->ec, efuse_bucket_entry(args->nodeid, name, len),
+			       entry->stamp.epoch))
+		return EFUSE_STALE;
+	return 0;
+}
+
+/* In exclusive mode dentries live on, where every caller may see them. */
+static void efuse_entry_time(const struct efuse_req *req, const struct efuse_entry *entry,
+			     u64 now, struct fuse_entry_out *out)
+{
+	if (efuse_exclusive(req) && efuse_conn_caller_free(req->ec))
+		out->entry_valid = EFUSE_RAISED_SECS;
+	else
+		efuse_remaining(entry->stamp.expires_ns, now, &out->entry_valid,
+				&out->entry_valid_nsec);
+}
+
+int efuse_answer_entry(struct efuse_req *req, const void *entry_mem, u32 entry_size,
+		       const void *attrs_mem, u32 attrs_size)
+{
+	struct fuse_entry_out *out = efuse_out_entry(req->args);
+	struct efuse_entry entry;
+	struct efuse_attrs attrs;
+	struct fuse_attr *attr = (struct fuse_attr *)attrs.attr;
+	enum efuse_counter reason;
+	u64 now = ktime_get_ns();
+	enum efuse_taken taken;
+
+	if (!out || req->replied || req->args->opcode != FUSE_LOOKUP ||
+	    entry_size != sizeof(entry) || attrs_size != sizeof(attrs))
+		return efuse_pass(req, EFUSE_DECLINED);
+	memcpy(&entry, entry_mem, sizeof(entry));
+	memcpy(&attrs, attrs_mem, sizeof(attrs));
+
+	reason = efuse_entry_refused(req, &entry, now);
+	if (reason)
+		return efuse_pass(req, reason);
+	if (entry.nodeid <= FUSE_ROOT_ID)
+		return efuse_pass(req, EFUSE_DECLINED);
+	if (!efuse_still(req, entry.nodeid, EFUSE_KIND_LIFE, &entry.stamp))
+		return efuse_pass(req, EFUSE_STALE);
+	reason = efuse_attrs_refused(req, entry.nodeid, &attrs, now);
+	if (reason)
+		return efuse_pass(req, reason);
+
+	/* Last: from here on the count is in the caller's hands. */
+	taken = efuse_take_lookup(req->fm, entry.nodeid, entry.generation, attr->mode);
+	if (taken == EFUSE_TAKEN_UNFIT ||
+	    (taken != EFUSE_TAKEN && !READ_ONCE(req->ec->stable_nodeids)))
+		return efuse_pass(req, EFUSE_NOT_ALIVE);
+	if (taken != EFUSE_TAKEN)
+		attr->flags |= EFUSE_ATTR_UNCOUNTED;
+
+	memset(out, 0, sizeof(*out));
+	out->nodeid = entry.nodeid;
+	out->generation = entry.generation;
+	out->attr = *attr;
+	efuse_entry_time(req, &entry, now, out);
+	if (efuse_exclusive(req))
+		out->attr_valid = EFUSE_RAISED_SECS;
+	else
+		efuse_remaining(attrs.stamp.expires_ns, now, &out->attr_valid,
+				&out->attr_valid_nsec);
+	return efuse_replied(req, 0);
+}
+
+int efuse_answer_negative(struct efuse_req *req, const void *mem, u32 size)
+{
+	struct fuse_entry_out *out = efuse_out_entry(req->args);
+	struct efuse_entry entry;
+	enum efuse_counter reason;
+	u64 now = ktime_get_ns();
+
+	if (!out || req->replied || req->args->opcode != FUSE_LOOKUP || size != sizeof(entry))
+		return efuse_pass(req, EFUSE_DECLINED);
+	memcpy(&entry, mem, sizeof(entry));
+
+	reason = efuse_entry_refused(req, &entry, now);
+	if (reason)
+		return efuse_pass(req, reason);
+	if (entry.nodeid)
+		return efuse_pass(req, EFUSE_DECLINED);
+
+	/* Nodeid 0 is ENOENT with a time-out. */
+	memset(out, 0, sizeof(*out));
+	efuse_entry_time(req, &entry, now, out);
+	return efuse_replied(req, 0);
+}
+
+/*
+ * FUSE asks for attributes it holds valid only when its caller wants the daemon's
+ * own word (AT_STATX_FORCE_SYNC); in exclusive mode there is no better one. And an
+ * inode of another type than the answer would be made bad.
+ */
+static enum efuse_counter efuse_getattr_refused(struct efuse_req *req, u32 mode)
+{
+	enum efuse_counter reason = 0;
+	struct fuse_inode *fi;
+	struct inode *inode;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(req->fm, req->args->nodeid);
+	if (!inode) {
+		reason = EFUSE_NOT_ALIVE;
+		goto out;
+	}
+	fi = get_fuse_inode(inode);
+	if (inode_wrong_type(inode, mode))
+		reason = EFUSE_DECLINED;
+	else if (!efuse_exclusive(req) && !READ_ONCE(fi->inval_mask) &&
+		 time_before64(get_jiffies_64(), READ_ONCE(fi->i_time)))
+		reason = EFUSE_DECLINED;
+out:
+	rcu_read_unlock();
+	return reason;
+}
+
+int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
+{
+	struct fuse_attr_out *out = efuse_out_attr(req->args);
+	struct efuse_attrs attrs;
+	struct fuse_attr *attr = (struct fuse_attr *)attrs.attr;
+	enum efuse_counter reason;
+	u64 now = ktime_get_ns();
+
+	if (!out || req->replied || req->args->opcode != FUSE_GETATTR || size != sizeof(attrs))
+		return efuse_pass(req, EFUSE_DECLINED);
+	memcpy(&attrs, mem, sizeof(attrs));
+
+	reason = efuse_attrs_refused(req, req->args->nodeid, &attrs, now);
+	if (!reason)
+		reason = efuse_getattr_refused(req, attr->mode);
+	if (reason)
+		return efuse_pass(req, reason);
+
+	memset(out, 0, sizeof(*out));
+	out->attr = *attr;
+	if (efuse_exclusive(req))
+		out->attr_valid = EFUSE_RAISED_SECS;
+	else
+		efuse_remaining(attrs.stamp.expires_ns, now, &out->attr_valid,
+				&out->attr_valid_nsec);
+	return efuse_replied(req, 0);
+}
+
+static enum efuse_counter efuse_blob_refused(const struct efuse_req *req,
+					     const struct efuse_blob *head)
+{
+	u64 nodeid = req->args->nodeid;
+	enum efuse_counter reason;
+
+	reason = efuse_stamp_refused(req, &head->stamp, ktime_get_ns());
+	if (reason)
+		return reason;
+	if (!efuse_still(req, nodeid, EFUSE_KIND_LIFE, &head->stamp))
+		return EFUSE_STALE;
+	if (req->args->opcode == FUSE_READLINK)
+		return efuse_still(req, nodeid, EFUSE_KIND_DATA, &head->stamp) ? 0 : EFUSE_STALE;
+	if (!efuse_still(req, nodeid, EFUSE_KIND_XATTR, &head->stamp))
+		return EFUSE_STALE;
+	/* A write may take an xattr away (security.capability) but brings none. */
+	if (!head->error && !efuse_still(req, nodeid, EFUSE_KIND_DATA, &head->stamp))
+		return EFUSE_STALE;
+	return 0;
+}
+
+/*
+ * Where the bytes of a value of @len go, or NULL: the caller asks for its size
+ * alone, or has less room (*ret says what it gets).
+ */
+static void *efuse_blob_room(struct efuse_req *req, u32 len, ssize_t *ret)
+{
+	struct fuse_args *args = req->args;
+	struct page *page;
+
+	if (args->opcode == FUSE_READLINK) {
+		page = efuse_out_page(args);
+		if (!page || len > args->out_args[0].size) {
+			*ret = -EIO;
+			return NULL;
+		}
+		*ret = len;
+		return page_address(page);
+	}
+	if (!args->out_argvar) {
+		*ret = 0;
+		return NULL;
+	}
+	if (len > args->out_args[0].size) {
+		*ret = -ERANGE;
+		return NULL;
+	}
+	*ret = len;
+	return args->out_args[0].value;
+}
+
+int efuse_answer_blob(struct efuse_req *req, const void *mem, u32 size)
+{
+	struct fuse_args *args = req->args;
+	struct fuse_getxattr_out *size_out;
+	const struct efuse_blob *blob = mem;
+	struct efuse_blob head;
+	enum efuse_counter reason;
+	const char *name;
+	ssize_t ret;
+	void *room;
+	u32 len, crc;
+
+	BUILD_BUG_ON(offsetof(struct efuse_blob, data) != EFUSE_BLOB_HEAD);
+
+	if (req->replied || size != sizeof(*blob) ||
+	    (args->opcode != FUSE_GETXATTR && args->opcode != FUSE_LISTXATTR &&
+	     args->opcode != FUSE_READLINK))
+		return efuse_pass(req, EFUSE_DECLINED);
+	memcpy(&head, blob, EFUSE_BLOB_HEAD);
+	if (head.len > EFUSE_BLOB_LEN ||
+	    (head.error && (head.error != -ENODATA || head.len)))
+		return efuse_pass(req, EFUSE_DECLINED);
+
+	reason = efuse_blob_refused(req, &head);
+	if (reason)
+		return efuse_pass(req, reason);
+
+	room = efuse_blob_room(req, head.len, &ret);
+	if (ret == -EIO)
+		return efuse_pass(req, EFUSE_DECLINED);
+	/* Checked where it was copied to; a wrong one is overwritten by the daemon's. */
+	if (room)
+		memcpy(room, blob->data, head.len);
+	name = efuse_req_name_at(args, 0, &len);
+	crc = efuse_seed_blob(args->nodeid, args->opcode, name, len);
+	crc = crc32_le(crc, (u8 *)&head + sizeof(u32), EFUSE_BLOB_HEAD - sizeof(u32));
+	crc = ~crc32_le(crc, room ?: blob->data, head.len);
+	if (crc != head.stamp.check)
+		return efuse_pass(req, EFUSE_STALE);
+
+	if (head.error)
+		return efuse_replied(req, head.error);
+	if (room) {
+		args->out_args[0].size = head.len;
+	} else if (!ret) {
+		size_out = args->out_args[0].value;
+		memset(size_out, 0, sizeof(*size_out));
+		size_out->size = head.len;
+	}
+	return efuse_replied(req, ret);
+}
+
+int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
+{
+	struct fuse_args *args = req->args;
+	u8 mode = READ_ONCE(req->ec->consistency);
+	struct efuse_grant_key key;
+	struct efuse_grant grant;
+	enum efuse_counter reason;
+	struct fuse_open_out *out;
+
+	if (req->replied || size != sizeof(grant))
+		return efuse_pass(req, EFUSE_DECLINED);
+	if (args->opcode != FUSE_ACCESS &&
+	    ((args->opcode != FUSE_OPEN && args->opcode != FUSE_OPENDIR) ||
+	     !READ_ONCE(req->ec->handleless) || mode == EFUSE_CTO ||
+	     efuse_arg_flags(args) & O_TRUNC))
+		return efuse_pass(req, EFUSE_DECLINED);
+	memcpy(&grant, mem, sizeof(grant));
+
+	efuse_grant_key(&key, req);
+	if (efuse_check(efuse_seed_grant(&key), &grant, sizeof(grant)) != grant.stamp.check)
+		return efuse_pass(req, EFUSE_STALE);
+	reason = efuse_stamp_refused(req, &grant.stamp, ktime_get_ns());
+	if (reason)
+		return efuse_pass(req, reason);
+	if (!efuse_still(req, args->nodeid, EFUSE_KIND_ATTR, &grant.stamp) ||
+	    !efuse_still(req, args->nodeid, EFUSE_KIND_LIFE, &grant.stamp))
+		return efuse_pass(req, EFUSE_STALE);
+	if (args->opcode == FUSE_ACCESS)
+		return efuse_replied(req, 0);
+
+	/* A backing file is not a thing to be granted twice. */
+	if (grant.open_flags & (FOPEN_PASSTHROUGH | EFUSE_FOPEN_LOCAL))
+		return efuse_pass(req, EFUSE_DECLINED);
+	out = efuse_out_open(args);
+	memset(out, 0, sizeof(*out));
+	out->fh = args->nodeid;
+	out->open_flags = grant.open_flags | EFUSE_FOPEN_LOCAL;
+	if (mode == EFUSE_EXCLUSIVE && !(grant.open_flags & FOPEN_DIRECT_IO))
+		out->open_flags |= FOPEN_KEEP_CACHE |
+				   (args->opcode == FUSE_OPENDIR ? FOPEN_CACHE_DIR : 0);
+	return efuse_replied(req, 0);
+}
+
+/* The protocol has no time-out for STATFS: exclusive mode alone. */
+int efuse_answer_volume(struct efuse_req *req, const void *mem, u32 size)
+{
+	struct fuse_args *args = req->args;
+	struct efuse_volume volume;
+	struct fuse_statfs_out *out = args->out_args[0].value;
+
+	BUILD_BUG_ON(sizeof(struct fuse_kstatfs) != EFUSE_STATFS_LEN);
+
+	if (req->replied || args->opcode != FUSE_STATFS || size != sizeof(volume) ||
+	    args->out_args[0].size != sizeof(*out) || !efuse_exclusive(req))
+		return efuse_pass(req, EFUSE_DECLINED);
+	memcpy(&volume, mem, sizeof(volume));
+
+	if (efuse_check(efuse_seed_nodeid(args->nodeid), &volume, sizeof(volume)) !=
+	    volume.stamp.check || !efuse_still(req, 0, EFUSE_KIND_VOLUME, &volume.stamp))
+		return efuse_pass(req, EFUSE_STALE);
+
+	memset(out, 0, sizeof(*out));
+	memcpy(&out->st, volume.st, sizeof(volume.st));
+	return efuse_replied(req, 0);
+}
+
+int efuse_answer_flush(struct efuse_req *req)
+{
+	const struct efuse_args *known = &req->args->efuse;
+
+	if (req->replied || req->args->opcode != FUSE_FLUSH ||
+	    !READ_ONCE(req->ec->flush_free) || known->written || known->locked ||
+	    READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
+		return efuse_pass(req, EFUSE_DECLINED);
+	return efuse_replied(req, 0);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Which requests change what: the table of docs/coherence.md. */
+#include "efuse_i.h"
+
+#include <linux/filelock.h>
+
+void efuse_changes_add(struct efuse_changes *ch, u16 bucket)
+{
+	int i;
+
+	for (i = 0; i < ch->nr; i++)
+		if (ch->bucket[i] == bucket)
+			return;
+	if (!WARN_ON_ONCE(ch->nr == EFUSE_MAX_CHANGES))
+		ch->bucket[ch->nr++] = bucket;
+}
+
+static void efuse_changes_inode(struct efuse_changes *ch, u64 nodeid, enum efuse_kind kind)
+{
+	efuse_changes_add(ch, efuse_bucket_inode(nodeid, kind));
+}
+
+static void efuse_changes_entry(struct efuse_changes *ch, u64 parent,
+				const struct fuse_args *args, u32 index)
+{
+	u32 len;
+	const char *name = efuse_req_name_at(args, index, &len);
+
+	if (name)
+		efuse_changes_add(ch, efuse_bucket_entry(parent, name, len));
+	/* Its times, its link count. */
+	efuse_changes_inode(ch, parent, EFUSE_KIND_ATTR);
+}
+
+/* Its content: with it go size and times, and what a write strips (suid, capabilities). */
+static void efuse_changes_content(struct efuse_changes *ch, u64 nodeid)
+{
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+	efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
+}
+
+/**
+ * efuse_changes_of - the buckets that a request changes
+ * @ch: filled
+ * @args: the request; gives the same at its issue and at its end
+ */
+void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
+{
+	const struct fuse_copy_file_range_in *copy;
+	u64 nodeid = args->nodeid;
+	int i;
+
+	ch->nr = 0;
+	switch (args->opcode) {
+	case FUSE_READ:
+	case FUSE_READDIR:
+	case FUSE_READDIRPLUS:
+	case FUSE_READLINK:
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
+		return;
+
+	case FUSE_SETATTR:
+		efuse_changes_content(ch, nodeid);
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
+		return;
+
+	case FUSE_WRITE:
+	case FUSE_FALLOCATE:
+		efuse_changes_content(ch, nodeid);
+		return;
+
+	case FUSE_COPY_FILE_RANGE:
+		copy = efuse_req_in(args, sizeof(*copy));
+		if (copy)
+			efuse_changes_content(ch, copy->nodeid_out);
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
+		return;
+
+	case FUSE_IOCTL:
+	case FUSE_SETUPMAPPING:
+		efuse_changes_content(ch, nodeid);
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
+		return;
+
+	case FUSE_SETXATTR:
+	case FUSE_REMOVEXATTR:
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+		return;
+
+	case FUSE_OPEN:
+	case FUSE_OPENDIR:
+		if (efuse_arg_flags(args) & O_TRUNC)
+			efuse_changes_content(ch, nodeid);
+		if (args->efuse.revalidate) {
+			efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
+			efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+			efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
+		}
+		return;
+
+	case FUSE_FLUSH:
+	case FUSE_RELEASE:
+		/* A daemon may write behind until then. */
+		if (args->efuse.written)
+			efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+		return;
+
+	case FUSE_FSYNC:
+	case FUSE_FSYNCDIR:
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+		return;
+
+	case FUSE_CREATE:
+	case FUSE_MKNOD:
+	case FUSE_MKDIR:
+	case FUSE_SYMLINK:
+		efuse_changes_entry(ch, nodeid, args, 0);
+		break;
+
+	case FUSE_TMPFILE:
+		break;
+
+	case FUSE_LINK:
+		efuse_changes_entry(ch, nodeid, args, 0);
+		efuse_changes_inode(ch, efuse_arg_newdir(args), EFUSE_KIND_ATTR);
+		break;
+
+	case FUSE_UNLINK:
+	case FUSE_RMDIR:
+		efuse_changes_entry(ch, nodeid, args, 0);
+		break;
+
+	case FUSE_RENAME:
+	case FUSE_RENAME2:
+		efuse_changes_entry(ch, nodeid, args, 0);
+		efuse_changes_entry(ch, efuse_arg_newdir(args), args, 1);
+		break;
+
+	default:
+		return;
+	}
+
+	/* The inodes under the names, by their link count and ctime. */
+	for (i = 0; i < ARRAY_SIZE(args->efuse.child); i++)
+		if (args->efuse.child[i])
+			efuse_changes_inode(ch, args->efuse.child[i], EFUSE_KIND_ATTR);
+	efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
+}
+
+/* Does the error say that the daemon knows no such request? */
+bool efuse_changes_cancelled(const struct fuse_args *args, int error)
+{
+	return error == -ENOSYS || (args->opcode == FUSE_IOCTL && error == -ENOTTY);
+}
+
+/* What follows fills in what the arguments do not say. */
+
+void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff)
+{
+	struct efuse_conn *ec = READ_ONCE(fm->fc->efuse);
+
+	ff->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
+}
+
+static bool efuse_file_written(struct fuse_file *ff)
+{
+	struct efuse_conn *ec = READ_ONCE(ff->fm->fc->efuse);
+
+	return ec && !efuse_epoch_quiet(ec, efuse_bucket_inode(ff->nodeid, EFUSE_KIND_DATA),
+					ff->efuse_epoch);
+}
+
+void efuse_flush_args(struct file *file, struct fuse_args *args)
+{
+	args->efuse.written = efuse_file_written(file->private_data);
+	args->efuse.locked = vfs_inode_has_locks(file_inode(file));
+}
+
+void efuse_release_args(struct fuse_file *ff, struct fuse_args *args)
+{
+	args->efuse.local = ff->open_flags & EFUSE_FOPEN_LOCAL;
+	args->efuse.written = efuse_file_written(ff);
+}
+
+void efuse_child_args(struct fuse_args *args, struct dentry *first, struct dentry *second)
+{
+	if (first && d_really_is_positive(first))
+		args->efuse.child[0] = get_node_id(d_inode(first));
+	if (second && d_really_is_positive(second))
+		args->efuse.child[1] = get_node_id(d_inode(second));
+}
+
+/* Written without a request: FUSE passthrough. */
+void efuse_inode_written(struct inode *inode)
+{
+	struct efuse_conn *ec = READ_ONCE(get_fuse_conn(inode)->efuse);
+	struct efuse_changes ch = {};
+
+	if (!ec)
+		return;
+	efuse_changes_content(&ch, get_node_id(inode));
+	efuse_epoch_begin(ec, &ch);
+	efuse_epoch_end(ec, &ch, 0);
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The way of a request: through its handler, else to the daemon and back. */
+#include "efuse_i.h"
+
+typedef int (*efuse_handler_t)(struct efuse_req *req);
+
+static efuse_handler_t efuse_handler(const struct efuse_ops *ops, u32 opcode)
+{
+	switch (opcode) {
+	case FUSE_LOOKUP:		return ops->lookup;
+	case FUSE_GETATTR:		return ops->getattr;
+	case FUSE_SETATTR:		return ops->setattr;
+	case FUSE_ACCESS:		return ops->access;
+	case FUSE_READLINK:		return ops->readlink;
+	case FUSE_GETXATTR:		return ops->getxattr;
+	case FUSE_SETXATTR:		return ops->setxattr;
+	case FUSE_LISTXATTR:		return ops->listxattr;
+	case FUSE_REMOVEXATTR:		return ops->removexattr;
+	case FUSE_OPEN:			return ops->open;
+	case FUSE_RELEASE:		return ops->release;
+	case FUSE_OPENDIR:		return ops->opendir;
+	case FUSE_RELEASEDIR:		return ops->releasedir;
+	case FUSE_READDIR:		return ops->readdir;
+	case FUSE_READDIRPLUS:		return ops->readdirplus;
+	case FUSE_READ:			return ops->read;
+	case FUSE_WRITE:		return ops->write;
+	case FUSE_FLUSH:		return ops->flush;
+	case FUSE_FSYNC:		return ops->fsync;
+	case FUSE_LSEEK:		return ops->lseek;
+	case FUSE_FALLOCATE:		return ops->fallocate;
+	case FUSE_COPY_FILE_RANGE:	return ops->copy_file_range;
+	case FUSE_STATFS:		return ops->statfs;
+	case FUSE_CREATE:		return ops->create;
+	case FUSE_MKNOD:		return ops->mknod;
+	case FUSE_MKDIR:		return ops->mkdir;
+	case FUSE_SYMLINK:		return ops->symlink;
+	case FUSE_LINK:			return ops->link;
+	case FUSE_UNLINK:		return ops->unlink;
+	case FUSE_RMDIR:		return ops->rmdir;
+	case FUSE_RENAME:
+	case FUSE_RENAME2:		return ops->rename;
+	case FUSE_IOCTL:		return ops->ioctl;
+	default:			return ops->request;
+	}
+}
+
+static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
+			   struct fuse_mount *fm, struct fuse_args *args)
+{
+	struct fuse_conn *fc = fm->fc;
+
+	req->ec = ec;
+	req->fm = fm;
+	req->args = args;
+	req->uid = from_kuid(fc->user_ns, current_fsuid());
+	req->gid = from_kgid(fc->user_ns, current_fsgid());
+	req->pid = pid_nr_ns(task_pid(current), fc->pid_ns);
+	req->error = 0;
+	req->ret = 0;
+	req->reason = 0;
+	req->replied = false;
+	req->lesson = NULL;
+}
+
+/* Does a verdict count for the request? The daemon must hear of all that it opened. */
+static bool efuse_verdict_counts(const struct fuse_args *args)
+{
+	return !args->force || args->opcode == FUSE_FLUSH;
+}
+
+/*
+ * Asks the request's handler. True: it is answered or refused, and req->ret is what
+ * the caller gets. False: it goes to the daemon, the reason counted.
+ */
+static bool efuse_handled(struct efuse_req *req)
+{
+	struct efuse_conn *ec = req->ec;
+	u32 opcode = req->args->opcode;
+	efuse_handler_t handler;
+	struct efuse_ops *ops;
+	int verdict = 0;
+
+	rcu_read_lock();
+	ops = rcu_dereference(ec->ops);
+	handler = ops ? efuse_handler(ops, opcode) : NULL;
+	if (handler)
+		verdict = handler(req);
+	rcu_read_unlock();
+
+	if (!handler) {
+		efuse_count(ec, opcode, EFUSE_NO_HANDLER);
+		return false;
+	}
+	/* A LOOKUP's answer holds a count already: it is given, whatever the verdict. */
+	if (req->replied) {
+		if (verdict != EFUSE_REPLIED)
+			this_cpu_inc(ec->stats->garbage);
+		efuse_count(ec, opcode, EFUSE_HITS);
+		return true;
+	}
+	if (!verdict || !efuse_verdict_counts(req->args)) {
+		efuse_count(ec, opcode, req->reason ?: EFUSE_MISS);
+		return false;
+	}
+	if (verdict < 0 && verdict >= -EFUSE_MAX_ERRNO && verdict != -ENOSYS) {
+		req->ret = verdict;
+		efuse_count(ec, opcode, EFUSE_REFUSED);
+		return true;
+	}
+	this_cpu_inc(ec->stats->garbage);
+	efuse_count(ec, opcode, EFUSE_GARBAGE);
+	return false;
+}
+
+/* Opened in the kernel: the daemon knows nothing of the handle. */
+static bool efuse_local_release(const struct fuse_args *args)
+{
+	return (args->opcode == FUSE_RELEASE || args->opcode == FUSE_RELEASEDIR) &&
+	       args->efuse.local;
+}
+
+/* The request is about to be sent. */
+static void efuse_issue(struct efuse_conn *ec, struct fuse_args *args, struct efuse_changes *ch)
+{
+	args->efuse.revalidate = (args->opcode == FUSE_OPEN || args->opcode == FUSE_OPENDIR) &&
+				 READ_ONCE(ec->consistency) == EFUSE_CTO;
+	efuse_changes_of(ch, args);
+	efuse_epoch_begin(ec, ch);
+	args->efuse.epoch = efuse_epoch_now(ec);
+	args->efuse.start_ns = efuse_timed(ec) ? ktime_get_ns() : 0;
+	efuse_count(ec, args->opcode, EFUSE_DAEMON);
+}
+
+/*
+ * CREATE opened what somebody else had made, and may have truncated it: known only
+ * now. In exclusive mode there is nobody else.
+ */
+static void efuse_created_over(const struct efuse_req *req)
+{
+	const struct fuse_entry_out *entry = efuse_out_entry(req->args);
+
+	if (req->args->opcode != FUSE_CREATE || req->error || !entry ||
+	    !(efuse_arg_flags(req->args) & O_TRUNC) ||
+	    READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE)
+		return;
+	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_DATA));
+	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_ATTR));
+}
+
+/* The reply is here, the caller has not seen it. */
+static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
+{
+	struct efuse_conn *ec = req->ec;
+	struct fuse_args *args = req->args;
+	struct efuse_ops *ops;
+
+	if (efuse_changes_cancelled(args, req->error))
+		efuse_epoch_cancel(ec, ch), ch->nr = 0;
+	else
+		efuse_epoch_end(ec, ch, args->efuse.epoch);
+	efuse_created_over(req);
+
+	if (req->error)
+		efuse_count(ec, args->opcode, EFUSE_ERRORS);
+	if (args->efuse.start_ns) {
+		efuse_count_n(ec, args->opcode, EFUSE_DAEMON_NS,
+			      ktime_get_ns() - args->efuse.start_ns);
+		efuse_count(ec, args->opcode, EFUSE_DAEMON_TIMED);
+	}
+
+	rcu_read_lock();
+	ops = rcu_dereference(ec->ops);
+	if (ops && ops->reply)
+		ops->reply(req, req->error);
+	if (ops && ops->learn)
+		efuse_learn(req, ops, ch);
+	rcu_read_unlock();
+}
+
+/**
+ * efuse_simple_request - a request whose caller waits for the answer
+ * @idmap: as __fuse_simple_request()
+ * @fm: mount
+ * @args: the request
+ *
+ * Context: process context, may sleep.
+ * Return: as __fuse_simple_request().
+ */
+ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
+			     struct fuse_args *args)
+{
+	/* Whole before the first request sees it: efuse_conn_add(). */
+	struct efuse_conn *ec = smp_load_acquire(&fm->fc->efuse);
+	struct efuse_changes ch;
+	struct efuse_req req;
+	u64 start;
+
+	if (!ec)
+		return __fuse_simple_request(idmap, fm, args);
+
+	efuse_count(ec, args->opcode, EFUSE_REQUESTS);
+	if (efuse_local_release(args)) {
+		efuse_count(ec, args->opcode, EFUSE_HITS);
+		return 0;
+	}
+
+	efuse_req_init(&req, ec, fm, args);
+	start = efuse_timed(ec) ? ktime_get_ns() : 0;
+	/* Without INIT's reply or without a daemon FUSE knows what to say. */
+	if (!READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
+		efuse_count(ec, args->opcode, EFUSE_NO_HANDLER);
+	} else if (efuse_handled(&req)) {
+		if (start && req.replied) {
+			efuse_count_n(ec, args->opcode, EFUSE_HIT_NS, ktime_get_ns() - start);
+			efuse_count(ec, args->opcode, EFUSE_HIT_TIMED);
+		}
+		return req.ret;
+	}
+
+	efuse_issue(ec, args, &ch);
+	req.ret = __fuse_simple_request(idmap, fm, args);
+	req.error = min_t(ssize_t, req.ret, 0);
+	efuse_strip(args);
+	efuse_replied(&req, &ch);
+	if (rcu_access_pointer(ec->ops))
+		efuse_raise(&req);
+	return req.ret;
+}
+
+/**
+ * fuse_simple_background - a request whose answer arrives at args->end()
+ * @fm: mount
+ * @args: the request; must live until then
+ * @gfp_flags: for the request
+ *
+ * Return: 0 or a negative errno; args->end() is called only after 0.
+ */
+int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t gfp_flags)
+{
+	struct efuse_conn *ec = smp_load_acquire(&fm->fc->efuse);
+	struct efuse_changes ch;
+	int err;
+
+	if (!ec)
+		return __fuse_simple_background(fm, args, gfp_flags);
+
+	efuse_count(ec, args->opcode, EFUSE_REQUESTS);
+	if (efuse_local_release(args)) {
+		efuse_count(ec, args->opcode, EFUSE_HITS);
+		args->end(fm, args, 0);
+		return 0;
+	}
+
+	efuse_count(ec, args->opcode, EFUSE_NO_HANDLER);
+	efuse_issue(ec, args, &ch);
+	err = __fuse_simple_background(fm, args, gfp_flags);
+	/* Not sent; efuse_background_end() will not be called. */
+	if (err)
+		efuse_epoch_cancel(ec, &ch);
+	return err;
+}
+
+/**
+ * efuse_background_end - the answer of a background request is here
+ * @freq: it
+ * @error: the daemon's answer
+ *
+ * Context: that of fuse_request_end(): the daemon's, or whoever aborts.
+ */
+void efuse_background_end(struct fuse_req *freq, int error)
+{
+	struct fuse_args *args = freq->args;
+	struct efuse_conn *ec = smp_load_acquire(&freq->fm->fc->efuse);
+	struct efuse_changes ch;
+	struct efuse_req req;
+
+	/* INIT is sent before it counts as issued by anybody. */
+	if (!ec || !args->efuse.epoch)
+		return;
+	efuse_req_init(&req, ec, freq->fm, args);
+	req.uid = freq->in.h.uid;
+	req.gid = freq->in.h.gid;
+	req.pid = freq->in.h.pid;
+	req.error = error;
+	efuse_changes_of(&ch, args);
+	efuse_replied(&req, &ch);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The call-outs of fs/fuse into eFuse: everything that the patch series calls.
+ * Included by fuse_i.h; nothing of eFuse's insides is seen here.
+ */
+#ifndef _FS_FUSE_EFUSE_H
+#define _FS_FUSE_EFUSE_H
+
+#include <linux/types.h>
+
+struct dentry;
+struct file;
+struct fuse_args;
+struct fuse_attr;
+struct fuse_conn;
+struct fuse_entry_out;
+struct fuse_file;
+struct fuse_forget_link;
+struct fuse_mount;
+struct fuse_req;
+struct inode;
+struct mnt_idmap;
+struct qstr;
+
+/**
+ * struct efuse_args - what eFuse remembers in a request's struct fuse_args
+ * @epoch: the connection's epoch when the request was issued
+ * @start_ns: when it was issued, 0 if it is not timed
+ * @child: inodes that UNLINK, RMDIR and RENAME change beside the directories
+ * @local: RELEASE of a file that the kernel opened itself
+ * @written: FLUSH, RELEASE: the inode was written since the file was opened
+ * @locked: FLUSH: somebody holds a lock on the inode
+ * @revalidate: OPEN, OPENDIR: voids what is known of the inode (close-to-open)
+ */
+struct efuse_args {
+	u64 epoch;
+	u64 start_ns;
+	u64 child[2];
+	bool local:1;
+	bool written:1;
+	bool locked:1;
+	bool revalidate:1;
+};
+
+/* Module and connection, see main.c and conn.c. */
+int efuse_init(void);
+void efuse_exit(void);
+int efuse_conn_add(struct fuse_conn *fc);
+void efuse_conn_remove(struct fuse_conn *fc);
+void efuse_conn_free(struct fuse_conn *fc);
+
+/* Requests, see dispatch.c. */
+ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
+			     struct fuse_args *args);
+void efuse_background_end(struct fuse_req *req, int error);
+
+/* Details of a request that its arguments do not tell, see changes.c. */
+void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff);
+void efuse_flush_args(struct file *file, struct fuse_args *args);
+void efuse_release_args(struct fuse_file *ff, struct fuse_args *args);
+void efuse_child_args(struct fuse_args *args, struct dentry *first,
+		      struct dentry *second);
+void efuse_inode_written(struct inode *inode);
+
+/* Lookup counts, see lookup.c. */
+bool efuse_lookup_counts(const struct fuse_attr *attr);
+void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
+			 struct fuse_entry_out *outarg);
+void efuse_forgotten(struct fuse_conn *fc, u64 nodeid);
+
+/* What the daemon says of its own accord, see notify.c. */
+void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);
+void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child,
+			const struct qstr *name);
+void efuse_notify_store(struct fuse_conn *fc, u64 nodeid);
+
+#endif /* _FS_FUSE_EFUSE_H */

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Epochs: what was true when, and whether it still is.
+ *
+ * A connection counts its changes: conn->epoch is the number of the last one.
+ * What a change concerns is hashed into buckets. A bucket holds, in one word, the
+ * epoch of the last change to anything in it and the number of changes that are
+ * in flight: issued, and not known to be over. A value carries the epoch read
+ * when the request that produced it was issued, and is valid while its buckets
+ * have nothing in flight and no later change.
+ *
+ * A change ends by taking a new epoch, writing that into its buckets and
+ * leaving them, the last two at once. So a request issued before the end carries
+ * an older epoch than the bucket and its value is void, whenever it arrives; one
+ * issued behind the end carries the new epoch. While the change is in flight
+ * nothing of the bucket is answered, since nobody knows on which side of it the
+ * daemon stands. Two things in one bucket cost a miss, never a lie.
+ */
+#include "efuse_i.h"
+
+#include <linux/hash.h>
+#include <linux/jhash.h>
+
+#define EFUSE_IN_FLIGHT_BITS	16
+/* So many changes in flight leave the bucket closed for ever. */
+#define EFUSE_IN_FLIGHT_MAX	((1ULL << EFUSE_IN_FLIGHT_BITS) - 1)
+
+#define efuse_in_flight(word)	((u64)(word) & EFUSE_IN_FLIGHT_MAX)
+#define efuse_last_change(word)	((u64)(word) >> EFUSE_IN_FLIGHT_BITS)
+
+u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind)
+{
+	return hash_64(nodeid * 8 + kind, ilog2(EFUSE_NR_BUCKETS));
+}
+
+u16 efuse_bucket_entry(u64 parent, const char *name, u32 len)
+{
+	return jhash(name, len, hash_64(parent, 32)) & (EFUSE_NR_BUCKETS - 1);
+}
+
+u64 efuse_epoch_now(const struct efuse_conn *ec)
+{
+	return atomic64_read(&ec->epoch);
+}
+
+/* Did nothing in the bucket change behind an epoch? */
+bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch)
+{
+	u64 word = atomic64_read_acquire(&ec->buckets[bucket]);
+
+	return !efuse_in_flight(word) && efuse_last_change(word) <= epoch;
+}
+
+/**
+ * efuse_epoch_valid - is nothing newer known than what was issued in an epoch?
+ * @ec: connection
+ * @bucket: of what the value depends on
+ * @epoch: that it carries
+ *
+ * An answer given on a true return is right at the moment of the read in here.
+ */
+bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch)
+{
+	return efuse_epoch_quiet(ec, bucket, epoch) &&
+	       epoch >= atomic64_read(&ec->floor) && epoch <= efuse_epoch_now(ec);
+}
+
+static void efuse_bucket_enter(struct efuse_conn *ec, u16 bucket)
+{
+	s64 old = atomic64_read(&ec->buckets[bucket]);
+
+	do {
+		if (efuse_in_flight(old) == EFUSE_IN_FLIGHT_MAX)
+			return;
+	} while (!atomic64_try_cmpxchg(&ec->buckets[bucket], &old, old + 1));
+}
+
+/* Returns whether the bucket had no other change since @issued. */
+static bool efuse_bucket_leave(struct efuse_conn *ec, u16 bucket, u64 epoch, u64 issued)
+{
+	s64 old = atomic64_read(&ec->buckets[bucket]);
+	u64 last, new;
+
+	do {
+		if (efuse_in_flight(old) == EFUSE_IN_FLIGHT_MAX)
+			return false;
+		last = max(efuse_last_change(old), epoch);
+		new = (last << EFUSE_IN_FLIGHT_BITS) | (efuse_in_flight(old) - 1);
+	} while (!atomic64_try_cmpxchg(&ec->buckets[bucket], &old, new));
+
+	return efuse_in_flight(old) == 1 && efuse_last_change(old) <= issued;
+}
+
+/* The changes are issued: before the daemon can see the request. */
+void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch)
+{
+	int i;
+
+	for (i = 0; i < ch->nr; i++)
+		efuse_bucket_enter(ec, ch->bucket[i]);
+}
+
+/* The changes are over: before the caller can see the reply. */
+void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued)
+{
+	int i;
+
+	if (!ch->nr)
+		return;
+	ch->epoch = atomic64_inc_return(&ec->epoch);
+	for (i = 0; i < ch->nr; i++)
+		ch->own[i] = efuse_bucket_leave(ec, ch->bucket[i], ch->epoch, issued);
+}
+
+/* The changes did not happen: the daemon does not know the request. */
+void efuse_epoch_cancel(struct efuse_conn *ec, const struct efuse_changes *ch)
+{
+	int i;
+
+	for (i = 0; i < ch->nr; i++)
+		efuse_bucket_leave(ec, ch->bucket[i], 0, 0);
+}
+
+/* A change that is over already. */
+void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
+{
+	struct efuse_changes ch = { .nr = 1, .bucket = { bucket } };
+
+	efuse_epoch_begin(ec, &ch);
+	efuse_epoch_end(ec, &ch, 0);
+}
+
+/* All that was learned and published so far is void. */
+void efuse_epoch_void(struct efuse_conn *ec)
+{
+	s64 floor = atomic64_inc_return(&ec->epoch);
+	s64 old = atomic64_read(&ec->floor);
+
+	do {
+		if (old >= floor)
+			return;
+	} while (!atomic64_try_cmpxchg(&ec->floor, &old, floor));
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What a reply of the daemon teaches. Every value is stamped with the epoch of its
+ * request's issue, and handed to the program's learn() one at a time.
+ *
+ * The reply of a change (CREATE, SETATTR, ...) describes what it left behind. It
+ * may be stamped with the epoch of its own end, if nothing else changed the same
+ * since it was issued: `own` in struct efuse_changes.
+ */
+#include "efuse_i.h"
+
+struct efuse_teacher {
+	struct efuse_req *req;
+	struct efuse_ops *ops;
+	const struct efuse_changes *ch;
+	struct efuse_lesson *lesson;
+	u64 now;
+};
+
+/* Is what the bucket holds as it was at the issue, but for the request itself? */
+static bool efuse_teach_holds(const struct efuse_teacher *t, u16 bucket, bool *own)
+{
+	int i;
+
+	for (i = 0; i < t->ch->nr; i++) {
+		if (t->ch->bucket[i] == bucket) {
+			*own = true;
+			return t->ch->own[i];
+		}
+	}
+	return efuse_epoch_valid(t->req->ec, bucket, t->req->args->efuse.epoch);
+}
+
+/*
+ * Fills the lesson's stamp but for the check. False if the value is void by now or
+ * has no time to live.
+ */
+static bool efuse_teach_stamp(struct efuse_teacher *t, const u16 *buckets, int nr, u64 valid_ns)
+{
+	struct efuse_stamp *stamp = &t->lesson->value.stamp;
+	bool own = false;
+	int i;
+
+	if (!valid_ns && READ_ONCE(t->req->ec->consistency) != EFUSE_EXCLUSIVE)
+		return false;
+	for (i = 0; i < nr; i++)
+		if (!efuse_teach_holds(t, buckets[i], &own))
+			return false;
+
+	stamp->flags = 0;
+	stamp->epoch = own ? t->ch->epoch : t->req->args->efuse.epoch;
+	stamp->expires_ns = t->now + valid_ns;
+	stamp->uid = t->req->uid;
+	stamp->gid = t->req->gid;
+	return true;
+}
+
+static void efuse_teach(struct efuse_teacher *t, u32 map, u32 seed, size_t size)
+{
+	struct efuse_conn *ec = t->req->ec;
+
+	t->lesson->map = map;
+	t->lesson->value.stamp.check = efuse_check(seed, &t->lesson->value, size);
+	t->req->lesson = t->lesson;
+	this_cpu_inc(ec->stats->learned);
+	if (t->ops->learn(t->req) < 0)
+		this_cpu_inc(ec->stats->map_full);
+	t->req->lesson = NULL;
+}
+
+/* A time-out of the protocol in ns, cut so that sums with a clock do not overflow. */
+static u64 efuse_valid_ns(u64 secs, u32 nsecs)
+{
+	return min_t(u64, secs, EFUSE_RAISED_SECS) * NSEC_PER_SEC +
+	       min_t(u32, nsecs, NSEC_PER_SEC - 1);
+}
+
+static void efuse_teach_attrs(struct efuse_teacher *t, u64 nodeid, const struct fuse_attr *attr,
+			      u64 valid_ns)
+{
+	const u16 buckets[] = {
+		efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR),
+		efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE),
+		efuse_bucket_inode(nodeid, EFUSE_KIND_ATIME),
+	};
+	struct efuse_attrs *value = &t->lesson->value.attrs;
+	int nr = READ_ONCE(t->req->ec->lazy_atime) ? 2 : 3;
+
+	if (!efuse_teach_stamp(t, buckets, nr, valid_ns))
+		return;
+	memcpy(value->attr, attr, sizeof(*attr));
+	t->lesson->key.nodeid = nodeid;
+	efuse_teach(t, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value));
+}
+
+/* @entry is NULL for a name that is not there. */
+static void efuse_teach_entry(struct efuse_teacher *t, u64 parent, const char *name, u32 len,
+			      const struct fuse_entry_out *entry, u64 valid_ns)
+{
+	const u16 buckets[] = {
+		efuse_bucket_entry(parent, name, len),
+		efuse_bucket_inode(entry ? entry->nodeid : 0, EFUSE_KIND_LIFE),
+	};
+	struct efuse_entry *value = &t->lesson->value.entry;
+
+	if (len >= EFUSE_NAME_LEN ||
+	    !efuse_teach_stamp(t, buckets, entry ? 2 : 1, valid_ns))
+		return;
+	value->nodeid = entry ? entry->nodeid : 0;
+	value->generation = entry ? entry->generation : 0;
+	efuse_entry_key(&t->lesson->key.entry, parent, name, len);
+	efuse_teach(t, EFUSE_MAP_ENTRIES, efuse_seed_entry(parent, name, len), sizeof(*value));
+}
+
+static void efuse_teach_positive(struct efuse_teacher *t, u64 parent, const char *name, u32 len,
+				 const struct fuse_entry_out *entry)
+{
+	if (invalid_nodeid(entry->nodeid) || fuse_invalid_attr((struct fuse_attr *)&entry->attr) ||
+	    entry->attr.flags & FUSE_ATTR_SUBMOUNT)
+		return;
+	/* A submount has an inode of its own each time. */
+	efuse_teach_entry(t, parent, name, len, entry,
+			  efuse_valid_ns(entry->entry_valid, entry->entry_valid_nsec));
+	efuse_teach_attrs(t, entry->nodeid, &entry->attr,
+			  efuse_valid_ns(entry->attr_valid, entry->attr_valid_nsec));
+}
+
+/* The index-th name of the request is gone, or never was. */
+static void efuse_teach_negative(struct efuse_teacher *t, u64 parent, u32 index, u64 valid_ns)
+{
+	u32 len;
+	const char *name = efuse_req_name_at(t->req->args, index, &len);
+
+	if (name)
+		efuse_teach_entry(t, parent, name, len, NULL, valid_ns);
+}
+
+static void efuse_teach_lookup(struct efuse_teacher *t)
+{
+	const struct fuse_args *args = t->req->args;
+	const struct fuse_entry_out *entry = efuse_out_entry(args);
+	const char *name;
+	u32 len;
+
+	if (t->req->error == -ENOENT) {
+		efuse_teach_negative(t, args->nodeid, 0, 0);
+		return;
+	}
+	if (t->req->error || !entry)
+		return;
+	if (!entry->nodeid) {
+		efuse_teach_negative(t, args->nodeid, 0,
+				     efuse_valid_ns(entry->entry_valid,
+						    entry->entry_valid_nsec));
+		return;
+	}
+	name = efuse_req_name_at(args, 0, &len);
+	if (name)
+		efuse_teach_positive(t, args->nodeid, name, len, entry);
+}
+
+static void efuse_teach_created(struct efuse_teacher *t)
+{
+	const struct fuse_args *args = t->req->args;
+	const struct fuse_entry_out *entry = efuse_out_entry(args);
+	u32 len, index = 0;
+	const char *name = efuse_req_name_at(args, index, &len);
+
+	if (t->req->error || !entry || !name)
+		return;
+	efuse_teach_positive(t, args->nodeid, name, len, entry);
+}
+
+static void efuse_teach_dirents(struct efuse_teacher *t)
+{
+	struct page *page = efuse_out_page(t->req->args);
+	size_t left = t->req->ret > 0 ? min_t(size_t, t->req->ret, PAGE_SIZE) : 0;
+	const char *buf;
+
+	if (!page)
+		return;
+	buf = page_address(page);
+	while (left >= FUSE_NAME_OFFSET_DIRENTPLUS) {
+		const struct fuse_direntplus *plus = (const struct fuse_direntplus *)buf;
+		const struct fuse_dirent *dirent = &plus->dirent;
+		size_t size = FUSE_DIRENTPLUS_SIZE(plus);
+
+		if (size > left || !dirent->namelen || dirent->namelen > FUSE_NAME_MAX)
+			return;
+		/* FUSE itself takes no notice of these either. */
+		if (plus->entry_out.nodeid &&
+		    !(dirent->name[0] == '.' &&
+		      (dirent->namelen == 1 || (dirent->namelen == 2 && dirent->name[1] == '.'))))
+			efuse_teach_positive(t, t->req->args->nodeid, dirent->name,
+					     dirent->namelen, &plus->entry_out);
+		buf += size;
+		left -= size;
+	}
+}
+
+/*
+ * READLINK, GETXATTR, LISTXATTR. The protocol gives their answers no time-out: they
+ * live as long as the inode's attributes.
+ */
+static void efuse_teach_blob(struct efuse_teacher *t)
+{
+	struct fuse_args *args = t->req->args;
+	struct efuse_blob *value = &t->lesson->value.blob;
+	u64 nodeid = args->nodeid;
+	bool absent = args->opcode == FUSE_GETXATTR && t->req->error == -ENODATA;
+	const void *data = NULL;
+	struct page *page;
+	const char *name;
+	u16 buckets[3];
+	int nr = 0;
+	u32 len;
+
+	if (!absent && (t->req->error || !args->out_argvar ||
+			t->req->ret > EFUSE_BLOB_LEN))
+		return;
+	name = efuse_req_name_at(args, 0, &len);
+	if (len >= EFUSE_NAME_LEN)
+		return;
+
+	buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE);
+	if (args->opcode != FUSE_READLINK)
+		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR);
+	if (!absent) {
+		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_DATA);
+		page = efuse_out_page(args);
+		data = page ? page_address(page) : args->out_args[0].value;
+	}
+	if (!efuse_teach_stamp(t, buckets, nr, efuse_inode_valid_ns(t->req->fm, nodeid)))
+		return;
+
+	value->error = absent ? -ENODATA : 0;
+	value->len = absent ? 0 : t->req->ret;
+	memcpy(value->data, data, value->len);
+	/* Nothing of the last lesson goes into a map. */
+	memset(value->data + value->len, 0, sizeof(value->data) - value->len);
+	efuse_blob_key(&t->lesson->key.blob, nodeid, args->opcode, name, len);
+	efuse_teach(t, EFUSE_MAP_BLOBS, efuse_seed_blob(nodeid, args->opcode, name, len),
+		    EFUSE_BLOB_HEAD + value->len);
+}
+
+static void efuse_teach_grant(struct efuse_teacher *t)
+{
+	struct fuse_args *args = t->req->args;
+	struct efuse_grant *value = &t->lesson->value.grant;
+	const struct fuse_open_out *open = efuse_out_open(args);
+	const u16 buckets[] = {
+		efuse_bucket_inode(args->nodeid, EFUSE_KIND_ATTR),
+		efuse_bucket_inode(args->nodeid, EFUSE_KIND_LIFE),
+	};
+
+	if (t->req->error)
+		return;
+	if (open && (open->open_flags & FOPEN_PASSTHROUGH ||
+		     efuse_arg_flags(args) & O_TRUNC || !READ_ONCE(t->req->ec->handleless)))
+		return;
+	if (!efuse_teach_stamp(t, buckets, ARRAY_SIZE(buckets),
+			       efuse_inode_valid_ns(t->req->fm, args->nodeid)))
+		return;
+	value->open_flags = open ? open->open_flags : 0;
+	value->pad = 0;
+	efuse_grant_key(&t->lesson->key.grant, t->req);
+	efuse_teach(t, EFUSE_MAP_GRANTS, efuse_seed_grant(&t->lesson->key.grant),
+		    sizeof(*value));
+}
+
+static void efuse_teach_volume(struct efuse_teacher *t)
+{
+	const struct fuse_args *args = t->req->args;
+	const struct fuse_statfs_out *out = args->out_args[0].value;
+	const u16 bucket = efuse_bucket_inode(0, EFUSE_KIND_VOLUME);
+	struct efuse_volume *value = &t->lesson->value.volume;
+
+	if (t->req->error || args->out_args[0].size != sizeof(*out) ||
+	    !efuse_teach_stamp(t, &bucket, 1, 0))
+		return;
+	memcpy(value->st, &out->st, sizeof(value->st));
+	t->lesson->key.nodeid = args->nodeid;
+	efuse_teach(t, EFUSE_MAP_VOLUMES, efuse_seed_nodeid(args->nodeid), sizeof(*value));
+}
+
+static void efuse_teach_all(struct efuse_teacher *t)
+{
+	const struct fuse_args *args = t->req->args;
+	const struct fuse_attr_out *attr;
+	bool gone = !t->req->error;
+
+	switch (args->opcode) {
+	case FUSE_LOOKUP:
+		efuse_teach_lookup(t);
+		break;
+	case FUSE_CREATE:
+	case FUSE_MKNOD:
+	case FUSE_MKDIR:
+	case FUSE_SYMLINK:
+	case FUSE_LINK:
+		efuse_teach_created(t);
+		break;
+	case FUSE_GETATTR:
+	case FUSE_SETATTR:
+		attr = efuse_out_attr(args);
+		if (!t->req->error && attr)
+			efuse_teach_attrs(t, args->nodeid, &attr->attr,
+					  efuse_valid_ns(attr->attr_valid,
+							 attr->attr_valid_nsec));
+		break;
+	case FUSE_READDIRPLUS:
+		efuse_teach_dirents(t);
+		break;
+	case FUSE_READLINK:
+	case FUSE_GETXATTR:
+	case FUSE_LISTXATTR:
+		efuse_teach_blob(t);
+		break;
+	case FUSE_ACCESS:
+	case FUSE_OPEN:
+	case FUSE_OPENDIR:
+		efuse_teach_grant(t);
+		break;
+	case FUSE_STATFS:
+		efuse_teach_volume(t);
+		break;
+	case FUSE_UNLINK:
+	case FUSE_RMDIR:
+		if (gone)
+			efuse_teach_negative(t, args->nodeid, 0, 0);
+		break;
+	case FUSE_RENAME:
+	case FUSE_RENAME2:
+		if (gone && !(efuse_arg_flags(args) & (RENAME_EXCHANGE | RENAME_WHITEOUT)))
+			efuse_teach_negative(t, args->nodeid, 0, 0);
+		break;
+	}
+}
+
+/* Not worth an allocation. */
+static bool efuse_teaches(u32 opcode)
+{
+	switch (opcode) {
+	case FUSE_READ:
+	case FUSE_WRITE:
+	case FUSE_RELEASE:
+	case FUSE_RELEASEDIR:
+	case FUSE_FLUSH:
+	case FUSE_FSYNC:
+	case FUSE_IOCTL:
+	case FUSE_READDIR:
+		return false;
+	}
+	return true;
+}
+
+/**
+ * efuse_learn - hand what a reply brings to the program's learn()
+ * @req: the request, with the daemon's answer
+ * @ops: the program set, with a learn()
+ * @ch: the changes the request made, ended
+ *
+ * Context: RCU read section. Does not sleep: a reply that finds no memory teaches
+ * nothing.
+ */
+void efuse_learn(struct efuse_req *req, struct efuse_ops *ops, const struct efuse_changes *ch)
+{
+	struct efuse_teacher t = { .req = req, .ops = ops, .ch = ch };
+
+	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT || !efuse_teaches(req->args->opcode))
+		return;
+	t.lesson = kmalloc(sizeof(*t.lesson), GFP_NOWAIT | __GFP_NOWARN);
+	if (!t.lesson)
+		return;
+	t.now = ktime_get_ns();
+	efuse_teach_all(&t);
+	kfree(t.lesson);
+}

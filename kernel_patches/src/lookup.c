@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Lookup counts. The daemon counts a lookup for every LOOKUP it answers, and the
+ * kernel owes it that many FORGETs; an inode's count is fi->nlookup. A LOOKUP
+ * answered in the kernel was never counted by the daemon, but its caller will
+ * count it: it adds one to fi->nlookup, or forgets one.
+ *
+ * So the answer takes a count out of the inode that is alive and gives it to the
+ * caller, who puts it back. The sum is as it was, and until the caller has the
+ * inode the count in its hands keeps the daemon from forgetting it, even if the
+ * inode is evicted in between. An inode without a count to give is a miss.
+ *
+ * Where the file system declares its nodeids stable for ever, an inode need not
+ * be alive, or have a count to give. EFUSE_ATTR_UNCOUNTED in such an answer tells
+ * its caller not to count it.
+ */
+#include "efuse_i.h"
+
+static int efuse_inode_eq(struct inode *inode, void *nodeid)
+{
+	return get_node_id(inode) == *(u64 *)nodeid;
+}
+
+/* The inode of a nodeid, valid until the end of the RCU section; may be NULL. */
+struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid)
+{
+	RCU_LOCKDEP_WARN(!rcu_read_lock_held(), "efuse_inode_rcu() without RCU");
+	return find_inode_rcu(fm->sb, nodeid, efuse_inode_eq, &nodeid);
+}
+
+/**
+ * efuse_take_lookup - take a lookup count out of an inode for the caller
+ * @fm: mount
+ * @nodeid: of the inode
+ * @generation: that it must have
+ * @mode: whose type it must have
+ *
+ * Context: RCU read section.
+ * Return: what was found, see enum efuse_taken.
+ */
+enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode)
+{
+	struct inode *inode = efuse_inode_rcu(fm, nodeid);
+	enum efuse_taken taken = EFUSE_TAKEN_UNFIT;
+	struct fuse_inode *fi;
+
+	if (!inode)
+		return EFUSE_TAKEN_ABSENT;
+	fi = get_fuse_inode(inode);
+	/* i_lock: eviction, which reads the count, begins by setting I_FREEING under it. */
+	spin_lock(&inode->i_lock);
+	if (!(inode->i_state & (I_NEW | I_CREATING | I_FREEING | I_WILL_FREE)) &&
+	    get_node_id(inode) == nodeid && inode->i_generation == (u32)generation &&
+	    !inode_wrong_type(inode, mode) && !fuse_is_bad(inode)) {
+		spin_lock(&fi->lock);
+		if (fi->nlookup) {
+			fi->nlookup--;
+			taken = EFUSE_TAKEN;
+		} else {
+			taken = EFUSE_TAKEN_NONE;
+		}
+		spin_unlock(&fi->lock);
+	}
+	spin_unlock(&inode->i_lock);
+	return taken;
+}
+
+/* For how long FUSE itself holds the inode's attributes valid, in ns; 0 if not. */
+u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid)
+{
+	struct inode *inode;
+	u64 until, now = get_jiffies_64();
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, nodeid);
+	until = inode ? READ_ONCE(get_fuse_inode(inode)->i_time) : 0;
+	rcu_read_unlock();
+	/* Time-outs of years are cut: the sum with a clock must not overflow. */
+	return time_after64(until, now) ?
+		jiffies64_to_nsecs(min_t(u64, until - now, EFUSE_RAISED_SECS * HZ)) : 0;
+}
+
+/* Does the answer of a LOOKUP stand for a lookup count? */
+bool efuse_lookup_counts(const struct fuse_attr *attr)
+{
+	return !(attr->flags & EFUSE_ATTR_UNCOUNTED);
+}
+
+/**
+ * efuse_return_lookup - give a count back that the caller of LOOKUP cannot use
+ * @fm: mount
+ * @forget: consumed
+ * @outarg: the answer
+ *
+ * To the inode if it is alive, since that may be where it was taken from; to the
+ * daemon otherwise.
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
+			 struct fuse_entry_out *outarg)
+{
+	u64 nodeid = outarg->nodeid;
+	struct fuse_inode *fi;
+	struct inode *inode;
+
+	if (!efuse_lookup_counts(&outarg->attr)) {
+		kfree(forget);
+		return;
+	}
+	inode = ilookup5(fm->sb, nodeid, efuse_inode_eq, &nodeid);
+	if (!inode) {
+		fuse_queue_forget(fm->fc, forget, nodeid, 1);
+		return;
+	}
+	fi = get_fuse_inode(inode);
+	spin_lock(&fi->lock);
+	fi->nlookup++;
+	spin_unlock(&fi->lock);
+	iput(inode);
+	kfree(forget);
+}
+
+/* The daemon is told to forget an inode: its nodeid may come back as another. */
+void efuse_forgotten(struct fuse_conn *fc, u64 nodeid)
+{
+	struct efuse_conn *ec = READ_ONCE(fc->efuse);
+
+	if (ec && !READ_ONCE(ec->stable_nodeids))
+		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE));
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Start and end of eFuse within the FUSE module. */
+#include "efuse_i.h"
+
+int efuse_init(void)
+{
+	int err;
+
+	err = efuse_sysfs_init();
+	if (err)
+		return err;
+
+	/* Neither has an end of its own: both go with the module's BTF. */
+	err = efuse_kfuncs_init();
+	if (!err)
+		err = efuse_ops_init();
+	if (err)
+		efuse_sysfs_exit();
+	return err;
+}
+
+void efuse_exit(void)
+{
+	efuse_sysfs_exit();
+}

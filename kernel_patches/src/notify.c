@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the daemon invalidates or stores of its own accord. */
+#include "efuse_i.h"
+
+/* What it voids is void before any handler hears of it. */
+static void efuse_notify(struct efuse_conn *ec, struct efuse_changes *ch,
+			 struct efuse_notify *n)
+{
+	struct efuse_ops *ops;
+
+	efuse_epoch_begin(ec, ch);
+	efuse_epoch_end(ec, ch, 0);
+
+	rcu_read_lock();
+	ops = rcu_dereference(ec->ops);
+	if (ops && ops->notify)
+		ops->notify(n);
+	rcu_read_unlock();
+}
+
+static void efuse_notify_content(struct fuse_conn *fc, u64 nodeid, u32 code)
+{
+	struct efuse_conn *ec = READ_ONCE(fc->efuse);
+	struct efuse_notify n = { .code = code, .nodeid = nodeid };
+	struct efuse_changes ch = {};
+
+	if (!ec)
+		return;
+	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR));
+	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
+	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR));
+	efuse_changes_add(&ch, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
+	efuse_notify(ec, &ch, &n);
+}
+
+void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid)
+{
+	efuse_notify_content(fc, nodeid, EFUSE_NOTIFY_INVAL_INODE);
+}
+
+void efuse_notify_store(struct fuse_conn *fc, u64 nodeid)
+{
+	efuse_notify_content(fc, nodeid, EFUSE_NOTIFY_STORE);
+}
+
+void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child, const struct qstr *name)
+{
+	struct efuse_conn *ec = READ_ONCE(fc->efuse);
+	struct efuse_notify n = {
+		.code = child ? EFUSE_NOTIFY_DELETE : EFUSE_NOTIFY_INVAL_ENTRY,
+		.nodeid = parent,
+		.name = name->name,
+		.len = name->len,
+	};
+	struct efuse_changes ch = {};
+
+	if (!ec)
+		return;
+	efuse_changes_add(&ch, efuse_bucket_entry(parent, name->name, name->len));
+	efuse_changes_add(&ch, efuse_bucket_inode(parent, EFUSE_KIND_ATTR));
+	if (child)
+		efuse_changes_add(&ch, efuse_bucket_inode(child, EFUSE_KIND_ATTR));
+	efuse_changes_add(&ch, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
+	efuse_notify(ec, &ch, &n);
+}

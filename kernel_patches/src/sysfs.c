@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0
+/* /sys/fs/efuse: an ABI, one value per file; docs/sysfs.md describes each. */
+#include "efuse_i.h"
+
+#include <linux/sysfs.h>
+
+static struct kobject *efuse_kobj;
+static struct kobject *efuse_connections_kobj;
+
+const char * const efuse_consistency_names[EFUSE_NR_CONSISTENCIES] = {
+	[EFUSE_STRICT] = "strict",
+	[EFUSE_TTL] = "ttl",
+	[EFUSE_CTO] = "cto",
+	[EFUSE_EXCLUSIVE] = "exclusive",
+};
+
+static const char * const efuse_exit_names[] = {
+	[EFUSE_EXIT_NONE] = "none",
+	[EFUSE_EXIT_UNREGISTER] = "unregister",
+	[EFUSE_EXIT_REPLACE] = "replace",
+	[EFUSE_EXIT_UNMOUNT] = "unmount",
+};
+
+static const char * const efuse_exit_messages[] = {
+	[EFUSE_EXIT_UNREGISTER] = "the link of the program set ended",
+	[EFUSE_EXIT_REPLACE] = "another program set took its place",
+	[EFUSE_EXIT_UNMOUNT] = "the file system was unmounted",
+};
+
+static struct efuse_conn *efuse_conn_of(struct kobject *kobj)
+{
+	return container_of(kobj, struct efuse_conn, kobj);
+}
+
+static ssize_t state_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", rcu_access_pointer(efuse_conn_of(kobj)->ops) ?
+			  "attached" : "plain");
+}
+
+static ssize_t ops_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	struct efuse_ops *ops;
+	ssize_t len;
+
+	rcu_read_lock();
+	ops = rcu_dereference(efuse_conn_of(kobj)->ops);
+	len = sysfs_emit(buf, "%s\n", ops ? ops->name : "none");
+	rcu_read_unlock();
+	return len;
+}
+
+static ssize_t enable_seq_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of(kobj)->enable_seq));
+}
+
+static ssize_t exit_info_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+	ssize_t len;
+
+	mutex_lock(&efuse_conn_mutex);
+	if (ec->exit_kind == EFUSE_EXIT_NONE)
+		len = sysfs_emit(buf, "none\n");
+	else
+		len = sysfs_emit(buf, "%s %lld %s\n", efuse_exit_names[ec->exit_kind],
+				 ec->exit_code, efuse_exit_messages[ec->exit_kind]);
+	mutex_unlock(&efuse_conn_mutex);
+	return len;
+}
+
+static ssize_t consistency_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	u8 mode = READ_ONCE(efuse_conn_of(kobj)->consistency);
+
+	return sysfs_emit(buf, "%s\n", efuse_consistency_names[mode]);
+}
+
+static ssize_t consistency_store(struct kobject *kobj, struct kobj_attribute *attr,
+				 const char *buf, size_t count)
+{
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+	int mode = sysfs_match_string(efuse_consistency_names, buf);
+
+	if (mode < 0)
+		return mode;
+	WRITE_ONCE(ec->consistency, mode);
+	/* What was learned by other rules does not count by these. */
+	efuse_epoch_void(ec);
+	return count;
+}
+
+#define EFUSE_DECLARATION(_name)						\
+static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr,	\
+			    char *buf)						\
+{										\
+	return sysfs_emit(buf, "%d\n", READ_ONCE(efuse_conn_of(kobj)->_name));	\
+}										\
+static ssize_t _name##_store(struct kobject *kobj, struct kobj_attribute *attr,	\
+			     const char *buf, size_t count)			\
+{										\
+	bool value;								\
+	int err = kstrtobool(buf, &value);					\
+										\
+	if (err)								\
+		return err;							\
+	WRITE_ONCE(efuse_conn_of(kobj)->_name, value);				\
+	efuse_epoch_void(efuse_conn_of(kobj));					\
+	return count;								\
+}										\
+static struct kobj_attribute _name##_attr = __ATTR_RW(_name)
+
+EFUSE_DECLARATION(stable_nodeids);
+EFUSE_DECLARATION(caller_independent);
+EFUSE_DECLARATION(handleless);
+EFUSE_DECLARATION(flush_free);
+EFUSE_DECLARATION(lazy_atime);
+
+static ssize_t stamp_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", efuse_epoch_now(efuse_conn_of(kobj)));
+}
+
+static ssize_t invalidate_store(struct kobject *kobj, struct kobj_attribute *attr,
+				const char *buf, size_t count)
+{
+	bool value;
+	int err = kstrtobool(buf, &value);
+
+	if (err)
+		return err;
+	if (!value)
+		return -EINVAL;
+	efuse_epoch_void(efuse_conn_of(kobj));
+	return count;
+}
+
+static ssize_t abort_store(struct kobject *kobj, struct kobj_attribute *attr,
+			   const char *buf, size_t count)
+{
+	bool value;
+	int err = kstrtobool(buf, &value);
+
+	if (err)
+		return err;
+	if (!value)
+		return -EINVAL;
+	fuse_abort_conn(efuse_conn_of(kobj)->fc);
+	return count;
+}
+
+static ssize_t waiting_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%d\n", atomic_read(&efuse_conn_of(kobj)->fc->num_waiting));
+}
+
+static ssize_t learned_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n",
+			  efuse_stats_sum(efuse_conn_of(kobj),
+					  offsetof(struct efuse_stats, learned)));
+}
+
+static ssize_t map_full_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n",
+			  efuse_stats_sum(efuse_conn_of(kobj),
+					  offsetof(struct efuse_stats, map_full)));
+}
+
+static ssize_t garbage_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n",
+			  efuse_stats_sum(efuse_conn_of(kobj),
+					  offsetof(struct efuse_stats, garbage)));
+}
+
+static struct kobj_attribute state_attr = __ATTR_RO(state);
+static struct kobj_attribute ops_attr = __ATTR_RO(ops);
+static struct kobj_attribute enable_seq_attr = __ATTR_RO(enable_seq);
+static struct kobj_attribute exit_info_attr = __ATTR_RO(exit_info);
+static struct kobj_attribute consistency_attr = __ATTR_RW(consistency);
+static struct kobj_attribute stamp_attr = __ATTR_RO_MODE(stamp, 0400);
+static struct kobj_attribute invalidate_attr = __ATTR_WO(invalidate);
+static struct kobj_attribute abort_attr = __ATTR_WO(abort);
+static struct kobj_attribute waiting_attr = __ATTR_RO(waiting);
+static struct kobj_attribute learned_attr = __ATTR_RO(learned);
+static struct kobj_attribute map_full_attr = __ATTR_RO(map_full);
+static struct kobj_attribute garbage_attr = __ATTR_RO(garbage);
+
+static struct attribute *efuse_conn_attrs[] = {
+	&state_attr.attr,
+	&ops_attr.attr,
+	&enable_seq_attr.attr,
+	&exit_info_attr.attr,
+	&consistency_attr.attr,
+	&stable_nodeids_attr.attr,
+	&caller_independent_attr.attr,
+	&handleless_attr.attr,
+	&flush_free_attr.attr,
+	&lazy_atime_attr.attr,
+	&stamp_attr.attr,
+	&invalidate_attr.attr,
+	&abort_attr.attr,
+	&waiting_attr.attr,
+	&learned_attr.attr,
+	&map_full_attr.attr,
+	&garbage_attr.attr,
+	NULL
+};
+ATTRIBUTE_GROUPS(efuse_conn);
+
+static void efuse_conn_release(struct kobject *kobj)
+{
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+
+	free_percpu(ec->stats);
+	kvfree(ec->buckets);
+	kfree(ec);
+}
+
+static const struct kobj_type efuse_conn_ktype = {
+	.sysfs_ops = &kobj_sysfs_ops,
+	.release = efuse_conn_release,
+	.default_groups = efuse_conn_groups,
+};
+
+/* On failure the connection is freed, as kobject_init_and_add() has it. */
+int efuse_sysfs_add(struct efuse_conn *ec)
+{
+	int err;
+
+	err = kobject_init_and_add(&ec->kobj, &efuse_conn_ktype, efuse_connections_kobj,
+				   "%u", ec->id);
+	if (!err)
+		err = efuse_stats_add(ec);
+	if (err)
+		kobject_put(&ec->kobj);
+	return err;
+}
+
+void efuse_sysfs_remove(struct efuse_conn *ec)
+{
+	efuse_stats_remove(ec);
+	kobject_del(&ec->kobj);
+}
+
+static ssize_t version_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", EFUSE_VERSION);
+}
+
+static struct kobj_attribute version_attr = __ATTR_RO(version);
+
+int efuse_sysfs_init(void)
+{
+	int err = -ENOMEM;
+
+	efuse_kobj = kobject_create_and_add("efuse", fs_kobj);
+	if (!efuse_kobj)
+		return -ENOMEM;
+	efuse_connections_kobj = kobject_create_and_add("connections", efuse_kobj);
+	if (!efuse_connections_kobj)
+		goto out_put;
+	err = sysfs_create_file(efuse_kobj, &version_attr.attr);
+	if (err)
+		goto out_put;
+	return 0;
+
+out_put:
+	efuse_sysfs_exit();
+	return err;
+}
+
+void efuse_sysfs_exit(void)
+{
+	kobject_put(efuse_connections_kobj);
+	kobject_put(efuse_kobj);
+	efuse_connections_kobj = NULL;
+	efuse_kobj = NULL;
+}
