@@ -109,6 +109,27 @@ def _kept_paths(*needed: Path) -> list[Path]:
     return sorted(kept)
 
 
+_FSTAB = """\
+proc /proc proc defaults
+sysfs /sys sysfs defaults
+devpts /dev/pts devpts x-mount.mkdir,gid=5,mode=620,ptmxmode=666
+shm /dev/shm tmpfs x-mount.mkdir,mode=1777
+run /run tmpfs mode=755
+lock /run/lock tmpfs x-mount.mkdir,mode=1777
+/ /run/efuse/host none x-mount.mkdir,bind
+tmp /tmp tmpfs mode=1777,size=75%
+bpf /sys/fs/bpf bpf defaults
+debugfs /sys/kernel/debug debugfs defaults
+tracefs /sys/kernel/tracing tracefs defaults
+cgroup2 /sys/fs/cgroup cgroup2 defaults
+fusectl /sys/fs/fuse/connections fusectl defaults
+"""
+
+
+def _fstab_word(path: Path | str) -> str:
+    return re.sub(r"[\\\s#]", lambda match: f"\\{ord(match[0]):03o}", str(path))
+
+
 def _write_directory(
     directory: Path,
     command: Sequence[str],
@@ -128,14 +149,35 @@ def _write_directory(
         "",
     ]
     (directory / "command").write_text("\n".join(lines), errors="surrogateescape")
-    (directory / "modules").write_text(str(target.modules or ""))
-    (directory / "headers").write_text(str(target.headers.resolve()))
-    kept = _kept_paths(
-        cwd, Path(sys.prefix), paths.package().parent, paths.cache(), target.headers, target.image
-    ) if target.image else []
-    (directory / "keep").write_text("".join(f"{path}\n" for path in kept))
     if module is not None:
         (directory / "module").write_text(str(module))
+
+    # What becomes the guest's /lib/modules.
+    modules = directory / "modules"
+    modules.mkdir(mode=0o755)
+    if target.modules is not None:
+        (modules / target.release).symlink_to(target.modules)
+    else:
+        (modules / target.release).mkdir()
+        (modules / target.release / "build").symlink_to(target.headers)
+        (modules / target.release / "source").symlink_to(target.headers)
+
+    devices = directory / "dev"
+    devices.mkdir()
+    (devices / "fd").symlink_to("/proc/self/fd")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        (devices / name).symlink_to(f"fd/{number}")
+
+    shown = _kept_paths(
+        cwd, Path(sys.prefix), paths.package(), directory, target.headers,
+        *([target.modules] if target.modules else []),
+    )
+    binds = [f"{_fstab_word(modules)} /lib/modules none bind\n"]
+    # Through the way that was opened to the host's root before /tmp and /run were covered.
+    for path in shown:
+        word = _fstab_word(path)
+        binds.append(f"/run/efuse/host{word} {word} none x-mount.mkdir,bind\n")
+    (directory / "fstab").write_text(_FSTAB + "".join(binds[1:] + binds[:1]))
 
 
 def _environment() -> dict[str, str]:
