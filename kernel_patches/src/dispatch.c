@@ -154,10 +154,12 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 	struct fuse_args *args = req->args;
 	struct efuse_ops *ops;
 
-	if (efuse_changes_cancelled(args, req->error))
-		efuse_epoch_cancel(ec, ch), ch->nr = 0;
-	else
+	if (efuse_changes_cancelled(args, req->error)) {
+		efuse_epoch_cancel(ec, ch);
+		ch->nr = 0;
+	} else {
 		efuse_epoch_end(ec, ch, args->efuse.epoch);
+	}
 	efuse_created_over(req);
 
 	if (req->error)

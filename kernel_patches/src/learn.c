@@ -93,6 +93,12 @@ static void efuse_teach_attrs(struct efuse_teacher *t, u64 nodeid, const struct 
 	efuse_teach(t, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value));
 }
 
+/* Names that no directory holds as an entry; ".." moves with its directory. */
+static bool efuse_name_is_dots(const char *name, u32 len)
+{
+	return name[0] == '.' && (len == 1 || (len == 2 && name[1] == '.'));
+}
+
 /* @entry is NULL for a name that is not there. */
 static void efuse_teach_entry(struct efuse_teacher *t, u64 parent, const char *name, u32 len,
 			      const struct fuse_entry_out *entry, u64 valid_ns)
@@ -103,7 +109,7 @@ static void efuse_teach_entry(struct efuse_teacher *t, u64 parent, const char *n
 	};
 	struct efuse_entry *value = &t->lesson->value.entry;
 
-	if (len >= EFUSE_NAME_LEN ||
+	if (len >= EFUSE_NAME_LEN || efuse_name_is_dots(name, len) ||
 	    !efuse_teach_stamp(t, buckets, entry ? 2 : 1, valid_ns))
 		return;
 	value->nodeid = entry ? entry->nodeid : 0;
@@ -163,8 +169,8 @@ static void efuse_teach_created(struct efuse_teacher *t)
 {
 	const struct fuse_args *args = t->req->args;
 	const struct fuse_entry_out *entry = efuse_out_entry(args);
-	u32 len, index = 0;
-	const char *name = efuse_req_name_at(args, index, &len);
+	u32 len;
+	const char *name = efuse_req_name_at(args, 0, &len);
 
 	if (t->req->error || !entry || !name)
 		return;
@@ -187,10 +193,9 @@ static void efuse_teach_dirents(struct efuse_teacher *t)
 
 		if (size > left || !dirent->namelen || dirent->namelen > FUSE_NAME_MAX)
 			return;
-		/* FUSE itself takes no notice of these either. */
+		/* FUSE itself takes no notice of the dots either. */
 		if (plus->entry_out.nodeid &&
-		    !(dirent->name[0] == '.' &&
-		      (dirent->namelen == 1 || (dirent->namelen == 2 && dirent->name[1] == '.'))))
+		    !efuse_name_is_dots(dirent->name, dirent->namelen))
 			efuse_teach_positive(t, t->req->args->nodeid, dirent->name,
 					     dirent->namelen, &plus->entry_out);
 		buf += size;
