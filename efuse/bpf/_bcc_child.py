@@ -2,14 +2,15 @@
 """Compile one text with BCC; run by the Python that has BCC, in a process of its own.
 
 Reads {"text", "cflags"} as JSON on stdin; writes {"functions": {name: hex}, "maps": [...]} to the
-descriptor that argv[1] names. What clang says goes to stderr, the code with its lines to stdout.
+file that argv[1] names. What clang says, the text as BCC rewrote it and the code with its
+lines go to stdout and stderr.
 """
 
+import ctypes
 import json
-import os
 import sys
 
-DEBUG_SOURCE = 8
+DEBUG_PREPROCESSOR, DEBUG_SOURCE = 4, 8
 
 
 def main() -> int:
@@ -22,11 +23,16 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 3
     try:
-        module = BPF(text=request["text"], cflags=request["cflags"], debug=DEBUG_SOURCE)
+        module = BPF(
+            text=request["text"],
+            cflags=request["cflags"],
+            debug=DEBUG_PREPROCESSOR | DEBUG_SOURCE,
+        )
     except Exception as error:  # noqa: BLE001 - BCC raises nothing more exact
         print(error, file=sys.stderr)
         return 1
     handle = module.module
+    lib.bpf_table_name.restype = ctypes.c_char_p
     functions = {}
     for i in range(lib.bpf_num_functions(handle)):
         name = lib.bpf_function_name(handle, i).decode()
@@ -43,7 +49,7 @@ def main() -> int:
         }
         for i in range(lib.bpf_num_tables(handle))
     ]
-    with os.fdopen(int(sys.argv[1]), "w") as out:
+    with open(sys.argv[1], "w", encoding="ascii") as out:  # noqa: PTH123
         json.dump({"functions": functions, "maps": maps}, out)
     return 0
 

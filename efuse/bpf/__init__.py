@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""From C text to an attached program set.
+
+>>> with efuse.bpf.attach(43, {"lookup": text}) as attachment:
+...     attachment.maps["denied"][1000] = 1
+"""
+
+from __future__ import annotations
+
+from efuse.bpf.attach import (
+    Attached,
+    Attachment,
+    Verified,
+    attach,
+    check,
+    list_attached,
+    pin_directory,
+)
+from efuse.bpf.compose import compile_handlers
+from efuse.bpf.members import MEMBERS
+from efuse.bpf.publish import Published, publish, read_epoch
+from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
+from efuse.bpf.values import (
+    Attributes,
+    Blob,
+    BlobKey,
+    Entry,
+    EntryKey,
+    Grant,
+    GrantKey,
+    Stamp,
+    Volume,
+)
+
+__all__ = [
+    "MEMBERS",
+    "Attached",
+    "Attachment",
+    "Attributes",
+    "Blob",
+    "BlobKey",
+    "Entry",
+    "EntryKey",
+    "Grant",
+    "GrantKey",
+    "MapSpec",
+    "ProgramSpec",
+    "Published",
+    "Spec",
+    "Stamp",
+    "Verified",
+    "Volume",
+    "attach",
+    "check",
+    "compile_handlers",
+    "list_attached",
+    "pin_directory",
+    "publish",
+    "read_epoch",
+]

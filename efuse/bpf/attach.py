@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Attach program sets to connections, replace and detach them, find those that are attached."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from efuse.bpf import libbpf
+from efuse.bpf.compose import Handlers, compile_handlers
+from efuse.bpf.load import Target, create_maps, create_set, load_programs, open_target
+from efuse.bpf.maps import BpfMap, mapping
+from efuse.bpf.spec import MapSpec, Spec
+from efuse.errors import AttachError, UsageError, reason
+
+__all__ = [
+    "Attached",
+    "Attachment",
+    "Verified",
+    "attach",
+    "check",
+    "list_attached",
+    "pin_directory",
+    "unpin",
+]
+
+_BPFFS = Path("/sys/fs/bpf")
+_LINK = "link"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What the verifier said of one member's program.
+
+    :param member: of ``struct efuse_ops``.
+    :param instructions: how many the program has.
+    :param verified_instructions: how many the verifier walked through: the cost of loading it.
+    """
+
+    member: str
+    instructions: int
+    verified_instructions: int
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A program set that some task has attached.
+
+    :param connection: to which connection.
+    :param name: what sysfs calls it.
+    :param members: which members it implements.
+    :param maps: the names of its maps.
+    :param link_id: the kernel's number of its link.
+    """
+
+    connection: int
+    name: str
+    members: tuple[str, ...]
+    maps: tuple[str, ...]
+    link_id: int
+
+
+def pin_directory(connection: int) -> Path:
+    """Return where the set of *connection* is pinned unless another place is named."""
+    return _BPFFS / "efuse" / str(connection)
+
+
+class Attachment:
+    """A program set on a connection: its link and its maps.
+
+    A context manager. Closing it detaches the set, unless its link is pinned or another task
+    holds it.
+    """
+
+    def __init__(
+        self, connection: int, name: str, link_fd: int, maps: Mapping[str, BpfMap[Any, Any]]
+    ) -> None:
+        self.connection = connection
+        """Decimal name of the connection's directory in sysfs."""
+        self.name = name
+        """What sysfs calls the set."""
+        self._link_fd = link_fd
+        self._maps = dict(maps)
+
+    @property
+    def maps(self) -> Mapping[str, BpfMap[Any, Any]]:
+        """The maps by name: ``entries``, ``attrs``, ..., and those of a person's handlers."""
+        return MappingProxyType(self._maps)
+
+    @classmethod
+    def open(cls, connection: int) -> Self:
+        """Return the attachment of a connection, whichever task made it.
+
+        :raises AttachError: the connection has no programs.
+        """
+        with open_target() as target:
+            for _, link_fd, value in _struct_ops_links():
+                found, name, programs = target.describe(value)
+                if found == connection:
+                    return cls(connection, name, os.dup(link_fd), _maps_of(programs.values()))
+        raise AttachError(
+            f"cannot find the programs of connection {connection}: none are attached",
+            hint="efuse prog list",
+        )
+
+    @classmethod
+    def open_pinned(cls, directory: Path | str) -> Self:
+        """Return the attachment that was pinned in *directory*.
+
+        :raises AttachError: nothing of ours is pinned there.
+        """
+        directory = Path(directory)
+        with open_target() as target, ExitStack() as undo:
+            try:
+                link_fd = libbpf.object_get(directory / _LINK)
+                undo.callback(os.close, link_fd)
+                maps = {}
+                for path in sorted(directory.iterdir()):
+                    if path.name != _LINK:
+                        fd = libbpf.object_get(path)
+                        undo.callback(os.close, fd)
+                        maps[path.name] = _mapping_of(fd, path.name)
+                value = _value_of(link_fd)
+            except OSError as error:
+                raise AttachError(
+                    f"cannot open the programs pinned in {directory}: {reason(error)}",
+                    hint="efuse prog list",
+                ) from error
+            if value is None:
+                raise AttachError(f"what is pinned in {directory} is no program set of eFuse")
+            connection, name, _ = target.describe(value)
+            undo.pop_all()
+            return cls(connection, name, link_fd, maps)
+
+    def pin(self, directory: Path | str | None = None) -> Path:
+        """Let the set outlive this task; return the directory of its pins.
+
+        :param directory: a new one on a bpffs; `pin_directory` by default.
+        :raises AttachError: it is not on a bpffs, or holds pins already.
+        """
+        directory = pin_directory(self.connection) if directory is None else Path(directory)
+        _mount_bpffs()
+        try:
+            directory.mkdir(parents=True)
+            libbpf.object_pin(self._link_fd, directory / _LINK)
+            for name, m in self._maps.items():
+                libbpf.object_pin(m.fd, directory / name)
+        except OSError as error:
+            if error.errno != errno.EEXIST:
+                unpin(directory)
+            raise AttachError(
+                f"cannot pin the programs in {directory}: {reason(error)}",
+                hint=f"use a new directory below {_BPFFS}",
+            ) from error
+        return directory
+
+    def replace(
+        self,
+        handlers: Handlers | None = None,
+        *,
+        name: str | None = None,
+        capacity: Mapping[str, int] | None = None,
+        with_builtin: bool = True,
+        spec: Spec | None = None,
+    ) -> None:
+        """Put another set in this one's place; no request meets neither of them.
+
+        A map is kept, with what is in it, when both sets have one of its name and sizes and
+        *capacity* does not change it. Pins of maps that go are left to whoever pinned them.
+
+        :param handlers: a person's handlers, as of attach().
+        :param name: a new name; the old one by default.
+        :param capacity: entries per map; the old ones by default.
+        :param with_builtin: False for the person's handlers alone.
+        :param spec: a set that is compiled already, in place of *handlers*.
+        :raises VerifierError: the kernel refused a program; the old set stays.
+        """
+        name = self.name if name is None else name
+        spec = spec or compile_handlers(handlers, with_builtin=with_builtin)
+        kept_capacity = {
+            m: self._maps[m].definition.max_entries
+            for m, definition in spec.maps.items()
+            if m in self._maps and _agree(definition, self._maps[m].definition)
+        }
+        spec = spec.with_capacity(kept_capacity | dict(capacity or {}))
+        kept = {
+            m: self._maps[m].fd
+            for m, definition in spec.maps.items()
+            if m in self._maps and self._maps[m].definition == definition
+        }
+        with open_target() as target, ExitStack() as undo:
+            created = create_maps(spec.maps, kept)
+            for fd in created.values():
+                undo.callback(os.close, fd)
+            set_fd = _load_set(target, spec, kept | created, self.connection, name)
+            try:
+                libbpf.link_update(self._link_fd, set_fd)
+            except OSError as error:
+                raise AttachError(
+                    f"cannot replace the programs of connection {self.connection}: {reason(error)}",
+                    hint="detach them, then attach the new ones",
+                ) from error
+            finally:
+                os.close(set_fd)
+            undo.pop_all()
+        gone = [m.fd for n, m in self._maps.items() if n not in kept]
+        self._maps = {n: mapping((kept | created)[n], n, m) for n, m in spec.maps.items()}
+        self.name = name
+        for fd in gone:
+            os.close(fd)
+
+    def detach(self) -> None:
+        """End the set's link whoever holds it, and close."""
+        try:
+            libbpf.link_detach(self._link_fd)
+        except OSError as error:
+            raise AttachError(
+                f"cannot detach the programs of connection {self.connection}: {reason(error)}"
+            ) from error
+        unpin(pin_directory(self.connection))
+        self.close()
+
+    def close(self) -> None:
+        """Give up the link and the maps. May be called again."""
+        for m in self._maps.values():
+            os.close(m.fd)
+        self._maps = {}
+        if self._link_fd >= 0:
+            os.close(self._link_fd)
+            self._link_fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Attachment {self.name!r} of connection {self.connection}>"
+
+
+def attach(
+    connection: int,
+    handlers: Handlers | None = None,
+    *,
+    name: str = "efuse",
+    capacity: Mapping[str, int] | None = None,
+    with_builtin: bool = True,
+    spec: Spec | None = None,
+) -> Attachment:
+    """Attach the built-in handlers, and a person's before them, to a connection.
+
+    :param connection: decimal name of its directory in sysfs, which is the minor number of the
+        mount's st_dev.
+    :param handlers: C text by member: ``{"lookup": "int lookup(struct efuse_req *req) {...}"}``.
+    :param name: what sysfs calls the set, up to 31 bytes.
+    :param capacity: entries per map, by the map's name, where it is not to be the default.
+    :param with_builtin: False for the person's handlers alone.
+    :param spec: a set that is compiled already, in place of *handlers*.
+    :raises CompileError: a text does not compile.
+    :raises VerifierError: the kernel refused a program; ``log`` has the verifier's log.
+    :raises AttachError: there is no such connection (ENOENT), or it has programs already (EBUSY).
+    :raises NotSupportedError: the module is not loaded.
+    """
+    if not 0 <= connection < 1 << 32:
+        raise UsageError(f"cannot attach to connection {connection}: no such number can be")
+    spec = spec or compile_handlers(handlers, with_builtin=with_builtin)
+    spec = spec.with_capacity(capacity or {})
+    with open_target() as target, ExitStack() as undo:
+        map_fds = create_maps(spec.maps, {})
+        for fd in map_fds.values():
+            undo.callback(os.close, fd)
+        set_fd = _load_set(target, spec, map_fds, connection, name)
+        try:
+            link_fd = libbpf.link_create(set_fd)
+        except OSError as error:
+            raise _not_attached(connection, error) from error
+        finally:
+            os.close(set_fd)
+        undo.pop_all()
+    maps = {n: mapping(map_fds[n], n, definition) for n, definition in spec.maps.items()}
+    return Attachment(connection, name, link_fd, maps)
+
+
+def check(
+    handlers: Handlers | None = None,
+    *,
+    with_builtin: bool = True,
+    spec: Spec | None = None,
+) -> tuple[Verified, ...]:
+    """Load and verify a set of programs without attaching it.
+
+    :raises CompileError: a text does not compile.
+    :raises VerifierError: the kernel refused a program.
+    :raises NotSupportedError: the module is not loaded.
+    """
+    spec = spec or compile_handlers(handlers, with_builtin=with_builtin)
+    small = {n: min(m.max_entries, 64) for n, m in spec.maps.items()}
+    spec = spec.with_capacity(small)
+    with open_target() as target, ExitStack() as stack:
+        map_fds = create_maps(spec.maps, {})
+        for fd in map_fds.values():
+            stack.callback(os.close, fd)
+        fds = stack.enter_context(load_programs(target, spec.programs, map_fds))
+        return tuple(
+            Verified(
+                member,
+                len(spec.programs[member].code) // 8,
+                libbpf.program_info(fd).verified_instructions,
+            )
+            for member, fd in fds.items()
+        )
+
+
+def list_attached() -> tuple[Attached, ...]:
+    """Return all attached sets, by connection.
+
+    :raises NotSupportedError: the module is not loaded.
+    """
+    found = []
+    with open_target() as target:
+        for link_id, _, value in _struct_ops_links():
+            connection, name, programs = target.describe(value)
+            maps = _maps_of(programs.values())
+            found.append(Attached(connection, name, tuple(programs), tuple(sorted(maps)), link_id))
+            for m in maps.values():
+                os.close(m.fd)
+    return tuple(sorted(found, key=lambda attached: attached.connection))
+
+
+def unpin(directory: Path) -> None:
+    """Remove the pins in *directory*, and it; nothing where there is none."""
+    if directory.is_dir():
+        for path in directory.iterdir():
+            path.unlink()
+        directory.rmdir()
+
+
+def _load_set(
+    target: Target, spec: Spec, map_fds: Mapping[str, int], connection: int, name: str
+) -> int:
+    with load_programs(target, spec.programs, map_fds) as fds:
+        return create_set(target, fds, connection, name)
+
+
+def _not_attached(connection: int, error: OSError) -> AttachError:
+    hints = {
+        errno.ENOENT: "efuse stat lists the connections",
+        errno.EBUSY: f"efuse prog replace {connection}, or efuse prog detach {connection}",
+        errno.EPERM: "run as root",
+    }
+    whys = {
+        errno.ENOENT: "there is none of that number (ENOENT)",
+        errno.EBUSY: "it has programs already (EBUSY)",
+    }
+    number = error.errno or 0
+    return AttachError(
+        f"cannot attach programs to connection {connection}: {whys.get(number, reason(error))}",
+        hint=hints.get(number),
+    )
+
+
+def _agree(one: MapSpec, other: MapSpec) -> bool:
+    return replace(one, max_entries=1) == replace(other, max_entries=1)
+
+
+def _struct_ops_links() -> Iterator[tuple[int, int, bytes]]:
+    """Iterate (id, descriptor, value) of our sets' links; the descriptor ends with the step."""
+    try:
+        for link_id in libbpf.link_ids():
+            fd = libbpf.link_by_id(link_id)
+            if fd is None:
+                continue
+            try:
+                value = _value_of(fd)
+                if value is not None:
+                    yield link_id, fd, value
+            finally:
+                os.close(fd)
+    except OSError as error:
+        raise AttachError(
+            f"cannot look at the kernel's BPF links: {reason(error)}", hint="run as root"
+        ) from error
+
+
+def _value_of(link_fd: int) -> bytes | None:
+    """Return the value of the set that a link holds, or None if it is none of ours."""
+    map_id = libbpf.link_info(link_fd).map_id
+    fd = libbpf.map_by_id(map_id) if map_id else None
+    if fd is None:
+        return None
+    try:
+        info = libbpf.map_info(fd)
+        if info.name != "efuse_ops":
+            return None
+        return libbpf.map_lookup(fd, bytes(4), info.value_bytes)
+    finally:
+        os.close(fd)
+
+
+def _maps_of(program_ids: Iterable[int]) -> dict[str, BpfMap[Any, Any]]:
+    """Return all maps that the programs use, open."""
+    map_ids: set[int] = set()
+    for program_id in program_ids:
+        fd = libbpf.program_by_id(program_id)
+        if fd is not None:
+            try:
+                map_ids.update(libbpf.program_info(fd).map_ids)
+            finally:
+                os.close(fd)
+    found: dict[str, BpfMap[Any, Any]] = {}
+    for map_id in sorted(map_ids):
+        fd = libbpf.map_by_id(map_id)
+        if fd is not None:
+            info = libbpf.map_info(fd)
+            found[info.name] = _mapping_of(fd, info.name)
+    return found
+
+
+def _mapping_of(fd: int, name: str) -> BpfMap[Any, Any]:
+    info = libbpf.map_info(fd)
+    return mapping(
+        fd,
+        name,
+        MapSpec(info.type, info.key_bytes, info.value_bytes, info.max_entries, info.flags),
+    )
+
+
+def _mount_bpffs() -> None:
+    """Mount a bpffs where systemd would, if there is none."""
+    if _is_bpffs():
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"bpf", os.fsencode(_BPFFS), b"bpf", 0, b"mode=0700") != 0:
+        raise AttachError(
+            f"cannot mount a bpffs on {_BPFFS}: {reason(ctypes.get_errno())}", hint="run as root"
+        )
+
+
+def _is_bpffs() -> bool:
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    return any(line.split()[1:3] == [str(_BPFFS), "bpf"] for line in mounts)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Compile the built-in handlers into a directory: ``python -m efuse.bpf.build OUT``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from efuse.bpf.compile import builtin, store
+from efuse.errors import EfuseError
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the built-in spec into the directory that *arguments* names; return the exit status."""
+    if len(arguments) != 1:
+        print("usage: python -m efuse.bpf.build OUT", file=sys.stderr)
+        return 2
+    try:
+        print(store(builtin(use_shipped=False), Path(arguments[0])))
+    except EfuseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"try: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""libbpf's low-level API by ctypes, one thin function each.
+
+Each raises OSError with the errno of the system call. Descriptors are plain ints and belong to the
+caller. Debian 12's libbpf (1.1) serves; the one map it cannot create is made by the system call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from efuse.errors import NotSupportedError
+
+__all__ = [
+    "ANY",
+    "LINK_STRUCT_OPS",
+    "MAP_ARRAY",
+    "MAP_HASH",
+    "MAP_LRU_HASH",
+    "MAP_STRUCT_OPS",
+    "LinkInfo",
+    "MapInfo",
+    "ProgramInfo",
+    "btf_by_id",
+    "btf_ids",
+    "btf_load",
+    "btf_name",
+    "count_types",
+    "link_by_id",
+    "link_create",
+    "link_detach",
+    "link_ids",
+    "link_info",
+    "link_update",
+    "map_by_id",
+    "map_create",
+    "map_delete",
+    "map_info",
+    "map_lookup",
+    "map_lookup_batch",
+    "map_next_key",
+    "map_update",
+    "map_update_batch",
+    "object_get",
+    "object_pin",
+    "program_by_id",
+    "program_info",
+    "program_load",
+    "struct_ops_map_create",
+]
+
+MAP_HASH, MAP_ARRAY, MAP_LRU_HASH, MAP_STRUCT_OPS = 1, 2, 9, 26
+ANY = 0
+LINK_STRUCT_OPS = 9
+
+_PROGRAM_STRUCT_OPS = 27
+_ATTACH_STRUCT_OPS = 44
+_F_VTYPE_BTF_OBJ_FD = 1 << 15
+_F_LINK = 1 << 13
+_BPF_MAP_CREATE = 0
+_NAME_BYTES = 16
+
+_SYSCALL_BPF = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+
+
+class _MapCreateOpts(ctypes.Structure):
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("btf_fd", ctypes.c_uint32),
+        ("btf_key_type_id", ctypes.c_uint32),
+        ("btf_value_type_id", ctypes.c_uint32),
+        ("btf_vmlinux_value_type_id", ctypes.c_uint32),
+        ("inner_map_fd", ctypes.c_uint32),
+        ("map_flags", ctypes.c_uint32),
+        ("map_extra", ctypes.c_uint64),
+        ("numa_node", ctypes.c_uint32),
+        ("map_ifindex", ctypes.c_uint32),
+    )
+
+
+class _ProgramLoadOpts(ctypes.Structure):
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("attempts", ctypes.c_int),
+        ("expected_attach_type", ctypes.c_int),
+        ("prog_btf_fd", ctypes.c_uint32),
+        ("prog_flags", ctypes.c_uint32),
+        ("prog_ifindex", ctypes.c_uint32),
+        ("kern_version", ctypes.c_uint32),
+        ("attach_btf_id", ctypes.c_uint32),
+        ("attach_prog_fd", ctypes.c_uint32),
+        ("attach_btf_obj_fd", ctypes.c_uint32),
+        ("fd_array", ctypes.c_void_p),
+        ("func_info", ctypes.c_void_p),
+        ("func_info_cnt", ctypes.c_uint32),
+        ("func_info_rec_size", ctypes.c_uint32),
+        ("line_info", ctypes.c_void_p),
+        ("line_info_cnt", ctypes.c_uint32),
+        ("line_info_rec_size", ctypes.c_uint32),
+        ("log_level", ctypes.c_uint32),
+        ("log_size", ctypes.c_uint32),
+        ("log_buf", ctypes.c_char_p),
+    )
+
+
+class _BatchOpts(ctypes.Structure):
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("elem_flags", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+@dataclass(frozen=True)
+class MapInfo:
+    """What the kernel says of a map."""
+
+    id: int
+    type: int
+    key_bytes: int
+    value_bytes: int
+    max_entries: int
+    flags: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ProgramInfo:
+    """What the kernel says of a program."""
+
+    id: int
+    name: str
+    map_ids: tuple[int, ...]
+    verified_instructions: int
+
+
+@dataclass(frozen=True)
+class LinkInfo:
+    """What the kernel says of a link; ``map_id`` is that of the struct_ops map."""
+
+    id: int
+    type: int
+    map_id: int
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    except OSError as error:
+        raise NotSupportedError(
+            f"cannot load BPF programs: libbpf is not installed ({error})",
+            hint="apt-get install libbpf1",
+        ) from error
+    library.btf__parse.restype = ctypes.c_void_p
+    library.btf__parse.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    library.btf__type_cnt.argtypes = [ctypes.c_void_p]
+    library.btf__type_cnt.restype = ctypes.c_uint32
+    library.btf__free.argtypes = [ctypes.c_void_p]
+    library.btf__free.restype = None
+    return library
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+def count_types(path: Path) -> int:
+    """Return the number of types in the BTF file at *path*, without ``void``."""
+    library = _library()
+    btf = library.btf__parse(os.fsencode(path), None)
+    if not btf:
+        number = ctypes.get_errno() or errno.EINVAL
+        raise OSError(number, os.strerror(number))
+    try:
+        return int(library.btf__type_cnt(btf)) - 1
+    finally:
+        library.btf__free(btf)
+
+
+def _name(name: str) -> bytes:
+    return name.encode("ascii")[: _NAME_BYTES - 1]
+
+
+def map_create(
+    map_type: int, name: str, key_bytes: int, value_bytes: int, max_entries: int, flags: int = 0
+) -> int:
+    """Create a map; return its descriptor."""
+    opts = _MapCreateOpts(sz=ctypes.sizeof(_MapCreateOpts), map_flags=flags)
+    return _checked(
+        _library().bpf_map_create(
+            map_type, _name(name), key_bytes, value_bytes, max_entries, ctypes.byref(opts)
+        )
+    )
+
+
+def struct_ops_map_create(
+    name: str, value_bytes: int, value_type_id: int, btf_fd: int, module_btf_fd: int
+) -> int:
+    """Create the map that a struct_ops set is registered with; return its descriptor.
+
+    :param value_type_id: id of ``struct bpf_struct_ops_<type>`` in the module's BTF.
+    :param btf_fd: any BTF object of the caller's own.
+    """
+    machine = os.uname().machine
+    if machine not in _SYSCALL_BPF:
+        raise NotSupportedError(f"cannot load BPF programs: {machine} is not supported")
+    attr = bytearray(80)
+    flags = _F_LINK | _F_VTYPE_BTF_OBJ_FD
+    struct.pack_into("<IIIII", attr, 0, MAP_STRUCT_OPS, 4, value_bytes, 1, flags)
+    attr[28 : 28 + len(_name(name))] = _name(name)
+    struct.pack_into("<I", attr, 48, btf_fd)
+    struct.pack_into("<I", attr, 60, value_type_id)
+    struct.pack_into("<i", attr, 72, module_btf_fd)
+    buffer = (ctypes.c_char * len(attr)).from_buffer(attr)
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = libc.syscall(_SYSCALL_BPF[machine], _BPF_MAP_CREATE, buffer, len(attr))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(result)
+
+
+def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
+    """Return the value under *key*, or None."""
+    value = ctypes.create_string_buffer(value_bytes)
+    result = _library().bpf_map_lookup_elem(fd, key, value)
+    if result == -errno.ENOENT:
+        return None
+    _checked(result)
+    return value.raw
+
+
+def map_update(fd: int, key: bytes, value: bytes, flags: int = ANY) -> None:
+    """Store *value* under *key*."""
+    _checked(_library().bpf_map_update_elem(fd, key, value, ctypes.c_uint64(flags)))
+
+
+def map_delete(fd: int, key: bytes) -> bool:
+    """Delete what is under *key*; return whether there was anything."""
+    result = _library().bpf_map_delete_elem(fd, key)
+    if result == -errno.ENOENT:
+        return False
+    _checked(result)
+    return True
+
+
+def map_next_key(fd: int, key: bytes | None, key_bytes: int) -> bytes | None:
+    """Return the key behind *key* (the first for None), or None at the end."""
+    following = ctypes.create_string_buffer(key_bytes)
+    result = _library().bpf_map_get_next_key(fd, key, following)
+    if result == -errno.ENOENT:
+        return None
+    _checked(result)
+    return following.raw
+
+
+def map_update_batch(fd: int, keys: bytes, values: bytes, count: int) -> int:
+    """Store *count* values; return how many were stored before an error, or all.
+
+    :raises OSError: none was stored; EINVAL or ENOTSUPP where the map has no batches.
+    """
+    opts = _BatchOpts(sz=ctypes.sizeof(_BatchOpts))
+    number = ctypes.c_uint32(count)
+    result = _library().bpf_map_update_batch(
+        fd, keys, values, ctypes.byref(number), ctypes.byref(opts)
+    )
+    if result < 0 and number.value in (0, count):
+        raise OSError(-result, os.strerror(-result))
+    return number.value
+
+
+def map_lookup_batch(
+    fd: int,
+    position: bytes | None,
+    position_bytes: int,
+    key_bytes: int,
+    value_bytes: int,
+    count: int,
+) -> tuple[bytes | None, bytes, bytes, int]:
+    """Read up to *count* elements; return (next position or None, keys, values, count read).
+
+    :param position: None to begin, else what the last call returned.
+    :raises OSError: ENOSPC where *count* is too small for one bucket.
+    """
+    opts = _BatchOpts(sz=ctypes.sizeof(_BatchOpts))
+    keys = ctypes.create_string_buffer(key_bytes * count)
+    values = ctypes.create_string_buffer(value_bytes * count)
+    following = ctypes.create_string_buffer(max(position_bytes, 8))
+    number = ctypes.c_uint32(count)
+    result = _library().bpf_map_lookup_batch(
+        fd, position, following, keys, values, ctypes.byref(number), ctypes.byref(opts)
+    )
+    if result < 0 and result != -errno.ENOENT:
+        raise OSError(-result, os.strerror(-result))
+    read = number.value
+    at_end = result == -errno.ENOENT
+    return (
+        None if at_end else following.raw,
+        keys.raw[: read * key_bytes],
+        values.raw[: read * value_bytes],
+        read,
+    )
+
+
+def program_load(
+    name: str,
+    code: bytes,
+    *,
+    member: int,
+    struct_id: int,
+    btf_fd: int,
+    log_bytes: int = 0,
+) -> tuple[int, str]:
+    """Verify and load one member's program; return its descriptor and the verifier's log.
+
+    A refused program gives a negative number in place of the descriptor: -errno.
+
+    :param member: index of the member in its struct.
+    :param struct_id: BTF id of that struct in the object *btf_fd*.
+    :param log_bytes: size of the log, 0 for none.
+    """
+    fds = (ctypes.c_int * 2)(btf_fd, btf_fd)
+    log = ctypes.create_string_buffer(log_bytes) if log_bytes else None
+    opts = _ProgramLoadOpts(
+        sz=ctypes.sizeof(_ProgramLoadOpts),
+        expected_attach_type=member,
+        attach_btf_id=struct_id,
+        attach_btf_obj_fd=btf_fd,
+        fd_array=ctypes.addressof(fds),
+        log_level=1 if log else 0,
+        log_size=log_bytes,
+        log_buf=ctypes.cast(log, ctypes.c_char_p) if log else None,
+    )
+    fd = _library().bpf_prog_load(
+        _PROGRAM_STRUCT_OPS, _name(name), b"GPL", code, len(code) // 8, ctypes.byref(opts)
+    )
+    return fd, log.value.decode(errors="replace") if log else ""
+
+
+def btf_load(blob: bytes) -> int:
+    """Load a BTF object; return its descriptor."""
+    return _checked(_library().bpf_btf_load(blob, len(blob), None))
+
+
+def link_create(map_fd: int) -> int:
+    """Register the struct_ops set in *map_fd*; return the link's descriptor."""
+    return _checked(_library().bpf_link_create(map_fd, 0, _ATTACH_STRUCT_OPS, None))
+
+
+def link_update(link_fd: int, map_fd: int) -> None:
+    """Put the set in *map_fd* in the place of the link's, atomically."""
+    _checked(_library().bpf_link_update(link_fd, map_fd, None))
+
+
+def link_detach(link_fd: int) -> None:
+    """End the link whoever else holds it."""
+    _checked(_library().bpf_link_detach(link_fd))
+
+
+def object_pin(fd: int, path: Path) -> None:
+    """Pin a map, program or link at *path* on a bpffs."""
+    _checked(_library().bpf_obj_pin(fd, os.fsencode(path)))
+
+
+def object_get(path: Path) -> int:
+    """Return a descriptor of what is pinned at *path*."""
+    return _checked(_library().bpf_obj_get(os.fsencode(path)))
+
+
+def _ids(function: str) -> Iterator[int]:
+    following = ctypes.c_uint32(0)
+    while True:
+        result = getattr(_library(), function)(following.value, ctypes.byref(following))
+        if result == -errno.ENOENT:
+            return
+        _checked(result)
+        yield following.value
+
+
+def _by_id(function: str, number: int) -> int | None:
+    result = getattr(_library(), function)(number)
+    return None if result == -errno.ENOENT else _checked(result)
+
+
+def _info(fd: int, size: int, fill: bytes = b"") -> bytes:
+    buffer = ctypes.create_string_buffer(fill, size)
+    length = ctypes.c_uint32(size)
+    _checked(_library().bpf_obj_get_info_by_fd(fd, buffer, ctypes.byref(length)))
+    return buffer.raw
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode(errors="replace")
+
+
+def btf_ids() -> Iterator[int]:
+    """Iterate the ids of all BTF objects."""
+    return _ids("bpf_btf_get_next_id")
+
+
+def link_ids() -> Iterator[int]:
+    """Iterate the ids of all links."""
+    return _ids("bpf_link_get_next_id")
+
+
+def btf_by_id(number: int) -> int | None:
+    """Return a descriptor of the BTF object, or None where it is gone."""
+    return _by_id("bpf_btf_get_fd_by_id", number)
+
+
+def link_by_id(number: int) -> int | None:
+    """Return a descriptor of the link, or None where it is gone."""
+    return _by_id("bpf_link_get_fd_by_id", number)
+
+
+def map_by_id(number: int) -> int | None:
+    """Return a descriptor of the map, or None where it is gone."""
+    return _by_id("bpf_map_get_fd_by_id", number)
+
+
+def program_by_id(number: int) -> int | None:
+    """Return a descriptor of the program, or None where it is gone."""
+    return _by_id("bpf_prog_get_fd_by_id", number)
+
+
+def btf_name(fd: int) -> str:
+    """Return the name of a BTF object: the module's, ``vmlinux``, or nothing."""
+    name = ctypes.create_string_buffer(64)
+    # struct bpf_btf_info: btf, btf_size, id, name, name_len, kernel_btf
+    fill = struct.pack("<QIIQII", 0, 0, 0, ctypes.addressof(name), len(name), 0)
+    _info(fd, len(fill), fill)
+    return _text(name.raw)
+
+
+def map_info(fd: int) -> MapInfo:
+    """Return what the kernel says of the map."""
+    # struct bpf_map_info: type, id, key_size, value_size, max_entries, map_flags, name[16]
+    fields = struct.unpack_from("<IIIIII16s", _info(fd, 64))
+    map_type, number, key_bytes, value_bytes, max_entries, flags, name = fields
+    return MapInfo(number, map_type, key_bytes, value_bytes, max_entries, flags, _text(name))
+
+
+def program_info(fd: int) -> ProgramInfo:
+    """Return what the kernel says of the program."""
+    maps = (ctypes.c_uint32 * 64)()
+    # struct bpf_prog_info: nr_map_ids at 52, map_ids at 56, name at 64, verified_insns at 216
+    fill = bytearray(232)
+    struct.pack_into("<IQ", fill, 52, len(maps), ctypes.addressof(maps))
+    raw = _info(fd, len(fill), bytes(fill))
+    (number,) = struct.unpack_from("<I", raw, 4)
+    (count,) = struct.unpack_from("<I", raw, 52)
+    (verified,) = struct.unpack_from("<I", raw, 216)
+    return ProgramInfo(number, _text(raw[64:80]), tuple(maps[:count]), verified)
+
+
+def link_info(fd: int) -> LinkInfo:
+    """Return what the kernel says of the link."""
+    # struct bpf_link_info: type, id, prog_id, then of struct_ops: map_id
+    link_type, number, _program, _pad, map_id = struct.unpack_from("<IIIII", _info(fd, 64))
+    return LinkInfo(number, link_type, map_id if link_type == LINK_STRUCT_OPS else 0)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A spec into the kernel: maps, programs, and the struct_ops set that holds them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from efuse.bpf import libbpf
+from efuse.bpf.btf import Btf, module_btf
+from efuse.bpf.link import resolve
+from efuse.bpf.spec import MapSpec, ProgramSpec
+from efuse.bpf.verifier import refusal
+from efuse.errors import AttachError, NotSupportedError, UsageError, reason
+
+__all__ = ["NAME_MAX", "Target", "create_maps", "create_set", "load_programs", "open_target"]
+
+MODULE = "efuse"
+_OPS = "efuse_ops"
+NAME_MAX = 31
+"""The longest name of a program set, in bytes."""
+_LOG_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """The loaded module, as far as loading needs it.
+
+    :param btf: its types.
+    :param btf_fd: descriptor of its BTF.
+    :param ops_id: BTF id of ``struct efuse_ops``.
+    :param members: (index, offset in the value in bytes) by member.
+    :param value_id: BTF id of the value type around the struct.
+    :param value_bytes: size of that.
+    """
+
+    btf: Btf
+    btf_fd: int
+    ops_id: int
+    members: Mapping[str, tuple[int, int]]
+    value_id: int
+    value_bytes: int
+
+    def describe(self, value: bytes) -> tuple[int, str, dict[str, int]]:
+        """Return (connection, name, id of each member's program) of a registered set's value."""
+        (connection,) = struct.unpack_from("<I", value, self.members["connection"][1])
+        start = self.members["name"][1]
+        name = value[start : start + NAME_MAX + 1].partition(b"\0")[0].decode(errors="replace")
+        programs = {}
+        for member, (_, offset) in self.members.items():
+            if member not in ("connection", "flags", "name"):
+                (number,) = struct.unpack_from("<Q", value, offset)
+                if number:
+                    programs[member] = number
+        return connection, name, programs
+
+
+@contextmanager
+def open_target() -> Iterator[Target]:
+    """Open the loaded module's types; its BTF's descriptor is closed at the end.
+
+    :raises NotSupportedError: the module is not loaded, or is not one of ours.
+    """
+    btf = module_btf(MODULE)
+    try:
+        ops_id = btf.struct(_OPS)
+        value_id = btf.struct(f"bpf_struct_ops_{_OPS}")
+        data = next(m for m in btf.members(value_id) if m.name == "data").offset_bytes
+    except (KeyError, StopIteration) as error:
+        raise NotSupportedError(
+            f"the loaded module {MODULE} does not define struct {_OPS}",
+            hint="efuse module build, then efuse module load",
+        ) from error
+    members = {
+        member.name: (index, data + member.offset_bytes)
+        for index, member in enumerate(btf.members(ops_id))
+    }
+    fd = _module_btf_fd()
+    try:
+        yield Target(btf, fd, ops_id, members, value_id, btf.size(value_id))
+    finally:
+        os.close(fd)
+
+
+def _module_btf_fd() -> int:
+    try:
+        for number in libbpf.btf_ids():
+            fd = libbpf.btf_by_id(number)
+            if fd is None:
+                continue
+            if libbpf.btf_name(fd) == MODULE:
+                return fd
+            os.close(fd)
+    except OSError as error:
+        raise NotSupportedError(
+            f"cannot look at the kernel's BTF objects: {reason(error)}", hint="run as root"
+        ) from error
+    raise NotSupportedError(f"module {MODULE} has no BTF", hint="efuse module build")
+
+
+def create_maps(maps: Mapping[str, MapSpec], existing: Mapping[str, int]) -> dict[str, int]:
+    """Create the maps that are not among *existing*; return the descriptors of the new ones.
+
+    :raises AttachError: one could not be created.
+    """
+    created: dict[str, int] = {}
+    with ExitStack() as undo:
+        for name, m in maps.items():
+            if name in existing:
+                continue
+            try:
+                fd = libbpf.map_create(
+                    m.type, name, m.key_bytes, m.value_bytes, m.max_entries, m.flags
+                )
+            except OSError as error:
+                raise AttachError(
+                    f"cannot create map {name!r} of {m.max_entries} entries: {reason(error)}",
+                    hint="run as root" if os.geteuid() else "try a smaller capacity",
+                ) from error
+            undo.callback(os.close, fd)
+            created[name] = fd
+        undo.pop_all()
+    return created
+
+
+@contextmanager
+def load_programs(
+    target: Target, programs: Mapping[str, ProgramSpec], map_fds: Mapping[str, int]
+) -> Iterator[dict[str, int]]:
+    """Verify and load each member's program; their descriptors are closed at the end.
+
+    :raises VerifierError: the kernel refused one.
+    :raises CompileError: one uses a kfunc that this module does not have.
+    """
+    names = {r.name for p in programs.values() for r in p.references if r.kind == "kfunc"}
+    kfuncs = {}
+    for name in names:
+        try:
+            kfuncs[name] = target.btf.function(name)
+        except KeyError:
+            continue  # resolve() says which program wanted it
+    with ExitStack() as stack:
+        fds = {}
+        for member, program in programs.items():
+            if member not in target.members:
+                raise NotSupportedError(
+                    f"the loaded module {MODULE} has no member {member!r}",
+                    hint="efuse module build, then efuse module load",
+                )
+            code = resolve(program, kfuncs=kfuncs, map_fds=map_fds)
+            fds[member] = _load(target, member, program, code)
+            stack.callback(os.close, fds[member])
+        yield fds
+
+
+def _load(target: Target, member: str, program: ProgramSpec, code: bytes) -> int:
+    def attempt(log_bytes: int) -> tuple[int, str]:
+        return libbpf.program_load(
+            member,
+            code,
+            member=target.members[member][0],
+            struct_id=target.ops_id,
+            btf_fd=target.btf_fd,
+            log_bytes=log_bytes,
+        )
+
+    fd, _ = attempt(0)
+    if fd >= 0:
+        return fd
+    fd, log = attempt(_LOG_BYTES)
+    if fd >= 0:
+        return fd
+    raise refusal(member, program, -fd, log)
+
+
+def create_set(target: Target, program_fds: Mapping[str, int], connection: int, name: str) -> int:
+    """Make a set of loaded programs, ready to be registered; return its map's descriptor.
+
+    :param connection: for which connection.
+    :param name: what sysfs calls it, up to 31 bytes.
+    :raises UsageError: the name does not do.
+    :raises AttachError: the kernel refused the set.
+    """
+    raw = name.encode()
+    if not 0 < len(raw) <= NAME_MAX or b"\0" in raw or not name.isprintable():
+        raise UsageError(
+            f"cannot call the programs {name!r}: a name has 1 to {NAME_MAX} printable bytes"
+        )
+    value = bytearray(target.value_bytes)
+    for member, fd in program_fds.items():
+        struct.pack_into("<Q", value, target.members[member][1], fd)
+    struct.pack_into("<I", value, target.members["connection"][1], connection)
+    start = target.members["name"][1]
+    value[start : start + len(raw)] = raw
+    try:
+        btf_fd = libbpf.btf_load(_own_btf())
+        try:
+            set_fd = libbpf.struct_ops_map_create(
+                _OPS, target.value_bytes, target.value_id, btf_fd, target.btf_fd
+            )
+        finally:
+            os.close(btf_fd)
+        try:
+            libbpf.map_update(set_fd, bytes(4), bytes(value))
+        except BaseException:
+            os.close(set_fd)
+            raise
+    except OSError as error:
+        raise AttachError(f"cannot make a program set: {reason(error)}") from error
+    return set_fd
+
+
+def _own_btf() -> bytes:
+    """Return the smallest BTF that there is, one int: a struct_ops map must name some."""
+    strings = b"\0int\0"
+    types = struct.pack("<IIII", 1, 1 << 24, 4, 1 << 24 | 32)
+    header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(strings))
+    return header + types + strings

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""BPF maps as Python mappings: the built-in ones by their types, a person's by ints and bytes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, Generic, TypeVar
+
+from efuse.bpf import libbpf
+from efuse.bpf.spec import MapSpec
+from efuse.bpf.values import Attributes, Blob, BlobKey, Entry, EntryKey, Grant, GrantKey, Volume
+from efuse.errors import AttachError, reason
+
+__all__ = [
+    "Attrs",
+    "Blobs",
+    "BpfMap",
+    "Entries",
+    "Grants",
+    "Volumes",
+    "Words",
+    "mapping",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_BATCH = 256
+_ENOTSUPP = 524
+# The kernel has no batches for a map that answers one of these.
+_NO_BATCH = (errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP)
+
+
+class BpfMap(MutableMapping[K, V], Generic[K, V]):
+    """A live BPF map. Another task, and the kernel, may change it at any time.
+
+    Iteration sees each element that stays in the map once; one that comes or goes meanwhile may be
+    missed. ``len()`` counts by iterating: O(n).
+
+    :param fd: the map's descriptor; whoever made it closes it.
+    :param name: what errors call it.
+    :param definition: its sizes and capacity.
+    """
+
+    def __init__(self, fd: int, name: str, definition: MapSpec) -> None:
+        self.fd = fd
+        self.name = name
+        self.definition = definition
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.definition.max_entries} entries>"
+
+    def _encode_key(self, key: K) -> bytes:
+        raise TypeError(f"{type(self).__name__} has no keys")
+
+    def _decode_key(self, raw: bytes) -> K:
+        raise TypeError(f"{type(self).__name__} has no keys")
+
+    def _encode(self, key: K, value: V) -> bytes:
+        raise TypeError(f"{type(self).__name__} has no values")
+
+    def _decode(self, key: K, raw: bytes) -> V:
+        """Return the value; ValueError where it was changed while it was read."""
+        raise TypeError(f"{type(self).__name__} has no values")
+
+    def __getitem__(self, key: K) -> V:
+        raw = libbpf.map_lookup(self.fd, self._encode_key(key), self.definition.value_bytes)
+        if raw is None:
+            raise KeyError(key)
+        try:
+            return self._decode(key, raw)
+        except ValueError as error:
+            raise KeyError(key) from error
+
+    def __setitem__(self, key: K, value: V) -> None:
+        try:
+            libbpf.map_update(self.fd, self._encode_key(key), self._encode(key, value))
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def __delitem__(self, key: K) -> None:
+        try:
+            found = libbpf.map_delete(self.fd, self._encode_key(key))
+        except OSError as error:
+            raise self._refused(error) from error
+        if not found:
+            raise KeyError(key)
+
+    def __iter__(self) -> Iterator[K]:
+        for raw in self._raw_keys():
+            yield self._decode_key(raw)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._raw_keys())
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self[key]  # type: ignore[index]
+        except KeyError:
+            return False
+        return True
+
+    def read_all(self) -> dict[K, V]:
+        """Return a copy of all elements, read in batches."""
+        found: dict[K, V] = {}
+        for raw_key, raw in self._raw_items():
+            key = self._decode_key(raw_key)
+            try:
+                found[key] = self._decode(key, raw)
+            except ValueError:
+                continue  # changed while it was read: gone, or another by now
+        return found
+
+    def write_all(self, items: Iterable[tuple[K, V]]) -> int:
+        """Store all *items* in batches; return how many there were.
+
+        :raises AttachError: the map took no more (E2BIG for one that does not evict).
+        """
+        encoded = [(self._encode_key(key), self._encode(key, value)) for key, value in items]
+        done = 0
+        while done < len(encoded):
+            batch = encoded[done : done + _BATCH]
+            keys = b"".join(key for key, _ in batch)
+            values = b"".join(value for _, value in batch)
+            try:
+                done += libbpf.map_update_batch(self.fd, keys, values, len(batch))
+            except OSError as error:
+                if error.errno not in _NO_BATCH:
+                    raise self._refused(error) from error
+                for key, value in batch:
+                    libbpf.map_update(self.fd, key, value)
+                done += len(batch)
+        return done
+
+    def clear(self) -> None:
+        """Delete all elements that are there now."""
+        for raw in list(self._raw_keys()):
+            libbpf.map_delete(self.fd, raw)
+
+    def _raw_keys(self) -> Iterator[bytes]:
+        for key, _ in self._raw_items():
+            yield key
+
+    def _raw_items(self) -> Iterator[tuple[bytes, bytes]]:
+        key_bytes, value_bytes = self.definition.key_bytes, self.definition.value_bytes
+        count = min(_BATCH, self.definition.max_entries)
+        position: bytes | None = None
+        while True:
+            try:
+                position, keys, values, read = libbpf.map_lookup_batch(
+                    self.fd, position, key_bytes, key_bytes, value_bytes, count
+                )
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    count *= 2  # one bucket holds more
+                    continue
+                if error.errno in _NO_BATCH:
+                    yield from self._raw_items_singly()
+                    return
+                raise self._refused(error) from error
+            for i in range(read):
+                yield (
+                    keys[i * key_bytes : (i + 1) * key_bytes],
+                    values[i * value_bytes : (i + 1) * value_bytes],
+                )
+            if position is None:
+                return
+
+    def _raw_items_singly(self) -> Iterator[tuple[bytes, bytes]]:
+        key = libbpf.map_next_key(self.fd, None, self.definition.key_bytes)
+        while key is not None:
+            value = libbpf.map_lookup(self.fd, key, self.definition.value_bytes)
+            if value is not None:
+                yield key, value
+            key = libbpf.map_next_key(self.fd, key, self.definition.key_bytes)
+
+    def _refused(self, error: OSError) -> AttachError:
+        return AttachError(f"cannot change map {self.name!r}: {reason(error)}")
+
+
+class Entries(BpfMap[EntryKey, Entry]):
+    """``entries``: a name in a directory to its inode, or to none."""
+
+    def _encode_key(self, key: EntryKey) -> bytes:
+        return EntryKey(*key).encode()
+
+    def _decode_key(self, raw: bytes) -> EntryKey:
+        return EntryKey.decode(raw)
+
+    def _encode(self, key: EntryKey, value: Entry) -> bytes:
+        return value.encode(EntryKey(*key).seed())
+
+    def _decode(self, key: EntryKey, raw: bytes) -> Entry:
+        return Entry.decode(raw, EntryKey(*key).seed())
+
+
+class _ByNodeid(BpfMap[int, V]):
+    def _encode_key(self, key: int) -> bytes:
+        return key.to_bytes(8, "little")
+
+    def _decode_key(self, raw: bytes) -> int:
+        return int.from_bytes(raw, "little")
+
+
+class Attrs(_ByNodeid[Attributes]):
+    """``attrs``: a nodeid to its attributes."""
+
+    def _encode(self, key: int, value: Attributes) -> bytes:
+        return value.encode(self._encode_key(key))
+
+    def _decode(self, key: int, raw: bytes) -> Attributes:
+        return Attributes.decode(raw, self._encode_key(key))
+
+
+class Volumes(_ByNodeid[Volume]):
+    """``volumes``: a nodeid to what STATFS of it answers."""
+
+    def _encode(self, key: int, value: Volume) -> bytes:
+        return value.encode(self._encode_key(key))
+
+    def _decode(self, key: int, raw: bytes) -> Volume:
+        return Volume.decode(raw, self._encode_key(key))
+
+
+class Blobs(BpfMap[BlobKey, Blob]):
+    """``blobs``: answers of READLINK, GETXATTR and LISTXATTR."""
+
+    def _encode_key(self, key: BlobKey) -> bytes:
+        return BlobKey(*key).encode()
+
+    def _decode_key(self, raw: bytes) -> BlobKey:
+        return BlobKey.decode(raw)
+
+    def _encode(self, key: BlobKey, value: Blob) -> bytes:
+        return value.encode(BlobKey(*key).seed())
+
+    def _decode(self, key: BlobKey, raw: bytes) -> Blob:
+        return Blob.decode(raw, BlobKey(*key).seed())
+
+
+class Grants(BpfMap[GrantKey, Grant]):
+    """``grants``: who may open or access what."""
+
+    def _encode_key(self, key: GrantKey) -> bytes:
+        return GrantKey(*key).encode()
+
+    def _decode_key(self, raw: bytes) -> GrantKey:
+        return GrantKey.decode(raw)
+
+    def _encode(self, key: GrantKey, value: Grant) -> bytes:
+        return value.encode(GrantKey(*key).seed())
+
+    def _decode(self, key: GrantKey, raw: bytes) -> Grant:
+        return Grant.decode(raw, GrantKey(*key).seed())
+
+
+class Words(BpfMap[Any, Any]):
+    """A person's map. Keys and values of 1, 2, 4 or 8 bytes are ints, others bytes of that size."""
+
+    def _encode_key(self, key: int | bytes) -> bytes:
+        return _to_bytes(key, self.definition.key_bytes)
+
+    def _decode_key(self, raw: bytes) -> int | bytes:
+        return _to_word(raw)
+
+    def _encode(self, key: int | bytes, value: int | bytes) -> bytes:
+        return _to_bytes(value, self.definition.value_bytes)
+
+    def _decode(self, key: int | bytes, raw: bytes) -> int | bytes:
+        return _to_word(raw)
+
+
+def _to_bytes(word: int | bytes, size: int) -> bytes:
+    if isinstance(word, int):
+        return word.to_bytes(size, "little", signed=word < 0)
+    if len(word) != size:
+        raise ValueError(f"expected {size} bytes, not {len(word)}")
+    return word
+
+
+def _to_word(raw: bytes) -> int | bytes:
+    return int.from_bytes(raw, "little") if len(raw) in (1, 2, 4, 8) else raw
+
+
+_TYPES: Mapping[str, tuple[type[BpfMap[Any, Any]], int, int]] = {
+    "entries": (Entries, 264, Entry.value_bytes),
+    "attrs": (Attrs, 8, Attributes.value_bytes),
+    "blobs": (Blobs, 272, Blob.value_bytes),
+    "grants": (Grants, 24, Grant.value_bytes),
+    "volumes": (Volumes, 8, Volume.value_bytes),
+}
+
+
+def mapping(fd: int, name: str, definition: MapSpec) -> BpfMap[Any, Any]:
+    """Return the mapping for the map *fd*: by its type if it is a built-in one, else `Words`."""
+    known = _TYPES.get(name)
+    if known and known[1:] == (definition.key_bytes, definition.value_bytes):
+        return known[0](fd, name, definition)
+    return Words(fd, name, definition)

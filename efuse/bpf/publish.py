@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Put names and attributes into the maps ahead of the first request for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from efuse.bpf.maps import BpfMap
+from efuse.bpf.values import NEVER_NS, Attributes, Entry, EntryKey, Stamp
+from efuse.errors import ControlError, reason
+
+__all__ = ["Published", "publish", "read_epoch"]
+
+_SYSFS = Path("/sys/fs/efuse/connections")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One name to publish.
+
+    :param parent: nodeid of its directory.
+    :param name: up to 255 bytes.
+    :param nodeid: what it stands for; 0: it does not exist.
+    :param generation: of that inode.
+    :param attributes: its attributes, None to publish none (as for a name that does not exist).
+    :param entry_valid_ns: how long the name is valid.
+    :param attr_valid_ns: how long the attributes are.
+    """
+
+    parent: int
+    name: bytes
+    nodeid: int
+    generation: int = 0
+    attributes: Attributes | None = None
+    entry_valid_ns: int = NEVER_NS
+    attr_valid_ns: int = NEVER_NS
+
+
+def read_epoch(connection: int) -> int:
+    """Return the connection's current epoch. Read it *before* the truth that is to be published.
+
+    :raises ControlError: there is no such connection.
+    """
+    path = _SYSFS / str(connection) / "stamp"
+    try:
+        return int(path.read_text())
+    except OSError as error:
+        raise ControlError(f"cannot read {path}: {reason(error)}") from error
+
+
+def publish(
+    maps: Mapping[str, BpfMap[Any, Any]],
+    entries: Iterable[Published],
+    *,
+    epoch: int,
+    uid: int = 0,
+    gid: int = 0,
+) -> int:
+    """Store *entries* in ``entries`` and ``attrs`` in batches; return how many names there were.
+
+    A value published after its truth changed does no harm: the change has ended its epoch.
+
+    :param maps: of the connection's attachment.
+    :param epoch: what read_epoch() said before the truth was read.
+    :param uid: for whom the values are, where the connection's answers depend on the caller.
+    :param gid: likewise.
+    :raises AttachError: a map took no more.
+    """
+    names: list[tuple[EntryKey, Entry]] = []
+    attributes: dict[int, Attributes] = {}
+    now_ns = time.monotonic_ns()
+
+    def stamp(valid_ns: int) -> Stamp:
+        return Stamp(epoch, min(now_ns + valid_ns, NEVER_NS), uid, gid)
+
+    for entry in entries:
+        key = EntryKey(entry.parent, entry.name)
+        names.append((key, Entry(entry.nodeid, entry.generation, stamp(entry.entry_valid_ns))))
+        if entry.attributes is not None and entry.nodeid:
+            attributes[entry.nodeid] = replace(entry.attributes, stamp=stamp(entry.attr_valid_ns))
+    maps["attrs"].write_all(attributes.items())
+    return maps["entries"].write_all(names)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A verifier's log to the one line that matters."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+
+from efuse import paths
+from efuse.bpf.spec import Line, ProgramSpec
+from efuse.errors import VerifierError, reason
+
+__all__ = ["explain", "refusal"]
+
+_INSTRUCTION = re.compile(r"^\s*(\d+): (?:\([0-9a-f]{2}\)|R\d|frame\d)")
+# Lines of the log that do not say why: states, summaries, hints of the verifier to itself.
+_NOISE = re.compile(
+    r"^(?:\d+: |from \d+ |processed \d+ insns|verification time|stack depth|arg#\d+ reg|"
+    r"max_states|mark_precise|; |func#\d+|Func#\d+|caller:|callee:|returning from|to caller|"
+    r"\s*(?:frame\d+: )?R\d+|$)"
+)
+
+
+def explain(log: str, program: ProgramSpec) -> tuple[str, Line | None]:
+    """Return why the verifier refused *program*, and the line of the text where.
+
+    :param log: the verifier's log of level 1.
+    """
+    where: Line | None = None
+    why = ""
+    for line in log.splitlines():
+        match = _INSTRUCTION.match(line)
+        if match:
+            where = program.line_of(int(match[1])) or where
+        elif not _NOISE.match(line):
+            why = line.strip()
+    match = re.search(r"\binsn (\d+)\b", why)
+    if match and (line_of := program.line_of(int(match[1]))):
+        where = line_of
+    return why, where
+
+
+def refusal(member: str, program: ProgramSpec, number: int, log: str) -> VerifierError:
+    """Return the error for a member's program that the kernel refused; save the log to a file.
+
+    :param number: the errno of BPF_PROG_LOAD.
+    """
+    why, where = explain(log, program)
+    place = f" at {where.file}:{where.number}" if where else ""
+    hint = None
+    if log:
+        directory = paths.cache() / "verifier"
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=directory, prefix=f"{member}-", suffix=".log", delete=False
+        ) as out:
+            out.write(log)
+        hint = f"read the verifier's whole log in {out.name}"
+    return VerifierError(
+        f"the kernel refused the handler of {member}{place}: {why or reason(number)}",
+        hint=hint,
+        log=log,
+    )
