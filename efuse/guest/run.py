@@ -26,10 +26,13 @@ from efuse.guest.machine import Machine, Processes, started
 from efuse.module import build as module_build
 from efuse.module import kernel
 
-__all__ = ["INSIDE", "Options", "Result", "run"]
+__all__ = ["INSIDE", "MODULE", "Options", "Result", "run"]
 
 INSIDE = "EFUSE_GUEST"
 """The variable that is set to 1 in the environment of whatever runs in a guest."""
+
+MODULE = "EFUSE_MODULE"
+"""The variable that holds the path of the module that was loaded in the guest."""
 
 _BOOT_TIMEOUT_S = 300.0
 _END_TIMEOUT_S = 120.0
@@ -180,8 +183,10 @@ def _write_directory(
     (directory / "fstab").write_text(_FSTAB + "".join(binds[1:] + binds[:1]))
 
 
-def _environment() -> dict[str, str]:
+def _environment(module: Path | None) -> dict[str, str]:
     environment = {**os.environ, INSIDE: "1"}
+    if module is not None:
+        environment[MODULE] = str(module)
     environment.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
     # Bash exports functions under names that env cannot set, and the guest's /tmp is its own.
     unusable = [key for key in environment if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)]
@@ -362,7 +367,7 @@ def run(
     )
     with tempfile.TemporaryDirectory(dir=_guests(), prefix=f"run-{os.getpid()}-") as name:
         directory = Path(name)
-        _write_directory(directory, command, target, module, _environment())
+        _write_directory(directory, command, target, module, _environment(module))
         if shell:
             _shell_files(directory)
         log_file = directory / "kernel.log"

@@ -13,7 +13,7 @@ from efuse import paths
 from efuse.errors import ModuleBuildError
 from efuse.module import kernel
 
-__all__ = ["content_hash", "pristine", "write_tree"]
+__all__ = ["content_hash", "pristine", "write_pristine", "write_tree"]
 
 # Not part of the module: other devices' drivers that live in the same directory.
 _LEFT_OUT = ("cuse.c", "virtio_fs.c")
@@ -62,7 +62,8 @@ def pristine(archive: Path | None = None) -> Path:
 
 def _series(patches: Path) -> list[Path]:
     """Return the patches that ``series`` names, in order."""
-    names = [line.partition("#")[0].strip() for line in (patches / "series").open()]
+    lines = (patches / "series").read_text().splitlines()
+    names = [line.partition("#")[0].strip() for line in lines]
     return [patches / name for name in names if name]
 
 
@@ -80,6 +81,20 @@ def content_hash(kernel_patches: Path, *more: str) -> str:
                 digest.update(str(path.relative_to(kernel_patches)).encode() + b"\0")
                 digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def write_pristine(target: Path) -> Path:
+    """Write the kernel's own fs/fuse below ``target`` with a Kbuild that compiles the same files.
+
+    It is there to be looked at by compilers, not to be loaded.
+
+    :returns: the directory to hand to kbuild as ``M=``.
+    """
+    fuse = target / "fs/fuse"
+    shutil.copytree(pristine() / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    objects = " ".join(sorted(f"{path.stem}.o" for path in fuse.glob("*.c")))
+    (fuse / "Kbuild").write_text(f"obj-m := fuse.o\nccflags-y := -I$(src)\nfuse-y := {objects}\n")
+    return fuse
 
 
 def write_tree(target: Path, kernel_patches: Path, archive: Path | None = None) -> Path:

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+
+SHELL := /bin/bash
+JSON ?=
+export JSON
+
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf lint-kernel demo clean
+
+help: ## list what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## packages, a kernel for the guest, .venv: all that the rest needs (Debian 12)
+	@scripts/setup
+
+demo: setup ## a real source tree and real programs, plain FUSE beside eFuse (JSON=FILE)
+	@scripts/demo
+
+test: ## set up, then unit, host and guest tests (in CI too)
+	@scripts/test
+
+test-unit: ## tests that need no root
+	@.venv/bin/python -m pytest -q tests/unit
+
+test-host: ## tests on plain FUSE mounts of this machine (root)
+	@.venv/bin/python -m pytest -v tests/host
+
+test-guest: ## tests in a guest with the module loaded (root)
+	@scripts/test-guest
+
+test-perf: ## instruction counts of the fast paths against the checked-in baseline
+	@scripts/test-perf
+
+lint: ## ruff and mypy
+	@.venv/bin/ruff check efuse tests
+	@.venv/bin/mypy
+
+check: lint test-unit ## lint, types, unit tests: under a minute
+
+lint-kernel: ## checkpatch, sparse and W=1 on the module
+	@scripts/lint-kernel
+
+clean: ## remove .venv and Python's left-overs; the cache in ~/.cache/efuse stays
+	rm -rf .venv .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Check the module's source as the kernel's developers do: checkpatch, sparse and W=1."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from efuse import paths
+from efuse.module import build, kernel, source
+
+__all__ = ["checkpatch", "compile_remarks", "main"]
+
+# A file of ours is no part of a mail, and MAINTAINERS is not here.
+_IGNORED = "FILE_PATH_CHANGES,EMAIL_SUBJECT,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,MISSING_SIGN_OFF"
+
+
+def checkpatch(kernel_patches: Path) -> list[str]:
+    """Return what checkpatch says about our files and patches, one remark a line."""
+    script = source.pristine() / "scripts/checkpatch.pl"
+    files = sorted([*(kernel_patches / "src").glob("*.[ch]"),
+                    *(kernel_patches / "include").rglob("*.h")])
+    patches = sorted((kernel_patches / kernel.SERIES).glob("*.patch"))
+    remarks: list[str] = []
+    for mode, names in (("--file", files), ("--patch", patches)):
+        command = ["perl", str(script), "--no-tree", "--strict", "--terse", "--no-summary",
+                   "--max-line-length=100", f"--ignore={_IGNORED}", mode, *map(str, names)]
+        if names:
+            result = subprocess.run(command, capture_output=True, text=True,
+                                    stdin=subprocess.DEVNULL)
+            said = (result.stdout + result.stderr).splitlines()
+            remarks += [line.replace(f"{kernel_patches}/", "") for line in said if line.strip()]
+    return remarks
+
+
+def _remarks(output: str, tree: Path) -> set[str]:
+    lines = output.replace(f"{tree}/", "").splitlines()
+    return {line.strip() for line in lines if ": warning:" in line or ": error:" in line}
+
+
+def compile_remarks(target: kernel.Kernel, kernel_patches: Path) -> list[str]:
+    """Return what gcc with W=1 and sparse say about our files, or about lines of our patches.
+
+    What they say about the kernel's own files without the patches does not count.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        ours = source.write_tree(work / "ours", kernel_patches)
+        output = build.make(target, ours, work, "W=1", "C=2", "CF=-D__CHECK_ENDIAN__")
+        new = _remarks(output, ours)
+    # Line numbers of the kernel's own remarks move with our patches: compare the texts alone.
+    own = {line for line in new if line.startswith("efuse/")}
+    patched = {line for line in new if not line.startswith(("efuse/", "/", "./"))}
+    known = {_text(line) for line in _pristine_remarks(target)} if patched else set()
+    return sorted(own | {line for line in patched if _text(line) not in known})
+
+
+def _text(remark: str) -> str:
+    """Return a remark without the line and column it is about."""
+    file, *_numbers, text = remark.split(":", maxsplit=3)
+    return f"{file}:{text}"
+
+
+def _pristine_remarks(target: kernel.Kernel) -> set[str]:
+    """Return the remarks about the kernel's own fs/fuse, compiled with nothing of ours."""
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        tree = source.write_pristine(work)
+        output = build.make(target, tree, work, "W=1", "C=2", "CF=-D__CHECK_ENDIAN__",
+                            "KBUILD_MODPOST_WARN=1")
+        return _remarks(output, tree)
+
+
+def main() -> None:
+    """Print every remark and exit with 1 if there is one."""
+    kernel_patches = paths.data("kernel_patches")
+    target = kernel.find()
+    found = 0
+    for title, remarks in (
+        ("checkpatch", checkpatch(kernel_patches)),
+        (f"W=1 and sparse, {target.release}", compile_remarks(target, kernel_patches)),
+    ):
+        print(f"{title}: {len(remarks) or 'no'} remarks")
+        for remark in remarks:
+            print(f"  {remark}")
+        found += len(remarks)
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

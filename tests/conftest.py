@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What all tests share: waiting for a condition, and skips that count as failures in CI."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+Eventually = Callable[..., Any]
+
+
+def _eventually(
+    condition: Callable[[], Any], timeout: float = 60, what: str = "the condition"
+) -> Any:
+    """Return ``condition()`` once it is true; fail if that takes longer than ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {timeout:g} s in vain for {what}")
+        pause.wait(0.02)
+    return value
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Eventually:
+    """Wait for a condition: ``eventually(lambda: ..., timeout=60, what="...")``."""
+    return _eventually
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[Any]:
+    """In CI a skipped test is a failed one, unless it names the kernel feature it misses."""
+    report = yield
+    excused = item.get_closest_marker("needs_kernel_feature") is not None
+    if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail") and not excused:
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report

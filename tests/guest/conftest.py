@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tests that run inside the guest with the module loaded: ``make test-guest``.
+
+Around each test the kernel's log and its taint word are read: a test during which the kernel
+complains has failed, whatever else it found.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.guest import kernel_log
+from efuse.module import live
+
+
+def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a command without standard input and return what it printed."""
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if check and result.returncode != 0:
+        pytest.fail(f"{command} failed with {result.returncode}: {result.stderr}{result.stdout}")
+    return result
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("EFUSE_GUEST") != "1" and items:
+        raise pytest.UsageError("tests/guest runs inside a guest only: make test-guest")
+
+
+class _Kernel:
+    """The running kernel's log, read on from where it was left, and its taint word."""
+
+    def __init__(self) -> None:
+        self._log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(self._log, 0, os.SEEK_END)
+
+    def new_text(self) -> str:
+        """Return what was logged since this was called last."""
+        lines = []
+        while True:
+            try:
+                record = os.read(self._log, 8192).decode(errors="replace")
+            except BlockingIOError:
+                return "\n".join(lines)
+            except BrokenPipeError:  # The ring buffer was overrun: what is left follows.
+                continue
+            lines.append(record.partition(";")[2].partition("\n")[0])
+
+    @staticmethod
+    def taint() -> int:
+        return int(Path("/proc/sys/kernel/tainted").read_text())
+
+
+@pytest.fixture(scope="session")
+def _kernel() -> _Kernel:
+    return _Kernel()
+
+
+@pytest.fixture(autouse=True)
+def _kernel_is_content(_kernel: _Kernel) -> Iterator[None]:
+    """Fail the test during which the kernel complains or becomes tainted."""
+    _kernel.new_text()
+    before = _kernel.taint()
+    yield
+    complaints = kernel_log.complaints(_kernel.new_text())
+    after = _kernel.taint()
+    assert not complaints, "the kernel complained:\n" + "\n...\n".join(complaints)
+    new = after & ~before & ~kernel_log.MODULE_TAINTS
+    assert not new, f"the kernel became tainted: {kernel_log.taint_names(new)}"
+
+
+@pytest.fixture(scope="session")
+def module_file() -> Path:
+    """The module that the guest was started with."""
+    return Path(os.environ["EFUSE_MODULE"])
+
+
+@pytest.fixture(autouse=True)
+def _module_is_loaded(module_file: Path) -> Iterator[None]:
+    """Fail instead of testing plain FUSE by mistake; the next test finds the module again."""
+    assert live.loaded(), "efuse.ko is not loaded"
+    yield
+    if not live.loaded():
+        live.load(module_file)
+        pytest.fail("the test left the module unloaded")
+
+
+def _mounts_below(directory: Path) -> list[str]:
+    """Return what is mounted at or below ``directory``, the last first."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    points = [point.encode().decode("unicode_escape") for point in points]
+    inside = [p for p in points if p == str(directory) or p.startswith(f"{directory}/")]
+    return inside[::-1]
+
+
+def _remove(directory: Path) -> None:
+    for point in _mounts_below(directory):
+        run("umount", "--lazy", point)
+    assert not _mounts_below(directory)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory of the test's own; whatever is left mounted there is unmounted after."""
+    directory = tmp_path / "mnt"
+    directory.mkdir()
+    yield directory
+    _remove(directory)
+
+
+@pytest.fixture(scope="session")
+def lower_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The root of an ext4 file system on a loop device in tmpfs."""
+    base = tmp_path_factory.mktemp("lower")
+    image = base / "image"
+    with image.open("wb") as file:
+        file.truncate(1 << 30)
+    run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,nodiscard", image)
+    run("modprobe", "loop")
+    root = base / "root"
+    root.mkdir()
+    run("mount", "-o", "loop", image, root)
+    yield root
+    run("umount", "--lazy", root)
+
+
+@pytest.fixture
+def lower(lower_root: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty directory of the test's own on the ext4 file system."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[:100]
+    directory = lower_root / name
+    directory.mkdir(mode=0o755)
+    yield directory
+    shutil.rmtree(directory)
