@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The built-in handlers' texts against the kernel's headers, and the verifier's log to one line."""
+
+from __future__ import annotations
+
+import re
+
+from efuse import paths
+from efuse.bpf.compile import builtin_sources
+from efuse.bpf.members import MEMBERS
+from efuse.bpf.spec import Line, ProgramSpec
+from efuse.bpf.verifier import explain
+
+
+def test_members_are_those_of_the_struct() -> None:
+    header = (paths.data("kernel_patches") / "src" / "efuse_ops.h").read_text()
+    assert tuple(re.findall(r"\(\*(\w+)\)\(", header)) == MEMBERS
+
+
+def test_kfuncs_are_those_of_the_kernel() -> None:
+    kernel = (paths.data("kernel_patches") / "src" / "kfuncs.h").read_text()
+    declared = (paths.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
+    kfuncs = re.findall(r"^\w+ \*?(efuse_\w+)\(struct", kernel, re.MULTILINE)
+    numbers = re.findall(r"\(\*(\w+)\)\([^;]*?EFUSE_KFUNC\((\d+)\)", declared)
+    assert [name for name, _ in numbers] == kfuncs
+    assert [int(number) for _, number in numbers] == list(range(1000001, 1000001 + len(kfuncs)))
+
+
+def test_builtin_sources_begin_with_the_maps() -> None:
+    names = [source.name for source in builtin_sources()]
+    assert names[0] == "maps.c"
+    assert names[1:] == sorted(names[1:])
+
+
+PROGRAM = ProgramSpec(bytes(80), lines=(Line(0, "deny.c", 3), Line(2, "deny.c", 5)))
+
+
+def test_explain_finds_reason_and_line() -> None:
+    log = (
+        "0: R1=ctx() R10=fp0\n"
+        "0: (79) r6 = *(u64 *)(r1 +0)\n"
+        "func 'lookup' arg0 has btf_id 130 type STRUCT 'efuse_req'\n"
+        "1: R6_w=trusted_ptr_efuse_req()\n"
+        "2: (bf) r1 = r6\n"
+        "3: (85) call efuse_reply_attrs#131000\n"
+        "calling kernel function efuse_reply_attrs is not allowed\n"
+        "processed 4 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0\n"
+    )
+    assert explain(log, PROGRAM) == (
+        "calling kernel function efuse_reply_attrs is not allowed",
+        Line(2, "deny.c", 5),
+    )
+
+
+def test_explain_of_an_empty_log() -> None:
+    assert explain("", PROGRAM) == ("", None)
