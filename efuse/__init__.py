@@ -11,9 +11,24 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it. Loaded on first use: `import efuse` stays cheap.
 _EXPORTS: dict[str, str] = {
     "EfuseError": "efuse.errors",
+    "Operations": "efuse.fs",
+    "Options": "efuse.fs",
+    "Passthrough": "efuse.fs",
+    "PublishedEntry": "efuse.fs",
+    "mount": "efuse.fs",
+    "serve": "efuse.fs",
 }
 
-__all__ = ["EfuseError", "__version__"]
+__all__ = [
+    "EfuseError",
+    "Operations",
+    "Options",
+    "Passthrough",
+    "PublishedEntry",
+    "__version__",
+    "mount",
+    "serve",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""File systems in Python: the base class, mounting, and a complete pass-through."""
+
+from efuse.fs.background import Mounted, mount, start
+from efuse.fs.operations import Operations, PublishedEntry
+from efuse.fs.options import Options
+from efuse.fs.passthrough import Passthrough
+from efuse.fs.session import DEFAULT_OPTIONS, serve
+from efuse.fs.state import State, Statistics
+
+__all__ = [
+    "DEFAULT_OPTIONS",
+    "Mounted",
+    "Operations",
+    "Options",
+    "Passthrough",
+    "PublishedEntry",
+    "State",
+    "Statistics",
+    "mount",
+    "serve",
+    "start",
+]

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Attaches the built-in handlers to an eFuse mount, and tells the kernel what was promised.
+
+The layers below are imported only here and only when there is an eFuse mount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from efuse.fs.operations import PublishedEntry
+from efuse.fs.options import Options
+
+__all__ = ["Acceleration", "accelerate"]
+
+
+class Acceleration:
+    """The handlers attached to one connection; see :class:`efuse.fs.state.Accelerator`."""
+
+    def __init__(self, connection: Any, attachment: Any) -> None:
+        self._connection = connection
+        self._attachment = attachment
+
+    @property
+    def connection(self) -> int:
+        """The connection's number below /sys/fs/efuse."""
+        return int(self._connection.id)
+
+    @property
+    def maps(self) -> Mapping[str, Any]:
+        """The typed maps by name."""
+        maps: Mapping[str, Any] = self._attachment.maps
+        return maps
+
+    def invalidate_all(self) -> None:
+        """Void everything that was learned or published.
+
+        :raises ControlError: the file system has been unmounted.
+        """
+        self._connection.invalidate()
+
+    def epoch(self) -> int:
+        """Return the connection's current epoch.
+
+        :raises ControlError: the file system has been unmounted.
+        """
+        return int(self._connection.epoch)
+
+    def publish(self, entries: Sequence[PublishedEntry], *, epoch: int, uid: int, gid: int) -> int:
+        """Write *entries* into the maps; returns how many they took.
+
+        :raises AttachError: a map took no more.
+        """
+        from efuse.bpf import publish
+
+        rows = [_row(entry) for entry in entries]
+        return publish(self.maps, rows, epoch=epoch, uid=uid, gid=gid)
+
+    def close(self) -> None:
+        """Detach the handlers; harmless when the mount has gone already."""
+        self._attachment.close()
+
+
+def _row(entry: PublishedEntry) -> Any:
+    from efuse.bpf import Attributes, Published
+
+    given = entry.attributes
+    return Published(
+        parent=entry.parent,
+        name=entry.name,
+        nodeid=given.st_ino,
+        generation=given.generation,
+        attributes=Attributes.from_stat(given) if given.st_ino else None,
+        entry_valid_ns=int(given.entry_timeout * 10**9),
+        attr_valid_ns=int(given.attr_timeout * 10**9),
+    )
+
+
+def declare(connection: Any, options: Options) -> None:
+    """Tell the kernel what the file system promises.
+
+    :raises ControlError: the kernel refused a value.
+    """
+    connection.consistency = options.consistency
+    for name in options.declarations():
+        setattr(connection, name, getattr(options, name))
+
+
+def accelerate(number: int, options: Options, handlers: Mapping[str, str]) -> Acceleration:
+    """Declare *options* on connection *number* and attach the built-in handlers and *handlers*.
+
+    :raises EfuseError: the kernel refused a declaration or a program.
+    """
+    from efuse import bpf, control
+
+    connection = control.Connection(number)
+    declare(connection, options)
+    attachment = bpf.attach(
+        number, name="efuse", handlers=dict(handlers), capacity=dict(options.capacity)
+    )
+    return Acceleration(connection, attachment)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A file system served by a process of its own, while this one goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging.handlers
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyfuse3
+import trio
+
+from efuse.errors import EfuseError, MountError, NotSupportedError, UsageError
+from efuse.fs.session import DEFAULT_OPTIONS, serve
+from efuse.fs.state import State
+
+__all__ = ["Mounted", "mount", "start"]
+
+_ERRORS: dict[str, type[EfuseError]] = {
+    kind.__name__: kind for kind in (MountError, NotSupportedError, UsageError)
+}
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A file system that another process serves."""
+
+    pid: int
+    mountpoint: str
+    type: str
+    """``efuse`` or ``fuse``."""
+
+    accelerated: bool
+    reason: str
+    """Why it is not accelerated, in one sentence; empty when it is."""
+
+    connection: int | None
+    """Its number below /sys/fs/efuse; None where it is not accelerated."""
+
+
+def start(
+    make: Callable[[], pyfuse3.Operations],
+    mountpoint: str | os.PathLike[str],
+    options: Collection[str] = DEFAULT_OPTIONS,
+    *,
+    plain: bool = False,
+    required: bool = False,
+    daemonize: bool = False,
+) -> Mounted:
+    """Serve what *make* returns in a child process; return when it is mounted.
+
+    *make* is called in the child. With *daemonize* the child leaves the session and its standard
+    streams and survives this process. See :func:`efuse.serve` for the other parameters.
+
+    :raises EfuseError: it could not be mounted, or *make* failed.
+    """
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(receive)
+        os._exit(_child(make, os.fspath(mountpoint), options, plain, required, daemonize, send))
+    os.close(send)
+    with os.fdopen(receive, "rb") as pipe:
+        message = pipe.read()
+    if not message:
+        _, status = os.waitpid(pid, 0)
+        raise MountError(
+            f"{os.fspath(mountpoint)} cannot be mounted: its process ended with "
+            f"{os.waitstatus_to_exitcode(status)}",
+            hint="run it in the foreground",
+        )
+    told = json.loads(message)
+    if "error" in told:
+        os.waitpid(pid, 0)
+        raise _ERRORS.get(told["kind"], EfuseError)(told["error"], hint=told["hint"])
+    return Mounted(pid=pid, **told)
+
+
+@contextlib.contextmanager
+def mount(
+    operations: pyfuse3.Operations,
+    mountpoint: str | os.PathLike[str],
+    options: Collection[str] = DEFAULT_OPTIONS,
+    *,
+    plain: bool = False,
+    required: bool = False,
+) -> Iterator[Mounted]:
+    """Have *operations* mounted on *mountpoint* within the block, served by a child process.
+
+    The child has a copy of *operations*: what its handlers change is not seen here. Within trio use
+    ``await nursery.start(efuse.serve, operations, mountpoint)`` instead. See :func:`efuse.serve`.
+
+    :raises MountError: it could not be mounted, or its process failed.
+    """
+    mounted = start(lambda: operations, mountpoint, options, plain=plain, required=required)
+    try:
+        yield mounted
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(mounted.pid, signal.SIGTERM)
+        _, status = os.waitpid(mounted.pid, 0)
+    if status != 0:
+        raise MountError(
+            f"the process that served {mounted.mountpoint} ended with "
+            f"{os.waitstatus_to_exitcode(status)}",
+            hint="what it printed above says why",
+        )
+
+
+def _child(
+    make: Callable[[], pyfuse3.Operations],
+    mountpoint: str,
+    options: Collection[str],
+    plain: bool,
+    required: bool,
+    daemonize: bool,
+    send: int,
+) -> int:
+    """Serve, and tell the parent once it is mounted or has failed; returns the exit status."""
+    parent = _Parent(send, daemonize)
+    try:
+        run = functools.partial(serve, plain=plain, required=required, task_status=parent)
+        trio.run(run, make(), mountpoint, options)
+    except EfuseError as error:
+        parent.failed(error)
+        return error.exit_code
+    except BaseException:  # noqa: BLE001 - the child must never return into its parent's code
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+class _Parent:
+    """The parent that waits at the other end of a pipe; a ``trio.TaskStatus``."""
+
+    def __init__(self, send: int, daemonize: bool) -> None:
+        self._send: int | None = send
+        self._daemonize = daemonize
+
+    def started(self, value: State | None = None) -> None:
+        """Tell it that the file system is mounted."""
+        state = value or State()
+        if self._daemonize:
+            _leave()
+        self._tell(
+            mountpoint=state.mountpoint,
+            type=state.mounted_type,
+            accelerated=state.accelerated,
+            reason=state.reason,
+            connection=state.connection,
+        )
+
+    def failed(self, error: EfuseError) -> None:
+        """Tell it the error, or print that if the parent has gone on already."""
+        if self._send is None:
+            print(f"efuse: {error}", file=sys.stderr)
+        else:
+            self._tell(error=str(error), hint=error.hint, kind=type(error).__name__)
+
+    def _tell(self, **message: object) -> None:
+        assert self._send is not None
+        os.write(self._send, json.dumps(message).encode())
+        os.close(self._send)
+        self._send = None
+
+
+def _leave() -> None:
+    """Leave the terminal; what is logged from now on goes to syslog."""
+    os.setsid()
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    os.close(null)
+    if Path("/dev/log").exists():
+        handler = logging.handlers.SysLogHandler("/dev/log", facility="daemon")
+        handler.ident = f"efuse[{os.getpid()}]: "
+        logging.getLogger("efuse").addHandler(handler)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A wrapper that keeps a mistake in one handler from ending the whole mount.
+
+pyfuse3 lets an exception other than FUSEError, and a result of the wrong type, end its main loop
+and with it the mount. The guard stands between pyfuse3 and the file system.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pyfuse3
+
+__all__ = ["HANDLERS", "Guard"]
+
+_log = logging.getLogger("efuse.fs")
+
+_UINT64 = 1 << 64
+
+
+def _nothing(result: Any) -> bool:
+    return True
+
+
+def _is_bytes(result: Any) -> bool:
+    return isinstance(result, bytes)
+
+
+def _is_entry(result: Any) -> bool:
+    return isinstance(result, pyfuse3.EntryAttributes)
+
+
+def _is_handle(result: Any) -> bool:
+    return isinstance(result, int) and 0 <= result < _UINT64
+
+
+def _is_buffer(result: Any) -> bool:
+    try:
+        return memoryview(result).contiguous
+    except TypeError:
+        return False
+
+
+def _is_created(result: Any) -> bool:
+    return (
+        isinstance(result, tuple)
+        and len(result) == 2
+        and isinstance(result[0], pyfuse3.FileInfo)
+        and _is_entry(result[1])
+    )
+
+
+def _is_names(result: Any) -> bool:
+    return isinstance(result, list | tuple) and all(isinstance(name, bytes) for name in result)
+
+
+# Each handler and what it may return.
+HANDLERS: dict[str, Callable[[Any], bool]] = {
+    "lookup": _is_entry,
+    "getattr": _is_entry,
+    "setattr": _is_entry,
+    "readlink": lambda result: isinstance(result, bytes) and b"\0" not in result,
+    "mknod": _is_entry,
+    "mkdir": _is_entry,
+    "unlink": _nothing,
+    "rmdir": _nothing,
+    "symlink": _is_entry,
+    "rename": _nothing,
+    "link": _is_entry,
+    "open": lambda result: isinstance(result, pyfuse3.FileInfo),
+    "read": _is_buffer,
+    "write": _is_handle,
+    "flush": _nothing,
+    "release": _nothing,
+    "fsync": _nothing,
+    "poll": lambda result: result is None or (isinstance(result, int) and 0 <= result < 1 << 32),
+    "opendir": _is_handle,
+    "readdir": _nothing,
+    "releasedir": _nothing,
+    "fsyncdir": _nothing,
+    "statfs": lambda result: isinstance(result, pyfuse3.StatvfsData),
+    "setxattr": _nothing,
+    "getxattr": _is_bytes,
+    "listxattr": _is_names,
+    "removexattr": _nothing,
+    "access": _nothing,
+    "create": _is_created,
+}
+
+
+class Guard:
+    """Stands for *operations* before pyfuse3; whatever goes wrong in a handler becomes EIO.
+
+    :param operations: the file system, of any class with pyfuse3's handlers.
+    :param failed: called with the handler's name for each exception that became EIO.
+    :param called: called with the handler's name for each request.
+    """
+
+    def __init__(
+        self,
+        operations: pyfuse3.Operations,
+        *,
+        failed: Callable[[str], None],
+        called: Callable[[str], None],
+    ) -> None:
+        self._operations = operations
+        self._failed = failed
+        self._called = called
+        self._logged: set[tuple[str, str]] = set()
+        for name, valid in HANDLERS.items():
+            handler = getattr(operations, name, None)
+            if handler is not None:
+                setattr(self, name, self._guarded(name, handler, valid))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operations, name)
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """Pass on a FORGET, which has no reply that could carry an error."""
+        self._called("forget")
+        try:
+            await self._operations.forget(inode_list)
+        except Exception as error:  # noqa: BLE001 - counted and logged, the mount goes on
+            self._report("forget", error)
+
+    def _guarded(
+        self, name: str, handler: Callable[..., Awaitable[Any]], valid: Callable[[Any], bool]
+    ) -> Callable[..., Awaitable[Any]]:
+        called = self._called
+
+        @functools.wraps(handler)
+        async def guarded(*arguments: Any) -> Any:
+            called(name)
+            try:
+                result = await handler(*arguments)
+                if valid(result):
+                    return result
+                raise TypeError(f"{name} returned {result!r}")
+            except pyfuse3.FUSEError:
+                raise
+            except Exception as error:  # noqa: BLE001 - counted, logged, and EIO to the caller
+                self._report(name, error)
+                raise pyfuse3.FUSEError(errno.EIO) from None
+
+        return guarded
+
+    def _report(self, name: str, error: Exception) -> None:
+        """Count and log it; the whole traceback only once for each place and kind."""
+        self._failed(name)
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        line = place.tb_lineno if place is not None else 0
+        key = (name, f"{type(error).__qualname__}:{line}")
+        trace = None if key in self._logged else error
+        self._logged.add(key)
+        _log.error(
+            "%s failed: %s: %s (EIO to the caller)",
+            name,
+            type(error).__name__,
+            error,
+            exc_info=trace and (type(trace), trace, trace.__traceback__),
+        )

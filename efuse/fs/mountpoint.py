@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""mount(2) and umount(2) for eFuse, and what the mount options mean."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from efuse.errors import MountError, reason
+
+__all__ = ["DEVICE", "MountOptions", "kernel_lacks_efuse", "mount_efuse", "unmount"]
+
+DEVICE = Path("/dev/efuse")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_MNT_DETACH = 2
+
+# From <linux/mount.h>: options of the VFS, which mount(2) takes as flags.
+_FLAGS = {
+    "ro": (1, True),
+    "rw": (1, False),
+    "nosuid": (2, True),
+    "suid": (2, False),
+    "nodev": (4, True),
+    "dev": (4, False),
+    "noexec": (8, True),
+    "exec": (8, False),
+    "sync": (16, True),
+    "async": (16, False),
+    "dirsync": (128, True),
+    "noatime": (1024, True),
+    "atime": (1024, False),
+    "nodiratime": (2048, True),
+    "relatime": (1 << 21, True),
+    "strictatime": (1 << 24, True),
+    "lazytime": (1 << 25, True),
+}
+_KERNEL = ("allow_other", "default_permissions")
+_KERNEL_WITH_VALUE = ("max_read", "blksize")
+
+
+@dataclass(frozen=True)
+class MountOptions:
+    """Mount options, sorted by who has to be told."""
+
+    flags: int
+    kernel: tuple[str, ...]
+    library: tuple[str, ...]
+    source: str
+    subtype: str
+
+    @classmethod
+    def parse(cls, options: Iterable[str], *, source: str = "efuse") -> MountOptions:
+        """Sort *options* (each ``name`` or ``name=value``) for an eFuse mount.
+
+        What is neither the VFS's nor the kernel's goes to libfuse, which refuses what it does not
+        know either.
+        """
+        flags, kernel, library, subtype = 0, [], [], ""
+        for option in options:
+            name, _, value = option.partition("=")
+            if option in _FLAGS:
+                bit, on = _FLAGS[option]
+                flags = flags | bit if on else flags & ~bit
+            elif name == "fsname" and value:
+                source = value
+            elif name == "subtype" and value:
+                subtype = value
+            elif option in _KERNEL or (name in _KERNEL_WITH_VALUE and value):
+                kernel.append(option)
+                if name != "allow_other":
+                    library.append(option)
+            else:
+                library.append(option)
+        return cls(flags, tuple(kernel), tuple(library), source, subtype)
+
+
+def kernel_lacks_efuse() -> str | None:
+    """Return in one sentence why nothing can be mounted on eFuse here, or None if it can."""
+    try:
+        os.close(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return "the kernel has no eFuse: its module is not loaded (ENOENT)"
+        return f"{DEVICE} cannot be opened: {reason(error)}"
+    if os.geteuid() != 0:
+        return "mounting eFuse takes root (EPERM)"
+    return None
+
+
+def mount_efuse(mountpoint: str, options: MountOptions) -> int:
+    """Mount eFuse on *mountpoint* and return the descriptor on which its requests arrive.
+
+    :raises MountError: the kernel refused it.
+    """
+    try:
+        mode = Path(mountpoint).stat().st_mode & 0o170000
+        fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise MountError(
+            f"{mountpoint} cannot be mounted on eFuse: {reason(error)}",
+            hint="efuse doctor says what is missing",
+        ) from error
+    data = ",".join(
+        (
+            f"fd={fd}",
+            f"rootmode={mode:o}",
+            f"user_id={os.getuid()}",
+            f"group_id={os.getgid()}",
+            *options.kernel,
+        )
+    )
+    fstype = f"efuse.{options.subtype}" if options.subtype else "efuse"
+    result = _libc.mount(
+        os.fsencode(options.source),
+        os.fsencode(mountpoint),
+        fstype.encode(),
+        ctypes.c_ulong(options.flags),
+        data.encode(),
+    )
+    if result != 0:
+        number = ctypes.get_errno()
+        os.close(fd)
+        raise MountError(
+            f"{mountpoint} cannot be mounted on eFuse: {reason(number)}",
+            hint="look at the end of the kernel's log: dmesg | tail",
+        )
+    return fd
+
+
+def unmount(mountpoint: str, *, lazy: bool = False) -> None:
+    """Unmount *mountpoint*; with *lazy* out of sight now, and wholly when nothing uses it.
+
+    :raises OSError: the kernel refused it (EBUSY: in use; EINVAL: nothing is mounted there).
+    """
+    # ctypes releases the GIL: the daemon may have to answer requests of the unmount itself.
+    if _libc.umount2(os.fsencode(mountpoint), ctypes.c_int(_MNT_DETACH if lazy else 0)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), mountpoint)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The base class of file systems: pyfuse3's, and what eFuse adds to it."""
+
+from __future__ import annotations
+
+import errno
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyfuse3
+import trio
+
+from efuse.errors import MountError, UsageError, reason
+from efuse.fs.options import Options
+from efuse.fs.state import State
+
+__all__ = ["Operations", "PublishedEntry"]
+
+
+@dataclass(frozen=True)
+class PublishedEntry:
+    """A directory entry to be told to the kernel before it asks.
+
+    ``attributes.st_ino`` is the inode's number, or 0 for a name that does not exist. Its
+    ``entry_timeout`` and ``attr_timeout`` hold as they would in a reply.
+    """
+
+    parent: int
+    name: bytes
+    attributes: pyfuse3.EntryAttributes
+
+
+class Operations(pyfuse3.Operations):
+    """A pyfuse3 file system whose answers the kernel may keep and give by itself.
+
+    Every ``pyfuse3.Operations`` works unchanged with this as its base. Mounted by
+    :func:`efuse.serve` on a kernel with eFuse, requests that the kernel can answer never reach the
+    handlers; elsewhere all of them do. An exception in a handler that is not a ``FUSEError``
+    becomes EIO for the caller, is logged and counted, and leaves the mount as it is.
+    """
+
+    efuse_options: Options = Options()
+    """What the file system promises; may be set on the class or on the instance."""
+
+    efuse_handlers: ClassVar[Mapping[str, str]] = {}
+    """C texts of handlers of your own, by opcode, attached beside the built-in ones."""
+
+    @functools.cached_property
+    def efuse(self) -> State:
+        """State of the mount: ``accelerated``, ``reason``, ``maps`` and ``statistics()``."""
+        return State()
+
+    async def invalidate(
+        self,
+        inode: int | None = None,
+        *,
+        parent: int | None = None,
+        name: bytes | None = None,
+    ) -> None:
+        """Make the kernel forget what it knows, because it changed behind the mount's back.
+
+        With *inode*: its attributes, its extended attributes and its data. With *parent* and
+        *name*: that directory entry, present or absent, soon after this returns (the kernel may
+        have to wait for requests of the same directory). With nothing: everything eFuse has
+        learned or been given; on plain FUSE there is nothing of that kind. Lookup counts stay as
+        they are. May be called from a handler, and is no error for what the kernel does not know.
+
+        :raises UsageError: *parent* without *name*, or the other way round.
+        :raises MountError: the kernel refused it.
+        """
+        if (parent is None) != (name is None):
+            raise UsageError(
+                "an entry cannot be invalidated without both its parent and its name (EINVAL)",
+                hint="give parent=INODE and name=BYTES",
+            )
+        if inode is None and parent is None:
+            if self.efuse.accelerator is not None:
+                self.efuse.accelerator.invalidate_all()
+            return
+        if inode is not None:
+            await _invalidate_inode(inode)
+        if parent is not None and name is not None:
+            pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+
+    def publish_entries(
+        self,
+        entries: Iterable[PublishedEntry],
+        *,
+        epoch: int | None = None,
+        uid: int = 0,
+        gid: int = 0,
+    ) -> int:
+        """Tell the kernel directory entries and their attributes before it asks for them.
+
+        The values stand as if they were replies to a LOOKUP: until their time-outs end (in mode
+        ``exclusive``: until something changes). Lookup counts are not changed: an entry is used
+        for an inode that the kernel holds already, or for any where ``stable_nodeids`` is
+        promised. A value that changes later has to be invalidated.
+
+        :param epoch: what ``self.efuse.epoch()`` said before the values were read. May be left out
+            only if nothing was awaited between reading and publishing them.
+        :param uid: whom the values are for, where answers depend on the caller.
+        :param gid: likewise.
+        :returns: how many entries the maps took; 0 without acceleration.
+        :raises UsageError: a name is empty, too long, or holds a NUL or a slash.
+        :raises AttachError: a map refused them.
+        """
+        batch = list(entries)
+        for entry in batch:
+            if not 1 <= len(entry.name) <= 255 or b"\0" in entry.name or b"/" in entry.name:
+                raise UsageError(
+                    f"an entry cannot be called {entry.name!r} (EINVAL)",
+                    hint="a name has 1 to 255 bytes, none of them NUL or a slash",
+                )
+        accelerator = self.efuse.accelerator
+        if accelerator is None:
+            return 0
+        if epoch is None:
+            epoch = accelerator.epoch()
+        return accelerator.publish(batch, epoch=epoch, uid=uid, gid=gid)
+
+
+async def _invalidate_inode(inode: int) -> None:
+    # In a thread: the kernel may have to write dirty pages back, through this very daemon.
+    try:
+        await trio.to_thread.run_sync(pyfuse3.invalidate_inode, inode)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise MountError(f"inode {inode} cannot be invalidated: {reason(error)}") from error

@@ -1,0 +1,600 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The handlers of the pass-through: each carries a request out on the lower directory.
+
+A handler awaits nothing (but fsync, in a thread), so each request is carried out as a whole before
+the next: no request of the mount sees another one half done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import resource
+import stat
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import pyfuse3
+import trio
+from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, StatvfsData
+
+from efuse.errors import MountError, UsageError, reason
+from efuse.fs.operations import Operations
+from efuse.fs.options import Options
+from efuse.fs.passthrough import syscalls
+from efuse.fs.passthrough.credentials import Credentials
+from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
+from efuse.fs.passthrough.inodes import Inodes, Node
+
+__all__ = ["Passthrough"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_FIND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+# Of an open's flags, those that mean something to the lower file. Not O_APPEND: the kernel sends
+# each WRITE with its offset, and other writers of the inode may use the same descriptor. Not
+# O_DIRECT: our buffers are not aligned.
+_OPEN_FLAGS = os.O_ACCMODE | os.O_TRUNC | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
+_MOST_DESCRIPTORS = 1 << 17
+_NOW_NS = 2 * 10**9
+
+
+def _request(
+    handler: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Turn the lower file system's errors into the caller's."""
+
+    @functools.wraps(handler)
+    async def carried_out(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await handler(*args, **kwargs)
+        except OSError as error:
+            raise FUSEError(error.errno or errno.EIO) from None
+
+    return carried_out
+
+
+class Passthrough(Operations):
+    """Shows the directory *source* through the mount, with every operation that pyfuse3 has.
+
+    Hard links are one inode; inode numbers are the lower ones where they are unique. The number of
+    inodes is not bounded by the number of descriptors. What is created belongs to the caller. With
+    the mount option ``default_permissions`` the kernel checks permissions; without it, each request
+    is carried out as its caller, and the lower file system checks them.
+
+    It promises ``handleless`` and ``flush_free``; neither ``stable_nodeids`` (the lower file system
+    uses inode numbers again) nor ``lazy_atime``.
+
+    :param source: the lower directory.
+    :param consistency: see :class:`efuse.Options`; ``exclusive`` when nobody else changes *source*.
+    :param entry_timeout: seconds that a name is believed; 0 with ``strict``.
+    :param attr_timeout: seconds that attributes are believed; 0 with ``strict``.
+    :param negative_timeout: seconds that the absence of a name is believed.
+    :param writeback: let the kernel gather writes (its writeback cache).
+    :param lazy_atime: promise ``lazy_atime``.
+    :param descriptors: about how many inodes keep a descriptor; by default as many as the limit of
+        open files (raised as far as it goes) allows.
+    :raises UsageError: a parameter makes no sense.
+    :raises MountError: *source* cannot be opened.
+    """
+
+    supports_dot_lookup = False
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        consistency: str = "ttl",
+        entry_timeout: float = 1.0,
+        attr_timeout: float = 1.0,
+        negative_timeout: float = 0.0,
+        writeback: bool = False,
+        lazy_atime: bool = False,
+        descriptors: int | None = None,
+    ) -> None:
+        super().__init__()
+        for name, seconds in (
+            ("entry_timeout", entry_timeout),
+            ("attr_timeout", attr_timeout),
+            ("negative_timeout", negative_timeout),
+        ):
+            if not 0 <= seconds < 2**31:
+                raise UsageError(
+                    f"{name} cannot be {seconds!r} (EINVAL)", hint="it is a number of seconds"
+                )
+        self.efuse_options = Options(
+            consistency=consistency, handleless=True, flush_free=True, lazy_atime=lazy_atime
+        )
+        self.enable_writeback_cache = writeback
+        strict = consistency == "strict"
+        self._entry_timeout = 0.0 if strict else entry_timeout
+        self._attr_timeout = 0.0 if strict else attr_timeout
+        self._negative_timeout = 0.0 if strict else negative_timeout
+        self._keep_cache = consistency == "exclusive"
+        self._flag_mask = _OPEN_FLAGS
+        limit = _raise_descriptor_limit()
+        try:
+            self._inodes = Inodes(
+                os.fspath(source), descriptors or min(_MOST_DESCRIPTORS, limit * 3 // 4)
+            )
+        except OSError as error:
+            raise MountError(
+                f"{os.fspath(source)} cannot be passed through: {reason(error)}",
+                hint="name a directory that can be read",
+            ) from error
+        self._files = Files(self._inodes, min(256, limit // 16))
+        self._streams = Streams(self._inodes, min(64, limit // 32))
+        self._credentials = Credentials()
+        self._as_caller: Callable[
+            [RequestContext | None], contextlib.AbstractContextManager[None]
+        ] = self._credentials.of
+
+    # Mount and unmount
+
+    def init(self) -> None:
+        """Prepare for requests: the kernel has applied the callers' umasks already."""
+        os.umask(0)
+        options = self.efuse.mount_options
+        if options is not None and "default_permissions" in options:
+            self._as_caller = _as_daemon
+
+    def close(self) -> None:
+        """Close every descriptor, after the file system has been unmounted."""
+        self._files.close()
+        self._streams.close()
+        self._inodes.close()
+
+    @property
+    def lookups(self) -> dict[int, int]:
+        """The lookup counts that are not zero, by inode number."""
+        return self._inodes.lookups
+
+    # Names
+
+    @_request
+    async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
+        """Find *name*; adds one to the lookup count of what is found."""
+        parent = self._node(parent_inode)
+        try:
+            return self._found(parent, name, ctx)
+        except FileNotFoundError:
+            if not self._negative_timeout:
+                raise
+        absent = EntryAttributes()
+        absent.st_ino = 0
+        absent.entry_timeout = self._negative_timeout
+        return absent
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """Take lookups back, and drop the inodes that have none left."""
+        for nodeid, count in inode_list:
+            if self._inodes.forget(nodeid, count) is not None:
+                self._files.forget(nodeid)
+                self._streams.forget(nodeid)
+
+    @_request
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Make a file, pipe, socket or device node; adds one to its lookup count."""
+        parent = self._node(parent_inode)
+        fd = self._inodes.fd(parent)
+        with self._credentials.of(ctx):
+            os.mknod(name, mode & ~ctx.umask, rdev, dir_fd=fd)
+        return self._found(parent, name)
+
+    @_request
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Make a directory; adds one to its lookup count."""
+        parent = self._node(parent_inode)
+        fd = self._inodes.fd(parent)
+        with self._credentials.of(ctx):
+            os.mkdir(name, stat.S_IMODE(mode) & ~ctx.umask, dir_fd=fd)
+        return self._found(parent, name)
+
+    @_request
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Make a symbolic link; adds one to its lookup count."""
+        parent = self._node(parent_inode)
+        fd = self._inodes.fd(parent)
+        with self._credentials.of(ctx):
+            os.symlink(target, name, dir_fd=fd)
+        return self._found(parent, name)
+
+    @_request
+    async def link(
+        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Give *inode* another name; adds one to its lookup count."""
+        node, parent = self._node(inode), self._node(new_parent_inode)
+        fd, parent_fd = self._inodes.fd(node), self._inodes.fd(parent)
+        with self._as_caller(ctx):
+            os.link(b"/proc/self/fd/%d" % fd, new_name, dst_dir_fd=parent_fd)
+        return self._found(parent, new_name)
+
+    @_request
+    async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+        """Remove a name; the inode stays usable while the kernel knows it."""
+        self._remove(parent_inode, name, ctx, os.unlink)
+
+    @_request
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+        """Remove an empty directory; the inode stays usable while the kernel knows it."""
+        self._remove(parent_inode, name, ctx, os.rmdir)
+
+    @_request
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: RequestContext,
+    ) -> None:
+        """Rename, with the flags of renameat2(2). Lookup counts stay as they are."""
+        old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
+        old_fd, new_fd = self._inodes.fd(old_parent), self._inodes.fd(new_parent)
+        moved = self._known(old_fd, name_old)
+        target = self._known(new_fd, name_new)
+        for node in (moved, target):
+            if node is not None:
+                self._inodes.fd(node)
+        if target is not None and target is not moved and not flags & pyfuse3.RENAME_EXCHANGE:
+            self._inodes.pin(target)
+        with self._as_caller(ctx):
+            syscalls.rename(old_fd, name_old, new_fd, name_new, flags)
+        if moved is not None:
+            moved.parent, moved.name = new_parent, name_new
+        if target is not None and flags & pyfuse3.RENAME_EXCHANGE:
+            target.parent, target.name = old_parent, name_old
+
+    # Attributes
+
+    @_request
+    async def getattr(self, inode: int, ctx: RequestContext | None = None) -> EntryAttributes:
+        """Return the attributes."""
+        return self._attributes(self._node(inode))
+
+    @_request
+    async def setattr(
+        self,
+        inode: int,
+        attr: EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: RequestContext,
+    ) -> EntryAttributes:
+        """Change mode, owner, size and times, as far as *fields* says."""
+        node = self._node(inode)
+        path = self._path(node)
+        with self._as_caller(ctx):
+            if fields.update_uid or fields.update_gid:
+                uid = attr.st_uid if fields.update_uid else -1
+                gid = attr.st_gid if fields.update_gid else -1
+                os.chown(path, uid, gid)
+            if fields.update_mode:
+                os.chmod(path, stat.S_IMODE(attr.st_mode))  # noqa: PTH101 - a path of bytes
+            if fields.update_size:
+                fd = self._files.opened(fh) if fh is not None else None
+                os.truncate(path if fd is None else fd, attr.st_size)
+            if fields.update_atime or fields.update_mtime:
+                _set_times(
+                    path,
+                    attr.st_atime_ns if fields.update_atime else None,
+                    attr.st_mtime_ns if fields.update_mtime else None,
+                )
+        return self._attributes(node)
+
+    @_request
+    async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
+        """Return where a symbolic link points."""
+        return os.readlink(b"", dir_fd=self._inodes.fd(self._node(inode)))
+
+    @_request
+    async def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
+        """Tell whether the caller may do *mode* (a mask of R_OK, W_OK, X_OK)."""
+        path = self._path(self._node(inode))
+        with self._as_caller(ctx):
+            return os.access(path, mode, effective_ids=True)
+
+    @_request
+    async def statfs(self, ctx: RequestContext) -> StatvfsData:
+        """Return the lower file system's figures."""
+        lower = os.fstatvfs(self._inodes.fd(self._inodes.root))
+        result = StatvfsData()
+        for name in _STATVFS:
+            setattr(result, name, getattr(lower, name))
+        return result
+
+    # Extended attributes
+
+    @_request
+    async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
+        """Set an extended attribute."""
+        path = self._path(self._node(inode))
+        with self._as_caller(ctx):
+            os.setxattr(path, name, value)
+
+    @_request
+    async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
+        """Return an extended attribute; ENODATA when there is none."""
+        path = self._path(self._node(inode))
+        with self._as_caller(ctx):
+            return os.getxattr(path, name)
+
+    @_request
+    async def listxattr(self, inode: int, ctx: RequestContext) -> list[bytes]:
+        """Return the names of the extended attributes."""
+        path = self._path(self._node(inode))
+        with self._as_caller(ctx):
+            return [os.fsencode(name) for name in os.listxattr(path)]
+
+    @_request
+    async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
+        """Remove an extended attribute; ENODATA when there is none."""
+        path = self._path(self._node(inode))
+        with self._as_caller(ctx):
+            os.removexattr(path, name)
+
+    # Files
+
+    @_request
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
+    ) -> tuple[FileInfo, EntryAttributes]:
+        """Make and open a file; adds one to its lookup count."""
+        parent = self._node(parent_inode)
+        how = self._flags(flags) | (flags & os.O_EXCL) | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        parent_fd = self._inodes.fd(parent)
+        with self._credentials.of(ctx):
+            fd = os.open(name, how, mode & ~ctx.umask, dir_fd=parent_fd)
+        try:
+            node = self._inodes.adopt(parent, name, os.open(b"/proc/self/fd/%d" % fd, os.O_PATH))
+        except OSError:
+            os.close(fd)
+            raise
+        node.lookups += 1
+        return self._info(fd), self._attributes(node)
+
+    @_request
+    async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
+        """Open a file."""
+        node = self._node(inode)
+        if node.kind != stat.S_IFREG:
+            raise FUSEError(errno.EISDIR if node.kind == stat.S_IFDIR else errno.ENXIO)
+        fd = self._inodes.fd(node)
+        with self._as_caller(ctx):
+            return self._info(reopen(fd, self._flags(flags)))
+
+    @_request
+    async def read(self, fh: int, off: int, size: int) -> bytes:
+        """Read; less than *size* only at the end of the file."""
+        return os.pread(self._file(fh), size, off)
+
+    @_request
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        """Write, and return how many bytes were written."""
+        fd = self._file(fh, write=True)
+        done = os.pwrite(fd, buf, off)
+        if done < len(buf):
+            rest = memoryview(buf)
+            while done < len(buf):
+                done += os.pwrite(fd, rest[done:], off + done)
+        return done
+
+    @_request
+    async def flush(self, fh: int) -> None:
+        """Report what a close of the lower file reports, without closing it."""
+        fd = self._files.opened(fh)
+        if fd is not None:
+            os.close(os.dup(fd))
+
+    @_request
+    async def release(self, fh: int) -> None:
+        """Close a file."""
+        self._files.release(fh)
+
+    @_request
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        """Write a file to its storage; other requests are answered meanwhile."""
+        await _sync(self._file(fh), datasync)
+
+    # Directories
+
+    @_request
+    async def opendir(self, inode: int, ctx: RequestContext) -> int:
+        """Open a directory."""
+        node = self._node(inode)
+        self._inodes.fd(node)
+        with self._as_caller(ctx):
+            return self._streams.add(self._streams.open(node))
+
+    @_request
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        """Reply with entries and their attributes; adds one to the lookup count of each.
+
+        Positions are the lower directory's, so they survive changes as well as those do.
+        """
+        try:
+            stream = self._streams.take(fh, start_id)
+        except KeyError:
+            raise FUSEError(errno.EBADF) from None
+        ended = False
+        try:
+            while (entry := stream.peek()) is not None:
+                if not self._reply(token, stream, *entry):
+                    return
+                stream.advance()
+            ended = stream.position == start_id
+        finally:
+            self._streams.put(fh, stream, ended=ended)
+
+    @_request
+    async def releasedir(self, fh: int) -> None:
+        """Close a directory."""
+        self._streams.release(fh)
+
+    @_request
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        """Write a directory to its storage; other requests are answered meanwhile."""
+        stream = self._streams.get(fh)
+        await _sync(stream.fd if stream is not None else self._file(fh), datasync)
+
+    # What the handlers share
+
+    def _node(self, inode: int) -> Node:
+        try:
+            return self._inodes.node(inode)
+        except KeyError:
+            raise FUSEError(errno.ESTALE) from None
+
+    def _path(self, node: Node) -> bytes:
+        """Return a path that leads to the lower inode itself, even if that is a symbolic link."""
+        return b"/proc/self/fd/%d" % self._inodes.fd(node)
+
+    def _file(self, fh: int, *, write: bool = False) -> int:
+        try:
+            return self._files.get(fh, write=write)
+        except KeyError:
+            raise FUSEError(errno.EBADF) from None
+
+    def _flags(self, flags: int) -> int:
+        """Return the flags with which the lower file is opened."""
+        if self.enable_writeback_cache and flags & os.O_ACCMODE == os.O_WRONLY:
+            flags = flags & ~os.O_ACCMODE | os.O_RDWR  # the kernel reads to fill up pages
+        return flags & self._flag_mask
+
+    def _info(self, fd: int) -> FileInfo:
+        return FileInfo(fh=self._files.add(fd), keep_cache=self._keep_cache)
+
+    def _found(
+        self, parent: Node, name: bytes, ctx: RequestContext | None = None
+    ) -> EntryAttributes:
+        """Find *name* (as the caller of *ctx*, if any), and add one to its lookup count."""
+        if name in (b".", b".."):
+            node = parent if name == b"." else parent.parent or parent
+        else:
+            parent_fd = self._inodes.fd(parent)
+            with self._as_caller(ctx):
+                fd = os.open(name, _FIND, dir_fd=parent_fd)
+            node = self._inodes.adopt(parent, name, fd)
+        attributes = self._attributes(node)
+        node.lookups += 1
+        return attributes
+
+    def _known(self, parent_fd: int, name: bytes) -> Node | None:
+        """Return the node of *name*, if the kernel knows that inode."""
+        try:
+            st = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return self._inodes.known((st.st_dev, st.st_ino))
+
+    def _remove(
+        self, parent_inode: int, name: bytes, ctx: RequestContext, how: Callable[..., None]
+    ) -> None:
+        parent = self._node(parent_inode)
+        fd = self._inodes.fd(parent)
+        node = self._known(fd, name)
+        if node is not None:
+            self._inodes.pin(node)
+        with self._as_caller(ctx):
+            how(name, dir_fd=fd)
+
+    def _reply(
+        self,
+        token: pyfuse3.ReaddirToken,
+        stream: Stream,
+        position: int,
+        kind: int,
+        name: bytes,
+    ) -> bool:
+        """Reply with one entry; False if there was no room for it."""
+        if name == b"." or name == b"..":
+            node = stream.node if name == b"." else stream.node.parent or stream.node
+            return pyfuse3.readdir_reply(token, name, self._attributes(node), position)
+        try:
+            fd = os.open(name, _FIND, dir_fd=stream.fd)
+        except FileNotFoundError:
+            return True  # removed meanwhile
+        node = self._inodes.adopt(stream.node, name, fd)
+        taken = pyfuse3.readdir_reply(token, name, self._attributes(node), position)
+        if taken:
+            node.lookups += 1
+        else:
+            self._inodes.drop_unused(node)
+        return taken
+
+    def _attributes(self, node: Node) -> EntryAttributes:
+        st = os.fstat(self._inodes.fd(node))
+        attributes = EntryAttributes()
+        attributes.st_ino = node.nodeid
+        attributes.generation = node.generation
+        attributes.entry_timeout = self._entry_timeout
+        attributes.attr_timeout = self._attr_timeout
+        attributes.st_mode = st.st_mode
+        attributes.st_nlink = st.st_nlink
+        attributes.st_uid = st.st_uid
+        attributes.st_gid = st.st_gid
+        attributes.st_rdev = st.st_rdev
+        attributes.st_size = st.st_size
+        attributes.st_blksize = st.st_blksize
+        attributes.st_blocks = st.st_blocks
+        attributes.st_atime_ns = st.st_atime_ns
+        attributes.st_mtime_ns = st.st_mtime_ns
+        attributes.st_ctime_ns = st.st_ctime_ns
+        return attributes
+
+
+_STATVFS = (
+    "f_bsize",
+    "f_frsize",
+    "f_blocks",
+    "f_bfree",
+    "f_bavail",
+    "f_files",
+    "f_ffree",
+    "f_favail",
+    "f_namemax",
+)
+
+
+@contextlib.contextmanager
+def _as_daemon(ctx: RequestContext | None) -> Iterator[None]:
+    yield
+
+
+def _set_times(path: bytes, atime_ns: int | None, mtime_ns: int | None) -> None:
+    try:
+        syscalls.set_times(path, atime_ns, mtime_ns)
+    except PermissionError:
+        # pyfuse3 has turned "now" into a time, but who may only write may only set "now".
+        given = [t for t in (atime_ns, mtime_ns) if t is not None]
+        if any(not 0 <= time.time_ns() - t < _NOW_NS for t in given):
+            raise
+        syscalls.set_times(path, atime_ns, mtime_ns, now=True)
+
+
+async def _sync(fd: int, datasync: bool) -> None:
+    own = os.dup(fd)  # the file may be closed meanwhile
+    try:
+        await trio.to_thread.run_sync(os.fdatasync if datasync else os.fsync, own)
+    finally:
+        os.close(own)
+
+
+def _raise_descriptor_limit() -> int:
+    """Raise the soft limit of open files to the hard one, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

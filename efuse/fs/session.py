@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Mounts a file system on eFuse or on plain FUSE, runs it, and unmounts it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import cast
+
+import pyfuse3
+import trio
+
+from efuse.control import find
+from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError, reason
+from efuse.fs.guard import Guard
+from efuse.fs.mountpoint import MountOptions, kernel_lacks_efuse, mount_efuse, unmount
+from efuse.fs.options import Options
+from efuse.fs.state import State
+
+__all__ = ["DEFAULT_OPTIONS", "serve"]
+
+_log = logging.getLogger("efuse.fs")
+
+DEFAULT_OPTIONS: frozenset[str] = frozenset({"default_permissions"})
+"""The mount options of a file system that asks for none: the kernel checks permissions."""
+
+_in_use = threading.Lock()
+
+
+async def serve(
+    operations: pyfuse3.Operations,
+    mountpoint: str | os.PathLike[str],
+    options: Collection[str] = DEFAULT_OPTIONS,
+    *,
+    plain: bool = False,
+    required: bool = False,
+    task_status: trio.TaskStatus[State] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Mount *operations* on *mountpoint* and serve it until it is unmounted.
+
+    On a kernel with eFuse, the mount is of type ``efuse`` and has the built-in handlers; elsewhere
+    it is plain FUSE, which is logged once with the reason (``operations.efuse.reason``). SIGINT,
+    SIGTERM and a cancellation unmount it; if it is in use then, lazily. Within a nursery,
+    ``await nursery.start(efuse.serve, operations, mountpoint)`` returns when it is mounted.
+
+    One process serves one file system at a time: pyfuse3 has one session.
+
+    :param operations: an :class:`efuse.Operations`, or any ``pyfuse3.Operations``.
+    :param options: mount options, each ``name`` or ``name=value`` (allow_other, ro, fsname=...).
+    :param plain: plain FUSE even where the kernel has eFuse.
+    :param required: no plain FUSE: fail where the mount cannot be accelerated.
+    :raises MountError: it cannot be mounted, or a file system is served already.
+    :raises NotSupportedError: *required*, and the kernel has no eFuse.
+    """
+    if not _in_use.acquire(blocking=False):
+        raise MountError(
+            "a second file system cannot be served by one process (EBUSY)",
+            hint="use efuse.mount(), which serves each in a process of its own",
+        )
+    try:
+        session = _Session(operations, os.fspath(mountpoint), options)
+        session.mount(plain=plain, required=required)
+        try:
+            await session.run(task_status)
+        finally:
+            with trio.CancelScope(shield=True):
+                await session.close()
+    finally:
+        _in_use.release()
+
+
+class _Session:
+    """One mounted file system."""
+
+    def __init__(
+        self, operations: pyfuse3.Operations, mountpoint: str, options: Collection[str]
+    ) -> None:
+        self._operations = operations
+        self._mountpoint = str(Path(mountpoint).absolute())
+        self._options = options
+        state = getattr(operations, "efuse", None)
+        self._state = state if isinstance(state, State) else State()
+        self._connection = -1
+        self._ended = trio.Event()
+        self._answering = trio.CancelScope(shield=True)
+        self._guard = cast(
+            pyfuse3.Operations,  # in all that pyfuse3 uses
+            Guard(operations, failed=self._state.count_error, called=self._state.count_request),
+        )
+
+    def mount(self, *, plain: bool, required: bool) -> None:
+        """Mount it; then the kernel's requests wait until :meth:`run` takes them."""
+        if not Path(self._mountpoint).is_dir():
+            raise MountError(
+                f"{self._mountpoint} cannot be mounted on: it is no directory (ENOTDIR)",
+                hint=f"mkdir -p {self._mountpoint}",
+            )
+        self._state.mountpoint = self._mountpoint
+        self._state.mount_options = frozenset(self._options)
+        why = "plain FUSE was asked for" if plain else kernel_lacks_efuse()
+        if why is None:
+            self._mount_efuse(required=required)
+        elif required:
+            raise NotSupportedError(
+                f"{self._mountpoint} cannot be accelerated: {why}", hint="efuse doctor"
+            )
+        else:
+            self._mount_plain(why)
+
+    def _mount_plain(self, why: str) -> None:
+        try:
+            pyfuse3.init(self._guard, self._mountpoint, set(self._options))
+        except RuntimeError as error:
+            raise MountError(
+                f"{self._mountpoint} cannot be mounted: {error}",
+                hint="what libfuse printed above says why",
+            ) from error
+        self._state.mounted_type = "fuse"
+        self._state.reason = why
+        _log.warning("%s is plain FUSE: %s", self._mountpoint, why)
+
+    def _mount_efuse(self, *, required: bool) -> None:
+        parsed = MountOptions.parse(self._options)
+        fd = mount_efuse(self._mountpoint, parsed)
+        # From mountinfo: a stat of the mount would wait for this very process.
+        self._connection = find(self._mountpoint).connection
+        self._state.mounted_type = "efuse"
+        try:
+            pyfuse3.init(self._guard, f"/dev/fd/{fd}", set(parsed.library))
+        except RuntimeError as error:
+            unmount(self._mountpoint, lazy=True)
+            os.close(fd)
+            raise MountError(
+                f"{self._mountpoint} cannot be mounted: {error}",
+                hint="what libfuse printed above says why",
+            ) from error
+        try:
+            self._accelerate()
+        except EfuseError as error:
+            if required:
+                unmount(self._mountpoint, lazy=True)
+                pyfuse3.close(unmount=False)
+                raise
+            self._state.reason = str(error)
+            _log.warning("%s is not accelerated: %s", self._mountpoint, error)
+
+    def _accelerate(self) -> None:
+        from efuse.fs.acceleration import accelerate
+
+        options = getattr(self._operations, "efuse_options", None)
+        handlers = getattr(self._operations, "efuse_handlers", {})
+        self._state.accelerator = accelerate(
+            self._connection, options if isinstance(options, Options) else Options(), handlers
+        )
+        self._state.reason = ""
+
+    async def run(self, task_status: trio.TaskStatus[State]) -> None:
+        """Answer requests until the file system is unmounted; unmount it when cancelled."""
+        async with trio.open_nursery() as nursery:
+            if threading.current_thread() is threading.main_thread():
+                await nursery.start(self._unmount_on_signal)
+            nursery.start_soon(self._answer)
+            task_status.started(self._state)
+            try:
+                await self._ended.wait()
+            except trio.Cancelled:
+                with trio.CancelScope(shield=True):
+                    await self._unmount()
+                    await self._ended.wait()
+                raise
+            nursery.cancel_scope.cancel()
+
+    async def _answer(self) -> None:
+        try:
+            with self._answering:
+                await pyfuse3.main()
+        finally:
+            self._ended.set()
+
+    async def _unmount_on_signal(
+        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                _log.info("%s: unmounting %s", signal.Signals(number).name, self._mountpoint)
+                await self._unmount()
+
+    async def _unmount(self) -> None:
+        """Unmount while requests are still answered: the kernel may write pages back first."""
+        try:
+            await trio.to_thread.run_sync(unmount, self._mountpoint)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                _log.warning("%s is in use: detached, its users get ENOTCONN", self._mountpoint)
+            elif error.errno not in (errno.EINVAL, errno.ENOENT):
+                _log.warning("%s cannot be unmounted: %s", self._mountpoint, reason(error))
+            self._answering.cancel()
+
+    async def close(self) -> None:
+        """Detach the handlers and unmount what is still mounted."""
+        if self._state.accelerator is not None:
+            self._state.accelerator.close()
+            self._state.accelerator = None
+        if self._state.mounted_type == "efuse":
+            self._unmount_what_is_left()
+            pyfuse3.close(unmount=False)
+        else:
+            pyfuse3.close(unmount=True)
+        self._state.mounted_type = None
+        self._state.reason = "it is not mounted"
+
+    def _unmount_what_is_left(self) -> None:
+        """Unmount an eFuse mount, but nothing that somebody has mounted there since."""
+        try:
+            if find(self._mountpoint).connection == self._connection:
+                unmount(self._mountpoint, lazy=True)
+        except ControlError:
+            return
+        except OSError as error:
+            _log.warning("%s cannot be unmounted: %s", self._mountpoint, reason(error))
