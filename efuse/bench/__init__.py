@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Workloads run side by side on several ways to mount the same files, and what came of it."""
+
+from efuse.bench.report import Ratio, Report, Result, table
+from efuse.bench.run import Settings, run
+from efuse.bench.systems import SYSTEMS
+from efuse.bench.workloads import WORKLOADS, Workload
+
+__all__ = [
+    "SYSTEMS",
+    "WORKLOADS",
+    "Ratio",
+    "Report",
+    "Result",
+    "Settings",
+    "Workload",
+    "run",
+    "table",
+]

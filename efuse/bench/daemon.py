@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The daemon that is measured: ``efuse.fs.Passthrough`` in a process of its own.
+
+Run as ``python -m efuse.bench.daemon SYSTEM SOURCE MOUNTPOINT``. Prints a line of JSON when it is
+mounted, and for each line that it reads another one: the requests that its handlers were called
+for, by handler. It ends, and unmounts, when its standard input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import trio
+
+from efuse.fs import Options, Passthrough, serve
+
+__all__ = ["main"]
+
+_TUNED_TIMEOUT_S = 3600.0
+
+
+def _make(system: str, source: str) -> tuple[Passthrough, bool]:
+    """Return the file system, and whether it is mounted as plain FUSE.
+
+    ``fuse`` and ``efuse`` are the same to the letter: no time-outs, each answer is true only at
+    the moment it is given. ``fuse-tuned`` has the long time-outs that plain FUSE offers.
+    """
+    timeout_s = _TUNED_TIMEOUT_S if system == "fuse-tuned" else 0.0
+    operations = Passthrough(source, entry_timeout_s=timeout_s, attr_timeout_s=timeout_s)
+    operations.enable_writeback_cache = system == "fuse-tuned"
+    if system == "efuse":
+        operations.efuse_options = Options(consistency="exclusive", handleless=True)
+    return operations, system != "efuse"
+
+
+async def _answer(operations: Passthrough, scope: trio.CancelScope) -> None:
+    lines = trio.wrap_file(sys.stdin)
+    async for _line in lines:
+        print(json.dumps(dict(operations.efuse.statistics().requests)), flush=True)
+    scope.cancel()
+
+
+async def _serve(system: str, source: str, mountpoint: str) -> None:
+    operations, plain = _make(system, source)
+    async with trio.open_nursery() as nursery:
+        state = await nursery.start(
+            lambda task_status: serve(
+                operations, mountpoint, plain=plain, required=not plain, task_status=task_status
+            )
+        )
+        print(json.dumps({"pid": os.getpid(), "connection": state.connection}), flush=True)
+        await _answer(operations, nursery.cancel_scope)
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    system, source, mountpoint = sys.argv[1:4]
+    trio.run(_serve, system, source, mountpoint)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The metadata workloads: what is done to a directory, and what was seen there.
+
+Each is prepared on the lower file system, run on a mount of it, and returns all that it saw there,
+so that a wrong answer cannot pass for a quick one.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["WORKLOADS", "Workload", "contents", "digest"]
+
+_TIME_NS = 1_700_000_000_000_000_000
+_BLOCK = b"efuse " * 682 + b"4KiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One workload.
+
+    ``prepare(directory, count)`` makes its files. ``run(directory, count, round)`` does it once
+    and returns what it saw, for :func:`digest`. ``count`` is how many operations (or files) a
+    scale of 1 has, ``unit`` that of the result: ``us`` for each operation, ``s`` for all.
+    """
+
+    name: str
+    what: str
+    count: int
+    unit: str
+    prepare: Callable[[Path, int], None]
+    run: Callable[[Path, int, int], list[object]]
+
+    def scaled(self, scale: float) -> int:
+        """Return the number of operations at *scale*."""
+        return max(10, round(self.count * scale))
+
+
+def digest(seen: Iterable[object]) -> str:
+    """Return a digest of what a workload saw; of a file's status, what a copy has in common."""
+    made = hashlib.sha256()
+    for what in seen:
+        made.update(repr(_status(what) if isinstance(what, os.stat_result) else what).encode())
+    return made.hexdigest()
+
+
+def _status(st: os.stat_result) -> tuple[int, ...]:
+    return (st.st_mode, st.st_nlink, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    os.utime(path, ns=(_TIME_NS, _TIME_NS))
+
+
+def _names(count: int) -> list[str]:
+    return [f"file{i:05}" for i in range(count)]
+
+
+def _prepare_stat(directory: Path, count: int) -> None:
+    _write(directory / "file", _BLOCK)
+
+
+def _run_stat(directory: Path, count: int, round: int) -> list[object]:
+    path = os.fspath(directory / "file")
+    stat = os.stat
+    return [stat(path) for _ in range(count)]
+
+
+def _prepare_negative(directory: Path, count: int) -> None:
+    _write(directory / "present", b"")
+
+
+def _run_negative(directory: Path, count: int, round: int) -> list[object]:
+    absent = [os.fspath(directory / f"absent{i:03}") for i in range(300)]
+    stat, missing = os.stat, 0
+    for i in range(count):
+        try:
+            stat(absent[i % len(absent)])
+        except FileNotFoundError:
+            missing += 1
+    return [missing, sorted(p.name for p in directory.iterdir())]
+
+
+def _prepare_small(directory: Path, count: int) -> None:
+    for i, name in enumerate(_names(count // 2)):
+        _write(directory / name, b"x" * (i % 4096))
+
+
+def _run_open_close(directory: Path, count: int, round: int) -> list[object]:
+    seen: list[object] = []
+    paths = [os.fspath(directory / name) for name in _names(count // 2)]
+    for path in paths * 2:
+        fd = os.open(path, os.O_RDONLY)
+        seen.append(os.fstat(fd))
+        os.close(fd)
+    return seen
+
+
+def _prepare_xattr(directory: Path, count: int) -> None:
+    for name in _names(max(1, count // 20)):
+        _write(directory / name, b"")
+        os.setxattr(directory / name, "user.present", f"value of {name}".encode())
+
+
+def _run_xattr(directory: Path, count: int, round: int) -> list[object]:
+    """Get an attribute that is there and one that is not; set one and get it, once in 400."""
+    seen: list[object] = []
+    paths = [os.fspath(directory / name) for name in _names(max(1, count // 20))]
+    for turn in range(10):
+        for i, path in enumerate(paths):
+            seen.append(os.getxattr(path, "user.present"))
+            try:
+                seen.append(os.getxattr(path, "user.absent"))
+            except OSError as e:
+                if e.errno != errno.ENODATA:
+                    raise
+                seen.append("absent")
+            if (turn * len(paths) + i) % 200 == 199:
+                os.setxattr(path, "user.set", f"{round} {turn}".encode())
+                seen.append(os.getxattr(path, "user.set"))
+    return seen
+
+
+def _prepare_small_write(directory: Path, count: int) -> None:
+    _write(directory / "first", b"")
+
+
+def _run_small_write(directory: Path, count: int, round: int) -> list[object]:
+    path = directory / f"log{round}"
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o644)
+    for _ in range(count):
+        os.write(fd, _BLOCK)
+    os.fsync(fd)
+    os.close(fd)
+    return [path.stat().st_size]
+
+
+def _prepare_tree(directory: Path, count: int) -> None:
+    """Make a tree shaped like a source tree: some 20 files a directory, of a few KiB each."""
+    for i in range(count):
+        parent = directory / f"sub{i // 200:03}" / f"dir{i // 20 % 10}"
+        parent.mkdir(parents=True, exist_ok=True)
+        _write(parent / f"source_{i:05}.c", f"int f{i}(void);\n".encode() * (1 + i % 300))
+    git = ["git", "-c", "user.name=efuse", "-c", "user.email=efuse@localhost", "-C", str(directory)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "tree"], check=True)
+    for path, directories, _files in os.walk(directory, topdown=False):
+        for name in directories:
+            os.utime(Path(path) / name, ns=(_TIME_NS, _TIME_NS))
+
+
+_TREE = (
+    "find sub* -size +2k",
+    "ls -lR sub*",
+    "tar c --sort=name sub*",
+    "git -c safe.directory='*' --no-optional-locks status --porcelain",
+)
+
+
+def _run_tree(directory: Path, count: int, round: int) -> list[object]:
+    seen: list[object] = []
+    for command in _TREE:
+        sort = " | sort" if command.startswith("find") else ""
+        output = hashlib.sha256()
+        with subprocess.Popen(
+            command + sort, shell=True, cwd=directory, stdout=subprocess.PIPE
+        ) as child:
+            assert child.stdout
+            while block := child.stdout.read(1 << 20):
+                output.update(block)
+        if child.returncode:
+            raise subprocess.CalledProcessError(child.returncode, command)
+        seen.append(output.hexdigest())
+    return seen
+
+
+def contents(directory: Path) -> str:
+    """Return a digest of the data, names and user xattrs of all files below *directory*."""
+    seen: list[object] = []
+    for path, directories, files in os.walk(directory):
+        directories[:] = sorted(d for d in directories if d != ".git")
+        for name in sorted(files):
+            file = Path(path) / name
+            seen += [os.fspath(file.relative_to(directory)), file.lstat(), file.read_bytes()]
+            seen += [(name, os.getxattr(file, name)) for name in sorted(os.listxattr(file))]
+    return digest(seen)
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("stat", "os.stat of one file", 2000, "us", _prepare_stat, _run_stat),
+        Workload(
+            "negative",
+            "stats of names that do not exist, 300 distinct",
+            30_000,
+            "us",
+            _prepare_negative,
+            _run_negative,
+        ),
+        Workload(
+            "open-close",
+            "open, fstat and close of small files, twice",
+            2000,
+            "us",
+            _prepare_small,
+            _run_open_close,
+        ),
+        Workload(
+            "xattr",
+            "getxattr present, absent, after set",
+            4000,
+            "us",
+            _prepare_xattr,
+            _run_xattr,
+        ),
+        Workload(
+            "small-write",
+            "4 KiB buffered appends",
+            1000,
+            "us",
+            _prepare_small_write,
+            _run_small_write,
+        ),
+        Workload(
+            "tree-walk",
+            "find -size, ls -lR, tar c, git status over a source tree",
+            5000,
+            "s",
+            _prepare_tree,
+            _run_tree,
+        ),
+    )
+}
+"""All workloads by name."""

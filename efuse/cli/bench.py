@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse bench``: workloads side by side on plain FUSE, tuned FUSE and eFuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from efuse import bench, paths
+from efuse.bench.systems import DAEMONS
+from efuse.control import module_version
+from efuse.errors import ControlError, EfuseError
+
+__all__ = ["cli"]
+
+_EFUSE = "from efuse.cli.main import main; main()"
+
+
+def _words(choices: tuple[str, ...]) -> Any:
+    """Make a callback that splits a list at its commas and knows the words."""
+
+    def split(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[str, ...]:
+        words = tuple(word for word in value.split(",") if word)
+        for word in words:
+            if word not in choices:
+                raise click.BadParameter(f"{word!r} is none of {', '.join(choices)}")
+        if not words:
+            raise click.BadParameter(f"give one or more of {', '.join(choices)}")
+        return words
+
+    return split
+
+
+@click.command()
+@click.option(
+    "--workload",
+    "workloads",
+    default=",".join(bench.WORKLOADS),
+    show_default=True,
+    callback=_words(tuple(bench.WORKLOADS)),
+    help="Which, separated by commas.",
+)
+@click.option("--daemon", type=click.Choice(DAEMONS), default="passthrough", show_default=True)
+@click.option(
+    "--system",
+    "systems",
+    default=",".join(bench.SYSTEMS),
+    show_default=True,
+    callback=_words(bench.SYSTEMS),
+    help="Which, separated by commas.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Size of the workloads: 1 is the whole.",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(["time", "instructions"]),
+    default="time",
+    show_default=True,
+    help="What the guest's clock counts.",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
+def cli(json_file: Path | None, clock: str, **given: Any) -> None:
+    """Run workloads on several systems in turn, verify what they saw, and compare.
+
+    Where the module is loaded it runs here, elsewhere in a guest that is booted for it.
+    """
+    settings = bench.Settings(clock=clock, **given)
+    report = _run_here(settings) if _is_loaded() else _run_in_guest(settings)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    Console(highlight=False, markup=False).print(bench.table(report))
+    if not all(result["verified"] for result in report["results"]):
+        raise EfuseError(
+            "a workload saw something else than the lower file system holds",
+            hint="the lines marked WRONG say which",
+        )
+
+
+def _is_loaded() -> bool:
+    try:
+        module_version()
+    except ControlError:
+        return False
+    return True
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _run_here(settings: bench.Settings) -> dict[str, Any]:
+    value = bench.run(settings, _say).json()
+    plain: dict[str, Any] = json.loads(json.dumps(value))
+    return plain
+
+
+def _run_in_guest(settings: bench.Settings) -> dict[str, Any]:
+    from efuse.guest.run import Options, run
+
+    paths.cache().mkdir(parents=True, exist_ok=True)
+    out = paths.cache() / f"bench-{os.getpid()}.json"
+    words = [sys.executable, "-c", _EFUSE, "bench", "--json", str(out)]
+    words += ["--workload", ",".join(settings.workloads), "--system", ",".join(settings.systems)]
+    words += ["--daemon", settings.daemon, "--rounds", str(settings.rounds)]
+    words += ["--scale", str(settings.scale), "--clock", settings.clock]
+    counts = settings.clock == "instructions"
+    try:
+        result = run(words, Options(cpus=1 if counts else 2, icount=counts))
+        if not out.exists():
+            raise EfuseError(
+                f"the benchmark failed in the guest: exit status {result.status}",
+                hint="what it printed above says why",
+            )
+        report: dict[str, Any] = json.loads(out.read_text())
+        return report
+    finally:
+        out.unlink(missing_ok=True)
