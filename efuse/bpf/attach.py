@@ -88,6 +88,7 @@ class Attachment:
         """What sysfs calls the set."""
         self._link_fd = link_fd
         self._maps = dict(maps)
+        self._pins: Path | None = None
 
     @property
     def maps(self) -> Mapping[str, BpfMap[Any, Any]]:
@@ -104,7 +105,11 @@ class Attachment:
             for _, link_fd, value in _struct_ops_links():
                 found, name, programs = target.describe(value)
                 if found == connection:
-                    return cls(connection, name, os.dup(link_fd), _maps_of(programs.values()))
+                    maps = _maps_of(programs.values())
+                    attachment = cls(connection, name, os.dup(link_fd), maps)
+                    directory = pin_directory(connection)
+                    attachment._pins = directory if directory.is_dir() else None
+                    return attachment
         raise AttachError(
             f"cannot find the programs of connection {connection}: none are attached",
             hint="efuse prog list",
@@ -137,16 +142,22 @@ class Attachment:
                 raise AttachError(f"what is pinned in {directory} is no program set of eFuse")
             connection, name, _ = target.describe(value)
             undo.pop_all()
-            return cls(connection, name, link_fd, maps)
+            attachment = cls(connection, name, link_fd, maps)
+            attachment._pins = directory
+            return attachment
 
     def pin(self, directory: Path | str | None = None) -> Path:
         """Let the set outlive this task; return the directory of its pins.
 
-        :param directory: a new one on a bpffs; `pin_directory` by default.
+        :param directory: a new one on a bpffs; `pin_directory` by default, where the pins of a
+            former set of that number make room.
         :raises AttachError: it is not on a bpffs, or holds pins already.
         """
-        directory = pin_directory(self.connection) if directory is None else Path(directory)
         _mount_bpffs()
+        if directory is None:
+            directory = pin_directory(self.connection)
+            unpin(directory)
+        directory = Path(directory)
         try:
             directory.mkdir(parents=True)
             libbpf.object_pin(self._link_fd, directory / _LINK)
@@ -159,6 +170,7 @@ class Attachment:
                 f"cannot pin the programs in {directory}: {reason(error)}",
                 hint=f"use a new directory below {_BPFFS}",
             ) from error
+        self._pins = directory
         return directory
 
     def replace(
@@ -173,7 +185,7 @@ class Attachment:
         """Put another set in this one's place; no request meets neither of them.
 
         A map is kept, with what is in it, when both sets have one of its name and sizes and
-        *capacity* does not change it. Pins of maps that go are left to whoever pinned them.
+        *capacity* does not change it. Pins follow.
 
         :param handlers: a person's handlers, as of attach().
         :param name: a new name; the old one by default.
@@ -215,6 +227,12 @@ class Attachment:
         self.name = name
         for fd in gone:
             os.close(fd)
+        if self._pins:
+            for path in self._pins.iterdir():
+                if path.name != _LINK and path.name not in kept:
+                    path.unlink()
+            for map_name, fd in created.items():
+                libbpf.object_pin(fd, self._pins / map_name)
 
     def detach(self) -> None:
         """End the set's link whoever holds it, and close."""
@@ -224,7 +242,8 @@ class Attachment:
             raise AttachError(
                 f"cannot detach the programs of connection {self.connection}: {reason(error)}"
             ) from error
-        unpin(pin_directory(self.connection))
+        if self._pins:
+            unpin(self._pins)
         self.close()
 
     def close(self) -> None:

@@ -165,6 +165,10 @@ def module_btf(name: str) -> Btf:
     try:
         blob = (_SYSFS / name).read_bytes()
         base = _KernelStrings(_SYSFS / "vmlinux")
+    except FileNotFoundError as error:
+        raise NotSupportedError(
+            f"the kernel module {name} is not loaded", hint="efuse module load"
+        ) from error
     except OSError as error:
         raise NotSupportedError(
             f"cannot read the types of module {name}: {reason(error)}",

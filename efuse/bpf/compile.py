@@ -175,7 +175,7 @@ def _run_bcc(text: str, sources: Sequence[Source]) -> tuple[dict, str]:  # type:
     with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
         try:
             child = subprocess.run(
-                [_PYTHON, "-P", str(Path(__file__).with_name("_bcc_child.py")), out.name],
+                [_PYTHON, "-I", str(Path(__file__).with_name("_bcc_child.py")), out.name],
                 input=json.dumps({"text": text, "cflags": cflags}),
                 env={**os.environ, "BCC_KERNEL_SOURCE": str(programs / "kernel")},
                 capture_output=True,
