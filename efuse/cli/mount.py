@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse mount``: mount a file system written in Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import click
+
+from efuse.cli._filesystem import Request, absolute_source, describe, split_options
+from efuse.cli._output import print_json
+from efuse.errors import UsageError
+
+__all__ = ["cli"]
+
+
+@click.command(name="mount")
+@click.argument("what")
+@click.argument("places", nargs=-1, required=True, metavar="[SOURCE] MOUNTPOINT")
+@click.option("-o", "options", multiple=True, metavar="OPTION,...", help="Mount options.")
+@click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="For the class.")
+@click.option(
+    "--consistency",
+    type=click.Choice(["strict", "ttl", "cto", "exclusive"]),
+    help="How long the kernel believes an answer.",
+)
+@click.option("--plain", is_flag=True, help="Plain FUSE, even where the kernel has eFuse.")
+@click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
+@click.option("-f", "--foreground", is_flag=True, help="Stay here until it is unmounted.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def cli(
+    what: str,
+    places: tuple[str, ...],
+    options: tuple[str, ...],
+    arguments: tuple[str, ...],
+    consistency: str | None,
+    plain: bool,
+    require: bool,
+    foreground: bool,
+    as_json: bool,
+) -> None:
+    """Mount the file system WHAT on MOUNTPOINT.
+
+    WHAT is the dotted name of a Python module (module:Class where it has several), or the word
+    passthrough, which shows the directory SOURCE. Returns once it is mounted.
+
+    \b
+    efuse mount passthrough --consistency exclusive /srv/data /mnt/data
+    efuse mount mypackage.myfs:MyFs --arg size=10 -o allow_other /mnt/my
+    """
+    request = Request(what, plain=plain, require=require)
+    request.take(split_options(options))
+    if not any(option.endswith("default_permissions") for option in request.options):
+        request.options.add("default_permissions")
+    request.options.discard("no_default_permissions")
+    for text in arguments:
+        request.add_argument(text)
+    request.consistency = consistency or request.consistency
+    wanted = 2 if what == "passthrough" else 1
+    if len(places) != wanted:
+        raise UsageError(
+            f"{what} takes {wanted} paths, not {len(places)} (EINVAL)",
+            hint="efuse mount --help shows both forms",
+        )
+    if what == "passthrough":
+        request.arguments["source"] = absolute_source(places[0])
+        request.options.add(f"fsname={places[0]}")
+    mount(request, places[-1], foreground=foreground, as_json=as_json)
+
+
+def mount(request: Request, mountpoint: str, *, foreground: bool, as_json: bool) -> None:
+    """Carry out *request*, and say how it is mounted.
+
+    :raises EfuseError: it cannot be mounted.
+    """
+    make = request.operations()
+    logging.basicConfig(format="%(name)s: %(message)s")
+    if foreground:
+        _serve_here(request, mountpoint, as_json)
+        return
+    # What the log would say is printed here.
+    logging.getLogger("efuse.fs").setLevel(logging.ERROR)
+    from efuse.fs import start
+
+    mounted = start(
+        make,
+        Path(mountpoint).absolute(),
+        request.options,
+        plain=request.plain,
+        required=request.require,
+        daemonize=True,
+    )
+    if as_json:
+        print_json(dataclasses.asdict(mounted))
+    else:
+        click.echo(describe(mounted))
+
+
+def _serve_here(request: Request, mountpoint: str, as_json: bool) -> None:
+    import trio
+
+    from efuse.fs import State, serve
+
+    class Said(trio.TaskStatus[State]):
+        def started(self, value: State | None = None) -> None:
+            state = value or State()
+            if as_json:
+                print_json(
+                    {
+                        "mountpoint": state.mountpoint,
+                        "type": state.mounted_type,
+                        "accelerated": state.accelerated,
+                        "reason": state.reason,
+                        "connection": state.connection,
+                    }
+                )
+            else:
+                click.echo(describe(state))
+
+    async def main() -> None:
+        await serve(
+            request.operations()(),
+            mountpoint,
+            request.options,
+            plain=request.plain,
+            required=request.require,
+            task_status=Said(),
+        )
+
+    logging.getLogger("efuse.fs").setLevel(logging.ERROR)
+    trio.run(main)
