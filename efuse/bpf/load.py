@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -184,11 +185,12 @@ def create_set(target: Target, program_fds: Mapping[str, int], connection: int, 
     :raises UsageError: the name does not do.
     :raises AttachError: the kernel refused the set.
     """
-    raw = name.encode()
-    if not 0 < len(raw) <= NAME_MAX or b"\0" in raw or not name.isprintable():
+    if not re.fullmatch(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}", name):
         raise UsageError(
-            f"cannot call the programs {name!r}: a name has 1 to {NAME_MAX} printable bytes"
+            f"cannot call the programs {name!r}: not a name",
+            hint=f"use 1 to {NAME_MAX} letters, digits, '_', '.' or '-'",
         )
+    raw = name.encode()
     value = bytearray(target.value_bytes)
     for member, fd in program_fds.items():
         struct.pack_into("<Q", value, target.members[member][1], fd)
