@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyfuse3
 
     from efuse.fs import Mounted, State
+    from efuse.fs.run import Daemon
 
 __all__ = ["Request", "absolute_source", "describe", "split_options"]
 
@@ -143,7 +144,7 @@ def split_options(texts: Iterable[str]) -> list[str]:
     return [option for text in texts for option in text.split(",") if option]
 
 
-def describe(mounted: Mounted | State) -> str:
+def describe(mounted: Mounted | State | Daemon) -> str:
     """Return in one line how it is mounted."""
     if mounted.accelerated:
         return f"{mounted.mountpoint}: eFuse, connection {mounted.connection}"

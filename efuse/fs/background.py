@@ -22,7 +22,7 @@ from efuse.errors import EfuseError, MountError, NotSupportedError, UsageError
 from efuse.fs.session import DEFAULT_OPTIONS, serve
 from efuse.fs.state import State
 
-__all__ = ["Mounted", "mount", "start"]
+__all__ = ["Mounted", "leave", "mount", "start"]
 
 _ERRORS: dict[str, type[EfuseError]] = {
     kind.__name__: kind for kind in (MountError, NotSupportedError, UsageError)
@@ -149,7 +149,7 @@ class _Parent:
         """Tell it that the file system is mounted."""
         state = value or State()
         if self._daemonize:
-            _leave()
+            leave()
         self._tell(
             mountpoint=state.mountpoint,
             type=state.mounted_type,
@@ -172,7 +172,7 @@ class _Parent:
         self._send = None
 
 
-def _leave() -> None:
+def leave() -> None:
     """Leave the terminal; what is logged from now on goes to syslog."""
     os.setsid()
     os.chdir("/")

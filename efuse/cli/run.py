@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse run``: an unmodified libfuse daemon on eFuse."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from efuse.cli._filesystem import describe
+from efuse.errors import EfuseError, NotSupportedError
+
+__all__ = ["cli"]
+
+_PROMISES = ("caller_independent", "flush_free", "handleless", "lazy_atime", "stable_nodeids")
+
+
+@click.command(name="run", context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--consistency",
+    type=click.Choice(["strict", "ttl", "cto", "exclusive"]),
+    default="ttl",
+    show_default=True,
+    help="How long the kernel believes an answer; ttl: as long as the daemon says.",
+)
+@click.option(
+    "--promise",
+    "promises",
+    multiple=True,
+    type=click.Choice(_PROMISES),
+    help="What is true of this daemon; see docs/writing-a-file-system.md.",
+)
+@click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- DAEMON ...")
+def cli(
+    consistency: str, promises: tuple[str, ...], require: bool, command: tuple[str, ...]
+) -> None:
+    """Run the libfuse daemon DAEMON with its file system on eFuse.
+
+    Returns when the daemon does: a daemon that goes into the background leaves a process there that
+    holds the handlers until the file system is unmounted. The exit status is the daemon's.
+
+    \b
+    efuse run -- sshfs host:/srv /mnt
+    efuse run --consistency exclusive -- bindfs -f /srv/data /mnt
+    """
+    from efuse.fs.mountpoint import kernel_lacks_efuse
+    from efuse.fs.options import Options
+    from efuse.fs.run import run_plain, start_daemon, wait_for_daemon, wait_until_gone
+
+    declared: dict[str, Any] = dict.fromkeys(promises, True)
+    options = Options(consistency=consistency, **declared)
+    why = kernel_lacks_efuse()
+    if why is not None:
+        if require:
+            raise NotSupportedError(
+                f"{command[0]} cannot be accelerated: {why}", hint="efuse doctor"
+            )
+        click.echo(f"{command[0]}: not accelerated: {why}", err=True)
+        sys.exit(run_plain(command))
+    daemon = start_daemon(command)
+    try:
+        daemon.attach(options)
+    except EfuseError:
+        if require:
+            from efuse.fs.mountpoint import unmount
+
+            unmount(daemon.mountpoint, lazy=True)
+            wait_for_daemon(daemon.process)
+            raise
+    click.echo(describe(daemon), err=True)
+    status = wait_for_daemon(daemon.process)
+    if status == 0 and daemon.accelerated and os.fork() == 0:
+        # The daemon has gone into the background, or has ended and taken its mount with it.
+        from efuse.fs.background import leave
+
+        leave()
+        wait_until_gone(daemon.mount)
+    daemon.close()
+    sys.stdout.flush()
+    os._exit(status)
