@@ -17,7 +17,7 @@ Eventually = Callable[..., Any]
 def _eventually(
     condition: Callable[[], Any], timeout: float = 60, what: str = "the condition"
 ) -> Any:
-    """Return ``condition()`` once it is true; fail if that takes longer than ``timeout`` seconds."""
+    """Return ``condition()`` once it is true; fail if that takes over ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while not (value := condition()):

@@ -42,8 +42,11 @@ def _directory(target: Kernel) -> Path:
     """Return where the build of the present sources for ``target`` belongs."""
     symvers = target.headers / "Module.symvers"
     vmlinux = target.headers / "vmlinux"
-    stat = [f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in (symvers, vmlinux)
-            if path.is_file()]
+    stat = [
+        f"{path.stat().st_size} {path.stat().st_mtime_ns}"
+        for path in (symvers, vmlinux)
+        if path.is_file()
+    ]
     archive = kernel.source_archive().stat()
     key = source.content_hash(
         paths.data("kernel_patches"), target.release, *stat, str(archive.st_size)
@@ -63,7 +66,7 @@ def build(target: Kernel, *, say: Say = _silent, force: bool = False) -> Path:
     :param say: is told what is being done.
     :param force: build it even so.
     :raises NotSupportedError: the kernel's source or BTF is not here.
-    :raises ModuleBuildError: a patch does not apply, the compiler refuses, or there is no BTF in it.
+    :raises ModuleBuildError: a patch does not apply, the compiler refuses, or no BTF came of it.
     """
     directory = _directory(target)
     module = directory / "efuse.ko"
@@ -104,7 +107,8 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
     command = ["make", jobs, "-C", str(objects), f"M={tree}", *variables, "modules"]
     # Make's own variables of a make that called us would change what this one does.
     environment = {
-        key: value for key, value in _plain_locale().items()
+        key: value
+        for key, value in _plain_locale().items()
         if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES")
     }
     result = subprocess.run(
@@ -158,8 +162,12 @@ def _objects_with_btf(target: Kernel, work: Path) -> Path:
             (shadow / entry.name).symlink_to(entry.resolve())
     script = source.pristine() / "scripts/extract-vmlinux"
     with (shadow / "vmlinux").open("wb") as output:
-        subprocess.run(["bash", str(script), str(target.image)], stdout=output,
-                       stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            ["bash", str(script), str(target.image)],
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+        )
     if not has_btf(shadow / "vmlinux"):
         raise NotSupportedError(
             f"the kernel's BTF was not found: {target.image} carries none",

@@ -107,15 +107,11 @@ def write_tree(target: Path, kernel_patches: Path, archive: Path | None = None) 
     :raises ModuleBuildError: a patch does not apply.
     """
     fuse = target / "fs/fuse"
-    shutil.copytree(
-        pristine(archive) / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT)
-    )
+    shutil.copytree(pristine(archive) / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     for patch in _series(kernel_patches / kernel.SERIES):
         command = ["patch", "-p1", "--batch", "--forward", "--no-backup-if-mismatch", "-s"]
         with patch.open("rb") as text:
-            result = subprocess.run(
-                command, cwd=target, stdin=text, capture_output=True, text=True
-            )
+            result = subprocess.run(command, cwd=target, stdin=text, capture_output=True, text=True)
         if result.returncode != 0:
             raise ModuleBuildError(
                 f"{patch.name} does not apply to this kernel's fs/fuse:\n{result.stdout.strip()}",

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse doctor``: what is here of what eFuse needs, and how to mend what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import click
+
+from efuse.features import Feature
+
+__all__ = ["checks", "cli"]
+
+
+def _module_sources() -> Feature:
+    from efuse.errors import NotSupportedError
+    from efuse.module import kernel
+
+    needed = f"headers and source of a {kernel.SERIES} {kernel.FLAVOUR} kernel"
+    why = "efuse.ko is built from them"
+    try:
+        target = kernel.find()
+        kernel.source_archive()
+    except NotSupportedError as error:
+        return Feature("sources", str(error), needed, False, why, error.hint or "", False)
+    return Feature("sources", target.release, needed, True, why, required=False)
+
+
+def _guest() -> Feature:
+    from efuse.guest.status import status
+
+    fields = status()
+    ready = bool(fields["ready"])
+    # How fast is known only once a guest was started: the probe is a boot, too slow for here.
+    how = fields["acceleration"] or "acceleration not probed yet"
+    found = f"{fields['kernel']}, {how}" if ready else f"missing: {fields['missing']}"
+    return Feature(
+        "guest",
+        found,
+        "QEMU, virtiofsd, a kernel image",
+        ready,
+        "where this machine's kernel cannot load efuse.ko, a guest's can",
+        "scripts/setup",
+        required=False,
+    )
+
+
+def checks() -> list[Feature]:
+    """Return all checks: the features, and what building the module and a guest need."""
+    from efuse import features
+
+    return [*features.all_features(), _module_sources(), _guest()]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def cli(as_json: bool) -> None:
+    """Check what eFuse needs: what was found, what is needed, how to mend it.
+
+    Exits with 3 if eFuse cannot work on this machine's own kernel as it is.
+    """
+    found = checks()
+    works = all(check.ok for check in found if check.required)
+    if as_json:
+        click.echo(json.dumps(
+            {"works": works, "checks": [dataclasses.asdict(check) for check in found]}, indent=2
+        ))
+    else:
+        for check in found:
+            mark = "ok" if check.ok else "FAIL" if check.required else "no"
+            click.echo(f"{mark:<5}{check.name:<9}{check.found or 'not found'}")
+            if not check.ok:
+                click.echo(f"     {'':<9}needed: {check.needed}, because {check.why}")
+                if check.mend:
+                    click.echo(f"     {'':<9}try: {check.mend}")
+        ready = any(check.name == "guest" and check.ok for check in found)
+        if works:
+            click.echo("eFuse works here.")
+        elif ready:
+            click.echo("eFuse cannot work on this kernel as it is; in a guest it can.")
+        else:
+            click.echo("eFuse cannot work here as it is.")
+    sys.exit(0 if works else 3)

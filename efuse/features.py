@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What this machine offers of what eFuse needs: cached probes that change nothing.
+
+Each probe says what it found, the least that is needed, and why. This module imports nothing else
+of the package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import fcntl
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Feature", "all_features", "feature", "forget", "names"]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One thing that eFuse needs, or can use.
+
+    :ivar name: a word that stays the same for ever.
+    :ivar found: what is here, for people; None: nothing.
+    :ivar needed: the least that will do.
+    :ivar ok: whether what is here will do.
+    :ivar why: what it is needed for.
+    :ivar mend: what would bring it; empty if nothing would on this machine.
+    :ivar required: eFuse cannot run on this machine's own kernel without it.
+    """
+
+    name: str
+    found: str | None
+    needed: str
+    ok: bool
+    why: str
+    mend: str = ""
+    required: bool = True
+
+
+def _version(text: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(number) for number in match[0].split(".")) if match else ()
+
+
+def _at_least(found: str | None, minimum: str) -> bool:
+    return found is not None and _version(found) >= _version(minimum)
+
+
+def _kernel(root: Path) -> Feature:
+    release = (root / "proc/sys/kernel/osrelease").read_text().strip()
+    modules = (root / "proc/modules").exists()
+    ok = _version(release)[:2] == (6, 12) and modules
+    return Feature(
+        "kernel",
+        release if modules else f"{release}, built without modules",
+        "6.12 with loadable modules",
+        ok,
+        "efuse.ko is made from this series' fs/fuse",
+        "boot Debian's 6.12 kernel, or use: efuse guest run",
+    )
+
+
+def _btf(root: Path) -> Feature:
+    path = root / "sys/kernel/btf/vmlinux"
+    return Feature(
+        "btf",
+        "/sys/kernel/btf/vmlinux" if path.is_file() else None,
+        "BTF of the running kernel",
+        path.is_file(),
+        "struct_ops and kfuncs are found by their types",
+        "boot a kernel with CONFIG_DEBUG_INFO_BTF=y",
+    )
+
+
+def _module(root: Path) -> Feature:
+    version = root / "sys/fs/efuse/version"
+    found = version.read_text().strip() if version.is_file() else None
+    return Feature(
+        "module",
+        found,
+        "efuse.ko loaded",
+        found is not None,
+        "it calls the handlers; without it file systems mount as plain FUSE",
+        "efuse module load",
+        required=False,
+    )
+
+
+def _bcc(_root: Path) -> Feature:
+    # Asked of the distribution's metadata, not by importing it: that alone loads LLVM.
+    present = importlib.util.find_spec("bcc") is not None
+    found = None
+    if present:
+        try:
+            found = importlib.metadata.version("bcc")
+        except importlib.metadata.PackageNotFoundError:
+            found = "of unknown version"
+    return Feature(
+        "bcc",
+        found,
+        "0.26",
+        present,
+        "it compiles handlers whose text is new; those that are shipped need none",
+        "apt-get install python3-bpfcc, and a venv with --system-site-packages",
+        required=False,
+    )
+
+
+def _libbpf(_root: Path) -> Feature:
+    found = None
+    try:
+        library = ctypes.CDLL("libbpf.so.1")
+        library.libbpf_version_string.restype = ctypes.c_char_p
+        found = library.libbpf_version_string().decode().lstrip("v")
+    except OSError:
+        pass
+    return Feature(
+        "libbpf",
+        found,
+        "1.1",
+        _at_least(found, "1.1"),
+        "it loads the programs",
+        "apt-get install libbpf1",
+    )
+
+
+def _libfuse(_root: Path) -> Feature:
+    found = None
+    try:
+        library = ctypes.CDLL("libfuse3.so.3")
+        library.fuse_pkgversion.restype = ctypes.c_char_p
+        found = library.fuse_pkgversion().decode()
+    except OSError:
+        pass
+    return Feature(
+        "libfuse",
+        found,
+        "3.14",
+        _at_least(found, "3.14"),
+        "it speaks the FUSE protocol, and takes a descriptor that is mounted already",
+        "apt-get install fuse3 libfuse3-3",
+    )
+
+
+def _pyfuse3(_root: Path) -> Feature:
+    try:
+        found = importlib.metadata.version("pyfuse3")
+    except importlib.metadata.PackageNotFoundError:
+        found = None
+    return Feature(
+        "pyfuse3",
+        found,
+        "3.3",
+        _at_least(found, "3.3"),
+        "Python file systems are pyfuse3 file systems",
+        "pip install pyfuse3 (it needs libfuse3-dev, pkg-config, gcc, python3-dev)",
+    )
+
+
+def _kvm(root: Path) -> Feature:
+    kvm_get_api_version, kvm_api = 0xAE00, 12
+    found = None
+    try:
+        descriptor = os.open(root / "dev/kvm", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        pass
+    else:
+        try:
+            found = f"API {fcntl.ioctl(descriptor, kvm_get_api_version)}"
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+    return Feature(
+        "kvm",
+        found,
+        f"API {kvm_api}",
+        found == f"API {kvm_api}",
+        "a guest is much quicker with it; software emulation does without",
+        "",
+        required=False,
+    )
+
+
+_PROBES: dict[str, Callable[[Path], Feature]] = {
+    "kernel": _kernel,
+    "btf": _btf,
+    "module": _module,
+    "libbpf": _libbpf,
+    "libfuse": _libfuse,
+    "pyfuse3": _pyfuse3,
+    "bcc": _bcc,
+    "kvm": _kvm,
+}
+
+
+def names() -> Sequence[str]:
+    """Return the names of all features, those that others rest on first."""
+    return tuple(_PROBES)
+
+
+@functools.cache
+def feature(name: str, root: Path = Path("/")) -> Feature:
+    """Return what is known about one feature; it is probed once.
+
+    :param name: one of :func:`names`.
+    :param root: where ``proc``, ``sys`` and ``dev`` are looked for.
+    :raises KeyError: there is no such feature.
+    """
+    return _PROBES[name](root)
+
+
+def all_features(root: Path = Path("/")) -> list[Feature]:
+    """Return all features, in the order of :func:`names`."""
+    return [feature(name, root) for name in names()]
+
+
+def forget() -> None:
+    """Probe again when asked the next time: something was installed, loaded or unloaded."""
+    feature.cache_clear()

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The module's source tree and build, with a small archive, a small series and a fake kbuild."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from efuse import paths
+from efuse.errors import ModuleBuildError, NotSupportedError
+from efuse.module import build, dkms, kernel, source
+from efuse.module.kernel import Kernel
+
+_PATCH = """\
+--- a/fs/fuse/inode.c
++++ b/fs/fuse/inode.c
+@@ -1 +1 @@
+-int original;
++int patched;
+"""
+
+_SCRIPTS = ("checkpatch.pl", "const_structs.checkpatch", "extract-vmlinux", "spelling.txt")
+
+# What stands for the kernel's kbuild: it compiles one object, with BTF if asked to.
+_KBUILD = """\
+modules:
+\t@test -f $(M)/Kbuild -a -f $(M)/efuse/ours.c -a -f $(M)/../../include/uapi/linux/efuse.h
+\t$(CC) -c -o $(M)/efuse.o $(M)/inode.c
+\tobjcopy $(SECTIONS) $(M)/efuse.o $(M)/efuse.ko
+"""
+
+
+@pytest.fixture
+def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small kernel_patches directory."""
+    directory = tmp_path / "kernel_patches"
+    for name in ("6.12", "src", "include/uapi/linux"):
+        (directory / name).mkdir(parents=True)
+    (directory / "6.12/series").write_text("# in this order\none.patch  # the only one\n\n")
+    (directory / "6.12/one.patch").write_text(_PATCH)
+    (directory / "6.12/Kbuild").write_text("obj-m := efuse.o\n")
+    (directory / "src/ours.c").write_text("int ours;\n")
+    (directory / "include/uapi/linux/efuse.h").write_text("#define EFUSE 1\n")
+    (directory / "dkms.conf.in").write_text('PACKAGE_VERSION="@VERSION@"\n')
+    monkeypatch.setattr(paths, "data", lambda name: tmp_path / name)
+    return directory
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small kernel source package; the cache is private too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tree = tmp_path / "linux-source-6.12"
+    (tree / "fs/fuse").mkdir(parents=True)
+    (tree / "fs/ext4").mkdir()
+    (tree / "scripts").mkdir()
+    for name in ("inode.c", "cuse.c", "virtio_fs.c"):
+        (tree / "fs/fuse" / name).write_text("int original;\n")
+    scripts = [f"scripts/{name}" for name in _SCRIPTS]
+    for name in ("fs/ext4/inode.c", "fs/Makefile", "Makefile", "scripts/other", *scripts):
+        (tree / name).write_text("")
+    (tmp_path / "usr/src").mkdir(parents=True)
+    path = tmp_path / "usr/src/linux-source-6.12.tar.xz"
+    with tarfile.open(path, "w:xz") as tar:
+        tar.add(tree, arcname=tree.name)
+    monkeypatch.setattr(kernel, "source_archive", lambda: path)
+    return path
+
+
+def _elf_with_btf(path: Path) -> None:
+    source_file = path.with_suffix(".c")
+    source_file.write_text("int some;\n")
+    subprocess.run(["gcc", "-c", "-o", path, source_file], check=True)
+    section = path.with_suffix(".section")
+    section.write_bytes(b"btf")
+    subprocess.run(["objcopy", "--add-section", f".BTF={section}", path], check=True)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Kernel:
+    """A kernel whose object tree is a fake."""
+    headers = tmp_path / "headers"
+    headers.mkdir()
+    (headers / "Module.symvers").touch()
+    _elf_with_btf(headers / "vmlinux")
+    (headers / "Makefile").write_text(
+        f"SECTIONS := --add-section .BTF={headers}/vmlinux.section\n{_KBUILD}"
+    )
+    return Kernel("6.12.1-test", headers)
+
+
+def test_pristine_holds_only_what_is_needed(archive: Path) -> None:
+    found = source.pristine()
+    files = {str(path.relative_to(found)) for path in found.rglob("*") if path.is_file()}
+    assert files == {
+        "Makefile", "fs/fuse/inode.c", "fs/fuse/cuse.c", "fs/fuse/virtio_fs.c",
+        *(f"scripts/{name}" for name in _SCRIPTS),
+    }
+
+
+def test_pristine_is_unpacked_once(archive: Path) -> None:
+    found = source.pristine()
+    (found / "mark").touch()
+    assert (source.pristine() / "mark").exists()
+    os.utime(archive, ns=(0, 0))
+    assert not (source.pristine() / "mark").exists()
+
+
+def test_pristine_of_a_broken_archive_fails(archive: Path) -> None:
+    archive.write_bytes(b"no archive")
+    with pytest.raises(ModuleBuildError, match="could not be unpacked"):
+        source.pristine()
+    assert not list((paths.cache() / "sources").iterdir())
+
+
+def test_tree_is_laid_out_as_in_a_kernel(archive: Path, patches: Path, tmp_path: Path) -> None:
+    fuse = source.write_tree(tmp_path / "out", patches)
+    assert fuse == tmp_path / "out/fs/fuse"
+    assert (fuse / "inode.c").read_text() == "int patched;\n"
+    assert (fuse / "efuse/ours.c").is_file()
+    assert (fuse / "Kbuild").is_file()
+    assert (tmp_path / "out/include/uapi/linux/efuse.h").is_file()
+    assert not {"cuse.c", "virtio_fs.c"} & {path.name for path in fuse.iterdir()}
+
+
+def test_patch_that_does_not_apply_fails(archive: Path, patches: Path, tmp_path: Path) -> None:
+    (patches / "6.12/one.patch").write_text(_PATCH.replace("original", "other"))
+    with pytest.raises(ModuleBuildError, match=r"one\.patch does not apply"):
+        source.write_tree(tmp_path / "out", patches)
+
+
+@pytest.mark.parametrize("changed", ["6.12/one.patch", "src/ours.c", "6.12/Kbuild"])
+def test_content_hash_changes_with_each_file(patches: Path, changed: str) -> None:
+    before = source.content_hash(patches)
+    assert source.content_hash(patches) == before
+    (patches / changed).write_text("something else")
+    assert source.content_hash(patches) != before
+    assert source.content_hash(patches, "other kernel") != source.content_hash(patches)
+
+
+def test_build_is_kept_until_something_changes(
+    archive: Path, patches: Path, target: Kernel
+) -> None:
+    said: list[str] = []
+    assert build.built(target) is None
+    module = build.build(target, say=said.append)
+    assert build.has_btf(module)
+    assert said[-1] == "compiling efuse.ko for 6.12.1-test"
+    assert build.built(target) == module
+    said.clear()
+    assert build.build(target, say=said.append) == module
+    assert said == []
+    (patches / "src/ours.c").write_text("int changed;\n")
+    assert build.built(target) is None
+    assert build.build(target) != module
+
+
+def test_build_by_force_replaces(archive: Path, patches: Path, target: Kernel) -> None:
+    module = build.build(target)
+    module.write_text("broken")
+    assert build.build(target, force=True) == module
+    assert build.has_btf(module)
+
+
+def test_build_without_btf_fails(archive: Path, patches: Path, target: Kernel) -> None:
+    (target.headers / "Makefile").write_text(_KBUILD)
+    with pytest.raises(ModuleBuildError, match="without BTF"):
+        build.build(target)
+    assert build.built(target) is None
+
+
+def test_compile_error_is_shown(archive: Path, patches: Path, target: Kernel) -> None:
+    (patches / "6.12/one.patch").write_text(_PATCH.replace("int patched;", "int patched"))
+    with pytest.raises(ModuleBuildError, match=r"fs/fuse/inode\.c:1:.* error: ") as caught:
+        build.build(target)
+    assert "build.log" in str(caught.value.hint)
+
+
+def test_kernel_without_btf_or_image_fails(archive: Path, patches: Path, target: Kernel) -> None:
+    (target.headers / "vmlinux").unlink()
+    with pytest.raises(NotSupportedError, match="the kernel's BTF was not found"):
+        build.build(target)
+
+
+def test_btf_is_taken_out_of_the_image(archive: Path, patches: Path, target: Kernel) -> None:
+    image = target.headers.with_name("vmlinuz")
+    (target.headers / "vmlinux").rename(image)
+    (source.pristine() / "scripts/extract-vmlinux").write_text('cat "$1"\n')
+    module = build.build(Kernel(target.release, target.headers, image))
+    assert build.has_btf(module)
+    assert not (target.headers / "vmlinux").exists()
+
+
+def test_has_btf_of_another_file(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text(".BTF")
+    assert not build.has_btf(tmp_path / "text")
+
+
+def test_dkms_source_names_its_version(archive: Path, patches: Path, tmp_path: Path) -> None:
+    dkms.write_source(tmp_path / "efuse-9.8", "9.8")
+    assert (tmp_path / "efuse-9.8/dkms.conf").read_text() == 'PACKAGE_VERSION="9.8"\n'
+    assert (tmp_path / "efuse-9.8/fs/fuse/efuse/ours.c").is_file()
+
+
+def test_dkms_missing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    with pytest.raises(NotSupportedError, match="dkms not found"):
+        dkms.install()
