@@ -154,21 +154,22 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 /* Does the error say that the daemon knows no such request? */
 bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 {
-	return error == -ENOSYS || (args->opcode == FUSE_IOCTL && error == -ENOTTY);
+	return error == EFUSE_NOT_IMPLEMENTED ||
+	       (args->opcode == FUSE_IOCTL && error == -ENOTTY);
 }
 
 /* What follows fills in what the arguments do not say. */
 
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff)
 {
-	struct efuse_conn *ec = READ_ONCE(fm->fc->efuse);
+	struct efuse_conn *ec = efuse_conn_get(fm->fc);
 
 	ff->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
 }
 
 static bool efuse_file_written(struct fuse_file *ff)
 {
-	struct efuse_conn *ec = READ_ONCE(ff->fm->fc->efuse);
+	struct efuse_conn *ec = efuse_conn_get(ff->fm->fc);
 
 	return ec && !efuse_epoch_quiet(ec, efuse_bucket_inode(ff->nodeid, EFUSE_KIND_DATA),
 					ff->efuse_epoch);
@@ -197,7 +198,7 @@ void efuse_child_args(struct fuse_args *args, struct dentry *first, struct dentr
 /* Written without a request: FUSE passthrough. */
 void efuse_inode_written(struct inode *inode)
 {
-	struct efuse_conn *ec = READ_ONCE(get_fuse_conn(inode)->efuse);
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct efuse_changes ch = {};
 
 	if (!ec)

@@ -4,6 +4,7 @@
 
 #include <linux/mm.h>
 
+/* Attaching, detaching and the list of connections; taken inside fuse_mutex. */
 DEFINE_MUTEX(efuse_conn_mutex);
 static LIST_HEAD(efuse_conns);
 

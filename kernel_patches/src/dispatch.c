@@ -102,7 +102,7 @@ static bool efuse_handled(struct efuse_req *req)
 		efuse_count(ec, opcode, req->reason ?: EFUSE_MISS);
 		return false;
 	}
-	if (verdict < 0 && verdict >= -EFUSE_MAX_ERRNO && verdict != -ENOSYS) {
+	if (verdict < 0 && verdict >= -EFUSE_MAX_ERRNO && verdict != EFUSE_NOT_IMPLEMENTED) {
 		req->ret = verdict;
 		efuse_count(ec, opcode, EFUSE_REFUSED);
 		return true;
@@ -191,8 +191,7 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args)
 {
-	/* Whole before the first request sees it: efuse_conn_add(). */
-	struct efuse_conn *ec = smp_load_acquire(&fm->fc->efuse);
+	struct efuse_conn *ec = efuse_conn_get(fm->fc);
 	struct efuse_changes ch;
 	struct efuse_req req;
 	u64 start;
@@ -239,7 +238,7 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
  */
 int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t gfp_flags)
 {
-	struct efuse_conn *ec = smp_load_acquire(&fm->fc->efuse);
+	struct efuse_conn *ec = efuse_conn_get(fm->fc);
 	struct efuse_changes ch;
 	int err;
 
@@ -272,7 +271,7 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 void efuse_background_end(struct fuse_req *freq, int error)
 {
 	struct fuse_args *args = freq->args;
-	struct efuse_conn *ec = smp_load_acquire(&freq->fm->fc->efuse);
+	struct efuse_conn *ec = efuse_conn_get(freq->fm->fc);
 	struct efuse_changes ch;
 	struct efuse_req req;
 

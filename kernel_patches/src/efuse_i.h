@@ -19,10 +19,13 @@
 #define EFUSE_NR_BUCKETS	65536	/* of epochs, per connection */
 #define EFUSE_MAX_ERRNO		511	/* what the daemon itself may reply */
 
+/* In the FUSE protocol: the daemon does not know the request, and wants no more of it. */
+#define EFUSE_NOT_IMPLEMENTED	(-ENOSYS)
+
 /* A file opened in the kernel; a bit of fuse_file.open_flags no daemon can set. */
-#define EFUSE_FOPEN_LOCAL	(1U << 31)
+#define EFUSE_FOPEN_LOCAL	BIT(31)
 /* An answer that no lookup count stands for; a bit of fuse_attr.flags likewise. */
-#define EFUSE_ATTR_UNCOUNTED	(1U << 31)
+#define EFUSE_ATTR_UNCOUNTED	BIT(31)
 
 enum efuse_consistency {
 	EFUSE_STRICT,
@@ -196,6 +199,14 @@ struct efuse_exit_info {
 };
 
 /* conn.c */
+
+/* eFuse's half of a connection, or NULL before it is mounted. */
+static inline struct efuse_conn *efuse_conn_get(const struct fuse_conn *fc)
+{
+	/* Pairs with efuse_conn_add(): who sees it sees it whole. */
+	return smp_load_acquire(&fc->efuse);
+}
+
 extern struct mutex efuse_conn_mutex;
 struct efuse_conn *efuse_conn_find(u32 id);
 struct efuse_conn *efuse_conn_of_ops(const struct efuse_ops *ops);

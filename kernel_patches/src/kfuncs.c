@@ -217,21 +217,18 @@ __bpf_kfunc s64 efuse_exit_code(struct efuse_exit_info *info)
 
 __bpf_kfunc_end_defs();
 
-#define EFUSE_REQ_KFUNCS							\
-	BTF_ID_FLAGS(func, efuse_req_opcode, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_nodeid, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_uid, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_gid, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_pid, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_fh, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_offset, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_size, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_flags, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_newdir, KF_TRUSTED_ARGS)			\
-	BTF_ID_FLAGS(func, efuse_req_name, KF_TRUSTED_ARGS)
-
 BTF_KFUNCS_START(efuse_kfunc_ids)
-EFUSE_REQ_KFUNCS
+BTF_ID_FLAGS(func, efuse_req_opcode, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_nodeid, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_uid, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_gid, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_pid, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_fh, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_offset, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_size, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_flags, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_newdir, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_name, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_req_key, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_reply_entry, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_negative, KF_TRUSTED_ARGS)

@@ -19,10 +19,12 @@ u32 efuse_req_uid(struct efuse_req *req);	/* fsuid in the daemon's namespace */
 u32 efuse_req_gid(struct efuse_req *req);
 u32 efuse_req_pid(struct efuse_req *req);	/* the task's, in the daemon's namespace */
 u64 efuse_req_fh(struct efuse_req *req);	/* of requests on an open file, or 0 */
-u64 efuse_req_offset(struct efuse_req *req);	/* of READ, WRITE, READDIR*, FALLOCATE, LSEEK, or 0 */
+u64 efuse_req_offset(struct efuse_req *req);	/* READ WRITE READDIR* FALLOCATE LSEEK, or 0 */
 u64 efuse_req_size(struct efuse_req *req);	/* bytes asked for or written, or 0 */
-u32 efuse_req_flags(struct efuse_req *req);	/* open flags; ACCESS: mask; SETATTR: valid; RENAME2: flags; or 0 */
-u64 efuse_req_newdir(struct efuse_req *req);	/* RENAME, RENAME2: target directory; LINK: the inode linked; or 0 */
+/* Open flags; ACCESS: mask; SETATTR: valid; RENAME2: flags; else 0. */
+u32 efuse_req_flags(struct efuse_req *req);
+/* RENAME, RENAME2: the target directory; LINK: the inode that is linked; else 0. */
+u64 efuse_req_newdir(struct efuse_req *req);
 /*
  * The request's @index-th name (0 or 1), without NUL. Returns its length, or
  * -ENOENT where it has none, or -ERANGE where @buf is too small (left untouched).
@@ -48,7 +50,8 @@ int efuse_reply_attrs(struct efuse_req *req, const void *attrs, u32 attrs__sz);
 int efuse_reply_blob(struct efuse_req *req, const void *blob, u32 blob__sz);
 int efuse_reply_grant(struct efuse_req *req, const void *grant, u32 grant__sz);
 int efuse_reply_volume(struct efuse_req *req, const void *volume, u32 volume__sz);
-int efuse_reply_flush(struct efuse_req *req);	/* needs no value: the kernel knows whether it may */
+/* Needs no value: the kernel knows whether it may. */
+int efuse_reply_flush(struct efuse_req *req);
 
 /* The value at hand: learn() only. The pointers are NULL where the size is not theirs. */
 u32 efuse_learn_map(struct efuse_req *req);	/* enum efuse_map */
@@ -57,7 +60,8 @@ u8 *efuse_learn_value(struct efuse_req *req, const u64 rdwr_buf_size);
 
 /* notify() only. */
 u32 efuse_notify_code(struct efuse_notify *n);		/* enum efuse_notify_code */
-u64 efuse_notify_nodeid(struct efuse_notify *n);	/* the inode, or the directory of the entry */
+/* The inode, or the directory of the entry. */
+u64 efuse_notify_nodeid(struct efuse_notify *n);
 int efuse_notify_name(struct efuse_notify *n, void *buf, u32 buf__sz);
 
 /* exit() only. */

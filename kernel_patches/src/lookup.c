@@ -24,7 +24,6 @@ static int efuse_inode_eq(struct inode *inode, void *nodeid)
 /* The inode of a nodeid, valid until the end of the RCU section; may be NULL. */
 struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid)
 {
-	RCU_LOCKDEP_WARN(!rcu_read_lock_held(), "efuse_inode_rcu() without RCU");
 	return find_inode_rcu(fm->sb, nodeid, efuse_inode_eq, &nodeid);
 }
 
@@ -124,7 +123,7 @@ void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 /* The daemon is told to forget an inode: its nodeid may come back as another. */
 void efuse_forgotten(struct fuse_conn *fc, u64 nodeid)
 {
-	struct efuse_conn *ec = READ_ONCE(fc->efuse);
+	struct efuse_conn *ec = efuse_conn_get(fc);
 
 	if (ec && !READ_ONCE(ec->stable_nodeids))
 		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE));

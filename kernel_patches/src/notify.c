@@ -20,7 +20,7 @@ static void efuse_notify(struct efuse_conn *ec, struct efuse_changes *ch,
 
 static void efuse_notify_content(struct fuse_conn *fc, u64 nodeid, u32 code)
 {
-	struct efuse_conn *ec = READ_ONCE(fc->efuse);
+	struct efuse_conn *ec = efuse_conn_get(fc);
 	struct efuse_notify n = { .code = code, .nodeid = nodeid };
 	struct efuse_changes ch = {};
 
@@ -45,7 +45,7 @@ void efuse_notify_store(struct fuse_conn *fc, u64 nodeid)
 
 void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child, const struct qstr *name)
 {
-	struct efuse_conn *ec = READ_ONCE(fc->efuse);
+	struct efuse_conn *ec = efuse_conn_get(fc);
 	struct efuse_notify n = {
 		.code = child ? EFUSE_NOTIFY_DELETE : EFUSE_NOTIFY_INVAL_ENTRY,
 		.nodeid = parent,

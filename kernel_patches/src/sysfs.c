@@ -91,31 +91,50 @@ static ssize_t consistency_store(struct kobject *kobj, struct kobj_attribute *at
 	return count;
 }
 
-#define EFUSE_DECLARATION(_name)						\
-static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr,	\
-			    char *buf)						\
-{										\
-	return sysfs_emit(buf, "%d\n", READ_ONCE(efuse_conn_of(kobj)->_name));	\
-}										\
-static ssize_t _name##_store(struct kobject *kobj, struct kobj_attribute *attr,	\
-			     const char *buf, size_t count)			\
-{										\
-	bool value;								\
-	int err = kstrtobool(buf, &value);					\
-										\
-	if (err)								\
-		return err;							\
-	WRITE_ONCE(efuse_conn_of(kobj)->_name, value);				\
-	efuse_epoch_void(efuse_conn_of(kobj));					\
-	return count;								\
-}										\
-static struct kobj_attribute _name##_attr = __ATTR_RW(_name)
+/* What the file system declares about itself: a bool of struct efuse_conn each. */
+struct efuse_declaration {
+	struct kobj_attribute attr;
+	size_t offset;
+};
 
-EFUSE_DECLARATION(stable_nodeids);
-EFUSE_DECLARATION(caller_independent);
-EFUSE_DECLARATION(handleless);
-EFUSE_DECLARATION(flush_free);
-EFUSE_DECLARATION(lazy_atime);
+static bool *efuse_declared(struct kobject *kobj, struct kobj_attribute *attr)
+{
+	struct efuse_declaration *decl = container_of(attr, struct efuse_declaration, attr);
+
+	return (void *)efuse_conn_of(kobj) + decl->offset;
+}
+
+static ssize_t efuse_declaration_show(struct kobject *kobj, struct kobj_attribute *attr,
+				      char *buf)
+{
+	return sysfs_emit(buf, "%d\n", READ_ONCE(*efuse_declared(kobj, attr)));
+}
+
+static ssize_t efuse_declaration_store(struct kobject *kobj, struct kobj_attribute *attr,
+				       const char *buf, size_t count)
+{
+	bool value;
+	int err = kstrtobool(buf, &value);
+
+	if (err)
+		return err;
+	WRITE_ONCE(*efuse_declared(kobj, attr), value);
+	efuse_epoch_void(efuse_conn_of(kobj));
+	return count;
+}
+
+#define EFUSE_DECLARATION(member) {						\
+	.attr = __ATTR(member, 0600, efuse_declaration_show, efuse_declaration_store), \
+	.offset = offsetof(struct efuse_conn, member),				\
+}
+
+static struct efuse_declaration efuse_declarations[] = {
+	EFUSE_DECLARATION(stable_nodeids),
+	EFUSE_DECLARATION(caller_independent),
+	EFUSE_DECLARATION(handleless),
+	EFUSE_DECLARATION(flush_free),
+	EFUSE_DECLARATION(lazy_atime),
+};
 
 static ssize_t stamp_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
@@ -195,11 +214,11 @@ static struct attribute *efuse_conn_attrs[] = {
 	&enable_seq_attr.attr,
 	&exit_info_attr.attr,
 	&consistency_attr.attr,
-	&stable_nodeids_attr.attr,
-	&caller_independent_attr.attr,
-	&handleless_attr.attr,
-	&flush_free_attr.attr,
-	&lazy_atime_attr.attr,
+	&efuse_declarations[0].attr.attr,
+	&efuse_declarations[1].attr.attr,
+	&efuse_declarations[2].attr.attr,
+	&efuse_declarations[3].attr.attr,
+	&efuse_declarations[4].attr.attr,
 	&stamp_attr.attr,
 	&invalidate_attr.attr,
 	&abort_attr.attr,
