@@ -57,3 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("efuse: interrupted", err=True)
         sys.exit(130)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -81,8 +81,16 @@ class Machine:
                 "instructions can be counted on one processor only",
                 hint="--icount with --cpus 1",
             )
-        return ["-accel", "tcg,thread=single", "-cpu", "qemu64", "-smp", "1",
-                "-icount", "shift=0,align=off,sleep=off"]
+        return [
+            "-accel",
+            "tcg,thread=single",
+            "-cpu",
+            "qemu64",
+            "-smp",
+            "1",
+            "-icount",
+            "shift=0,align=off,sleep=off",
+        ]
 
 
 @dataclass
@@ -170,9 +178,7 @@ def started(machine: Machine, directory: Path, *, shell: bool = False) -> Iterat
             streams[name] = stack.enter_context(os.fdopen(read_end, "rb", buffering=0))
             write_ends.append(write_end)
         try:
-            command = machine.command(
-                directory, write_ends[0], write_ends[1], write_ends[2], shell
-            )
+            command = machine.command(directory, write_ends[0], write_ends[1], write_ends[2], shell)
             with (directory / "qemu.log").open("wb") as log:
                 qemu = subprocess.Popen(
                     command,

@@ -172,7 +172,11 @@ def _write_directory(
         (devices / name).symlink_to(f"fd/{number}")
 
     shown = _kept_paths(
-        cwd, Path(sys.prefix), paths.package(), directory, target.headers,
+        cwd,
+        Path(sys.prefix),
+        paths.package(),
+        directory,
+        target.headers,
         *([target.modules] if target.modules else []),
     )
     binds = [f"{_fstab_word(modules)} /lib/modules none bind\n"]
@@ -224,8 +228,10 @@ class _Follower:
                 self.status = int(rest)
                 self.ended_s = now
             case "failed":
-                raise GuestError(f"efuse.ko could not be loaded in the guest: {rest}",
-                                 hint="look at the guest's kernel log: --keep-log")
+                raise GuestError(
+                    f"efuse.ko could not be loaded in the guest: {rest}",
+                    hint="look at the guest's kernel log: --keep-log",
+                )
             case "end":
                 self.complete = True
 
