@@ -14,7 +14,7 @@ import sys
 
 import trio
 
-from efuse.fs import Options, Passthrough, serve
+from efuse.fs import Passthrough, serve
 
 __all__ = ["main"]
 
@@ -25,13 +25,21 @@ def _make(system: str, source: str) -> tuple[Passthrough, bool]:
     """Return the file system, and whether it is mounted as plain FUSE.
 
     ``fuse`` and ``efuse`` are the same to the letter: no time-outs, each answer is true only at
-    the moment it is given. ``fuse-tuned`` has the long time-outs that plain FUSE offers.
+    the moment it is given. ``fuse-tuned`` has what plain FUSE offers: long time-outs of what is
+    there, pages kept over an open, the write-back cache.
     """
-    timeout_s = _TUNED_TIMEOUT_S if system == "fuse-tuned" else 0.0
-    operations = Passthrough(source, entry_timeout_s=timeout_s, attr_timeout_s=timeout_s)
-    operations.enable_writeback_cache = system == "fuse-tuned"
-    if system == "efuse":
-        operations.efuse_options = Options(consistency="exclusive", handleless=True)
+    if system == "fuse-tuned":
+        timeout_s, consistency = _TUNED_TIMEOUT_S, "exclusive"
+    else:
+        timeout_s, consistency = 0.0, "exclusive" if system == "efuse" else "ttl"
+    operations = Passthrough(
+        source,
+        consistency=consistency,
+        entry_timeout=timeout_s,
+        attr_timeout=timeout_s,
+        writeback=system == "fuse-tuned",
+        lazy_atime=True,
+    )
     return operations, system != "efuse"
 
 

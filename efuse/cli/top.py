@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import replace
 
 import click
 from rich.console import Console
 
 from efuse import stats, tui
 from efuse.cli._output import json_option, pause, print_json
+from efuse.stats.maps import Occupancy
 
 __all__ = ["cli"]
 
@@ -36,12 +39,13 @@ def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> Non
     console = Console(highlight=False, markup=False)
     screen = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
     if screen and not (once or as_json):
-        tui.run(_sample, interval_s=interval, console=console, view=view)
+        tui.run(_Sampler(), interval_s=interval, console=console, view=view)
         return
-    before = _sample()
+    sample = _Sampler()
+    before = sample()
     while True:
         pause(interval)
-        after = _sample()
+        after = sample()
         model = stats.between(before, after)
         if as_json:
             print_json({"mounts": [m.json() for m in model]}, indent=2 if once else None)
@@ -54,5 +58,14 @@ def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> Non
         before = after
 
 
-def _sample() -> tuple[stats.Sample, ...]:
-    return stats.read_all()
+class _Sampler:
+    """Reads the counters, and the maps' occupancy where this user may see it."""
+
+    def __init__(self) -> None:
+        self._occupancy = Occupancy()
+
+    def __call__(self) -> tuple[stats.Sample, ...]:
+        samples = stats.read_all()
+        if os.geteuid() != 0:
+            return samples
+        return tuple(replace(s, maps=self._occupancy.of(s)) for s in samples)

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from efuse.stats.model import MapUsage, MountRates, OpcodeRates
+from efuse.stats.model import MountRates, OpcodeRates
 from efuse.tui.view import KEYS, View, visible
 
 __all__ = ["count", "duration", "render", "share"]
@@ -131,6 +131,8 @@ def _mount(m: MountRates, view: View, rows: int | None, width: int) -> list[Rend
             duration(total.hit_mean_ns),
             ("  daemon ", "dim"),
             duration(total.daemon_mean_ns),
+            ("  learned ", "dim"),
+            count(sample.learned),
         ),
         _maps(m),
     ]
@@ -145,18 +147,13 @@ def _mount(m: MountRates, view: View, rows: int | None, width: int) -> list[Rend
 def _maps(m: MountRates) -> Text:
     sample = m.after
     parts: list[str | tuple[str, str]] = [("maps ", "dim")]
-    for usage in sample.maps:
-        parts.append((f"{usage.name} {_usage(usage)}  ", "red" if usage.ratio > 0.95 else ""))
-    parts.append(f"learned {count(sample.learned)}")
     if sample.map_full:
-        parts.append((f"  full {count(sample.map_full)}", "bold red"))
+        parts.append((f"FULL {count(sample.map_full)}  ", "bold red"))
     if sample.garbage:
-        parts.append((f"  garbage {count(sample.garbage)}", "bold red"))
-    return _line(*parts)
-
-
-def _usage(usage: MapUsage) -> str:
-    return f"{count(usage.used)}/{count(usage.capacity)}"
+        parts.append((f"GARBAGE {count(sample.garbage)}  ", "bold red"))
+    for usage in sample.maps:
+        parts.append((f"{usage.name} {share(usage.ratio)}  ", "red" if usage.ratio > 0.95 else ""))
+    return _line(*parts, "" if sample.maps else "-")
 
 
 def _ratio_style(ratio: float | None) -> str:

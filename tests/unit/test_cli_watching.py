@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from efuse.cli import ctl as ctl_command
 from efuse.cli.main import main
+from efuse.stats import MapUsage
 from tests.unit.fake_sysfs import FakeSysfs
 
 
@@ -13,6 +15,10 @@ from tests.unit.fake_sysfs import FakeSysfs
 def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSysfs:
     tree = FakeSysfs(tmp_path)
     tree.everywhere(monkeypatch)
+    monkeypatch.setattr(
+        "efuse.stats.maps.usage", lambda connection: (MapUsage("entries", connection, 100),)
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("NO_COLOR", "1")
     return tree
 
@@ -117,7 +123,7 @@ def test_top_json_has_the_fields_of_the_frame(
     assert row["passed"] == {"no_handler": 10}
     assert row["hit_ratio"] == 0
     assert row["per_second"] > 0
-    assert mount["after"]["maps"] == []
+    assert mount["after"]["maps"] == [{"name": "entries", "used": 41, "capacity": 100}]
 
 
 def test_ctl_get_and_set(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:

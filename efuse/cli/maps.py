@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse maps``: what the kernel has learned of a mount, read from its BPF maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from efuse import bpf, opcodes
+from efuse.cli._output import MOUNT, connection, json_option, print_json, print_table
+from efuse.errors import UsageError
+from efuse.stats.maps import usage
+from efuse.tui.render import share
+
+__all__ = ["cli"]
+
+
+class _MapName(click.ParamType[str]):
+    """The name of a map of the mount."""
+
+    name = "map"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        names = ("attrs", "blobs", "entries", "grants", "volumes")
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+@click.group()
+def cli() -> None:
+    """Show the BPF maps from which the kernel answers."""
+
+
+@cli.command("list")
+@click.argument("mount", type=MOUNT)
+@json_option
+def list_(mount: str, as_json: bool) -> None:
+    """List the maps of MOUNT (a path, or a connection's number) and how full they are."""
+    found = usage(connection(mount).id)
+    if as_json:
+        print_json([{"name": m.name, "used": m.used, "capacity": m.capacity} for m in found])
+        return
+    rows = [(m.name, str(m.used), str(m.capacity), share(m.ratio)) for m in found]
+    print_table(("MAP", "USED", "CAPACITY", "FULL"), rows, right=" rrr")
+
+
+@cli.command()
+@click.argument("mount", type=MOUNT)
+@click.argument("name", metavar="MAP", type=_MapName())
+@json_option
+def dump(mount: str, name: str, as_json: bool) -> None:
+    """Print all elements of the map MAP of MOUNT: one on each line, key and value."""
+    with bpf.Attachment.open(connection(mount).id) as attachment:
+        if name not in attachment.maps:
+            raise UsageError(
+                f"no map of this mount is called {name!r}",
+                hint=f"one of {', '.join(sorted(attachment.maps))}",
+            )
+        elements = attachment.maps[name].read_all()
+    plain = [{"key": _plain(key), "value": _plain(value)} for key, value in elements.items()]
+    if as_json:
+        print_json(plain)
+        return
+    for element in plain:
+        click.echo(f"{_words(element['key'])} -> {_words(element['value'])}")
+
+
+def _plain(value: Any) -> Any:
+    """Return *value* as JSON can hold it; an opcode by its name, bytes as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    named = dict(_fields(value))
+    if not named:
+        return value
+    return {
+        name: opcodes.name(part) if name == "opcode" else _plain(part)
+        for name, part in named.items()
+    }
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    if is_dataclass(value):
+        for f in fields(value):
+            yield f.name, getattr(value, f.name)
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        yield from value._asdict().items()
+
+
+def _words(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    parts = []
+    for name, part in value.items():
+        parts.append(f"{name}({_words(part)})" if isinstance(part, dict) else f"{name}={part!r}")
+    return " ".join(parts)
