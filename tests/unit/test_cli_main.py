@@ -51,7 +51,7 @@ def test_nouns_are_imported_when_asked_for() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "text"),
     [
-        (EfuseError("it failed: why (EIO)", hint="again"), 1, "efuse: it failed: why (EIO)\ntry: again\n"),
+        (EfuseError("it failed: (EIO)", hint="again"), 1, "efuse: it failed: (EIO)\ntry: again\n"),
         (NotSupportedError("not here"), 3, "efuse: not here\n"),
         (KeyboardInterrupt(), 130, "efuse: interrupted\n"),
     ],

@@ -39,7 +39,7 @@ def test_usage_error_is_a_value_error() -> None:
         raise errors.UsageError("no such mode")
 
 
-@pytest.mark.parametrize("given", [errno.ENOENT, -errno.ENOENT, FileNotFoundError(errno.ENOENT, "")])
+@pytest.mark.parametrize("given", [errno.ENOENT, -errno.ENOENT, OSError(errno.ENOENT, "")])
 def test_reason_names_the_errno(given: int | OSError) -> None:
     assert errors.reason(given) == "No such file or directory (ENOENT)"
 
