@@ -131,8 +131,6 @@ def _mount(m: MountRates, view: View, rows: int | None, width: int) -> list[Rend
             duration(total.hit_mean_ns),
             ("  daemon ", "dim"),
             duration(total.daemon_mean_ns),
-            ("  learned ", "dim"),
-            count(sample.learned),
         ),
         _maps(m),
     ]
@@ -153,7 +151,7 @@ def _maps(m: MountRates) -> Text:
         parts.append((f"GARBAGE {count(sample.garbage)}  ", "bold red"))
     for usage in sample.maps:
         parts.append((f"{usage.name} {share(usage.ratio)}  ", "red" if usage.ratio > 0.95 else ""))
-    return _line(*parts, "" if sample.maps else "-")
+    return _line(*parts, f"learned {count(sample.learned)}")
 
 
 def _ratio_style(ratio: float | None) -> str:

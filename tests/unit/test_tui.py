@@ -47,8 +47,8 @@ MODEL = [rates(BEFORE, AFTER)]
 FRAME = """\
 eFuse top  mount 1 of 1  every 2 s  sorted by rate
 /mnt/demo  #41  efuse attached  exclusive  2 waiting
-total 10.2k/s  hit 93.2%  daemon 699/s  kernel 14 us  daemon 780 us  learned 1.2k
-maps FULL 3  entries 1.4%  attrs 100%
+total 10.2k/s  hit 93.2%  daemon 699/s  kernel 14 us  daemon 780 us
+maps FULL 3  entries 1.4%  attrs 100%  learned 1.2k
 OPCODE           RATE/s    HIT DAEMON/s  KERNEL  DAEMON WHY PASSED (%)
 lookup            10.0k  95.0%      500   14 us  780 us miss 75 expired 25
 open                200     0%      199       -       - no_handler 100 refused …

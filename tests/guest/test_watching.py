@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Counters, times and the commands that show them agree with what was done on a live mount."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.bench.systems import System, mounted
+from efuse.control import Connection
+from efuse.stats import REASONS, Counters, Sample, read
+from tests.conftest import Eventually
+
+# The handlers of pyfuse3 that have another name than the opcode.
+HANDLERS = {"readdirplus": "readdir"}
+
+
+@pytest.fixture
+def system(lower: Path, mountpoint: Path) -> Iterator[System]:
+    """The pass-through on eFuse, over a directory with one file."""
+    (lower / "file").write_bytes(b"x" * 100)
+    os.setxattr(lower / "file", "user.present", b"value")
+    with mounted("efuse", lower, mountpoint) as made:
+        yield made
+
+
+@pytest.fixture
+def connection(system: System) -> Connection:
+    assert system.connection is not None
+    return Connection(system.connection)
+
+
+def change(before: Sample, after: Sample, opcode: str) -> Counters:
+    return after.opcodes.get(opcode, Counters()) - before.opcodes.get(opcode, Counters())
+
+
+def get_present(system: System, times: int) -> None:
+    for _ in range(times):
+        assert os.getxattr(system.root / "file", "user.present") == b"value"
+
+
+def efuse(*arguments: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", "from efuse.cli.main import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_counters_agree_with_what_was_done(system: System, connection: Connection) -> None:
+    before, usage = read(connection, timing=False), system.usage()
+    get_present(system, 10)
+    after, used = read(connection, timing=False), system.usage()
+    assert change(before, after, "getxattr") == Counters(requests=10, hits=9, daemon=1, miss=1)
+    assert used.requests["getxattr"] - usage.requests.get("getxattr", 0) == 1
+
+
+def test_counters_of_errors_agree_with_what_was_done(
+    system: System, connection: Connection
+) -> None:
+    before = read(connection, timing=False)
+    for _ in range(5):
+        with pytest.raises(OSError, match="No data"):
+            os.getxattr(system.root / "file", "user.absent")
+    after = read(connection, timing=False)
+    expected = Counters(requests=5, hits=4, daemon=1, miss=1, errors=1)
+    assert change(before, after, "getxattr") == expected
+
+
+def test_counters_say_why_a_request_passed(system: System, connection: Connection) -> None:
+    get_present(system, 2)
+    before = read(connection, timing=False)
+    connection.invalidate()
+    get_present(system, 2)
+    after = read(connection, timing=False)
+    expected = Counters(requests=2, hits=1, daemon=1, stale=1)
+    assert change(before, after, "getxattr") == expected
+
+
+def test_strict_mode_declines_every_answer(system: System, connection: Connection) -> None:
+    get_present(system, 2)
+    connection.consistency = "strict"
+    before = read(connection, timing=False)
+    get_present(system, 4)
+    after = read(connection, timing=False)
+    expected = Counters(requests=4, daemon=4, declined=4)
+    assert change(before, after, "getxattr") == expected
+
+
+def use_everything(root: Path) -> None:
+    (root / "sub").mkdir()
+    (root / "sub" / "new").write_bytes(b"data")
+    (root / "sub" / "new").rename(root / "sub" / "newer")
+    for _ in range(3):
+        assert (root / "sub" / "newer").read_bytes() == b"data"
+        assert [p.name for p in (root / "sub").iterdir()] == ["newer"]
+        assert not (root / "sub" / "absent").exists()
+        os.statvfs(root)
+    (root / "sub" / "newer").unlink()
+    (root / "sub").rmdir()
+
+
+def test_counters_add_up(system: System, connection: Connection) -> None:
+    use_everything(system.root)
+    sample = read(connection, timing=False)
+    assert sample.total.hits > 0
+    for opcode, counters in sample.opcodes.items():
+        answered = counters.hits + counters.refused + counters.daemon
+        if opcode != "release":  # one of a file that was opened here is told to nobody
+            assert counters.requests == answered, opcode
+        assert counters.daemon == sum(getattr(counters, r) for r in REASONS), opcode
+        assert counters.errors <= counters.daemon, opcode
+
+
+def test_counters_agree_with_those_of_the_daemon(
+    system: System, connection: Connection, eventually: Eventually
+) -> None:
+    before, usage = read(connection, timing=False), system.usage()
+    use_everything(system.root)
+
+    def differences() -> dict[str, tuple[int, int]]:
+        after, used = read(connection, timing=False), system.usage()
+        found = {}
+        for opcode in after.opcodes:
+            handler = HANDLERS.get(opcode, opcode)
+            mine = change(before, after, opcode).daemon
+            theirs = used.requests.get(handler, 0) - usage.requests.get(handler, 0)
+            if handler in used.requests and mine != theirs:
+                found[opcode] = (mine, theirs)
+        return found
+
+    # A RELEASE is sent behind the caller's back.
+    eventually(lambda: not differences(), what="the counters to agree")
+
+
+def test_times_are_taken_only_while_somebody_watches(
+    system: System, connection: Connection, eventually: Eventually
+) -> None:
+    def timed() -> int:
+        """Return how many kernel answers were timed: reading that is not watching."""
+        return int((connection.path / "stats" / "getxattr" / "hit_timed").read_text())
+
+    get_present(system, 10)
+    assert timed() == 0
+
+    read(connection, timing=True)
+    get_present(system, 10)
+    assert timed() == 10
+    sample = read(connection, timing=True)
+    mean_ns = sample.opcodes["getxattr"].hit_mean_ns
+    assert mean_ns is not None
+    assert 0 < mean_ns < 1e9
+
+    def is_over() -> bool:
+        before = timed()
+        get_present(system, 1)
+        return timed() == before
+
+    eventually(is_over, what="the times to be taken no more")
+
+
+def test_waiting_is_zero_when_nothing_is_in_flight(
+    connection: Connection, eventually: Eventually
+) -> None:
+    eventually(lambda: connection.waiting == 0, what="the last reply")
+
+
+def test_stat_json_is_what_was_done(system: System, connection: Connection) -> None:
+    get_present(system, 10)
+    (mount,) = json.loads(efuse("stat", str(system.root), "--json"))["mounts"]
+    assert mount["connection"] == connection.id
+    assert mount["mountpoint"] == str(system.root)
+    assert mount["state"] == "attached"
+    counters = mount["opcodes"]["getxattr"]
+    assert (counters["requests"], counters["hits"], counters["daemon"]) == (10, 9, 1)
+
+
+def test_top_once_json_has_rates_times_and_maps(system: System, connection: Connection) -> None:
+    get_present(system, 1)
+    code = "import os, sys\nwhile 1: os.getxattr(sys.argv[1], 'user.present')"
+    with subprocess.Popen([sys.executable, "-c", code, str(system.root / "file")]) as load:
+        try:
+            text = efuse("top", "--once", "--json", "--interval", "1")
+        finally:
+            load.kill()
+    mounts = json.loads(text)["mounts"]
+    (mount,) = [m for m in mounts if m["after"]["connection"] == connection.id]
+    (row,) = [r for r in mount["opcodes"] if r["opcode"] == "getxattr"]
+    assert row["hit_ratio"] == 1
+    assert row["per_second"] > 0
+    assert row["daemon_per_second"] == 0
+    assert row["hit_mean_ns"] > 0
+    used = {m["name"]: m["used"] for m in mount["after"]["maps"]}
+    assert used.keys() == {"attrs", "blobs", "entries", "grants", "volumes"}
+    assert used["blobs"] == 1
+
+
+def test_top_once_shows_the_mount(system: System) -> None:
+    text = efuse("top", "--once", "--interval", "0.1")
+    assert str(system.root)[-20:] in text
+    assert "efuse attached  exclusive" in text
+
+
+def test_maps_dump_shows_what_was_learned(system: System) -> None:
+    get_present(system, 1)
+    (element,) = json.loads(efuse("maps", "dump", str(system.root), "blobs", "--json"))
+    assert element["key"]["name"] == "user.present"
+    assert element["key"]["opcode"] == "getxattr"
+    assert element["value"]["data"] == "value"
+    used = {
+        m["name"]: m["used"] for m in json.loads(efuse("maps", "list", str(system.root), "--json"))
+    }
+    assert used["blobs"] == 1
+    elements = json.loads(efuse("maps", "dump", str(system.root), "entries", "--json"))
+    assert [e["key"]["name"] for e in elements] == ["file"]
+
+
+def test_ctl_sets_what_the_kernel_obeys(system: System, connection: Connection) -> None:
+    efuse("ctl", "set", str(system.root), "consistency", "cto")
+    assert connection.consistency == "cto"
+    assert efuse("ctl", "get", str(system.root), "consistency") == "cto\n"
+    efuse("ctl", "set", str(system.root), "abort", "1")
+    with pytest.raises(OSError):
+        os.getxattr(system.root / "file", "user.other")
