@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Attaching, replacing, pinning and detaching program sets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse import bpf
+from efuse.bpf.attach import unpin
+from efuse.bpf.members import MEMBERS, REQUEST_MEMBERS
+from efuse.errors import AttachError, UsageError
+from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
+
+PASS = '#include "efuse.bpf.h"\nint {member}(struct efuse_req *req)\n{{\n\treturn 0;\n}}\n'
+MAXIMAL = '#include "efuse.bpf.h"\n' + "".join(
+    f"int {member}(void *argument)\n{{\n\treturn 0;\n}}\n" for member in MEMBERS
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
+    with serve(tmp_path_factory.mktemp("attach") / "mnt", timeout_s=1000) as mounted:
+        mounted.write("stable_nodeids", "1")
+        yield mounted
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(tiny: Tiny) -> None:
+    tiny.forget()
+
+
+def read_xattr(tiny: Tiny, number: int = 1) -> None:
+    path = tiny.path / f"f{number}"
+    assert os.getxattr(path, "user.tiny") == xattr(FIRST + number)
+
+
+def test_attach_answers_in_the_kernel(tiny: Tiny) -> None:
+    assert tiny.read("state") == "plain"
+    with bpf.attach(tiny.connection):
+        assert tiny.read("state") == "attached"
+        assert tiny.read("ops") == "efuse"
+        read_xattr(tiny)
+        daemon = tiny.count("getxattr", "daemon")
+        hits = tiny.count("getxattr", "hits")
+        for _ in range(10):
+            read_xattr(tiny)
+        assert tiny.count("getxattr", "daemon") == daemon
+        assert tiny.count("getxattr", "hits") == hits + 10
+    assert tiny.read("state") == "plain"
+    assert tiny.read("ops") == "none"
+
+
+def test_absent_xattr_is_answered_in_the_kernel(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection):
+        for _ in range(3):
+            with pytest.raises(OSError, match="No data available"):
+                os.getxattr(tiny.path / "f2", "user.none")
+        hits = tiny.count("getxattr", "hits")
+        with pytest.raises(OSError, match="No data available") as caught:
+            os.getxattr(tiny.path / "f2", "user.none")
+        assert caught.value.errno == errno.ENODATA
+        assert tiny.count("getxattr", "hits") == hits + 1
+
+
+def test_attributes_are_answered_in_the_kernel(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection):
+        path = tiny.path / "f3"
+        getattr_from_daemon(path)
+        daemon = tiny.count("getattr", "daemon")
+        for _ in range(5):
+            getattr_from_daemon(path)
+            assert os.stat(path).st_size == len(content(FIRST + 3))
+        assert tiny.count("getattr", "daemon") == daemon
+
+
+def test_detach_goes_back_to_the_daemon(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection):
+        read_xattr(tiny)
+    hits = tiny.count("getxattr", "hits")
+    read_xattr(tiny)
+    assert tiny.count("getxattr", "hits") == hits
+    assert tiny.read("exit_info").split()[0] == "unregister"
+
+
+def test_attach_counts_in_enable_seq(tiny: Tiny) -> None:
+    before = int(tiny.read("enable_seq"))
+    with bpf.attach(tiny.connection) as attachment:
+        attachment.replace()
+    assert int(tiny.read("enable_seq")) == before + 2
+
+
+def test_attach_minimal_set(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection, spec=bpf.Spec({}, {}), name="minimal"):
+        assert tiny.read("ops") == "minimal"
+        read_xattr(tiny)
+        assert tiny.count("getxattr", "no_handler") > 0
+
+
+def test_attach_maximal_set(tiny: Tiny) -> None:
+    handlers = dict.fromkeys(MEMBERS, MAXIMAL)
+    with bpf.attach(tiny.connection, handlers, with_builtin=False, name="maximal"):
+        missed = tiny.count("getxattr", "miss")
+        read_xattr(tiny)
+        assert tiny.count("getxattr", "miss") > missed
+        assert (tiny.path / "f1").read_bytes() == content(FIRST + 1)
+        assert os.statvfs(tiny.path)
+    assert not bpf.list_attached()
+
+
+def test_attach_to_unknown_connection_fails(tiny: Tiny) -> None:
+    with pytest.raises(AttachError, match="ENOENT"):
+        bpf.attach(1_000_000)
+
+
+def test_attach_twice_fails(tiny: Tiny) -> None:
+    with (
+        bpf.attach(tiny.connection, name="first"),
+        pytest.raises(AttachError, match="EBUSY"),
+    ):
+        bpf.attach(tiny.connection)
+    assert tiny.read("ops") == "none"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 32, "two words", "line\nbreak"])
+def test_attach_under_a_bad_name_fails(tiny: Tiny, name: str) -> None:
+    with pytest.raises(UsageError):
+        bpf.attach(tiny.connection, name=name)
+
+
+def test_replace_keeps_what_was_learned(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection, name="one") as attachment:
+        read_xattr(tiny)
+        assert len(attachment.maps["blobs"]) >= 1
+        attachment.replace(name="two")
+        assert tiny.read("ops") == "two"
+        daemon = tiny.count("getxattr", "daemon")
+        read_xattr(tiny)
+        assert tiny.count("getxattr", "daemon") == daemon
+        assert tiny.read("exit_info").split()[0] == "replace"
+
+
+def test_replace_with_another_capacity_begins_anew(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection, capacity={"blobs": 100}) as attachment:
+        read_xattr(tiny)
+        attachment.replace(capacity={"blobs": 200})
+        assert attachment.maps["blobs"].definition.max_entries == 200
+        assert len(attachment.maps["blobs"]) == 0
+        attachment.replace()
+        assert attachment.maps["blobs"].definition.max_entries == 200
+
+
+def test_replace_that_is_refused_leaves_the_old_set(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection, name="old") as attachment:
+        with pytest.raises(UsageError):
+            attachment.replace(name="not a name")
+        assert tiny.read("ops") == "old"
+        read_xattr(tiny)
+        read_xattr(tiny)
+        assert tiny.count("getxattr", "hits") > 0
+
+
+def test_pinned_set_outlives_its_attachment(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection, name="pinned") as attachment:
+        directory = attachment.pin()
+        read_xattr(tiny)
+    try:
+        assert tiny.read("ops") == "pinned"
+        with bpf.Attachment.open_pinned(directory) as again:
+            assert again.connection == tiny.connection
+            assert again.name == "pinned"
+            key = bpf.BlobKey(FIRST + 1, 22, b"user.tiny")
+            assert again.maps["blobs"][key].data == xattr(FIRST + 1)
+        assert tiny.read("ops") == "pinned"
+        bpf.Attachment.open(tiny.connection).detach()
+        assert tiny.read("ops") == "none"
+        assert not directory.exists()
+    finally:
+        unpin(directory)
+
+
+def test_replace_moves_the_pins(tiny: Tiny) -> None:
+    counter = PASS.format(member="write").replace("int write", "BPF_ARRAY(own, u64, 4);\nint write")
+    with bpf.attach(tiny.connection, {"write": counter}) as attachment:
+        directory = attachment.pin()
+        assert (directory / "own").exists()
+        attachment.replace()
+        assert not (directory / "own").exists()
+        assert (directory / "attrs").exists()
+        attachment.detach()
+    assert not directory.exists()
+
+
+def test_pin_into_a_used_directory_fails(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection) as attachment:
+        directory = attachment.pin()
+        with pytest.raises(AttachError, match="EEXIST"):
+            attachment.pin(directory)
+        attachment.detach()
+
+
+def test_open_pinned_of_nothing_fails(tmp_path: Path) -> None:
+    with pytest.raises(AttachError):
+        bpf.Attachment.open_pinned(tmp_path)
+
+
+def test_list_attached_names_the_set(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection, name="listed"):
+        (found,) = (a for a in bpf.list_attached() if a.connection == tiny.connection)
+        assert found.name == "listed"
+        assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, "learn"}
+        assert found.maps == ("attrs", "blobs", "entries", "grants", "volumes")
+
+
+def test_reload_loop_under_load(tiny: Tiny) -> None:
+    """Attach, replace and detach while several tasks read: each answer is right."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+    answers = [0] * 3
+
+    def load(task: int) -> None:
+        try:
+            while not ended.is_set():
+                number = answers[task] % 20
+                path = tiny.path / f"f{number}"
+                assert os.getxattr(path, "user.tiny") == xattr(FIRST + number)
+                assert path.read_bytes() == content(FIRST + number)
+                answers[task] += 1
+        except (AssertionError, OSError) as error:
+            failures.append(error)
+
+    tasks = [threading.Thread(target=load, args=(i,)) for i in range(len(answers))]
+    for task in tasks:
+        task.start()
+    try:
+        for _ in range(10):
+            with bpf.attach(tiny.connection, capacity={"entries": 1000, "attrs": 1000}) as a:
+                for _ in range(3):
+                    a.replace()
+    finally:
+        ended.set()
+        for task in tasks:
+            task.join(120)
+    assert not failures
+    assert all(answers)
+    assert tiny.read("ops") == "none"
+
+
+def test_unmount_ends_the_set(tmp_path: Path) -> None:
+    with serve(tmp_path / "mnt", timeout_s=1000) as other:
+        attachment = bpf.attach(other.connection)
+    with attachment, pytest.raises(AttachError):
+        attachment.replace()

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A person's handlers beside the built-in ones, and the command line that attaches them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse import bpf, opcodes, paths
+from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
+
+EXAMPLES = paths.data("bpf_programs") / "examples"
+HEAD = '#include "efuse.bpf.h"\n'
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
+    base = tmp_path_factory.mktemp("own")
+    for directory in (base, *base.parents[:3]):
+        if str(directory).startswith("/tmp/"):
+            directory.chmod(0o755)
+    with serve(base / "mnt") as mounted:
+        yield mounted
+
+
+def as_user(uid: int, path: Path, action: str) -> int:
+    """Do *action* ("stat" or "open") as another user; return the errno, or 0."""
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            if action == "stat":
+                os.stat(path)
+            else:
+                os.close(os.open(path, os.O_RDONLY))
+        except OSError as error:
+            status = error.errno or 255
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_deny_uid_in_lookup_and_open(tiny: Tiny) -> None:
+    text = (EXAMPLES / "deny_uid.c").read_text()
+    path = tiny.path / "f1"
+    with bpf.attach(tiny.connection, {"lookup": text, "open": text}) as attachment:
+        denied = attachment.maps["denied"]
+        assert as_user(1000, path, "open") == 0
+        denied[1000] = 0
+        assert as_user(1000, path, "stat") == errno.EACCES
+        assert as_user(1000, path, "open") == errno.EACCES
+        assert denied[1000] == 2
+        assert as_user(1001, path, "open") == 0
+        assert path.read_bytes() == content(FIRST + 1)
+        del denied[1000]
+        assert as_user(1000, path, "open") == 0
+        assert tiny.count("lookup", "refused") == 2
+    assert as_user(1000, path, "open") == 0
+
+
+def test_deny_uid_in_open_alone(tiny: Tiny) -> None:
+    text = (EXAMPLES / "deny_uid.c").read_text()
+    path = tiny.path / "f2"
+    before = tiny.count("open", "refused")
+    with bpf.attach(tiny.connection, {"open": text}) as attachment:
+        attachment.maps["denied"][1000] = 0
+        assert as_user(1000, path, "stat") == 0
+        assert as_user(1000, path, "open") == errno.EACCES
+    assert tiny.count("open", "refused") == before + 1
+
+
+def test_count_opcode_counts_what_the_daemon_answers(tiny: Tiny) -> None:
+    text = (EXAMPLES / "count_opcode.c").read_text()
+    number = opcodes.number("getxattr")
+    with bpf.attach(tiny.connection, {"reply": text}, with_builtin=False) as attachment:
+        for _ in range(7):
+            assert os.getxattr(tiny.path / "f3", "user.tiny") == xattr(FIRST + 3)
+        with pytest.raises(OSError, match="No data"):
+            os.getxattr(tiny.path / "f3", "user.none")
+        assert attachment.maps["answers"][number] == 8
+        assert attachment.maps["failures"][number] == 1
+        assert attachment.maps["answers"][opcodes.number("write")] == 0
+
+
+def test_latency_fills_its_histogram(tiny: Tiny) -> None:
+    text = (EXAMPLES / "latency.c").read_text()
+    handlers = dict.fromkeys(("lookup", "getattr", "reply"), text)
+    with bpf.attach(tiny.connection, handlers, with_builtin=False) as attachment:
+        for _ in range(5):
+            getattr_from_daemon(tiny.path)
+        latency = attachment.maps["latency"]
+        found = {slot: count for slot, count in latency.items() if count}
+        assert sum(found.values()) >= 5
+        assert min(found) > 8  # nothing goes to a daemon and back within 256 ns
+
+
+def test_own_handler_that_passes_lets_the_builtin_answer(tiny: Tiny) -> None:
+    text = HEAD + (
+        "BPF_ARRAY(calls, u64, 1);\n"
+        "int getxattr(struct efuse_req *req)\n{\n\tint slot = 0;\n"
+        "\tu64 *count = calls.lookup(&slot);\n\n"
+        "\tif (count)\n\t\tlock_xadd(count, 1);\n\treturn EFUSE_PASS;\n}\n"
+    )
+    tiny.write("consistency", "exclusive")
+    try:
+        with bpf.attach(tiny.connection, {"getxattr": text}) as attachment:
+            os.getxattr(tiny.path / "f4", "user.tiny")
+            hits = tiny.count("getxattr", "hits")
+            for _ in range(4):
+                assert os.getxattr(tiny.path / "f4", "user.tiny") == xattr(FIRST + 4)
+            assert tiny.count("getxattr", "hits") == hits + 4
+            assert attachment.maps["calls"][0] == 5
+    finally:
+        tiny.write("consistency", "ttl")
+
+
+def test_names_of_own_maps_are_kept_apart(tiny: Tiny) -> None:
+    text = HEAD + (
+        "BPF_HASH(attrs, u32, u32, 4);\n"
+        "int write(struct efuse_req *req)\n{\n\tu32 one = 1;\n"
+        "\tattrs.update(&one, &one);\n\treturn EFUSE_PASS;\n}\n"
+    )
+    with bpf.attach(tiny.connection, {"write": text}) as attachment:
+        assert set(attachment.maps) >= {"attrs", "write__attrs"}
+        (tiny.path / "f5").write_bytes(b"x")
+        assert dict(attachment.maps["write__attrs"]) == {1: 1}
+
+
+def test_notify_and_exit_handlers_are_called(tiny: Tiny, tmp_path: Path) -> None:
+    text = HEAD + (
+        "BPF_ARRAY(ends, u64, 8);\n"
+        "int exit(struct efuse_exit_info *info)\n{\n"
+        "\tu32 kind = efuse_exit_kind(info);\n\tu64 *count = ends.lookup(&kind);\n\n"
+        "\tif (count)\n\t\tlock_xadd(count, 1);\n\treturn 0;\n}\n"
+    )
+    with bpf.attach(tiny.connection, {"exit": text}) as attachment:
+        attachment.replace({"exit": text})
+        ends = attachment.maps["ends"]
+        assert (ends[1], ends[2]) == (0, 1)
+        fd = os.dup(ends.fd)
+    from efuse.bpf.maps import mapping
+
+    try:
+        assert mapping(fd, "ends", ends.definition)[1] == 1
+    finally:
+        os.close(fd)
+    assert tiny.read("exit_info").startswith("unregister 0")
+
+
+def prog(*arguments: str, status: int = 0) -> str:
+    """Run ``efuse prog``; return what it printed."""
+    result = subprocess.run(
+        [sys.executable, "-c", "from efuse.cli.main import main; main()", "prog", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == status, result.stderr
+    return result.stdout if status == 0 else result.stderr
+
+
+def test_prog_attach_list_replace_detach(tiny: Tiny) -> None:
+    example = str(EXAMPLES / "deny_uid.c")
+    prog("attach", str(tiny.path), "--handler", f"lookup={example}", "--name", "cli")
+    try:
+        assert tiny.read("ops") == "cli"
+        (found,) = json.loads(prog("list", "--json"))
+        assert found["connection"] == tiny.connection
+        assert "denied" in found["maps"]
+        error = prog("attach", str(tiny.connection), status=1)
+        assert "EBUSY" in error
+        assert "try: efuse prog replace" in error
+        prog("replace", str(tiny.path), "--name", "cli2")
+        assert tiny.read("ops") == "cli2"
+        (found,) = json.loads(prog("list", "--json"))
+        assert "denied" not in found["maps"]
+    finally:
+        prog("detach", str(tiny.path))
+    assert tiny.read("ops") == "none"
+    assert json.loads(prog("list", "--json")) == []
+
+
+def test_prog_check_of_a_refused_handler(tmp_path: Path) -> None:
+    path = tmp_path / "bad.c"
+    path.write_text(
+        HEAD + "int lookup(struct efuse_req *req)\n{\n\treturn efuse_reply_flush(req);\n}\n"
+    )
+    error = prog("check", "--handler", str(path), status=1)
+    assert error.splitlines()[0].startswith("efuse: the kernel refused the handler of lookup")
+    assert "bad.c:4" in error
