@@ -189,7 +189,9 @@ def contents(directory: Path) -> str:
         directories[:] = sorted(d for d in directories if d != ".git")
         for name in sorted(files):
             file = Path(path) / name
-            seen += [os.fspath(file.relative_to(directory)), file.lstat(), file.read_bytes()]
+            st = file.lstat()
+            seen += [os.fspath(file.relative_to(directory)), st.st_mode, st.st_size]
+            seen.append(file.read_bytes())
             seen += [(name, os.getxattr(file, name)) for name in sorted(os.listxattr(file))]
     return digest(seen)
 

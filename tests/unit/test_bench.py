@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+import io
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from efuse.bench import WORKLOADS, Report, Result, table
+from efuse.bench.report import ratios
+from efuse.bench.workloads import contents, digest
+from efuse.cli.main import main
+
+FUSE = Result(
+    "stat", "fuse", "passthrough", 800.0, "us", "lower", (790.0, 800.0, 900.0), 300, 9, True
+)
+EFUSE = replace(FUSE, system="efuse", value=20.0, rounds=(10.0, 20.0, 30.0), daemon_requests=0)
+
+
+def report() -> dict[str, object]:
+    results = (FUSE, EFUSE)
+    made = Report({}, "6.12", {}, {}, results, ratios(results))
+    value: dict[str, object] = json.loads(json.dumps(made.json()))
+    return value
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    (ratio,) = ratios([FUSE, EFUSE])
+    assert (ratio.of, ratio.over) == ("efuse", "fuse")
+    assert (ratio.median, ratio.min, ratio.max) == (40.0, 30.0, 79.0)
+
+
+def test_ratios_above_one_are_better_whatever_the_unit() -> None:
+    fuse = replace(FUSE, unit="iops", better="higher", rounds=(100.0,))
+    (ratio,) = ratios([fuse, replace(fuse, system="efuse", rounds=(250.0,))])
+    assert ratio.median == 2.5
+
+
+def test_ratios_compare_only_the_same_workload_and_daemon() -> None:
+    assert ratios([replace(FUSE, workload="xattr"), replace(FUSE, daemon="sshfs"), EFUSE]) == ()
+
+
+def test_ratios_of_unequal_rounds_fails() -> None:
+    with pytest.raises(ValueError):
+        ratios([FUSE, replace(EFUSE, rounds=(1.0,))])
+
+
+def test_json_has_the_documented_shape() -> None:
+    value = report()
+    assert list(value) == ["machine", "kernel", "versions", "settings", "results", "ratios"]
+    results = value["results"]
+    assert isinstance(results, list)
+    assert list(results[0]) == [
+        "workload",
+        "system",
+        "daemon",
+        "value",
+        "unit",
+        "better",
+        "rounds",
+        "daemon_requests",
+        "context_switches",
+        "verified",
+    ]
+
+
+def test_table_is_made_from_the_json() -> None:
+    out = io.StringIO()
+    Console(file=out, width=120).print(table(report()))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert lines[1] == [
+        "stat",
+        "fuse",
+        "800",
+        "us",
+        "300",
+        "9",
+        "40",
+        "x",
+        "(30",
+        "to",
+        "79)",
+        "yes",
+    ]
+    assert lines[2] == ["stat", "efuse", "20", "us", "0", "9", "yes"]
+
+
+def test_table_says_no_where_it_was_not_verified() -> None:
+    out = io.StringIO()
+    value = Report({}, "", {}, {}, (replace(FUSE, verified=False),)).json()
+    Console(file=out, width=120).print(table(value))
+    assert out.getvalue().splitlines()[1].split()[-1] == "NO"
+
+
+@pytest.fixture(params=WORKLOADS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def prepared(directory: Path, name: str) -> Path:
+    directory.mkdir()
+    try:
+        WORKLOADS[name].prepare(directory, 40)
+    except OSError as e:
+        if name != "xattr":
+            raise
+        pytest.xfail(f"no xattrs of users here: {e}")
+    return directory
+
+
+def test_workload_sees_the_same_in_two_copies(tmp_path: Path, name: str) -> None:
+    one, other = prepared(tmp_path / "one", name), prepared(tmp_path / "other", name)
+    run = WORKLOADS[name].run
+    assert digest(run(one, 40, 1)) == digest(run(other, 40, 1))
+    assert contents(one) == contents(other)
+
+
+def test_workload_can_be_run_again(tmp_path: Path, name: str) -> None:
+    one, other = prepared(tmp_path / "one", name), prepared(tmp_path / "other", name)
+    run = WORKLOADS[name].run
+    for number in range(3):
+        assert digest(run(one, 40, number)) == digest(run(other, 40, number))
+    assert contents(one) == contents(other)
+
+
+@pytest.mark.parametrize("name", ["stat", "open-close", "tree-walk"])
+def test_workload_notices_a_wrong_size(tmp_path: Path, name: str) -> None:
+    one, other = prepared(tmp_path / "one", name), prepared(tmp_path / "other", name)
+    victim = next(p for p in sorted(other.rglob("*")) if p.is_file() and ".git" not in p.parts)
+    with victim.open("ab") as f:
+        f.write(b"!" * 3000)
+    run = WORKLOADS[name].run
+    assert digest(run(one, 40, 1)) != digest(run(other, 40, 1))
+
+
+def test_contents_notices_a_changed_byte(tmp_path: Path) -> None:
+    one, other = prepared(tmp_path / "one", "stat"), prepared(tmp_path / "other", "stat")
+    st = (other / "file").stat()
+    data = bytearray((other / "file").read_bytes())
+    data[1000] ^= 1
+    (other / "file").write_bytes(data)
+    os.utime(other / "file", ns=(st.st_atime_ns, st.st_mtime_ns))
+    assert contents(one) != contents(other)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--workload", "nothing"), ("--workload", ","), ("--system", "ntfs"), ("--rounds", "0")],
+)
+def test_bench_of_something_unknown_fails(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", *arguments])
+    assert caught.value.code == 2
+    assert "Error: Invalid value" in capsys.readouterr().err
