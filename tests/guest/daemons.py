@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Mounts for tests whose daemon can be stopped at any point, and calls made beside the test.
+
+    with mounted(mountpoint, consistency="exclusive") as m:
+        m.truth.create("file", b"data")
+        m.hold("getattr", "after")
+        call = Call(force_stat, m / "file")
+        m.wait_held()
+        ...
+        m.release()
+        assert call.result().st_size == 4
+
+At its end each mount has shown that no lookup count was returned twice or kept, and that no handle
+was closed that the daemon had not opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from efuse import bpf
+from efuse.control import Connection
+from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
+from tests.guest.service import Options, Service
+
+T = TypeVar("T")
+
+DEADLINE_S = 60.0
+_MS_REMOUNT = 32
+_AT_FORCE_SYNC, _AT_NOFOLLOW, _AT_FDCWD = 0x2000, 0x100, -100
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def eventually(condition: Callable[[], T], what: str = "") -> T:
+    """Poll until *condition* is true and return what it returned."""
+    end = time.monotonic() + DEADLINE_S
+    while not (result := condition()):
+        assert time.monotonic() < end, f"never came true: {what or condition}"
+        threading.Event().wait(0.01)
+    return result
+
+
+def boottime_ns() -> int:
+    """Return the time by the clock that the kernel's time-outs are measured with."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+class Call(Generic[T]):
+    """A function that runs in a process of its own, perhaps as another user."""
+
+    def __init__(self, function: Callable[..., T], *args: Any, uid: int = 0, gid: int = 0) -> None:
+        self._from, to = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(to)
+            self._ended = False
+            return
+        status = 1
+        try:
+            os.close(self._from)
+            if uid or gid:
+                os.setgroups([])
+                os.setresgid(gid, gid, gid)
+                os.setresuid(uid, uid, uid)
+            try:
+                result: tuple[bool, Any] = (True, function(*args))
+            except BaseException as error:
+                if not isinstance(error, OSError):
+                    traceback.print_exc()
+                result = (False, error)
+            with os.fdopen(to, "wb") as pipe:
+                pickle.dump(result, pipe)
+            status = 0
+        finally:
+            os._exit(status)
+
+    def done(self) -> bool:
+        """Has it returned?"""
+        return bool(select.select([self._from], [], [], 0)[0])
+
+    def result(self) -> T:
+        """Wait for what it returned; raise what it raised."""
+        ready = select.select([self._from], [], [], DEADLINE_S)[0]
+        assert ready, "the call hangs"
+        with os.fdopen(self._from, "rb") as pipe:
+            raw = pipe.read()
+        os.waitpid(self.pid, 0)
+        self._ended = True
+        assert raw, "the caller died"
+        good, value = pickle.loads(raw)
+        if good:
+            return value  # type: ignore[no-any-return]
+        raise value
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        if not self._ended:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            os.close(self._from)
+            self._ended = True
+
+
+def as_user(uid: int, function: Callable[..., T], *args: Any) -> T:
+    """Call a function as another user of a group of the same number."""
+    return Call(function, *args, uid=uid, gid=uid).result()
+
+
+@dataclass(frozen=True)
+class Statx:
+    """What statx(2) says."""
+
+    st_mode: int
+    st_ino: int
+    st_nlink: int
+    st_uid: int
+    st_gid: int
+    st_size: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+
+
+def force_stat(path: str | os.PathLike[str] | int) -> Statx:
+    """Ask for the attributes that the server has now (AT_STATX_FORCE_SYNC)."""
+    buffer = ctypes.create_string_buffer(256)
+    if isinstance(path, int):
+        dirfd, name, flags = path, b"", 0x1000
+    else:
+        dirfd, name, flags = _AT_FDCWD, os.fsencode(path), _AT_NOFOLLOW
+    if _libc.statx(dirfd, name, flags | _AT_FORCE_SYNC, 0x7FF, buffer):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+    _, _, _, nlink, uid, gid, mode, ino, size = struct.unpack_from("=IIQIIIHxxQQ", buffer, 0)
+    times = [struct.unpack_from("=qI", buffer, at) for at in (96, 112)]
+    ctime_ns, mtime_ns = (s * 10**9 + ns for s, ns in times)
+    return Statx(mode, ino, nlink, uid, gid, size, mtime_ns, ctime_ns)
+
+
+def lookup_again(path: str | os.PathLike[str]) -> None:
+    """Drop every name of a mount that nobody uses, so that the next use looks it up."""
+    if _libc.mount(None, os.fsencode(path), None, ctypes.c_ulong(_MS_REMOUNT), None):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+
+
+class _Remote:
+    def __init__(self, mount: Mount, name: str) -> None:
+        self._mount = mount
+        self._name = name
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._mount.call(f"{self._name}.{name}", *args, **kwargs)
+
+        return call
+
+
+class Mount:
+    """A mount with its daemon, and its connection if eFuse accelerates it."""
+
+    def __init__(
+        self, mountpoint: Path, options: Options, kernel_options: tuple[str, ...] = ()
+    ) -> None:
+        self.path = mountpoint
+        options_ = MountOptions.parse(("allow_other", *kernel_options))
+        device = mount_efuse(str(mountpoint), options_)
+        os.set_blocking(device, False)
+        self._control, theirs = multiprocessing.Pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            _serve(device, theirs, options)
+        os.close(device)
+        theirs.close()
+        self.truth = _Remote(self, "truth")
+        """The daemon's :class:`tests.guest.truth.Truth`: what is written here is true at once."""
+        self._alive = True
+        self.connection = Connection.at(mountpoint)
+        self.attachment: bpf.Attachment | None = None
+
+    def __truediv__(self, name: str | bytes) -> str:
+        return f"{self.path}/{os.fsdecode(name)}"
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the daemon's :class:`tests.guest.service.Service`."""
+        self._control.send((name, args, kwargs))
+        assert self._control.poll(DEADLINE_S), f"the daemon does not answer {name}"
+        good, value = self._control.recv()
+        if good:
+            return value
+        raise value if isinstance(value, OSError) else AssertionError(f"{name}: {value}")
+
+    def hold(self, opcode: str, point: str, name: bytes | None = None, times: int = 1) -> None:
+        """See :meth:`tests.guest.service.Service.hold`."""
+        self.call("hold", opcode, point, name, times)
+
+    def wait_held(self, number: int = 1) -> None:
+        """Wait until *number* requests are held."""
+        self.call("wait_held", number)
+
+    def release(self, opcode: str | None = None) -> int:
+        """Go on with the held requests."""
+        released: int = self.call("release", opcode)
+        return released
+
+    def log(self) -> list[tuple[str, int, bytes, int]]:
+        """Return what the daemon was asked since this was last called."""
+        log: list[tuple[str, int, bytes, int]] = self.call("log")
+        return log
+
+    def asked(self) -> list[str]:
+        """Return the opcodes of log()."""
+        return [opcode for opcode, *_ in self.log()]
+
+    def count(self, opcode: str, counter: str) -> int:
+        """Read one of the connection's counters."""
+        return int((self.connection.path / "stats" / opcode / counter).read_text())
+
+    @contextlib.contextmanager
+    def answered(self, opcode: str, times: int = 1) -> Iterator[None]:
+        """Show that the kernel answers that many requests of a kind, and the daemon none."""
+        self.log()
+        hits = self.count(opcode, "hits")
+        yield
+        new = self.count(opcode, "hits") - hits
+        asked = self.asked()
+        assert new == times, f"{new} {opcode} answered in the kernel, not {times}; asked: {asked}"
+        assert opcode not in asked, f"the daemon was asked {opcode}"
+
+    @contextlib.contextmanager
+    def passed(self, opcode: str, reason: str | None = None) -> Iterator[None]:
+        """Show that the kernel answers no request of a kind, and that the daemon is asked."""
+        self.log()
+        hits, why = self.count(opcode, "hits"), self.count(opcode, reason) if reason else 0
+        yield
+        assert self.count(opcode, "hits") == hits, f"{opcode} was answered in the kernel"
+        asked = self.asked()
+        assert opcode in asked, f"the daemon was not asked {opcode}, only {asked}"
+        if reason:
+            assert self.count(opcode, reason) > why, f"{opcode} did not pass as {reason}"
+
+    def drop(self) -> None:
+        """Drop every name that nobody uses."""
+        lookup_again(self.path)
+
+    def attach(self, **options: Any) -> bpf.Attachment:
+        """Attach the built-in handlers."""
+        self.attachment = bpf.attach(self.connection.id, **options)
+        return self.attachment
+
+    def kill(self) -> None:
+        """Kill the daemon."""
+        if self._alive:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self._alive = False
+
+    def balanced(self) -> bool:
+        """Does the kernel hold no lookup of anything once nothing is in use?"""
+        self.drop()
+        return not self.call("counts")
+
+    def end(self) -> None:
+        """Show that all is returned, unmount, and end the daemon."""
+        eventually(self.balanced, "the kernel keeps lookups for itself")
+        eventually(lambda: not self.call("handles"), "the kernel keeps files open")
+        faults = self.call("faults")
+        assert not faults, faults
+        unmount(str(self.path))
+
+    def close(self) -> None:
+        """Leave nothing behind, however the test ended."""
+        with contextlib.suppress(OSError):
+            unmount(str(self.path), lazy=True)
+        self.kill()
+        if self.attachment:
+            self.attachment.close()
+        self._control.close()
+
+
+def _serve(device: int, control: Any, options: Options) -> None:
+    """Be the daemon; never returns."""
+    status = 1
+    try:
+        keep = {0, 1, 2, device, control.fileno()}
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd not in keep:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        Service(device, control, options).run()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+@contextlib.contextmanager
+def mounted(
+    mountpoint: Path,
+    *,
+    consistency: str = "ttl",
+    declare: tuple[str, ...] = (),
+    default_permissions: bool = True,
+    attach: bool = True,
+    capacity: dict[str, int] | None = None,
+    options: Options | None = None,
+    **answers: Any,
+) -> Iterator[Mount]:
+    """Mount an empty file system whose requests are accelerated.
+
+    :param declare: what the file system says of itself, such as ``handleless``.
+    :param answers: members of :class:`tests.guest.service.Options`.
+    """
+    kernel = ("default_permissions",) if default_permissions else ()
+    mount = Mount(mountpoint, options or Options(**answers), kernel)
+    try:
+        mount.connection.consistency = consistency
+        for name in declare:
+            setattr(mount.connection, name, True)
+        if attach:
+            mount.attach(capacity=capacity)
+        yield mount
+        mount.end()
+    finally:
+        mount.close()
+
+
+def fails(number: int, function: Callable[..., Any], *args: Any) -> None:
+    """Show that a call fails with an errno."""
+    try:
+        result = function(*args)
+    except OSError as error:
+        assert error.errno == number, f"{errno.errorcode[error.errno or 0]}: {error}"
+    else:
+        raise AssertionError(f"{function.__name__}{args} returned {result!r}")

@@ -1,0 +1,515 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The test daemon itself: one loop that answers the kernel and obeys the test.
+
+It is no pyfuse3 file system, because a test has to say exactly where a request stands: a request
+can be held before it has touched the truth, or after, before its answer is sent. Nothing else waits
+meanwhile, since all that a held request needs is to be left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tests.guest import wire
+from tests.guest.truth import Inode, Nodeids, Truth, fail
+from tests.guest.wire import Request
+
+_ASYNC_READ, _POSIX_LOCKS, _ATOMIC_O_TRUNC = 1 << 0, 1 << 1, 1 << 3
+_BIG_WRITES, _AUTO_INVAL_DATA, _DO_READDIRPLUS = 1 << 5, 1 << 12, 1 << 13
+_PARALLEL_DIROPS, _MAX_PAGES = 1 << 18, 1 << 22
+WRITEBACK_CACHE = 1 << 16
+
+_CHANGES = frozenset(
+    "setattr write create mknod mkdir symlink link unlink rmdir rename rename2 setxattr"
+    " removexattr fallocate copy_file_range".split()
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the daemon answers.
+
+    :ivar negative_timeout: seconds that ENOENT of LOOKUP is valid; None for a plain error.
+    :ivar reuse_nodeids: give the nodeid of a forgotten file to the next one.
+    :ivar check_modes: refuse by owner and mode, as a file system without default_permissions.
+    :ivar locks: take part in POSIX locks.
+    :ivar generic_flags: more flags of INIT's answer.
+    :ivar lacks: opcodes answered with ENOSYS.
+    """
+
+    entry_timeout: float = 0.0
+    attr_timeout: float = 0.0
+    negative_timeout: float | None = None
+    reuse_nodeids: bool = False
+    check_modes: bool = False
+    readdirplus: bool = True
+    open_flags: int = 0
+    opendir_flags: int = 0
+    locks: bool = False
+    generic_flags: int = 0
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass
+class _Hold:
+    opcode: str
+    point: str
+    name: bytes | None
+    left: int
+
+
+@dataclass
+class _Held:
+    request: Request
+    answer: bytes | None
+
+
+class Service:
+    """Answers on the device ``fd`` and obeys what arrives on ``control``."""
+
+    def __init__(self, fd: int, control: Connection, options: Options) -> None:
+        self._fd = fd
+        self._control = control
+        self._options = options
+        self._holds: list[_Hold] = []
+        self._held: list[_Held] = []
+        self._awaited = 0
+        self._log: list[tuple[str, int, bytes, int]] = []
+        self._handles: dict[int, tuple[int, int]] = {}
+        self._last_handle = 1 << 40
+        self._denied: dict[tuple[str, int], int] = {}
+        self.truth = Truth()
+        self.nodeids = Nodeids(reuse=options.reuse_nodeids)
+        self.strange: list[str] = []
+
+    def run(self) -> None:
+        """Serve until the test has gone."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        poll.register(self._control.fileno(), select.POLLIN)
+        while True:
+            for fd, event in poll.poll():
+                if fd == self._fd:
+                    if event & select.POLLERR or not self._serve():
+                        poll.unregister(self._fd)
+                elif not self._obey():
+                    return
+
+    # What the test says.
+
+    def _obey(self) -> bool:
+        try:
+            name, args, kwargs = self._control.recv()
+        except EOFError:
+            return False
+        try:
+            target: Any = self
+            for part in name.split("."):
+                target = getattr(target, part)
+            result = target(*args, **kwargs)
+        except OSError as error:
+            self._control.send((False, error))
+        else:
+            if result is not self:
+                self._control.send((True, result))
+        return True
+
+    def hold(self, opcode: str, point: str, name: bytes | None = None, times: int = 1) -> None:
+        """Hold the next *times* requests of a kind at *point*: ``before`` or ``after``."""
+        assert point in ("before", "after")
+        self._holds.append(_Hold(opcode, point, name, times))
+
+    def wait_held(self, number: int) -> Service | None:
+        """Answer once *number* requests are held."""
+        self._awaited = number
+        return self if len(self._held) < number else None
+
+    def release(self, opcode: str | None = None) -> int:
+        """Go on with the held requests, of one kind or all; return how many."""
+        self._holds = [h for h in self._holds if opcode not in (None, h.opcode)]
+        going = [h for h in self._held if opcode in (None, h.request.opcode)]
+        self._held = [h for h in self._held if h not in going]
+        for held in going:
+            self._send(held.answer if held.answer is not None else self._answer(held.request))
+        return len(going)
+
+    def log(self) -> list[tuple[str, int, bytes, int]]:
+        """Return (opcode, nodeid, name, uid) of each request since this was last asked."""
+        log, self._log = self._log, []
+        return log
+
+    def deny(self, opcode: str, uid: int, number: int) -> None:
+        """Fail a user's requests of a kind with an errno."""
+        self._denied[opcode, uid] = number
+
+    def counts(self) -> dict[int, int]:
+        """Return how many lookups the kernel holds of each nodeid."""
+        return dict(self.nodeids.counts)
+
+    def handles(self) -> int:
+        """Return how many files are open."""
+        return len(self._handles)
+
+    def faults(self) -> list[str]:
+        """Return what a kernel must never do and did."""
+        if self.nodeids.lowest < 0:
+            self.strange.append(f"a lookup count fell to {self.nodeids.lowest}")
+        return self.strange
+
+    def inode(self, path: str) -> Inode:
+        """Return a file as it truly is."""
+        return self.truth.walk(path)
+
+    def nodeid(self, path: str) -> int:
+        """Return the nodeid by which the kernel knows a file, or 0."""
+        return self.nodeids.known(self.truth.walk(path).ino)
+
+    def reused(self) -> int:
+        """Return how often a nodeid was given to another file."""
+        return self.nodeids.reused
+
+    def inval_inode(self, path: str) -> Service:
+        return self._notify(wire.inval_inode(self.nodeid(path), 0, 0))
+
+    def inval_entry(self, parent: str, name: bytes) -> Service:
+        return self._notify(wire.inval_entry(self.nodeid(parent), name))
+
+    def delete(self, parent: str, child: int, name: bytes) -> Service:
+        return self._notify(wire.delete(self.nodeid(parent), child, name))
+
+    def store(self, path: str, offset: int, data: bytes) -> Service:
+        return self._notify(wire.store(self.nodeid(path), offset, data))
+
+    def _notify(self, message: bytes) -> Service:
+        """Write in a thread: the kernel may wait for a request that is answered here."""
+
+        def write() -> None:
+            try:
+                os.write(self._fd, message)
+            except OSError as error:
+                # It knows no such inode, and so has nothing of it.
+                self._control.send((error.errno == errno.ENOENT, error.errno))
+            else:
+                self._control.send((True, None))
+
+        threading.Thread(target=write, daemon=True).start()
+        return self
+
+    # What the kernel says.
+
+    def _serve(self) -> bool:
+        try:
+            raw = os.read(self._fd, 1 << 18)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EINTR, errno.ENOENT):
+                return True
+            if error.errno in (errno.ENODEV, errno.ECONNABORTED):
+                return False
+            raise
+        request = wire.parse(raw)
+        if request.opcode in ("forget", "batch_forget"):
+            for nodeid, lookups in wire.forgets(request):
+                self.nodeids.forget(nodeid, lookups)
+            return True
+        if request.opcode == "interrupt":
+            return True
+        self._log.append((request.opcode, request.nodeid, request.name, request.uid))
+
+        point = self._point(request)
+        if point == "before":
+            self._keep(_Held(request, None))
+            return True
+        answer = self._answer(request)
+        if point == "after":
+            self._keep(_Held(request, answer))
+        else:
+            self._send(answer)
+        return True
+
+    def _point(self, request: Request) -> str | None:
+        for hold in self._holds:
+            if hold.opcode == request.opcode and hold.name in (None, request.name):
+                hold.left -= 1
+                if not hold.left:
+                    self._holds.remove(hold)
+                return hold.point
+        return None
+
+    def _keep(self, held: _Held) -> None:
+        self._held.append(held)
+        if len(self._held) == self._awaited:
+            self._awaited = 0
+            self._control.send((True, None))
+
+    def _send(self, answer: bytes) -> None:
+        try:
+            os.write(self._fd, answer)
+        except OSError as error:
+            # The caller was killed, or the connection has gone.
+            if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EPERM, errno.ECONNABORTED):
+                raise
+
+    def _answer(self, request: Request) -> bytes:
+        handler: Callable[[Request], bytes] | None = getattr(self, f"_do_{request.opcode}", None)
+        if handler is None or request.opcode in self._options.lacks:
+            return wire.reply(request.unique, errno.ENOSYS)
+        try:
+            denied = self._denied.get((request.opcode, request.uid))
+            if denied:
+                raise fail(denied)
+            return wire.reply(request.unique, 0, handler(request))
+        except OSError as error:
+            return wire.reply(request.unique, error.errno or errno.EIO)
+
+    def _inode(self, request: Request) -> Inode:
+        return self.truth.get(self.nodeids.ino(request.nodeid))
+
+    def _check(self, inode: Inode, request: Request, mask: int) -> None:
+        """Refuse by the inode's mode; *mask* as access(2) has it."""
+        if not self._options.check_modes or request.uid == 0:
+            return
+        shift = 6 if request.uid == inode.uid else 3 if request.gid == inode.gid else 0
+        if mask & ~(inode.mode >> shift) & 7:
+            raise fail(errno.EACCES)
+
+    def _attr(self, inode: Inode) -> bytes:
+        times = inode.atime_ns, inode.mtime_ns, inode.ctime_ns
+        return wire.attributes(
+            inode.ino, inode.size, times, inode.mode, inode.nlink, inode.uid, inode.gid, inode.rdev
+        )
+
+    def _entry(self, inode: Inode) -> bytes:
+        nodeid, generation = self.nodeids.grant(inode.ino)
+        return wire.entry(
+            nodeid,
+            generation,
+            self._options.entry_timeout,
+            self._options.attr_timeout,
+            self._attr(inode),
+        )
+
+    def _open(self, request: Request, open_flags: int) -> bytes:
+        self._last_handle += 1
+        self._handles[self._last_handle] = request.nodeid, request.fields["flags"]
+        return wire.open_out(self._last_handle, open_flags)
+
+    def _do_init(self, request: Request) -> bytes:
+        flags = _ASYNC_READ | _ATOMIC_O_TRUNC | _BIG_WRITES | _AUTO_INVAL_DATA
+        flags |= _PARALLEL_DIROPS | _MAX_PAGES | self._options.generic_flags
+        if self._options.readdirplus:
+            flags |= _DO_READDIRPLUS
+        if self._options.locks:
+            flags |= _POSIX_LOCKS
+        return wire.init_out(flags)
+
+    def _do_lookup(self, request: Request) -> bytes:
+        directory = self._inode(request)
+        self._check(directory, request, os.X_OK)
+        try:
+            return self._entry(self.truth.child(directory.ino, request.name))
+        except OSError as error:
+            timeout = self._options.negative_timeout
+            if error.errno != errno.ENOENT or timeout is None:
+                raise
+            return wire.entry(0, 0, timeout, 0, bytes(88))
+
+    def _do_getattr(self, request: Request) -> bytes:
+        return wire.attr_out(self._options.attr_timeout, self._attr(self._inode(request)))
+
+    def _do_setattr(self, request: Request) -> bytes:
+        inode, valid = self._inode(request), request.valid
+        if request.uid not in (0, inode.uid) and self._options.check_modes:
+            raise fail(errno.EPERM)
+        if valid & 1:
+            inode.mode = stat.S_IFMT(inode.mode) | stat.S_IMODE(request.mode)
+        if valid & 2:
+            inode.uid = request.fields["uid"]
+        if valid & 4:
+            inode.gid = request.fields["gid"]
+        if valid & 8:
+            self.truth.truncate(inode.ino, request.size)
+        now = self.truth.tick()
+        if valid & 16:
+            inode.atime_ns = request.atime * 10**9 + request.atimensec
+        if valid & 128:
+            inode.atime_ns = now
+        if valid & 32:
+            inode.mtime_ns = request.mtime * 10**9 + request.mtimensec
+        if valid & 256:
+            inode.mtime_ns = now
+        inode.ctime_ns = now
+        return wire.attr_out(self._options.attr_timeout, self._attr(inode))
+
+    def _do_readlink(self, request: Request) -> bytes:
+        return self._inode(request).target
+
+    def _make(self, request: Request, mode: int, rdev: int = 0) -> Inode:
+        directory = self._inode(request)
+        self._check(directory, request, os.W_OK)
+        return self.truth.make(
+            directory.ino, request.name, mode, uid=request.uid, gid=request.gid, rdev=rdev
+        )
+
+    def _do_symlink(self, request: Request) -> bytes:
+        inode = self._make(request, stat.S_IFLNK | 0o777)
+        inode.target = request.names[1]
+        return self._entry(inode)
+
+    def _do_mknod(self, request: Request) -> bytes:
+        return self._entry(self._make(request, request.mode, request.rdev))
+
+    def _do_mkdir(self, request: Request) -> bytes:
+        return self._entry(self._make(request, stat.S_IFDIR | request.mode))
+
+    def _do_create(self, request: Request) -> bytes:
+        directory = self._inode(request)
+        if request.name in directory.entries:
+            if request.flags & os.O_EXCL:
+                raise fail(errno.EEXIST)
+            inode = self.truth.child(directory.ino, request.name)
+            if request.flags & os.O_TRUNC:
+                self.truth.truncate(inode.ino, 0)
+        else:
+            inode = self._make(request, stat.S_IFREG | request.mode)
+        entry = self._entry(inode)
+        return entry + self._open(request, self._options.open_flags)
+
+    def _do_link(self, request: Request) -> bytes:
+        ino = self.nodeids.ino(request.oldnodeid)
+        return self._entry(self.truth.link(ino, self._inode(request).ino, request.name))
+
+    def _do_unlink(self, request: Request) -> bytes:
+        self.truth.unlink(self._inode(request).ino, request.name)
+        return b""
+
+    def _do_rmdir(self, request: Request) -> bytes:
+        self.truth.unlink(self._inode(request).ino, request.name, directory=True)
+        return b""
+
+    def _do_rename(self, request: Request) -> bytes:
+        old, new = request.names
+        target = self.nodeids.ino(request.newdir)
+        flags = request.fields.get("flags", 0)
+        self.truth.rename(self._inode(request).ino, old, target, new, flags)
+        return b""
+
+    _do_rename2 = _do_rename
+
+    def _do_open(self, request: Request) -> bytes:
+        inode = self._inode(request)
+        wanted = {os.O_RDONLY: os.R_OK, os.O_WRONLY: os.W_OK}
+        mask = wanted.get(request.flags & os.O_ACCMODE, os.R_OK | os.W_OK)
+        self._check(inode, request, mask)
+        if request.flags & os.O_TRUNC:
+            self.truth.truncate(inode.ino, 0)
+        return self._open(request, self._options.open_flags)
+
+    def _do_opendir(self, request: Request) -> bytes:
+        self._check(self._inode(request), request, os.R_OK)
+        return self._open(request, self._options.opendir_flags)
+
+    def _do_release(self, request: Request) -> bytes:
+        if self._handles.pop(request.fh, None) is None:
+            self.strange.append(f"{request.opcode} of handle {request.fh}, which is not open")
+        return b""
+
+    _do_releasedir = _do_release
+
+    def _do_flush(self, request: Request) -> bytes:
+        return b""
+
+    _do_fsync = _do_fsyncdir = _do_setlk = _do_setlkw = _do_flush
+
+    def _do_access(self, request: Request) -> bytes:
+        self._check(self._inode(request), request, request.mask)
+        return b""
+
+    def _do_read(self, request: Request) -> bytes:
+        return bytes(self._inode(request).data[request.offset : request.offset + request.size])
+
+    def _do_write(self, request: Request) -> bytes:
+        inode = self._inode(request)
+        self.truth.write(inode.ino, request.offset, request.rest[: request.size])
+        inode.xattrs.pop(b"security.capability", None)
+        return struct.pack("=II", request.size, 0)
+
+    def _do_fallocate(self, request: Request) -> bytes:
+        inode = self._inode(request)
+        if len(inode.data) < request.offset + request.length:
+            self.truth.truncate(inode.ino, request.offset + request.length)
+        return b""
+
+    def _do_copy_file_range(self, request: Request) -> bytes:
+        data = self._inode(request).data[request.offset : request.offset + request.length]
+        self.truth.write(self.nodeids.ino(request.nodeid_out), request.off_out, bytes(data))
+        return struct.pack("=II", len(data), 0)
+
+    def _do_statfs(self, request: Request) -> bytes:
+        files = len(self.truth.inodes)
+        return struct.pack("=5Q4I24x", 1 << 20, 1 << 19, 1 << 19, files, 1000, 4096, 255, 4096, 0)
+
+    def _do_setxattr(self, request: Request) -> bytes:
+        inode = self._inode(request)
+        inode.xattrs[request.name] = request.rest[len(request.name) + 1 :][: request.size]
+        self.truth.changed(inode)
+        return b""
+
+    def _do_removexattr(self, request: Request) -> bytes:
+        inode = self._inode(request)
+        if inode.xattrs.pop(request.name, None) is None:
+            raise fail(errno.ENODATA)
+        self.truth.changed(inode)
+        return b""
+
+    @staticmethod
+    def _value(request: Request, value: bytes) -> bytes:
+        if not request.size:
+            return struct.pack("=II", len(value), 0)
+        if len(value) > request.size:
+            raise fail(errno.ERANGE)
+        return value
+
+    def _do_getxattr(self, request: Request) -> bytes:
+        inode = self._inode(request)
+        self._check(inode, request, os.R_OK)
+        if request.name not in inode.xattrs:
+            raise fail(errno.ENODATA)
+        return self._value(request, inode.xattrs[request.name])
+
+    def _do_listxattr(self, request: Request) -> bytes:
+        inode = self._inode(request)
+        return self._value(request, b"".join(name + b"\0" for name in inode.xattrs))
+
+    def _dirents(self, request: Request, plus: bool) -> bytes:
+        directory = self._inode(request)
+        listed = [(b".", directory.ino), (b"..", directory.ino), *sorted(directory.entries.items())]
+        out = b""
+        for offset, (name, ino) in list(enumerate(listed, 1))[request.offset :]:
+            raw = wire.dirent(ino, offset, name, self.truth.get(ino).mode >> 12)
+            if len(out) + len(raw) + 128 * plus > request.size:
+                break
+            if plus:
+                real = name not in (b".", b"..")
+                out += self._entry(self.truth.get(ino)) if real else bytes(128)
+            out += raw
+        return out
+
+    def _do_readdir(self, request: Request) -> bytes:
+        return self._dirents(request, plus=False)
+
+    def _do_readdirplus(self, request: Request) -> bytes:
+        return self._dirents(request, plus=True)
+
+
+def is_change(opcode: str) -> bool:
+    """Does a request of this kind change the truth?"""
+    return opcode in _CHANGES

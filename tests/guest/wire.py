@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The FUSE protocol of <linux/fuse.h>, as much of it as the test daemon speaks."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+OPCODES = {
+    1: "lookup",
+    2: "forget",
+    3: "getattr",
+    4: "setattr",
+    5: "readlink",
+    6: "symlink",
+    8: "mknod",
+    9: "mkdir",
+    10: "unlink",
+    11: "rmdir",
+    12: "rename",
+    13: "link",
+    14: "open",
+    15: "read",
+    16: "write",
+    17: "statfs",
+    18: "release",
+    20: "fsync",
+    21: "setxattr",
+    22: "getxattr",
+    23: "listxattr",
+    24: "removexattr",
+    25: "flush",
+    26: "init",
+    27: "opendir",
+    28: "readdir",
+    29: "releasedir",
+    30: "fsyncdir",
+    31: "getlk",
+    32: "setlk",
+    33: "setlkw",
+    34: "access",
+    35: "create",
+    36: "interrupt",
+    38: "destroy",
+    42: "batch_forget",
+    43: "fallocate",
+    44: "readdirplus",
+    45: "rename2",
+    46: "lseek",
+    47: "copy_file_range",
+}
+
+_IN = struct.Struct("=IIQQIIIHH")
+_OUT = struct.Struct("=IiQ")
+
+# What stands before the names or the data of a request.
+_FIXED = {
+    "getattr": ("=IIQ", ("flags", "", "fh")),
+    "setattr": (
+        "=IIQQQQQQIIIIIIII",
+        (
+            "valid", "", "fh", "size", "", "atime", "mtime", "ctime",
+            "atimensec", "mtimensec", "ctimensec", "mode", "", "uid", "gid", "",
+        ),
+    ),
+    "mknod": ("=IIII", ("mode", "rdev", "umask", "")),
+    "mkdir": ("=II", ("mode", "umask")),
+    "rename": ("=Q", ("newdir",)),
+    "rename2": ("=QII", ("newdir", "flags", "")),
+    "link": ("=Q", ("oldnodeid",)),
+    "open": ("=II", ("flags", "")),
+    "opendir": ("=II", ("flags", "")),
+    "create": ("=IIII", ("flags", "mode", "umask", "")),
+    "read": ("=QQIIQII", ("fh", "offset", "size", "", "", "", "")),
+    "readdir": ("=QQIIQII", ("fh", "offset", "size", "", "", "", "")),
+    "readdirplus": ("=QQIIQII", ("fh", "offset", "size", "", "", "", "")),
+    "write": ("=QQIIQII", ("fh", "offset", "size", "", "", "", "")),
+    "release": ("=QIIQ", ("fh", "flags", "", "")),
+    "releasedir": ("=QIIQ", ("fh", "flags", "", "")),
+    "flush": ("=QIIQ", ("fh", "", "", "owner")),
+    "fsync": ("=QII", ("fh", "", "")),
+    "fsyncdir": ("=QII", ("fh", "", "")),
+    "setxattr": ("=II", ("size", "flags")),
+    "getxattr": ("=II", ("size", "")),
+    "listxattr": ("=II", ("size", "")),
+    "access": ("=II", ("mask", "")),
+    "forget": ("=Q", ("nlookup",)),
+    "batch_forget": ("=II", ("count", "")),
+    "interrupt": ("=Q", ("target",)),
+    "fallocate": ("=QQQII", ("fh", "offset", "length", "mode", "")),
+    "copy_file_range": (
+        "=QQQQQQQ",
+        ("fh", "offset", "nodeid_out", "", "off_out", "length", "flags"),
+    ),
+    "setlk": ("=QQQQIIII", ("fh", "owner", "start", "end", "type", "pid", "flags", "")),
+    "init": ("=IIII", ("major", "minor", "max_readahead", "flags")),
+}  # fmt: skip
+
+
+@dataclass
+class Request:
+    """One request as it was read from the device."""
+
+    opcode: str
+    unique: int
+    nodeid: int
+    uid: int
+    gid: int
+    fields: dict[str, int] = field(default_factory=dict)
+    rest: bytes = b""
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            value: int = self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+        return value
+
+    def __reduce__(self) -> Any:
+        return (
+            Request,
+            (self.opcode, self.unique, self.nodeid, self.uid, self.gid, self.fields, self.rest),
+        )
+
+    @property
+    def names(self) -> list[bytes]:
+        """The request's names, each without its NUL."""
+        return self.rest.split(b"\0")[:-1]
+
+    @property
+    def name(self) -> bytes:
+        """Its first name, or nothing."""
+        if self.opcode == "setxattr":
+            return self.rest.partition(b"\0")[0]
+        named = "lookup mknod mkdir unlink rmdir rename rename2 link create symlink"
+        named += " getxattr removexattr"
+        return self.names[0] if self.opcode in named.split() else b""
+
+
+def parse(raw: bytes) -> Request:
+    """Read a request."""
+    _, opcode, unique, nodeid, uid, gid, _, extra, _ = _IN.unpack_from(raw)
+    name = OPCODES.get(opcode, str(opcode))
+    request = Request(name, unique, nodeid, uid, gid)
+    body = raw[_IN.size : len(raw) - 8 * extra]
+    if name in _FIXED:
+        layout, names = _FIXED[name]
+        values = struct.unpack_from(layout, body)
+        request.fields = {n: v for n, v in zip(names, values, strict=True) if n}
+        body = body[struct.calcsize(layout) :]
+    request.rest = body
+    return request
+
+
+def forgets(request: Request) -> list[tuple[int, int]]:
+    """Return what a FORGET or BATCH_FORGET gives back: (nodeid, lookups)."""
+    if request.opcode == "forget":
+        return [(request.nodeid, request.nlookup)]
+    return [struct.unpack_from("=QQ", request.rest, 16 * i) for i in range(request.count)]
+
+
+def reply(unique: int, error: int, body: bytes = b"") -> bytes:
+    """Build an answer; *error* is 0 or a positive errno."""
+    return _OUT.pack(_OUT.size + len(body), -error, unique) + body
+
+
+def notification(code: int, body: bytes) -> bytes:
+    """Build what a daemon says of its own accord."""
+    return _OUT.pack(_OUT.size + len(body), code, 0) + body
+
+
+def inval_inode(nodeid: int, offset: int, length: int) -> bytes:
+    return notification(2, struct.pack("=Qqq", nodeid, offset, length))
+
+
+def inval_entry(parent: int, name: bytes) -> bytes:
+    return notification(3, struct.pack("=QII", parent, len(name), 0) + name + b"\0")
+
+
+def delete(parent: int, child: int, name: bytes) -> bytes:
+    return notification(6, struct.pack("=QQII", parent, child, len(name), 0) + name + b"\0")
+
+
+def store(nodeid: int, offset: int, data: bytes) -> bytes:
+    return notification(4, struct.pack("=QQII", nodeid, offset, len(data), 0) + data)
+
+
+def _time(seconds: float) -> tuple[int, int]:
+    ns = int(seconds * 10**9)
+    return ns // 10**9, ns % 10**9
+
+
+def attributes(ino: int, size: int, times_ns: tuple[int, int, int], mode: int, nlink: int,
+               uid: int, gid: int, rdev: int = 0) -> bytes:  # fmt: skip
+    """Build a struct fuse_attr; *times_ns*: atime, mtime, ctime."""
+    seconds = [t // 10**9 for t in times_ns]
+    rest = [t % 10**9 for t in times_ns]
+    return struct.pack(
+        "=QQQQQQIIIIIIIIII",
+        ino, size, -(-size // 512), *seconds, *rest, mode, nlink, uid, gid, rdev, 4096, 0,
+    )  # fmt: skip
+
+
+def entry(
+    nodeid: int, generation: int, entry_timeout: float, attr_timeout: float, attr: bytes
+) -> bytes:
+    """Build a struct fuse_entry_out."""
+    (entry_s, entry_ns), (attr_s, attr_ns) = _time(entry_timeout), _time(attr_timeout)
+    head = struct.pack("=QQQQII", nodeid, generation, entry_s, attr_s, entry_ns, attr_ns)
+    return head + attr
+
+
+def attr_out(attr_timeout: float, attr: bytes) -> bytes:
+    """Build a struct fuse_attr_out."""
+    return struct.pack("=QII", *_time(attr_timeout), 0) + attr
+
+
+def open_out(fh: int, open_flags: int) -> bytes:
+    """Build a struct fuse_open_out."""
+    return struct.pack("=QII", fh, open_flags, 0)
+
+
+def dirent(ino: int, offset: int, name: bytes, kind: int) -> bytes:
+    """Build a struct fuse_dirent with its padding."""
+    raw = struct.pack("=QQII", ino, offset, len(name), kind) + name
+    return raw + bytes(-len(raw) % 8)
+
+
+def init_out(flags: int) -> bytes:
+    """Build a struct fuse_init_out."""
+    return struct.pack(
+        "=IIIIHHIIHHII6I", 7, 36, 131072, flags, 64, 48, 131072, 1, 32, 0, 0, 0, *[0] * 6
+    )
