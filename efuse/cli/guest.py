@@ -27,17 +27,31 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         [
             click.option("--cpus", default=2, show_default=True, type=click.IntRange(1, 64)),
             click.option("--memory", default="4G", show_default=True, callback=_memory),
-            click.option("--icount", is_flag=True,
-                         help="Let the guest's clock count instructions (one CPU)."),
-            click.option("--kernel", "tree", metavar="TREE",
-                         type=click.Path(exists=True, file_okay=False, path_type=Path),
-                         help="Boot the kernel built in this source tree."),
+            click.option(
+                "--icount", is_flag=True, help="Let the guest's clock count instructions (one CPU)."
+            ),
+            click.option(
+                "--kernel",
+                "tree",
+                metavar="TREE",
+                type=click.Path(exists=True, file_okay=False, path_type=Path),
+                help="Boot the kernel built in this source tree.",
+            ),
             click.option("--no-module", is_flag=True, help="Do not build and load efuse.ko."),
-            click.option("--timeout", type=click.FloatRange(min=0, min_open=True),
-                         metavar="SECONDS", help="End the guest if the command takes longer."),
+            click.option(
+                "--timeout",
+                type=click.FloatRange(min=0, min_open=True),
+                metavar="SECONDS",
+                help="End the guest if the command takes longer.",
+            ),
             click.option("--keep-log", is_flag=True, help="Keep the kernel's log and say where."),
-            click.option("--append", "parameters", multiple=True, metavar="WORD",
-                         help="One more word for the kernel's command line; may be repeated."),
+            click.option(
+                "--append",
+                "parameters",
+                multiple=True,
+                metavar="WORD",
+                help="One more word for the kernel's command line; may be repeated.",
+            ),
         ]
     ):
         command = option(command)

@@ -23,8 +23,11 @@ def cli() -> None:
 
 @cli.command("build")
 @click.option("--kernel", "release", metavar="RELEASE", help="Build for this kernel's headers.")
-@click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Build for the kernel built in this source tree.")
+@click.option(
+    "--tree",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Build for the kernel built in this source tree.",
+)
 @click.option("--force", is_flag=True, help="Build even if it was built before.")
 def build_command(release: str | None, tree: Path | None, force: bool) -> None:
     """Build efuse.ko from the distribution's kernel source and print where it is."""
@@ -44,8 +47,9 @@ def install_command(release: str | None) -> None:
 
 
 @cli.command("load")
-@click.argument("module", required=False,
-                type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "module", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 def load_command(module: Path | None) -> None:
     """Load the module: MODULE, the installed one, or one built now."""
     from efuse.module import live
