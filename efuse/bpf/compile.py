@@ -1,46 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""C text to spec: BCC in a process of its own, and a cache by content.
-
-BCC creates a text's maps as it compiles, so that a new text needs root; a cached spec needs
-nothing.
-"""
+"""C text to spec, by way of the specs that are shipped or cached by content."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
-import json
 import os
-import re
-import struct
-import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from efuse import paths
-from efuse.bpf.members import MEMBERS
-from efuse.bpf.spec import INSTRUCTION_BYTES, Line, MapSpec, ProgramSpec, Reference, Spec
-from efuse.errors import CompileError, EfuseError, NotSupportedError
+from efuse.bpf.spec import Spec
+from efuse.errors import EfuseError
 
 __all__ = ["Source", "builtin", "builtin_sources", "compile_sources", "compile_text", "store"]
 
-_PYTHON = "/usr/bin/python3"
-_TIMEOUT_S = 300
-_MAIN = "/virtual/main.c"
-# The first and last line of the text as BCC rewrites it.
-_REWRITTEN_HEAD = "#if defined(BPF_LICENSE)"
-_REWRITTEN_TAIL = "#include <bcc/footer.h>"
-_BLOCK = re.MULTILINE | re.DOTALL
 # Raise it when what is made of the compiler's output changes: it voids the cache.
 _VERSION = 2
-
-_LD_IMM64, _CALL = 0x18, 0x85
-_PSEUDO_MAP_FD = 1
-_FIRST_KFUNC = 1000001
-_MAP_NAME_MAX = 15
 
 
 @dataclass(frozen=True)
@@ -87,7 +64,9 @@ def compile_sources(sources: Sequence[Source], *, cached: bool = True) -> Spec:
             path = directory / f"{digest}.json"
             if path.is_file():
                 return Spec.from_json(path.read_text())
-    spec = _compile(sources, digest)
+    from efuse.bpf.bcc import run  # what it needs is slow to import
+
+    spec = run(sources, _include_directories(), digest)
     store(spec, paths.cache() / "specs")
     return spec
 
@@ -96,10 +75,9 @@ def store(spec: Spec, directory: Path) -> Path:
     """Write *spec* into *directory* under the name by which it is found again; return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{spec.source_hash}.json"
-    with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as out:
-        out.write(spec.to_json())
-    Path(out.name).chmod(0o644)
-    Path(out.name).replace(path)
+    new = directory / f".{spec.source_hash}.{os.getpid()}"
+    new.write_text(spec.to_json())
+    new.replace(path)
     return path
 
 
@@ -124,183 +102,3 @@ def _digest(sources: Sequence[Source]) -> str:
     for source in sources:
         parts += [source.name, source.text]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _compile(sources: Sequence[Source], digest: str) -> Spec:
-    text = "".join(source.text.rstrip("\n") + "\n" for source in sources)
-    result, said = _run_bcc(text, sources)
-    disassembly = _lines_by_function(said)
-    original = _original_lines(text, said)
-    kfuncs = _kfunc_names()
-    maps = {
-        m["name"]: MapSpec(
-            m["type"], m["key_bytes"], m["value_bytes"], m["max_entries"], m["flags"]
-        )
-        for m in result["maps"]
-    }
-    for name in maps:
-        if len(name) > _MAP_NAME_MAX:
-            raise CompileError(
-                f"map {name!r} has too long a name: the kernel keeps {_MAP_NAME_MAX} characters"
-            )
-    by_fd = {m["fd"]: m["name"] for m in result["maps"]}
-    programs = {}
-    for name, code in result["functions"].items():
-        if name not in MEMBERS:
-            raise CompileError(
-                f"{sources[0].name}: {name}() is no member of struct efuse_ops",
-                hint="make helper functions static inline; members: " + " ".join(MEMBERS),
-            )
-        lines = tuple(
-            Line(index, *_locate(sources, original[number]))
-            for index, number in disassembly.get(name, ())
-            if number in original
-        )
-        code, references = _symbolic(bytes.fromhex(code), by_fd, kfuncs, name)
-        programs[name] = ProgramSpec(code, references, lines)
-    if not programs:
-        raise CompileError(
-            f"{sources[0].name} defines no handler",
-            hint="define a function named after its opcode: int lookup(struct efuse_req *req)",
-        )
-    return Spec(programs, maps, digest)
-
-
-def _run_bcc(text: str, sources: Sequence[Source]) -> tuple[dict, str]:  # type: ignore[type-arg]
-    programs = paths.data("bpf_programs")
-    multiarch = f"/usr/include/{os.uname().machine}-linux-gnu"
-    cflags = ["-Wno-ignored-attributes", "-Wno-unused-variable", "-Wno-macro-redefined"]
-    cflags += ["-fno-builtin-exit"]  # the member exit() is not libc's, which does not return
-    cflags += [f"-I{directory}" for directory in _include_directories()]
-    cflags += ["-isystem", multiarch, "-isystem", "/usr/include"]
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
-        try:
-            child = subprocess.run(
-                [_PYTHON, "-I", str(Path(__file__).with_name("_bcc_child.py")), out.name],
-                input=json.dumps({"text": text, "cflags": cflags}),
-                env={**os.environ, "BCC_KERNEL_SOURCE": str(programs / "kernel")},
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise _no_bcc(f"{_PYTHON} is missing") from error
-        except subprocess.TimeoutExpired as error:
-            raise CompileError(
-                f"cannot compile {sources[0].name}: BCC did not end within {_TIMEOUT_S} s"
-            ) from error
-        said = child.stdout + child.stderr
-        if child.returncode == 0:
-            return json.loads(out.read()), said
-    if child.returncode == 3:
-        raise _no_bcc(child.stderr.strip())
-    raise _refused(said, sources)
-
-
-def _no_bcc(why: str) -> NotSupportedError:
-    return NotSupportedError(
-        f"cannot compile handlers: BCC is not installed ({why})",
-        hint="apt-get install python3-bpfcc",
-    )
-
-
-def _refused(said: str, sources: Sequence[Source]) -> CompileError:
-    """Make an error of what clang said, with the files' own names and lines."""
-
-    def rename(match: re.Match[str]) -> str:
-        name, number = _locate(sources, int(match[1]))
-        return f"{name}:{number}"
-
-    log = re.sub(r"^(?:Running from kernel|clang -cc1) .*\n", "", said, flags=re.MULTILINE)
-    log = re.sub(rf"{re.escape(_MAIN)}:(\d+)", rename, log)
-    error = re.search(r"^(\S+:\d+):\d+: (?:fatal )?error: (.*)$", log, re.MULTILINE)
-    if error:
-        return CompileError(f"{error[1]}: {error[2]}", log=log)
-    last = log.strip().splitlines()[-1] if log.strip() else "BCC gave no reason"
-    hint = None
-    if os.geteuid() != 0:
-        hint = "compile as root: BCC creates the text's maps as it compiles"
-    return CompileError(f"cannot compile {sources[0].name}: {last}", hint=hint, log=log)
-
-
-def _locate(sources: Sequence[Source], number: int) -> tuple[str, int]:
-    """Return the file and line that line *number* of the joined text comes from."""
-    first = 1
-    for source in sources:
-        count = source.text.rstrip("\n").count("\n") + 1
-        if number < first + count:
-            return source.name, number - first + 1
-        first += count
-    return sources[-1].name, number
-
-
-def _lines_by_function(said: str) -> dict[str, list[tuple[int, int]]]:
-    """Parse BCC's disassembly: per function (index of the instruction, line of the text)."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    current: list[tuple[int, int]] = []
-    pending = 0
-    for line in said.splitlines():
-        if match := re.match(r"Disassembly of function (\w+)$", line):
-            current = found.setdefault(match[1], [])
-            pending = 0
-        elif match := re.match(r"; .* // Line +(\d+)$", line):
-            pending = int(match[1])
-        elif pending and (match := re.match(r" *(\d+):\t", line)):
-            current.append((int(match[1]), pending))
-            pending = 0
-    return found
-
-
-def _original_lines(text: str, said: str) -> dict[int, int]:
-    """Return which line of *text* each line of BCC's rewritten text comes from.
-
-    BCC puts lines before the text and attributes between, and changes lines that use maps.
-    """
-    match = re.search(rf"^{re.escape(_REWRITTEN_HEAD)}$.*?^{_REWRITTEN_TAIL}$", said, _BLOCK)
-    if not match:
-        return {}
-    rewritten = match[0].splitlines()[:-1]
-    own = text.splitlines()
-    found = {}
-    matcher = difflib.SequenceMatcher(None, rewritten, own, autojunk=False)
-    for tag, first, last, own_first, own_last in matcher.get_opcodes():
-        if tag in ("equal", "replace"):
-            # What BCC inserts stands before the line that it belongs to: align the ends.
-            for back in range(1, min(last - first, own_last - own_first) + 1):
-                found[last - back + 1] = own_last - back + 1
-    return found
-
-
-def _kfunc_names() -> dict[int, str]:
-    header = (paths.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
-    found = re.findall(r"\(\*(\w+)\)\([^;]*?EFUSE_KFUNC\((\d+)\)", header)
-    return {int(number): name for name, number in found}
-
-
-def _symbolic(
-    code: bytes, maps: dict[int, str], kfuncs: dict[int, str], function: str
-) -> tuple[bytes, tuple[Reference, ...]]:
-    """Replace the numbers that only the compiling process knew by names."""
-    out = bytearray(code)
-    references = []
-    for index in range(len(code) // INSTRUCTION_BYTES):
-        at = index * INSTRUCTION_BYTES
-        opcode, registers, _offset, immediate = struct.unpack_from("<BBhi", code, at)
-        source = registers >> 4
-        if opcode == _LD_IMM64 and source == _PSEUDO_MAP_FD:
-            references.append(Reference(index, "map", maps[immediate]))
-        elif opcode == _CALL and source == 0 and immediate >= _FIRST_KFUNC:
-            if immediate not in kfuncs:
-                raise CompileError(f"{function}() calls kfunc {immediate}, which has no name")
-            references.append(Reference(index, "kfunc", kfuncs[immediate]))
-        elif opcode == _CALL and source != 0:
-            raise CompileError(
-                f"{function}() calls a function that is not inlined",
-                hint="make helper functions static inline",
-            )
-        else:
-            continue
-        struct.pack_into("<i", out, at + 4, 0)
-    return bytes(out), tuple(references)

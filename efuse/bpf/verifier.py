@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-import tempfile
+import time
 
 from efuse import paths
 from efuse.bpf.spec import Line, ProgramSpec
@@ -51,11 +51,9 @@ def refusal(member: str, program: ProgramSpec, number: int, log: str) -> Verifie
     if log:
         directory = paths.cache() / "verifier"
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=directory, prefix=f"{member}-", suffix=".log", delete=False
-        ) as out:
-            out.write(log)
-        hint = f"read the verifier's whole log in {out.name}"
+        path = directory / f"{member}-{time.time_ns():x}.log"
+        path.write_text(log)
+        hint = f"read the verifier's whole log in {path}"
     return VerifierError(
         f"the kernel refused the handler of {member}{place}: {why or reason(number)}",
         hint=hint,

@@ -66,7 +66,7 @@ def test_compiling_twice_gives_equal_specs() -> None:
 
 def test_cached_spec_is_found_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = compile_text(TEXT, "deny.c")
-    monkeypatch.setattr("efuse.bpf.compile._PYTHON", "/nowhere/python3")
+    monkeypatch.setattr("efuse.bpf.bcc._PYTHON", "/nowhere/python3")
     began = time.monotonic()
     assert compile_text(TEXT, "deny.c") == spec
     assert time.monotonic() - began < 1
