@@ -3,6 +3,7 @@
 #include "efuse_i.h"
 
 #include <linux/mm.h>
+#include <linux/random.h>
 
 /* Attaching, detaching and the list of connections; taken inside fuse_mutex. */
 DEFINE_MUTEX(efuse_conn_mutex);
@@ -55,7 +56,9 @@ int efuse_conn_add(struct fuse_conn *fc)
 	ec->id = fc->dev;
 	ec->consistency = EFUSE_TTL;
 	INIT_LIST_HEAD(&ec->list);
-	atomic64_set(&ec->epoch, 1);
+	/* Somewhere, so that a value out of another connection's maps is void here. */
+	atomic64_set(&ec->epoch, (u64)get_random_u32() + 1);
+	atomic64_set(&ec->floor, atomic64_read(&ec->epoch));
 
 	ec->buckets = kvcalloc(EFUSE_NR_BUCKETS, sizeof(*ec->buckets), GFP_KERNEL);
 	if (!ec->buckets)

@@ -74,7 +74,7 @@ struct efuse_stats {
  * @id: its name: the minor of the mount's device number
  * @ops: the attached program set; written under efuse_conn_mutex
  * @list: in the list of all connections, under efuse_conn_mutex
- * @epoch: counts changes; starts at 1
+ * @epoch: counts changes, from a random start
  * @floor: values of an earlier epoch than this are void
  * @buckets: see epochs.c
  * @stats: counters
