@@ -26,8 +26,9 @@ def _guest(script: str, options: Options = _PLAIN) -> tuple[Result, str, str]:
 
 def _guest_processes(parent: int) -> list[str]:
     """Return the command lines of the guests' processes that descend from ``parent``."""
-    listing = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,args="], capture_output=True,
-                             text=True, check=True).stdout
+    listing = subprocess.run(
+        ["ps", "-e", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
     processes = {}
     for line in listing.splitlines():
         pid, ppid, command = line.split(maxsplit=2)
@@ -38,8 +39,11 @@ def _guest_processes(parent: int) -> list[str]:
             pid = processes[pid][0]
         return pid == parent
 
-    return [command for pid, (_, command) in processes.items()
-            if ("qemu-system" in command or "virtiofsd" in command) and descends(pid)]
+    return [
+        command
+        for pid, (_, command) in processes.items()
+        if ("qemu-system" in command or "virtiofsd" in command) and descends(pid)
+    ]
 
 
 def test_command_runs_here_with_its_output_and_status(
@@ -59,9 +63,7 @@ def test_command_runs_here_with_its_output_and_status(
         """
     )
     assert result.status == 42
-    assert out.splitlines() == [
-        "from the host", "a 'quoted' word", str(tmp_path), "0", "not a tty"
-    ]
+    assert out.splitlines() == ["from the host", "a 'quoted' word", str(tmp_path), "0", "not a tty"]
     assert err == "complaint\n"
     assert (tmp_path / "output").read_text() == "from the guest\n"
     assert result.boot_s > 0
@@ -88,10 +90,23 @@ def test_timeout_ends_everything() -> None:
 
 
 def test_interrupt_ends_everything() -> None:
-    command = [sys.executable, "-m", "efuse.cli.main", "guest", "run", "--no-module",
-               "--memory", "1G", "--", "sh", "-c", "echo started; sleep 1000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          stdin=subprocess.DEVNULL, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "efuse.cli.main",
+        "guest",
+        "run",
+        "--no-module",
+        "--memory",
+        "1G",
+        "--",
+        "sh",
+        "-c",
+        "echo started; sleep 1000",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         guests = _guest_processes(process.pid)

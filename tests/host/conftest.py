@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Plain FUSE mounts on this machine, each in a private directory and a process group of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HERE = Path(__file__).parent
+_MNT_DETACH = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+NO_CACHE = {"entry_timeout": 0.0, "attr_timeout": 0.0}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mine = [item for item in items if _HERE in item.path.parents]
+    if mine and (os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK)):
+        raise pytest.UsageError("tests/host mounts FUSE file systems: run it as root")
+
+
+class Served:
+    """A file system in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], mountpoint: Path, source: Path) -> None:
+        self.process = process
+        self.path = mountpoint
+        self.source = source
+
+    def line(self) -> dict[str, Any]:
+        """Return the next thing that the process reports."""
+        assert self.process.stdout is not None
+        text = self.process.stdout.readline()
+        assert text, f"the daemon ended with {self.process.wait()}"
+        report: dict[str, Any] = json.loads(text)
+        return report
+
+    def report(self) -> dict[str, Any]:
+        """Ask the process how it is."""
+        self.process.send_signal(signal.SIGUSR1)
+        return self.line()
+
+    def unmount(self) -> dict[str, Any]:
+        """Unmount it, and return the process's last report."""
+        subprocess.run(["umount", self.path], check=True)
+        return self.ended()
+
+    def ended(self) -> dict[str, Any]:
+        """Wait until the process has ended well, and return its last report."""
+        last = self.line()
+        assert last["what"] == "ended"
+        assert self.process.wait(timeout=120) == 0
+        return last
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A private directory that every user reaches, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="efuse-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def served(place: Path) -> Iterator[Callable[..., Served]]:
+    """Serve a file system: ``served("module:Class", {arguments}, options=[...])``."""
+    started: list[Served] = []
+
+    def serve(
+        what: str = "efuse.fs:Passthrough",
+        arguments: dict[str, Any] | None = None,
+        *,
+        options: tuple[str, ...] = ("default_permissions", "allow_other"),
+        **more: Any,
+    ) -> Served:
+        mountpoint = place / f"mnt{len(started)}"
+        source = place / f"low{len(started)}"
+        for directory in (mountpoint, source):
+            directory.mkdir()
+            directory.chmod(0o755)
+        arguments = dict(arguments or {})
+        if what == "efuse.fs:Passthrough":
+            arguments = {"source": str(source), **NO_CACHE, **arguments}
+        told = {
+            "what": what,
+            "arguments": arguments,
+            "mountpoint": str(mountpoint),
+            "options": options,
+            **more,
+        }
+        process = subprocess.Popen(
+            [sys.executable, str(_HERE / "daemon.py"), json.dumps(told)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(_HERE.parent.parent)},
+        )
+        one = Served(process, mountpoint, source)
+        started.append(one)
+        assert one.line()["what"] == "mounted"
+        return one
+
+    yield serve
+    for one in started:
+        _libc.umount2(os.fsencode(one.path), _MNT_DETACH)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.wait()
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+
+
+@pytest.fixture
+def mounted(served: Callable[..., Served]) -> Served:
+    """The pass-through over an empty directory, nothing cached."""
+    return served()
+
+
+def run_as(uid: int, script: str, *arguments: object, groups: tuple[int, ...] = ()) -> str:
+    """Run a Python *script* as another user, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        user=uid,
+        group=uid,
+        extra_groups=list(groups),
+        capture_output=True,
+        text=True,
+        cwd="/",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def run_python(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a Python *script* in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
+
+
+@pytest.fixture
+def in_processes() -> Callable[..., list[str]]:
+    """Run a script in several processes at once; returns what each printed.
+
+    ``in_processes(count, script, *arguments)``: the first argument is the process's number.
+    """
+
+    def run(count: int, script: str, *arguments: object) -> list[str]:
+        processes = [run_python(script, number, *arguments) for number in range(count)]
+        printed = [process.communicate(timeout=600)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0] * count
+        return printed
+
+    return run
+
+
+@pytest.fixture
+def as_user() -> Callable[..., str]:
+    """Run a Python script as another user: ``as_user(uid, script, *arguments, groups=())``."""
+    return run_as
