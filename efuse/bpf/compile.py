@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from efuse import paths
@@ -63,7 +63,7 @@ def compile_sources(sources: Sequence[Source], *, cached: bool = True) -> Spec:
         for directory in _spec_directories():
             path = directory / f"{digest}.json"
             if path.is_file():
-                return Spec.from_json(path.read_text())
+                return _named(Spec.from_json(path.read_text()), sources)
     from efuse.bpf.bcc import run  # what it needs is slow to import
 
     spec = run(sources, _include_directories(), digest)
@@ -94,11 +94,27 @@ def _include_directories() -> tuple[Path, ...]:
     )
 
 
+def _named(spec: Spec, sources: Sequence[Source]) -> Spec:
+    """Return the spec with the name that its text has this time."""
+    if len(sources) > 1:
+        return spec
+    programs = {
+        member: replace(
+            program, lines=tuple(replace(line, file=sources[0].name) for line in program.lines)
+        )
+        for member, program in spec.programs.items()
+    }
+    return replace(spec, programs=programs)
+
+
 def _digest(sources: Sequence[Source]) -> str:
-    """SHA-256 of all that the compiler's result depends on, the texts' names included."""
+    """SHA-256 of all that the compiler's result depends on.
+
+    The name of a single text makes no difference: _named() puts it right.
+    """
     parts = [str(_VERSION)]
     for directory in _include_directories():
         parts += [path.read_text() for path in sorted(directory.rglob("*.h"))]
     for source in sources:
-        parts += [source.name, source.text]
+        parts += [source.name if len(sources) > 1 else "", source.text]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -19,6 +19,44 @@ from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve
 EXAMPLES = paths.data("bpf_programs") / "examples"
 HEAD = '#include "efuse.bpf.h"\n'
 
+# One text for several tests: BCC takes its time in the guest.
+OWN = (
+    HEAD
+    + """
+BPF_ARRAY(calls, u64, 1);
+BPF_HASH(attrs, u32, u32, 4);
+BPF_ARRAY(ends, u64, 8);
+
+int getxattr(struct efuse_req *req)
+{
+	int slot = 0;
+	u64 *count = calls.lookup(&slot);
+
+	if (count)
+		lock_xadd(count, 1);
+	return EFUSE_PASS;
+}
+
+int write(struct efuse_req *req)
+{
+	u32 one = 1;
+
+	attrs.update(&one, &one);
+	return EFUSE_PASS;
+}
+
+int exit(struct efuse_exit_info *info)
+{
+	u32 kind = efuse_exit_kind(info);
+	u64 *count = ends.lookup(&kind);
+
+	if (count)
+		lock_xadd(count, 1);
+	return 0;
+}
+"""
+)
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
@@ -104,15 +142,9 @@ def test_latency_fills_its_histogram(tiny: Tiny) -> None:
 
 
 def test_own_handler_that_passes_lets_the_builtin_answer(tiny: Tiny) -> None:
-    text = HEAD + (
-        "BPF_ARRAY(calls, u64, 1);\n"
-        "int getxattr(struct efuse_req *req)\n{\n\tint slot = 0;\n"
-        "\tu64 *count = calls.lookup(&slot);\n\n"
-        "\tif (count)\n\t\tlock_xadd(count, 1);\n\treturn EFUSE_PASS;\n}\n"
-    )
     tiny.write("consistency", "exclusive")
     try:
-        with bpf.attach(tiny.connection, {"getxattr": text}) as attachment:
+        with bpf.attach(tiny.connection, {"getxattr": OWN}) as attachment:
             os.getxattr(tiny.path / "f4", "user.tiny")
             hits = tiny.count("getxattr", "hits")
             for _ in range(4):
@@ -124,26 +156,15 @@ def test_own_handler_that_passes_lets_the_builtin_answer(tiny: Tiny) -> None:
 
 
 def test_names_of_own_maps_are_kept_apart(tiny: Tiny) -> None:
-    text = HEAD + (
-        "BPF_HASH(attrs, u32, u32, 4);\n"
-        "int write(struct efuse_req *req)\n{\n\tu32 one = 1;\n"
-        "\tattrs.update(&one, &one);\n\treturn EFUSE_PASS;\n}\n"
-    )
-    with bpf.attach(tiny.connection, {"write": text}) as attachment:
+    with bpf.attach(tiny.connection, {"write": OWN}) as attachment:
         assert set(attachment.maps) >= {"attrs", "write__attrs"}
         (tiny.path / "f5").write_bytes(b"x")
         assert dict(attachment.maps["write__attrs"]) == {1: 1}
 
 
-def test_notify_and_exit_handlers_are_called(tiny: Tiny, tmp_path: Path) -> None:
-    text = HEAD + (
-        "BPF_ARRAY(ends, u64, 8);\n"
-        "int exit(struct efuse_exit_info *info)\n{\n"
-        "\tu32 kind = efuse_exit_kind(info);\n\tu64 *count = ends.lookup(&kind);\n\n"
-        "\tif (count)\n\t\tlock_xadd(count, 1);\n\treturn 0;\n}\n"
-    )
-    with bpf.attach(tiny.connection, {"exit": text}) as attachment:
-        attachment.replace({"exit": text})
+def test_exit_handler_is_told_the_kind(tiny: Tiny) -> None:
+    with bpf.attach(tiny.connection, {"exit": OWN}) as attachment:
+        attachment.replace({"exit": OWN})
         ends = attachment.maps["ends"]
         assert (ends[1], ends[2]) == (0, 1)
         fd = os.dup(ends.fd)
