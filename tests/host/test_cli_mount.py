@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse mount``, ``mount.efuse`` and ``efuse run``, as a person uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.fs.mountpoint import kernel_lacks_efuse
+from efuse.fs.preload import preload_library
+
+_HERE = Path(__file__).parent
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Places:
+    """A source, a mountpoint, and the commands on them."""
+
+    def __init__(self, place: Path) -> None:
+        self.source, self.mountpoint = place / "source", place / "mountpoint"
+        self.source.mkdir()
+        self.mountpoint.mkdir()
+
+    def run(
+        self, module: str, *arguments: object, status: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", f"from {module} import main; main()", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=_HERE,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr + done.stdout
+        return done
+
+    def efuse(self, *arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+        return self.run("efuse.cli.main", *arguments, status=status)
+
+    def helper(self, *arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+        return self.run("efuse.cli._mount_helper", *arguments, status=status)
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", self.mountpoint], check=True)
+
+
+@pytest.fixture
+def places(place: Path) -> Iterator[Places]:
+    made = Places(place)
+    yield made
+    _libc.umount2(os.fsencode(made.mountpoint), 2)
+
+
+def test_mount_returns_when_it_is_mounted_and_lives_on(places: Places) -> None:
+    done = places.efuse("mount", "passthrough", places.source, places.mountpoint, "--plain")
+    assert done.stdout == f"{places.mountpoint}: not accelerated: plain FUSE was asked for\n"
+    (places.mountpoint / "f").write_bytes(b"x")
+    assert (places.source / "f").read_bytes() == b"x"
+    places.unmount()
+
+
+def test_mount_tells_json(places: Places) -> None:
+    done = places.efuse(
+        "mount", "passthrough", places.source, places.mountpoint, "--plain", "--json"
+    )
+    told = json.loads(done.stdout)
+    assert told["mountpoint"] == str(places.mountpoint)
+    assert (told["type"], told["accelerated"]) == ("fuse", False)
+    assert Path(f"/proc/{told['pid']}").exists()
+    places.unmount()
+
+
+def test_mount_of_a_module_by_its_dotted_name(places: Places) -> None:
+    places.efuse("mount", "filesystems:Faulty", places.mountpoint, "--consistency", "exclusive")
+    assert (places.mountpoint / "file").stat().st_size == 10
+    places.unmount()
+
+
+def test_mount_hands_arguments_to_the_class(places: Places) -> None:
+    places.efuse(
+        "mount", "filesystems:Invalidating", places.mountpoint, "--arg", "invalidate=False"
+    )
+    assert (places.mountpoint / "file").stat().st_size == 1
+    places.unmount()
+
+
+def test_mount_options_reach_the_kernel(places: Places) -> None:
+    places.efuse("mount", "passthrough", places.source, places.mountpoint, "-o", "ro,allow_other")
+    with pytest.raises(OSError, match="Read-only"):
+        (places.mountpoint / "f").touch()
+    options = _mount_line(places.mountpoint)
+    assert "allow_other" in options
+    assert "default_permissions" in options
+    places.unmount()
+
+
+def _mount_line(mountpoint: Path) -> str:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return next(line for line in lines if f" {mountpoint} " in line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("passthrough", "{mountpoint}"), 2, "takes 2 paths"),
+        (("passthrough", "/no/such", "{mountpoint}"), 1, "cannot be passed through"),
+        (("passthrough", "{source}", "/no/such"), 1, "no directory"),
+        (("no.such.module", "{mountpoint}"), 2, "cannot be imported"),
+        (("filesystems", "{mountpoint}"), 2, "not one file system but 3"),
+        (("filesystems:None", "{mountpoint}"), 2, "has no class"),
+        (("filesystems:Faulty", "{mountpoint}", "--arg", "x=1"), 2, "cannot be made"),
+        (("filesystems:Faulty", "{mountpoint}", "--arg", "x"), 2, "NAME=VALUE"),
+        (("filesystems:Faulty", "{mountpoint}", "-o", "consistency=no"), 2, "consistency"),
+    ],
+)
+def test_mount_that_cannot_be_says_why(
+    places: Places, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    words = [a.format(source=places.source, mountpoint=places.mountpoint) for a in arguments]
+    done = places.efuse("mount", *words, status=status)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not os.path.ismount(places.mountpoint)
+
+
+def test_mount_in_the_foreground_ends_with_its_mount(places: Places) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from efuse.cli.main import main; main()"),
+            *("mount", "-f", "--json", "--plain"),
+            *("passthrough", str(places.source), str(places.mountpoint)),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    text = ""
+    with contextlib.suppress(json.JSONDecodeError):
+        while not text.endswith("}\n"):
+            text += process.stdout.readline()
+    assert json.loads(text)["type"] == "fuse"
+    places.unmount()
+    assert process.wait(timeout=120) == 0
+    process.stdout.close()
+
+
+def test_mount_helper_does_what_fstab_asks(places: Places) -> None:
+    options = "rw,noauto,nofail,x-systemd.automount,consistency=exclusive,plain,allow_other"
+    places.helper(places.source, places.mountpoint, "-n", "-o", options, "-t", "efuse")
+    (places.mountpoint / "f").touch()
+    assert (places.source / "f").exists()
+    assert "allow_other" in _mount_line(places.mountpoint)
+    places.unmount()
+
+
+def test_mount_helper_pretends_when_told_to(places: Places) -> None:
+    places.helper(places.source, places.mountpoint, "-f")
+    assert not os.path.ismount(places.mountpoint)
+
+
+def test_mount_helper_that_fails_exits_as_mount_does(places: Places) -> None:
+    done = places.helper("/no/such", places.mountpoint, status=32)
+    assert done.stderr.startswith("mount.efuse: ")
+
+
+PROBE = """
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for opened in (lambda: os.open(sys.argv[2], os.O_RDWR), lambda: os.open(sys.argv[3], os.O_RDONLY)):
+    try:
+        os.close(opened())
+        print("opened")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+for kind in (b"fuse", b"fuse.x", b"tmpfs"):
+    libc.mount(b"x", os.fsencode(sys.argv[1]), kind, 0, b"fd=-1,rootmode=40000")
+    print(errno.errorcode[ctypes.get_errno()])
+    libc.umount2(os.fsencode(sys.argv[1]), 0)
+    ctypes.set_errno(0)
+"""
+
+
+@pytest.mark.skipif(kernel_lacks_efuse() is None, reason="this kernel has eFuse")
+@pytest.mark.needs_kernel_feature("efuse")
+def test_shim_turns_fuse_into_efuse_and_leaves_the_rest(places: Places) -> None:
+    probe = [sys.executable, "-c", PROBE, str(places.mountpoint), "/dev/fuse", "/dev/null"]
+    environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
+    through = subprocess.check_output(probe, env=environment, text=True).split()
+    without = subprocess.check_output(probe, text=True).split()
+    # There is no /dev/efuse and no type efuse here, which shows that they were asked for.
+    assert through[:4] == ["ENOENT", "opened", "ENODEV", "ENODEV"]
+    assert without[:2] == ["opened", "opened"]
+    assert "ENODEV" not in without[2:]
+    assert through[4] == without[4]
+
+
+@pytest.mark.skipif(kernel_lacks_efuse() is None, reason="this kernel has eFuse")
+@pytest.mark.needs_kernel_feature("efuse")
+def test_run_without_efuse_runs_the_daemon_as_it_is(places: Places) -> None:
+    done = places.efuse("run", "--", "sh", "-c", "echo ran; exit 7", status=7)
+    assert done.stdout == "ran\n"
+    assert "not accelerated: the kernel has no eFuse" in done.stderr
+    done = places.efuse("run", "--require", "--", "true", status=3)
+    assert "cannot be accelerated" in done.stderr
+
+
+def test_run_of_a_missing_command_fails(places: Places) -> None:
+    done = places.efuse("run", "--", "/no/such/daemon", status=1)
+    assert "cannot be started" in done.stderr

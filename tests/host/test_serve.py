@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Mounting, unmounting, and what happens when either is not possible."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import efuse
+from efuse.errors import MountError, NotSupportedError, UsageError
+from efuse.fs.mountpoint import kernel_lacks_efuse
+
+
+def _places(place: Path) -> tuple[Path, Path]:
+    source, mountpoint = place / "source", place / "mountpoint"
+    source.mkdir()
+    mountpoint.mkdir()
+    return source, mountpoint
+
+
+def test_mount_within_a_block_is_gone_behind_it(place: Path) -> None:
+    source, mountpoint = _places(place)
+    with efuse.mount(efuse.Passthrough(source), mountpoint, plain=True) as mounted:
+        assert (mounted.type, mounted.accelerated) == ("fuse", False)
+        assert mounted.reason == "plain FUSE was asked for"
+        (mountpoint / "f").write_bytes(b"through")
+        assert os.path.ismount(mountpoint)
+    assert not os.path.ismount(mountpoint)
+    assert (source / "f").read_bytes() == b"through"
+
+
+def test_two_mounts_at_once_in_processes_of_their_own(place: Path) -> None:
+    source, mountpoint = _places(place)
+    second = place / "second"
+    second.mkdir()
+    with (
+        efuse.mount(efuse.Passthrough(source), mountpoint),
+        efuse.mount(efuse.Passthrough(source), second),
+    ):
+        (mountpoint / "f").write_bytes(b"x")
+        assert (second / "f").read_bytes() == b"x"
+
+
+def test_block_that_fails_is_unmounted_all_the_same(place: Path) -> None:
+    source, mountpoint = _places(place)
+    with pytest.raises(KeyError), efuse.mount(efuse.Passthrough(source), mountpoint):
+        raise KeyError
+    assert not os.path.ismount(mountpoint)
+
+
+def test_mount_on_a_missing_directory_fails(place: Path) -> None:
+    with (
+        pytest.raises(MountError, match="no directory"),
+        efuse.mount(efuse.Passthrough(place), place / "none"),
+    ):
+        pytest.fail("it was mounted")
+
+
+def test_passthrough_of_a_missing_directory_fails(place: Path) -> None:
+    with pytest.raises(MountError, match=r"cannot be passed through: .*ENOENT"):
+        efuse.Passthrough(place / "none")
+
+
+def test_passthrough_with_a_negative_timeout_fails(place: Path) -> None:
+    with pytest.raises(UsageError, match="entry_timeout"):
+        efuse.Passthrough(place, entry_timeout=-1)
+
+
+def test_unknown_mount_option_fails(place: Path) -> None:
+    source, mountpoint = _places(place)
+    with (
+        pytest.raises(MountError),
+        efuse.mount(efuse.Passthrough(source), mountpoint, ("no_such_option",), plain=True),
+    ):
+        pytest.fail("it was mounted")
+    assert not os.path.ismount(mountpoint)
+
+
+@pytest.mark.skipif(kernel_lacks_efuse() is None, reason="this kernel has eFuse")
+@pytest.mark.needs_kernel_feature("efuse")
+def test_required_acceleration_without_efuse_fails(place: Path) -> None:
+    source, mountpoint = _places(place)
+    with (
+        pytest.raises(NotSupportedError, match="module is not loaded"),
+        efuse.mount(efuse.Passthrough(source), mountpoint, required=True),
+    ):
+        pytest.fail("it was mounted")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_unmounts_and_writes_everything_back(served: Any, number: int) -> None:
+    mounted = served(arguments={"writeback": True})
+    fd = os.open(mounted.path / "f", os.O_WRONLY | os.O_CREAT)
+    os.write(fd, b"x" * 100_000)
+    os.close(fd)
+    mounted.process.send_signal(number)
+    mounted.ended()
+    assert not os.path.ismount(mounted.path)
+    assert (mounted.source / "f").read_bytes() == b"x" * 100_000
+
+
+def test_signal_detaches_a_mount_in_use(served: Any) -> None:
+    mounted = served()
+    fd = os.open(mounted.path / "f", os.O_WRONLY | os.O_CREAT)
+    mounted.process.send_signal(signal.SIGTERM)
+    mounted.ended()
+    assert not os.path.ismount(mounted.path)
+    with pytest.raises(OSError):
+        os.write(fd, b"x")
+    with pytest.raises(OSError):
+        os.close(fd)
+
+
+def test_unmount_from_outside_ends_the_daemon_well(served: Any) -> None:
+    mounted = served()
+    (mounted.path / "f").touch()
+    assert mounted.unmount()["logged"] == []
+
+
+SERVE_TWICE = """
+import sys, trio, efuse
+from efuse.errors import MountError
+async def main():
+    async with trio.open_nursery() as nursery:
+        state = await nursery.start(efuse.serve, efuse.Passthrough(sys.argv[1]), sys.argv[2])
+        try:
+            await efuse.serve(efuse.Passthrough(sys.argv[1]), sys.argv[3])
+        except MountError as error:
+            print(error)
+        nursery.cancel_scope.cancel()
+    print(state.mounted_type, state.reason)
+trio.run(main)
+"""
+
+
+def test_second_file_system_in_one_process_fails_and_cancelling_unmounts(place: Path) -> None:
+    source, mountpoint = _places(place)
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE_TWICE, source, mountpoint, place],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("a second file system cannot be served by one process")
+    assert lines[1] == "None it is not mounted"
+    assert not os.path.ismount(mountpoint)
+
+
+def test_serve_on_a_missing_directory_fails_and_can_be_tried_again(place: Path) -> None:
+    operations = efuse.Passthrough(place)
+    for _ in range(2):
+        with pytest.raises(MountError, match="no directory"):
+            trio.run(efuse.serve, operations, place / "none")
+    operations.close()

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The base class without a mount, and what stands between it and the kernel."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Any
+
+import pyfuse3
+import pytest
+import trio
+
+import efuse
+from efuse.bpf import Attributes, Published
+from efuse.errors import UsageError
+from efuse.fs import acceleration, state
+from efuse.fs.guard import HANDLERS, Guard
+
+
+class _Accelerator:
+    """What an eFuse mount would bring."""
+
+    connection = 7
+
+    def __init__(self) -> None:
+        self.maps: dict[str, Any] = {"entries": {}}
+        self.published: list[Any] = []
+        self.voided = 0
+
+    def invalidate_all(self) -> None:
+        self.voided += 1
+
+    def epoch(self) -> int:
+        return 99
+
+    def publish(self, entries: Any, *, epoch: int, uid: int, gid: int) -> int:
+        self.published.append((entries, epoch, uid, gid))
+        return len(entries)
+
+    def close(self) -> None:
+        self.maps.clear()
+
+
+def _entry(name: bytes = b"n", inode: int = 5) -> efuse.PublishedEntry:
+    attributes = pyfuse3.EntryAttributes()
+    attributes.st_ino = inode
+    attributes.st_size = 77
+    attributes.st_mtime_ns = 1_500_000_000_000_000_001
+    attributes.entry_timeout = 2.5
+    attributes.attr_timeout = 0.5
+    return efuse.PublishedEntry(1, name, attributes)
+
+
+def test_state_before_the_mount_is_plain() -> None:
+    operations = efuse.Operations()
+    assert operations.efuse is operations.efuse
+    assert not operations.efuse.accelerated
+    assert operations.efuse.reason == "it is not mounted"
+    assert operations.efuse.connection is None
+    assert dict(operations.efuse.maps) == {}
+    assert operations.efuse.epoch() == 0
+
+
+def test_state_needs_no_call_of_the_base_class_constructor() -> None:
+    class Forgetful(efuse.Operations):
+        def __init__(self) -> None:
+            self.ready = True
+
+    assert not Forgetful().efuse.accelerated
+
+
+def test_statistics_are_a_copy() -> None:
+    one = state.State()
+    before = one.statistics()
+    one.count_request("lookup")
+    one.count_request("lookup")
+    one.count_error("lookup")
+    after = one.statistics()
+    assert (before.requests_total, after.requests_total) == (0, 2)
+    assert (after.requests, after.errors_total) == ({"lookup": 2}, 1)
+
+
+def test_publishing_on_plain_fuse_takes_nothing() -> None:
+    assert efuse.Operations().publish_entries([_entry()]) == 0
+
+
+@pytest.mark.parametrize("name", [b"", b"a/b", b"a\0b", b"n" * 256])
+def test_publishing_an_impossible_name_fails(name: bytes) -> None:
+    with pytest.raises(UsageError, match="cannot be called"):
+        efuse.Operations().publish_entries([_entry(name)])
+
+
+def test_publishing_hands_over_the_epoch_and_for_whom() -> None:
+    operations = efuse.Operations()
+    operations.efuse.accelerator = accelerator = _Accelerator()
+    assert operations.efuse.accelerated
+    assert operations.publish_entries([_entry(), _entry(b"m", 0)]) == 2
+    assert operations.publish_entries([_entry()], epoch=5, uid=1, gid=2) == 1
+    assert [call[1:] for call in accelerator.published] == [(99, 0, 0), (5, 1, 2)]
+
+
+def test_published_row_has_the_values_of_the_reply() -> None:
+    row = acceleration._row(_entry())
+    assert isinstance(row, Published)
+    assert (row.parent, row.name, row.nodeid) == (1, b"n", 5)
+    assert (row.entry_valid_ns, row.attr_valid_ns) == (2_500_000_000, 500_000_000)
+    assert isinstance(row.attributes, Attributes)
+    assert row.attributes.st_size == 77
+    assert row.attributes.st_mtime_ns == 1_500_000_000_000_000_001
+    assert acceleration._row(_entry(inode=0)).attributes is None
+
+
+def test_invalidating_everything_voids_all_that_was_learned() -> None:
+    operations = efuse.Operations()
+    trio.run(operations.invalidate)
+    operations.efuse.accelerator = accelerator = _Accelerator()
+    trio.run(operations.invalidate)
+    assert accelerator.voided == 1
+
+
+def test_invalidating_half_an_entry_fails() -> None:
+    async def half() -> None:
+        await efuse.Operations().invalidate(parent=1)
+
+    with pytest.raises(UsageError, match="both its parent and its name"):
+        trio.run(half)
+
+
+def test_declarations_are_written_before_anything_is_answered() -> None:
+    class Connection:
+        pass
+
+    connection = Connection()
+    options = efuse.Options(consistency="cto", handleless=True)
+    acceleration.declare(connection, options)
+    assert vars(connection) == {
+        "consistency": "cto",
+        "stable_nodeids": False,
+        "caller_independent": False,
+        "handleless": True,
+        "flush_free": False,
+        "lazy_atime": False,
+    }
+
+
+class _Answers(pyfuse3.Operations):
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def getattr(self, inode: int, ctx: Any = None) -> Any:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+def _through_guard(answer: Any) -> tuple[Any, dict[str, int]]:
+    counters = state.State()
+    guard = Guard(_Answers(answer), failed=counters.count_error, called=counters.count_request)
+    try:
+        return trio.run(guard.getattr, 1, None), dict(counters.statistics().errors)
+    except pyfuse3.FUSEError as error:
+        return error.errno, dict(counters.statistics().errors)
+
+
+def test_guard_lets_a_right_answer_through() -> None:
+    answer = pyfuse3.EntryAttributes()
+    assert _through_guard(answer) == (answer, {})
+
+
+@pytest.mark.parametrize("answer", [None, 5, ValueError("x"), OSError(errno.ENOENT, "x")])
+def test_guard_turns_a_mistake_into_eio(answer: Any) -> None:
+    assert _through_guard(answer) == (errno.EIO, {"getattr": 1})
+
+
+def test_guard_lets_fuse_errors_and_interruptions_through() -> None:
+    assert _through_guard(pyfuse3.FUSEError(errno.EDOM)) == (errno.EDOM, {})
+    with pytest.raises(KeyboardInterrupt):
+        _through_guard(KeyboardInterrupt())
+
+
+def test_guard_logs_a_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
+    counters = state.State()
+    guard = Guard(
+        _Answers(ValueError("x")), failed=counters.count_error, called=counters.count_request
+    )
+    for _ in range(3):
+        with pytest.raises(pyfuse3.FUSEError):
+            trio.run(guard.getattr, 1, None)
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False, False]
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+
+
+def test_guard_knows_every_handler_of_pyfuse3() -> None:
+    own = {"init", "stacktrace", "forget"}
+    names = {name for name in vars(pyfuse3.Operations) if not name.startswith("_")} - own
+    handlers = {name for name in names if callable(getattr(pyfuse3.Operations, name))}
+    assert handlers - {"poll"} <= set(HANDLERS)
+
+
+def test_guard_is_transparent_for_settings() -> None:
+    class Writeback(_Answers):
+        enable_writeback_cache = True
+
+    guard = Guard(Writeback(None), failed=print, called=print)
+    assert guard.enable_writeback_cache is True
+    assert guard.supports_dot_lookup is pyfuse3.Operations.supports_dot_lookup

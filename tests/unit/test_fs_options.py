@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a file system declares, and the mount options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from efuse.errors import UsageError
+from efuse.fs.mountpoint import MountOptions
+from efuse.fs.options import CAPACITY_MAPS, CONSISTENCY, Options
+
+
+def test_options_promise_nothing_by_default() -> None:
+    options = Options()
+    assert options.consistency == "ttl"
+    assert not any(getattr(options, name) for name in Options.declarations())
+    assert Options.declarations() == (
+        "stable_nodeids",
+        "caller_independent",
+        "handleless",
+        "flush_free",
+        "lazy_atime",
+    )
+
+
+@pytest.mark.parametrize("consistency", CONSISTENCY)
+def test_options_take_every_consistency(consistency: str) -> None:
+    assert Options(consistency=consistency).consistency == consistency
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"consistency": "eventual"}, "consistency cannot be 'eventual'"),
+        ({"handleless": 1}, "handleless cannot be 1"),
+        ({"capacity": {"names": 5}}, "no map called 'names'"),
+        ({"capacity": {"entries": 0}}, "capacity of entries cannot be 0"),
+        ({"capacity": {"entries": True}}, "capacity of entries cannot be True"),
+        ({"capacity": {"entries": 1 << 40}}, "capacity of entries"),
+    ],
+)
+def test_options_that_make_no_sense_fail(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        Options(**arguments)
+    assert caught.value.hint
+
+
+def test_options_keep_a_copy_of_the_capacity() -> None:
+    capacity = dict.fromkeys(CAPACITY_MAPS, 10)
+    options = Options(capacity=capacity)
+    capacity.clear()
+    assert options.capacity == dict.fromkeys(CAPACITY_MAPS, 10)
+    with pytest.raises(TypeError):
+        options.capacity["entries"] = 1  # type: ignore[index]
+
+
+def test_mount_options_are_sorted_by_who_takes_them() -> None:
+    parsed = MountOptions.parse(
+        [
+            "ro",
+            "nosuid",
+            "allow_other",
+            "default_permissions",
+            "max_read=4096",
+            "fsname=x,y",
+            "subtype=p",
+            "debug",
+        ]
+    )
+    assert parsed.flags == 1 | 2
+    assert parsed.kernel == ("allow_other", "default_permissions", "max_read=4096")
+    assert parsed.library == ("default_permissions", "max_read=4096", "debug")
+    assert (parsed.source, parsed.subtype) == ("x,y", "p")
+
+
+def test_later_mount_option_undoes_an_earlier_one() -> None:
+    assert MountOptions.parse(["ro", "noexec", "rw"]).flags == 8

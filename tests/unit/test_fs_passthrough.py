@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The pass-through's tables, without a mount."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.fs.passthrough import inodes as inodes_module
+from efuse.fs.passthrough.handles import Files, Streams
+from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.syscalls import getdents
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Inodes]:
+    made = Inodes(str(tmp_path), 32)
+    yield made
+    made.close()
+
+
+def _find(table: Inodes, name: bytes, parent: Node | None = None) -> Node:
+    parent = parent or table.root
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=table.fd(parent))
+    return table.adopt(parent, name, fd)
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_inode_has_the_lower_number_and_one_node_for_all_names(
+    table: Inodes, tmp_path: Path
+) -> None:
+    (tmp_path / "a").touch()
+    os.link(tmp_path / "a", tmp_path / "b")
+    a, b = _find(table, b"a"), _find(table, b"b")
+    assert a is b
+    assert a.nodeid == (tmp_path / "a").stat().st_ino
+    assert a.kind == stat.S_IFREG
+
+
+def test_root_is_number_one_and_never_forgotten(table: Inodes) -> None:
+    assert table.node(1) is table.root
+    assert table.forget(1, 1) is None
+    assert table.node(1) is table.root
+
+
+def test_inode_is_dropped_with_its_last_lookup(table: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    before = _open_descriptors()
+    node = _find(table, b"a")
+    node.lookups = 3
+    assert table.forget(node.nodeid, 2) is None
+    assert table.lookups == {node.nodeid: 1}
+    assert table.forget(node.nodeid, 1) is node
+    assert table.lookups == {}
+    assert _open_descriptors() == before
+    with pytest.raises(KeyError):
+        table.node(node.nodeid)
+
+
+def test_forgetting_too_much_is_logged(
+    table: Inodes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a").touch()
+    node = _find(table, b"a")
+    node.lookups = 1
+    assert table.forget(node.nodeid, 2) is node
+    assert table.forget(12345, 1) is None
+    assert [r.levelname for r in caplog.records] == ["ERROR", "ERROR"]
+
+
+@pytest.mark.parametrize("file_handles", [True, False])
+def test_inodes_put_aside_are_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_handles: bool
+) -> None:
+    if not file_handles:
+        monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
+    table = Inodes(str(tmp_path), 32)
+    (tmp_path / "d").mkdir()
+    directory = _find(table, b"d")
+    nodes = []
+    for n in range(200):
+        (tmp_path / f"d/{n}").write_text(f"{n}")
+        nodes.append(_find(table, b"%d" % n, directory))
+        nodes[-1].lookups = 1
+    assert table.descriptors <= 34
+    for n, node in enumerate(nodes):
+        path = f"/proc/self/fd/{table.fd(table.node(node.nodeid))}"
+        assert Path(path).read_text() == f"{n}"
+    table.close()
+
+
+@pytest.mark.parametrize("file_handles", [True, False])
+def test_inode_put_aside_and_removed_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_handles: bool
+) -> None:
+    if not file_handles:
+        monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
+    table = Inodes(str(tmp_path), 32)
+    (tmp_path / "first").touch()
+    first = _find(table, b"first")
+    for n in range(100):
+        (tmp_path / f"{n}").touch()
+        _find(table, b"%d" % n)
+    assert first.fd == -1
+    (tmp_path / "first").unlink()
+    with pytest.raises(OSError, match="Stale"):
+        table.fd(first)
+    table.close()
+
+
+def test_number_used_again_below_is_another_node(table: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    old = _find(table, b"old")
+    # As if its descriptor had been put aside and the number been given to a new file.
+    os.close(old.fd)
+    table._open.pop(old)
+    old.fd = -1
+    old.handle = b"the handle of an inode that has gone"
+    new = _find(table, b"old")
+    assert new is not old
+    assert new.nodeid != old.nodeid
+    assert new.generation != old.generation
+    assert table.node(old.nodeid) is old
+    assert table.forget(old.nodeid, 0) is old
+    assert table.known(new.key) is new
+
+
+def test_pinned_inode_keeps_its_descriptor(table: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("kept")
+    node = _find(table, b"a")
+    table.pin(node)
+    (tmp_path / "a").unlink()
+    for n in range(100):
+        (tmp_path / f"{n}").touch()
+        _find(table, b"%d" % n)
+    assert Path(f"/proc/self/fd/{table.fd(node)}").read_text() == "kept"
+
+
+def test_handles_are_never_inode_numbers(table: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    files, streams = Files(table, 8), Streams(table, 8)
+    node = _find(table, b"a")
+    handle = files.add(os.open(tmp_path / "a", os.O_RDONLY))
+    stream = streams.add(streams.open(table.root))
+    for number in (handle, stream):
+        assert number >= 1 << 63
+        with pytest.raises(KeyError):
+            table.node(number)
+    assert files.opened(node.nodeid) is None
+    files.close()
+    streams.close()
+
+
+def test_file_that_the_kernel_opened_is_read_and_written(table: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    node = _find(table, b"a")
+    files = Files(table, 8)
+    before = _open_descriptors()
+    assert os.pread(files.get(node.nodeid), 10, 0) == b"abc"
+    assert os.pwrite(files.get(node.nodeid, write=True), b"X", 1) == 1
+    assert os.pread(files.get(node.nodeid), 10, 0) == b"aXc"
+    assert _open_descriptors() == before + 2
+    files.forget(node.nodeid)
+    assert _open_descriptors() == before
+
+
+def test_files_that_the_kernel_opened_are_bounded(table: Inodes, tmp_path: Path) -> None:
+    files = Files(table, 8)
+    nodes = []
+    for n in range(30):
+        (tmp_path / f"{n}").write_bytes(b"%d" % n)
+        nodes.append(_find(table, b"%d" % n))
+    before = _open_descriptors()
+    for _ in range(2):
+        for n, node in enumerate(nodes):
+            assert os.pread(files.get(node.nodeid), 10, 0) == b"%d" % n
+    assert _open_descriptors() == before + 8
+    files.close()
+
+
+def test_unlinked_file_that_the_kernel_opened_stays_readable(table: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    node = _find(table, b"a")
+    table.pin(node)
+    (tmp_path / "a").unlink()
+    files = Files(table, 8)
+    assert os.pread(files.get(node.nodeid), 10, 0) == b"abc"
+    files.close()
+
+
+def test_release_closes_a_file_once(table: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    files = Files(table, 8)
+    before = _open_descriptors()
+    handle = files.add(os.open(tmp_path / "a", os.O_RDONLY))
+    files.release(handle)
+    files.release(handle)
+    assert _open_descriptors() == before
+    with pytest.raises(KeyError):
+        files.get(handle)
+
+
+def _names(streams: Streams, handle: int, position: int, count: int) -> tuple[list[bytes], int]:
+    stream = streams.take(handle, position)
+    names = []
+    while len(names) < count and (entry := stream.peek()) is not None:
+        names.append(entry[2])
+        stream.advance()
+    streams.put(handle, stream, ended=stream.position == position)
+    return names, stream.position
+
+
+def test_two_readers_of_a_directory_that_the_kernel_opened_do_not_mix(
+    table: Inodes, tmp_path: Path
+) -> None:
+    expected = {b".", b".."}
+    for n in range(100):
+        (tmp_path / f"{n}").touch()
+        expected.add(b"%d" % n)
+    streams = Streams(table, 8)
+    found: dict[str, list[bytes]] = {"one": [], "two": []}
+    position = dict.fromkeys(found, 0)
+    for step in range(60):
+        for who, count in (("one", 3), ("two", 5)):
+            names, position[who] = _names(streams, 1, position[who], count + step % 2)
+            found[who] += names
+    for names in found.values():
+        assert len(names) == len(expected)
+        assert set(names) == expected
+    streams.close()
+
+
+def test_streams_that_are_not_read_to_the_end_are_bounded(table: Inodes, tmp_path: Path) -> None:
+    for n in range(40):
+        (tmp_path / f"{n}").touch()
+    streams = Streams(table, 8)
+    before = _open_descriptors()
+    position = 0
+    for _ in range(30):
+        _, position = _names(streams, 1, position, 1)
+        _names(streams, 1, 0, 1)
+    assert _open_descriptors() <= before + 8
+    streams.forget(1)
+    assert _open_descriptors() == before
+
+
+def test_directory_entries_carry_type_and_name(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / ("n" * 255)).touch()
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    entries: dict[bytes, int] = {name: kind for _, kind, name in getdents(fd)}
+    assert getdents(fd) == []
+    os.close(fd)
+    assert entries == {b".": 4, b"..": 4, b"d": 4, b"n" * 255: 8}
+
+
+def test_rename_keeps_the_way_to_what_was_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
+    table = Inodes(str(tmp_path), 32)
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/f").write_text("found")
+    a = _find(table, b"a")
+    b = _find(table, b"b", a)
+    f = _find(table, b"f", b)
+    for n in range(100):
+        (tmp_path / f"{n}").touch()
+        _find(table, b"%d" % n)
+    assert (a.fd, b.fd, f.fd) == (-1, -1, -1)
+    os.rename(tmp_path / "a", tmp_path / "c")
+    a.name = b"c"
+    assert Path(f"/proc/self/fd/{table.fd(f)}").read_text() == "found"
+    table.close()
