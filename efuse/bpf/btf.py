@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,56 +158,54 @@ class Btf:
         return self._strings[start : self._strings.index(b"\0", start)]
 
 
-def module_btf(name: str) -> Btf:
-    """Return the BTF of the loaded module *name*.
+@contextmanager
+def module_btf(name: str) -> Iterator[Btf]:
+    """Open the BTF of the loaded module *name*.
 
     :raises NotSupportedError: it is not loaded, or has no BTF.
     """
-    try:
-        blob = (_SYSFS / name).read_bytes()
-        base = _KernelStrings(_SYSFS / "vmlinux")
-    except FileNotFoundError as error:
-        raise NotSupportedError(
-            f"the kernel module {name} is not loaded", hint="efuse module load"
-        ) from error
-    except OSError as error:
-        raise NotSupportedError(
-            f"cannot read the types of module {name}: {reason(error)}",
-            hint="efuse module load",
-        ) from error
-    try:
-        return Btf(
-            blob,
-            first_id=_kernel_types(base) + 1,
-            base_strings_bytes=base.strings_bytes,
-            base_string=base.string,
-        )
-    except ValueError as error:
-        raise NotSupportedError(f"cannot read the types of module {name}: {error}") from error
+    with ExitStack() as stack:
+        try:
+            blob = (_SYSFS / name).read_bytes()
+            kernel = stack.enter_context((_SYSFS / "vmlinux").open("rb", buffering=0))
+            base = _KernelStrings(kernel.fileno())
+            btf = Btf(
+                blob,
+                first_id=_kernel_types(base) + 1,
+                base_strings_bytes=base.strings_bytes,
+                base_string=base.string,
+            )
+        except FileNotFoundError as error:
+            raise NotSupportedError(
+                f"the kernel module {name} is not loaded", hint="efuse module load"
+            ) from error
+        except OSError as error:
+            raise NotSupportedError(
+                f"cannot read the types of module {name}: {reason(error)}", hint="run as root"
+            ) from error
+        except ValueError as error:
+            raise NotSupportedError(f"cannot read the types of module {name}: {error}") from error
+        yield btf
 
 
 class _KernelStrings:
-    """The kernel's string section, read piece by piece: few of its megabytes are needed."""
+    """The kernel's string section, read piece by piece: few of its megabytes are needed.
+
+    :param fd: the kernel's BTF; stays the caller's.
+    """
 
     _PIECE_BYTES = 256
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with path.open("rb", buffering=0) as file:
-            header = file.read(_HEADER.size)
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
         _magic, _version, _flags, length, _types, self.types_bytes, strings, self.strings_bytes = (
-            _HEADER.unpack(header)
+            _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
         )
         self._start = length + strings
-        self._cache: dict[int, bytes] = {}
 
     def string(self, offset: int) -> bytes:
         """Return the string at *offset* of the section."""
-        if offset not in self._cache:
-            with self.path.open("rb", buffering=0) as file:
-                piece = os.pread(file.fileno(), self._PIECE_BYTES, self._start + offset)
-            self._cache[offset] = piece.partition(b"\0")[0]
-        return self._cache[offset]
+        return os.pread(self._fd, self._PIECE_BYTES, self._start + offset).partition(b"\0")[0]
 
 
 def _kernel_types(base: _KernelStrings) -> int:
@@ -223,7 +222,7 @@ def _kernel_types(base: _KernelStrings) -> int:
             return int(number)
     except (OSError, ValueError):
         pass  # none yet, or cut off
-    number_of_types = libbpf.count_types(base.path)
+    number_of_types = libbpf.count_types(_SYSFS / "vmlinux")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{key} = {number_of_types}\n")

@@ -141,8 +141,12 @@ def _join(parts: Iterable[ProgramSpec]) -> ProgramSpec:
     for part in parts:
         offset = len(joined.code) // INSTRUCTION_BYTES
         joined.code += part.code
-        joined.references += tuple(replace(r, index=r.index + offset) for r in part.references)
-        joined.lines += tuple(replace(line, index=line.index + offset) for line in part.lines)
+        joined.references += tuple(
+            Reference(r.index + offset, r.kind, r.name) for r in part.references
+        )
+        joined.lines += tuple(
+            Line(line.index + offset, line.file, line.number) for line in part.lines
+        )
     return ProgramSpec(joined.code, joined.references, joined.lines)
 
 

@@ -65,30 +65,31 @@ def open_target() -> Iterator[Target]:
 
     :raises NotSupportedError: the module is not loaded, or is not one of ours.
     """
-    btf = module_btf(MODULE)
-    try:
-        ops_id = btf.struct(_OPS)
-        value_id = btf.struct(f"bpf_struct_ops_{_OPS}")
-        data = next(m for m in btf.members(value_id) if m.name == "data").offset_bytes
-    except (KeyError, StopIteration) as error:
-        raise NotSupportedError(
-            f"the loaded module {MODULE} does not define struct {_OPS}",
-            hint="efuse module build, then efuse module load",
-        ) from error
-    members = {
-        member.name: (index, data + member.offset_bytes)
-        for index, member in enumerate(btf.members(ops_id))
-    }
-    fd = _module_btf_fd()
-    try:
-        yield Target(btf, fd, ops_id, members, value_id, btf.size(value_id))
-    finally:
-        os.close(fd)
+    with module_btf(MODULE) as btf:
+        try:
+            ops_id = btf.struct(_OPS)
+            value_id = btf.struct(f"bpf_struct_ops_{_OPS}")
+            data = next(m for m in btf.members(value_id) if m.name == "data").offset_bytes
+        except (KeyError, StopIteration) as error:
+            raise NotSupportedError(
+                f"the loaded module {MODULE} does not define struct {_OPS}",
+                hint="efuse module build, then efuse module load",
+            ) from error
+        members = {
+            member.name: (index, data + member.offset_bytes)
+            for index, member in enumerate(btf.members(ops_id))
+        }
+        fd = _module_btf_fd()
+        try:
+            yield Target(btf, fd, ops_id, members, value_id, btf.size(value_id))
+        finally:
+            os.close(fd)
 
 
 def _module_btf_fd() -> int:
     try:
-        for number in libbpf.btf_ids():
+        # The kernel counts upwards, and the module is among the last.
+        for number in reversed(list(libbpf.btf_ids())):
             fd = libbpf.btf_by_id(number)
             if fd is None:
                 continue

@@ -136,6 +136,13 @@ def main(mountpoint: str, timeout_s: float) -> None:
                 return absent
             raise pyfuse3.FUSEError(errno.ENOENT)
 
+        async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+            found = pyfuse3.StatvfsData()
+            found.f_bsize = found.f_frsize = 4096
+            found.f_blocks = 1000
+            found.f_namemax = 255
+            return found
+
         async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
             if name != b"user.tiny":
                 raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
