@@ -193,8 +193,11 @@ def replace(
 @click.argument("mount", type=MOUNT)
 @json_option
 def detach(mount: str, as_json: bool) -> None:
-    """Detach the programs of MOUNT: all its requests go to the daemon."""
-    attachment = bpf.Attachment.open(connection(mount).id)
+    """Detach the programs of MOUNT: all its requests go to the daemon.
+
+    The number of a connection that has gone ends programs that were pinned for it.
+    """
+    attachment = bpf.Attachment.open(int(mount) if mount.isdecimal() else connection(mount).id)
     attachment.detach()
     _report("detached", attachment, as_json)
 
