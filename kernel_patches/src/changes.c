@@ -60,6 +60,11 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
 		return;
 
+	case FUSE_FORGET:
+		/* Sent as a request: a READDIRPLUS entry that found no use. */
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_LIFE);
+		return;
+
 	case FUSE_SETATTR:
 		efuse_changes_content(ch, nodeid);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
