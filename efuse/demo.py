@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``make demo``: real programs on a real source tree, plain FUSE beside eFuse, in one guest boot.
+
+The Python pass-through serves thousands of files of the Linux source. Each program runs once on
+plain FUSE, once on a fresh eFuse mount (which learns) and once more (when it has learned). What
+the programs print and write is compared with what the same files on ext4 give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from efuse import paths, stats, tui
+from efuse.bench.lower import command, ext4
+from efuse.bench.report import Report, Result, ratios
+from efuse.bench.run import machine, versions
+from efuse.bench.systems import System, Usage, mounted
+from efuse.control import Connection
+from efuse.errors import EfuseError
+from efuse.guest.run import INSIDE, Options, run
+from efuse.module import kernel
+from efuse.stats import Counters, Sample
+from efuse.stats.maps import usage
+from efuse.tui.render import share
+
+__all__ = ["main", "table"]
+
+_PARTS = ("fs", "tools/lib", "tools/include", "tools/arch/x86/include", "include/uapi")
+_GIT = "git -c safe.directory=* -c user.name=efuse -c user.email=efuse@localhost"
+_SOURCES = "str_error strset hashmap bpf_prog_linfo ringbuf nlattr"
+_CFLAGS = "-O1 -w -D_GNU_SOURCE -Itools/include -Itools/include/uapi -Itools/lib -Itools/lib/bpf"
+
+PROGRAMS = {
+    "find": "find fs tools include -name '*.[ch]' -size +8k | sort",
+    "ls": "ls -lR fs tools include",
+    "tar": "tar c --sort=name fs tools include",
+    "git-status": f"{_GIT} --no-optional-locks status --porcelain",
+    "compile": (
+        f"for f in {_SOURCES}; do"
+        f" cc {_CFLAGS} -c tools/lib/bpf/$f.c -o build/$f.o || exit; done; cat build/*.o"
+    ),
+}
+"""What is run, in the tree, by name; its output is compared."""
+
+_FIRST, _WARM = "efuse-first", "efuse"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One program on one system."""
+
+    program: str
+    system: str
+    seconds: float
+    digest: str
+    before: Usage
+    after: Usage
+
+    @property
+    def counters(self) -> Counters:
+        """What the kernel counted meanwhile; zeros where there is no eFuse."""
+        if self.before.sample is None or self.after.sample is None:
+            return Counters()
+        return self.after.sample.total - self.before.sample.total
+
+    def result(self, wanted: str) -> Result:
+        return Result(
+            workload=self.program,
+            system=self.system,
+            daemon="passthrough",
+            value=self.seconds,
+            unit="s",
+            better="lower",
+            rounds=(self.seconds,),
+            daemon_requests=self.after.total - self.before.total,
+            context_switches=self.after.switches - self.before.switches,
+            verified=self.digest == wanted,
+        )
+
+
+def _say(line: str) -> None:
+    print(f"demo: {line}", file=sys.stderr, flush=True)
+
+
+def source_tree() -> Path:
+    """Return an archive of the parts of the Linux source that are used, made at the first time.
+
+    :raises EfuseError: the kernel's source package is not installed.
+    """
+    archive = kernel.source_archive()
+    identity = f"{archive.resolve()} {archive.stat().st_mtime_ns} {_PARTS}"
+    name = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    target = paths.cache() / "demo" / f"{name}.tar"
+    if target.exists():
+        return target
+    _say(f"unpacking {', '.join(_PARTS)} of {archive.name} (once)")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        words = ["tar", "-xf", str(archive), "-C", work, "--strip-components=1"]
+        words += ["--wildcards", "--no-wildcards-match-slash", "--anchored"]
+        command(*words, *(f"*/{part}" for part in _PARTS))
+        new = target.with_suffix(".new")
+        command("tar", "-C", work, "-cf", new, ".")
+        new.replace(target)
+    return target
+
+
+def _digest(program: str, directory: Path) -> tuple[float, str]:
+    """Run *program* in *directory*; return the seconds it took and a digest of its output."""
+    begin = time.perf_counter()
+    output = hashlib.sha256()
+    with subprocess.Popen(
+        PROGRAMS[program], shell=True, cwd=directory, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout
+        while block := child.stdout.read(1 << 20):
+            output.update(block)
+    if child.returncode:
+        raise EfuseError(f"{program} failed in {directory}: exit status {child.returncode}")
+    return time.perf_counter() - begin, output.hexdigest()
+
+
+def _run_programs(system: System, name: str) -> list[_Run]:
+    runs = []
+    for program in PROGRAMS:
+        before = system.usage()
+        seconds, digest = _digest(program, system.root)
+        made = _Run(program, name, seconds, digest, before, system.usage())
+        result = made.result(digest)
+        _say(f"{name}: {program}: {seconds:.1f} s, {result.daemon_requests} requests")
+        runs.append(made)
+    return runs
+
+
+def _prepare(lower: Path, archive: Path) -> int:
+    command("tar", "-xf", archive, "-C", lower)
+    (lower / "build").mkdir()
+    (lower / ".gitignore").write_text("/build\n/lost+found\n")
+    for words in ("init -q", "add .", "commit -q -m source"):
+        command("sh", "-c", f"cd {lower} && {_GIT} {words}")
+    return sum(len(files) for _, _, files in os.walk(lower))
+
+
+def _watch(connection: int) -> Sample:
+    """Read everything, times and maps too: from now on the kernel takes the times for a while."""
+    sample = stats.read(Connection(connection))
+    return replace(sample, maps=usage(connection), mountpoint="/mnt/linux")
+
+
+def _measure(archive: Path) -> tuple[Report, list[stats.MountRates]]:
+    """Run everything; return the figures, and what eFuse did while it was warm."""
+    with ext4(512) as lower, tempfile.TemporaryDirectory(prefix="efuse-demo-") as base:
+        count = _prepare(lower, archive)
+        _say(f"{count} files")
+        wanted = {program: _digest(program, lower)[1] for program in PROGRAMS}
+        with mounted("fuse", lower, Path(base) / "fuse") as fuse:
+            runs = _run_programs(fuse, "fuse")
+        with mounted("efuse", lower, Path(base) / "efuse") as system:
+            assert system.connection is not None
+            runs += _run_programs(system, _FIRST)
+            before = _watch(system.connection)
+            runs += _run_programs(system, _WARM)
+            frame = stats.between([before], [_watch(system.connection)])
+    return _report(runs, wanted, count), frame
+
+
+def _report(runs: Iterable[_Run], wanted: dict[str, str], count: int) -> Report:
+    known = list(runs)
+    results = tuple(r.result(wanted[r.program]) for r in known)
+    counters = {
+        f"{r.program} {r.system}": {
+            "requests": r.counters.requests,
+            "hits": r.counters.hits,
+            "daemon": r.counters.daemon,
+        }
+        for r in known
+        if r.after.sample is not None
+    }
+    return Report(
+        machine=machine(),
+        kernel=platform.release(),
+        versions=versions(),
+        settings={
+            "files": count,
+            "programs": PROGRAMS,
+            "clock": "time",
+            "kernel_counters": counters,
+        },
+        results=results,
+        ratios=ratios(results),
+    )
+
+
+def table(report: dict[str, Any]) -> Table:
+    """Make the table for people from the JSON's values."""
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    made.add_column("PROGRAM")
+    for title in (
+        "FUSE",
+        "requests",
+        "EFUSE, 1st",
+        "requests",
+        "EFUSE",
+        "requests",
+        "HIT",
+        "SPEED-UP",
+    ):
+        made.add_column(title, justify="right")
+    made.add_column("OUTPUT")
+    found = {(r["workload"], r["system"]): r for r in report["results"]}
+    speed = {r["workload"]: r["median"] for r in report["ratios"] if r["over"] == "fuse"}
+    counters = report["settings"]["kernel_counters"]
+    for program in report["settings"]["programs"]:
+        mine = [found[program, system] for system in ("fuse", _FIRST, _WARM)]
+        cells = [c for r in mine for c in (f"{r['value']:.1f} s", str(r["daemon_requests"]))]
+        kernel_saw = counters[f"{program} {_WARM}"]
+        hit = kernel_saw["hits"] / kernel_saw["requests"] if kernel_saw["requests"] else None
+        same = "same" if all(r["verified"] for r in mine) else "WRONG"
+        made.add_row(program, *cells, share(hit), f"{speed[program]:.1f} x", same)
+    return made
+
+
+def _inside(out: Path, archive: Path) -> None:
+    report, frame = _measure(archive)
+    value = json.loads(json.dumps(report.json()))
+    console = Console(highlight=False, markup=False, width=100)
+    console.print()
+    console.print(
+        f"{value['settings']['files']} files of the Linux source, the same Python daemon:"
+    )
+    console.print(table(value))
+    console.print("\nWhat `efuse top` showed over the last column's run:\n")
+    seconds = frame[0].interval_ns / 1e9
+    console.print(tui.render(frame, tui.View(), interval_s=seconds, width=80))
+    out.write_text(json.dumps(value, indent=2) + "\n")
+    if not all(result["verified"] for result in value["results"]):
+        raise EfuseError("a program saw other files than the lower file system holds")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; in a guest of its own, unless it is in one."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--tree", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    try:
+        if os.environ.get(INSIDE) == "1":
+            _inside(given.json, given.tree)
+            return 0
+        begin = time.monotonic()
+        archive = given.tree or source_tree()
+        out = paths.cache() / "demo" / f"{os.getpid()}.json"
+        words = [sys.executable, "-m", "efuse.demo", "--json", str(out), "--tree", str(archive)]
+        try:
+            result = run(words, Options())
+            if result.status == 0 and given.json:
+                shutil.copyfile(out, given.json)
+        finally:
+            out.unlink(missing_ok=True)
+        _say(f"done in {time.monotonic() - begin:.0f} s")
+        return result.status
+    except EfuseError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"try: {error.hint}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
