@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Count instructions of requests: run in a guest whose clock counts them, prints JSON.
+
+Each figure is what one call costs, from Python and back: the caller's few thousand instructions are
+the same every time. A figure counts only if the kernel's own counters say that each call was
+answered where it was meant to be.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from efuse import bpf
+from efuse.bench.lower import ext4
+from efuse.bench.systems import mounted
+from efuse.control import Connection
+from efuse.stats import Counters, read
+
+ROUNDS = 5
+AT_FDCWD, AT_STATX_FORCE_SYNC, STATX_SIZE = -100, 0x2000, 0x200
+EMPTY = "int {member}(struct efuse_req *req) {{ return 0; }}\n"
+EMPTY_MEMBERS = ("lookup", "getattr", "getxattr", "open", "flush")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def count(call: Callable[[], object], times: int) -> int:
+    """Return the instructions of one *call*: the least mean of some rounds."""
+    best = None
+    for _ in range(ROUNDS):
+        begin = time.perf_counter_ns()
+        for _ in range(times):
+            call()
+        mean = (time.perf_counter_ns() - begin) / times
+        best = mean if best is None else min(best, mean)
+    assert best is not None
+    return round(best)
+
+
+def counted(connection: Connection, opcode: str) -> Counters:
+    return read(connection, timing=False).opcodes.get(opcode, Counters())
+
+
+def answered_here(connection: Connection, opcode: str, call: Callable[[], object]) -> int:
+    """Count *call*, every one of which has to be one hit of *opcode*."""
+    call()
+    before = counted(connection, opcode)
+    found = count(call, 500)
+    change = counted(connection, opcode) - before
+    assert change.requests == change.hits == ROUNDS * 500, (opcode, change)
+    return found
+
+
+def passed(connection: Connection, call: Callable[[], object]) -> int:
+    """Count *call*, every one of which has to be one GETXATTR that the daemon answers."""
+    call()
+    before = counted(connection, "getxattr")
+    found = count(call, 200)
+    change = counted(connection, "getxattr") - before
+    assert change.requests == change.daemon == ROUNDS * 200, change
+    return found
+
+
+def measure(connection: Connection, root: Path) -> dict[str, int]:
+    """Measure what the built-in handlers answer, then what passing costs."""
+    file, directory = os.fsencode(root / "file"), root / "sub"
+    buffer = ctypes.create_string_buffer(256)
+
+    def lookup() -> None:
+        with suppress(FileExistsError):
+            os.mkdir(directory)
+
+    def getattr_() -> None:
+        if _libc.statx(AT_FDCWD, file, AT_STATX_FORCE_SYNC, STATX_SIZE, buffer):
+            raise OSError(ctypes.get_errno(), "statx")
+
+    def getxattr() -> None:
+        os.getxattr(file, "user.present")
+
+    def open_() -> None:
+        os.close(os.open(file, os.O_RDONLY))
+
+    found = {
+        "lookup": answered_here(connection, "lookup", lookup),
+        "getattr": answered_here(connection, "getattr", getattr_),
+        "getxattr": answered_here(connection, "getxattr", getxattr),
+        "open_flush": answered_here(connection, "open", open_),
+    }
+    bpf.Attachment.open(connection.id).detach()
+    found["passed"] = passed(connection, getxattr)
+    text = '#include "efuse.bpf.h"\n' + "".join(EMPTY.format(member=m) for m in EMPTY_MEMBERS)
+    with bpf.attach(connection.id, dict.fromkeys(EMPTY_MEMBERS, text), with_builtin=False):
+        found["passed_by_program"] = passed(connection, getxattr)
+    return found
+
+
+def main() -> None:
+    with (
+        ext4(64) as lower,
+        tempfile.TemporaryDirectory(prefix="efuse-perf-") as base,
+    ):
+        (lower / "sub").mkdir()
+        (lower / "file").write_bytes(b"data")
+        os.setxattr(lower / "file", "user.present", b"value")
+        with mounted("efuse", lower, Path(base) / "mnt") as system:
+            assert system.connection is not None
+            found = measure(Connection(system.connection), system.root)
+    kernel = subprocess.run(["uname", "-r"], capture_output=True, text=True, check=True).stdout
+    Path(sys.argv[1]).write_text(json.dumps({"kernel": kernel.strip(), "instructions": found}))
+
+
+if __name__ == "__main__":
+    main()
