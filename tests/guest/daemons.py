@@ -25,7 +25,6 @@ import pickle
 import select
 import signal
 import struct
-import sys
 import threading
 import time
 import traceback
@@ -80,14 +79,14 @@ class Call(Generic[T]):
                 os.setresuid(uid, uid, uid)
             try:
                 result: tuple[bool, Any] = (True, function(*args))
-            except BaseException as error:
-                if not isinstance(error, OSError):
-                    traceback.print_exc()
+            except OSError as error:
                 result = (False, error)
             with os.fdopen(to, "wb") as pipe:
                 pickle.dump(result, pipe)
             status = 0
         finally:
+            if status:
+                traceback.print_exc()
             os._exit(status)
 
     def done(self) -> bool:
@@ -119,7 +118,16 @@ class Call(Generic[T]):
 
 def as_user(uid: int, function: Callable[..., T], *args: Any) -> T:
     """Call a function as another user of a group of the same number."""
-    return Call(function, *args, uid=uid, gid=uid).result()
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setresgid(uid, uid, 0)
+    os.setresuid(uid, uid, 0)
+    try:
+        return function(*args)
+    finally:
+        os.setresuid(0, 0, 0)
+        os.setresgid(0, 0, 0)
+        os.setgroups(groups)
 
 
 @dataclass(frozen=True)
@@ -304,10 +312,9 @@ def _serve(device: int, control: Any, options: Options) -> None:
                     os.close(fd)
         Service(device, control, options).run()
         status = 0
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
     finally:
+        if status:
+            traceback.print_exc()
         os._exit(status)
 
 

@@ -28,11 +28,6 @@ _BIG_WRITES, _AUTO_INVAL_DATA, _DO_READDIRPLUS = 1 << 5, 1 << 12, 1 << 13
 _PARALLEL_DIROPS, _MAX_PAGES = 1 << 18, 1 << 22
 WRITEBACK_CACHE = 1 << 16
 
-_CHANGES = frozenset(
-    "setattr write create mknod mkdir symlink link unlink rmdir rename rename2 setxattr"
-    " removexattr fallocate copy_file_range".split()
-)
-
 
 @dataclass(frozen=True)
 class Options:
@@ -164,6 +159,20 @@ class Service:
         if self.nodeids.lowest < 0:
             self.strange.append(f"a lookup count fell to {self.nodeids.lowest}")
         return self.strange
+
+    def many(self, calls: list[tuple[Any, ...]]) -> list[Any]:
+        """Call several methods of the truth, each given as its name and arguments."""
+        return [getattr(self.truth, name)(*args) for name, *args in calls]
+
+    def tree(self, path: str) -> dict[str, Inode]:
+        """Return all that is below a directory, by its path from there."""
+        found: dict[str, Inode] = {}
+        for name, ino in self.truth.walk(path).entries.items():
+            inode = found[name.decode()] = self.truth.get(ino)
+            if inode.entries:
+                below = self.tree(f"{path}/{name.decode()}")
+                found |= {f"{name.decode()}/{n}": i for n, i in below.items()}
+        return found
 
     def inode(self, path: str) -> Inode:
         """Return a file as it truly is."""
@@ -508,8 +517,3 @@ class Service:
 
     def _do_readdirplus(self, request: Request) -> bytes:
         return self._dirents(request, plus=True)
-
-
-def is_change(opcode: str) -> bool:
-    """Does a request of this kind change the truth?"""
-    return opcode in _CHANGES

@@ -7,12 +7,11 @@ Each mount shows at its end that every lookup the daemon granted came back, and 
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Call, Mount, eventually, fails, force_stat, mounted
+from tests.guest.daemons import Mount, mounted
 
 LONG = 3600.0
 
@@ -27,9 +26,7 @@ def _hard_links(m: Mount, names: int = 3) -> int:
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
 def test_lookup_of_alive_inode_answered_and_balanced(mountpoint: Path, consistency: str) -> None:
-    with mounted(
-        mountpoint, consistency=consistency, entry_timeout=LONG, attr_timeout=LONG
-    ) as m:
+    with mounted(mountpoint, consistency=consistency, entry_timeout=LONG, attr_timeout=LONG) as m:
         fd = _hard_links(m)
         m.drop()
         os.stat(m / "f1")

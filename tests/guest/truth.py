@@ -183,6 +183,15 @@ class Truth:
     def mkdir(self, path: str) -> int:
         return self.create(path, mode=stat.S_IFDIR | 0o755)
 
+    def symlink(self, path: str, target: bytes) -> int:
+        ino = self.create(path, mode=stat.S_IFLNK | 0o777)
+        self.get(ino).target = target
+        return ino
+
+    def hard_link(self, old: str, new: str) -> None:
+        above, _, name = new.rpartition("/")
+        self.link(self.walk(old).ino, self.walk(above).ino, name.encode())
+
     def put(self, path: str, data: bytes) -> None:
         inode = self.walk(path)
         inode.data[:] = data
@@ -212,7 +221,8 @@ class Truth:
 class Nodeids:
     """Which nodeid the kernel knows a file by, and how many lookups it holds of each.
 
-    With *reuse* the nodeid of a forgotten file goes to the next one, in another generation.
+    A nodeid is its file's number for ever, unless with *reuse*: then that of a forgotten file
+    goes to the next one, in another generation.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -227,6 +237,8 @@ class Nodeids:
         self.reused = 0
 
     def ino(self, nodeid: int) -> int:
+        if not self._reuse:
+            return nodeid
         try:
             return self._ino[nodeid]
         except KeyError:
