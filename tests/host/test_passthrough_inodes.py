@@ -22,7 +22,7 @@ def _fill(source: Path, files: int) -> None:
         (directory / f"{n}").write_bytes(b"file %d" % n)
 
 
-def _walk(top: Path) -> dict[str, tuple[Any, ...]]:
+def walk(top: Path) -> dict[str, tuple[Any, ...]]:
     """Return every name below *top* with its attributes and content."""
     found: dict[str, tuple[Any, ...]] = {}
     for directory, directories, files in os.walk(top):
@@ -42,7 +42,7 @@ def test_more_inodes_than_descriptors(served: Any, no_file_handles: bool) -> Non
     kept = [os.open(mounted.path / f"{n}/{n}", os.O_RDONLY) for n in range(40)]
     os.rename(mounted.path / "7", mounted.path / "8/moved")
     os.unlink(mounted.path / "9/9")
-    assert _walk(mounted.path) == _walk(mounted.source)
+    assert walk(mounted.path) == walk(mounted.source)
     report = mounted.report()
     assert len(report["lookups"]) > FILES[no_file_handles] // 2, (
         "the kernel should hold most inodes"
@@ -62,7 +62,7 @@ def test_inode_put_aside_and_gone_below_is_stale_not_another(served: Any) -> Non
     mounted = served(descriptors=128, arguments={"descriptors": 32, "entry_timeout": 3600})
     _fill(mounted.source, 400)
     kept = os.open(mounted.path / "0/0", os.O_PATH)
-    _walk(mounted.path)
+    walk(mounted.path)
     (mounted.source / "0/0").unlink()
     (mounted.source / "0/0").write_bytes(b"another")
     with pytest.raises(OSError, match="Stale"):
@@ -78,7 +78,7 @@ def test_lookup_counts_return_to_zero(served: Any, eventually: Callable[..., Any
     mounted = served(arguments={"entry_timeout": 3600, "attr_timeout": 3600})
     _fill(mounted.source, 500)
     for _ in range(3):
-        _walk(mounted.path)
+        walk(mounted.path)
         for n in range(100):
             (mounted.path / f"new{n}").write_bytes(b"x")
             os.link(mounted.path / f"new{n}", mounted.path / f"link{n}")
@@ -94,7 +94,7 @@ def test_lookup_counts_return_to_zero(served: Any, eventually: Callable[..., Any
         return mounted.report()["lookups"] == {}
 
     eventually(all_forgotten, timeout=120, what="every lookup to be forgotten")
-    assert _walk(mounted.path) == _walk(mounted.source)
+    assert walk(mounted.path) == walk(mounted.source)
     last = mounted.unmount()
     assert last["logged"] == [], "a FORGET took back more than there was"
 
@@ -142,7 +142,7 @@ def test_many_processes_renaming_and_unlinking_agree_with_the_truth(
     for name in ("d0", "d1"):
         (mounted.source / name).mkdir()
     in_processes(4, RENAMES, mounted.path, 300)
-    assert _walk(mounted.path) == _walk(mounted.source)
+    assert walk(mounted.path) == walk(mounted.source)
     assert mounted.unmount()["logged"] == []
 
 
@@ -196,5 +196,5 @@ def test_processes_in_trees_of_their_own_see_their_own_changes(
 ) -> None:
     mounted = served(arguments={"entry_timeout": 60, "attr_timeout": 60})
     in_processes(4, TREES, mounted.path, 300)
-    assert _walk(mounted.path) == _walk(mounted.source)
+    assert walk(mounted.path) == walk(mounted.source)
     assert mounted.unmount()["logged"] == []

@@ -137,10 +137,35 @@ def test_pinned_inode_keeps_its_descriptor(table: Inodes, tmp_path: Path) -> Non
     node = _find(table, b"a")
     table.pin(node)
     (tmp_path / "a").unlink()
+    table.unpin(node, lost=True)
     for n in range(100):
         (tmp_path / f"{n}").touch()
         _find(table, b"%d" % n)
     assert Path(f"/proc/self/fd/{table.fd(node)}").read_text() == "kept"
+
+
+@pytest.mark.parametrize("file_handles", [True, False])
+def test_inode_that_lost_one_of_two_names_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_handles: bool
+) -> None:
+    if not file_handles:
+        monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
+    table = Inodes(str(tmp_path), 32)
+    nodes = []
+    for n in range(60):
+        (tmp_path / f"{n}").write_text(f"{n}")
+        os.link(tmp_path / f"{n}", tmp_path / f"other{n}")
+        nodes.append(_find(table, b"%d" % n))
+        table.pin(nodes[-1])
+        (tmp_path / f"{n}").unlink()
+        table.unpin(nodes[-1], lost=True)
+    for n in range(100):
+        (tmp_path / f"x{n}").touch()
+        _find(table, b"x%d" % n)
+    assert (nodes[0].fd == -1) == file_handles
+    for n, node in enumerate(nodes):
+        assert Path(f"/proc/self/fd/{table.fd(node)}").read_text() == f"{n}"
+    table.close()
 
 
 def test_handles_are_never_inode_numbers(table: Inodes, tmp_path: Path) -> None:
@@ -190,6 +215,7 @@ def test_unlinked_file_that_the_kernel_opened_stays_readable(table: Inodes, tmp_
     node = _find(table, b"a")
     table.pin(node)
     (tmp_path / "a").unlink()
+    table.unpin(node, lost=True)
     files = Files(table, 8)
     assert os.pread(files.get(node.nodeid), 10, 0) == b"abc"
     files.close()

@@ -40,7 +40,6 @@ class Node:
         "name",
         "nodeid",
         "parent",
-        "pinned",
     )
 
     def __init__(
@@ -55,7 +54,6 @@ class Node:
         self.handle: bytes | None = None
         self.parent: Node | None = None
         self.name = b""
-        self.pinned = False
 
     def __repr__(self) -> str:
         return f"Node({self.nodeid}, {self.name!r}, lookups={self.lookups})"
@@ -86,7 +84,6 @@ class Inodes:
         st = os.fstat(fd)
         self.root = Node(ROOT, (st.st_dev, st.st_ino), stat.S_IFDIR, 0, fd)
         self.root.parent = self.root
-        self.root.pinned = True
         self._mounts[st.st_dev] = mount_fd
         self._by_id[ROOT] = self._by_key[self.root.key] = self.root
 
@@ -132,8 +129,14 @@ class Inodes:
         """Return the node of the O_PATH descriptor *fd*, found as *name* in *parent*.
 
         *fd* is the table's from now on. The lookup count is left to the caller.
+
+        :raises OSError: the inode has no attributes (any more).
         """
-        st = os.fstat(fd)
+        try:
+            st = os.fstat(fd)
+        except OSError:
+            os.close(fd)
+            raise
         key = (st.st_dev, st.st_ino)
         node = self._by_key.get(key)
         if node is not None and not self._is_same(node, fd, st):
@@ -155,10 +158,16 @@ class Inodes:
         return node
 
     def pin(self, node: Node) -> None:
-        """Hold the descriptor of *node*, which is about to lose a name, until it is forgotten."""
+        """Hold the descriptor of *node*, which is about to lose a name."""
         self.fd(node)
-        node.pinned = True
         self._open.pop(node, None)
+
+    def unpin(self, node: Node, *, lost: bool) -> None:
+        """Let *node* be put aside again, unless it could not be found then: it *lost* its name."""
+        if lost and (os.fstat(node.fd).st_nlink == 0 or self._handle(node) is None):
+            return  # held until it is forgotten
+        if node is not self.root:
+            self._open[node] = None
 
     def forget(self, nodeid: int, count: int) -> Node | None:
         """Take *count* lookups back; returns the node if the kernel no longer knows it."""
@@ -217,10 +226,15 @@ class Inodes:
     def _put_aside(self) -> None:
         while len(self._open) > self._limit:
             node, _ = self._open.popitem(last=False)
-            if node.handle is None and self._mount(node) is not None:
-                node.handle = file_handle(node.fd)
+            self._handle(node)
             os.close(node.fd)
             node.fd = -1
+
+    def _handle(self, node: Node) -> bytes | None:
+        """Return what finds *node* again without a name, None if its file system has no such."""
+        if node.handle is None and self._mount(node) is not None:
+            node.handle = file_handle(node.fd)
+        return node.handle
 
     def _mount(self, node: Node) -> int | None:
         """Return a descriptor of the mount that *node* lies on."""

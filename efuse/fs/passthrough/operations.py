@@ -39,6 +39,8 @@ _FIND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # each WRITE with its offset, and other writers of the inode may use the same descriptor. Not
 # O_DIRECT: our buffers are not aligned.
 _OPEN_FLAGS = os.O_ACCMODE | os.O_TRUNC | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
+# An entry of a directory that has been removed meanwhile, or whose own mount is dead.
+_ENTRY_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTCONN)
 _MOST_DESCRIPTORS = 1 << 17
 _NOW_NS = 2 * 10**9
 
@@ -248,9 +250,8 @@ class Passthrough(Operations):
         for node in (moved, target):
             if node is not None:
                 self._inodes.fd(node)
-        if target is not None and target is not moved and not flags & pyfuse3.RENAME_EXCHANGE:
-            self._inodes.pin(target)
-        with self._as_caller(ctx):
+        replaced = None if target is moved or flags & pyfuse3.RENAME_EXCHANGE else target
+        with self._losing_a_name(replaced), self._as_caller(ctx):
             syscalls.rename(old_fd, name_old, new_fd, name_new, flags)
         if moved is not None:
             moved.parent, moved.name = new_parent, name_new
@@ -358,12 +359,12 @@ class Passthrough(Operations):
         with self._credentials.of(ctx):
             fd = os.open(name, how, mode & ~ctx.umask, dir_fd=parent_fd)
         try:
-            node = self._inodes.adopt(parent, name, os.open(b"/proc/self/fd/%d" % fd, os.O_PATH))
+            node = self._inodes.adopt(parent, name, reopen(fd, os.O_PATH))
+            attributes = self._count(node)
         except OSError:
             os.close(fd)
             raise
-        node.lookups += 1
-        return self._info(fd), self._attributes(node)
+        return self._info(fd), attributes
 
     @_request
     async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
@@ -428,11 +429,18 @@ class Passthrough(Operations):
             stream = self._streams.take(fh, start_id)
         except KeyError:
             raise FUSEError(errno.EBADF) from None
-        ended = False
+        ended = replied = False
         try:
             while (entry := stream.peek()) is not None:
-                if not self._reply(token, stream, *entry):
-                    return
+                try:
+                    if not self._reply(token, stream, *entry):
+                        return
+                    replied = True
+                except OSError as error:
+                    if error.errno not in _ENTRY_GONE:
+                        if replied:
+                            return  # what was replied counts; the next call meets it again
+                        raise
                 stream.advance()
             ended = stream.position == start_id
         finally:
@@ -487,7 +495,15 @@ class Passthrough(Operations):
             with self._as_caller(ctx):
                 fd = os.open(name, _FIND, dir_fd=parent_fd)
             node = self._inodes.adopt(parent, name, fd)
-        attributes = self._attributes(node)
+        return self._count(node)
+
+    def _count(self, node: Node) -> EntryAttributes:
+        """Add one to the lookup count of *node*, and return the attributes for the reply."""
+        try:
+            attributes = self._attributes(node)
+        except OSError:
+            self._inodes.drop_unused(node)
+            raise
         node.lookups += 1
         return attributes
 
@@ -504,11 +520,22 @@ class Passthrough(Operations):
     ) -> None:
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
-        node = self._known(fd, name)
-        if node is not None:
-            self._inodes.pin(node)
-        with self._as_caller(ctx):
+        with self._losing_a_name(self._known(fd, name)), self._as_caller(ctx):
             how(name, dir_fd=fd)
+
+    @contextlib.contextmanager
+    def _losing_a_name(self, node: Node | None) -> Iterator[None]:
+        """Keep *node* within reach while one of its names is removed, and behind that."""
+        if node is None:
+            yield
+            return
+        self._inodes.pin(node)
+        lost = False
+        try:
+            yield
+            lost = True
+        finally:
+            self._inodes.unpin(node, lost=lost)
 
     def _reply(
         self,
@@ -522,17 +549,13 @@ class Passthrough(Operations):
         if name == b"." or name == b"..":
             node = stream.node if name == b"." else stream.node.parent or stream.node
             return pyfuse3.readdir_reply(token, name, self._attributes(node), position)
-        try:
-            fd = os.open(name, _FIND, dir_fd=stream.fd)
-        except FileNotFoundError:
-            return True  # removed meanwhile
-        node = self._inodes.adopt(stream.node, name, fd)
-        taken = pyfuse3.readdir_reply(token, name, self._attributes(node), position)
-        if taken:
-            node.lookups += 1
-        else:
-            self._inodes.drop_unused(node)
-        return taken
+        node = self._inodes.adopt(stream.node, name, os.open(name, _FIND, dir_fd=stream.fd))
+        attributes = self._count(node)
+        if pyfuse3.readdir_reply(token, name, attributes, position):
+            return True
+        node.lookups -= 1
+        self._inodes.drop_unused(node)
+        return False
 
     def _attributes(self, node: Node) -> EntryAttributes:
         st = os.fstat(self._inodes.fd(node))
