@@ -238,9 +238,9 @@ def test_reload_loop_under_load(tiny: Tiny) -> None:
     for task in tasks:
         task.start()
     try:
-        for _ in range(10):
+        for _ in range(6):
             with bpf.attach(tiny.connection, capacity={"entries": 1000, "attrs": 1000}) as a:
-                for _ in range(3):
+                for _ in range(2):
                     a.replace()
     finally:
         ended.set()
