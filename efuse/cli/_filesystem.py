@@ -36,12 +36,14 @@ class Request:
 
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     consistency: str | None = None
-    options: set[str] = dataclasses.field(default_factory=set)
+    options: set[str] = dataclasses.field(default_factory=lambda: {"default_permissions"})
     plain: bool = False
     require: bool = False
 
     def take(self, options: Iterable[str]) -> None:
-        """Sort mount *options*: eFuse's own (arg=, consistency=, plain, require) and the mount's.
+        """Sort mount *options*: eFuse's own and the mount's.
+
+        eFuse's are arg=NAME=VALUE, consistency=, plain, require and no_default_permissions.
 
         :raises UsageError: one of eFuse's own makes no sense.
         """
@@ -49,7 +51,9 @@ class Request:
             name, _, value = option.partition("=")
             if option in _FSTAB_ONLY or option.startswith("x-"):
                 continue
-            if option in ("plain", "require"):
+            if option == "no_default_permissions":
+                self.options.discard("default_permissions")
+            elif option in ("plain", "require"):
                 setattr(self, option, True)
             elif name == "consistency":
                 self.consistency = value

@@ -41,7 +41,7 @@ def _cli(
     from efuse.cli.mount import mount
 
     request = Request("passthrough" if "/" in spec else spec)
-    request.options |= {"default_permissions", f"fsname={spec}"}
+    request.options.add(f"fsname={spec}")
     if "/" in spec:
         request.arguments["source"] = absolute_source(spec)
     request.take(split_options(options))

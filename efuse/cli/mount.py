@@ -52,9 +52,6 @@ def cli(
     """
     request = Request(what, plain=plain, require=require)
     request.take(split_options(options))
-    if not any(option.endswith("default_permissions") for option in request.options):
-        request.options.add("default_permissions")
-    request.options.discard("no_default_permissions")
     for text in arguments:
         request.add_argument(text)
     request.consistency = consistency or request.consistency
