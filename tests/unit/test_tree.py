@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What holds for every file of the repository, and for its front door."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parents[2]
+_KERNEL_SIDE = ("bpf_programs/", "kernel_patches/")
+# Texts of others, and formats that have no comments.
+_WITHOUT_LICENCE = re.compile(r"^LICENSES/|\.json$|/py\.typed$|\.patch$|/series$|^tests/data/")
+
+
+def _files() -> list[str]:
+    listing = subprocess.run(
+        ["git", "-c", f"safe.directory={_ROOT}", "ls-files"],
+        cwd=_ROOT, capture_output=True, text=True, check=True,
+    )
+    return [name for name in listing.stdout.splitlines() if (_ROOT / name).is_file()]
+
+
+def _head(name: str) -> str:
+    with (_ROOT / name).open(errors="replace") as file:
+        return "".join(line for _, line in zip(range(3), file, strict=False))
+
+
+def test_every_file_names_its_licence() -> None:
+    missing = [
+        name for name in _files()
+        if not _WITHOUT_LICENCE.search(name) and "SPDX-License-Identifier: " not in _head(name)
+    ]
+    assert missing == []
+
+
+def test_kernel_side_c_is_gpl_and_python_is_lgpl() -> None:
+    wrong = []
+    for name in _files():
+        if name.endswith((".c", ".h")) and name.startswith(_KERNEL_SIDE):
+            wanted = "GPL-2.0"
+        elif name.endswith(".py"):
+            wanted = "LGPL-2.1-or-later"
+        else:
+            continue
+        if f"SPDX-License-Identifier: {wanted}" not in _head(name):
+            wrong.append(name)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (_ROOT / "scripts").iterdir()))
+def test_script_parses_and_is_executable(name: str) -> None:
+    script = _ROOT / "scripts" / name
+    assert os.access(script, os.X_OK)
+    with script.open() as file:
+        first = file.readline()
+    if "bash" in first:
+        subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_make_help_lists_the_front_door() -> None:
+    result = subprocess.run(["make", "-s", "help"], cwd=_ROOT, capture_output=True, text=True,
+                            check=True)
+    listed = {line.split()[0] for line in result.stdout.splitlines()}
+    assert {"help", "setup", "check", "test", "demo", "lint-kernel", "test-perf"} <= listed
+
+
+def test_ci_calls_make_test() -> None:
+    assert "make test" in (_ROOT / ".ci/run").read_text()
