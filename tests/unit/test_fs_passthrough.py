@@ -7,10 +7,12 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from efuse.fs.passthrough import inodes as inodes_module
+from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Streams
 from efuse.fs.passthrough.inodes import Inodes, Node
 from efuse.fs.passthrough.syscalls import getdents
@@ -305,3 +307,37 @@ def test_rename_keeps_the_way_to_what_was_put_aside(
     a.name = b"c"
     assert Path(f"/proc/self/fd/{table.fd(f)}").read_text() == "found"
     table.close()
+
+
+class _Context:
+    """A request's caller that is gone already: it has no supplementary groups."""
+
+    uid, gid, pid, umask = 41001, 41002, 0, 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="taking another's identity takes root")
+@pytest.mark.needs_kernel_feature("root")
+def test_identity_is_taken_and_given_back(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    directory = os.open(tmp_path, os.O_PATH)  # others do not reach it by its path
+
+    def owner(name: str) -> tuple[int, int]:
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=directory))
+        st = os.stat(name, dir_fd=directory)
+        return st.st_uid, st.st_gid
+
+    context: Any = _Context()
+    credentials = Credentials()
+    assert owner("before") == (0, 0)
+    with credentials.of(context):
+        assert owner("caller") == (41001, 41002)
+        with credentials.of_daemon():
+            assert owner("daemon") == (0, 0)
+        assert owner("again") == (41001, 41002)
+    assert owner("behind") == (0, 0)
+    with credentials.of_daemon():
+        assert owner("itself") == (0, 0)
+    with pytest.raises(KeyError), credentials.of(context):
+        raise KeyError
+    assert owner("at last") == (0, 0)
+    os.close(directory)

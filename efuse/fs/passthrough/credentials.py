@@ -24,6 +24,7 @@ class Credentials:
 
     def __init__(self) -> None:
         self._own = (os.geteuid(), os.getegid())
+        self._acting = self._own
         self._groups = os.getgroups()
         self._root = self._own[0] == 0
 
@@ -36,14 +37,32 @@ class Credentials:
         if ctx is None or not self._root or (ctx.uid, ctx.gid) == self._own:
             yield
             return
-        # Groups first: setting them takes root's capabilities.
         set_fs_groups(_groups_of(ctx.pid))
         try:
-            set_fs_ids(ctx.uid, ctx.gid)
+            with self._act(ctx.uid, ctx.gid):
+                yield
+        finally:
+            set_fs_groups(self._groups)
+
+    @contextlib.contextmanager
+    def of_daemon(self) -> Iterator[None]:
+        """Act as the daemon itself again, within a block of :meth:`of`."""
+        with self._act(*self._own):
+            yield
+
+    @contextlib.contextmanager
+    def _act(self, uid: int, gid: int) -> Iterator[None]:
+        before = self._acting
+        if (uid, gid) == before:
+            yield
+            return
+        try:
+            set_fs_ids(uid, gid)
+            self._acting = (uid, gid)
             yield
         finally:
-            set_fs_ids(*self._own)
-            set_fs_groups(self._groups)
+            set_fs_ids(*before)
+            self._acting = before
 
 
 def _groups_of(pid: int) -> list[int]:

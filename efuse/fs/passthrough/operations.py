@@ -283,7 +283,7 @@ class Passthrough(Operations):
                 gid = attr.st_gid if fields.update_gid else -1
                 os.chown(path, uid, gid)
             if fields.update_mode:
-                os.chmod(path, stat.S_IMODE(attr.st_mode))  # noqa: PTH101 - a path of bytes
+                self._set_mode(path, stat.S_IMODE(attr.st_mode))
             if fields.update_size:
                 fd = self._files.opened(fh) if fh is not None else None
                 os.truncate(path if fd is None else fd, attr.st_size)
@@ -474,6 +474,21 @@ class Passthrough(Operations):
             return self._files.get(fh, write=write)
         except KeyError:
             raise FUSEError(errno.EBADF) from None
+
+    def _set_mode(self, path: bytes, mode: int) -> None:
+        """Change the mode as the caller, within ``self._as_caller(ctx)``."""
+        try:
+            os.chmod(path, mode)  # noqa: PTH101 - a path of bytes
+        except PermissionError:
+            # The kernel takes set-uid and set-gid from a file that somebody else writes to, in
+            # the writer's name. Whoever may write may have that done.
+            now = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116 - a path of bytes
+            privileges = now & ~mode
+            only_less = mode & ~now == 0 and privileges & ~(stat.S_ISUID | stat.S_ISGID) == 0
+            if not only_less or not privileges or not os.access(path, os.W_OK, effective_ids=True):
+                raise
+            with self._credentials.of_daemon():
+                os.chmod(path, mode)  # noqa: PTH101
 
     def _flags(self, flags: int) -> int:
         """Return the flags with which the lower file is opened."""
