@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The Python pass-through on eFuse: what the kernel answers is what the lower directory holds."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyfuse3
+import pytest
+import trio
+
+import efuse
+from efuse.control import Connection
+from tests.host.test_passthrough_inodes import RENAMES, TREES, walk
+
+USER = 41001
+
+
+class Places:
+    def __init__(self, top: Path) -> None:
+        self.source, self.path = top / "source", top / "mnt"
+        self.source.mkdir()
+        self.path.mkdir()
+        self.connection: Connection | None = None
+
+    def hits(self, opcode: str) -> int:
+        return self._count(opcode, "hits")
+
+    def asked(self, opcode: str) -> int:
+        return self._count(opcode, "daemon")
+
+    def _count(self, opcode: str, name: str) -> int:
+        assert self.connection is not None
+        return int((self.connection.path / "stats" / opcode / name).read_text())
+
+
+@pytest.fixture(params=["exclusive", "ttl"])
+def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
+    places = Places(tmp_path)
+    operations = efuse.Passthrough(
+        places.source, consistency=request.param, entry_timeout=3600, attr_timeout=3600
+    )
+    options = ("default_permissions", "allow_other")
+    with efuse.mount(operations, places.path, options, required=True) as one:
+        assert (one.type, one.accelerated, one.reason) == ("efuse", True, "")
+        assert one.connection is not None
+        places.connection = Connection(one.connection)
+        yield places
+    operations.close()
+
+
+def _in_processes(count: int, script: str, *arguments: object) -> None:
+    started = [
+        subprocess.Popen([sys.executable, "-c", script, str(n), *map(str, arguments)])
+        for n in range(count)
+    ]
+    assert [process.wait(timeout=600) for process in started] == [0] * count
+
+
+def test_declarations_of_the_class_are_the_connections(mounted: Places) -> None:
+    assert mounted.connection is not None
+    assert mounted.connection.handleless
+    assert mounted.connection.flush_free
+    assert not mounted.connection.stable_nodeids
+    assert not mounted.connection.lazy_atime
+
+
+def test_file_that_the_kernel_opened_is_written_read_and_removed(mounted: Places) -> None:
+    (mounted.path / "f").write_bytes(b"0" * 10_000)
+    for n in range(10):
+        fd = os.open(mounted.path / "f", os.O_RDWR)
+        os.pwrite(fd, b"%d" % n, n)
+        os.close(fd)
+    assert mounted.hits("open") >= 8, "the kernel opened nothing by itself"
+    assert (mounted.source / "f").read_bytes() == b"0123456789" + b"0" * 9990
+    fd = os.open(mounted.path / "f", os.O_RDWR)
+    os.unlink(mounted.path / "f")
+    os.pwrite(fd, b"end", 9997)
+    os.fsync(fd)
+    os.ftruncate(fd, 9999)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert os.pread(fd, 20_000, 0) == b"0123456789" + b"0" * 9987 + b"en"
+    assert os.fstat(fd).st_nlink == 0
+    os.close(fd)
+
+
+def test_directory_that_the_kernel_opened_is_listed(mounted: Places) -> None:
+    names = {f"{n:04}" for n in range(1000)}
+    for name in names:
+        (mounted.source / name).touch()
+    for _ in range(3):
+        found = os.listdir(mounted.path)
+        assert len(found) == len(names)
+        assert set(found) == names
+    assert mounted.hits("opendir") > 0
+    streams = [os.scandir(mounted.path) for _ in range(3)]
+    listed = [{next(stream).name for _ in range(500)} for stream in streams]
+    for stream, seen in zip(streams, listed, strict=True):
+        seen |= {entry.name for entry in stream}
+    assert listed == [names] * 3
+
+
+def test_warm_stats_do_not_reach_the_daemon(mounted: Places) -> None:
+    for n in range(50):
+        (mounted.source / f"{n}").write_bytes(b"x" * n)
+        assert (mounted.path / f"{n}").stat().st_size == n
+    asked = mounted.asked("getattr"), mounted.asked("lookup")
+    for _ in range(3):
+        for n in range(50):
+            assert (mounted.path / f"{n}").stat().st_size == n
+    assert (mounted.asked("getattr"), mounted.asked("lookup")) == asked
+
+
+def test_processes_in_trees_of_their_own_see_their_own_changes(mounted: Places) -> None:
+    _in_processes(2, TREES, mounted.path, 60)
+    assert walk(mounted.path) == walk(mounted.source)
+    assert mounted.hits("getattr") + mounted.hits("lookup") > 0
+
+
+def test_processes_renaming_and_unlinking_agree_with_the_truth(mounted: Places) -> None:
+    for name in ("d0", "d1"):
+        (mounted.path / name).mkdir()
+    _in_processes(3, RENAMES, mounted.path, 60)
+    assert walk(mounted.path) == walk(mounted.source)
+
+
+class Catalog(efuse.Operations):
+    """A directory whose every name is published before it is asked for."""
+
+    efuse_options = efuse.Options(consistency="exclusive", stable_nodeids=True)
+    names = tuple(b"name-%d" % n for n in range(600))
+
+    def entry(self, inode: int) -> pyfuse3.EntryAttributes:
+        entry = pyfuse3.EntryAttributes()
+        entry.st_ino = inode
+        kind = stat.S_IFDIR if inode == pyfuse3.ROOT_INODE else stat.S_IFREG
+        entry.st_mode = kind | 0o644 | (0o111 if kind == stat.S_IFDIR else 0)
+        entry.st_size = inode
+        return entry
+
+    async def lookup(self, parent_inode: int, name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
+        return self.entry(10 + self.names.index(name))
+
+    async def getattr(self, inode: int, ctx: Any = None) -> pyfuse3.EntryAttributes:
+        return self.entry(inode)
+
+
+def test_published_names_are_known_before_they_are_asked_for(tmp_path: Path) -> None:
+    catalog = Catalog()
+    sizes: list[int] = []
+
+    def look() -> None:
+        for name in catalog.names:
+            sizes.append(os.stat(os.fsencode(tmp_path) + b"/" + name).st_size)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            state = await nursery.start(efuse.serve, catalog, tmp_path)
+            assert state.accelerated, state.reason
+            rows = [
+                efuse.PublishedEntry(pyfuse3.ROOT_INODE, name, catalog.entry(10 + n))
+                for n, name in enumerate(catalog.names)
+            ]
+            assert catalog.publish_entries(rows, epoch=state.epoch()) == len(rows)
+            assert len(state.maps["entries"]) >= len(rows)
+            await trio.to_thread.run_sync(look)
+            asked = catalog.efuse.statistics().requests
+            assert asked.get("lookup", 0) == 0, "a published name was asked for"
+            await catalog.invalidate()
+            await trio.to_thread.run_sync(look)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert sizes == [10 + n for n in range(len(catalog.names))] * 2
+    assert not os.path.ismount(tmp_path)
