@@ -24,20 +24,18 @@ _TUNED_TIMEOUT_S = 3600.0
 def _make(system: str, source: str) -> tuple[Passthrough, bool]:
     """Return the file system, and whether it is mounted as plain FUSE.
 
-    ``fuse`` and ``efuse`` are the same to the letter: no time-outs, each answer is true only at
-    the moment it is given. ``fuse-tuned`` has what plain FUSE offers: long time-outs of what is
-    there, pages kept over an open, the write-back cache.
+    ``fuse`` has no time-outs: each answer is true only at the moment it is given. ``fuse-tuned``
+    has what plain FUSE offers: long time-outs of what is there, pages kept over an open, the
+    write-back cache. ``efuse`` has no time-outs either; it is the only writer, with the write-back
+    cache too.
     """
-    if system == "fuse-tuned":
-        timeout_s, consistency = _TUNED_TIMEOUT_S, "exclusive"
-    else:
-        timeout_s, consistency = 0.0, "exclusive" if system == "efuse" else "ttl"
+    timeout_s = _TUNED_TIMEOUT_S if system == "fuse-tuned" else 0.0
     operations = Passthrough(
         source,
-        consistency=consistency,
+        consistency="ttl" if system == "fuse" else "exclusive",
         entry_timeout=timeout_s,
         attr_timeout=timeout_s,
-        writeback=system == "fuse-tuned",
+        writeback=system != "fuse",
         lazy_atime=True,
     )
     return operations, system != "efuse"

@@ -21,7 +21,7 @@ __all__ = ["DAEMONS", "SYSTEMS", "Usage", "mounted"]
 
 SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 """``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
-plain FUSE with long time-outs and the write-back cache, ``efuse`` the same daemon as ``fuse``."""
+plain FUSE with long time-outs and the write-back cache, ``efuse`` without time-outs, exclusive."""
 
 DAEMONS = ("passthrough",)
 
