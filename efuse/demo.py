@@ -39,7 +39,7 @@ from efuse.stats import Counters, Sample
 from efuse.stats.maps import usage
 from efuse.tui.render import share
 
-__all__ = ["main", "table"]
+__all__ = ["PROGRAMS", "Run", "main", "report", "table"]
 
 _PARTS = ("fs", "tools/lib", "tools/include", "tools/arch/x86/include", "include/uapi")
 _GIT = "git -c safe.directory=* -c user.name=efuse -c user.email=efuse@localhost"
@@ -62,7 +62,7 @@ _FIRST, _WARM = "efuse-first", "efuse"
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """One program on one system."""
 
     program: str
@@ -136,12 +136,12 @@ def _digest(program: str, directory: Path) -> tuple[float, str]:
     return time.perf_counter() - begin, output.hexdigest()
 
 
-def _run_programs(system: System, name: str) -> list[_Run]:
+def _run_programs(system: System, name: str) -> list[Run]:
     runs = []
     for program in PROGRAMS:
         before = system.usage()
         seconds, digest = _digest(program, system.root)
-        made = _Run(program, name, seconds, digest, before, system.usage())
+        made = Run(program, name, seconds, digest, before, system.usage())
         result = made.result(digest)
         _say(f"{name}: {program}: {seconds:.1f} s, {result.daemon_requests} requests")
         runs.append(made)
@@ -177,10 +177,11 @@ def _measure(archive: Path) -> tuple[Report, list[stats.MountRates]]:
             before = _watch(system.connection)
             runs += _run_programs(system, _WARM)
             frame = stats.between([before], [_watch(system.connection)])
-    return _report(runs, wanted, count), frame
+    return report(runs, wanted, count), frame
 
 
-def _report(runs: Iterable[_Run], wanted: dict[str, str], count: int) -> Report:
+def report(runs: Iterable[Run], wanted: dict[str, str], count: int) -> Report:
+    """Return the figures of *runs*; *wanted* is the digest of each program's right output."""
     known = list(runs)
     results = tuple(r.result(wanted[r.program]) for r in known)
     counters = {
@@ -207,7 +208,7 @@ def _report(runs: Iterable[_Run], wanted: dict[str, str], count: int) -> Report:
     )
 
 
-def table(report: dict[str, Any]) -> Table:
+def table(figures: dict[str, Any]) -> Table:
     """Make the table for people from the JSON's values."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     made.add_column("PROGRAM")
@@ -223,10 +224,10 @@ def table(report: dict[str, Any]) -> Table:
     ):
         made.add_column(title, justify="right")
     made.add_column("OUTPUT")
-    found = {(r["workload"], r["system"]): r for r in report["results"]}
-    speed = {r["workload"]: r["median"] for r in report["ratios"] if r["over"] == "fuse"}
-    counters = report["settings"]["kernel_counters"]
-    for program in report["settings"]["programs"]:
+    found = {(r["workload"], r["system"]): r for r in figures["results"]}
+    speed = {r["workload"]: r["median"] for r in figures["ratios"] if r["over"] == "fuse"}
+    counters = figures["settings"]["kernel_counters"]
+    for program in figures["settings"]["programs"]:
         mine = [found[program, system] for system in ("fuse", _FIRST, _WARM)]
         cells = [c for r in mine for c in (f"{r['value']:.1f} s", str(r["daemon_requests"]))]
         kernel_saw = counters[f"{program} {_WARM}"]
@@ -237,8 +238,8 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def _inside(out: Path, archive: Path) -> None:
-    report, frame = _measure(archive)
-    value = json.loads(json.dumps(report.json()))
+    figures, frame = _measure(archive)
+    value = json.loads(json.dumps(figures.json()))
     console = Console(highlight=False, markup=False, width=100)
     console.print()
     console.print(
