@@ -32,6 +32,10 @@ class Places:
     def hits(self, opcode: str) -> int:
         return self._count(opcode, "hits")
 
+    def all_hits(self) -> int:
+        assert self.connection is not None
+        return sum(self.hits(opcode) for opcode in self.connection.opcodes())
+
     def asked(self, opcode: str) -> int:
         return self._count(opcode, "daemon")
 
@@ -73,13 +77,14 @@ def test_declarations_of_the_class_are_the_connections(mounted: Places) -> None:
 
 def test_file_that_the_kernel_opened_is_written_read_and_removed(mounted: Places) -> None:
     (mounted.path / "f").write_bytes(b"0" * 10_000)
-    for n in range(10):
-        fd = os.open(mounted.path / "f", os.O_RDWR)
-        os.pwrite(fd, b"%d" % n, n)
-        os.close(fd)
-    assert mounted.hits("open") >= 8, "the kernel opened nothing by itself"
-    assert (mounted.source / "f").read_bytes() == b"0123456789" + b"0" * 9990
+    for _ in range(4):
+        os.close(os.open(mounted.path / "f", os.O_RDWR))
+    before = mounted.hits("open")
     fd = os.open(mounted.path / "f", os.O_RDWR)
+    assert mounted.hits("open") == before + 1, "the kernel did not open it by itself"
+    for n in range(10):
+        os.pwrite(fd, b"%d" % n, n)
+    assert (mounted.source / "f").read_bytes() == b"0123456789" + b"0" * 9990
     os.unlink(mounted.path / "f")
     os.pwrite(fd, b"end", 9997)
     os.fsync(fd)
@@ -120,7 +125,7 @@ def test_warm_stats_do_not_reach_the_daemon(mounted: Places) -> None:
 def test_processes_in_trees_of_their_own_see_their_own_changes(mounted: Places) -> None:
     _in_processes(2, TREES, mounted.path, 60)
     assert walk(mounted.path) == walk(mounted.source)
-    assert mounted.hits("getattr") + mounted.hits("lookup") > 0
+    assert mounted.all_hits() > 0
 
 
 def test_processes_renaming_and_unlinking_agree_with_the_truth(mounted: Places) -> None:
