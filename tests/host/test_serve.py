@@ -15,7 +15,7 @@ import trio
 
 import efuse
 from efuse.errors import MountError, NotSupportedError, UsageError
-from efuse.fs.mountpoint import kernel_lacks_efuse
+from efuse.fs import mountpoint as mountpoint_module
 
 
 def _places(place: Path) -> tuple[Path, Path]:
@@ -83,9 +83,10 @@ def test_unknown_mount_option_fails(place: Path) -> None:
     assert not os.path.ismount(mountpoint)
 
 
-@pytest.mark.skipif(kernel_lacks_efuse() is None, reason="this kernel has eFuse")
-@pytest.mark.needs_kernel_feature("efuse")
-def test_required_acceleration_without_efuse_fails(place: Path) -> None:
+def test_required_acceleration_without_efuse_fails(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mountpoint_module, "DEVICE", place / "none")
     source, mountpoint = _places(place)
     with (
         pytest.raises(NotSupportedError, match="module is not loaded"),
