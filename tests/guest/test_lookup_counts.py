@@ -6,12 +6,14 @@ Each mount shows at its end that every lookup the daemon granted came back, and 
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Mount, mounted
+from tests.guest.daemons import Call, Mount, eventually, fails, force_stat, mounted
 
 LONG = 3600.0
 
@@ -47,4 +49,228 @@ def test_lookup_counts_with_the_systems_caches_dropped(mountpoint: Path) -> None
             m.drop()
             assert os.stat(m / "f2").st_size == 4
         assert m.count("lookup", "hits") - before == 3
+        os.close(fd)
+
+
+def test_lookup_by_forced_revalidation_balanced(mountpoint: Path) -> None:
+    with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
+        fd = _hard_links(m)
+        os.stat(m / "f1")
+        for _ in range(3):
+            with m.answered("lookup"):
+                fails(errno.EEXIST, os.link, m / "f0", m / "f1")
+        os.close(fd)
+
+
+def test_lookup_of_unlinked_names_balanced(mountpoint: Path) -> None:
+    with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
+        fd = _hard_links(m, names=6)
+        for i in range(1, 6):
+            os.stat(m / f"f{i}")
+            m.drop()
+            with m.answered("lookup"):
+                os.stat(m / f"f{i}")
+            os.unlink(m / f"f{i}")
+            fails(errno.ENOENT, os.stat, m / f"f{i}")
+            m.drop()
+            fails(errno.ENOENT, os.stat, m / f"f{i}")
+        assert os.fstat(fd).st_nlink == 1
+        os.close(fd)
+
+
+def test_lookup_of_forgotten_inode_asked(mountpoint: Path) -> None:
+    with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
+        m.truth.create("f")
+        os.stat(m / "f")
+        eventually(m.balanced)
+        with m.passed("lookup", "stale"):
+            os.stat(m / "f")
+
+
+def test_lookup_of_forgotten_inode_answered_where_nodeids_are_stable(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint, declare=("stable_nodeids",), entry_timeout=LONG, attr_timeout=LONG
+    ) as m:
+        m.truth.create("f", b"data")
+        os.stat(m / "f")
+        for _ in range(3):
+            eventually(m.balanced)
+            with m.answered("lookup"):
+                assert os.stat(m / "f").st_size == 4
+            assert not m.call("counts"), "the daemon granted no lookup"
+        with m.passed("lookup"):
+            m.connection.invalidate()
+            os.stat(m / "f")
+
+
+def test_lookup_with_small_maps_right_and_balanced(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        capacity={"entries": 16, "attrs": 16},
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+    ) as m:
+        m.truth.create("f")
+        m.call("many", [("hard_link", "f", f"l{i}") for i in range(100)])
+        m.call("many", [("create", f"g{i}", b"x" * i) for i in range(100)])
+        with open(m / "f"):
+            for _ in range(2):
+                for i in range(100):
+                    assert os.stat(m / f"l{i}").st_nlink == 101
+                    assert os.stat(m / f"g{i}").st_size == i
+                    assert force_stat(m / f"g{i}").st_size == i
+                m.drop()
+            os.stat(m / "l0")
+            m.drop()
+            with m.answered("lookup"):
+                os.stat(m / "l0")
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink"])
+def test_reused_nodeid_of_file_not_answered_from_old_value(mountpoint: Path, kind: str) -> None:
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("handleless",),
+        reuse_nodeids=True,
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+    ) as m:
+        m.truth.create("old", b"old!")
+        m.truth.set_xattr("old", b"user.x", b"old")
+        nodeid = os.stat(m / "old").st_ino and m.call("nodeid", "old")
+        force_stat(m / "old")
+        with m.answered("getattr"):
+            force_stat(m / "old")
+        for _ in range(2):
+            os.listxattr(m / "old")
+            assert os.getxattr(m / "old", "user.x") == b"old"
+            fails(errno.ENODATA, os.getxattr, m / "old", "user.y")
+        eventually(m.balanced)
+
+        m.truth.remove("old")
+        if kind == "file":
+            m.truth.create("new", b"new")
+            m.truth.set_xattr("new", b"user.y", b"new")
+        else:
+            m.truth.symlink("new", b"there")
+        seen = os.lstat(m / "new")
+        assert m.call("nodeid", "new") == nodeid, "the nodeid did not come back"
+        assert m.call("reused") >= 1
+        assert seen.st_mode == force_stat(m / "new").st_mode == m.call("inode", "new").mode
+        assert force_stat(m / "new").st_size == m.call("inode", "new").size
+        if kind == "file":
+            assert os.listxattr(m / "new") == ["user.y"]
+            fails(errno.ENODATA, os.getxattr, m / "new", "user.x")
+            assert os.getxattr(m / "new", "user.y") == b"new"
+            assert Path(m / "new").read_bytes() == b"new"
+        else:
+            assert os.readlink(m / "new") == "there"
+
+
+def test_reused_nodeid_of_directory_has_none_of_the_old_names(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        reuse_nodeids=True,
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+    ) as m:
+        m.truth.mkdir("old")
+        os.stat(m / "old")
+        nodeid = m.call("nodeid", "old")
+        fails(errno.ENOENT, os.stat, m / "old/name")
+        m.drop()
+        os.stat(m / "old")
+        eventually(m.balanced)
+
+        m.truth.remove("old")
+        m.truth.mkdir("new")
+        m.truth.create("new/name", b"here")
+        os.stat(m / "new")
+        assert m.call("nodeid", "new") == nodeid, "the nodeid did not come back"
+        assert os.stat(m / "new/name").st_size == 4
+
+
+def test_negative_entry_of_live_directory_answered(mountpoint: Path) -> None:
+    with mounted(mountpoint, negative_timeout=LONG, entry_timeout=LONG, attr_timeout=LONG) as m:
+        fails(errno.ENOENT, os.stat, m / "none")
+        for _ in range(3):
+            m.drop()
+            with m.answered("lookup"):
+                fails(errno.ENOENT, os.stat, m / "none")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: os.close(os.open(m / "n", os.O_CREAT | os.O_WRONLY)),
+        lambda m: os.mkdir(m / "n"),
+        lambda m: os.mknod(m / "n"),
+        lambda m: os.symlink("x", m / "n"),
+        lambda m: os.link(m / "f", m / "n"),
+        lambda m: os.rename(m / "f", m / "n"),
+    ],
+    ids=["create", "mkdir", "mknod", "symlink", "link", "rename"],
+)
+def test_negative_entry_gone_once_made(mountpoint: Path, make: Callable[[Mount], None]) -> None:
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        negative_timeout=LONG,
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+    ) as m:
+        m.truth.create("f")
+        os.stat(m / "f")
+        fails(errno.ENOENT, os.lstat, m / "n")
+        m.drop()
+        with m.answered("lookup"):
+            fails(errno.ENOENT, os.lstat, m / "n")
+        make(m)
+        for _ in range(2):
+            assert os.lstat(m / "n").st_ino == m.call("inode", "n").ino
+            m.drop()
+
+
+def test_names_of_any_byte_and_length(mountpoint: Path) -> None:
+    names = [bytes([b]) for b in range(1, 256) if b not in b"/."]
+    names += [b"x" * 255, bytes(b or 1 for b in range(255)).replace(b"/", b"_"), b"...", b" "]
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("stable_nodeids",),
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+    ) as m:
+        base = os.fsencode(m.path) + b"/"
+        m.call("many", [("make", 1, n, 0o100600 | (i % 8)) for i, n in enumerate(names)])
+        for n in names:
+            os.stat(base + n)
+            fails(errno.ENOENT, os.stat, base + n[:200] + b"?!")
+        m.drop()
+        m.log()
+        before = m.count("lookup", "hits")
+        for i, n in enumerate(names):
+            assert os.stat(base + n).st_mode == 0o100600 | (i % 8), n
+            fails(errno.ENOENT, os.stat, base + n[:200] + b"?!")
+        assert m.count("lookup", "hits") - before == 2 * len(names)
+        assert "lookup" not in m.asked()
+        fails(errno.ENAMETOOLONG, os.stat, base + b"x" * 256)
+
+
+def test_parallel_lookups_balanced(mountpoint: Path) -> None:
+    def look(m: Mount) -> None:
+        for i in range(300):
+            os.stat(m / f"f{i % 3}")
+            if not i % 10:
+                m.drop()
+
+    with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
+        fd = _hard_links(m)
+        calls = [Call(look, m) for _ in range(4)]
+        for call in calls:
+            call.result()
+        assert m.count("lookup", "hits") > 50
         os.close(fd)

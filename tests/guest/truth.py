@@ -277,3 +277,7 @@ class Nodeids:
             if ino is not None:
                 del self._of[ino]
                 self._free.append(nodeid)
+
+    def lose(self, nodeid: int) -> None:
+        """Behave as a daemon that no longer knows a nodeid which the kernel still holds."""
+        del self._of[self._ino.pop(nodeid)]

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Writers and readers at once: no reader sees what was over before it asked.
+
+Each writer counts upwards and says in shared memory which number it began to write and which it
+wrote last. A reader notes the last one, asks, and notes what was begun: the answer lies between.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.guest.daemons import Call, Mount, force_stat, mounted
+
+ROUNDS = 120
+
+
+class Progress:
+    """How far a writer is, in memory that processes share."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 4096)
+
+    def _get(self, at: int) -> int:
+        value: int = struct.unpack_from("=Q", self._memory, at)[0]
+        return value
+
+    def _set(self, at: int, value: int) -> None:
+        struct.pack_into("=Q", self._memory, at, value)
+
+    begun = property(lambda self: self._get(0), lambda self, value: self._set(0, value))
+    done = property(lambda self: self._get(8), lambda self, value: self._set(8, value))
+
+    def write(self, change: Callable[[int], object]) -> None:
+        for number in range(1, ROUNDS + 1):
+            self.begun = number
+            change(number)
+            self.done = number
+
+    def read(self, ask: Callable[[], int]) -> int:
+        """Ask until the writer is done; return how often."""
+        asked = 0
+        while (done := self.done) < ROUNDS:
+            seen = ask()
+            begun = self.begun
+            assert done <= seen <= begun, f"saw {seen} when {done} was done and {begun} begun"
+            asked += 1
+        assert ask() == ROUNDS, "the last one is not seen"
+        return asked
+
+
+def _append(path: str) -> None:
+    with open(path, "ab", buffering=0) as file:
+        file.write(b"x")
+
+
+def _replace(m: Mount, number: int) -> None:
+    Path(m / "fresh").write_bytes(b"x" * number)
+    os.rename(m / "fresh", m / "replaced")
+
+
+def _again(m: Mount, number: int) -> None:
+    """Make a directory of as many names as it then has."""
+    os.mknod(m / f"names/{number}")
+
+
+def _xattr(path: str) -> int:
+    return int(os.getxattr(path, "user.number"))
+
+
+def _mode(path: str) -> int:
+    return os.stat(path).st_mode & 0o777
+
+
+def _exists(path: str) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+WRITERS: dict[str, tuple[Callable[[Mount, int], object], Callable[[Mount], int]]] = {
+    "truncate": (
+        lambda m, n: os.truncate(m / "truncated", n),
+        lambda m: os.stat(m / "truncated").st_size,
+    ),
+    "force": (
+        lambda m, n: os.truncate(m / "forced", n),
+        lambda m: force_stat(m / "forced").st_size,
+    ),
+    "append": (
+        lambda m, n: _append(m / "appended"),
+        lambda m: force_stat(m / "appended").st_size,
+    ),
+    "link": (
+        lambda m, n: os.truncate(m / "one", n),
+        lambda m: os.stat(m / "two").st_size,
+    ),
+    "nlink": (
+        lambda m, n: os.link(m / "linked", m / f"names/l{n}"),
+        lambda m: force_stat(m / "linked").st_nlink - 1,
+    ),
+    "utime": (
+        lambda m, n: os.utime(m / "timed", ns=(n, n)),
+        lambda m: os.stat(m / "timed").st_mtime_ns,
+    ),
+    "chmod": (
+        lambda m, n: os.chmod(m / "moded", n),
+        lambda m: _mode(m / "moded"),
+    ),
+    "setxattr": (
+        lambda m, n: os.setxattr(m / "attributed", "user.number", b"%d" % n),
+        lambda m: _xattr(m / "attributed"),
+    ),
+    "rename": (_replace, lambda m: os.stat(m / "replaced").st_size),
+    "mknod": (_again, lambda m: len(os.listdir(m / "names"))),
+}
+FILES = ("truncated", "forced", "appended", "one", "linked", "timed", "moded", "attributed")
+
+
+def _prepare(m: Mount) -> None:
+    m.truth.mkdir("names")
+    for name in (*FILES, "replaced"):
+        m.truth.create(name)
+    m.truth.set_xattr("attributed", b"user.number", b"0")
+    m.truth.hard_link("one", "two")
+    os.utime(m / "timed", ns=(0, 0))
+    os.chmod(m / "moded", 0)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "by_caller"])
+@pytest.mark.parametrize("what", WRITERS)
+def test_reader_sees_nothing_older_than_its_question(
+    mountpoint: Path, what: str, shared: bool
+) -> None:
+    change, ask = WRITERS[what]
+    with mounted(mountpoint, consistency="exclusive", default_permissions=shared) as m:
+        _prepare(m)
+        progress = Progress()
+        readers = [Call(progress.read, lambda: ask(m)) for _ in range(2)]
+        writer = Call(progress.write, lambda number: change(m, number))
+        writer.result()
+        assert all(reader.result() > 0 for reader in readers)
+        force_stat(m / "one")
+        with m.answered("getattr"):
+            force_stat(m / "one")
+
+
+def _come_and_go(m: Mount, progress: Progress) -> None:
+    """A name is there in odd rounds."""
+
+    def change(number: int) -> None:
+        if number % 2:
+            os.mknod(m / "name")
+        else:
+            os.unlink(m / "name")
+
+    progress.write(change)
+
+
+def test_name_that_comes_and_goes(mountpoint: Path) -> None:
+    def look(m: Mount, progress: Progress) -> int:
+        sure = 0
+        while (done := progress.done) < ROUNDS:
+            there = _exists(m / "name")
+            if progress.begun == done:
+                assert there == bool(done % 2), f"{there} in round {done}"
+                sure += 1
+        return sure
+
+    with mounted(mountpoint, consistency="exclusive", negative_timeout=3600.0) as m:
+        progress = Progress()
+        readers = [Call(look, m, progress) for _ in range(2)]
+        Call(_come_and_go, m, progress).result()
+        for reader in readers:
+            reader.result()
+        assert not _exists(m / "name")
+
+
+def test_everything_at_once(mountpoint: Path) -> None:
+    def churn(m: Mount, seed: int) -> None:
+        for number in range(60):
+            mine, shared = m / f"c{seed}", m / f"s{number % 4}"
+            try:
+                Path(mine).write_bytes(b"x" * number)
+                assert os.stat(mine).st_size == number
+                assert force_stat(mine).st_size == number
+                os.rename(mine, shared)
+                os.stat(shared)
+                os.listdir(m.path)
+                os.link(shared, mine)
+                os.chmod(mine, 0o600 | seed)
+                os.unlink(mine)
+                os.truncate(shared, 3)
+                os.unlink(shared)
+            except OSError as error:
+                assert error.errno in (errno.ENOENT, errno.EEXIST), error
+                if os.path.exists(mine):
+                    os.unlink(mine)
+
+    with mounted(mountpoint, consistency="exclusive", reuse_nodeids=True) as m:
+        calls = [Call(churn, m, seed) for seed in range(4)]
+        for call in calls:
+            call.result()
+        truth = m.call("tree", "")
+        assert sorted(os.listdir(m.path)) == sorted(truth)
+        for name, inode in truth.items():
+            seen = os.stat(m / name)
+            assert (seen.st_size, seen.st_nlink) == (inode.size, inode.nlink)

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""For how long an answer is given: time-outs, consistency modes, invalidations."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.guest.daemons import Call, Mount, boottime_ns, eventually, fails, force_stat, mounted
+
+LONG = 3600.0
+SHORT = 2.0
+MODES = ["strict", "ttl", "cto", "exclusive"]
+
+
+def _after(seconds: float, since_ns: int) -> None:
+    """Wait until the kernel's clock says that a time-out which began then has ended."""
+    eventually(lambda: boottime_ns() > since_ns + seconds * 10**9)
+
+
+def test_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
+    with mounted(mountpoint, entry_timeout=SHORT, attr_timeout=SHORT) as m:
+        m.truth.create("f", b"1")
+        m.truth.set_xattr("f", b"user.x", b"1")
+        assert os.getxattr(m / "f", "user.x") == b"1"
+        begun = boottime_ns()
+        hits = m.count("getxattr", "hits")
+        assert os.getxattr(m / "f", "user.x") == b"1"
+        quick = boottime_ns() - begun < SHORT * 10**9 / 2
+        assert not quick or m.count("getxattr", "hits") == hits + 1
+        m.truth.set_xattr("f", b"user.x", b"2")
+        _after(2 * SHORT, begun)
+        with m.passed("getxattr", "expired"):
+            assert os.getxattr(m / "f", "user.x") == b"2"
+
+
+def test_negative_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
+    with mounted(mountpoint, negative_timeout=SHORT) as m:
+        fails(errno.ENOENT, os.stat, m / "f")
+        begun = boottime_ns()
+        m.truth.create("f", b"1")
+        _after(2 * SHORT, begun)
+        with m.passed("lookup", "expired"):
+            assert os.stat(m / "f").st_size == 1
+
+
+def test_no_timeout_no_answer(mountpoint: Path) -> None:
+    with mounted(mountpoint) as m:
+        m.truth.create("f", b"1")
+        m.truth.set_xattr("f", b"user.x", b"1")
+        for _ in range(3):
+            with m.passed("lookup"):
+                os.stat(m / "f")
+            with m.passed("getxattr"):
+                os.getxattr(m / "f", "user.x")
+            with m.passed("lookup"):
+                fails(errno.ENOENT, os.stat, m / "none")
+
+
+def test_forced_attributes_of_ttl_asked(mountpoint: Path) -> None:
+    with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
+        m.truth.create("f", b"1")
+        force_stat(m / "f")
+        m.truth.put("f", b"22")
+        with m.passed("getattr", "declined"):
+            assert force_stat(m / "f").st_size == 2
+
+
+def test_strict_believes_nothing(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint,
+        consistency="strict",
+        declare=("handleless", "caller_independent", "flush_free"),
+        negative_timeout=LONG,
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+    ) as m:
+        m.truth.mkdir("d")
+        m.truth.create("d/f", b"")
+        for size in range(1, 5):
+            m.truth.put("d/f", b"x" * size)
+            m.truth.set_xattr("d/f", b"user.x", b"%d" % size)
+            os.listdir(m / "d")
+            assert os.stat(m / "d/f").st_size == size
+            assert force_stat(m / "d/f").st_size == size
+            assert os.getxattr(m / "d/f", "user.x") == b"%d" % size
+            assert Path(m / "d/f").read_bytes() == b"x" * size
+            fails(errno.ENOENT, os.stat, m / "n")
+            m.truth.create("n")
+            os.stat(m / "n")
+            m.truth.remove("n")
+        for opcode in ("lookup", "getattr", "getxattr", "open", "opendir", "flush"):
+            assert not m.count(opcode, "hits"), opcode
+        assert not m.connection.learned
+
+
+def test_cto_asks_each_open_and_knows_nothing_after(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint,
+        consistency="cto",
+        declare=("handleless",),
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+    ) as m:
+        m.truth.create("f", b"1")
+        m.truth.set_xattr("f", b"user.x", b"1")
+        for size in range(2, 6):
+            os.getxattr(m / "f", "user.x")
+            with m.answered("getxattr"):
+                os.getxattr(m / "f", "user.x")
+            m.truth.put("f", b"x" * size)
+            m.truth.set_xattr("f", b"user.x", b"%d" % size)
+            with m.passed("open", "declined" if size > 2 else None), open(m / "f", "rb") as file:
+                assert os.fstat(file.fileno()).st_size == size
+                assert file.read() == b"x" * size
+                assert os.getxattr(m / "f", "user.x") == b"%d" % size
+
+
+def test_exclusive_answers_beyond_the_timeout(mountpoint: Path) -> None:
+    with mounted(mountpoint, consistency="exclusive") as m:
+        m.truth.create("f", b"1")
+        m.truth.set_xattr("f", b"user.x", b"1")
+        m.truth.symlink("s", b"f")
+        os.stat(m / "f")
+        force_stat(m / "f")
+        os.getxattr(m / "f", "user.x")
+        os.readlink(m / "s")
+        os.statvfs(m.path)
+        fails(errno.ENOENT, os.stat, m / "n")
+        m.log()
+        for opcode, ask in {
+            "getattr": lambda: force_stat(m / "f"),
+            "getxattr": lambda: os.getxattr(m / "f", "user.x"),
+            "readlink": lambda: os.readlink(m / "s"),
+            "statfs": lambda: os.statvfs(m.path),
+        }.items():
+            with m.answered(opcode):
+                ask()
+        requests = m.count("lookup", "requests")
+        fails(errno.ENOENT, os.stat, m / "n")
+        assert os.stat(m / "f").st_size == 1
+        assert m.count("lookup", "requests") == requests, "FUSE's own caches were not raised"
+        assert not m.asked()
+
+
+def _learn(m: Mount) -> None:
+    """Fill every cache with the sizes, names and xattrs of now."""
+    for _ in range(2):
+        os.stat(m / "d/f")
+        os.getxattr(m / "d/f", "user.x")
+        Path(m / "d/f").read_bytes()
+        fails(errno.ENOENT, os.stat, m / "d/n")
+        os.listdir(m / "d")
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["unused", "in_use"])
+@pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
+def test_invalidate_of_sysfs_voids_all(mountpoint: Path, consistency: str, kept: bool) -> None:
+    with mounted(
+        mountpoint, consistency=consistency, negative_timeout=LONG, declare=("handleless",),
+        entry_timeout=LONG, attr_timeout=LONG,
+    ) as m:  # fmt: skip
+        m.truth.mkdir("d")
+        m.truth.create("d/f", b"1")
+        m.truth.set_xattr("d/f", b"user.x", b"1")
+        held = os.open(m / "d/f", os.O_RDONLY) if kept else -1
+        _learn(m)
+        m.truth.put("d/f", b"22")
+        m.truth.set_xattr("d/f", b"user.x", b"2")
+        m.truth.create("d/n", b"333")
+        m.connection.invalidate()
+        assert os.stat(m / "d/f").st_size == 2
+        assert os.getxattr(m / "d/f", "user.x") == b"2"
+        assert Path(m / "d/f").read_bytes() == b"22"
+        assert os.stat(m / "d/n").st_size == 3
+        assert sorted(os.listdir(m / "d")) == ["f", "n"]
+        if kept:
+            assert os.fstat(held).st_size == 2
+            os.close(held)
+
+
+@pytest.mark.parametrize("to", ["strict", "ttl", "cto"])
+def test_end_of_exclusive_voids_what_it_raised(mountpoint: Path, to: str) -> None:
+    with mounted(mountpoint, consistency="exclusive") as m:
+        m.truth.mkdir("d")
+        m.truth.create("d/f", b"1")
+        m.truth.set_xattr("d/f", b"user.x", b"1")
+        _learn(m)
+        m.connection.consistency = to
+        for size in (2, 3):
+            m.truth.put("d/f", b"x" * size)
+            m.truth.set_xattr("d/f", b"user.x", b"%d" % size)
+            assert os.stat(m / "d/f").st_size == size
+            assert os.getxattr(m / "d/f", "user.x") == b"%d" % size
+            m.truth.create("d/n")
+            os.stat(m / "d/n")
+            m.truth.remove("d/n")
+            fails(errno.ENOENT, os.stat, m / "d/n")
+
+
+@pytest.mark.parametrize("consistency", MODES)
+def test_daemon_invalidates_inode(mountpoint: Path, consistency: str) -> None:
+    with mounted(
+        mountpoint, consistency=consistency, entry_timeout=LONG, attr_timeout=LONG
+    ) as m:  # fmt: skip
+        m.truth.create("f", b"1")
+        for size in range(2, 5):
+            for _ in range(2):
+                os.stat(m / "f")
+                os.listxattr(m / "f")
+                Path(m / "f").read_bytes()
+            m.truth.put("f", b"x" * size)
+            m.truth.set_xattr("f", b"user.%d" % size, b"")
+            m.call("inval_inode", "f")
+            assert os.stat(m / "f").st_size == size
+            assert force_stat(m / "f").st_size == size
+            assert f"user.{size}" in os.listxattr(m / "f")
+            assert Path(m / "f").read_bytes() == b"x" * size
+        assert bool(m.count("listxattr", "hits")) == (consistency != "strict")
+
+
+@pytest.mark.parametrize("consistency", MODES)
+def test_daemon_invalidates_entry(mountpoint: Path, consistency: str) -> None:
+    with mounted(
+        mountpoint,
+        consistency=consistency,
+        negative_timeout=LONG,
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+    ) as m:
+        m.truth.mkdir("d")
+        for _ in range(3):
+            fails(errno.ENOENT, os.stat, m / "d/n")
+            fails(errno.ENOENT, os.stat, m / "d/n")
+            ino = m.truth.create("d/n", b"1")
+            m.call("inval_entry", "d", b"n")
+            for _ in range(2):
+                assert os.stat(m / "d/n").st_ino == ino
+                m.drop()
+            m.truth.remove("d/n")
+            m.call("inval_entry", "d", b"n")
+            fails(errno.ENOENT, os.stat, m / "d/n")
+
+
+def test_daemon_deletes_entry(mountpoint: Path) -> None:
+    with mounted(mountpoint, consistency="exclusive") as m:
+        m.truth.create("f", b"1")
+        m.truth.hard_link("f", "g")
+        with open(m / "g") as file:
+            os.stat(m / "f")
+            nodeid = m.call("nodeid", "f")
+            m.truth.remove("f")
+            m.call("delete", "", nodeid, b"f")
+            fails(errno.ENOENT, os.stat, m / "f")
+            assert force_stat(file.fileno()).st_nlink == 1
+
+
+def test_daemon_stores_data(mountpoint: Path) -> None:
+    with mounted(mountpoint, consistency="exclusive") as m:
+        m.truth.create("f", b"1")
+        Path(m / "f").read_bytes()
+        force_stat(m / "f")
+        m.truth.put("f", b"stored")
+        m.call("store", "f", 0, b"stored")
+        assert force_stat(m / "f").st_size == 6
+        assert Path(m / "f").read_bytes() == b"stored"
+
+
+@pytest.mark.parametrize(
+    ("opcode", "ask"),
+    [
+        ("getattr", lambda m: force_stat(m / "f").st_size),
+        ("getxattr", lambda m: os.getxattr(m / "f", "user.x")),
+    ],
+    ids=["getattr", "getxattr"],
+)
+def test_answer_on_its_way_when_invalidated_not_learned(
+    mountpoint: Path, opcode: str, ask: Callable[[Mount], object]
+) -> None:
+    with mounted(mountpoint, consistency="exclusive") as m:
+        m.truth.create("f", b"1")
+        m.truth.set_xattr("f", b"user.x", b"1")
+        for how in ("inode", "sysfs"):
+            ask(m)
+            m.connection.invalidate()
+            m.hold(opcode, "after")
+            asked = Call(ask, m)
+            m.wait_held()
+            m.truth.put("f", b"22")
+            m.truth.set_xattr("f", b"user.x", b"2" if how == "inode" else b"3")
+            if how == "inode":
+                m.call("inval_inode", "f")
+            else:
+                m.connection.invalidate()
+            m.release()
+            asked.result()
+            new = ask(m)
+            assert new == (2 if opcode == "getattr" else b"2" if how == "inode" else b"3")
+
+
+def test_stale_handle_looked_up_anew(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint, entry_timeout=LONG, attr_timeout=LONG, reuse_nodeids=True
+    ) as m:  # fmt: skip
+        m.truth.create("f", b"1")
+        os.stat(m / "f")
+        m.call("nodeids.lose", m.call("nodeid", "f"))
+        m.truth.put("f", b"22")
+        with open(m / "f", "rb") as file:
+            assert file.read() == b"22"
