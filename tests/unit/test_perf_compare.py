@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+import json
+
+from tests.perf.compare import BASELINE, compare
+
+OLD = {"lookup": 10_000, "passed": 200_000, "passed_by_program": 201_000}
+
+
+def test_the_same_figures_pass() -> None:
+    assert compare(OLD, OLD) == []
+    assert compare(OLD, OLD | {"lookup": 10_100}) == []
+
+
+def test_a_figure_that_grew_fails() -> None:
+    (line,) = compare(OLD, OLD | {"lookup": 10_500})
+    assert line == "lookup went from 10000 to 10500 instructions (+5.0%)"
+
+
+def test_a_figure_that_fell_asks_for_a_new_baseline() -> None:
+    assert len(compare(OLD, OLD | {"lookup": 9_000})) == 1
+
+
+def test_a_figure_that_is_missing_fails() -> None:
+    assert compare(OLD | {"open": 1}, OLD) == ["open is not measured"]
+    assert compare(OLD, OLD | {"open": 1}) == ["open is not in the baseline"]
+
+
+def test_a_program_that_costs_too_much_fails() -> None:
+    dear = OLD | {"passed_by_program": 210_000}
+    assert compare(dear, dear) == ["an attached program adds 5.0% to a request that it passes"]
+
+
+def test_the_baseline_is_sound() -> None:
+    figures = json.loads(BASELINE.read_text())["instructions"]
+    assert compare(figures, figures) == []
+    assert all(count > 0 for count in figures.values())
