@@ -96,8 +96,8 @@ def run_command(command: tuple[str, ...], **given: Any) -> None:
 @cli.command("shell")
 @_options
 def shell_command(**given: Any) -> None:
-    """Open a shell in a guest."""
-    _run(["bash", "-i"], True, given)
+    """Open a shell in a guest (bash, without its start-up files: emulated they take long)."""
+    _run(["bash", "--norc", "-i"], True, given)
 
 
 @cli.command("status")

@@ -45,10 +45,10 @@ run() {
 }
 
 shell() {
-	stty -F /dev/hvc0 sane
+	stty -F /dev/ttyS1 sane clocal 115200
 	# shellcheck disable=SC2046
-	[ ! -s "$dir/size" ] || stty -F /dev/hvc0 $(<"$dir/size")
-	setsid -c bash "$dir/command" </dev/hvc0 >/dev/hvc0 2>&1 3>&- &
+	[ ! -s "$dir/size" ] || stty -F /dev/ttyS1 $(<"$dir/size")
+	setsid -c bash "$dir/command" </dev/ttyS1 >/dev/ttyS1 2>&1 3>&- &
 	wait $!
 	tell exit $?
 }

@@ -64,13 +64,13 @@ class Machine:
         command += ["-device", "virtio-rng-pci,rng=rng"]
         command += ["-serial", f"file:{directory}/kernel.log"]
         command += ["-device", "virtio-serial-pci"]
+        if shell:
+            command += ["-chardev", "stdio,id=tty,signal=off"]
+            command += ["-serial", "chardev:tty"]
         for number, descriptor in enumerate((out, err, status), start=1):
             command += ["-add-fd", f"fd={descriptor},set={number}"]
             command += ["-chardev", f"file,id=port{number},path=/dev/fdset/{number},append=on"]
             command += ["-device", f"virtserialport,chardev=port{number},nr={number}"]
-        if shell:
-            command += ["-chardev", "stdio,id=tty,signal=off"]
-            command += ["-device", "virtconsole,chardev=tty,nr=0"]
         return command
 
     def _processor(self) -> list[str]:
