@@ -9,7 +9,7 @@ dir=$efuse_dir
 unset efuse_dir
 
 # Few programs are started here: under software emulation each takes a while.
-mount -a -T "$dir/fstab"
+mount -n -a -T "$dir/fstab"
 cp -P "$dir"/dev/* /dev
 ip link set lo up
 echo efuse-guest >/proc/sys/kernel/hostname
