@@ -104,8 +104,11 @@ static enum efuse_counter efuse_entry_refused(const struct efuse_req *req,
 	reason = efuse_stamp_refused(req, &entry->stamp, now);
 	if (reason)
 		return reason;
+	/* The directory may be another one by now, or closed to the caller. */
 	if (!efuse_epoch_valid(req->ec, efuse_bucket_entry(args->nodeid, name, len),
-			       entry->stamp.epoch))
+			       entry->stamp.epoch) ||
+	    !efuse_still(req, args->nodeid, EFUSE_KIND_LIFE, &entry->stamp) ||
+	    !efuse_still(req, args->nodeid, EFUSE_KIND_RIGHTS, &entry->stamp))
 		return EFUSE_STALE;
 	return 0;
 }
@@ -150,7 +153,8 @@ int efuse_answer_entry(struct efuse_req *req, const void *entry_mem, u32 entry_s
 		return efuse_pass(req, reason);
 
 	/* Last: from here on the count is in the caller's hands. */
-	taken = efuse_take_lookup(req->fm, entry.nodeid, entry.generation, attr->mode);
+	taken = efuse_take_lookup(req->fm, entry.nodeid, entry.generation, attr->mode,
+				  min(entry.stamp.epoch, attrs.stamp.epoch));
 	if (taken == EFUSE_TAKEN_UNFIT ||
 	    (taken != EFUSE_TAKEN && !READ_ONCE(req->ec->stable_nodeids)))
 		return efuse_pass(req, EFUSE_NOT_ALIVE);
@@ -213,7 +217,7 @@ static enum efuse_counter efuse_getattr_refused(struct efuse_req *req, u32 mode)
 	fi = get_fuse_inode(inode);
 	if (inode_wrong_type(inode, mode))
 		reason = EFUSE_DECLINED;
-	else if (!efuse_exclusive(req) && !READ_ONCE(fi->inval_mask) &&
+	else if (!efuse_exclusive(req) && !(READ_ONCE(fi->inval_mask) & STATX_BASIC_STATS) &&
 		 time_before64(get_jiffies_64(), READ_ONCE(fi->i_time)))
 		reason = EFUSE_DECLINED;
 out:

@@ -69,6 +69,8 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		efuse_changes_content(ch, nodeid);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
+		if (efuse_arg_flags(args) & (FATTR_MODE | FATTR_UID | FATTR_GID))
+			efuse_changes_inode(ch, nodeid, EFUSE_KIND_RIGHTS);
 		return;
 
 	case FUSE_WRITE:
@@ -92,6 +94,8 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 
 	case FUSE_SETXATTR:
 	case FUSE_REMOVEXATTR:
+		/* It may be an access control list. */
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_RIGHTS);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
 		return;
@@ -183,7 +187,9 @@ static bool efuse_file_written(struct fuse_file *ff)
 void efuse_flush_args(struct file *file, struct fuse_args *args)
 {
 	args->efuse.written = efuse_file_written(file->private_data);
-	args->efuse.locked = vfs_inode_has_locks(file_inode(file));
+	/* Locks that the daemon keeps are not known here. */
+	args->efuse.locked = !get_fuse_conn(file_inode(file))->no_lock ||
+			     vfs_inode_has_locks(file_inode(file));
 }
 
 void efuse_release_args(struct fuse_file *ff, struct fuse_args *args)

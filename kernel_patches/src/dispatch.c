@@ -161,6 +161,11 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 		efuse_epoch_end(ec, ch, args->efuse.epoch);
 	}
 	efuse_created_over(req);
+	/* The VFS will look the name up again: it must not find what it has. */
+	if (req->error == -ESTALE)
+		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_LIFE));
+	if (args->efuse.revalidate && !req->error)
+		efuse_lower_attrs(req->fm, args->nodeid);
 
 	if (req->error)
 		efuse_count(ec, args->opcode, EFUSE_ERRORS);
@@ -223,8 +228,7 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 	req.error = min_t(ssize_t, req.ret, 0);
 	efuse_strip(args);
 	efuse_replied(&req, &ch);
-	if (rcu_access_pointer(ec->ops))
-		efuse_raise(&req);
+	efuse_raise(&req, &ch);
 	return req.ret;
 }
 

@@ -282,6 +282,7 @@ enum efuse_kind {
 	EFUSE_KIND_DATA,
 	EFUSE_KIND_LIFE,	/* what inode the nodeid stands for */
 	EFUSE_KIND_VOLUME,	/* with nodeid 0: free space */
+	EFUSE_KIND_RIGHTS,	/* of a directory: who may look into it */
 };
 
 u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind);
@@ -292,6 +293,8 @@ u64 efuse_epoch_now(const struct efuse_conn *ec);
 void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch);
 void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued);
 void efuse_epoch_cancel(struct efuse_conn *ec, const struct efuse_changes *ch);
+bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *ch, u16 bucket,
+		       u64 issued, bool *own);
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_void(struct efuse_conn *ec);
 
@@ -309,7 +312,8 @@ enum efuse_taken {
 	EFUSE_TAKEN_UNFIT,	/* it is dying, or another than the answer says */
 };
 
-enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode);
+enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode,
+				   u64 epoch);
 u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid);
 
 /* answer.c */
@@ -328,7 +332,9 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 
 /* raise.c */
 #define EFUSE_RAISED_SECS	(10ULL * 365 * 24 * 3600)
-void efuse_raise(struct efuse_req *req);
+void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch);
+void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid);
+void efuse_lower(struct fuse_conn *fc);
 void efuse_strip(struct fuse_args *args);
 
 #endif /* _FS_FUSE_EFUSE_I_H */

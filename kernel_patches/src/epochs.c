@@ -121,6 +121,28 @@ void efuse_epoch_cancel(struct efuse_conn *ec, const struct efuse_changes *ch)
 		efuse_bucket_leave(ec, ch->bucket[i], 0, 0);
 }
 
+/**
+ * efuse_epoch_holds - is a bucket as a reply left it?
+ * @ec: connection
+ * @ch: what the reply's request changed, ended
+ * @bucket: of what the reply tells
+ * @issued: epoch of the request's issue
+ * @own: set if the request itself changed it
+ */
+bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *ch, u16 bucket,
+		       u64 issued, bool *own)
+{
+	int i;
+
+	for (i = 0; i < ch->nr; i++) {
+		if (ch->bucket[i] == bucket) {
+			*own = true;
+			return ch->own[i];
+		}
+	}
+	return efuse_epoch_valid(ec, bucket, issued);
+}
+
 /* A change that is over already. */
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 {

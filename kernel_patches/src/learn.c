@@ -17,20 +17,6 @@ struct efuse_teacher {
 	u64 now;
 };
 
-/* Is what the bucket holds as it was at the issue, but for the request itself? */
-static bool efuse_teach_holds(const struct efuse_teacher *t, u16 bucket, bool *own)
-{
-	int i;
-
-	for (i = 0; i < t->ch->nr; i++) {
-		if (t->ch->bucket[i] == bucket) {
-			*own = true;
-			return t->ch->own[i];
-		}
-	}
-	return efuse_epoch_valid(t->req->ec, bucket, t->req->args->efuse.epoch);
-}
-
 /*
  * Fills the lesson's stamp but for the check. False if the value is void by now or
  * has no time to live.
@@ -44,7 +30,8 @@ static bool efuse_teach_stamp(struct efuse_teacher *t, const u16 *buckets, int n
 	if (!valid_ns && READ_ONCE(t->req->ec->consistency) != EFUSE_EXCLUSIVE)
 		return false;
 	for (i = 0; i < nr; i++)
-		if (!efuse_teach_holds(t, buckets[i], &own))
+		if (!efuse_epoch_holds(t->req->ec, t->ch, buckets[i], t->req->args->efuse.epoch,
+				       &own))
 			return false;
 
 	stamp->flags = 0;
@@ -105,12 +92,14 @@ static void efuse_teach_entry(struct efuse_teacher *t, u64 parent, const char *n
 {
 	const u16 buckets[] = {
 		efuse_bucket_entry(parent, name, len),
+		efuse_bucket_inode(parent, EFUSE_KIND_LIFE),
+		efuse_bucket_inode(parent, EFUSE_KIND_RIGHTS),
 		efuse_bucket_inode(entry ? entry->nodeid : 0, EFUSE_KIND_LIFE),
 	};
 	struct efuse_entry *value = &t->lesson->value.entry;
 
 	if (len >= EFUSE_NAME_LEN || efuse_name_is_dots(name, len) ||
-	    !efuse_teach_stamp(t, buckets, entry ? 2 : 1, valid_ns))
+	    !efuse_teach_stamp(t, buckets, entry ? 4 : 3, valid_ns))
 		return;
 	value->nodeid = entry ? entry->nodeid : 0;
 	value->generation = entry ? entry->generation : 0;
@@ -332,11 +321,6 @@ static void efuse_teach_all(struct efuse_teacher *t)
 	case FUSE_UNLINK:
 	case FUSE_RMDIR:
 		if (gone)
-			efuse_teach_negative(t, args->nodeid, 0, 0);
-		break;
-	case FUSE_RENAME:
-	case FUSE_RENAME2:
-		if (gone && !(efuse_arg_flags(args) & (RENAME_EXCHANGE | RENAME_WHITEOUT)))
 			efuse_teach_negative(t, args->nodeid, 0, 0);
 		break;
 	}

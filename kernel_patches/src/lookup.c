@@ -33,12 +33,15 @@ struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid)
  * @nodeid: of the inode
  * @generation: that it must have
  * @mode: whose type it must have
+ * @epoch: since when the nodeid must have stood for it
  *
  * Context: RCU read section.
  * Return: what was found, see enum efuse_taken.
  */
-enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode)
+enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode,
+				   u64 epoch)
 {
+	u16 life = efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE);
 	struct inode *inode = efuse_inode_rcu(fm, nodeid);
 	enum efuse_taken taken = EFUSE_TAKEN_UNFIT;
 	struct fuse_inode *fi;
@@ -50,7 +53,8 @@ enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 genera
 	spin_lock(&inode->i_lock);
 	if (!(inode->i_state & (I_NEW | I_CREATING | I_FREEING | I_WILL_FREE)) &&
 	    get_node_id(inode) == nodeid && inode->i_generation == (u32)generation &&
-	    !inode_wrong_type(inode, mode) && !fuse_is_bad(inode)) {
+	    !inode_wrong_type(inode, mode) && !fuse_is_bad(inode) &&
+	    efuse_epoch_valid(efuse_conn_get(fm->fc), life, epoch)) {
 		spin_lock(&fi->lock);
 		if (fi->nlookup) {
 			fi->nlookup--;

@@ -88,6 +88,7 @@ static ssize_t consistency_store(struct kobject *kobj, struct kobj_attribute *at
 	WRITE_ONCE(ec->consistency, mode);
 	/* What was learned by other rules does not count by these. */
 	efuse_epoch_void(ec);
+	efuse_lower(ec->fc);
 	return count;
 }
 
@@ -152,6 +153,7 @@ static ssize_t invalidate_store(struct kobject *kobj, struct kobj_attribute *att
 	if (!value)
 		return -EINVAL;
 	efuse_epoch_void(efuse_conn_of(kobj));
+	efuse_lower(efuse_conn_of(kobj)->fc);
 	return count;
 }
 
