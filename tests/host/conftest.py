@@ -129,9 +129,12 @@ def mounted(served: Callable[..., Served]) -> Served:
 
 
 def run_as(uid: int, script: str, *arguments: object, groups: tuple[int, ...] = ()) -> str:
-    """Run a Python *script* as another user, and return what it prints."""
+    """Run a Python *script* as another user, and return what it prints.
+
+    By the interpreter behind .venv: the user may not reach the directory that we lie in.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
+        [os.path.realpath(sys.executable), "-I", "-c", script, *map(str, arguments)],
         user=uid,
         group=uid,
         extra_groups=list(groups),
