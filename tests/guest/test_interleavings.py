@@ -25,6 +25,8 @@ from tests.guest.daemons import Call, Mount, as_user, force_stat, mounted
 
 USER = 1000
 _NOREPLACE, _EXCHANGE = 1, 2
+# Closing a file would wait for the lock that the change holds on the inode.
+_NOFLUSH = 1 << 5
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -334,6 +336,16 @@ def _true(s: Scene, question: Question) -> None:
     _true_names(s)
 
 
+def _true_in_its_midst(s: Scene, question: Question, before: Any) -> None:
+    """See the truth while a change that has happened is not over for its caller.
+
+    FUSE takes no attributes of a LOOKUP while the inode's size changes: then what was before may
+    be seen until the change returns.
+    """
+    seen, truth = question(s), question.truth(s)
+    assert seen == truth or (question.opcode == "lookup" and seen == before)
+
+
 def _warm(s: Scene, question: Question) -> None:
     """Let the kernel learn the answer, and see that it uses it."""
     question(s)
@@ -374,11 +386,12 @@ def _asked_while_change_waits(s: Scene, question: Question, change: Change) -> N
 def _asked_while_reply_waits(s: Scene, question: Question, change: Change) -> None:
     """The change has happened, but its caller does not know."""
     _warm(s, question)
+    before = question.truth(s)
     s.m.hold(change.opcode, "after")
     changed = Call(change.do, s)
     s.m.wait_held()
     with s.m.passed(question.opcode, "stale"):
-        assert question(s) == question.truth(s)
+        _true_in_its_midst(s, question, before)
     s.m.release()
     changed.result()
 
@@ -401,6 +414,7 @@ def _question_begins_inside_change(s: Scene, question: Question, change: Change)
 def _question_ends_inside_change(s: Scene, question: Question, change: Change) -> None:
     """The daemon answers before the change begins; the answer arrives in its midst."""
     question(s)
+    before = question.truth(s)
     s.m.connection.invalidate()
     s.m.hold(question.opcode, "after")
     asked = question.start(s)
@@ -411,7 +425,7 @@ def _question_ends_inside_change(s: Scene, question: Question, change: Change) -
     s.m.release(question.opcode)
     asked.result()
     with s.m.passed(question.opcode):
-        assert question(s) == question.truth(s)
+        _true_in_its_midst(s, question, before)
     s.m.release()
     changed.result()
 
@@ -439,6 +453,7 @@ def test_answers_around_changes_in_order(
         default_permissions=False,
         check_modes=True,
         readdirplus=False,
+        open_flags=_NOFLUSH,
     ) as m:
         for number, (change, question) in enumerate(BOTH):
             with scene(m, f"d{number}") as s:

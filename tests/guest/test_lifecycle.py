@@ -179,7 +179,7 @@ def test_module_unloads_after_a_killed_daemon(mountpoint: Path, module_file: Pat
         m.kill()
         rmmod = subprocess.run(["rmmod", "efuse"], capture_output=True, check=False)
         assert rmmod.returncode, "unloaded with a file system mounted"
-        os.close(fd)
+        fails(errno.ENOTCONN, os.close, fd)
     finally:
         m.close()
 

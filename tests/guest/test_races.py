@@ -7,10 +7,10 @@ wrote last. A reader notes the last one, asks, and notes what was begun: the ans
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,17 +25,26 @@ class Progress:
     """How far a writer is, in memory that processes share."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 4096)
+        # One store each: struct.pack_into() would be seen half done.
+        self._numbers = (ctypes.c_uint64 * 2).from_buffer(mmap.mmap(-1, 4096))
 
-    def _get(self, at: int) -> int:
-        value: int = struct.unpack_from("=Q", self._memory, at)[0]
-        return value
+    @property
+    def begun(self) -> int:
+        """The last change that was begun."""
+        return self._numbers[0]
 
-    def _set(self, at: int, value: int) -> None:
-        struct.pack_into("=Q", self._memory, at, value)
+    @begun.setter
+    def begun(self, number: int) -> None:
+        self._numbers[0] = number
 
-    begun = property(lambda self: self._get(0), lambda self, value: self._set(0, value))
-    done = property(lambda self: self._get(8), lambda self, value: self._set(8, value))
+    @property
+    def done(self) -> int:
+        """The last change that was done."""
+        return self._numbers[1]
+
+    @done.setter
+    def done(self, number: int) -> None:
+        self._numbers[1] = number
 
     def write(self, change: Callable[[int], object]) -> None:
         for number in range(1, ROUNDS + 1):
