@@ -83,7 +83,8 @@ __bpf_kfunc u8 *efuse_req_key(struct efuse_req *req, const u64 rdwr_buf_size)
 	switch (args->opcode) {
 	case FUSE_LOOKUP:
 		name = efuse_req_name_at(args, 0, &len);
-		if (!name)
+		/* FUSE lets names of up to FUSE_NAME_MAX bytes through to the daemon. */
+		if (!name || len >= EFUSE_NAME_LEN)
 			return NULL;
 		efuse_entry_key(&req->key.entry, args->nodeid, name, len);
 		size = sizeof(req->key.entry);
