@@ -125,7 +125,7 @@ static ssize_t efuse_declaration_store(struct kobject *kobj, struct kobj_attribu
 }
 
 #define EFUSE_DECLARATION(member) {						\
-	.attr = __ATTR(member, 0600, efuse_declaration_show, efuse_declaration_store), \
+	.attr = __ATTR(member, 0644, efuse_declaration_show, efuse_declaration_store), \
 	.offset = offsetof(struct efuse_conn, member),				\
 }
 
