@@ -4,7 +4,7 @@ SHELL := /bin/bash
 JSON ?=
 export JSON
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf lint-kernel demo clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-mutants lint-kernel demo clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,6 +29,9 @@ test-guest: ## tests in a guest with the module loaded (root)
 
 test-perf: ## instruction counts of the fast paths against the checked-in baseline
 	@scripts/test-perf
+
+test-mutants: ## break the module in one place after the other: the guest's tests must notice (slow)
+	@.venv/bin/python -m tests.mutants
 
 lint: ## ruff and mypy
 	@.venv/bin/ruff check efuse tests

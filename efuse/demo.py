@@ -41,7 +41,11 @@ from efuse.tui.render import share
 
 __all__ = ["PROGRAMS", "Run", "main", "report", "table"]
 
-_PARTS = ("fs", "tools/lib", "tools/include", "tools/arch/x86/include", "include/uapi")
+_FILE_SYSTEMS = ("btrfs", "ext4", "f2fs", "fuse", "jbd2", "nfs", "overlayfs", "smb", "xfs")
+_PARTS = (
+    *(f"fs/{name}" for name in _FILE_SYSTEMS),
+    *("include/uapi", "tools/lib", "tools/include", "tools/arch/x86/include"),
+)
 _GIT = "git -c safe.directory=* -c user.name=efuse -c user.email=efuse@localhost"
 _SOURCES = "str_error strset hashmap bpf_prog_linfo ringbuf nlattr"
 _CFLAGS = "-O1 -w -D_GNU_SOURCE -Itools/include -Itools/include/uapi -Itools/lib -Itools/lib/bpf"
@@ -152,7 +156,7 @@ def _prepare(lower: Path, archive: Path) -> int:
     command("tar", "-xf", archive, "-C", lower)
     (lower / "build").mkdir()
     (lower / ".gitignore").write_text("/build\n/lost+found\n")
-    for words in ("init -q", "add .", "commit -q -m source"):
+    for words in ("init -q", "add .", "commit -q -m source", "repack -a -d -q"):
         command("sh", "-c", f"cd {lower} && {_GIT} {words}")
     return sum(len(files) for _, _, files in os.walk(lower))
 

@@ -380,7 +380,7 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	reason = efuse_stamp_refused(req, &grant.stamp, ktime_get_ns());
 	if (reason)
 		return efuse_pass(req, reason);
-	if (!efuse_still(req, args->nodeid, EFUSE_KIND_ATTR, &grant.stamp) ||
+	if (!efuse_still(req, args->nodeid, EFUSE_KIND_RIGHTS, &grant.stamp) ||
 	    !efuse_still(req, args->nodeid, EFUSE_KIND_LIFE, &grant.stamp))
 		return efuse_pass(req, EFUSE_STALE);
 	if (args->opcode == FUSE_ACCESS)

@@ -86,6 +86,9 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		return;
 
 	case FUSE_IOCTL:
+		/* It may make the file immutable. */
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_RIGHTS);
+		fallthrough;
 	case FUSE_SETUPMAPPING:
 		efuse_changes_content(ch, nodeid);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);

@@ -276,13 +276,13 @@ u32 efuse_check(u32 seed, const void *value, size_t size);
 
 /* epochs.c */
 enum efuse_kind {
-	EFUSE_KIND_ATTR,	/* attributes but the atime, and who may do what */
+	EFUSE_KIND_ATTR,	/* attributes but the atime */
 	EFUSE_KIND_ATIME,
 	EFUSE_KIND_XATTR,
 	EFUSE_KIND_DATA,
 	EFUSE_KIND_LIFE,	/* what inode the nodeid stands for */
 	EFUSE_KIND_VOLUME,	/* with nodeid 0: free space */
-	EFUSE_KIND_RIGHTS,	/* of a directory: who may look into it */
+	EFUSE_KIND_RIGHTS,	/* who may open it or look into it */
 };
 
 u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind);

@@ -243,7 +243,7 @@ static void efuse_teach_grant(struct efuse_teacher *t)
 	struct efuse_grant *value = &t->lesson->value.grant;
 	const struct fuse_open_out *open = efuse_out_open(args);
 	const u16 buckets[] = {
-		efuse_bucket_inode(args->nodeid, EFUSE_KIND_ATTR),
+		efuse_bucket_inode(args->nodeid, EFUSE_KIND_RIGHTS),
 		efuse_bucket_inode(args->nodeid, EFUSE_KIND_LIFE),
 	};
 

@@ -66,139 +66,127 @@ const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len)
 	return args->in_args[place[index]].value;
 }
 
-u32 efuse_arg_flags(const struct fuse_args *args)
+/* Where an opcode's first input argument has a number. */
+struct efuse_field {
+	u8 whole;	/* the argument is at least so long */
+	u8 offset;
+	u8 size;
+};
+
+#define EFUSE_FIELD(type, member) {					\
+	.whole = sizeof(struct type),					\
+	.offset = offsetof(struct type, member),			\
+	.size = sizeof_field(struct type, member),			\
+}
+/* As older protocols have it: up to and with the member. */
+#define EFUSE_FIELD_COMPAT(type, member) {				\
+	.whole = offsetofend(struct type, member),			\
+	.offset = offsetof(struct type, member),			\
+	.size = sizeof_field(struct type, member),			\
+}
+
+static const struct efuse_field efuse_flags_fields[EFUSE_NR_OPCODES] = {
+	[FUSE_OPEN]		= EFUSE_FIELD(fuse_open_in, flags),
+	[FUSE_OPENDIR]		= EFUSE_FIELD(fuse_open_in, flags),
+	[FUSE_CREATE]		= EFUSE_FIELD(fuse_create_in, flags),
+	[FUSE_TMPFILE]		= EFUSE_FIELD(fuse_create_in, flags),
+	[FUSE_ACCESS]		= EFUSE_FIELD(fuse_access_in, mask),
+	[FUSE_SETATTR]		= EFUSE_FIELD(fuse_setattr_in, valid),
+	[FUSE_RENAME2]		= EFUSE_FIELD(fuse_rename2_in, flags),
+	[FUSE_RELEASE]		= EFUSE_FIELD(fuse_release_in, flags),
+	[FUSE_RELEASEDIR]	= EFUSE_FIELD(fuse_release_in, flags),
+	[FUSE_READ]		= EFUSE_FIELD(fuse_read_in, flags),
+	[FUSE_READDIR]		= EFUSE_FIELD(fuse_read_in, flags),
+	[FUSE_READDIRPLUS]	= EFUSE_FIELD(fuse_read_in, flags),
+	[FUSE_WRITE]		= EFUSE_FIELD(fuse_write_in, flags),
+};
+
+static const struct efuse_field efuse_fh_fields[EFUSE_NR_OPCODES] = {
+	[FUSE_READ]		= EFUSE_FIELD_COMPAT(fuse_read_in, fh),
+	[FUSE_READDIR]		= EFUSE_FIELD_COMPAT(fuse_read_in, fh),
+	[FUSE_READDIRPLUS]	= EFUSE_FIELD_COMPAT(fuse_read_in, fh),
+	[FUSE_WRITE]		= EFUSE_FIELD_COMPAT(fuse_write_in, fh),
+	[FUSE_RELEASE]		= EFUSE_FIELD_COMPAT(fuse_release_in, fh),
+	[FUSE_RELEASEDIR]	= EFUSE_FIELD_COMPAT(fuse_release_in, fh),
+	[FUSE_FLUSH]		= EFUSE_FIELD_COMPAT(fuse_flush_in, fh),
+	[FUSE_FSYNC]		= EFUSE_FIELD_COMPAT(fuse_fsync_in, fh),
+	[FUSE_FSYNCDIR]		= EFUSE_FIELD_COMPAT(fuse_fsync_in, fh),
+	[FUSE_LSEEK]		= EFUSE_FIELD_COMPAT(fuse_lseek_in, fh),
+	[FUSE_FALLOCATE]	= EFUSE_FIELD_COMPAT(fuse_fallocate_in, fh),
+	[FUSE_IOCTL]		= EFUSE_FIELD_COMPAT(fuse_ioctl_in, fh),
+	[FUSE_POLL]		= EFUSE_FIELD_COMPAT(fuse_poll_in, fh),
+	[FUSE_GETLK]		= EFUSE_FIELD_COMPAT(fuse_lk_in, fh),
+	[FUSE_SETLK]		= EFUSE_FIELD_COMPAT(fuse_lk_in, fh),
+	[FUSE_SETLKW]		= EFUSE_FIELD_COMPAT(fuse_lk_in, fh),
+	[FUSE_COPY_FILE_RANGE]	= EFUSE_FIELD_COMPAT(fuse_copy_file_range_in, fh_in),
+};
+
+static const struct efuse_field efuse_offset_fields[EFUSE_NR_OPCODES] = {
+	[FUSE_READ]		= EFUSE_FIELD(fuse_read_in, offset),
+	[FUSE_READDIR]		= EFUSE_FIELD(fuse_read_in, offset),
+	[FUSE_READDIRPLUS]	= EFUSE_FIELD(fuse_read_in, offset),
+	[FUSE_WRITE]		= EFUSE_FIELD_COMPAT(fuse_write_in, offset),
+	[FUSE_FALLOCATE]	= EFUSE_FIELD(fuse_fallocate_in, offset),
+	[FUSE_LSEEK]		= EFUSE_FIELD(fuse_lseek_in, offset),
+};
+
+static const struct efuse_field efuse_size_fields[EFUSE_NR_OPCODES] = {
+	[FUSE_READ]		= EFUSE_FIELD(fuse_read_in, size),
+	[FUSE_READDIR]		= EFUSE_FIELD(fuse_read_in, size),
+	[FUSE_READDIRPLUS]	= EFUSE_FIELD(fuse_read_in, size),
+	[FUSE_WRITE]		= EFUSE_FIELD_COMPAT(fuse_write_in, size),
+	[FUSE_GETXATTR]		= EFUSE_FIELD(fuse_getxattr_in, size),
+	[FUSE_LISTXATTR]	= EFUSE_FIELD(fuse_getxattr_in, size),
+	[FUSE_SETXATTR]		= EFUSE_FIELD_COMPAT(fuse_setxattr_in, size),
+	[FUSE_FALLOCATE]	= EFUSE_FIELD(fuse_fallocate_in, length),
+	[FUSE_COPY_FILE_RANGE]	= EFUSE_FIELD(fuse_copy_file_range_in, len),
+};
+
+static const struct efuse_field efuse_newdir_fields[EFUSE_NR_OPCODES] = {
+	[FUSE_RENAME]		= EFUSE_FIELD_COMPAT(fuse_rename_in, newdir),
+	[FUSE_RENAME2]		= EFUSE_FIELD_COMPAT(fuse_rename2_in, newdir),
+	[FUSE_LINK]		= EFUSE_FIELD_COMPAT(fuse_link_in, oldnodeid),
+};
+
+/* The request's number in @fields; 0 where it has none. */
+static u64 efuse_arg(const struct fuse_args *args, const struct efuse_field *fields)
 {
+	const struct efuse_field *field;
 	const void *in;
 
-	switch (args->opcode) {
-	case FUSE_OPEN:
-	case FUSE_OPENDIR:
-		in = efuse_req_in(args, sizeof(struct fuse_open_in));
-		return in ? ((struct fuse_open_in *)in)->flags : 0;
-	case FUSE_CREATE:
-	case FUSE_TMPFILE:
-		in = efuse_req_in(args, sizeof(struct fuse_create_in));
-		return in ? ((struct fuse_create_in *)in)->flags : 0;
-	case FUSE_ACCESS:
-		in = efuse_req_in(args, sizeof(struct fuse_access_in));
-		return in ? ((struct fuse_access_in *)in)->mask : 0;
-	case FUSE_SETATTR:
-		in = efuse_req_in(args, sizeof(struct fuse_setattr_in));
-		return in ? ((struct fuse_setattr_in *)in)->valid : 0;
-	case FUSE_RENAME2:
-		in = efuse_req_in(args, sizeof(struct fuse_rename2_in));
-		return in ? ((struct fuse_rename2_in *)in)->flags : 0;
-	case FUSE_RELEASE:
-	case FUSE_RELEASEDIR:
-		in = efuse_req_in(args, sizeof(struct fuse_release_in));
-		return in ? ((struct fuse_release_in *)in)->flags : 0;
-	case FUSE_READ:
-	case FUSE_READDIR:
-	case FUSE_READDIRPLUS:
-		in = efuse_req_in(args, sizeof(struct fuse_read_in));
-		return in ? ((struct fuse_read_in *)in)->flags : 0;
-	case FUSE_WRITE:
-		in = efuse_req_in(args, sizeof(struct fuse_write_in));
-		return in ? ((struct fuse_write_in *)in)->flags : 0;
-	}
-	return 0;
+	if (args->opcode >= EFUSE_NR_OPCODES)
+		return 0;
+	field = &fields[args->opcode];
+	in = field->whole ? efuse_req_in(args, field->whole) : NULL;
+	if (!in)
+		return 0;
+	in += field->offset;
+	return field->size == sizeof(u64) ? *(const u64 *)in : *(const u32 *)in;
+}
+
+u32 efuse_arg_flags(const struct fuse_args *args)
+{
+	return efuse_arg(args, efuse_flags_fields);
 }
 
 u64 efuse_arg_fh(const struct fuse_args *args)
 {
-	const void *in;
-
-	switch (args->opcode) {
-	case FUSE_READ:
-	case FUSE_READDIR:
-	case FUSE_READDIRPLUS:
-	case FUSE_WRITE:
-	case FUSE_RELEASE:
-	case FUSE_RELEASEDIR:
-	case FUSE_FLUSH:
-	case FUSE_FSYNC:
-	case FUSE_FSYNCDIR:
-	case FUSE_LSEEK:
-	case FUSE_FALLOCATE:
-	case FUSE_IOCTL:
-	case FUSE_POLL:
-	case FUSE_GETLK:
-	case FUSE_SETLK:
-	case FUSE_SETLKW:
-	case FUSE_COPY_FILE_RANGE:
-		/* The handle is the first member of all their structures. */
-		in = efuse_req_in(args, sizeof(u64));
-		return in ? *(const u64 *)in : 0;
-	}
-	return 0;
+	return efuse_arg(args, efuse_fh_fields);
 }
 
 u64 efuse_arg_offset(const struct fuse_args *args)
 {
-	const void *in;
-
-	switch (args->opcode) {
-	case FUSE_READ:
-	case FUSE_READDIR:
-	case FUSE_READDIRPLUS:
-		in = efuse_req_in(args, sizeof(struct fuse_read_in));
-		return in ? ((struct fuse_read_in *)in)->offset : 0;
-	case FUSE_WRITE:
-		in = efuse_req_in(args, FUSE_COMPAT_WRITE_IN_SIZE);
-		return in ? ((struct fuse_write_in *)in)->offset : 0;
-	case FUSE_FALLOCATE:
-		in = efuse_req_in(args, sizeof(struct fuse_fallocate_in));
-		return in ? ((struct fuse_fallocate_in *)in)->offset : 0;
-	case FUSE_LSEEK:
-		in = efuse_req_in(args, sizeof(struct fuse_lseek_in));
-		return in ? ((struct fuse_lseek_in *)in)->offset : 0;
-	}
-	return 0;
+	return efuse_arg(args, efuse_offset_fields);
 }
 
 u64 efuse_arg_size(const struct fuse_args *args)
 {
-	const void *in;
-
-	switch (args->opcode) {
-	case FUSE_READ:
-	case FUSE_READDIR:
-	case FUSE_READDIRPLUS:
-		in = efuse_req_in(args, sizeof(struct fuse_read_in));
-		return in ? ((struct fuse_read_in *)in)->size : 0;
-	case FUSE_WRITE:
-		in = efuse_req_in(args, FUSE_COMPAT_WRITE_IN_SIZE);
-		return in ? ((struct fuse_write_in *)in)->size : 0;
-	case FUSE_GETXATTR:
-	case FUSE_LISTXATTR:
-		in = efuse_req_in(args, sizeof(struct fuse_getxattr_in));
-		return in ? ((struct fuse_getxattr_in *)in)->size : 0;
-	case FUSE_SETXATTR:
-		in = efuse_req_in(args, FUSE_COMPAT_SETXATTR_IN_SIZE);
-		return in ? ((struct fuse_setxattr_in *)in)->size : 0;
-	case FUSE_FALLOCATE:
-		in = efuse_req_in(args, sizeof(struct fuse_fallocate_in));
-		return in ? ((struct fuse_fallocate_in *)in)->length : 0;
-	case FUSE_COPY_FILE_RANGE:
-		in = efuse_req_in(args, sizeof(struct fuse_copy_file_range_in));
-		return in ? ((struct fuse_copy_file_range_in *)in)->len : 0;
-	}
-	return 0;
+	return efuse_arg(args, efuse_size_fields);
 }
 
 u64 efuse_arg_newdir(const struct fuse_args *args)
 {
-	const void *in;
-
-	switch (args->opcode) {
-	case FUSE_RENAME:
-	case FUSE_RENAME2:
-	case FUSE_LINK:
-		/* newdir and oldnodeid are the first member of their structures. */
-		in = efuse_req_in(args, sizeof(u64));
-		return in ? *(const u64 *)in : 0;
-	}
-	return 0;
+	return efuse_arg(args, efuse_newdir_fields);
 }
 
 /* The one page that READLINK and READDIR* are answered into. */

@@ -142,31 +142,37 @@ static ssize_t stamp_show(struct kobject *kobj, struct kobj_attribute *attr, cha
 	return sysfs_emit(buf, "%llu\n", efuse_epoch_now(efuse_conn_of(kobj)));
 }
 
-static ssize_t invalidate_store(struct kobject *kobj, struct kobj_attribute *attr,
-				const char *buf, size_t count)
+/* Files that take a "1". */
+static int efuse_told(const char *buf)
 {
 	bool value;
 	int err = kstrtobool(buf, &value);
 
 	if (err)
 		return err;
-	if (!value)
-		return -EINVAL;
-	efuse_epoch_void(efuse_conn_of(kobj));
-	efuse_lower(efuse_conn_of(kobj)->fc);
+	return value ? 0 : -EINVAL;
+}
+
+static ssize_t invalidate_store(struct kobject *kobj, struct kobj_attribute *attr,
+				const char *buf, size_t count)
+{
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+	int err = efuse_told(buf);
+
+	if (err)
+		return err;
+	efuse_epoch_void(ec);
+	efuse_lower(ec->fc);
 	return count;
 }
 
 static ssize_t abort_store(struct kobject *kobj, struct kobj_attribute *attr,
 			   const char *buf, size_t count)
 {
-	bool value;
-	int err = kstrtobool(buf, &value);
+	int err = efuse_told(buf);
 
 	if (err)
 		return err;
-	if (!value)
-		return -EINVAL;
 	fuse_abort_conn(efuse_conn_of(kobj)->fc);
 	return count;
 }
@@ -176,26 +182,29 @@ static ssize_t waiting_show(struct kobject *kobj, struct kobj_attribute *attr, c
 	return sysfs_emit(buf, "%d\n", atomic_read(&efuse_conn_of(kobj)->fc->num_waiting));
 }
 
-static ssize_t learned_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+/* A counter of the whole connection: a u64 of struct efuse_stats each. */
+struct efuse_total {
+	struct kobj_attribute attr;
+	size_t offset;
+};
+
+static ssize_t efuse_total_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	return sysfs_emit(buf, "%llu\n",
-			  efuse_stats_sum(efuse_conn_of(kobj),
-					  offsetof(struct efuse_stats, learned)));
+	struct efuse_total *total = container_of(attr, struct efuse_total, attr);
+
+	return sysfs_emit(buf, "%llu\n", efuse_stats_sum(efuse_conn_of(kobj), total->offset));
 }
 
-static ssize_t map_full_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%llu\n",
-			  efuse_stats_sum(efuse_conn_of(kobj),
-					  offsetof(struct efuse_stats, map_full)));
+#define EFUSE_TOTAL(member) {							\
+	.attr = __ATTR(member, 0444, efuse_total_show, NULL),			\
+	.offset = offsetof(struct efuse_stats, member),				\
 }
 
-static ssize_t garbage_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%llu\n",
-			  efuse_stats_sum(efuse_conn_of(kobj),
-					  offsetof(struct efuse_stats, garbage)));
-}
+static struct efuse_total efuse_totals[] = {
+	EFUSE_TOTAL(learned),
+	EFUSE_TOTAL(map_full),
+	EFUSE_TOTAL(garbage),
+};
 
 static struct kobj_attribute state_attr = __ATTR_RO(state);
 static struct kobj_attribute ops_attr = __ATTR_RO(ops);
@@ -206,9 +215,6 @@ static struct kobj_attribute stamp_attr = __ATTR_RO_MODE(stamp, 0400);
 static struct kobj_attribute invalidate_attr = __ATTR_WO(invalidate);
 static struct kobj_attribute abort_attr = __ATTR_WO(abort);
 static struct kobj_attribute waiting_attr = __ATTR_RO(waiting);
-static struct kobj_attribute learned_attr = __ATTR_RO(learned);
-static struct kobj_attribute map_full_attr = __ATTR_RO(map_full);
-static struct kobj_attribute garbage_attr = __ATTR_RO(garbage);
 
 static struct attribute *efuse_conn_attrs[] = {
 	&state_attr.attr,
@@ -225,9 +231,9 @@ static struct attribute *efuse_conn_attrs[] = {
 	&invalidate_attr.attr,
 	&abort_attr.attr,
 	&waiting_attr.attr,
-	&learned_attr.attr,
-	&map_full_attr.attr,
-	&garbage_attr.attr,
+	&efuse_totals[0].attr.attr,
+	&efuse_totals[1].attr.attr,
+	&efuse_totals[2].attr.attr,
 	NULL
 };
 ATTRIBUTE_GROUPS(efuse_conn);

@@ -143,8 +143,8 @@ def test_directory_closed_to_a_user_who_knew_its_names(mountpoint: Path, change:
 
 
 @pytest.mark.parametrize("opcode", ["open", "access"])
-@pytest.mark.parametrize("change", ["chmod", "chown", "utime"])
-def test_grant_void_once_the_file_changes(mountpoint: Path, opcode: str, change: str) -> None:
+@pytest.mark.parametrize("change", ["chmod", "chown", "setxattr"])
+def test_grant_void_once_the_rights_change(mountpoint: Path, opcode: str, change: str) -> None:
     ask = ASKS[opcode]
     with _private(mountpoint) as m:
         fd = os.open(m / "d/f", os.O_RDONLY)
@@ -157,12 +157,26 @@ def test_grant_void_once_the_file_changes(mountpoint: Path, opcode: str, change:
         elif change == "chown":
             os.chown(m / "d/f", BOB, BOB)
         else:
-            os.utime(m / "d/f", ns=(1000, 1000))
-        if change == "utime":
+            os.setxattr(m / "d/f", "user.acl", b"as good as any")
+        if change == "setxattr":
             with m.passed(opcode, "stale"):
                 Call(ask, path, uid=ALICE, gid=ALICE).result()
         else:
             fails(errno.EACCES, Call(ask, path, uid=ALICE, gid=ALICE).result)
+        os.close(fd)
+
+
+@pytest.mark.parametrize("opcode", ["open", "access"])
+def test_grant_outlives_what_leaves_the_rights(mountpoint: Path, opcode: str) -> None:
+    with _private(mountpoint) as m:
+        fd = os.open(m / "d/f", os.O_RDWR)
+        path = f"/proc/self/fd/{fd}"
+        Call(ASKS[opcode], path, uid=ALICE, gid=ALICE).result()
+        os.pwrite(fd, b"more", 100)
+        os.ftruncate(fd, 7)
+        os.utime(fd, ns=(1000, 1000))
+        with m.answered(opcode):
+            Call(ASKS[opcode], path, uid=ALICE, gid=ALICE).result()
         os.close(fd)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -280,3 +281,24 @@ def test_parallel_lookups_balanced(mountpoint: Path) -> None:
             call.result()
         assert m.count("lookup", "hits") > 50
         os.close(fd)
+
+
+def test_directory_entry_that_is_refused_returned(mountpoint: Path) -> None:
+    """READDIRPLUS counts a lookup of each entry; FUSE forgets one whose attributes are wrong."""
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        entry_timeout=LONG,
+        attr_timeout=LONG,
+        reuse_nodeids=True,
+    ) as m:
+        m.truth.mkdir("d")
+        for name in ("good", "bad"):
+            m.truth.create(f"d/{name}", name.encode())
+        m.truth.set_mode("d/bad", 0o644)  # of no type
+        assert sorted(os.listdir(m / "d")) == ["bad", "good"]
+        assert "readdirplus" in m.asked()
+        eventually(lambda: not m.call("nodeid", "d/bad"), "its lookup is not returned")
+        m.truth.set_mode("d/bad", stat.S_IFREG | 0o644)
+        assert Path(m / "d/bad").read_bytes() == b"bad"
+        assert Path(m / "d/good").read_bytes() == b"good"

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from efuse import bpf, opcodes, paths
+from tests.guest.daemons import mounted
 from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
 EXAMPLES = paths.data("bpf_programs") / "examples"
@@ -24,6 +26,13 @@ HEAD = '#include "efuse.bpf.h"\n'
 OWN = (
     HEAD
     + """
+struct news {
+	u64 nodeid;
+	s64 len;
+	char name[16];
+};
+
+BPF_HASH(news, u32, struct news, 8);
 BPF_ARRAY(calls, u64, 1);
 BPF_HASH(attrs, u32, u32, 4);
 BPF_ARRAY(ends, u64, 8);
@@ -44,6 +53,17 @@ int write(struct efuse_req *req)
 
 	attrs.update(&one, &one);
 	return EFUSE_PASS;
+}
+
+int notify(struct efuse_notify *n)
+{
+	u32 code = efuse_notify_code(n);
+	struct news value = {};
+
+	value.nodeid = efuse_notify_nodeid(n);
+	value.len = efuse_notify_name(n, value.name, sizeof(value.name));
+	news.update(&code, &value);
+	return 0;
 }
 
 int exit(struct efuse_exit_info *info)
@@ -178,6 +198,23 @@ def test_exit_handler_is_told_the_kind(tiny: Tiny) -> None:
     finally:
         os.close(fd)
     assert tiny.read("exit_info").startswith("unregister 0")
+
+
+def test_notify_handler_sees_what_the_daemon_says(mountpoint: Path) -> None:
+    with mounted(mountpoint, attach=False) as m:
+        directory = m.truth.mkdir("d")
+        file = m.truth.create("d/f", b"1")
+        os.stat(m / "d/f")
+        news = m.attach(handlers={"notify": OWN}).maps["news"]
+        m.call("inval_inode", "d/f")
+        m.call("store", "d/f", 0, b"2")
+        m.call("inval_entry", "d", b"f")
+        seen = {code: struct.unpack("=Qq16s", value) for code, value in news.items()}
+        assert seen == {
+            1: (file, -errno.ENOENT, bytes(16)),
+            2: (directory, 1, b"f".ljust(16, b"\0")),
+            4: (file, -errno.ENOENT, bytes(16)),
+        }
 
 
 def test_example_of_the_document_keeps_a_user_out(tiny: Tiny) -> None:

@@ -14,6 +14,8 @@ from tests.guest.daemons import Call, Mount, boottime_ns, eventually, fails, for
 
 LONG = 3600.0
 SHORT = 2.0
+# Closing a file asks the daemon nothing: it may be what the test holds.
+_NOFLUSH = 1 << 5
 MODES = ["strict", "ttl", "cto", "exclusive"]
 
 
@@ -313,3 +315,20 @@ def test_stale_handle_looked_up_anew(mountpoint: Path) -> None:
         m.truth.put("f", b"22")
         with open(m / "f", "rb") as file:
             assert file.read() == b"22"
+
+
+def test_reply_that_crossed_another_change_not_raised(mountpoint: Path) -> None:
+    """A daemon that writes behind still changes the file when its RELEASE arrives."""
+    with mounted(mountpoint, consistency="exclusive", open_flags=_NOFLUSH) as m:
+        m.truth.create("f", b"1")
+        fd = os.open(m / "f", os.O_WRONLY)
+        os.write(fd, b"22")
+        m.hold("release", "before")
+        os.close(fd)
+        m.wait_held()
+        os.chmod(m / "f", 0o600)
+        m.truth.put("f", b"4444")
+        m.release()
+        eventually(lambda: not m.call("handles"))
+        eventually(lambda: os.stat(m / "f").st_size == 4, "the reply is believed for ever")
+        assert force_stat(m / "f").st_size == 4

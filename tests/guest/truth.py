@@ -197,6 +197,11 @@ class Truth:
         inode.data[:] = data
         self.changed(inode, content=True)
 
+    def set_mode(self, path: str, mode: int) -> None:
+        inode = self.walk(path)
+        inode.mode = mode
+        self.changed(inode)
+
     def set_xattr(self, path: str, name: bytes, value: bytes | None) -> None:
         inode = self.walk(path)
         if value is None:

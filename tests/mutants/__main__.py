@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Build the module broken in one place after the other, and show that the tests notice.
+
+``make test-mutants``, or ``python -m tests.mutants [NAME...]``. Each takes a guest of its own; ends
+with 1 if a broken build passed its tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from efuse import paths
+
+_ROOT = Path(__file__).resolve().parents[2]
+_MUTANTS = Path(__file__).with_name("mutants.toml")
+_COPIED = ("efuse", "bpf_programs", "kernel_patches", "libefuse", "tests", "pyproject.toml", "docs")
+_TIMEOUT_S = 1200
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken build; see mutants.toml."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def apply(self, root: Path) -> None:
+        """Break the sources below *root*.
+
+        :raises ValueError: what is to be replaced is not there just once.
+        """
+        path = root / "kernel_patches" / "src" / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.file} has {text.count(self.old)} such places")
+        path.write_text(text.replace(self.old, self.new))
+
+
+def mutants() -> list[Mutant]:
+    """Return all broken builds."""
+    tables = tomllib.loads(_MUTANTS.read_text())
+    return [
+        Mutant(name, t["file"], t["old"], t["new"], tuple(t["tests"]))
+        for name, t in tables.items()
+    ]
+
+
+def _copy(target: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__", ".*")
+    for name in _COPIED:
+        source = _ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=ignore)
+        else:
+            shutil.copy(source, target / name)
+
+
+def _tried(mutant: Mutant) -> tuple[bool, str]:
+    """Return whether the tests noticed, and by what."""
+    with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="mutant-") as name:
+        root = Path(name)
+        _copy(root)
+        mutant.apply(root)
+        tests = [f"tests/guest/{test}" for test in mutant.tests]
+        pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+        done = subprocess.run(
+            [sys.executable, "-c", "from efuse.cli.main import main; main()"]
+            + ["guest", "run", "--timeout", str(_TIMEOUT_S), "--", *pytest],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+    said = done.stdout + done.stderr
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.M)
+    if failed:
+        return True, ", ".join(failed)
+    # Without a test's verdict: the guest's kernel complained or died, or nothing was tested.
+    noticed = re.findall(r"^(?:guest|efuse): .*(?:kernel|died|oops).*", said, re.M)
+    complained = done.returncode != 0 and " passed" in said
+    return complained, (noticed or said.splitlines() or [""])[-1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; all if none is given")
+    names = parser.parse_args().names
+    chosen = [m for m in mutants() if not names or m.name in names]
+    if unknown := set(names) - {m.name for m in chosen}:
+        parser.error(f"no such broken build: {', '.join(sorted(unknown))}")
+    survivors = 0
+    for mutant in chosen:
+        begin = time.monotonic()
+        noticed, how = _tried(mutant)
+        survivors += not noticed
+        verdict = "noticed" if noticed else "NOT NOTICED"
+        print(f"{mutant.name}: {verdict} ({time.monotonic() - begin:.0f} s): {how}", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} broken builds noticed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
