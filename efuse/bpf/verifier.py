@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 from efuse import paths
 from efuse.bpf.spec import Line, ProgramSpec
@@ -51,7 +50,7 @@ def refusal(member: str, program: ProgramSpec, number: int, log: str) -> Verifie
     if log:
         directory = paths.cache() / "verifier"
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"{member}-{time.time_ns():x}.log"
+        path = directory / f"{member}.log"  # the last one is what a person reads
         path.write_text(log)
         hint = f"read the verifier's whole log in {path}"
     return VerifierError(

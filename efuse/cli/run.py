@@ -48,7 +48,13 @@ def cli(
     """
     from efuse.fs.mountpoint import kernel_lacks_efuse
     from efuse.fs.options import Options
-    from efuse.fs.run import run_plain, start_daemon, wait_for_daemon, wait_until_gone
+    from efuse.fs.run import (
+        forwarding,
+        run_plain,
+        start_daemon,
+        wait_for_daemon,
+        wait_until_gone,
+    )
 
     declared: dict[str, Any] = dict.fromkeys(promises, True)
     options = Options(consistency=consistency, **declared)
@@ -61,17 +67,18 @@ def cli(
         click.echo(f"{command[0]}: not accelerated: {why}", err=True)
         sys.exit(run_plain(command))
     daemon = start_daemon(command)
-    try:
-        daemon.attach(options)
-    except EfuseError:
-        if require:
-            from efuse.fs.mountpoint import unmount
+    with forwarding(daemon.process):
+        try:
+            daemon.attach(options)
+        except EfuseError:
+            if require:
+                from efuse.fs.mountpoint import unmount
 
-            unmount(daemon.mountpoint, lazy=True)
-            wait_for_daemon(daemon.process)
-            raise
-    click.echo(describe(daemon), err=True)
-    status = wait_for_daemon(daemon.process)
+                unmount(daemon.mountpoint, lazy=True)
+                wait_for_daemon(daemon.process)
+                raise
+        click.echo(describe(daemon), err=True)
+        status = wait_for_daemon(daemon.process)
     if status == 0 and daemon.accelerated and os.fork() == 0:
         # The daemon has gone into the background, or has ended and taken its mount with it.
         from efuse.fs.background import leave

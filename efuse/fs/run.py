@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,14 @@ from efuse.fs.acceleration import Acceleration, accelerate
 from efuse.fs.options import Options
 from efuse.fs.preload import preload_library
 
-__all__ = ["Daemon", "run_plain", "start_daemon", "wait_until_gone"]
+__all__ = [
+    "Daemon",
+    "forwarding",
+    "run_plain",
+    "start_daemon",
+    "wait_for_daemon",
+    "wait_until_gone",
+]
 
 
 @dataclass
@@ -122,15 +129,17 @@ def run_plain(command: Sequence[str]) -> int:
 
 def wait_for_daemon(process: subprocess.Popen[bytes]) -> int:
     """Wait for *process*, handing SIGINT and SIGTERM on to it; return its exit status."""
-    with _forwarding(process.send_signal):
+    with forwarding(process):
         status = process.wait()
     return 128 - status if status < 0 else status
 
 
 @contextlib.contextmanager
-def _forwarding(send: Callable[[int], None]) -> Iterator[None]:
+def forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Hand SIGINT and SIGTERM on to *process* instead of dying of them."""
+
     def forward(number: int, frame: FrameType | None) -> None:
-        send(number)
+        process.send_signal(number)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -163,11 +163,20 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 	efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
 }
 
-/* Does the error say that the daemon knows no such request? */
+/* Does the reply say that the daemon knows no such request? */
 bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 {
-	return error == EFUSE_NOT_IMPLEMENTED ||
-	       (args->opcode == FUSE_IOCTL && error == -ENOTTY);
+	const struct fuse_ioctl_out *out;
+
+	if (args->opcode == FUSE_IOCTL) {
+		/* A daemon may also succeed in telling what its ioctl(2) returned. */
+		out = args->out_args[0].value;
+		if (!error && args->out_args[0].size == sizeof(*out))
+			error = out->result;
+		if (error == -ENOTTY)
+			return true;
+	}
+	return error == EFUSE_NOT_IMPLEMENTED;
 }
 
 /* What follows fills in what the arguments do not say. */

@@ -78,6 +78,7 @@ struct efuse_field {
 	.offset = offsetof(struct type, member),			\
 	.size = sizeof_field(struct type, member),			\
 }
+
 /* As older protocols have it: up to and with the member. */
 #define EFUSE_FIELD_COMPAT(type, member) {				\
 	.whole = offsetofend(struct type, member),			\

@@ -197,6 +197,8 @@ class Mount:
         theirs.close()
         self.truth = _Remote(self, "truth")
         """The daemon's :class:`tests.guest.truth.Truth`: what is written here is true at once."""
+        self.files: dict[str, int] = {}
+        """What a test keeps open, by name."""
         self._alive = True
         self.connection = Connection.at(mountpoint)
         self.attachment: bpf.Attachment | None = None

@@ -39,6 +39,7 @@ class Options:
     :ivar locks: take part in POSIX locks.
     :ivar generic_flags: more flags of INIT's answer.
     :ivar lacks: opcodes answered with ENOSYS.
+    :ivar ioctl: how IOCTL is answered: an errno, or 0 and the result within.
     """
 
     entry_timeout: float = 0.0
@@ -52,6 +53,7 @@ class Options:
     locks: bool = False
     generic_flags: int = 0
     lacks: tuple[str, ...] = ()
+    ioctl: tuple[int, int] = (errno.ENOSYS, 0)
 
 
 @dataclass
@@ -357,6 +359,12 @@ class Service:
             inode.mtime_ns = now
         inode.ctime_ns = now
         return wire.attr_out(self._options.attr_timeout, self._attr(inode))
+
+    def _do_ioctl(self, request: Request) -> bytes:
+        error, result = self._options.ioctl
+        if error:
+            raise fail(error)
+        return wire.ioctl_out(result)
 
     def _do_readlink(self, request: Request) -> bytes:
         return self._inode(request).target

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from efuse import bpf
 from tests.guest.daemons import Call, Mount, eventually, fails, force_stat, mounted
 
 LONG = 3600.0
@@ -86,6 +87,17 @@ def test_lookup_of_forgotten_inode_asked(mountpoint: Path) -> None:
         eventually(m.balanced)
         with m.passed("lookup", "stale"):
             os.stat(m / "f")
+
+
+def test_published_name_of_inode_that_the_kernel_lacks_asked(mountpoint: Path) -> None:
+    with mounted(mountpoint, consistency="exclusive") as m:
+        nodeid = m.truth.create("f", b"data")
+        assert m.attachment is not None
+        row = bpf.Published(1, b"f", nodeid, bpf.Attributes(st_ino=nodeid, st_mode=0o100644))
+        epoch = bpf.read_epoch(m.connection.id)
+        assert bpf.publish(m.attachment.maps, [row], epoch=epoch) == 1
+        with m.passed("lookup", "not_alive"):
+            assert os.stat(m / "f").st_size == 4
 
 
 def test_lookup_of_forgotten_inode_answered_where_nodeids_are_stable(mountpoint: Path) -> None:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +41,23 @@ def test_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
         _after(2 * SHORT, begun)
         with m.passed("getxattr", "expired"):
             assert os.getxattr(m / "f", "user.x") == b"2"
+
+
+def test_attributes_of_ttl_end_with_it(mountpoint: Path) -> None:
+    with mounted(mountpoint, entry_timeout=LONG, attr_timeout=SHORT) as m:
+        m.truth.create("f", b"1")
+        m.truth.hard_link("f", "g")
+        file = os.open(m / "f", os.O_RDONLY)
+        for size, opcode in ((2, "getattr"), (3, "lookup")):
+            os.stat(m / "g")
+            begun = boottime_ns()
+            m.truth.put("f", b"x" * size)
+            _after(2 * SHORT, begun)
+            if opcode == "lookup":
+                m.drop()
+            with m.passed(opcode, "expired"):
+                assert os.stat(m / "g").st_size == size
+        os.close(file)
 
 
 def test_negative_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
@@ -332,3 +352,32 @@ def test_reply_that_crossed_another_change_not_raised(mountpoint: Path) -> None:
         eventually(lambda: not m.call("handles"))
         eventually(lambda: os.stat(m / "f").st_size == 4, "the reply is believed for ever")
         assert force_stat(m / "f").st_size == 4
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (errno.ENOSYS, 0),
+        (0, -errno.ENOSYS),
+        (errno.ENOTTY, 0),
+        (0, -errno.ENOTTY),
+        (0, 0),
+        (errno.EPERM, 0),
+        (0, -errno.EPERM),
+    ],
+    ids=str,
+)
+def test_ioctl_voids_unless_the_daemon_does_not_know_it(
+    mountpoint: Path, answer: tuple[int, int]
+) -> None:
+    known = abs(sum(answer)) not in (errno.ENOSYS, errno.ENOTTY)
+    with mounted(mountpoint, consistency="exclusive", ioctl=answer) as m:
+        m.truth.create("f", b"1")
+        m.truth.set_xattr("f", b"user.x", b"1")
+        fd = os.open(m / "f", os.O_RDONLY)
+        os.getxattr(fd, "user.x")
+        with m.passed("ioctl"), contextlib.suppress(OSError):
+            fcntl.ioctl(fd, termios.TCGETS, bytes(64))
+        with m.passed("getxattr", "stale") if known else m.answered("getxattr"):
+            assert os.getxattr(fd, "user.x") == b"1"
+        os.close(fd)

@@ -43,6 +43,7 @@ OPCODES = {
     35: "create",
     36: "interrupt",
     38: "destroy",
+    39: "ioctl",
     42: "batch_forget",
     43: "fallocate",
     44: "readdirplus",
@@ -219,6 +220,11 @@ def attr_out(attr_timeout: float, attr: bytes) -> bytes:
 def open_out(fh: int, open_flags: int) -> bytes:
     """Build a struct fuse_open_out."""
     return struct.pack("=QII", fh, open_flags, 0)
+
+
+def ioctl_out(result: int) -> bytes:
+    """Build a struct fuse_ioctl_out."""
+    return struct.pack("=iIII", result, 0, 0, 0)
 
 
 def dirent(ino: int, offset: int, name: bytes, kind: int) -> bytes:

@@ -68,31 +68,37 @@ def _copy(target: Path) -> None:
             shutil.copy(source, target / name)
 
 
+def _efuse(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from efuse.cli.main import main; main()", *words],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def _tried(mutant: Mutant) -> tuple[bool, str]:
-    """Return whether the tests noticed, and by what."""
+    """Return whether the tests noticed, and by what.
+
+    :raises ValueError: it does not even compile.
+    """
     with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="mutant-") as name:
         root = Path(name)
         _copy(root)
         mutant.apply(root)
-        tests = [f"tests/guest/{test}" for test in mutant.tests]
-        pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-        done = subprocess.run(
-            [sys.executable, "-c", "from efuse.cli.main import main; main()"]
-            + ["guest", "run", "--timeout", str(_TIMEOUT_S), "--", *pytest],
-            cwd=root,
-            env={**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-    said = done.stdout + done.stderr
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.M)
-    if failed:
-        return True, ", ".join(failed)
-    # Without a test's verdict: the guest's kernel complained or died, or nothing was tested.
-    noticed = re.findall(r"^(?:guest|efuse): .*(?:kernel|died|oops).*", said, re.M)
-    complained = done.returncode != 0 and " passed" in said
-    return complained, (noticed or said.splitlines() or [""])[-1]
+        built = _efuse(root, "module", "build")
+        if built.returncode:
+            raise ValueError(f"{mutant.name}: {built.stderr}")
+        words = ["guest", "run", "--timeout", str(_TIMEOUT_S), "--", sys.executable, "-m", "pytest"]
+        words += ["-q", "-x", "-p", "no:cacheprovider"]
+        done = _efuse(root, *words, *(f"tests/guest/{test}" for test in mutant.tests))
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+    # Without a failed test the guest's kernel has complained or died, and the guest says so.
+    said = failed or [line for line in (done.stdout + done.stderr).splitlines() if line][-1:]
+    return done.returncode != 0, ", ".join(said)
 
 
 def main() -> int:
