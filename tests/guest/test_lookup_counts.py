@@ -93,7 +93,8 @@ def test_published_name_of_inode_that_the_kernel_lacks_asked(mountpoint: Path) -
     with mounted(mountpoint, consistency="exclusive") as m:
         nodeid = m.truth.create("f", b"data")
         assert m.attachment is not None
-        row = bpf.Published(1, b"f", nodeid, bpf.Attributes(st_ino=nodeid, st_mode=0o100644))
+        attributes = bpf.Attributes(st_ino=nodeid, st_mode=0o100644)
+        row = bpf.Published(1, b"f", nodeid, attributes=attributes)
         epoch = bpf.read_epoch(m.connection.id)
         assert bpf.publish(m.attachment.maps, [row], epoch=epoch) == 1
         with m.passed("lookup", "not_alive"):

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse bench`` at a small scale: what was seen is right, and the kernel answered it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efuse.bench import WORKLOADS
+
+# Of plain FUSE's requests, when the workload has run before.
+_MOST_REQUESTS = {"stat": 0.01, "negative": 0.01, "open-close": 0.01, "tree-walk": 0.01}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    out = tmp_path_factory.mktemp("bench") / "report.json"
+    words = [sys.executable, "-c", "from efuse.cli.main import main; main()", "bench"]
+    words += ["--rounds", "1", "--scale", "0.02", "--json", str(out)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in WORKLOADS)
+    return json.loads(Path(out).read_text())
+
+
+def _requests(report: Any, workload: str) -> dict[str, int]:
+    results = [r for r in report["results"] if r["workload"] == workload]
+    return {r["system"]: r["daemon_requests"] for r in results}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_bench_saw_what_is_there(report: Any, workload: str) -> None:
+    results = [r for r in report["results"] if r["workload"] == workload]
+    assert {r["system"] for r in results} == {"ext4", "fuse", "fuse-tuned", "efuse"}
+    assert all(r["verified"] for r in results)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_bench_on_efuse_asks_the_daemon_less(report: Any, workload: str) -> None:
+    requests = _requests(report, workload)
+    assert requests["efuse"] <= requests["fuse"] * _MOST_REQUESTS.get(workload, 1)
