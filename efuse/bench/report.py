@@ -83,12 +83,12 @@ def ratios(results: Iterable[Result], of: str = "efuse") -> tuple[Ratio, ...]:
 
 def table(report: dict[str, Any]) -> Table:
     """Make the table for people from the JSON's values."""
-    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for title in ("WORKLOAD", "SYSTEM"):
         made.add_column(title)
-    for title in ("VALUE", "DAEMON REQUESTS", "SWITCHES", "EFUSE IS"):
-        made.add_column(title, justify="right")
-    made.add_column("VERIFIED")
+    for title in ("VALUE", "REQUESTS", "SWITCHES", "EFUSE IS BETTER"):
+        made.add_column(title, justify="right", no_wrap=True)
+    made.add_column("TRUE")
     found = {(r["workload"], r["daemon"], r["over"]): r for r in report["ratios"]}
     for result in report["results"]:
         ratio = found.get((result["workload"], result["daemon"], result["system"]))
@@ -105,4 +105,4 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def _times(ratio: dict[str, Any]) -> str:
-    return f"{ratio['median']:.3g} x ({ratio['min']:.3g} to {ratio['max']:.3g})"
+    return f"{ratio['median']:.3g} x ({ratio['min']:.3g}-{ratio['max']:.3g})"

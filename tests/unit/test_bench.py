@@ -70,7 +70,7 @@ def test_table_is_made_from_the_json() -> None:
     out = io.StringIO()
     Console(file=out, width=120).print(table(report()))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-    assert lines[1] == "stat fuse 800 us 300 9 40 x (30 to 79) yes"
+    assert lines[1] == "stat fuse 800 us 300 9 40 x (30-79) yes"
     assert lines[2] == "stat efuse 20 us 0 9 yes"
 
 
