@@ -218,7 +218,7 @@ def report(runs: Iterable[Run], count: int) -> Report:
 
 def table(figures: dict[str, Any]) -> Table:
     """Make the table for people from the JSON's values."""
-    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     made.add_column("PROGRAM")
     for title in (
         "EXT4",
