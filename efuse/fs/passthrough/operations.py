@@ -78,8 +78,8 @@ class Passthrough(Operations):
     :param negative_timeout: seconds that the absence of a name is believed.
     :param writeback: let the kernel gather writes (its writeback cache).
     :param lazy_atime: promise ``lazy_atime``.
-    :param descriptors: about how many inodes keep a descriptor; by default as many as the limit of
-        open files (raised as far as it goes) allows.
+    :param descriptors: about how many inodes keep a descriptor; by default half of the limit of
+        open files (raised as far as it goes): the other half is for what is open.
     :raises UsageError: a parameter makes no sense.
     :raises MountError: *source* cannot be opened.
     """
@@ -121,7 +121,7 @@ class Passthrough(Operations):
         limit = _raise_descriptor_limit()
         try:
             self._inodes = Inodes(
-                os.fspath(source), descriptors or min(_MOST_DESCRIPTORS, limit * 3 // 4)
+                os.fspath(source), descriptors or min(_MOST_DESCRIPTORS, limit // 2)
             )
         except OSError as error:
             raise MountError(
