@@ -96,7 +96,7 @@ class Call(Generic[T]):
     def result(self) -> T:
         """Wait for what it returned; raise what it raised."""
         ready = select.select([self._from], [], [], DEADLINE_S)[0]
-        assert ready, "the call hangs"
+        assert ready, f"the call hangs: {Path(f'/proc/{self.pid}/stack').read_text()}"
         with os.fdopen(self._from, "rb") as pipe:
             raw = pipe.read()
         os.waitpid(self.pid, 0)

@@ -430,6 +430,11 @@ def _question_ends_inside_change(s: Scene, question: Question, change: Change) -
     changed.result()
 
 
+# A page fault may wait for a WRITE with the page locked (the flusher is quick on FUSE), and who
+# learns of a new mtime waits for the page: no question can be answered before that WRITE is.
+_REPLY_WAITS = (_asked_while_reply_waits, _question_ends_inside_change)
+
+
 @pytest.mark.parametrize(
     "order",
     [
@@ -456,6 +461,8 @@ def test_answers_around_changes_in_order(
         open_flags=_NOFLUSH,
     ) as m:
         for number, (change, question) in enumerate(BOTH):
+            if change.name == "mmap" and order in _REPLY_WAITS:
+                continue
             with scene(m, f"d{number}") as s:
                 try:
                     order(s, question, change)
