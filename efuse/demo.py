@@ -253,7 +253,7 @@ def _inside(out: Path, archive: Path) -> None:
     console = Console(highlight=False, markup=False, width=100)
     console.print()
     console.print(
-        f"{value['settings']['files']} files of the Linux source, the same Python daemon:"
+        f"{value['settings']['files']} files, Linux source and its .git; the same Python daemon:"
     )
     console.print(table(value))
     console.print("\nWhat `efuse top` showed over the last column's run:\n")

@@ -124,13 +124,14 @@ def run_plain(command: Sequence[str]) -> int:
 
     :raises MountError: it cannot be started.
     """
-    return wait_for_daemon(_start(command))
+    process = _start(command)
+    with forwarding(process):
+        return wait_for_daemon(process)
 
 
 def wait_for_daemon(process: subprocess.Popen[bytes]) -> int:
-    """Wait for *process*, handing SIGINT and SIGTERM on to it; return its exit status."""
-    with forwarding(process):
-        status = process.wait()
+    """Wait for *process* and return its exit status; see :func:`forwarding`."""
+    status = process.wait()
     return 128 - status if status < 0 else status
 
 
