@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from efuse.bench import WORKLOADS
+from tests.commands import EFUSE
 
 # Of plain FUSE's requests, when the workload has run before.
 _MOST_REQUESTS = {"stat": 0.01, "negative": 0.01, "open-close": 0.01, "tree-walk": 0.01}
@@ -20,8 +20,7 @@ _MOST_REQUESTS = {"stat": 0.01, "negative": 0.01, "open-close": 0.01, "tree-walk
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = tmp_path_factory.mktemp("bench") / "report.json"
-    words = [sys.executable, "-c", "from efuse.cli.main import main; main()", "bench"]
-    words += ["--rounds", "1", "--scale", "0.02", "--json", str(out)]
+    words = [*EFUSE, "bench", "--rounds", "1", "--scale", "0.02", "--json", str(out)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     assert all(name in done.stdout for name in WORKLOADS)

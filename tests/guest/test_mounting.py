@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from efuse.control import Connection, connections, find
+from tests.commands import EFUSE
 
-_EFUSE = (sys.executable, "-c", "from efuse.cli.main import main; main()")
 _HELPERS = Path("/usr/sbin")
 
 
@@ -84,7 +84,7 @@ def test_mount_in_the_background_ended_by_a_signal_loses_nothing(
 ) -> None:
     words = ["mount", "passthrough", source, mountpoint, "--require", "--json"]
     words += ["--consistency", "exclusive", "--arg", "writeback=True"]
-    told = json.loads(subprocess.check_output([*_EFUSE, *words]))
+    told = json.loads(subprocess.check_output([*EFUSE, *words]))
     connection = _answers(mountpoint)
     data = os.urandom(300_000)
     (mountpoint / "late").write_bytes(data)
@@ -97,7 +97,7 @@ def test_daemon_in_the_foreground_ended_by_a_signal(
     source: Path, mountpoint: Path, eventually: Callable[..., object]
 ) -> None:
     daemon = ["bindfs", "-f", "-o", "entry_timeout=3600,attr_timeout=3600", source, mountpoint]
-    process = subprocess.Popen([*_EFUSE, "run", "--require", "--", *daemon])
+    process = subprocess.Popen([*EFUSE, "run", "--require", "--", *daemon])
     try:
         eventually(lambda: os.path.ismount(mountpoint), what="the mount")
         connection = Connection(find(mountpoint).connection)

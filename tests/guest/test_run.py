@@ -6,15 +6,14 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from efuse.control import Connection, connections, find
+from tests.commands import EFUSE
 
-_EFUSE = (sys.executable, "-c", "from efuse.cli.main import main; main()")
 _EXAMPLES = Path("/usr/share/doc/libfuse3-dev/examples")
 _TIMEOUTS = "entry_timeout=3600,attr_timeout=3600"
 
@@ -42,7 +41,7 @@ def _sshfs(tmp: Path, source: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _mounted(command: list[str], mountpoint: Path) -> Iterator[Connection]:
-    subprocess.run([*_EFUSE, "run", "--require", "--", *command, str(mountpoint)], check=True)
+    subprocess.run([*EFUSE, "run", "--require", "--", *command, str(mountpoint)], check=True)
     try:
         yield Connection(find(mountpoint).connection)
     finally:
@@ -85,7 +84,7 @@ def test_run_accelerates_an_unmodified_daemon(
 
 def test_run_of_something_else_says_so() -> None:
     done = subprocess.run(
-        [*_EFUSE, "run", "--", "true"], capture_output=True, text=True, check=False
+        [*EFUSE, "run", "--", "true"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert "mounted nothing on eFuse" in done.stderr

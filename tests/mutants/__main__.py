@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from efuse import paths
+from tests.commands import EFUSE
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MUTANTS = Path(__file__).with_name("mutants.toml")
@@ -70,7 +71,7 @@ def _copy(target: Path) -> None:
 
 def _efuse(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from efuse.cli.main import main; main()", *words],
+        [*EFUSE, *words],
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
