@@ -42,6 +42,51 @@ static inline int learn_volume(struct efuse_req *req)
 	return key && value ? volumes.update(key, value) : -EINVAL;
 }
 
+/* An empty way, or one that was not read since it was last looked at; the others age. */
+static inline int block_victim(struct efuse_set *set)
+{
+	u32 start = bpf_get_prandom_u32();
+	int i, way;
+
+#pragma unroll
+	for (i = 0; i < EFUSE_WAYS; i++)
+		if (!set->way[i].nodeid)
+			return i;
+#pragma unroll
+	for (i = 0; i < EFUSE_WAYS; i++) {
+		way = (start + i) & (EFUSE_WAYS - 1);
+		if (!set->way[way].used)
+			return way;
+		set->way[way].used = 0;
+	}
+	return start & (EFUSE_WAYS - 1);
+}
+
+static inline int learn_block(struct efuse_req *req)
+{
+	u64 nodeid = efuse_req_nodeid(req), block = efuse_req_block(req);
+	struct efuse_set *set;
+	struct efuse_slot *slot;
+	int number, way;
+
+	set = block_find_set(nodeid, block, &number);
+	if (!set)
+		return 0;
+	way = block_way(set, nodeid, block);
+	/* What is written need not be read: it takes nobody's place. */
+	if (way < 0 && efuse_req_opcode(req) == FUSE_WRITE)
+		return 0;
+	if (way < 0)
+		way = block_victim(set);
+	way &= EFUSE_WAYS - 1;
+	number = number * EFUSE_WAYS + way;
+	slot = blocks.lookup(&number);
+	if (!slot)
+		return 0;
+	return efuse_learn_block(req, &set->way[way], sizeof(struct efuse_tag), slot,
+				 sizeof(*slot));
+}
+
 int learn(struct efuse_req *req)
 {
 	switch (efuse_learn_map(req)) {
@@ -55,6 +100,8 @@ int learn(struct efuse_req *req)
 		return learn_grant(req);
 	case EFUSE_MAP_VOLUMES:
 		return learn_volume(req);
+	case EFUSE_MAP_BLOCKS:
+		return learn_block(req);
 	}
 	return 0;
 }

@@ -13,9 +13,16 @@ _Static_assert(sizeof(struct efuse_blob) == 1024, "efuse_blob");
 _Static_assert(sizeof(struct efuse_grant_key) == 24, "efuse_grant_key");
 _Static_assert(sizeof(struct efuse_grant) == 40, "efuse_grant");
 _Static_assert(sizeof(struct efuse_volume) == 112, "efuse_volume");
+_Static_assert(sizeof(struct efuse_set) == 512, "efuse_set");
+_Static_assert(sizeof(struct efuse_slot) == 4096, "efuse_slot");
 
 BPF_TABLE("lru_hash", struct efuse_entry_key, struct efuse_entry, entries, 65536);
 BPF_TABLE("lru_hash", u64, struct efuse_attrs, attrs, 65536);
 BPF_TABLE("lru_hash", struct efuse_blob_key, struct efuse_blob, blobs, 8192);
 BPF_TABLE("lru_hash", struct efuse_grant_key, struct efuse_grant, grants, 16384);
 BPF_TABLE("lru_hash", u64, struct efuse_volume, volumes, 64);
+
+/* The data cache: 16 MiB, in arrays that the daemon can map. */
+BPF_F_TABLE("array", int, struct efuse_set, tags, 512, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", int, struct efuse_slot, blocks, 4096, BPF_F_MMAPABLE);
+BPF_TABLE("array", int, struct efuse_geometry, geometry, 1);

@@ -30,7 +30,8 @@ from efuse import paths, stats, tui
 from efuse.bench.lower import command, ext4
 from efuse.bench.report import Report, Result, ratios
 from efuse.bench.run import machine, versions
-from efuse.bench.systems import System, Usage, mounted
+from efuse.bench.systems import System, mounted
+from efuse.bench.usage import Usage
 from efuse.control import Connection
 from efuse.errors import EfuseError
 from efuse.guest.run import INSIDE, Options, run

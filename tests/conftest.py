@@ -34,9 +34,7 @@ def eventually() -> Eventually:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[Any]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
     """In CI a skipped test is a failed one, unless it names the kernel feature it misses."""
     report = yield
     excused = item.get_closest_marker("needs_kernel_feature") is not None

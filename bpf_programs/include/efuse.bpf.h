@@ -10,6 +10,7 @@
 
 #include <linux/efuse.h>
 #include <linux/errno.h>
+#include <linux/fuse.h>
 
 struct efuse_req;
 struct efuse_notify;
@@ -62,5 +63,11 @@ static int (*efuse_notify_name)(struct efuse_notify *n, void *buf, u32 size)
 
 static u32 (*efuse_exit_kind)(struct efuse_exit_info *info) EFUSE_KFUNC(1000026);
 static s64 (*efuse_exit_code)(struct efuse_exit_info *info) EFUSE_KFUNC(1000027);
+
+static u64 (*efuse_req_block)(struct efuse_req *req) EFUSE_KFUNC(1000028);
+static int (*efuse_reply_block)(struct efuse_req *req, void *tag, u32 tag_size,
+				const void *data, u32 data_size) EFUSE_KFUNC(1000029);
+static int (*efuse_learn_block)(struct efuse_req *req, void *tag, u32 tag_size, void *data,
+				u32 data_size) EFUSE_KFUNC(1000030);
 
 #endif /* _EFUSE_BPF_H */

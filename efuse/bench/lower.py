@@ -50,6 +50,7 @@ def ext4(size_mib: int) -> Iterator[Path]:
             try:
                 yield mountpoint
             finally:
-                command("umount", mountpoint)
+                # Lazily: the kernel may still be letting go of the last backing file.
+                command("umount", "-l", mountpoint)
         finally:
             command("umount", "-l", memory)

@@ -18,7 +18,8 @@ class Result:
     """One workload on one system. ``value`` is the median of ``rounds``, in ``unit``.
 
     ``daemon_requests`` and ``context_switches`` are the daemon's, per round (median).
-    ``verified``: every round saw what the lower file system holds.
+    ``verified``: every round saw what the lower file system holds. ``paths`` are the READs and
+    WRITEs of all rounds by the path that answered them; nothing where there is no eFuse.
     """
 
     workload: str
@@ -31,6 +32,7 @@ class Result:
     daemon_requests: int
     context_switches: int
     verified: bool
+    paths: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,22 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shutil
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import efuse
+from efuse.bench.catalog import WORKLOADS
 from efuse.bench.lower import ext4
 from efuse.bench.report import Report, Result, ratios
-from efuse.bench.systems import System, Usage, mounted
-from efuse.bench.workloads import WORKLOADS, Workload, contents, digest
+from efuse.bench.systems import System, mounted
+from efuse.bench.usage import Usage
+from efuse.bench.workload import Workload
 from efuse.control import module_version
 
 __all__ = ["Settings", "machine", "run", "versions"]
@@ -36,7 +38,6 @@ class Settings:
     rounds: int = 5
     scale: float = 0.1
     clock: str = "time"
-    lower_mib: int = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +85,15 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
     results: list[Result] = []
     counters: dict[str, dict[str, int]] = {}
     with ExitStack() as stack:
-        lower = stack.enter_context(ext4(settings.lower_mib))
+        lower = stack.enter_context(ext4(_lower_mib(settings)))
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="efuse-mounts-")))
-        for name in settings.systems:
-            for workload in settings.workloads:
-                directory = lower / name / workload
-                directory.mkdir(parents=True)
-                say(f"{workload}: preparing the files for {name}")
-                chosen = WORKLOADS[workload]
-                chosen.prepare(directory, chosen.scaled(settings.scale))
-        systems = [
-            stack.enter_context(mounted(name, lower / name, base / name))
-            for name in settings.systems
-        ]
-        for workload in settings.workloads:
-            rounds = _run_workload(WORKLOADS[workload], systems, lower, settings, say)
-            for name, each in rounds.items():
-                results.append(_result(WORKLOADS[workload], name, settings, each))
-                kernel = _kernel_counters(each)
-                if kernel:
-                    counters[f"{workload} {name}"] = kernel
+        for names in _together(settings.workloads):
+            for name, rounds in _run_batch(names, lower, base, settings, say):
+                for system, each in rounds.items():
+                    results.append(_result(WORKLOADS[name], system, settings, each))
+                    kernel = _kernel_counters(each)
+                    if kernel:
+                        counters[f"{name} {system}"] = kernel
     return Report(
         machine=machine(),
         kernel=platform.release(),
@@ -112,6 +102,55 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
         results=tuple(results),
         ratios=ratios(results),
     )
+
+
+def _together(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Group workloads that share their mounts: those of data get fresh ones, and the room."""
+    small = tuple(name for name in names if WORKLOADS[name].has_reference)
+    large: list[tuple[str, ...]] = [(name,) for name in names if not WORKLOADS[name].has_reference]
+    return [small, *large] if small else large
+
+
+def _lower_mib(settings: Settings) -> int:
+    """Return how large the lower file system has to be for any of the groups."""
+    needs = []
+    for names in _together(settings.workloads):
+        chosen = [WORKLOADS[name] for name in names]
+        copies = len(settings.systems) + chosen[0].has_reference
+        needs.append(sum(w.size_mib(w.scaled(settings.scale)) for w in chosen) * copies)
+    return max(512, *needs) + 64
+
+
+def _run_batch(
+    names: Sequence[str],
+    lower: Path,
+    base: Path,
+    settings: Settings,
+    say: Callable[[str], None],
+) -> Iterator[tuple[str, dict[str, list[_Round]]]]:
+    """Run the workloads *names* on mounts of their own; their files are gone afterwards."""
+    places = list(settings.systems)
+    if WORKLOADS[names[0]].has_reference:
+        places.append("reference")
+    with ExitStack() as stack:
+        stack.callback(_remove, [lower / place for place in places])
+        for place in places:
+            for name in names:
+                (lower / place / name).mkdir(parents=True)
+                say(f"{name}: preparing the files for {place}")
+                chosen = WORKLOADS[name]
+                chosen.prepare(lower / place / name, chosen.scaled(settings.scale))
+        systems = [
+            stack.enter_context(mounted(name, lower / name, base / name, settings.daemon))
+            for name in settings.systems
+        ]
+        for name in names:
+            yield name, _run_workload(WORKLOADS[name], systems, lower, settings, say)
+
+
+def _remove(directories: Sequence[Path]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _run_workload(
@@ -124,12 +163,14 @@ def _run_workload(
     """Do one unmeasured round to warm up, then the measured ones, the systems in turn."""
     count = workload.scaled(settings.scale)
     # What the lower file system shows, of a copy that nothing is mounted over.
-    rounds: dict[str, list[_Round]] = {system.name: [] for system in systems}
     reference = lower / "reference" / workload.name
-    reference.mkdir(parents=True)
-    workload.prepare(reference, count)
+    rounds: dict[str, list[_Round]] = {system.name: [] for system in systems}
+    for system in systems:
+        place = lower / system.name / workload.name
+        if not workload.rehearse(system.root / workload.name, place, count):
+            say(f"{workload.name}: {system.name} is WRONG")
     for number in range(settings.rounds + 1):
-        wanted = digest(workload.run(reference, count, number))
+        wanted = workload.measure(reference, count, number).seen if workload.has_reference else ""
         for system in systems:
             measured = _run_round(workload, system, count, number, wanted)
             if number:
@@ -140,25 +181,23 @@ def _run_workload(
                 + ("" if measured.verified else ", WRONG")
             )
     for system in systems:
-        if contents(lower / system.name / workload.name) != contents(reference):
+        place = lower / system.name / workload.name
+        if not workload.agrees(system.root / workload.name, place, reference):
             say(f"{workload.name}: {system.name} left other files than it should: WRONG")
             rounds[system.name] = [replace(r, verified=False) for r in rounds[system.name]]
     return rounds
 
 
 def _run_round(workload: Workload, system: System, count: int, number: int, wanted: str) -> _Round:
-    directory = system.root / workload.name
+    workload.settle()
     before = system.usage()
-    begin_ns = time.perf_counter_ns()
-    seen = workload.run(directory, count, number)
-    took_ns = time.perf_counter_ns() - begin_ns
+    outcome = workload.measure(system.root / workload.name, count, number)
     after = system.usage()
-    value = took_ns / 1e9 if workload.unit == "s" else took_ns / 1e3 / count
     return _Round(
-        value=value,
+        value=outcome.value,
         requests=after.total - before.total,
         switches=after.switches - before.switches,
-        verified=digest(seen) == wanted,
+        verified=outcome.seen == wanted,
         before=before,
         after=after,
     )
@@ -172,12 +211,19 @@ def _result(workload: Workload, system: str, settings: Settings, rounds: list[_R
         daemon=settings.daemon,
         value=statistics.median(values),
         unit=workload.unit,
-        better="lower",
+        better=workload.better,
         rounds=values,
         daemon_requests=round(statistics.median(r.requests for r in rounds)),
         context_switches=round(statistics.median(r.switches for r in rounds)),
         verified=all(r.verified for r in rounds),
+        paths=_path_counts(rounds),
     )
+
+
+def _path_counts(rounds: list[_Round]) -> dict[str, int]:
+    """Return the READs and WRITEs of all measured rounds by the path that answered them."""
+    first, last = rounds[0].before.paths, rounds[-1].after.paths
+    return {path: last[path] - first[path] for path in last}
 
 
 def _kernel_counters(rounds: list[_Round]) -> dict[str, int]:

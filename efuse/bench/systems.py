@@ -4,56 +4,56 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from efuse.control import Connection
+from efuse.bench.foreground import Program
+from efuse.bench.programs import PROGRAMS, command
+from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.errors import EfuseError
-from efuse.stats import Sample, read
 
-__all__ = ["DAEMONS", "SYSTEMS", "Usage", "mounted"]
+__all__ = ["DAEMONS", "SYSTEMS", "System", "mounted"]
 
 SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 """``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
 plain FUSE with long time-outs and the write-back cache, ``efuse`` without time-outs, exclusive."""
 
-DAEMONS = ("passthrough",)
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a daemon has done so far: requests by handler, and voluntary context switches.
-
-    ``sample`` holds the kernel's counters, without times; None where there is no eFuse.
-    """
-
-    requests: dict[str, int] = field(default_factory=dict)
-    switches: int = 0
-    sample: Sample | None = None
-
-    @property
-    def total(self) -> int:
-        """All requests that wait for an answer: FORGET is none."""
-        return sum(n for name, n in self.requests.items() if name != "forget")
+DAEMONS = ("passthrough", *PROGRAMS)
+"""``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""
 
 
 class System:
     """One mounted system. ``root`` is where the files are seen."""
 
-    def __init__(self, name: str, root: Path, daemon: subprocess.Popen[str] | None = None) -> None:
+    connection: int | None = None
+    """The number of its connection, on eFuse."""
+
+    def __init__(self, name: str, root: Path) -> None:
         self.name = name
         self.root = root
+
+    def usage(self) -> Usage:
+        """Return what the daemon has done so far.
+
+        :raises EfuseError: it has ended.
+        """
+        return Usage()
+
+
+class _PythonSystem(System):
+    """Served by :mod:`efuse.bench.daemon`."""
+
+    def __init__(self, name: str, root: Path, daemon: subprocess.Popen[str]) -> None:
+        super().__init__(name, root)
         self._daemon = daemon
-        self.connection: int | None = self._line()["connection"] if daemon else None
+        self.connection = self._line()["connection"]
 
     def _line(self) -> dict[str, Any]:
-        assert self._daemon and self._daemon.stdout
+        assert self._daemon.stdout
         line = self._daemon.stdout.readline()
         if not line:
             raise EfuseError(
@@ -64,29 +64,32 @@ class System:
         return answer
 
     def usage(self) -> Usage:
-        """Return what the daemon has done so far.
-
-        :raises EfuseError: it has ended.
-        """
-        if self._daemon is None:
-            return Usage()
+        """Return what the daemon has done so far."""
         assert self._daemon.stdin
         self._daemon.stdin.write("\n")
         self._daemon.stdin.flush()
-        sample = None
-        if self.connection is not None:
-            sample = read(Connection(self.connection), timing=False)
-        return Usage(self._line(), _switches(self._daemon.pid), sample)
+        counted = kernel_counts(self.connection)
+        return Usage(self._line(), switches([self._daemon.pid]), *counted)
 
 
-def _switches(pid: int) -> int:
-    text = "".join(p.read_text() for p in Path(f"/proc/{pid}/task").glob("*/status"))
-    return sum(int(n) for n in re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.M))
+class _ProgramSystem(System):
+    """Served by a program in C."""
+
+    def __init__(self, name: str, root: Path, program: Program) -> None:
+        super().__init__(name, root)
+        self._program = program
+        self.connection = program.connection
+
+    def usage(self) -> Usage:
+        """Return what the daemon has done so far."""
+        return self._program.usage()
 
 
 @contextmanager
-def mounted(name: str, source: Path, mountpoint: Path) -> Iterator[System]:
-    """Mount *source* on *mountpoint* as the system *name* and yield it.
+def mounted(
+    name: str, source: Path, mountpoint: Path, daemon: str = "passthrough"
+) -> Iterator[System]:
+    """Mount *source* on *mountpoint* as the system *name*, served by *daemon*, and yield it.
 
     :raises EfuseError: it cannot be mounted.
     """
@@ -94,16 +97,19 @@ def mounted(name: str, source: Path, mountpoint: Path) -> Iterator[System]:
         yield System(name, source)
         return
     mountpoint.mkdir(parents=True, exist_ok=True)
+    if daemon in PROGRAMS:
+        words = command(daemon, name, source, mountpoint)
+        with Program.started(words, mountpoint, accelerated=name == "efuse") as program:
+            yield _ProgramSystem(name, mountpoint, program)
+        return
     words = [sys.executable, "-m", "efuse.bench.daemon", name, str(source), str(mountpoint)]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as daemon:
-        assert daemon.stdin
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin
         try:
-            yield System(name, mountpoint, daemon)
+            yield _PythonSystem(name, mountpoint, child)
         finally:
-            daemon.stdin.close()
+            child.stdin.close()
             try:
-                daemon.wait(60)
+                child.wait(60)
             except subprocess.TimeoutExpired:
-                daemon.kill()
+                child.kill()

@@ -11,19 +11,22 @@ import errno
 import hashlib
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["WORKLOADS", "Workload", "contents", "digest"]
+from efuse.bench.workload import Outcome
+
+__all__ = ["METADATA", "MetadataWorkload", "contents", "digest"]
 
 _TIME_NS = 1_700_000_000_000_000_000
 _BLOCK = b"efuse " * 682 + b"4KiB"
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """One workload.
+class MetadataWorkload:
+    """A :class:`~efuse.bench.workload.Workload` that is timed as a whole.
 
     ``prepare(directory, count)`` makes its files. ``run(directory, count, round)`` does it once
     and returns what it saw, for :func:`digest`. ``count`` is how many operations (or files) a
@@ -36,10 +39,35 @@ class Workload:
     unit: str
     prepare: Callable[[Path, int], None]
     run: Callable[[Path, int, int], list[object]]
+    better: str = "lower"
+    has_reference: bool = True
 
     def scaled(self, scale: float) -> int:
         """Return the number of operations at *scale*."""
         return max(10, round(self.count * scale))
+
+    def size_mib(self, count: int) -> int:
+        """Return how much room its files need, at most."""
+        return 32 + count // 250
+
+    def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
+        """Nothing: each round is verified."""
+        return True
+
+    def settle(self) -> None:
+        """Nothing: caches stay warm from round to round."""
+
+    def measure(self, mount: Path, count: int, round: int) -> Outcome:
+        """Do one round and take its time."""
+        begin_ns = time.perf_counter_ns()
+        seen = self.run(mount, count, round)
+        took_ns = time.perf_counter_ns() - begin_ns
+        value = took_ns / 1e9 if self.unit == "s" else took_ns / 1e3 / count
+        return Outcome(value, digest(seen))
+
+    def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
+        """Return whether the lower files are those of the reference."""
+        return contents(lower) == contents(reference)
 
 
 def digest(seen: Iterable[object]) -> str:
@@ -196,11 +224,11 @@ def contents(directory: Path) -> str:
     return digest(seen)
 
 
-WORKLOADS = {
+METADATA = {
     workload.name: workload
     for workload in (
-        Workload("stat", "os.stat of one file", 2000, "us", _prepare_stat, _run_stat),
-        Workload(
+        MetadataWorkload("stat", "os.stat of one file", 2000, "us", _prepare_stat, _run_stat),
+        MetadataWorkload(
             "negative",
             "stats of names that do not exist, 300 distinct",
             30_000,
@@ -208,7 +236,7 @@ WORKLOADS = {
             _prepare_negative,
             _run_negative,
         ),
-        Workload(
+        MetadataWorkload(
             "open-close",
             "open, fstat and close of small files, twice",
             2000,
@@ -216,7 +244,7 @@ WORKLOADS = {
             _prepare_small,
             _run_open_close,
         ),
-        Workload(
+        MetadataWorkload(
             "xattr",
             "getxattr present, absent, after set",
             4000,
@@ -224,7 +252,7 @@ WORKLOADS = {
             _prepare_xattr,
             _run_xattr,
         ),
-        Workload(
+        MetadataWorkload(
             "small-write",
             "4 KiB buffered appends",
             1000,
@@ -232,7 +260,7 @@ WORKLOADS = {
             _prepare_small_write,
             _run_small_write,
         ),
-        Workload(
+        MetadataWorkload(
             "tree-walk",
             "find -size, ls -lR, tar c, git status over a source tree",
             5000,
@@ -242,4 +270,4 @@ WORKLOADS = {
         ),
     )
 }
-"""All workloads by name."""
+"""The metadata workloads by name."""

@@ -15,7 +15,14 @@ from typing import Any, Self
 
 from efuse.bpf import libbpf
 from efuse.bpf.compose import Handlers, compile_handlers
-from efuse.bpf.load import Target, create_maps, create_set, load_programs, open_target
+from efuse.bpf.load import (
+    Target,
+    create_maps,
+    create_set,
+    describe_cache,
+    load_programs,
+    open_target,
+)
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.spec import MapSpec, Spec
 from efuse.errors import AttachError, UsageError, reason
@@ -370,6 +377,7 @@ def unpin(directory: Path) -> None:
 def _load_set(
     target: Target, spec: Spec, map_fds: Mapping[str, int], connection: int, name: str
 ) -> int:
+    describe_cache(spec.maps, map_fds)
     with load_programs(target, spec.programs, map_fds) as fds:
         return create_set(target, fds, connection, name)
 

@@ -17,7 +17,15 @@ from efuse.bpf.spec import MapSpec, ProgramSpec
 from efuse.bpf.verifier import refusal
 from efuse.errors import AttachError, NotSupportedError, UsageError, reason
 
-__all__ = ["NAME_MAX", "Target", "create_maps", "create_set", "load_programs", "open_target"]
+__all__ = [
+    "NAME_MAX",
+    "Target",
+    "create_maps",
+    "create_set",
+    "describe_cache",
+    "load_programs",
+    "open_target",
+]
 
 MODULE = "efuse"
 _OPS = "efuse_ops"
@@ -101,6 +109,14 @@ def _module_btf_fd() -> int:
             f"cannot look at the kernel's BTF objects: {reason(error)}", hint="run as root"
         ) from error
     raise NotSupportedError(f"module {MODULE} has no BTF", hint="efuse module build")
+
+
+def describe_cache(maps: Mapping[str, MapSpec], fds: Mapping[str, int]) -> None:
+    """Tell the programs how large the data cache is, if they have one."""
+    if "geometry" in maps and "tags" in maps:
+        libbpf.map_update(
+            fds["geometry"], bytes(4), struct.pack("=II", maps["tags"].max_entries, 0)
+        )
 
 
 def create_maps(maps: Mapping[str, MapSpec], existing: Mapping[str, int]) -> dict[str, int]:

@@ -8,8 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Generic, TypeVar
 
 from efuse.bpf import libbpf
-from efuse.bpf.spec import MapSpec
-from efuse.bpf.values import Attributes, Blob, BlobKey, Entry, EntryKey, Grant, GrantKey, Volume
+from efuse.bpf.spec import WAYS, MapSpec
+from efuse.bpf.values import (
+    TAG_BYTES,
+    Attributes,
+    Blob,
+    BlobKey,
+    Entry,
+    EntryKey,
+    Grant,
+    GrantKey,
+    Tag,
+    Volume,
+)
 from efuse.errors import AttachError, reason
 
 __all__ = [
@@ -18,6 +29,7 @@ __all__ = [
     "BpfMap",
     "Entries",
     "Grants",
+    "Tags",
     "Volumes",
     "Words",
     "mapping",
@@ -255,6 +267,24 @@ class Grants(BpfMap[GrantKey, Grant]):
         return Grant.decode(raw, GrantKey(*key).seed())
 
 
+class Tags(BpfMap[int, tuple[Tag, ...]]):
+    """``tags``: a set of the data cache to what its slots of ``blocks`` hold."""
+
+    def _encode_key(self, key: int) -> bytes:
+        return key.to_bytes(4, "little")
+
+    def _decode_key(self, raw: bytes) -> int:
+        return int.from_bytes(raw, "little")
+
+    def _decode(self, key: int, raw: bytes) -> tuple[Tag, ...]:
+        return Tag.decode_set(raw)
+
+    def slots(self) -> Iterator[Tag]:
+        """Iterate the tags of all slots that hold something."""
+        for tags in self.read_all().values():
+            yield from (tag for tag in tags if tag.nodeid)
+
+
 class Words(BpfMap[Any, Any]):
     """A person's map. Keys and values of 1, 2, 4 or 8 bytes are ints, others bytes of that size."""
 
@@ -289,6 +319,7 @@ _TYPES: Mapping[str, tuple[type[BpfMap[Any, Any]], int, int]] = {
     "blobs": (Blobs, 272, Blob.value_bytes),
     "grants": (Grants, 24, Grant.value_bytes),
     "volumes": (Volumes, 8, Volume.value_bytes),
+    "tags": (Tags, 4, TAG_BYTES * WAYS),
 }
 
 

@@ -14,10 +14,13 @@ from typing import Any
 
 from efuse.errors import CompileError, UsageError
 
-__all__ = ["INSTRUCTION_BYTES", "Line", "MapSpec", "ProgramSpec", "Reference", "Spec"]
+__all__ = ["INSTRUCTION_BYTES", "WAYS", "Line", "MapSpec", "ProgramSpec", "Reference", "Spec"]
 
 INSTRUCTION_BYTES = 8
 """Size of one BPF instruction; a 64-bit load takes two."""
+
+WAYS = 8
+"""Slots of ``blocks`` for each set of ``tags`` (``EFUSE_WAYS``)."""
 
 _FORMAT = 1
 
@@ -103,10 +106,16 @@ class Spec:
     def with_capacity(self, capacity: Mapping[str, int]) -> Spec:
         """Return the same spec with other map capacities.
 
-        :param capacity: entries per map, by its name.
+        :param capacity: entries per map, by its name. Those of ``blocks`` become whole sets, for
+            which ``tags`` has room; with 0 there is no data cache.
         :raises UsageError: there is no such map, or the number is not positive.
         """
-        maps = dict(self.maps)
+        maps, programs, capacity = dict(self.maps), dict(self.programs), dict(capacity)
+        if "blocks" in capacity and "tags" in maps:
+            if not capacity["blocks"]:
+                programs.pop("block", None)
+            capacity["tags"] = max(1, -(-capacity["blocks"] // WAYS))
+            capacity["blocks"] = capacity["tags"] * WAYS
         for name, entries in capacity.items():
             if name not in maps:
                 raise UsageError(
@@ -116,7 +125,7 @@ class Spec:
             if not 0 < entries < 1 << 32:
                 raise UsageError(f"cannot give map {name!r} {entries} entries: out of range")
             maps[name] = replace(maps[name], max_entries=entries)
-        return replace(self, maps=maps)
+        return replace(self, programs=programs, maps=maps)
 
     def to_json(self) -> str:
         """Return the spec as JSON text; from_json() is its inverse."""

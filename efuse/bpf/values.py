@@ -16,6 +16,7 @@ __all__ = [
     "BLOB_BYTES",
     "NAME_BYTES",
     "NEVER_NS",
+    "TAG_BYTES",
     "Attributes",
     "Blob",
     "BlobKey",
@@ -24,6 +25,7 @@ __all__ = [
     "Grant",
     "GrantKey",
     "Stamp",
+    "Tag",
     "Value",
     "Volume",
 ]
@@ -392,3 +394,25 @@ class Volume:
         stamp, body = _unsealed(raw, seed)
         blocks, bfree, bavail, files, ffree, bsize, namemax, frsize, _pad = _VOLUME.unpack(body)
         return cls(blocks, bfree, bavail, files, ffree, bsize, namemax, frsize, stamp)
+
+
+_TAG = struct.Struct("=IIQQQQI20x")
+TAG_BYTES = _TAG.size
+"""Size of a tag."""
+
+
+class Tag(NamedTuple):
+    """What a slot of ``blocks`` holds: ``struct efuse_tag``, eight in each set of ``tags``."""
+
+    lock: int
+    used: int
+    nodeid: int
+    block: int
+    epoch: int
+    expires_ns: int
+    length: int
+
+    @classmethod
+    def decode_set(cls, raw: bytes) -> tuple[Self, ...]:
+        """Return the tags of a set."""
+        return tuple(cls(*fields) for fields in _TAG.iter_unpack(raw))

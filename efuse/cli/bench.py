@@ -13,7 +13,6 @@ import click
 from rich.console import Console
 
 from efuse import bench, paths
-from efuse.bench.systems import DAEMONS
 from efuse.control import module_version
 from efuse.errors import ControlError, EfuseError
 
@@ -41,12 +40,14 @@ def _words(choices: tuple[str, ...]) -> Any:
 @click.option(
     "--workload",
     "workloads",
-    default=",".join(bench.WORKLOADS),
+    default=",".join(bench.METADATA),
     show_default=True,
     callback=_words(tuple(bench.WORKLOADS)),
-    help="Which, separated by commas.",
+    help=f"Which, separated by commas; also {', '.join(bench.DATA)}.",
 )
-@click.option("--daemon", type=click.Choice(DAEMONS), default="passthrough", show_default=True)
+@click.option(
+    "--daemon", type=click.Choice(bench.DAEMONS), default="passthrough", show_default=True
+)
 @click.option(
     "--system",
     "systems",

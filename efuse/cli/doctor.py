@@ -64,9 +64,11 @@ def cli(as_json: bool) -> None:
     found = checks()
     works = all(check.ok for check in found if check.required)
     if as_json:
-        click.echo(json.dumps(
-            {"works": works, "checks": [dataclasses.asdict(check) for check in found]}, indent=2
-        ))
+        click.echo(
+            json.dumps(
+                {"works": works, "checks": [dataclasses.asdict(check) for check in found]}, indent=2
+            )
+        )
     else:
         for check in found:
             mark = "ok" if check.ok else "FAIL" if check.required else "no"

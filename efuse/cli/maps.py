@@ -27,7 +27,10 @@ class _MapName(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        names = ("attrs", "blobs", "entries", "grants", "volumes")
+        # Here and not above: it takes pyfuse3 and trio with it.
+        from efuse.fs.options import CAPACITY_MAPS
+
+        names = (*CAPACITY_MAPS, "tags")
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

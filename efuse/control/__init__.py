@@ -4,6 +4,7 @@
 from efuse.control.attributes import Attribute
 from efuse.control.connection import (
     CONSISTENCY,
+    PATHS,
     ROOT,
     Connection,
     ExitInfo,
@@ -14,6 +15,7 @@ from efuse.control.mounts import Mount, find, mounts
 
 __all__ = [
     "CONSISTENCY",
+    "PATHS",
     "ROOT",
     "Attribute",
     "Connection",

@@ -9,7 +9,17 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from efuse.errors import ControlError, reason
 
-__all__ = ["Attribute", "Node", "choice", "number", "read_file", "switch", "text", "trigger"]
+__all__ = [
+    "Attribute",
+    "Node",
+    "choice",
+    "count",
+    "number",
+    "read_file",
+    "switch",
+    "text",
+    "trigger",
+]
 
 T = TypeVar("T")
 
@@ -62,8 +72,8 @@ def _write_file(path: Path, value: str) -> None:
 class Attribute(Generic[T]):
     """One file: how its text becomes a value, and what the value means.
 
-    ``name`` is the file's name (that of the class's attribute without a leading ``_``), ``mode``
-    its permissions; ``unit``, ``range`` and ``default`` are words for
+    ``name`` is the file's path (by default the name of the class's attribute without a leading
+    ``_``), ``mode`` its permissions; ``unit``, ``range`` and ``default`` are words for
     people, ``doc`` is one sentence.
     """
 
@@ -79,7 +89,9 @@ class Attribute(Generic[T]):
         unit: str = "",
         range: str = "",
         default: str = "",
+        file: str = "",
     ) -> None:
+        self.name = file
         self.parse = parse
         self.show = show
         self.doc = doc
@@ -97,7 +109,7 @@ class Attribute(Generic[T]):
         return bool(self.mode & 0o200)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name.removeprefix("_")
+        self.name = self.name or name.removeprefix("_")
 
     @overload
     def __get__(self, node: None, owner: type) -> "Attribute[T]": ...
@@ -141,10 +153,40 @@ def text(doc: str, *, range: str = "text", default: str = "") -> Attribute[str]:
     return Attribute(str, str, doc=doc, range=range, default=default)
 
 
-def number(doc: str, *, unit: str = "", mode: int = 0o444, default: str = "0") -> Attribute[int]:
+def number(
+    doc: str, *, unit: str = "", mode: int = 0o444, default: str = "0", file: str = ""
+) -> Attribute[int]:
     """Make an attribute that is an unsigned number, read only."""
     return Attribute(
-        _unsigned, str, doc=doc, mode=mode, unit=unit, range="0 to 2^64-1", default=default
+        _unsigned,
+        str,
+        doc=doc,
+        mode=mode,
+        unit=unit,
+        range="0 to 2^64-1",
+        default=default,
+        file=file,
+    )
+
+
+def count(doc: str, *, unit: str, most: int, step: int, file: str = "") -> Attribute[int]:
+    """Make an attribute that is a multiple of *step* up to *most*, read and write, 0 at first."""
+
+    def parse(word: str) -> int:
+        value = _unsigned(word)
+        if value > most or value % step:
+            raise ValueError(word)
+        return value
+
+    return Attribute(
+        parse,
+        str,
+        doc=doc,
+        mode=0o644,
+        unit=unit,
+        range=f"0 to {most}, multiples of {step}",
+        default="0",
+        file=file,
     )
 
 
@@ -155,7 +197,7 @@ def switch(doc: str) -> Attribute[bool]:
     )
 
 
-def choice(doc: str, words: tuple[str, ...], default: str) -> Attribute[str]:
+def choice(doc: str, words: tuple[str, ...], default: str, file: str = "") -> Attribute[str]:
     """Make an attribute that is one of *words*, read and write."""
 
     def parse(word: str) -> str:
@@ -163,7 +205,9 @@ def choice(doc: str, words: tuple[str, ...], default: str) -> Attribute[str]:
             raise ValueError(word)
         return word
 
-    return Attribute(parse, parse, doc=doc, mode=0o644, range=" or ".join(words), default=default)
+    return Attribute(
+        parse, parse, doc=doc, mode=0o644, range=" or ".join(words), default=default, file=file
+    )
 
 
 def trigger(doc: str) -> Attribute[bool]:

@@ -9,6 +9,7 @@ from typing import Any
 from efuse.control.attributes import (
     Attribute,
     choice,
+    count,
     number,
     read_file,
     switch,
@@ -18,10 +19,20 @@ from efuse.control.attributes import (
 from efuse.control.mounts import MOUNTINFO, find
 from efuse.errors import ControlError, reason
 
-__all__ = ["CONSISTENCY", "ROOT", "Connection", "ExitInfo", "connections", "module_version"]
+__all__ = [
+    "CONSISTENCY",
+    "PATHS",
+    "ROOT",
+    "Connection",
+    "ExitInfo",
+    "connections",
+    "module_version",
+]
 
 ROOT = Path("/sys/fs/efuse")
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
+PATHS = ("daemon", "direct", "cache")
+"""The ways that a READ or WRITE may take, as the directories of ``paths/`` are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,19 @@ class Connection:
     waiting = number("requests in flight at the daemon", unit="requests")
     learned = number("values handed to the maps since the mount", unit="values")
     map_full = number("values that the maps did not take", unit="values")
+    forced_path = choice(
+        "the path of every READ and WRITE", ("auto", *PATHS), default="auto", file="paths/forced"
+    )
+    max_request = count(
+        "the most bytes of a READ or WRITE, 0 for what the daemon takes; never falls",
+        unit="bytes",
+        most=8 << 20,
+        step=4096,
+        file="paths/max_request",
+    )
+    evicted = number(
+        "blocks that made room for others in the data cache", unit="blocks", file="paths/evicted"
+    )
     garbage = number("verdicts of handlers that mean nothing", unit="verdicts")
 
     def __init__(self, connection: int, *, root: Path = ROOT) -> None:

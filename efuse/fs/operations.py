@@ -13,6 +13,7 @@ import pyfuse3
 import trio
 
 from efuse.errors import MountError, UsageError, reason
+from efuse.fs.extents import Extent, map_extent, unmap_extents
 from efuse.fs.options import Options
 from efuse.fs.state import State
 
@@ -120,6 +121,65 @@ class Operations(pyfuse3.Operations):
         if epoch is None:
             epoch = accelerator.epoch()
         return accelerator.publish(batch, epoch=epoch, uid=uid, gid=gid)
+
+    def backing(
+        self,
+        inode: int,
+        fd: int,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        backing_offset: int = 0,
+        version: int = 0,
+        write: bool = False,
+        sealed: bool = False,
+    ) -> bool:
+        """Let the kernel read a range of a file in a backing file by itself.
+
+        From the next request on, what lies in the range is read from *fd* (a regular file on
+        another file system than the mount; it may be closed afterwards) with the credentials that
+        the daemon has now, without asking it. What lies in no range goes to the daemon, and so does
+        what the backing file cannot give. A later range takes the place of what it overlaps; all
+        end when the kernel forgets the inode. Needs CAP_SYS_ADMIN.
+
+        :param offset: where the range begins in the file, in bytes.
+        :param length: bytes; None: the backing file ends where the file ends.
+        :param backing_offset: where the range begins in the backing file.
+        :param version: of the file's content, in a count of your own: ranges of earlier versions
+            are not used any more.
+        :param write: the kernel writes there, too, without asking. ``fsync`` still reaches the
+            daemon, which has to sync what it handed over.
+        :param sealed: use it only as long as nobody changes the backing file. Needs a file system
+            that counts changes, such as ext4.
+        :returns: whether the kernel took it; False on plain FUSE.
+        :raises UsageError: a range that does not exist.
+        :raises MountError: the kernel refused it; the message says why.
+        """
+        extent = Extent(inode, fd, offset, length, backing_offset, version, write, sealed)
+        if self.efuse.device is None:
+            return False
+        map_extent(self.efuse.device, extent)
+        return True
+
+    async def drop_backing(
+        self, inode: int, *, offset: int = 0, length: int | None = None, version: int = 0
+    ) -> None:
+        """End what :meth:`backing` began, for a range of a file or (*length* None) to its end.
+
+        Afterwards nothing is read or written there any more without asking. With *version*, ranges
+        of earlier versions end wherever they lie, and none can be handed over later.
+
+        :raises MountError: the kernel refused it.
+        """
+        device = self.efuse.device
+        if device is None:
+            return
+
+        def drop() -> None:
+            unmap_extents(device, inode, offset=offset, length=length, version=version)
+
+        # In a thread: it waits for what is being read or written.
+        await trio.to_thread.run_sync(drop)
 
 
 async def _invalidate_inode(inode: int) -> None:

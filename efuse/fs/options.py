@@ -12,7 +12,7 @@ from efuse.errors import UsageError
 __all__ = ["CAPACITY_MAPS", "CONSISTENCY", "Options"]
 
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
-CAPACITY_MAPS = ("attrs", "blobs", "entries", "grants", "volumes")
+CAPACITY_MAPS = ("attrs", "blobs", "blocks", "entries", "grants", "volumes")
 
 _CAPACITY_LIMIT = 1 << 26
 
@@ -51,7 +51,8 @@ class Options:
     """Access times may be reported late: reading does not void what is known of a file."""
 
     capacity: Mapping[str, int] = field(default_factory=dict)
-    """Most values that a map keeps, by the map's name (entries, attrs, blobs, grants, volumes)."""
+    """Most values that a map keeps, by the map's name (entries, attrs, blobs, grants, volumes);
+    ``blocks`` are 4 KiB of file data each, and may be 0."""
 
     def __post_init__(self) -> None:
         if self.consistency not in CONSISTENCY:
@@ -72,10 +73,11 @@ class Options:
                     hint=f"the maps are {', '.join(CAPACITY_MAPS)}",
                 )
             whole = isinstance(count, int) and not isinstance(count, bool)
-            if not whole or not 1 <= count <= _CAPACITY_LIMIT:
+            least = 0 if name == "blocks" else 1
+            if not whole or not least <= count <= _CAPACITY_LIMIT:
                 raise UsageError(
                     f"the capacity of {name} cannot be {count!r} (EINVAL)",
-                    hint=f"it is a number of values from 1 to {_CAPACITY_LIMIT}",
+                    hint=f"it is a number of values from {least} to {_CAPACITY_LIMIT}",
                 )
         object.__setattr__(self, "capacity", MappingProxyType(dict(self.capacity)))
 

@@ -139,6 +139,7 @@ class _Session:
                 f"{self._mountpoint} cannot be mounted: {error}",
                 hint="what libfuse printed above says why",
             ) from error
+        self._state.device = fd
         try:
             self._accelerate()
         except EfuseError as error:
@@ -209,6 +210,7 @@ class _Session:
             self._state.accelerator = None
         if self._state.mounted_type == "efuse":
             self._unmount_what_is_left()
+            self._state.device = None
             pyfuse3.close(unmount=False)
         else:
             pyfuse3.close(unmount=True)

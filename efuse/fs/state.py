@@ -59,6 +59,9 @@ class State:
     mount_options: frozenset[str] | None = None
     """The mount options it was mounted with; None before the mount."""
 
+    device: int | None = None
+    """The descriptor of /dev/efuse while mounted with eFuse."""
+
     mounted_type: str | None = None
     """``fuse`` or ``efuse`` while mounted."""
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from efuse.control import Connection
 from efuse.errors import AttachError
@@ -30,9 +32,20 @@ def usage(connection: int) -> tuple[MapUsage, ...]:
         return ()
     with attachment:
         return tuple(
-            MapUsage(name, len(m), m.definition.max_entries)
+            MapUsage(name, _used(name, attachment.maps), m.definition.max_entries)
             for name, m in sorted(attachment.maps.items())
+            if name not in _DESCRIBING
         )
+
+
+# Arrays that say what `blocks` holds.
+_DESCRIBING = ("geometry", "tags")
+
+
+def _used(name: str, maps: Mapping[str, Any]) -> int:
+    if name == "blocks" and "tags" in maps:
+        return sum(1 for _ in maps["tags"].slots())
+    return len(maps[name])
 
 
 class Occupancy:

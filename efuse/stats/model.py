@@ -31,6 +31,8 @@ REASONS = (
     "no_handler",
     "declined",
     "garbage",
+    "unmapped",
+    "failed",
 )
 """Why a request went to the daemon: the names of the counters that say so."""
 
@@ -55,6 +57,8 @@ class Counters:
     no_handler: int = 0
     declined: int = 0
     garbage: int = 0
+    unmapped: int = 0
+    failed: int = 0
     hit_ns: int = 0
     hit_timed: int = 0
     daemon_ns: int = 0

@@ -32,12 +32,39 @@ static void efuse_changes_entry(struct efuse_changes *ch, u64 parent,
 	efuse_changes_inode(ch, parent, EFUSE_KIND_ATTR);
 }
 
-/* Its content: with it go size and times, and what a write strips (suid, capabilities). */
-static void efuse_changes_content(struct efuse_changes *ch, u64 nodeid)
+/* With a file's content go size and times, and what a write strips (suid, capabilities). */
+static void efuse_changes_data(struct efuse_changes *ch, u64 nodeid)
 {
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
 	efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
+}
+
+/* Any of its content. */
+static void efuse_changes_content(struct efuse_changes *ch, u64 nodeid)
+{
+	efuse_changes_data(ch, nodeid);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_END);
+}
+
+/* What a WRITE changes of it. */
+static void efuse_changes_written(struct efuse_changes *ch, const struct fuse_args *args)
+{
+	u64 offset = efuse_arg_offset(args), size = efuse_arg_size(args);
+	u64 first = offset / EFUSE_BLOCK_SIZE;
+	u64 nr = size ? (offset + size - 1) / EFUSE_BLOCK_SIZE - first + 1 : 0;
+
+	efuse_changes_data(ch, args->nodeid);
+	if (args->efuse.extends)
+		efuse_changes_inode(ch, args->nodeid, EFUSE_KIND_END);
+	if (nr > EFUSE_MAX_BLOCKS) {
+		efuse_changes_content(ch, args->nodeid);
+		return;
+	}
+	ch->nodeid = args->nodeid;
+	ch->block = first;
+	ch->nr_blocks = nr;
 }
 
 /**
@@ -52,6 +79,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 	int i;
 
 	ch->nr = 0;
+	ch->nr_blocks = 0;
 	switch (args->opcode) {
 	case FUSE_READ:
 	case FUSE_READDIR:
@@ -66,7 +94,10 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		return;
 
 	case FUSE_SETATTR:
-		efuse_changes_content(ch, nodeid);
+		if (efuse_arg_flags(args) & FATTR_SIZE)
+			efuse_changes_content(ch, nodeid);
+		else
+			efuse_changes_data(ch, nodeid);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
 		if (efuse_arg_flags(args) & (FATTR_MODE | FATTR_UID | FATTR_GID))
@@ -74,6 +105,9 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		return;
 
 	case FUSE_WRITE:
+		efuse_changes_written(ch, args);
+		return;
+
 	case FUSE_FALLOCATE:
 		efuse_changes_content(ch, nodeid);
 		return;
@@ -109,6 +143,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 			efuse_changes_content(ch, nodeid);
 		if (args->efuse.revalidate) {
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
+			efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
 		}
@@ -163,6 +198,33 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 	efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
 }
 
+/*
+ * May a WRITE move the end of its file? FUSE knows the size where nobody else writes,
+ * but not of what it has not yet sent.
+ */
+static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
+				const struct fuse_args *args)
+{
+	return fm->fc->writeback_cache || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE ||
+	       efuse_arg_offset(args) + efuse_arg_size(args) > efuse_inode_size(fm, args->nodeid);
+}
+
+/**
+ * efuse_changes_issue - the buckets that a request changes which is about to be issued
+ * @ch: filled
+ * @ec: connection
+ * @fm: mount
+ * @args: the request; remembers what efuse_changes_of() has to know at its end
+ */
+void efuse_changes_issue(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
+			 struct fuse_args *args)
+{
+	args->efuse.revalidate = (args->opcode == FUSE_OPEN || args->opcode == FUSE_OPENDIR) &&
+				 READ_ONCE(ec->consistency) == EFUSE_CTO;
+	args->efuse.extends = args->opcode == FUSE_WRITE && efuse_write_extends(ec, fm, args);
+	efuse_changes_of(ch, args);
+}
+
 /* Does the reply say that the daemon knows no such request? */
 bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 {
@@ -208,6 +270,11 @@ void efuse_release_args(struct fuse_file *ff, struct fuse_args *args)
 {
 	args->efuse.local = ff->open_flags & EFUSE_FOPEN_LOCAL;
 	args->efuse.written = efuse_file_written(ff);
+}
+
+void efuse_io_args(struct fuse_file *ff, struct fuse_args *args)
+{
+	args->efuse.uncached = ff->open_flags & FOPEN_DIRECT_IO;
 }
 
 void efuse_child_args(struct fuse_args *args, struct dentry *first, struct dentry *second)

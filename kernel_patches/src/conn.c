@@ -63,8 +63,15 @@ int efuse_conn_add(struct fuse_conn *fc)
 	ec->buckets = kvcalloc(EFUSE_NR_BUCKETS, sizeof(*ec->buckets), GFP_KERNEL);
 	if (!ec->buckets)
 		goto out_free;
+	ec->block_buckets = kvcalloc(EFUSE_NR_BUCKETS, sizeof(*ec->block_buckets), GFP_KERNEL);
+	if (!ec->block_buckets)
+		goto out_free;
 	ec->stats = alloc_percpu(struct efuse_stats);
 	if (!ec->stats)
+		goto out_free;
+
+	err = efuse_extents_init(ec);
+	if (err)
 		goto out_free;
 
 	err = efuse_sysfs_add(ec);
@@ -79,9 +86,56 @@ int efuse_conn_add(struct fuse_conn *fc)
 	return 0;
 
 out_free:
+	free_percpu(ec->stats);
+	kvfree(ec->block_buckets);
 	kvfree(ec->buckets);
 	kfree(ec);
 	return err;
+}
+
+/**
+ * efuse_limits_apply - let FUSE make requests as large as asked for
+ * @ec: connection; larger ones than the daemon takes go to it in parts
+ */
+void efuse_limits_apply(struct efuse_conn *ec)
+{
+	u32 bytes = READ_ONCE(ec->max_request);
+	struct fuse_conn *fc = ec->fc;
+
+	spin_lock(&fc->lock);
+	if (ec->daemon_read) {
+		fc->max_pages = max_t(u32, fc->max_pages, bytes / PAGE_SIZE);
+		fc->max_read = max(fc->max_read, bytes);
+		fc->max_write = max(fc->max_write, bytes);
+	}
+	spin_unlock(&fc->lock);
+}
+
+/**
+ * efuse_conn_limits - the daemon has said in INIT's reply how large requests may be
+ * @fc: the connection
+ */
+void efuse_conn_limits(struct fuse_conn *fc)
+{
+	struct efuse_conn *ec = efuse_conn_get(fc);
+	u32 bytes = fc->max_pages * PAGE_SIZE;
+
+	if (!ec)
+		return;
+	ec->daemon_write = min(bytes, fc->max_write);
+	ec->daemon_read = min(bytes, fc->max_read);
+	efuse_limits_apply(ec);
+}
+
+/**
+ * efuse_daemon_max_write - how much of a WRITE the daemon must have room for
+ * @fc: the connection
+ */
+u32 efuse_daemon_max_write(const struct fuse_conn *fc)
+{
+	const struct efuse_conn *ec = efuse_conn_get(fc);
+
+	return ec && ec->daemon_write ? ec->daemon_write : fc->max_write;
 }
 
 /**
@@ -100,6 +154,7 @@ void efuse_conn_remove(struct fuse_conn *fc)
 	list_del_init(&ec->list);
 	efuse_ops_detach(ec, EFUSE_EXIT_UNMOUNT, 0);
 	mutex_unlock(&efuse_conn_mutex);
+	efuse_extents_clear(ec);
 	efuse_sysfs_remove(ec);
 }
 

@@ -60,12 +60,36 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->reason = 0;
 	req->replied = false;
 	req->lesson = NULL;
+	req->block = NULL;
 }
 
 /* Does a verdict count for the request? The daemon must hear of all that it opened. */
 static bool efuse_verdict_counts(const struct fuse_args *args)
 {
 	return !args->force || args->opcode == FUSE_FLUSH;
+}
+
+static bool efuse_is_io(const struct fuse_args *args)
+{
+	return args->opcode == FUSE_READ || args->opcode == FUSE_WRITE;
+}
+
+/* What no handler answered: only I/O has another way than to the daemon. */
+static bool efuse_passed(struct efuse_req *req, enum efuse_counter reason)
+{
+	struct efuse_conn *ec = req->ec;
+	u32 opcode = req->args->opcode;
+
+	if (efuse_is_io(req->args)) {
+		if (efuse_path_take(req)) {
+			req->replied = true;
+			efuse_count(ec, opcode, EFUSE_HITS);
+			return true;
+		}
+		reason = req->reason ?: reason;
+	}
+	efuse_count(ec, opcode, reason);
+	return false;
 }
 
 /*
@@ -87,10 +111,8 @@ static bool efuse_handled(struct efuse_req *req)
 		verdict = handler(req);
 	rcu_read_unlock();
 
-	if (!handler) {
-		efuse_count(ec, opcode, EFUSE_NO_HANDLER);
-		return false;
-	}
+	if (!handler)
+		return efuse_passed(req, EFUSE_NO_HANDLER);
 	/* A LOOKUP's answer holds a count already: it is given, whatever the verdict. */
 	if (req->replied) {
 		if (verdict != EFUSE_REPLIED)
@@ -98,18 +120,15 @@ static bool efuse_handled(struct efuse_req *req)
 		efuse_count(ec, opcode, EFUSE_HITS);
 		return true;
 	}
-	if (!verdict || !efuse_verdict_counts(req->args)) {
-		efuse_count(ec, opcode, req->reason ?: EFUSE_MISS);
-		return false;
-	}
+	if (!verdict || !efuse_verdict_counts(req->args))
+		return efuse_passed(req, req->reason ?: EFUSE_MISS);
 	if (verdict < 0 && verdict >= -EFUSE_MAX_ERRNO && verdict != EFUSE_NOT_IMPLEMENTED) {
 		req->ret = verdict;
 		efuse_count(ec, opcode, EFUSE_REFUSED);
 		return true;
 	}
 	this_cpu_inc(ec->stats->garbage);
-	efuse_count(ec, opcode, EFUSE_GARBAGE);
-	return false;
+	return efuse_passed(req, EFUSE_GARBAGE);
 }
 
 /* Opened in the kernel: the daemon knows nothing of the handle. */
@@ -120,11 +139,10 @@ static bool efuse_local_release(const struct fuse_args *args)
 }
 
 /* The request is about to be sent. */
-static void efuse_issue(struct efuse_conn *ec, struct fuse_args *args, struct efuse_changes *ch)
+static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
+			struct efuse_changes *ch)
 {
-	args->efuse.revalidate = (args->opcode == FUSE_OPEN || args->opcode == FUSE_OPENDIR) &&
-				 READ_ONCE(ec->consistency) == EFUSE_CTO;
-	efuse_changes_of(ch, args);
+	efuse_changes_issue(ch, ec, fm, args);
 	efuse_epoch_begin(ec, ch);
 	args->efuse.epoch = efuse_epoch_now(ec);
 	args->efuse.start_ns = efuse_timed(ec) ? ktime_get_ns() : 0;
@@ -144,6 +162,7 @@ static void efuse_created_over(const struct efuse_req *req)
 	    READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE)
 		return;
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_DATA));
+	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_WHOLE));
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_ATTR));
 }
 
@@ -157,6 +176,7 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 	if (efuse_changes_cancelled(args, req->error)) {
 		efuse_epoch_cancel(ec, ch);
 		ch->nr = 0;
+		ch->nr_blocks = 0;
 	} else {
 		efuse_epoch_end(ec, ch, args->efuse.epoch);
 	}
@@ -182,6 +202,27 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 	if (ops && ops->learn)
 		efuse_learn(req, ops, ch);
 	rcu_read_unlock();
+	if (efuse_is_io(args))
+		efuse_blocks_learn(req, ch);
+}
+
+/**
+ * efuse_send - send a request to the daemon and wait for its answer
+ * @req: the request; @req->ret and @req->error are the answer then
+ * @idmap: as __fuse_simple_request()
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
+{
+	struct efuse_changes ch;
+
+	efuse_issue(req->ec, req->fm, req->args, &ch);
+	req->ret = __fuse_simple_request(idmap, req->fm, req->args);
+	req->error = min_t(ssize_t, req->ret, 0);
+	efuse_strip(req->args);
+	efuse_replied(req, &ch);
+	efuse_raise(req, &ch);
 }
 
 /**
@@ -197,7 +238,6 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args)
 {
 	struct efuse_conn *ec = efuse_conn_get(fm->fc);
-	struct efuse_changes ch;
 	struct efuse_req req;
 	u64 start;
 
@@ -223,13 +263,39 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 		return req.ret;
 	}
 
-	efuse_issue(ec, args, &ch);
-	req.ret = __fuse_simple_request(idmap, fm, args);
-	req.error = min_t(ssize_t, req.ret, 0);
-	efuse_strip(args);
-	efuse_replied(&req, &ch);
-	efuse_raise(&req, &ch);
+	if (efuse_is_io(args) && efuse_ask_in_parts(&req))
+		efuse_ask_all(&req);
+	else
+		efuse_send(&req, idmap);
+	if (efuse_is_io(args))
+		efuse_path_done(&req, EFUSE_PATH_DAEMON, start);
 	return req.ret;
+}
+
+/*
+ * A READ or WRITE that is sent in the background, answered at once. Write-back sends
+ * under a spinlock; everybody else may sleep.
+ */
+static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
+				   struct fuse_args *args, gfp_t gfp_flags)
+{
+	struct efuse_req req;
+
+	if (gfp_flags != GFP_KERNEL || !efuse_is_io(args) ||
+	    !READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
+		efuse_count(ec, args->opcode, EFUSE_NO_HANDLER);
+		return false;
+	}
+	efuse_req_init(&req, ec, fm, args);
+	if (!efuse_passed(&req, EFUSE_NO_HANDLER)) {
+		/* In parts only if it must be: those are waited for. */
+		if (efuse_arg_size(args) <= efuse_daemon_limit(&req))
+			return false;
+		efuse_ask_all(&req);
+		efuse_path_done(&req, EFUSE_PATH_DAEMON, 0);
+	}
+	args->end(fm, args, min_t(ssize_t, req.ret, 0));
+	return true;
 }
 
 /**
@@ -256,8 +322,9 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 		return 0;
 	}
 
-	efuse_count(ec, args->opcode, EFUSE_NO_HANDLER);
-	efuse_issue(ec, args, &ch);
+	if (efuse_background_taken(ec, fm, args, gfp_flags))
+		return 0;
+	efuse_issue(ec, fm, args, &ch);
 	err = __fuse_simple_background(fm, args, gfp_flags);
 	/* Not sent; efuse_background_end() will not be called. */
 	if (err)
@@ -289,4 +356,6 @@ void efuse_background_end(struct fuse_req *freq, int error)
 	req.error = error;
 	efuse_changes_of(&ch, args);
 	efuse_replied(&req, &ch);
+	if (efuse_is_io(args))
+		efuse_path_done(&req, EFUSE_PATH_DAEMON, args->efuse.start_ns);
 }

@@ -31,6 +31,8 @@ struct qstr;
  * @written: FLUSH, RELEASE: the inode was written since the file was opened
  * @locked: FLUSH: somebody holds a lock on the inode
  * @revalidate: OPEN, OPENDIR: voids what is known of the inode (close-to-open)
+ * @extends: WRITE: the file may become longer by it
+ * @uncached: READ, WRITE: the daemon wants to see each one of this file (FOPEN_DIRECT_IO)
  */
 struct efuse_args {
 	u64 epoch;
@@ -40,6 +42,8 @@ struct efuse_args {
 	bool written:1;
 	bool locked:1;
 	bool revalidate:1;
+	bool extends:1;
+	bool uncached:1;
 };
 
 /* Module and connection, see main.c and conn.c. */
@@ -48,16 +52,23 @@ void efuse_exit(void);
 int efuse_conn_add(struct fuse_conn *fc);
 void efuse_conn_remove(struct fuse_conn *fc);
 void efuse_conn_free(struct fuse_conn *fc);
+void efuse_conn_limits(struct fuse_conn *fc);
+u32 efuse_daemon_max_write(const struct fuse_conn *fc);
 
 /* Requests, see dispatch.c. */
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args);
 void efuse_background_end(struct fuse_req *req, int error);
 
+/* Backing files, see extents.c. */
+long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp);
+void efuse_extents_settle(struct fuse_conn *fc);
+
 /* Details of a request that its arguments do not tell, see changes.c. */
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff);
 void efuse_flush_args(struct file *file, struct fuse_args *args);
 void efuse_release_args(struct fuse_file *ff, struct fuse_args *args);
+void efuse_io_args(struct fuse_file *ff, struct fuse_args *args);
 void efuse_child_args(struct fuse_args *args, struct dentry *first,
 		      struct dentry *second);
 void efuse_inode_written(struct inode *inode);

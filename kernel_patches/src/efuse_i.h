@@ -9,6 +9,9 @@
 #include <linux/efuse.h>
 #include <linux/kobject.h>
 #include <linux/percpu.h>
+#include <linux/srcu.h>
+#include <linux/uio.h>
+#include <linux/xarray.h>
 
 #include "../fuse_i.h"
 #include "efuse.h"
@@ -51,6 +54,8 @@ enum efuse_counter {
 	EFUSE_NO_HANDLER,
 	EFUSE_DECLINED,
 	EFUSE_GARBAGE,
+	EFUSE_UNMAPPED,
+	EFUSE_FAILED,
 	/* Times. */
 	EFUSE_HIT_NS,
 	EFUSE_HIT_TIMED,
@@ -59,17 +64,31 @@ enum efuse_counter {
 	EFUSE_NR_COUNTERS,
 };
 
+/* Counters per path; their names in sysfs are in path_sysfs.c, in this order. */
+enum efuse_path_counter {
+	EFUSE_PATH_CHOSEN,
+	EFUSE_PATH_REQUESTS,
+	EFUSE_PATH_PARTIAL,
+	EFUSE_PATH_BYTES,
+	EFUSE_PATH_NS,
+	EFUSE_PATH_TIMED,
+	EFUSE_NR_PATH_COUNTERS,
+};
+
 struct efuse_stats {
+	u64 path[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
 	u64 op[EFUSE_NR_OPCODES][EFUSE_NR_COUNTERS];
 	u64 learned;
 	u64 map_full;
 	u64 garbage;
+	u64 evicted;
 };
 
 /**
  * struct efuse_conn - eFuse's half of a struct fuse_conn
  * @kobj: its directory in sysfs
  * @stats_kobj: the directory stats in it
+ * @paths_kobj: the directory paths in it
  * @fc: the connection, valid until the last reference to it is gone
  * @id: its name: the minor of the mount's device number
  * @ops: the attached program set; written under efuse_conn_mutex
@@ -77,8 +96,17 @@ struct efuse_stats {
  * @epoch: counts changes, from a random start
  * @floor: values of an earlier epoch than this are void
  * @buckets: see epochs.c
+ * @block_buckets: likewise, for the blocks of files
  * @stats: counters
  * @timed_until: jiffies64 until which requests are timed
+ * @backed: files with extents by nodeid, see extents.c
+ * @extents_mutex: taken to change them
+ * @io_srcu: I/O through extents
+ * @mapped: whether there have been any
+ * @forced_path: the path of every READ and WRITE, or EFUSE_PATH_AUTO
+ * @daemon_read: the most bytes of a READ that the daemon takes
+ * @daemon_write: likewise of a WRITE
+ * @max_request: the most bytes of a READ or WRITE that FUSE makes, 0: as many
  * @enable_seq: number of attaches
  * @exit_kind: of the last detach
  * @exit_code: of the last detach
@@ -92,6 +120,7 @@ struct efuse_stats {
 struct efuse_conn {
 	struct kobject kobj;
 	struct kobject *stats_kobj;
+	struct kobject *paths_kobj;
 	struct fuse_conn *fc;
 	u32 id;
 	struct efuse_ops __rcu *ops;
@@ -100,9 +129,19 @@ struct efuse_conn {
 	atomic64_t epoch;
 	atomic64_t floor;
 	atomic64_t *buckets;
+	atomic64_t *block_buckets;
 
 	struct efuse_stats __percpu *stats;
 	u64 timed_until;
+
+	struct xarray backed;
+	struct mutex extents_mutex;	/* for changing extents */
+	struct srcu_struct io_srcu;
+	bool mapped;
+	u8 forced_path;
+	u32 daemon_read;
+	u32 daemon_write;
+	u32 max_request;
 
 	u32 enable_seq;
 	u32 exit_kind;
@@ -136,18 +175,28 @@ struct efuse_lesson {
 };
 
 #define EFUSE_MAX_CHANGES	12
+#define EFUSE_MAX_PAGES		2048	/* of a READ or WRITE: 8 MiB */
+#define EFUSE_MAX_BLOCKS	(EFUSE_MAX_PAGES + 1)
 
 /**
  * struct efuse_changes - the buckets that a request changes
  * @nr: how many
+ * @nr_blocks: how many blocks of a file it changes
  * @bucket: which, each once
  * @own: at the end, whether no other change touched it meanwhile
+ * @own_blocks: likewise for the blocks
+ * @nodeid: of the file whose blocks are changed
+ * @block: the first of them
  * @epoch: at the end, the epoch the change advanced the connection to
  */
 struct efuse_changes {
-	u8 nr;
+	u16 nr;
+	u16 nr_blocks;
 	u16 bucket[EFUSE_MAX_CHANGES];
 	bool own[EFUSE_MAX_CHANGES];
+	DECLARE_BITMAP(own_blocks, EFUSE_MAX_BLOCKS);
+	u64 nodeid;
+	u64 block;
 	u64 epoch;
 };
 
@@ -163,7 +212,8 @@ struct efuse_changes {
  * @ret: what the caller gets when @replied
  * @reason: why an offered answer was not taken: enum efuse_counter, or 0
  * @replied: an efuse_reply_*() took effect
- * @lesson: what learn() is called for
+ * @lesson: what learn() is called for, but for blocks
+ * @block: what block() or learn() is called for
  * @key: room for efuse_req_key(); handlers may write it, so nothing here trusts it
  */
 struct efuse_req {
@@ -178,6 +228,7 @@ struct efuse_req {
 	u8 reason;
 	bool replied;
 	struct efuse_lesson *lesson;
+	struct efuse_block *block;
 	union {
 		u64 nodeid;
 		struct efuse_entry_key entry;
@@ -250,6 +301,12 @@ static inline bool efuse_timed(const struct efuse_conn *ec)
 	return time_before64(get_jiffies_64(), READ_ONCE(ec->timed_until));
 }
 
+/* Somebody looks at times: they are taken for a while. */
+static inline void efuse_watch_times(struct efuse_conn *ec)
+{
+	WRITE_ONCE(ec->timed_until, get_jiffies_64() + 10 * HZ);
+}
+
 /* request.c: what a request's arguments say, by their meaning */
 const void *efuse_req_in(const struct fuse_args *args, size_t size);
 const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len);
@@ -279,7 +336,9 @@ enum efuse_kind {
 	EFUSE_KIND_ATTR,	/* attributes but the atime */
 	EFUSE_KIND_ATIME,
 	EFUSE_KIND_XATTR,
-	EFUSE_KIND_DATA,
+	EFUSE_KIND_DATA,	/* anything of its content */
+	EFUSE_KIND_WHOLE,	/* its content but for what a WRITE changes: that has its blocks */
+	EFUSE_KIND_END,		/* where the content ends, if it grew */
 	EFUSE_KIND_LIFE,	/* what inode the nodeid stands for */
 	EFUSE_KIND_VOLUME,	/* with nodeid 0: free space */
 	EFUSE_KIND_RIGHTS,	/* who may open it or look into it */
@@ -289,6 +348,8 @@ u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind);
 u16 efuse_bucket_entry(u64 parent, const char *name, u32 len);
 bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch);
+bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block, bool last,
+			     u64 epoch);
 u64 efuse_epoch_now(const struct efuse_conn *ec);
 void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch);
 void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued);
@@ -300,6 +361,8 @@ void efuse_epoch_void(struct efuse_conn *ec);
 
 /* changes.c */
 void efuse_changes_add(struct efuse_changes *ch, u16 bucket);
+void efuse_changes_issue(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
+			 struct fuse_args *args);
 void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args);
 bool efuse_changes_cancelled(const struct fuse_args *args, int error);
 
@@ -315,6 +378,7 @@ enum efuse_taken {
 enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode,
 				   u64 epoch);
 u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid);
+u64 efuse_inode_size(struct fuse_mount *fm, u64 nodeid);
 
 /* answer.c */
 int efuse_answer_entry(struct efuse_req *req, const void *entry, u32 entry_size,
@@ -325,6 +389,137 @@ int efuse_answer_blob(struct efuse_req *req, const void *blob, u32 size);
 int efuse_answer_grant(struct efuse_req *req, const void *grant, u32 size);
 int efuse_answer_volume(struct efuse_req *req, const void *volume, u32 size);
 int efuse_answer_flush(struct efuse_req *req);
+
+/* extents.c */
+
+/**
+ * struct efuse_backing - an extent: a range of a file, and where its bytes lie
+ * @file: the backing file
+ * @cred: of who mapped it
+ * @offset: in the file, of where the extent began
+ * @backing_offset: in the backing file, of the same byte
+ * @version: of the file's content
+ * @seal: i_version of the backing file, if the extent is sealed
+ * @flags: EFUSE_EXTENT_*
+ * @ranges: how many ranges of the file's tree it stands in
+ * @gone: the next of those that are to be freed
+ * @rcu: for freeing
+ */
+struct efuse_backing {
+	struct file *file;
+	const struct cred *cred;
+	u64 offset;
+	u64 backing_offset;
+	u64 version;
+	u64 seal;
+	u32 flags;
+	u32 ranges;
+	struct efuse_backing *gone;
+	struct rcu_head rcu;
+};
+
+int efuse_extents_init(struct efuse_conn *ec);
+void efuse_extents_clear(struct efuse_conn *ec);
+void efuse_extents_exit(struct efuse_conn *ec);
+void efuse_extents_forget(struct efuse_conn *ec, u64 nodeid);
+const struct efuse_backing *efuse_extent_find(struct efuse_req *req, u64 pos, u64 *length);
+bool efuse_sealed(const struct efuse_backing *eb);
+
+/* dispatch.c */
+void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap);
+
+/* data.c */
+#define EFUSE_DATA_PAGES	64	/* as many as the stack has room to describe */
+
+/**
+ * struct efuse_data - a place in the data of a READ or WRITE
+ * @args: the request's
+ * @direction: ITER_DEST or ITER_SOURCE
+ * @left: bytes from there to the end
+ * @index: of the page where it is
+ * @skip: bytes of that page (of the whole, without pages) before it
+ */
+struct efuse_data {
+	struct fuse_args *args;
+	unsigned int direction;
+	size_t left;
+	unsigned int index;
+	size_t skip;
+};
+
+/* What an iterator over a part of the data goes over. */
+struct efuse_span {
+	struct kvec kvec;
+	struct bio_vec bvec[EFUSE_DATA_PAGES];
+};
+
+void efuse_data_start(struct efuse_data *data, struct fuse_args *args, unsigned int direction);
+size_t efuse_data_next(struct efuse_data *data, struct efuse_span *span, struct iov_iter *iter,
+		       size_t len);
+void efuse_data_skip(struct efuse_data *data, size_t len);
+void efuse_data_end(struct fuse_args *args, size_t done);
+
+/* blocks.c */
+
+/**
+ * struct efuse_block - a block of a file, for block() and learn()
+ * @number: which: offset in the file / EFUSE_BLOCK_SIZE
+ * @skip: bytes at its start that are not wanted
+ * @want: bytes wanted behind them
+ * @len: bytes found, or to be learned
+ * @found: whether it was found
+ * @last: whether the file ends in it
+ * @iter: where its bytes go, or come from
+ * @now: time of the request
+ * @epoch: to be learned with
+ * @expires_ns: likewise
+ */
+struct efuse_block {
+	u64 number;
+	u32 skip;
+	u32 want;
+	u32 len;
+	bool found;
+	bool last;
+	struct iov_iter *iter;
+	u64 now;
+	u64 epoch;
+	u64 expires_ns;
+};
+
+int efuse_answer_block(struct efuse_req *req, void *tag, u32 tag_size, const void *data,
+		       u32 data_size);
+int efuse_keep_block(struct efuse_req *req, void *tag, u32 tag_size, void *data, u32 data_size);
+bool efuse_blocks_allowed(const struct efuse_req *req);
+size_t efuse_blocks_read(struct efuse_req *req, struct efuse_data *data, u64 pos, bool *eof);
+size_t efuse_blocks_missing(struct efuse_req *req, u64 pos, size_t len);
+void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
+
+/* direct.c */
+bool efuse_direct_read(struct efuse_req *req);
+bool efuse_direct_write(struct efuse_req *req);
+
+/* ask.c */
+size_t efuse_daemon_limit(const struct efuse_req *req);
+bool efuse_ask_in_parts(const struct efuse_req *req);
+void efuse_ask_all(struct efuse_req *req);
+ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len);
+
+/* paths.c */
+bool efuse_path_take(struct efuse_req *req);
+bool efuse_path_direct(struct efuse_req *req);
+void efuse_path_done(struct efuse_req *req, enum efuse_path path, u64 start_ns);
+
+static inline void efuse_count_path(struct efuse_conn *ec, enum efuse_path path,
+				    enum efuse_path_counter counter, u64 n)
+{
+	this_cpu_add(ec->stats->path[path][counter], n);
+}
+
+/* path_sysfs.c */
+int efuse_path_sysfs_add(struct efuse_conn *ec);
+void efuse_path_sysfs_remove(struct efuse_conn *ec);
+void efuse_limits_apply(struct efuse_conn *ec);
 
 /* learn.c */
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,

@@ -79,8 +79,19 @@ struct efuse_exit_info;
  *	for each (READDIRPLUS brings two per entry), behind @reply. It
  *	may call efuse_req_*() and efuse_learn_*(), and should store
  *	efuse_learn_value() under efuse_learn_key() in the map that
- *	efuse_learn_map() names. Returns 0, or a negative errno when the map
- *	took no more, which is counted in sysfs as map_full.
+ *	efuse_learn_map() names. For EFUSE_MAP_BLOCKS it should choose a slot for the
+ *	block efuse_req_block() and call efuse_learn_block() instead. Returns 0, or a
+ *	negative errno when the map took no more, which is counted in sysfs as map_full.
+ * @select_path: a READ or WRITE that its handler passed is about to be carried out. Also
+ *	called for those in the background, if their sender may sleep. May call
+ *	efuse_req_*(). Returns an enum efuse_path; EFUSE_PATH_AUTO is the direct path
+ *	where the daemon mapped extents of the file, else the cache for a READ if
+ *	there is a @block, else the daemon. Anything else is
+ *	counted as garbage and treated as EFUSE_PATH_AUTO. A path that cannot take the
+ *	request leaves it to the daemon.
+ * @block: a READ on EFUSE_PATH_CACHE wants the block efuse_req_block() of its file; called
+ *	for one block after the other. May call efuse_req_*() and
+ *	efuse_reply_block(). Returns what that returned, or 0 if it has no such block.
  * @notify: the daemon invalidates or stores something of its own accord. What it
  *	voids is void before the member is called. May call efuse_notify_*().
  *	What it returns is ignored.
@@ -130,6 +141,8 @@ struct efuse_ops {
 
 	int (*reply)(struct efuse_req *req, int error);
 	int (*learn)(struct efuse_req *req);
+	int (*select_path)(struct efuse_req *req);
+	int (*block)(struct efuse_req *req);
 	int (*notify)(struct efuse_notify *n);
 	int (*exit)(struct efuse_exit_info *info);
 

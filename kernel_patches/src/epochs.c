@@ -30,7 +30,7 @@
 
 u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind)
 {
-	return hash_64(nodeid * 8 + kind, ilog2(EFUSE_NR_BUCKETS));
+	return hash_64(nodeid * 16 + kind, ilog2(EFUSE_NR_BUCKETS));
 }
 
 u16 efuse_bucket_entry(u64 parent, const char *name, u32 len)
@@ -38,17 +38,31 @@ u16 efuse_bucket_entry(u64 parent, const char *name, u32 len)
 	return jhash(name, len, hash_64(parent, 32)) & (EFUSE_NR_BUCKETS - 1);
 }
 
+/*
+ * Blocks of a file have buckets of their own, one behind the other, since a WRITE
+ * changes many of them.
+ */
+static atomic64_t *efuse_block_bucket(const struct efuse_conn *ec, u64 nodeid, u64 block)
+{
+	return &ec->block_buckets[(u16)(hash_64(nodeid, ilog2(EFUSE_NR_BUCKETS)) + block)];
+}
+
 u64 efuse_epoch_now(const struct efuse_conn *ec)
 {
 	return atomic64_read(&ec->epoch);
 }
 
+static bool efuse_word_quiet(const atomic64_t *bucket, u64 epoch)
+{
+	u64 word = atomic64_read_acquire(bucket);
+
+	return !efuse_in_flight(word) && efuse_last_change(word) <= epoch;
+}
+
 /* Did nothing in the bucket change behind an epoch? */
 bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 {
-	u64 word = atomic64_read_acquire(&ec->buckets[bucket]);
-
-	return !efuse_in_flight(word) && efuse_last_change(word) <= epoch;
+	return efuse_word_quiet(&ec->buckets[bucket], epoch);
 }
 
 /**
@@ -65,20 +79,38 @@ bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 	       epoch >= atomic64_read(&ec->floor) && epoch <= efuse_epoch_now(ec);
 }
 
-static void efuse_bucket_enter(struct efuse_conn *ec, u16 bucket)
+/**
+ * efuse_epoch_block_valid - is a block of a file as it was in an epoch?
+ * @ec: connection
+ * @nodeid: of the file
+ * @block: its number
+ * @last: whether the file ends in it, which it does not any more once the file has grown
+ * @epoch: that the block's data carries
+ */
+bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block, bool last,
+			     u64 epoch)
 {
-	s64 old = atomic64_read(&ec->buckets[bucket]);
+	return efuse_word_quiet(efuse_block_bucket(ec, nodeid, block), epoch) &&
+	       efuse_epoch_valid(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE), epoch) &&
+	       efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE), epoch) &&
+	       (!last || efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_END),
+					   epoch));
+}
+
+static void efuse_bucket_enter(atomic64_t *bucket)
+{
+	s64 old = atomic64_read(bucket);
 
 	do {
 		if (efuse_in_flight(old) == EFUSE_IN_FLIGHT_MAX)
 			return;
-	} while (!atomic64_try_cmpxchg(&ec->buckets[bucket], &old, old + 1));
+	} while (!atomic64_try_cmpxchg(bucket, &old, old + 1));
 }
 
 /* Returns whether the bucket had no other change since @issued. */
-static bool efuse_bucket_leave(struct efuse_conn *ec, u16 bucket, u64 epoch, u64 issued)
+static bool efuse_bucket_leave(atomic64_t *bucket, u64 epoch, u64 issued)
 {
-	s64 old = atomic64_read(&ec->buckets[bucket]);
+	s64 old = atomic64_read(bucket);
 	u64 last, new;
 
 	do {
@@ -86,7 +118,7 @@ static bool efuse_bucket_leave(struct efuse_conn *ec, u16 bucket, u64 epoch, u64
 			return false;
 		last = max(efuse_last_change(old), epoch);
 		new = (last << EFUSE_IN_FLIGHT_BITS) | (efuse_in_flight(old) - 1);
-	} while (!atomic64_try_cmpxchg(&ec->buckets[bucket], &old, new));
+	} while (!atomic64_try_cmpxchg(bucket, &old, new));
 
 	return efuse_in_flight(old) == 1 && efuse_last_change(old) <= issued;
 }
@@ -97,7 +129,9 @@ void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch)
 	int i;
 
 	for (i = 0; i < ch->nr; i++)
-		efuse_bucket_enter(ec, ch->bucket[i]);
+		efuse_bucket_enter(&ec->buckets[ch->bucket[i]]);
+	for (i = 0; i < ch->nr_blocks; i++)
+		efuse_bucket_enter(efuse_block_bucket(ec, ch->nodeid, ch->block + i));
 }
 
 /* The changes are over: before the caller can see the reply. */
@@ -109,7 +143,11 @@ void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued
 		return;
 	ch->epoch = atomic64_inc_return(&ec->epoch);
 	for (i = 0; i < ch->nr; i++)
-		ch->own[i] = efuse_bucket_leave(ec, ch->bucket[i], ch->epoch, issued);
+		ch->own[i] = efuse_bucket_leave(&ec->buckets[ch->bucket[i]], ch->epoch, issued);
+	for (i = 0; i < ch->nr_blocks; i++)
+		__assign_bit(i, ch->own_blocks,
+			     efuse_bucket_leave(efuse_block_bucket(ec, ch->nodeid, ch->block + i),
+						ch->epoch, issued));
 }
 
 /* The changes did not happen: the daemon does not know the request. */
@@ -118,7 +156,9 @@ void efuse_epoch_cancel(struct efuse_conn *ec, const struct efuse_changes *ch)
 	int i;
 
 	for (i = 0; i < ch->nr; i++)
-		efuse_bucket_leave(ec, ch->bucket[i], 0, 0);
+		efuse_bucket_leave(&ec->buckets[ch->bucket[i]], 0, 0);
+	for (i = 0; i < ch->nr_blocks; i++)
+		efuse_bucket_leave(efuse_block_bucket(ec, ch->nodeid, ch->block + i), 0, 0);
 }
 
 /**
@@ -146,7 +186,7 @@ bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *
 /* A change that is over already. */
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 {
-	struct efuse_changes ch = { .nr = 1, .bucket = { bucket } };
+	struct efuse_changes ch = { .nr = 1, .nr_blocks = 0, .bucket = { bucket } };
 
 	efuse_epoch_begin(ec, &ch);
 	efuse_epoch_end(ec, &ch, 0);

@@ -151,9 +151,28 @@ __bpf_kfunc int efuse_reply_flush(struct efuse_req *req)
 	return efuse_answer_flush(req);
 }
 
+__bpf_kfunc u64 efuse_req_block(struct efuse_req *req)
+{
+	return req->block ? req->block->number : 0;
+}
+
+__bpf_kfunc int efuse_reply_block(struct efuse_req *req, void *tag, u32 tag__sz,
+				  const void *data, u32 data__sz)
+{
+	return efuse_answer_block(req, tag, tag__sz, data, data__sz);
+}
+
 __bpf_kfunc u32 efuse_learn_map(struct efuse_req *req)
 {
+	if (req->block)
+		return EFUSE_MAP_BLOCKS;
 	return req->lesson ? req->lesson->map : EFUSE_MAP_NONE;
+}
+
+__bpf_kfunc int efuse_learn_block(struct efuse_req *req, void *tag, u32 tag__sz, void *data,
+				  u32 data__sz)
+{
+	return efuse_keep_block(req, tag, tag__sz, data, data__sz);
 }
 
 __bpf_kfunc u8 *efuse_learn_key(struct efuse_req *req, const u64 rdwr_buf_size)
@@ -238,7 +257,10 @@ BTF_ID_FLAGS(func, efuse_reply_blob, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_grant, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_volume, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_flush, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_block, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_reply_block, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_learn_map, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_learn_block, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_learn_key, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_learn_value, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_notify_code, KF_TRUSTED_ARGS)
@@ -291,7 +313,14 @@ BTF_SET_START(efuse_flush_ids)
 BTF_ID(func, efuse_reply_flush)
 BTF_SET_END(efuse_flush_ids)
 
+BTF_SET_START(efuse_block_ids)
+BTF_ID(func, efuse_req_block)
+BTF_ID(func, efuse_reply_block)
+BTF_SET_END(efuse_block_ids)
+
 BTF_SET_START(efuse_learn_ids)
+BTF_ID(func, efuse_req_block)
+BTF_ID(func, efuse_learn_block)
 BTF_ID(func, efuse_learn_map)
 BTF_ID(func, efuse_learn_key)
 BTF_ID(func, efuse_learn_value)
@@ -325,6 +354,8 @@ static bool efuse_member_allows(u32 member, u32 id)
 		return false;
 	case EFUSE_MEMBER(learn):
 		return btf_id_set_contains(&efuse_learn_ids, id);
+	case EFUSE_MEMBER(block):
+		return btf_id_set_contains(&efuse_block_ids, id);
 	case EFUSE_MEMBER(lookup):
 		return btf_id_set_contains(&efuse_lookup_ids, id) ||
 		       btf_id_set_contains(&efuse_key_ids, id);

@@ -68,4 +68,15 @@ int efuse_notify_name(struct efuse_notify *n, void *buf, u32 buf__sz);
 u32 efuse_exit_kind(struct efuse_exit_info *info);	/* enum efuse_exit_kind */
 s64 efuse_exit_code(struct efuse_exit_info *info);
 
+/* The number of the block at hand: block() and learn(). */
+u64 efuse_req_block(struct efuse_req *req);
+/* block() only: offer the slot that may hold it, with its tag; as the other answers. */
+int efuse_reply_block(struct efuse_req *req, void *tag, u32 tag__sz, const void *data,
+		      u32 data__sz);
+/*
+ * learn() only: put the block (EFUSE_MAP_BLOCKS) into a slot, and what it is into the
+ * slot's tag. Returns 0, -EBUSY if somebody uses the slot at the moment, or -EINVAL.
+ */
+int efuse_learn_block(struct efuse_req *req, void *tag, u32 tag__sz, void *data, u32 data__sz);
+
 #endif /* _FS_FUSE_EFUSE_KFUNCS_H */

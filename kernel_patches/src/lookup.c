@@ -83,6 +83,19 @@ u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid)
 		jiffies64_to_nsecs(min_t(u64, until - now, EFUSE_RAISED_SECS * HZ)) : 0;
 }
 
+/* FUSE's own idea of a file's size, which is the daemon's but for what was written since. */
+u64 efuse_inode_size(struct fuse_mount *fm, u64 nodeid)
+{
+	struct inode *inode;
+	u64 size;
+
+	rcu_read_lock();
+	inode = efuse_inode_rcu(fm, nodeid);
+	size = inode ? i_size_read(inode) : 0;
+	rcu_read_unlock();
+	return size;
+}
+
 /* Does the answer of a LOOKUP stand for a lookup count? */
 bool efuse_lookup_counts(const struct fuse_attr *attr)
 {
@@ -129,6 +142,9 @@ void efuse_forgotten(struct fuse_conn *fc, u64 nodeid)
 {
 	struct efuse_conn *ec = efuse_conn_get(fc);
 
-	if (ec && !READ_ONCE(ec->stable_nodeids))
+	if (!ec)
+		return;
+	efuse_extents_forget(ec, nodeid);
+	if (!READ_ONCE(ec->stable_nodeids))
 		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE));
 }

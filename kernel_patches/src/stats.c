@@ -18,6 +18,8 @@ static const char * const efuse_counter_names[EFUSE_NR_COUNTERS] = {
 	[EFUSE_NO_HANDLER] = "no_handler",
 	[EFUSE_DECLINED] = "declined",
 	[EFUSE_GARBAGE] = "garbage",
+	[EFUSE_UNMAPPED] = "unmapped",
+	[EFUSE_FAILED] = "failed",
 	[EFUSE_HIT_NS] = "hit_ns",
 	[EFUSE_HIT_TIMED] = "hit_timed",
 	[EFUSE_DAEMON_NS] = "daemon_ns",
@@ -106,7 +108,7 @@ static ssize_t efuse_stat_show(struct kobject *kobj, struct kobj_attribute *attr
 
 	/* Times are taken only while somebody watches them. */
 	if (stat->counter == EFUSE_HIT_NS || stat->counter == EFUSE_DAEMON_NS)
-		WRITE_ONCE(ec->timed_until, get_jiffies_64() + 10 * HZ);
+		efuse_watch_times(ec);
 	return sysfs_emit(buf, "%llu\n",
 			  efuse_stats_sum(ec, offsetof(struct efuse_stats,
 						       op[stat->opcode][stat->counter])));

@@ -242,7 +242,9 @@ static void efuse_conn_release(struct kobject *kobj)
 {
 	struct efuse_conn *ec = efuse_conn_of(kobj);
 
+	efuse_extents_exit(ec);
 	free_percpu(ec->stats);
+	kvfree(ec->block_buckets);
 	kvfree(ec->buckets);
 	kfree(ec);
 }
@@ -262,6 +264,11 @@ int efuse_sysfs_add(struct efuse_conn *ec)
 				   "%u", ec->id);
 	if (!err)
 		err = efuse_stats_add(ec);
+	if (!err) {
+		err = efuse_path_sysfs_add(ec);
+		if (err)
+			efuse_stats_remove(ec);
+	}
 	if (err)
 		kobject_put(&ec->kobj);
 	return err;
@@ -269,6 +276,7 @@ int efuse_sysfs_add(struct efuse_conn *ec)
 
 void efuse_sysfs_remove(struct efuse_conn *ec)
 {
+	efuse_path_sysfs_remove(ec);
 	efuse_stats_remove(ec);
 	kobject_del(&ec->kobj);
 }

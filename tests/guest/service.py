@@ -9,6 +9,7 @@ meanwhile, since all that a held request needs is to be left alone.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import stat
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from efuse.errors import MountError
+from efuse.fs import extents
 from tests.guest import wire
 from tests.guest.truth import Inode, Nodeids, Truth, fail
 from tests.guest.wire import Request
@@ -27,6 +30,7 @@ _ASYNC_READ, _POSIX_LOCKS, _ATOMIC_O_TRUNC = 1 << 0, 1 << 1, 1 << 3
 _BIG_WRITES, _AUTO_INVAL_DATA, _DO_READDIRPLUS = 1 << 5, 1 << 12, 1 << 13
 _PARALLEL_DIROPS, _MAX_PAGES = 1 << 18, 1 << 22
 WRITEBACK_CACHE = 1 << 16
+_MAP = 1 << 30 | 48 << 16 | 229 << 8 | 64
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Service:
         self._log: list[tuple[str, int, bytes, int]] = []
         self._handles: dict[int, tuple[int, int]] = {}
         self._last_handle = 1 << 40
+        self._reads: list[tuple[int, int]] = []
         self._denied: dict[tuple[str, int], int] = {}
         self.truth = Truth()
         self.nodeids = Nodeids(reuse=options.reuse_nodeids)
@@ -147,6 +152,11 @@ class Service:
     def deny(self, opcode: str, uid: int, number: int) -> None:
         """Fail a user's requests of a kind with an errno."""
         self._denied[opcode, uid] = number
+
+    def reads(self) -> list[tuple[int, int]]:
+        """Return (offset, size) of each READ since this was last asked."""
+        reads, self._reads = self._reads, []
+        return reads
 
     def counts(self) -> dict[int, int]:
         """Return how many lookups the kernel holds of each nodeid."""
@@ -214,6 +224,34 @@ class Service:
 
         threading.Thread(target=write, daemon=True).start()
         return self
+
+    def map_extent(self, path: str, lower: str, open_flags: int, **extent: Any) -> None:
+        """Map a range of a file to the file *lower*; see :class:`efuse.fs.extents.Extent`."""
+        fd = os.open(lower, open_flags)
+        try:
+            extents.map_extent(self._fd, extents.Extent(self.nodeid(path), fd, **extent))
+        except MountError as error:
+            raise fail(error.__cause__.errno) from error  # type: ignore[union-attr]
+        finally:
+            os.close(fd)
+
+    def raw_map(
+        self, fields: tuple[int, ...], flags: int, lower: str, open_flags: int, uid: int = 0
+    ) -> int:
+        """Make the ioctl with whatever in it, perhaps as another user; return its errno."""
+        fd = os.open(lower, open_flags)
+        os.setresuid(uid, uid, 0)
+        try:
+            fcntl.ioctl(self._fd, _MAP, struct.pack("=5QiI", *fields, fd, flags))
+        except OSError as error:
+            return error.errno or errno.EIO
+        finally:
+            os.setresuid(0, 0, 0)
+            os.close(fd)
+        return 0
+
+    def unmap_extents(self, path: str, **range_: int) -> None:
+        extents.unmap_extents(self._fd, self.nodeid(path), **range_)
 
     # What the kernel says.
 
@@ -451,6 +489,7 @@ class Service:
         return b""
 
     def _do_read(self, request: Request) -> bytes:
+        self._reads.append((request.offset, request.size))
         return bytes(self._inode(request).data[request.offset : request.offset + request.size])
 
     def _do_write(self, request: Request) -> bytes:

@@ -15,6 +15,7 @@ from efuse import bpf
 from efuse.bpf.attach import unpin
 from efuse.bpf.members import MEMBERS, REQUEST_MEMBERS
 from efuse.errors import AttachError, UsageError
+from efuse.fs.options import CAPACITY_MAPS
 from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
 PASS = '#include "efuse.bpf.h"\nint {member}(struct efuse_req *req)\n{{\n\treturn 0;\n}}\n'
@@ -219,8 +220,8 @@ def test_list_attached_names_the_set(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, name="listed"):
         (found,) = (a for a in bpf.list_attached() if a.connection == tiny.connection)
         assert found.name == "listed"
-        assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, "learn"}
-        assert found.maps == ("attrs", "blobs", "entries", "grants", "volumes")
+        assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, "learn", "block"}
+        assert found.maps == tuple(sorted((*CAPACITY_MAPS, "geometry", "tags")))
 
 
 def test_reload_loop_under_load(tiny: Tiny) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from efuse.bench import WORKLOADS
+from efuse.bench import METADATA
 from tests.commands import EFUSE
 
 # Of plain FUSE's requests, when the workload has run before.
@@ -23,7 +23,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     words = [*EFUSE, "bench", "--rounds", "1", "--scale", "0.02", "--json", str(out)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
-    assert all(name in done.stdout for name in WORKLOADS)
+    assert all(name in done.stdout for name in METADATA)
     return json.loads(Path(out).read_text())
 
 
@@ -32,14 +32,14 @@ def _requests(report: Any, workload: str) -> dict[str, int]:
     return {r["system"]: r["daemon_requests"] for r in results}
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", METADATA)
 def test_bench_saw_what_is_there(report: Any, workload: str) -> None:
     results = [r for r in report["results"] if r["workload"] == workload]
     assert {r["system"] for r in results} == {"ext4", "fuse", "fuse-tuned", "efuse"}
     assert all(r["verified"] for r in results)
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", METADATA)
 def test_bench_on_efuse_asks_the_daemon_less(report: Any, workload: str) -> None:
     requests = _requests(report, workload)
     assert requests["efuse"] <= requests["fuse"] * _MOST_REQUESTS.get(workload, 1)

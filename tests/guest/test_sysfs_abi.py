@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from efuse.control import ROOT, Connection, ExitInfo, connections, find
+from efuse.control import PATHS, ROOT, Connection, ExitInfo, connections, find
 from efuse.errors import ControlError
 from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
 from tests import sysfs_document
@@ -36,6 +36,11 @@ def modes(directory: Path) -> dict[str, int]:
     }
 
 
+def forced(directory: Path) -> dict[str, int]:
+    """The files of paths/ itself, which the document has among the connection's."""
+    return {f"paths/{name}": mode for name, mode in modes(directory / "paths").items()}
+
+
 def described(section: str) -> dict[str, int]:
     return {name: file.mode for name, file in sysfs_document.files(section).items()}
 
@@ -46,8 +51,14 @@ def test_module_files_are_as_documented() -> None:
 
 
 def test_connection_files_are_as_documented(connection: Connection) -> None:
-    assert modes(connection.path) == described("A connection")
-    assert {path.name for path in connection.path.iterdir() if path.is_dir()} == {"stats"}
+    assert modes(connection.path) | forced(connection.path) == described("A connection")
+    assert {p.name for p in connection.path.iterdir() if p.is_dir()} == {"paths", "stats"}
+
+
+def test_path_files_are_as_documented(connection: Connection) -> None:
+    assert {p.name for p in (connection.path / "paths").iterdir() if p.is_dir()} == set(PATHS)
+    for name in PATHS:
+        assert modes(connection.path / "paths" / name) == described("Paths"), name
 
 
 def test_counters_are_as_documented(connection: Connection) -> None:
@@ -99,7 +110,13 @@ def test_values_in_the_range_are_taken(connection: Connection, file: File) -> No
     if file.name in ("invalidate", "abort"):
         write(connection.path / file.name, "1")
         return
-    for word in file.range.split(" or "):
+    words = file.range.split(" or ")
+    if "multiples" in file.range:
+        words = [
+            word for word in file.range.replace(",", "").split() if word.isdigit() and int(word)
+        ]
+        words.sort(key=int)  # it never falls
+    for word in words:
         write(connection.path / file.name, word + "\n")
         assert (connection.path / file.name).read_text() == word + "\n"
 

@@ -48,7 +48,7 @@ def test_builtin_has_its_members_and_maps() -> None:
     spec = builtin(use_shipped=False)
     assert set(spec.programs) == {
         "lookup", "getattr", "access", "readlink", "getxattr", "listxattr", "open", "opendir",
-        "flush", "statfs", "learn",
+        "flush", "statfs", "learn", "block",
     }  # fmt: skip
     assert spec.maps == {
         "entries": MapSpec(9, 264, 48, 65536),
@@ -56,6 +56,9 @@ def test_builtin_has_its_members_and_maps() -> None:
         "blobs": MapSpec(9, 272, 1024, 8192),
         "grants": MapSpec(9, 24, 40, 16384),
         "volumes": MapSpec(9, 8, 112, 64),
+        "tags": MapSpec(2, 4, 512, 512, 1024),
+        "blocks": MapSpec(2, 4, 4096, 4096, 1024),
+        "geometry": MapSpec(2, 4, 8, 1),
     }
 
 

@@ -54,8 +54,7 @@ def mutants() -> list[Mutant]:
     """Return all broken builds."""
     tables = tomllib.loads(_MUTANTS.read_text())
     return [
-        Mutant(name, t["file"], t["old"], t["new"], tuple(t["tests"]))
-        for name, t in tables.items()
+        Mutant(name, t["file"], t["old"], t["new"], tuple(t["tests"])) for name, t in tables.items()
     ]
 
 

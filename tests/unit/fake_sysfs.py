@@ -26,6 +26,9 @@ VALUES = {
     "learned": "12",
     "map_full": "0",
     "garbage": "0",
+    "paths/forced": "auto",
+    "paths/max_request": "0",
+    "paths/evicted": "0",
 }
 
 
@@ -42,7 +45,8 @@ class FakeSysfs:
     def add(self, connection: int, mountpoint: str = "", **values: str) -> Path:
         """Make a connection, mounted at *mountpoint* if there is one."""
         path = self.root / "connections" / str(connection)
-        (path / "stats").mkdir(parents=True)
+        for name in ("paths", "stats"):
+            (path / name).mkdir(parents=True)
         for name, value in (VALUES | values).items():
             (path / name).write_text(value + "\n")
         for name in ("invalidate", "abort"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from efuse.bench import WORKLOADS, Report, Result, table
+from efuse.bench import METADATA, Report, Result, table
 from efuse.bench.report import ratios
 from efuse.bench.workloads import contents, digest
 from efuse.cli.main import main
@@ -63,6 +63,7 @@ def test_json_has_the_documented_shape() -> None:
         "daemon_requests",
         "context_switches",
         "verified",
+        "paths",
     ]
 
 
@@ -81,7 +82,7 @@ def test_table_says_no_where_it_was_not_verified() -> None:
     assert out.getvalue().splitlines()[1].split()[-1] == "NO"
 
 
-@pytest.fixture(params=WORKLOADS)
+@pytest.fixture(params=METADATA)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -89,7 +90,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def prepared(directory: Path, name: str) -> Path:
     directory.mkdir()
     try:
-        WORKLOADS[name].prepare(directory, 40)
+        METADATA[name].prepare(directory, 40)
     except OSError as e:
         if name != "xattr":
             raise
@@ -99,14 +100,14 @@ def prepared(directory: Path, name: str) -> Path:
 
 def test_workload_sees_the_same_in_two_copies(tmp_path: Path, name: str) -> None:
     one, other = prepared(tmp_path / "one", name), prepared(tmp_path / "other", name)
-    run = WORKLOADS[name].run
+    run = METADATA[name].run
     assert digest(run(one, 40, 1)) == digest(run(other, 40, 1))
     assert contents(one) == contents(other)
 
 
 def test_workload_can_be_run_again(tmp_path: Path, name: str) -> None:
     one, other = prepared(tmp_path / "one", name), prepared(tmp_path / "other", name)
-    run = WORKLOADS[name].run
+    run = METADATA[name].run
     for number in range(3):
         assert digest(run(one, 40, number)) == digest(run(other, 40, number))
     assert contents(one) == contents(other)
@@ -118,7 +119,7 @@ def test_workload_notices_a_wrong_size(tmp_path: Path, name: str) -> None:
     victim = next(p for p in sorted(other.rglob("*")) if p.is_file() and ".git" not in p.parts)
     with victim.open("ab") as f:
         f.write(b"!" * 3000)
-    run = WORKLOADS[name].run
+    run = METADATA[name].run
     assert digest(run(one, 40, 1)) != digest(run(other, 40, 1))
 
 

@@ -15,9 +15,7 @@ from efuse.errors import EfuseError, NotSupportedError
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     code = "from efuse.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True
-    )
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
 
 
 def test_help_lists_every_noun() -> None:

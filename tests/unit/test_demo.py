@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from efuse import demo
-from efuse.bench.systems import Usage
+from efuse.bench.usage import Usage
 from efuse.demo import PROGRAMS
 from efuse.stats import Counters, Sample
 

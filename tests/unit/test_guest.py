@@ -103,7 +103,8 @@ def test_taint_names() -> None:
     assert kernel_log.taint_names(0) == []
     assert kernel_log.taint_names(1 << 9 | 1 << 7) == ["died (oops or BUG)", "warning"]
     assert kernel_log.taint_names(kernel_log.MODULE_TAINTS) == [
-        "out-of-tree module", "unsigned module"
+        "out-of-tree module",
+        "unsigned module",
     ]
     assert kernel_log.taint_names(1 << 40) == ["bit 40"]
 
@@ -141,9 +142,7 @@ def test_kvm_is_believed_only_if_a_kernel_boots(
     assert accel.cached() == found
 
 
-def test_probe_is_kept_until_the_next_boot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probe_is_kept_until_the_next_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fake_qemu(tmp_path, monkeypatch, f"echo x >>{tmp_path}/calls; exit 1")
     calls = tmp_path / "calls"
     accel.probe(Path("vmlinuz"))
@@ -216,8 +215,13 @@ def test_fstab_words_are_escaped() -> None:
 
 
 def test_only_what_lies_below_tmp_or_run_is_shown_through() -> None:
-    found = _kept_paths(Path("/tmp/x/clone/tests"), Path("/tmp/x/.venv"), Path("/srv/y"),
-                        Path("/tmp"), Path("/run/user/0/z"))
+    found = _kept_paths(
+        Path("/tmp/x/clone/tests"),
+        Path("/tmp/x/.venv"),
+        Path("/srv/y"),
+        Path("/tmp"),
+        Path("/run/user/0/z"),
+    )
     assert found == [Path("/run/user"), Path("/tmp/x")]
 
 

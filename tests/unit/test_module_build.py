@@ -98,7 +98,10 @@ def test_pristine_holds_only_what_is_needed(archive: Path) -> None:
     found = source.pristine()
     files = {str(path.relative_to(found)) for path in found.rglob("*") if path.is_file()}
     assert files == {
-        "Makefile", "fs/fuse/inode.c", "fs/fuse/cuse.c", "fs/fuse/virtio_fs.c",
+        "Makefile",
+        "fs/fuse/inode.c",
+        "fs/fuse/cuse.c",
+        "fs/fuse/virtio_fs.c",
         *(f"scripts/{name}" for name in _SCRIPTS),
     }
 

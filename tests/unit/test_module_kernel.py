@@ -36,8 +36,13 @@ def test_newest_patch_level_wins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "release",
-    ["6.1.0-30-amd64", "6.12.9+deb12-cloud-amd64", "6.12.9+deb12-rt-amd64", "6.13.1+deb12-amd64",
-     "6.12.9+deb12-arm64"],
+    [
+        "6.1.0-30-amd64",
+        "6.12.9+deb12-cloud-amd64",
+        "6.12.9+deb12-rt-amd64",
+        "6.13.1+deb12-amd64",
+        "6.12.9+deb12-arm64",
+    ],
 )
 def test_other_series_and_flavours_fail(tmp_path: Path, release: str) -> None:
     _headers(tmp_path, release)

@@ -19,7 +19,10 @@ _WITHOUT_LICENCE = re.compile(r"^LICENSES/|\.json$|/py\.typed$|\.patch$|/series$
 def _files() -> list[str]:
     listing = subprocess.run(
         ["git", "-c", f"safe.directory={_ROOT}", "ls-files"],
-        cwd=_ROOT, capture_output=True, text=True, check=True,
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [name for name in listing.stdout.splitlines() if (_ROOT / name).is_file()]
 
@@ -31,7 +34,8 @@ def _head(name: str) -> str:
 
 def test_every_file_names_its_licence() -> None:
     missing = [
-        name for name in _files()
+        name
+        for name in _files()
         if not _WITHOUT_LICENCE.search(name) and "SPDX-License-Identifier: " not in _head(name)
     ]
     assert missing == []
@@ -62,8 +66,9 @@ def test_script_parses_and_is_executable(name: str) -> None:
 
 
 def test_make_help_lists_the_front_door() -> None:
-    result = subprocess.run(["make", "-s", "help"], cwd=_ROOT, capture_output=True, text=True,
-                            check=True)
+    result = subprocess.run(
+        ["make", "-s", "help"], cwd=_ROOT, capture_output=True, text=True, check=True
+    )
     listed = {line.split()[0] for line in result.stdout.splitlines()}
     assert {"help", "setup", "check", "test", "demo", "lint-kernel", "test-perf"} <= listed
 

@@ -25,6 +25,7 @@ from efuse.errors import MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
 from efuse.fs.passthrough import syscalls
+from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
@@ -130,6 +131,7 @@ class Passthrough(Operations):
             ) from error
         self._files = Files(self._inodes, min(256, limit // 16))
         self._streams = Streams(self._inodes, min(64, limit // 32))
+        self._backing = BackingFiles(self.backing)
         self._credentials = Credentials()
         self._as_caller: Callable[
             [RequestContext | None], contextlib.AbstractContextManager[None]
@@ -174,6 +176,7 @@ class Passthrough(Operations):
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """Take lookups back, and drop the inodes that have none left."""
         for nodeid, count in inode_list:
+            self._backing.forget(nodeid)
             if self._inodes.forget(nodeid, count) is not None:
                 self._files.forget(nodeid)
                 self._streams.forget(nodeid)
@@ -364,7 +367,7 @@ class Passthrough(Operations):
         except OSError:
             os.close(fd)
             raise
-        return self._info(fd), attributes
+        return self._info(node, fd, how), attributes
 
     @_request
     async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
@@ -374,7 +377,8 @@ class Passthrough(Operations):
             raise FUSEError(errno.EISDIR if node.kind == stat.S_IFDIR else errno.ENXIO)
         fd = self._inodes.fd(node)
         with self._as_caller(ctx):
-            return self._info(reopen(fd, self._flags(flags)))
+            opened = reopen(fd, self._flags(flags))
+        return self._info(node, opened, self._flags(flags))
 
     @_request
     async def read(self, fh: int, off: int, size: int) -> bytes:
@@ -496,7 +500,8 @@ class Passthrough(Operations):
             flags = flags & ~os.O_ACCMODE | os.O_RDWR  # the kernel reads to fill up pages
         return flags & self._flag_mask
 
-    def _info(self, fd: int) -> FileInfo:
+    def _info(self, node: Node, fd: int, flags: int) -> FileInfo:
+        self._backing.opened(node, self._path(node), fd, flags)
         return FileInfo(fh=self._files.add(fd), keep_cache=self._keep_cache)
 
     def _found(

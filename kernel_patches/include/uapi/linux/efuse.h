@@ -9,6 +9,7 @@
 #ifndef _UAPI_LINUX_EFUSE_H
 #define _UAPI_LINUX_EFUSE_H
 
+#include <linux/ioctl.h>
 #include <linux/types.h>
 
 #define EFUSE_NAME_LEN		256	/* 255 bytes and the NUL */
@@ -100,6 +101,45 @@ struct efuse_volume {
 	__u8			st[EFUSE_STATFS_LEN];
 };
 
+/*
+ * Maps `tags` and `blocks`: the data cache. A file's block may lie in any way of the
+ * set that its nodeid and number are hashed to; way W of set S tells what slot
+ * S * EFUSE_WAYS + W of `blocks` holds. Both can be mapped by the daemon, and whoever
+ * reads or writes a slot holds its tag's lock meanwhile:
+ *
+ *   0                  nobody
+ *   1 .. 0x7fffffff    so many readers
+ *   EFUSE_TAG_WRITER   a writer, alone
+ */
+#define EFUSE_BLOCK_SIZE	4096
+#define EFUSE_WAYS		8
+#define EFUSE_TAG_WRITER	0x80000000
+
+struct efuse_tag {
+	__u32	lock;
+	__u32	used;		/* set by readers, cleared by who looks for a slot to replace */
+	__u64	nodeid;		/* 0: the slot is empty */
+	__u64	block;		/* offset in the file / EFUSE_BLOCK_SIZE */
+	__u64	epoch;		/* the connection's epoch when the data was asked for */
+	__u64	expires_ns;	/* CLOCK_MONOTONIC at which the daemon's time-out ends */
+	__u32	len;		/* bytes of the block; less than all only where the file ends */
+	__u32	pad[5];		/* 0 */
+};
+
+struct efuse_slot {
+	__u8	data[EFUSE_BLOCK_SIZE];
+};
+
+struct efuse_set {
+	struct efuse_tag way[EFUSE_WAYS];
+};
+
+/* Map `geometry`: element 0. */
+struct efuse_geometry {
+	__u32	sets;		/* in `tags`; `blocks` has EFUSE_WAYS times as many slots */
+	__u32	pad;		/* 0 */
+};
+
 /* The map that a value handed to learn() belongs into. */
 enum efuse_map {
 	EFUSE_MAP_NONE		= 0,
@@ -108,6 +148,7 @@ enum efuse_map {
 	EFUSE_MAP_BLOBS		= 3,
 	EFUSE_MAP_GRANTS	= 4,
 	EFUSE_MAP_VOLUMES	= 5,
+	EFUSE_MAP_BLOCKS	= 6,	/* learned with efuse_learn_block() */
 };
 
 /* Why a program set was detached; the first word of sysfs's exit_info. */
@@ -125,5 +166,54 @@ enum efuse_notify_code {
 	EFUSE_NOTIFY_DELETE		= 3,
 	EFUSE_NOTIFY_STORE		= 4,
 };
+
+/* The ways of a READ or WRITE; see struct efuse_ops.select_path. */
+enum efuse_path {
+	EFUSE_PATH_AUTO		= 0,	/* no opinion */
+	EFUSE_PATH_DAEMON	= 1,
+	EFUSE_PATH_DIRECT	= 2,	/* the backing files that the daemon mapped */
+	EFUSE_PATH_CACHE	= 3,	/* the data cache; for READ only */
+	EFUSE_NR_PATHS,
+};
+
+/*
+ * An extent: where a file's bytes lie in a backing file. Handed to the kernel with
+ * EFUSE_IOC_MAP on the daemon's descriptor of /dev/efuse, by a caller with
+ * CAP_SYS_ADMIN, whose credentials all I/O of the extent is done with. A later
+ * extent takes the place of what it overlaps. All of a file's extents end when the
+ * kernel forgets its nodeid.
+ */
+struct efuse_extent {
+	__u64	nodeid;
+	__u64	offset;		/* in the file, bytes */
+	__u64	length;		/* bytes; 0 with EFUSE_EXTENT_TO_EOF */
+	__u64	backing_offset;	/* in the backing file, bytes */
+	__u64	version;	/* of the file's content, in the daemon's own count */
+	__s32	fd;		/* the backing file: a regular one, open for reading */
+	__u32	flags;		/* EFUSE_EXTENT_* */
+};
+
+/* WRITEs go there, too; the descriptor must be open for writing. */
+#define EFUSE_EXTENT_WRITE	1
+/* The backing file ends where the file ends, wherever that is at the time. */
+#define EFUSE_EXTENT_TO_EOF	2
+/* Only as long as nobody changes the backing file; not with EFUSE_EXTENT_WRITE. */
+#define EFUSE_EXTENT_SEALED	4
+
+/*
+ * A range of a file that has no extents any more when EFUSE_IOC_UNMAP returns, and
+ * nothing is read or written through them either. Extents of an earlier version
+ * than the given one end wherever they lie, and none can be mapped later.
+ */
+struct efuse_unmap {
+	__u64	nodeid;
+	__u64	offset;
+	__u64	length;		/* bytes; 0: to the end */
+	__u64	version;	/* 0: leaves versions alone */
+};
+
+#define EFUSE_IOC_MAGIC		229	/* FUSE's own; numbers from 64 on are eFuse's */
+#define EFUSE_IOC_MAP		_IOW(EFUSE_IOC_MAGIC, 64, struct efuse_extent)
+#define EFUSE_IOC_UNMAP		_IOW(EFUSE_IOC_MAGIC, 65, struct efuse_unmap)
 
 #endif /* _UAPI_LINUX_EFUSE_H */

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * READ's blocks from `blocks`, in sets of ways. A block that finds no room in its set
+ * takes the place of one that was not read lately.
+ */
+#include "efuse.bpf.h"
+
+static inline u32 block_set(u64 nodeid, u64 block, u32 sets)
+{
+	u64 hash = (nodeid * 0x9e3779b97f4a7c15ULL) ^ (block * 0xc2b2ae3d27d4eb4fULL);
+
+	return (u32)(hash >> 32) % sets;
+}
+
+static inline struct efuse_set *block_find_set(u64 nodeid, u64 block, int *number)
+{
+	struct efuse_geometry *shape;
+	int zero = 0;
+
+	shape = geometry.lookup(&zero);
+	if (!shape || !shape->sets)
+		return NULL;
+	*number = block_set(nodeid, block, shape->sets);
+	return tags.lookup(number);
+}
+
+/* The way that holds the block, or -1. */
+static inline int block_way(struct efuse_set *set, u64 nodeid, u64 block)
+{
+	int i;
+
+#pragma unroll
+	for (i = 0; i < EFUSE_WAYS; i++)
+		if (set->way[i].nodeid == nodeid && set->way[i].block == block)
+			return i;
+	return -1;
+}
+
+int block(struct efuse_req *req)
+{
+	u64 nodeid = efuse_req_nodeid(req), block = efuse_req_block(req);
+	struct efuse_set *set;
+	struct efuse_slot *slot;
+	int number, way;
+
+	set = block_find_set(nodeid, block, &number);
+	if (!set)
+		return EFUSE_PASS;
+	way = block_way(set, nodeid, block);
+	if (way < 0)
+		return EFUSE_PASS;
+	number = number * EFUSE_WAYS + way;
+	slot = blocks.lookup(&number);
+	if (!slot)
+		return EFUSE_PASS;
+	return efuse_reply_block(req, &set->way[way & (EFUSE_WAYS - 1)], sizeof(struct efuse_tag),
+				 slot, sizeof(*slot));
+}

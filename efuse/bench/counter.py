@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Counts the requests that plain FUSE sends to one daemon, whatever daemon it is.
+
+The kernel has a trace point where it queues a request; here it is only counted, per CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from efuse.errors import NotSupportedError, reason
+
+__all__ = ["RequestCounter"]
+
+_ID = Path("/sys/kernel/tracing/events/fuse/fuse_request_send/id")
+_PERF_EVENT_OPEN = 298  # x86-64's number
+_TYPE_TRACEPOINT = 2
+_ATTR = struct.Struct("=IIQ112x")  # struct perf_event_attr: type, size, config
+_CLOEXEC = 8  # PERF_FLAG_FD_CLOEXEC
+_SET_FILTER = 0x40082406  # PERF_EVENT_IOC_SET_FILTER
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _open(event: int, cpu: int) -> int:
+    attr = ctypes.create_string_buffer(_ATTR.pack(_TYPE_TRACEPOINT, _ATTR.size, event))
+    fd: int = _libc.syscall(_PERF_EVENT_OPEN, attr, -1, cpu, -1, _CLOEXEC)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return fd
+
+
+class RequestCounter:
+    """The requests of one FUSE connection since it was made.
+
+    :param connection: its number, the minor of the mount's device.
+    :raises NotSupportedError: the kernel does not let them be counted.
+    """
+
+    def __init__(self, connection: int) -> None:
+        self._fds: list[int] = []
+        try:
+            event = int(_ID.read_text())
+            text = b"connection == %d\0" % connection
+            for cpu in sorted(os.sched_getaffinity(0)):
+                self._fds.append(_open(event, cpu))
+                fcntl.ioctl(self._fds[-1], _SET_FILTER, text)
+        except OSError as error:
+            self.close()
+            raise NotSupportedError(
+                f"FUSE's requests cannot be counted: {reason(error)}",
+                hint="it takes root, Linux 6.12 and tracefs on /sys/kernel/tracing",
+            ) from error
+
+    def count(self) -> int:
+        """Return how many requests were sent so far; FORGET is none."""
+        return sum(struct.unpack("=Q", os.read(fd, 8))[0] for fd in self._fds)
+
+    def close(self) -> None:
+        """Stop counting."""
+        while self._fds:
+            os.close(self._fds.pop())

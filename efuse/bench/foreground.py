@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A daemon in C that runs in the foreground: mounted, watched, and ended by unmounting."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from efuse.bench.counter import RequestCounter
+from efuse.bench.usage import Usage, kernel_counts, switches
+from efuse.control import Mount
+from efuse.control.mounts import MOUNTINFO, parse
+from efuse.errors import EfuseError
+from efuse.fs.mountpoint import unmount
+from efuse.fs.options import Options
+from efuse.fs.run import start_daemon
+
+__all__ = ["Program"]
+
+_POLL_MS = 500
+
+
+class Program:
+    """A started daemon, its file system mounted."""
+
+    def __init__(self, process: subprocess.Popen[bytes], mount: Mount) -> None:
+        self._process = process
+        self._mount = mount
+        self._counter = None if mount.is_efuse else RequestCounter(mount.connection)
+
+    @classmethod
+    @contextmanager
+    def started(
+        cls, words: Sequence[str], mountpoint: Path, *, accelerated: bool
+    ) -> Iterator[Program]:
+        """Start *words*, which serve *mountpoint*; with *accelerated*, as ``efuse run`` does.
+
+        :raises EfuseError: it mounts nothing.
+        """
+        with ExitStack() as stack:
+            if accelerated:
+                daemon = start_daemon(words)
+                stack.callback(_end, daemon.process, mountpoint)
+                daemon.attach(Options(consistency="exclusive", lazy_atime=True))
+                stack.callback(daemon.close)
+                process, mount = daemon.process, daemon.mount
+            else:
+                process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+                mount = _wait_for_mount(process, mountpoint)
+                stack.callback(_end, process, mountpoint)
+            program = cls(process, mount)
+            stack.callback(program.close)
+            yield program
+
+    @property
+    def connection(self) -> int | None:
+        """The number of its connection, on eFuse."""
+        return self._mount.connection if self._mount.is_efuse else None
+
+    def usage(self) -> Usage:
+        """Return what it has done so far.
+
+        :raises EfuseError: it has ended.
+        """
+        if self._process.poll() is not None:
+            raise EfuseError(f"a daemon ended: exit status {self._process.returncode}")
+        if self._counter is not None:
+            return Usage({"all": self._counter.count()}, switches([self._process.pid]))
+        sample, paths = kernel_counts(self._mount.connection)
+        assert sample is not None
+        return Usage({"all": sample.total.daemon}, switches([self._process.pid]), sample, paths)
+
+    def close(self) -> None:
+        """Stop counting."""
+        if self._counter is not None:
+            self._counter.close()
+
+
+def _mount_at(mountpoint: Path) -> Mount | None:
+    table = parse(MOUNTINFO.read_text())
+    return next((m for m in table if m.mountpoint == str(mountpoint)), None)
+
+
+def _wait_for_mount(process: subprocess.Popen[bytes], mountpoint: Path) -> Mount:
+    fd = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLPRI)  # the kernel signals a change of the table
+        while (mount := _mount_at(mountpoint)) is None:
+            if process.poll() is not None:
+                raise EfuseError(
+                    f"a daemon mounted nothing: exit status {process.returncode}",
+                    hint="what it printed above says why",
+                )
+            poll.poll(_POLL_MS)
+        return mount
+    finally:
+        os.close(fd)
+
+
+def _end(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
+    unmount(str(mountpoint))
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Extents: ranges of files whose bytes the kernel finds in backing files by itself.
+
+The daemon maps them on its own descriptor of /dev/efuse, with CAP_SYS_ADMIN.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import struct
+from dataclasses import dataclass
+
+from efuse.errors import MountError, UsageError, reason
+
+__all__ = ["Extent", "map_extent", "unmap_extents"]
+
+_EXTENT = struct.Struct("=QQQQQiI")
+_RANGE = struct.Struct("=QQQQ")
+_MAGIC, _MAP, _UNMAP = 229, 64, 65
+_WRITE, _TO_EOF, _SEALED = 1, 2, 4
+_OFFSET_LIMIT = 1 << 63
+
+_WHY = {
+    errno.EBADF: "the descriptor is not open for reading, or not for writing",
+    errno.EISDIR: "it is a directory",
+    errno.ELOOP: "its file system is stacked too deep, or is this very mount",
+    errno.ESTALE: "its version is older than one that was mapped or unmapped before",
+    errno.EOPNOTSUPP: "its file system counts no changes, so nothing can be sealed",
+    errno.ETXTBSY: "somebody has it mapped for writing, so it cannot be sealed",
+    errno.EPERM: "mapping extents needs CAP_SYS_ADMIN",
+    errno.ENOTTY: "the kernel's eFuse is older than this package",
+}
+
+
+def _iow(number: int, size: int) -> int:
+    return 1 << 30 | size << 16 | _MAGIC << 8 | number
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A range of a file, and where its bytes lie.
+
+    :ivar nodeid: of the file.
+    :ivar fd: the backing file; may be closed once the extent is mapped.
+    :ivar offset: in the file, in bytes.
+    :ivar length: in bytes; None: the backing file ends where the file ends.
+    :ivar backing_offset: in the backing file, in bytes.
+    :ivar version: of the file's content, in the daemon's own count. Extents of earlier versions are
+        not used any more.
+    :ivar write: whether writes go there, too.
+    :ivar sealed: use it only as long as nobody changes the backing file.
+    """
+
+    nodeid: int
+    fd: int
+    offset: int = 0
+    length: int | None = None
+    backing_offset: int = 0
+    version: int = 0
+    write: bool = False
+    sealed: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("offset", "backing_offset"):
+            _check(name, getattr(self, name), _OFFSET_LIMIT)
+        if self.length is not None:
+            _check("length", self.length - 1, _OFFSET_LIMIT)
+        _check("version", self.version, 1 << 64)
+        if self.write and self.sealed:
+            raise UsageError(
+                "an extent cannot be both written and sealed (EINVAL)",
+                hint="sealed is for backing files that nobody changes",
+            )
+
+
+def _check(name: str, value: int, limit: int) -> None:
+    if not 0 <= value < limit:
+        raise UsageError(f"the {name} of an extent cannot be {value} (EINVAL)")
+
+
+def map_extent(device: int, extent: Extent) -> None:
+    """Map *extent* on the daemon's descriptor *device*; it takes the place of what it overlaps.
+
+    :raises MountError: the kernel refused it.
+    """
+    flags = extent.write * _WRITE | (extent.length is None) * _TO_EOF | extent.sealed * _SEALED
+    raw = _EXTENT.pack(
+        extent.nodeid,
+        extent.offset,
+        extent.length or 0,
+        extent.backing_offset,
+        extent.version,
+        extent.fd,
+        flags,
+    )
+    _ioctl(device, _iow(_MAP, _EXTENT.size), raw, f"an extent of inode {extent.nodeid}")
+
+
+def unmap_extents(
+    device: int, nodeid: int, *, offset: int = 0, length: int | None = None, version: int = 0
+) -> None:
+    """End the extents of a file from *offset* on, *length* bytes or all.
+
+    When it returns, nothing is read or written through them any more. With *version*, extents of
+    earlier versions end wherever they lie, and none can be mapped later.
+
+    :raises MountError: the kernel refused it.
+    """
+    _check("offset", offset, _OFFSET_LIMIT)
+    if length is not None:
+        _check("length", length - 1, _OFFSET_LIMIT)
+    raw = _RANGE.pack(nodeid, offset, length or 0, version)
+    _ioctl(device, _iow(_UNMAP, _RANGE.size), raw, f"the extents of inode {nodeid}")
+
+
+def _ioctl(device: int, number: int, raw: bytes, what: str) -> None:
+    try:
+        fcntl.ioctl(device, number, raw)
+    except OSError as error:
+        why = _WHY.get(error.errno or 0)
+        because = f"{why} ({errno.errorcode[error.errno or 0]})" if why else reason(error)
+        raise MountError(f"{what} cannot be changed: {because}") from error

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Lets the kernel read and write the lower files by itself once they are open."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from efuse.errors import MountError
+from efuse.fs.passthrough.inodes import Node
+
+__all__ = ["BackingFiles"]
+
+_log = logging.getLogger("efuse.fs")
+
+
+class BackingFiles:
+    """Which lower files the kernel was told of, and whether for writing, too.
+
+    A file that was only read is handed over as it was opened: a descriptor that can write would
+    keep it from being executed. The kernel lets go of a file when it forgets the inode.
+
+    :param tell: :meth:`efuse.Operations.backing`.
+    """
+
+    def __init__(self, tell: Callable[..., bool]) -> None:
+        self._tell = tell
+        self._told: dict[int, bool] = {}
+        self._refused = False
+
+    def opened(self, node: Node, path: bytes, fd: int, flags: int) -> None:
+        """Hand over what has been opened as *fd* with *flags*; *path* leads to it, too."""
+        write = flags & os.O_ACCMODE != os.O_RDONLY
+        if self._refused or self._told.get(node.nodeid, -1) >= write:
+            return
+        both = fd
+        try:
+            if flags & os.O_ACCMODE == os.O_WRONLY:
+                both = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._refused = not self._tell(node.nodeid, both, write=write)
+            self._told[node.nodeid] = write
+        except (MountError, OSError) as error:
+            self._refused = isinstance(error, MountError)
+            _log.info("%r is read and written by the daemon: %s", node, error)
+        finally:
+            if both != fd:
+                os.close(both)
+
+    def forget(self, nodeid: int) -> None:
+        """The kernel has let go of the file."""
+        self._told.pop(nodeid, None)

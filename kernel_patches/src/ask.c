@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Parts of a READ or WRITE as requests of their own: those that the daemon takes when
+ * the whole is too large for it, and those that the data cache lacks.
+ *
+ * A part of what lies in the caller's own pages may get pages of the kernel's: what
+ * is kept must be what the daemon saw, and the caller could write to its pages while
+ * they are copied.
+ */
+#include "efuse_i.h"
+
+/* Larger WRITEs are not kept: that copy would cost more than it is worth. */
+#define EFUSE_BOUNCED_WRITE	(4 * PAGE_SIZE)
+
+/**
+ * struct efuse_part - a part of a request
+ * @ap: its arguments
+ * @req: the same, for handlers
+ * @read: the first of them, of a READ
+ * @write: likewise, of a WRITE
+ * @written: the answer of a WRITE
+ * @bounced: whether its pages are the kernel's
+ */
+struct efuse_part {
+	struct fuse_args_pages ap;
+	struct efuse_req req;
+	union {
+		struct fuse_read_in read;
+		struct fuse_write_in write;
+	};
+	struct fuse_write_out written;
+	bool bounced;
+};
+
+static bool efuse_ops_keep_blocks(const struct efuse_req *req)
+{
+	const struct efuse_ops *ops;
+	bool keep;
+
+	rcu_read_lock();
+	ops = rcu_dereference(req->ec->ops);
+	keep = ops && ops->block && ops->learn;
+	rcu_read_unlock();
+	return keep && efuse_blocks_allowed(req);
+}
+
+static bool efuse_bounced(const struct efuse_req *req)
+{
+	const struct fuse_args *args = req->args;
+
+	/* In-kernel callers have no pages. */
+	if (!args->in_pages && !args->out_pages)
+		return true;
+	return args->user_pages && efuse_ops_keep_blocks(req) &&
+	       (args->opcode == FUSE_READ || efuse_arg_size(args) <= EFUSE_BOUNCED_WRITE);
+}
+
+/* The most bytes of a READ or WRITE that the daemon takes at once. */
+size_t efuse_daemon_limit(const struct efuse_req *req)
+{
+	const struct efuse_conn *ec = req->ec;
+
+	return req->args->opcode == FUSE_READ ? ec->daemon_read : ec->daemon_write;
+}
+
+/**
+ * efuse_ask_in_parts - has a request to be asked of the daemon in parts?
+ * @req: a READ or WRITE
+ */
+bool efuse_ask_in_parts(const struct efuse_req *req)
+{
+	return efuse_arg_size(req->args) > efuse_daemon_limit(req) ||
+	       (req->args->user_pages && efuse_bounced(req));
+}
+
+static void efuse_part_free(struct efuse_part *part)
+{
+	unsigned int i;
+
+	if (part->bounced)
+		for (i = 0; i < part->ap.num_pages; i++)
+			put_page(part->ap.pages[i]);
+	kfree(part->ap.pages);
+	kfree(part);
+}
+
+/* Pages of the kernel's, laid out as in the page cache. */
+static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
+{
+	struct fuse_args_pages *ap = &part->ap;
+	unsigned int offset = offset_in_page(pos);
+
+	ap->pages = fuse_pages_alloc(DIV_ROUND_UP(offset + len, PAGE_SIZE), GFP_KERNEL, &ap->descs);
+	if (!ap->pages)
+		return -ENOMEM;
+	part->bounced = true;
+	while (len) {
+		struct fuse_page_desc *desc = &ap->descs[ap->num_pages];
+		struct page *page = alloc_page(GFP_KERNEL);
+
+		if (!page)
+			return -ENOMEM;
+		ap->pages[ap->num_pages++] = page;
+		desc->offset = offset;
+		desc->length = min_t(size_t, len, PAGE_SIZE - offset);
+		len -= desc->length;
+		offset = 0;
+	}
+	return 0;
+}
+
+/* The same pages that the whole has there. */
+static int efuse_part_share(struct efuse_part *part, struct efuse_data *data, size_t len)
+{
+	struct fuse_args_pages *whole = container_of(data->args, struct fuse_args_pages, args);
+	struct fuse_args_pages *ap = &part->ap;
+
+	ap->pages = fuse_pages_alloc(whole->num_pages - data->index, GFP_KERNEL, &ap->descs);
+	if (!ap->pages)
+		return -ENOMEM;
+	ap->args.user_pages = data->args->user_pages;
+	ap->args.page_zeroing = data->args->page_zeroing;
+	while (len && data->index < whole->num_pages) {
+		const struct fuse_page_desc *from = &whole->descs[data->index];
+		struct fuse_page_desc *desc = &ap->descs[ap->num_pages];
+
+		ap->pages[ap->num_pages++] = whole->pages[data->index];
+		desc->offset = from->offset + data->skip;
+		desc->length = min_t(size_t, len, from->length - data->skip);
+		len -= desc->length;
+		data->skip += desc->length;
+		if (data->skip == from->length) {
+			data->skip = 0;
+			data->index++;
+		}
+	}
+	return 0;
+}
+
+static void efuse_part_args(struct efuse_part *part, const struct fuse_args *whole, u64 pos,
+			    size_t len)
+{
+	struct fuse_args *args = &part->ap.args;
+
+	args->opcode = whole->opcode;
+	args->nodeid = whole->nodeid;
+	args->efuse.uncached = whole->efuse.uncached;
+	args->in_numargs = whole->in_numargs;
+	args->in_args[0] = whole->in_args[0];
+	args->out_numargs = 1;
+	if (whole->opcode == FUSE_READ) {
+		part->read = *(const struct fuse_read_in *)whole->in_args[0].value;
+		part->read.offset = pos;
+		part->read.size = len;
+		args->in_args[0].value = &part->read;
+		args->out_pages = true;
+		args->out_argvar = true;
+		args->out_args[0].size = len;
+	} else {
+		memcpy(&part->write, whole->in_args[0].value,
+		       min_t(size_t, whole->in_args[0].size, sizeof(part->write)));
+		part->write.offset = pos;
+		part->write.size = len;
+		args->in_args[0].value = &part->write;
+		args->in_args[1].size = len;
+		args->in_pages = true;
+		args->out_args[0].size = sizeof(part->written);
+		args->out_args[0].value = &part->written;
+	}
+}
+
+/* Copies a part's bytes to or from the same place in the whole. */
+static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, size_t len)
+{
+	bool read = part->ap.args.opcode == FUSE_READ;
+	size_t done = 0;
+	unsigned int i;
+
+	whole.direction = read ? ITER_DEST : ITER_SOURCE;
+	for (i = 0; i < part->ap.num_pages && done < len; i++) {
+		const struct fuse_page_desc *desc = &part->ap.descs[i];
+		size_t want = min_t(size_t, desc->length, len - done), at = 0;
+		struct efuse_span span;
+		struct iov_iter iter;
+
+		while (at < want) {
+			size_t n = efuse_data_next(&whole, &span, &iter, want - at);
+			size_t moved = read ?
+				copy_page_to_iter(part->ap.pages[i], desc->offset + at, n, &iter) :
+				copy_page_from_iter(part->ap.pages[i], desc->offset + at, n, &iter);
+
+			if (!n || moved < n)
+				return done;
+			at += n;
+			done += n;
+		}
+	}
+	return done;
+}
+
+/*
+ * Makes a part of [pos, pos + len), of which the whole keeps the bytes at @data, which is
+ * moved on behind it.
+ */
+static struct efuse_part *efuse_part_new(struct efuse_req *req, struct efuse_data *data, u64 pos,
+					 size_t len)
+{
+	struct efuse_part *part = kzalloc(sizeof(*part), GFP_KERNEL);
+	struct efuse_data from = *data;
+	int err;
+
+	if (!part)
+		return NULL;
+	part->req = *req;
+	part->req.args = &part->ap.args;
+	part->req.replied = false;
+	efuse_part_args(part, req->args, pos, len);
+	if (efuse_bounced(req)) {
+		efuse_data_skip(data, len);
+		err = efuse_part_bounce(part, pos, len);
+		if (!err && req->args->opcode == FUSE_WRITE &&
+		    efuse_part_copy(part, from, len) < len)
+			err = -EFAULT;
+	} else {
+		err = efuse_part_share(part, data, len);
+		data->left -= len;
+	}
+	if (err) {
+		efuse_part_free(part);
+		return NULL;
+	}
+	return part;
+}
+
+/* Bytes that the daemon moved for a part, or its error. */
+static ssize_t efuse_part_ask(struct efuse_part *part)
+{
+	struct fuse_args *args = &part->ap.args;
+
+	efuse_send(&part->req, &invalid_mnt_idmap);
+	if (part->req.ret < 0)
+		return part->req.ret;
+	if (args->opcode == FUSE_READ)
+		return args->out_args[0].size;
+	return part->written.size <= part->write.size ? part->written.size : -EIO;
+}
+
+/* Out of backing files, if all of it is there; else of the daemon. */
+static ssize_t efuse_part_fill(struct efuse_part *part)
+{
+	if (efuse_path_direct(&part->req)) {
+		efuse_blocks_learn(&part->req, NULL);
+		return part->req.ret;
+	}
+	return efuse_part_ask(part);
+}
+
+static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos, size_t len,
+			 ssize_t (*ask)(struct efuse_part *part))
+{
+	struct efuse_data at = *data;
+	struct efuse_part *part;
+	ssize_t ret;
+
+	part = efuse_part_new(req, data, pos, len);
+	if (!part)
+		return -ENOMEM;
+	ret = ask(part);
+	if (ret > 0 && part->bounced && req->args->opcode == FUSE_READ &&
+	    efuse_part_copy(part, at, ret) < ret)
+		ret = -EFAULT;
+	efuse_part_free(part);
+	return ret;
+}
+
+/**
+ * efuse_ask_fill - fill a part of a READ in
+ * @req: the READ
+ * @at: where in its data, bytes
+ * @len: bytes
+ *
+ * Context: process context, may sleep; not within io_srcu.
+ * Return: bytes, less than @len only where the file ends; or a negative errno.
+ */
+ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)
+{
+	size_t done = 0, limit = efuse_daemon_limit(req);
+	u64 pos = efuse_arg_offset(req->args) + at;
+	struct efuse_data data;
+
+	efuse_data_start(&data, req->args, ITER_DEST);
+	efuse_data_skip(&data, at);
+	while (done < len) {
+		size_t want = min(len - done, limit);
+		ssize_t ret = efuse_ask(req, &data, pos + done, want, efuse_part_fill);
+
+		if (ret < 0)
+			return ret;
+		done += ret;
+		if (ret < want)
+			break;
+	}
+	return done;
+}
+
+/**
+ * efuse_ask_all - ask the daemon for a READ or WRITE in parts
+ * @req: it; @req->ret and @req->error are its answer then
+ *
+ * A WRITE of which some was written is a short one, not a failed one. A READ fails:
+ * a short one would mean that the file ends there.
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_ask_all(struct efuse_req *req)
+{
+	size_t done = 0, size = efuse_arg_size(req->args), limit = efuse_daemon_limit(req);
+	struct fuse_args *args = req->args;
+	struct fuse_write_out *out = args->out_args[0].value;
+	struct efuse_data data;
+	ssize_t ret = 0;
+
+	efuse_data_start(&data, args, ITER_DEST);
+	while (done < size) {
+		size_t want = min(size - done, limit);
+
+		ret = efuse_ask(req, &data, efuse_arg_offset(args) + done, want, efuse_part_ask);
+		if (ret < 0)
+			break;
+		done += ret;
+		if (ret < want)
+			break;
+	}
+	if (ret < 0 && (args->opcode == FUSE_READ || !done)) {
+		req->ret = ret;
+		req->error = ret;
+		return;
+	}
+	if (args->opcode == FUSE_READ) {
+		efuse_data_end(args, done);
+		args->out_args[0].size = done;
+		req->ret = done;
+	} else {
+		memset(out, 0, sizeof(*out));
+		out->size = done;
+		req->ret = 0;
+	}
+}

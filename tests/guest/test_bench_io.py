@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse bench`` with data, at a small scale: it is right, and it went where it should."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from efuse.bench import SYSTEMS
+from tests.commands import EFUSE
+
+
+def _report(daemon: str, tmp_path: Path, systems: tuple[str, ...]) -> Any:
+    out = tmp_path / "report.json"
+    words = [*EFUSE, "bench", "--rounds", "1", "--scale", "0.01", "--json", str(out)]
+    words += ["--workload", "t1-single", "--daemon", daemon]
+    words += ["--system", ",".join(systems)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text())
+
+
+def test_bench_reads_and_writes_without_the_daemon(tmp_path: Path) -> None:
+    report = _report("passthrough_backing", tmp_path, SYSTEMS)
+    results = {r["system"]: r for r in report["results"]}
+    assert set(results) == set(SYSTEMS)
+    assert all(r["verified"] and r["value"] > 0 for r in results.values())
+    ran = results["efuse"]
+    assert ran["paths"]["direct"] > 0, "the fast path did not run"
+    assert ran["paths"]["daemon"] == 0
+    assert results["fuse"]["paths"] == {}
+    assert results["fuse"]["daemon_requests"] > 0
+
+
+def test_bench_runs_an_unmodified_daemon(tmp_path: Path) -> None:
+    results = _report("passthrough_ll", tmp_path, ("fuse", "efuse"))["results"]
+    assert all(r["verified"] for r in results)
+    ran = next(r for r in results if r["system"] == "efuse")
+    assert ran["daemon"] == "passthrough_ll"
+    # It maps nothing, so all its data goes through it.
+    assert ran["paths"]["direct"] == 0 and ran["paths"]["daemon"] > 0

@@ -1,0 +1,567 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""READ out of the data cache: what is there, what is filled in, and what must never be served."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import random
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guest.daemons import Call, Mount, eventually, mounted
+from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, read, read_direct, write
+
+BLOCKS = -(-SIZE // BLOCK)
+NOFLUSH = 1 << 5  # FOPEN_NOFLUSH: a close waits for no WRITE
+
+
+@contextlib.contextmanager
+def cached(mountpoint: Path, **options: Any) -> Iterator[Mount]:
+    """A mount with one file of which nothing is known."""
+    with mounted(mountpoint, **({"consistency": "exclusive"} | options)) as m:
+        make(m, "f", fill("d"))
+        m.log()
+        yield m
+
+
+def path_count(m: Mount, name: str, path: str = "cache") -> int:
+    return int((m.connection.path / "paths" / path / name).read_text())
+
+
+def warm(m: Mount) -> None:
+    """Read the file once, past its end."""
+    assert read_direct(m / "f", SIZE + BLOCK) == fill("d")
+    m.log()
+
+
+def requests(m: Mount) -> list[tuple[int, int]]:
+    """Offset and size of each READ that the daemon got."""
+    return [(offset, size) for offset, size in m.call("reads")]
+
+
+# Hits
+
+
+def test_what_was_read_is_read_again_without_the_daemon(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        warm(m)
+        for _ in range(2):
+            with m.answered("read"):
+                assert read_direct(m / "f", SIZE) == fill("d")
+        assert path_count(m, "requests") == 2
+        assert path_count(m, "bytes") == 2 * SIZE
+        assert path_count(m, "partial") == 0
+
+
+def test_any_part_of_it(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        warm(m)
+        for offset in (0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 7, SIZE - 1):
+            for size in (1, 512, BLOCK, 3 * BLOCK, 1 << 17):
+                assert read_direct(m / "f", size, offset) == fill("d")[offset : offset + size]
+        assert "read" not in m.asked()
+
+
+def test_a_vector_of_small_buffers(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        warm(m)
+        buffers = [bytearray(n) for n in (1, 4095, 3, 100, 8192, 5, 1000)]
+        fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        with m.answered("read"):
+            got = os.preadv(fd, buffers, 7)
+        os.close(fd)
+        assert b"".join(buffers)[:got] == fill("d")[7 : 7 + got]
+        assert got == sum(map(len, buffers))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_short_files_and_their_ends(mountpoint: Path, size: int) -> None:
+    with cached(mountpoint) as m:
+        make(m, "g", fill("g", size))
+        for _ in range(2):
+            m.log()
+            assert read_direct(m / "g", 1 << 16) == fill("g", size)
+        assert "read" not in m.asked()
+
+
+def test_buffered_reads_mmap_and_splice_come_from_it(mountpoint: Path, tmp_path: Path) -> None:
+    with cached(mountpoint) as m:
+        make(m, "h", fill("h", 1 << 20))
+        for name, data in (("f", fill("d")), ("h", fill("h", 1 << 20))):
+            read_direct(m / name, len(data) + 1)
+            m.log()
+            assert read(m / name, len(data)) == data
+            drop_pages(m / name)
+            with open(m / name, "rb") as file:
+                with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+                    assert view[:] == data
+                drop_pages(m / name)
+                with (tmp_path / "out").open("wb") as out:
+                    while os.sendfile(out.fileno(), file.fileno(), None, 1 << 20):
+                        pass
+            assert (tmp_path / "out").read_bytes() == data
+            assert "read" not in m.asked()
+
+
+def drop_pages(path: str) -> None:
+    """Drop FUSE's own pages of a file."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def test_read_ahead_fills_it(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        make(m, "h", fill("h", 1 << 20))
+        assert read(m / "h", 1 << 20) == fill("h", 1 << 20)
+        drop_pages(m / "h")
+        m.log()
+        assert read(m / "h", 1 << 20) == fill("h", 1 << 20)
+        assert "read" not in m.asked()
+
+
+# Parts
+
+
+def test_only_what_is_missing_is_asked_for(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        read_direct(m / "f", 2 * BLOCK, 0)
+        read_direct(m / "f", BLOCK, 4 * BLOCK)
+        requests(m)
+        assert read_direct(m / "f", 8 * BLOCK) == fill("d")[: 8 * BLOCK]
+        assert requests(m) == [(2 * BLOCK, 2 * BLOCK), (5 * BLOCK, 3 * BLOCK)]
+        assert path_count(m, "partial") == 1
+        with m.answered("read"):
+            assert read_direct(m / "f", 8 * BLOCK) == fill("d")[: 8 * BLOCK]
+
+
+def test_many_gaps_are_asked_for_at_once(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        make(m, "h", fill("h", 30 * BLOCK))
+        for n in range(0, 30, 2):
+            read_direct(m / "h", BLOCK, n * BLOCK)
+        requests(m)
+        assert read_direct(m / "h", 30 * BLOCK) == fill("h", 30 * BLOCK)
+        assert requests(m) == [
+            *((n * BLOCK, BLOCK) for n in (1, 3, 5, 7)),
+            (9 * BLOCK, 21 * BLOCK),
+        ]
+
+
+def test_parts_with_edges_anywhere(mountpoint: Path) -> None:
+    rng = random.Random(20261121)
+    with cached(mountpoint) as m:
+        data = fill("h", 100 * BLOCK + 77)
+        make(m, "h", data)
+        for n in range(60):
+            offset, size = rng.randrange(len(data)), rng.choice([1, 5000, 30000, 1 << 17])
+            assert read_direct(m / "h", size, offset) == data[offset : offset + size]
+            if n % 10 == 9:
+                m.connection.invalidate()
+        assert path_count(m, "partial") > 5
+
+
+def test_parts_come_from_backing_files(mountpoint: Path, lower: Path) -> None:
+    """Where there is one the daemon is not asked, and what is read there is kept."""
+    with cached(mountpoint) as m:
+        read_direct(m / "f", BLOCK, 2 * BLOCK)
+        m.call("map_extent", "f", backing(lower, fill("b")), os.O_RDONLY)
+        m.connection.forced_path = "cache"
+        m.log()
+        mixed = fill("b")[: 2 * BLOCK] + fill("d")[2 * BLOCK : 3 * BLOCK] + fill("b")[3 * BLOCK :]
+        assert read_direct(m / "f", SIZE + 1) == mixed
+        direct = path_count(m, "requests", "direct")
+        assert read_direct(m / "f", SIZE + 1) == mixed
+        assert "read" not in m.asked()
+        assert path_count(m, "requests", "direct") == direct
+
+
+# Writes
+
+
+def test_a_write_is_seen(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        warm(m)
+        expected = bytearray(fill("d"))
+        for offset, data in [
+            (0, b"whole block".ljust(BLOCK, b"!")),
+            (3 * BLOCK + 5, b"part"),
+            (5 * BLOCK - 3, b"across"),
+            (6 * BLOCK, b"x" * 3 * BLOCK),
+            (SIZE - 2, b"over the end"),
+        ]:
+            for flags in (0, os.O_DIRECT):
+                write(m / "f", data, offset, flags)
+                expected[offset : offset + len(data)] = data
+                assert read_direct(m / "f", 1 << 17) == expected
+                assert read(m / "f", 1 << 17) == expected
+
+
+def test_what_is_written_whole_stays_in_the_cache(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        warm(m)
+        fd = os.open(m / "f", os.O_RDWR | os.O_DIRECT)
+        block = mmap.mmap(-1, BLOCK)
+        block[:] = fill("w", BLOCK)
+        assert os.pwritev(fd, [block], 2 * BLOCK) == BLOCK
+        m.log()
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK, 2 * BLOCK) == fill("w", BLOCK)
+        os.close(fd)
+        with m.answered("read", times=BLOCKS - 1):
+            for n in (*range(2), *range(3, BLOCKS)):
+                part = fill("d")[n * BLOCK : (n + 1) * BLOCK]
+                assert read_direct(m / "f", BLOCK, n * BLOCK) == part
+
+
+def _truncate(m: Mount) -> bytes:
+    os.truncate(m / "f", 5000)
+    return fill("d")[:5000]
+
+
+def _truncate_and_extend(m: Mount) -> bytes:
+    os.truncate(m / "f", 5000)
+    os.truncate(m / "f", SIZE)
+    return fill("d")[:5000] + bytes(SIZE - 5000)
+
+
+def _open_truncated(m: Mount) -> bytes:
+    os.close(os.open(m / "f", os.O_WRONLY | os.O_TRUNC))
+    return b""
+
+
+def _extend(m: Mount) -> bytes:
+    write(m / "f", b"end", SIZE + 3 * BLOCK)
+    return fill("d") + bytes(3 * BLOCK) + b"end"
+
+
+def _append(m: Mount) -> bytes:
+    write(m / "f", b"end", 0, os.O_APPEND)
+    return fill("d") + b"end"
+
+
+def _allocate(m: Mount) -> bytes:
+    fd = os.open(m / "f", os.O_RDWR)
+    os.posix_fallocate(fd, SIZE, 100)
+    os.close(fd)
+    return fill("d") + bytes(100)
+
+
+def _copy(m: Mount) -> bytes:
+    one = os.open(m / "g", os.O_RDONLY)
+    two = os.open(m / "f", os.O_RDWR)
+    assert os.copy_file_range(one, two, BLOCK, 0, BLOCK) == BLOCK
+    os.close(one)
+    os.close(two)
+    return fill("d")[:BLOCK] + fill("g")[:BLOCK] + fill("d")[2 * BLOCK :]
+
+
+def _notify(m: Mount) -> bytes:
+    m.truth.put("f", fill("n"))
+    m.call("inval_inode", "f")
+    return fill("n")
+
+
+def _store(m: Mount) -> bytes:
+    m.truth.put("f", b"s" * BLOCK + fill("d")[BLOCK:])
+    m.call("store", "f", 0, b"s" * BLOCK)
+    return b"s" * BLOCK + fill("d")[BLOCK:]
+
+
+def _invalidate(m: Mount) -> bytes:
+    m.truth.put("f", fill("n"))
+    m.connection.invalidate()
+    return fill("n")
+
+
+CHANGES = [
+    _truncate,
+    _truncate_and_extend,
+    _open_truncated,
+    _extend,
+    _append,
+    _allocate,
+    _copy,
+    _notify,
+    _store,
+    _invalidate,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__[1:])
+def test_a_change_is_seen(mountpoint: Path, change: Callable[[Mount], bytes]) -> None:
+    with cached(mountpoint) as m:
+        make(m, "g", fill("g"))
+        warm(m)
+        hits = m.count("read", "hits")
+        assert read_direct(m / "f", SIZE) == fill("d")
+        assert m.count("read", "hits") > hits
+        expected = change(m)
+        assert read_direct(m / "f", 1 << 17) == expected
+        assert read(m / "f", 1 << 17) == expected
+
+
+def test_a_renamed_over_and_a_removed_file(mountpoint: Path) -> None:
+    with cached(mountpoint, reuse_nodeids=True) as m:
+        warm(m)
+        make(m, "g", fill("g"))
+        read_direct(m / "g", SIZE + 1)
+        os.rename(m / "g", m / "f")
+        assert read_direct(m / "f", SIZE + 1) == fill("g")
+        nodeid = m.call("nodeid", "f")
+        os.unlink(m / "f")
+        eventually(lambda: m.drop() or nodeid not in m.call("counts"))
+        for name in ("x", "y"):
+            make(m, name, fill(name))
+        assert m.call("reused") > 0
+        for name in ("x", "y"):
+            assert read_direct(m / name, SIZE + 1) == fill(name)
+
+
+# Races: the order of what the daemon does and what the kernel learns of it
+
+
+def test_a_read_that_crosses_a_write_teaches_nothing(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        m.hold("read", "after")
+        call = Call(read_direct, m / "f", BLOCK, 0)
+        m.wait_held()
+        write(m / "f", b"w" * BLOCK, 0, os.O_DIRECT)
+        m.release()
+        assert call.result() == fill("d")[:BLOCK]
+        assert read_direct(m / "f", BLOCK) == b"w" * BLOCK
+
+
+def test_a_block_that_is_being_written_is_asked_for(mountpoint: Path) -> None:
+    """Neither the old nor the new bytes are known to be true: the daemon says."""
+    for point, seen in (("before", fill("d")[:BLOCK]), ("after", b"w" * BLOCK)):
+        with cached(mountpoint, open_flags=NOFLUSH) as m:
+            warm(m)
+            m.hold("write", point)
+            call = Call(write, m / "f", b"w" * BLOCK, 0, os.O_DIRECT)
+            m.wait_held()
+            with m.passed("read", "stale"):
+                assert read_direct(m / "f", BLOCK) == seen
+            with m.answered("read"):
+                assert read_direct(m / "f", BLOCK, BLOCK) == fill("d")[BLOCK : 2 * BLOCK]
+            m.release()
+            assert call.result() == BLOCK
+            assert read_direct(m / "f", BLOCK) == b"w" * BLOCK
+
+
+def test_two_writes_that_cross_teach_nothing(mountpoint: Path) -> None:
+    """The daemon carries out the second first; its answer arrives last."""
+    with cached(mountpoint, open_flags=NOFLUSH) as m:
+        warm(m)
+        m.hold("write", "after")
+        first = Call(write, m / "f", b"1" * BLOCK, 0, os.O_DIRECT)
+        m.wait_held()
+        # FUSE itself sends direct writes of an inode one after the other: this one is the
+        # daemon's own.
+        m.truth.put("f", b"2" * BLOCK + fill("d")[BLOCK:])
+        m.call("inval_inode", "f")
+        m.release()
+        assert first.result() == BLOCK
+        assert read_direct(m / "f", BLOCK) == b"2" * BLOCK
+
+
+def test_a_write_that_failed_changes_nothing(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        warm(m)
+        m.call("deny", "write", 0, 5)
+        with pytest.raises(OSError, match="Input/output"):
+            write(m / "f", b"w" * BLOCK, 0, os.O_DIRECT)
+        assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+
+
+def test_readers_and_writers_at_once(mountpoint: Path) -> None:
+    """Each block always holds one number, which never falls: no read is torn or goes back."""
+    with cached(mountpoint, capacity={"blocks": 16}) as m:
+        m.truth.create("n", bytes(24 * BLOCK))
+        stop, wrong, reads = threading.Event(), [], [0]
+
+        def writer() -> None:
+            fd = os.open(m / "n", os.O_WRONLY | os.O_DIRECT)
+            number = 0
+            while not stop.is_set():
+                number += 1
+                os.pwrite(fd, struct.pack("=Q", number) * 512, number % 24 * BLOCK)
+            os.close(fd)
+
+        def reader(seed: int) -> None:
+            rng, last = random.Random(seed), [0] * 24
+            while not stop.is_set():
+                n = rng.randrange(20)
+                got = read_direct(m / "n", 4 * BLOCK, n * BLOCK)
+                for i in range(4):
+                    block = got[i * BLOCK : (i + 1) * BLOCK]
+                    number = struct.unpack_from("=Q", block)[0]
+                    if block != block[:8] * 512 or number < last[n + i]:
+                        wrong.append((n + i, number, last[n + i]))
+                    last[n + i] = number
+                reads[0] += 1
+
+        threads = [threading.Thread(target=writer)]
+        threads += [threading.Thread(target=reader, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: reads[0] > 1500 or wrong)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert not wrong
+        assert path_count(m, "requests") > 50
+
+
+# Rules
+
+
+def test_strict_and_direct_io_files_are_always_asked_for(mountpoint: Path) -> None:
+    for options in ({"consistency": "strict"}, {"open_flags": 1}):
+        with cached(mountpoint, **options) as m:
+            for _ in range(2):
+                with m.passed("read", "declined"):
+                    assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+
+
+def test_data_lives_as_long_as_attributes(mountpoint: Path) -> None:
+    with cached(mountpoint, consistency="ttl", attr_timeout=0.0) as m:
+        for _ in range(2):
+            with m.passed("read"):
+                assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+    with cached(mountpoint, consistency="ttl", attr_timeout=1.0) as m:
+        assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+        m.truth.put("f", fill("n"))
+        eventually(lambda: read_direct(m / "f", BLOCK) == fill("n")[:BLOCK])
+        assert m.count("read", "expired") > 0
+        assert m.count("read", "hits") > 0
+
+
+def test_close_to_open_asks_again(mountpoint: Path) -> None:
+    with cached(mountpoint, consistency="cto", attr_timeout=3600.0) as m:
+        fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        buffer = mmap.mmap(-1, BLOCK)
+        os.preadv(fd, [buffer], 0)
+        with m.answered("read"):
+            os.preadv(fd, [buffer], 0)
+        m.truth.put("f", fill("n"))
+        assert read_direct(m / "f", BLOCK) == fill("n")[:BLOCK]
+        os.close(fd)
+
+
+def test_a_full_cache_makes_room(mountpoint: Path) -> None:
+    with cached(mountpoint, capacity={"blocks": 64}) as m:
+        data = fill("h", 1 << 20)
+        make(m, "h", data)
+        for _ in range(2):
+            for n in range(256):
+                part = data[n * BLOCK : (n + 1) * BLOCK]
+                assert read_direct(m / "h", BLOCK, n * BLOCK) == part
+        assert m.connection.evicted > 200
+        assert len(list(m.attachment.maps["tags"].slots())) <= 64  # type: ignore[union-attr]
+
+
+def test_no_cache_at_all(mountpoint: Path) -> None:
+    with cached(mountpoint, capacity={"blocks": 0}) as m:
+        for _ in range(2):
+            with m.passed("read"):
+                assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+
+
+# Maps that somebody scribbles in
+
+
+def scribbled(m: Mount, at: int, value: bytes) -> None:
+    """Overwrite bytes of every tag that is in use."""
+    assert m.attachment
+    tags = m.attachment.maps["tags"]
+    from efuse.bpf import libbpf
+
+    for number in tags:
+        key = number.to_bytes(4, "little")
+        raw = bytearray(libbpf.map_lookup(tags.fd, key, 512) or b"")
+        for way in range(8):
+            if struct.unpack_from("=Q", raw, way * 64 + 8)[0]:
+                raw[way * 64 + at : way * 64 + at + len(value)] = value
+        libbpf.map_update(tags.fd, key, bytes(raw))
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (0, struct.pack("=I", 1 << 31)),
+        (0, struct.pack("=I", (1 << 31) - 1)),
+        (0, struct.pack("=I", 0xFFFFFFFF)),
+        (8, struct.pack("=Q", 77)),
+        (16, struct.pack("=Q", 1 << 60)),
+        (24, struct.pack("=Q", 0)),
+        (24, struct.pack("=Q", (1 << 64) - 1)),
+        (40, struct.pack("=I", 5000)),
+        (40, struct.pack("=I", 0xFFFFFFFF)),
+    ],
+)
+def test_a_tag_that_is_wrong_is_a_miss(mountpoint: Path, at: int, value: bytes) -> None:
+    with cached(mountpoint) as m:
+        warm(m)
+        scribbled(m, at, value)
+        with m.passed("read"):
+            assert read_direct(m / "f", 4 * BLOCK) == fill("d")[: 4 * BLOCK]
+
+
+def test_tags_of_another_mount_are_void(mountpoint: Path) -> None:
+    first, second = mountpoint / "1", mountpoint / "2"
+    first.mkdir()
+    second.mkdir()
+    with cached(first) as one, cached(second) as two:
+        warm(one)
+        two.truth.put("f", fill("e"))
+        assert one.attachment
+        assert two.attachment
+        from efuse.bpf import libbpf
+
+        for name, size in (("tags", 512), ("blocks", 4096)):
+            source, target = one.attachment.maps[name].fd, two.attachment.maps[name].fd
+            for number in range(one.attachment.maps[name].definition.max_entries):
+                key = number.to_bytes(4, "little")
+                libbpf.map_update(target, key, libbpf.map_lookup(source, key, size) or b"")
+        assert one.call("nodeid", "f") == two.call("nodeid", "f")
+        assert read_direct(two / "f", SIZE + 1) == fill("e")
+
+
+# Large requests
+
+
+@pytest.mark.parametrize("size", [1 << 20, 8 << 20])
+def test_large_requests(mountpoint: Path, lower: Path, size: int) -> None:
+    """FUSE makes one request of it; the daemon gets what it takes."""
+    data = fill("L", size + 5)
+    with cached(mountpoint, capacity={"blocks": 4096}) as m:
+        m.connection.max_request = size
+        make(m, "h", data)
+        count = m.count("read", "requests")
+        assert read_direct(m / "h", size) == data[:size]
+        assert m.count("read", "requests") - count <= 2
+        m.log()
+        assert read_direct(m / "h", size) == data[:size]
+        assert path_count(m, "requests") >= 1
+        new = fill("N", size)
+        count = m.count("write", "requests")
+        assert write(m / "h", new, 0, os.O_DIRECT) == size
+        assert m.count("write", "requests") - count <= 2
+        assert read_direct(m / "h", size) == new
+        assert bytes(m.call("inode", "h").data) == new + data[size:]
+        m.call("map_extent", "h", backing(lower, data), os.O_RDWR, write=True)
+        m.log()
+        assert read_direct(m / "h", size) == data[:size]
+        assert write(m / "h", new, 0, os.O_DIRECT) == size
+        assert read_direct(m / "h", size) == new
+        assert not {"read", "write"} & set(m.asked())

@@ -1,0 +1,711 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""READ and WRITE straight to backing files: what is reached, and what must never be.
+
+The daemon's bytes are ``d0000000d0000001...``, those of backing files begin with another letter:
+each read tells by itself who answered it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import random
+import stat
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.guest.conftest import run
+from tests.guest.daemons import Call, Mount, eventually, fails, mounted
+
+BLOCK = 4096
+SIZE = 10 * BLOCK + 123
+
+
+def fill(letter: str, size: int = SIZE) -> bytes:
+    """Bytes that tell where they come from and where they lie."""
+    return b"".join(f"{letter}{n:07}".encode() for n in range(size // 8 + 1))[:size]
+
+
+def backing(lower: Path, data: bytes, name: str = "backing") -> str:
+    path = lower / name
+    path.write_bytes(data)
+    return str(path)
+
+
+def make(m: Mount, name: str, data: bytes) -> None:
+    """A file that the kernel knows."""
+    m.truth.create(name, data)
+    os.stat(m / name)
+
+
+def read(path: str, size: int = 1 << 20, offset: int = 0, flags: int = 0) -> bytes:
+    fd = os.open(path, os.O_RDONLY | flags)
+    try:
+        return os.pread(fd, size, offset)
+    finally:
+        os.close(fd)
+
+
+def read_direct(path: str, size: int, offset: int = 0) -> bytes:
+    """Read past FUSE's page cache."""
+    buffer = mmap.mmap(-1, -(-size // BLOCK) * BLOCK)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        return buffer[: os.preadv(fd, [memoryview(buffer)[:size]], offset)]
+    finally:
+        os.close(fd)
+
+
+def write(path: str, data: bytes, offset: int = 0, flags: int = 0) -> int:
+    fd = os.open(path, os.O_WRONLY | flags)
+    try:
+        return os.pwrite(fd, data, offset)
+    finally:
+        os.close(fd)
+
+
+def whole(m: Mount, path: str, **extent: object) -> None:
+    """Map the file ``f`` to a backing file, from its start to its end."""
+    m.call("map_extent", "f", path, os.O_RDWR if extent.get("write") else os.O_RDONLY, **extent)
+
+
+def map_error(m: Mount, *args: object, **extent: object) -> int | None:
+    """Map an extent that is refused; return with which errno."""
+    with pytest.raises(OSError) as caught:
+        m.call("map_extent", *args, **extent)
+    return caught.value.errno
+
+
+# Reads
+
+
+def test_a_read_comes_from_the_backing_file(mountpoint: Path, lower: Path) -> None:
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, backing(lower, fill("b")))
+        with m.answered("read"):
+            assert read(m / "f") == fill("b")
+
+
+def test_any_part_of_it(mountpoint: Path, lower: Path) -> None:
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, backing(lower, fill("b")))
+        for offset in (0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 7, SIZE - 1, SIZE):
+            for size in (1, 512, BLOCK, 3 * BLOCK, 1 << 20):
+                expected = fill("b")[offset : offset + size]
+                assert read(m / "f", size, offset) == expected
+                assert read_direct(m / "f", size, offset) == expected
+        assert "read" not in m.asked()
+
+
+def test_read_ahead_is_answered_without_the_daemon(mountpoint: Path, lower: Path) -> None:
+    data = fill("b", 1 << 21)
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d", len(data)))
+        whole(m, backing(lower, data))
+        hits = m.count("read", "hits")
+        with open(m / "f", "rb", buffering=0) as file:
+            assert b"".join(iter(lambda: file.read(5000), b"")) == data
+        assert m.count("read", "hits") - hits >= len(data) >> 17
+        assert "read" not in m.asked()
+
+
+def test_mmap_and_splice(mountpoint: Path, lower: Path) -> None:
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, backing(lower, fill("b")))
+        with open(m / "f", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+            assert view[:] == fill("b")
+            assert view.size() == SIZE
+        out = lower / "out"
+        with open(m / "f", "rb") as file, out.open("wb") as to:
+            while os.sendfile(to.fileno(), file.fileno(), None, 1 << 20):
+                pass
+        assert out.read_bytes() == fill("b")
+        assert "read" not in m.asked()
+
+
+def test_behind_a_short_backing_file_are_zeros(mountpoint: Path, lower: Path) -> None:
+    """The daemon says that the file is longer than it is: as if the daemon had read it."""
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, backing(lower, fill("b")[:100]))
+        with open(m / "f", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+            assert view[:100] == fill("b")[:100]
+            assert view[100:BLOCK] == bytes(BLOCK - 100)
+        assert read_direct(m / "f", BLOCK) == fill("b")[:100]
+
+
+def test_a_hole_is_zeros(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, b"")
+    os.truncate(path, SIZE)
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, path)
+        assert read(m / "f") == bytes(SIZE)
+        assert "read" not in m.asked()
+
+
+def test_a_backing_file_read_past_its_page_cache(mountpoint: Path, lower: Path) -> None:
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        m.call("map_extent", "f", backing(lower, fill("b")), os.O_RDONLY | os.O_DIRECT)
+        assert read(m / "f") == fill("b")
+        assert read_direct(m / "f", BLOCK, BLOCK) == fill("b")[BLOCK : 2 * BLOCK]
+        # Not as the device is aligned.
+        assert read_direct(m / "f", 77, 5) == fill("b")[5:82]
+        assert "read" not in m.asked()
+
+
+# What is not mapped
+
+
+def test_what_is_not_mapped_comes_from_the_daemon(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        make(m, "g", fill("d"))
+        span = {"offset": 2 * BLOCK, "length": BLOCK, "backing_offset": 5 * BLOCK}
+        m.call("map_extent", "f", path, os.O_RDONLY, **span)
+        m.log()
+        assert read_direct(m / "f", BLOCK, 2 * BLOCK) == fill("b")[5 * BLOCK : 6 * BLOCK]
+        assert "read" not in m.asked()
+        for offset, size in [
+            (2 * BLOCK - 1, BLOCK),
+            (2 * BLOCK, BLOCK + 1),
+            (2 * BLOCK + 1, BLOCK),
+            (0, BLOCK),
+            (3 * BLOCK, BLOCK),
+            (0, SIZE),
+        ]:
+            with m.passed("read", "unmapped"):
+                assert read_direct(m / "f", size, offset) == fill("d")[offset : offset + size]
+        with m.passed("read"):
+            assert read(m / "g") == fill("d")
+
+
+def test_extents_against_a_model(mountpoint: Path, lower: Path) -> None:
+    """Random extents, cut by later ones, unmapped in part; each byte is of who owns it."""
+    rng = random.Random(20261121)
+    letters = "abc"
+    texts = {x: fill(x, 3 * SIZE) for x in (*letters, "d")}
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        files = {x: backing(lower, texts[x], x) for x in letters}
+        owner: list[tuple[str, int]] = [("d", n) for n in range(SIZE)]
+        served = 0
+        for _ in range(150):
+            start = rng.randrange(SIZE - 1)
+            length = rng.randint(1, min(SIZE - start, rng.choice([10, 5000, SIZE])))
+            where = rng.randrange(2 * SIZE)
+            letter = rng.choice(letters)
+            if rng.random() < 0.2:
+                m.call("unmap_extents", "f", offset=start, length=length)
+                owner[start : start + length] = [("d", start + n) for n in range(length)]
+            else:
+                span = {"offset": start, "length": length, "backing_offset": where}
+                m.call("map_extent", "f", files[letter], os.O_RDONLY, **span)
+                owner[start : start + length] = [(letter, where + n) for n in range(length)]
+            for _ in range(4):
+                at = rng.randrange(SIZE)
+                size = min(rng.choice([1, 100, BLOCK]), SIZE - at)
+                parts = owner[at : at + size]
+                mine = all(x != "d" for x, _ in parts)
+                if not mine:
+                    parts = [("d", at + n) for n in range(size)]
+                m.log()
+                got = read_direct(m / "f", size, at)
+                assert got == bytes(texts[x][n] for x, n in parts)
+                assert ("read" in m.asked()) != mine
+                served += mine
+        assert served > 50
+
+
+def test_ranges_that_overflow_are_refused(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        for offset, length, there in [
+            ((1 << 63) - 1, 1, 0),
+            ((1 << 63) - 10, 11, 0),
+            (0, 10, (1 << 63) - 10),
+        ]:
+            span = {"offset": offset, "length": length, "backing_offset": there}
+            assert map_error(m, "f", path, os.O_RDONLY, **span) == errno.EOVERFLOW
+
+
+def test_nonsense_is_refused(mountpoint: Path, lower: Path) -> None:
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        path = backing(lower, fill("b"))
+        nodeid = m.call("nodeid", "f")
+        good = (nodeid, 0, BLOCK, 0, 0)
+        assert m.call("raw_map", good, 0, path, os.O_RDONLY) == 0
+        for fields, flags, how, number in [
+            (good, 8, os.O_RDONLY, errno.EINVAL),
+            (good, 1 << 31, os.O_RDONLY, errno.EINVAL),
+            (good, 2, os.O_RDONLY, errno.EINVAL),
+            (good, 1 | 4, os.O_RDWR, errno.EINVAL),
+            (good, 1, os.O_RDONLY, errno.EBADF),
+            (good, 0, os.O_WRONLY, errno.EBADF),
+            (good, 0, os.O_PATH, errno.EBADF),
+            (good, 1, os.O_RDWR | os.O_APPEND, errno.EINVAL),
+            ((0, 0, BLOCK, 0, 0), 0, os.O_RDONLY, errno.EINVAL),
+            ((nodeid, 0, 0, 0, 0), 0, os.O_RDONLY, errno.EINVAL),
+            ((nodeid, 1 << 63, 1, 0, 0), 0, os.O_RDONLY, errno.EOVERFLOW),
+            ((nodeid, 0, 1 << 63, 0, 0), 0, os.O_RDONLY, errno.EOVERFLOW),
+            ((nodeid, (1 << 64) - 1, (1 << 64) - 1, 0, 0), 0, os.O_RDONLY, errno.EOVERFLOW),
+            ((nodeid, 0, 1, (1 << 64) - 1, 0), 0, os.O_RDONLY, errno.EOVERFLOW),
+        ]:
+            assert m.call("raw_map", fields, flags, path, how) == number, (fields, flags, how)
+        assert m.call("raw_map", good, 0, str(lower), os.O_RDONLY) == errno.EISDIR
+        assert m.call("raw_map", good, 0, "/dev/zero", os.O_RDONLY) == errno.EINVAL
+
+
+def test_only_who_may_can_map(mountpoint: Path, lower: Path) -> None:
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        path = backing(lower, fill("b"))
+        good = (m.call("nodeid", "f"), 0, BLOCK, 0, 0)
+        assert m.call("raw_map", good, 0, path, os.O_RDONLY, 1000) == errno.EPERM
+
+
+def test_a_descriptor_without_a_mount_maps_nothing(lower: Path) -> None:
+    raw = struct.pack("=QQQQQiI", 1, 0, 4096, 0, 0, 0, 0)
+    fd = os.open("/dev/efuse", os.O_RDWR)
+    try:
+        fails(errno.ENOTCONN, fcntl.ioctl, fd, 1 << 30 | len(raw) << 16 | 229 << 8 | 64, raw)
+        fails(errno.ENOTTY, fcntl.ioctl, fd, 1 << 30 | len(raw) << 16 | 229 << 8 | 90, raw)
+    finally:
+        os.close(fd)
+
+
+def test_stacks_end_and_make_no_circle(mountpoint: Path, lower: Path) -> None:
+    """Two mounts that back each other: each stays readable, nothing goes round."""
+    first, second = mountpoint / "1", mountpoint / "2"
+    first.mkdir()
+    second.mkdir()
+    with mounted(first) as one, mounted(second) as two:
+        make(one, "f", fill("d"))
+        make(two, "f", fill("e"))
+        two.truth.create("g", fill("e"))
+        whole(one, two / "f")
+        assert read_direct(one / "f", 100) == fill("e")[:100]
+        whole(two, one / "f")
+        # Now the first has the lower depth, and is read by its daemon again.
+        with one.passed("read", "declined"):
+            assert read_direct(one / "f", 100) == fill("d")[:100]
+        assert read_direct(two / "f", 100) == fill("d")[:100]
+        assert map_error(one, "f", two / "f", os.O_RDONLY) == errno.ELOOP
+        for m in (one, two):
+            m.call("unmap_extents", "f")
+
+
+# What changes
+
+
+def test_an_earlier_version_is_not_served(mountpoint: Path, lower: Path) -> None:
+    path, newer = backing(lower, fill("b")), backing(lower, fill("n"), "newer")
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        first = {"offset": 0, "length": BLOCK}
+        m.call("map_extent", "f", path, os.O_RDONLY, version=5, **first)
+        assert read_direct(m / "f", BLOCK) == fill("b")[:BLOCK]
+        m.call("map_extent", "f", newer, os.O_RDONLY, version=6, offset=BLOCK, length=BLOCK)
+        with m.passed("read", "stale"):
+            assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+        assert read_direct(m / "f", BLOCK, BLOCK) == fill("n")[:BLOCK]
+        assert map_error(m, "f", path, os.O_RDONLY, version=5, **first) == errno.ESTALE
+        m.call("unmap_extents", "f", offset=9 * BLOCK, length=1, version=7)
+        with m.passed("read", "stale"):
+            assert read_direct(m / "f", BLOCK, BLOCK) == fill("d")[BLOCK : 2 * BLOCK]
+
+
+def test_a_sealed_backing_file_that_changes_is_not_served(mountpoint: Path, lower: Path) -> None:
+    def append(path: str) -> None:
+        with open(path, "ab") as file:
+            file.write(b"x")
+
+    def overwrite(path: str) -> None:
+        with open(path, "r+b") as file:
+            file.write(b"x")
+
+    def by_map(path: str) -> None:
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+            view[0] = 120
+
+    def shorten(path: str) -> None:
+        os.truncate(path, 10)
+
+    changes = [append, overwrite, by_map, shorten]
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        for change in changes:
+            path = backing(lower, fill("b"))
+            whole(m, path, sealed=True)
+            assert read_direct(m / "f", BLOCK) == fill("b")[:BLOCK]
+            assert read_direct(m / "f", BLOCK) == fill("b")[:BLOCK]
+            change(path)
+            with m.passed("read", "stale"):
+                assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK], change
+
+
+def test_nothing_is_sealed_that_somebody_may_write(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+            assert map_error(m, "f", path, os.O_RDONLY, sealed=True) == errno.ETXTBSY
+            view[0] = 120
+        whole(m, path, sealed=True)
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0), m.passed("read", "stale"):
+            assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+        assert read_direct(m / "f", BLOCK) == b"x" + fill("b")[1:BLOCK]
+
+
+def test_a_truncated_backing_file_is_not_served_behind_its_end(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        m.call("map_extent", "f", path, os.O_RDONLY, offset=0, length=4 * BLOCK)
+        os.truncate(path, BLOCK + 10)
+        with m.passed("read", "failed"):
+            assert read_direct(m / "f", BLOCK, BLOCK) == fill("d")[BLOCK : 2 * BLOCK]
+        assert read_direct(m / "f", BLOCK) == fill("b")[:BLOCK]
+
+
+def test_a_replaced_backing_file_is_the_one_that_was_mapped(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, path)
+        os.rename(backing(lower, fill("x"), "new"), path)
+        assert read(m / "f") == fill("b")
+
+
+def test_a_reused_nodeid_has_no_extents(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint, reuse_nodeids=True) as m:
+        make(m, "f", fill("d"))
+        whole(m, path)
+        nodeid = m.call("nodeid", "f")
+        os.unlink(m / "f")
+        eventually(lambda: m.drop() or nodeid not in m.call("counts"))
+        make(m, "g", fill("e"))
+        assert m.call("nodeid", "g") == nodeid
+        with m.passed("read"):
+            assert read(m / "g") == fill("e")
+
+
+def test_a_backing_file_is_let_go(mountpoint: Path, lower: Path) -> None:
+    """Unmapped, forgotten and unmounted: the lower file system can be unmounted then."""
+    image, point = lower / "image", lower / "point"
+    image.write_bytes(bytes(1 << 22))
+    point.mkdir()
+    run("mkfs.ext4", "-q", "-F", image)
+    run("mount", "-o", "loop", image, point)
+    busy = lambda: run("umount", point, check=False).returncode != 0  # noqa: E731
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        (point / "b").write_bytes(fill("b"))
+        m.call("map_extent", "f", str(point / "b"), os.O_RDONLY, offset=0, length=SIZE)
+        assert busy()
+        m.call("map_extent", "f", backing(lower, fill("c")), os.O_RDONLY, offset=10, length=10)
+        assert busy()
+        m.call("unmap_extents", "f", offset=0, length=10)
+        assert busy()
+        m.call("unmap_extents", "f", offset=20)
+        eventually(lambda: not busy())
+        run("mount", "-o", "loop", image, point)
+        m.call("map_extent", "f", str(point / "b"), os.O_RDONLY)
+    eventually(lambda: not busy())
+
+
+# Writes
+
+
+def test_a_write_goes_to_the_backing_file(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("b"))
+        whole(m, path, write=True)
+        expected = bytearray(fill("b"))
+        for flags in (0, os.O_SYNC, os.O_DSYNC):
+            with m.answered("write"):
+                assert write(m / "f", b"hello", 100 + flags % 97, flags) == 5
+            expected[100 + flags % 97 : 105 + flags % 97] = b"hello"
+        assert Path(path).read_bytes() == expected
+        assert read(m / "f") == expected
+        assert "read" not in m.asked()
+
+
+def test_a_write_past_the_page_cache(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("b"))
+        whole(m, path, write=True)
+        buffer = mmap.mmap(-1, 4 * BLOCK)
+        buffer[:] = fill("w", 4 * BLOCK)
+        fd = os.open(m / "f", os.O_RDWR | os.O_DIRECT)
+        with m.answered("write"):
+            assert os.pwritev(fd, [buffer], BLOCK) == 4 * BLOCK
+        os.close(fd)
+        expected = fill("b")[:BLOCK] + fill("w", 4 * BLOCK) + fill("b")[5 * BLOCK :]
+        assert Path(path).read_bytes() == expected
+
+
+def test_a_write_that_is_not_mapped_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, path)
+        with m.passed("write", "unmapped"):
+            write(m / "f", b"hello", 0)
+        span = {"offset": BLOCK, "length": BLOCK, "write": True}
+        m.call("map_extent", "f", path, os.O_RDWR, **span)
+        for offset in (BLOCK - 1, 2 * BLOCK - 1):
+            with m.passed("write", "unmapped"):
+                write(m / "f", b"hello", offset, os.O_DIRECT)
+        assert Path(path).read_bytes() == fill("b")
+        assert bytes(m.call("inode", "f").data[BLOCK - 1 : BLOCK + 4]) == b"hello"
+
+
+def test_only_the_daemon_makes_a_file_of_pieces_longer(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        m.call("map_extent", "f", path, os.O_RDWR, offset=0, length=1 << 20, write=True)
+        with m.answered("write"):
+            write(m / "f", b"inside", SIZE - 6)
+        with m.passed("write", "declined"):
+            write(m / "f", b"behind", SIZE - 5)
+        assert Path(path).stat().st_size == SIZE
+
+
+def test_a_whole_file_grows_in_the_kernel(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, b"")
+    with mounted(mountpoint) as m:
+        make(m, "f", b"")
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        for n in range(50):
+            with m.answered("write"):
+                os.write(fd, b"line %d\n" % n)
+        os.close(fd)
+        assert Path(path).read_bytes() == b"".join(b"line %d\n" % n for n in range(50))
+
+
+def test_an_append_goes_to_the_real_end(mountpoint: Path, lower: Path) -> None:
+    """Somebody else has appended to the backing file: nothing of it is overwritten."""
+    path = backing(lower, b"first\n")
+    with mounted(mountpoint) as m:
+        make(m, "f", b"first\n")
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        with open(path, "ab") as other:
+            other.write(b"second\n")
+        with m.answered("write"):
+            os.write(fd, b"third\n")
+        os.close(fd)
+        assert Path(path).read_bytes() == b"first\nsecond\nthird\n"
+
+
+def test_a_write_voids_what_was_known(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mounted(mountpoint, consistency="exclusive") as m:
+        make(m, "f", fill("b"))
+        whole(m, path, write=True)
+        os.stat(m / "f")
+        with m.answered("write"):
+            write(m / "f", b"hello")
+        m.log()
+        os.stat(m / "f")
+        assert "getattr" in m.asked()
+
+
+def test_bits_that_a_write_takes_away_are_the_daemons(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    os.chmod(path, 0o6777)
+    with mounted(mountpoint) as m:
+        m.truth.create("f", fill("d"), mode=stat.S_IFREG | 0o777)
+        os.stat(m / "f")
+        whole(m, path, write=True)
+        # Past the page cache; before a buffered write FUSE itself sees to the bits.
+        fd = os.open(m / "f", os.O_WRONLY | os.O_DIRECT)
+        with m.passed("write", "declined"):
+            Call(os.pwrite, fd, bytes(BLOCK), 0, uid=1000, gid=1000).result()
+        assert os.stat(path).st_mode & 0o6000 == 0o6000
+        os.chmod(path, 0o777)
+        with m.answered("write"):
+            Call(os.pwrite, fd, bytes(BLOCK), 0, uid=1000, gid=1000).result()
+        os.close(fd)
+
+
+def test_a_full_lower_file_system_is_told_to_the_writer(mountpoint: Path, lower: Path) -> None:
+    """The daemon is asked in the end, and its answer is the writer's."""
+    image, point = lower / "image", lower / "point"
+    image.write_bytes(bytes(1 << 22))
+    point.mkdir()
+    run("mkfs.ext4", "-q", "-F", "-m", "0", image)
+    run("mount", "-o", "loop", image, point)
+    try:
+        with mounted(mountpoint) as m:
+            make(m, "f", b"")
+            path = point / "b"
+            path.touch()
+            whole(m, str(path), write=True)
+            m.call("deny", "write", 0, errno.ENOSPC)
+            fd = os.open(m / "f", os.O_WRONLY)
+            written = 0
+            with pytest.raises(OSError) as caught:
+                while True:
+                    written += os.write(fd, fill("w", 1 << 16))
+            assert caught.value.errno == errno.ENOSPC
+            os.close(fd)
+            assert written > 1 << 20
+            assert path.stat().st_size == written
+            assert m.count("write", "failed") >= 1
+            m.call("unmap_extents", "f")
+    finally:
+        run("umount", "--lazy", point)
+
+
+def test_what_is_written_stays_when_the_daemon_dies(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, b"")
+    with mounted(mountpoint) as m:
+        make(m, "f", b"")
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_WRONLY)
+        acknowledged = 0
+        timer = threading.Timer(0.5, m.kill)
+        timer.start()
+        try:
+            while True:
+                acknowledged += os.write(fd, b"%08d" % acknowledged)
+        except OSError as error:
+            assert error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+        timer.join()
+        data = Path(path).read_bytes()
+        assert acknowledged > 0
+        assert data[:acknowledged] == b"".join(b"%08d" % n for n in range(0, acknowledged, 8))
+        with pytest.raises(OSError):
+            os.close(fd)
+            raise OSError
+        m.end = lambda: None  # type: ignore[method-assign]
+
+
+# Choice
+
+
+def test_a_forced_path(mountpoint: Path, lower: Path) -> None:
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d"))
+        whole(m, backing(lower, fill("b")))
+        m.connection.forced_path = "daemon"
+        with m.passed("read"):
+            assert read_direct(m / "f", 10) == fill("d")[:10]
+        m.connection.forced_path = "auto"
+        with m.answered("read"):
+            assert read_direct(m / "f", 10) == fill("b")[:10]
+
+
+def test_a_program_that_chooses(mountpoint: Path, lower: Path) -> None:
+    chooser = """
+    #include "efuse.bpf.h"
+
+    int select_path(struct efuse_req *req)
+    {
+        return efuse_req_offset(req) < 4096 ? EFUSE_PATH_DAEMON :
+               efuse_req_offset(req) < 8192 ? EFUSE_PATH_DIRECT : 77;
+    }
+    """
+    with mounted(mountpoint, attach=False) as m:
+        m.attach(handlers={"select_path": chooser})
+        make(m, "f", fill("d"))
+        whole(m, backing(lower, fill("b")))
+        assert read_direct(m / "f", 10) == fill("d")[:10]
+        assert read_direct(m / "f", 10, BLOCK) == fill("b")[BLOCK : BLOCK + 10]
+        garbage = int((m.connection.path / "garbage").read_text())
+        assert read_direct(m / "f", 10, 2 * BLOCK) == fill("b")[2 * BLOCK : 2 * BLOCK + 10]
+        assert int((m.connection.path / "garbage").read_text()) == garbage + 1
+
+
+# While it is in use
+
+
+def test_extents_change_under_load(mountpoint: Path, lower: Path) -> None:
+    """Each block that is read is of one file that was mapped, or the daemon's; never torn."""
+    names = "bcd"
+    blocks = {x: fill(x, 64 * BLOCK) for x in names}
+    with mounted(mountpoint) as m:
+        make(m, "f", blocks["d"])
+        files = {x: backing(lower, blocks[x], x) for x in names}
+        seen: set[str] = set()
+        stop = threading.Event()
+        wrong: list[bytes] = []
+
+        def reader() -> None:
+            rng = random.Random(threading.get_ident())
+            while not stop.is_set():
+                n = rng.randrange(4)
+                got = read_direct(m / "f", BLOCK, n * BLOCK)
+                letter = chr(got[0])
+                seen.add(letter)
+                if got != blocks.get(letter, b"")[n * BLOCK : (n + 1) * BLOCK]:
+                    wrong.append(got)
+
+        threads = [threading.Thread(target=reader) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for n in range(2000):
+                x = names[n % 2]
+                m.call("map_extent", "f", files[x], os.O_RDONLY, offset=0, length=64 * BLOCK)
+                m.call("unmap_extents", "f", offset=(n % 4) * BLOCK, length=BLOCK)
+                if n > 60 and seen == set(names):
+                    break
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert not wrong
+        assert seen == set(names)
+
+
+def test_after_unmap_nothing_is_written_any_more(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, bytes(16 * BLOCK))
+    with mounted(mountpoint) as m:
+        make(m, "f", bytes(16 * BLOCK))
+        stop = threading.Event()
+
+        def writer() -> None:
+            fd = os.open(m / "f", os.O_WRONLY)
+            number = 0
+            while not stop.is_set():
+                number += 1
+                os.pwrite(fd, struct.pack("=Q", number) * 512, (number % 16) * BLOCK)
+            os.close(fd)
+
+        thread = threading.Thread(target=writer)
+        thread.start()
+        try:
+            for _ in range(20):
+                whole(m, path, write=True)
+                hits = m.count("write", "hits")
+                eventually(lambda hits=hits: m.count("write", "hits") > hits)
+                m.call("unmap_extents", "f")
+                before = Path(path).read_bytes()
+                passed = m.count("write", "unmapped")
+                eventually(lambda passed=passed: m.count("write", "unmapped") > passed + 2)
+                assert Path(path).read_bytes() == before
+        finally:
+            stop.set()
+            thread.join()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The data workloads of ``efuse bench``, on a directory of this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from efuse.bench import DATA, METADATA, WORKLOADS
+from efuse.bench.fio import Rates, rates
+from efuse.bench.io import IoWorkload
+from efuse.bench.programs import PROGRAMS, command
+from efuse.bench.run import Settings, _lower_mib, _together
+from efuse.errors import EfuseError
+
+COUNT = 100
+
+needs_fio = pytest.mark.skipif(not shutil.which("fio"), reason="fio is not installed")
+
+
+def small(name: str) -> IoWorkload:
+    """The workload with small files, through the page cache: a tmpfs has no O_DIRECT."""
+    workload = DATA[name]
+    assert isinstance(workload, IoWorkload)
+    block = min(workload.block, 64 << 10)
+    return replace(workload, block=block, file_bytes=512 << 10, grows="", direct=False, jobs=2)
+
+
+def half(iops: float = 0.0, bandwidth: float = 0.0) -> dict[str, float]:
+    return {"iops": iops, "bw_bytes": bandwidth}
+
+
+def test_rates_add_reads_and_writes_behind_a_note() -> None:
+    job = {"error": 0, "read": half(70.0, 7 << 20), "write": half(30.0, 3 << 20)}
+    text = "fio: multiple writers may overwrite blocks\n" + json.dumps({"jobs": [job]})
+    assert rates(text) == Rates(iops=100.0, mib_s=10.0)
+
+
+def test_rates_of_a_failed_job_fails() -> None:
+    job = {"error": 84, "read": half(), "write": half()}
+    with pytest.raises(EfuseError, match="error 84"):
+        rates(json.dumps({"jobs": [job]}))
+
+
+@pytest.mark.parametrize("text", ["", "fio: no", "{", "{}", '{"jobs": [{}]}', '{"jobs": 3}'])
+def test_rates_of_something_else_fails(text: str) -> None:
+    with pytest.raises(EfuseError, match="cannot be read"):
+        rates(text)
+
+
+def test_every_load_has_its_variants() -> None:
+    for name in ("t1-single", "t2-small", "t3-large", "t3-large-512k", "t3-large-8m"):
+        assert f"{name}-buffered" in DATA
+    assert {"t1-single-read", "t2-small-read", "seq-read-4", "seq-write-4"} <= set(DATA)
+    assert set(WORKLOADS) == set(DATA) | set(METADATA)
+    assert all(name == workload.name for name, workload in WORKLOADS.items())
+
+
+def test_data_workloads_fit_a_guest_of_4_gib() -> None:
+    assert _lower_mib(Settings(tuple(WORKLOADS))) < 2048
+
+
+def test_data_workloads_have_mounts_of_their_own() -> None:
+    assert _together(("t1-single", "stat", "seq-read", "xattr")) == [
+        ("stat", "xattr"),
+        ("t1-single",),
+        ("seq-read",),
+    ]
+
+
+@needs_fio
+@pytest.mark.parametrize("name", ["t1-single", "t2-small-read", "t3-large", "seq-write"])
+def test_workload_is_measured_and_verified(tmp_path: Path, name: str) -> None:
+    workload = small(name)
+    workload.prepare(tmp_path, COUNT)
+    assert workload.rehearse(tmp_path, tmp_path, COUNT)
+    assert workload.measure(tmp_path, COUNT, 1).value > 0
+    assert workload.agrees(tmp_path, tmp_path, tmp_path)
+
+
+@needs_fio
+def test_a_changed_byte_is_noticed_before_the_rounds(tmp_path: Path) -> None:
+    workload = small("t1-single-read")
+    workload.prepare(tmp_path, COUNT)
+    with (tmp_path / "f.0").open("r+b") as file:
+        file.seek(300_000)
+        file.write(b"\0!")
+    with pytest.raises(EfuseError, match="verify"):
+        workload.rehearse(tmp_path, tmp_path, COUNT)
+
+
+@pytest.mark.parametrize("other", [b"abC", b"ab", b"abcd"])
+def test_a_difference_is_noticed_after_the_rounds(tmp_path: Path, other: bytes) -> None:
+    mount, lower = tmp_path / "mount", tmp_path / "lower"
+    for directory, data in ((mount, other), (lower, b"abc")):
+        directory.mkdir()
+        (directory / "f.0").write_bytes(data)
+    assert DATA["t1-single"].agrees(mount, mount, mount)
+    assert not DATA["t1-single"].agrees(mount, lower, lower)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_daemon_is_built_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first, again = (command(name, "fuse", Path("/src"), Path("/mnt")) for _ in range(2))
+    assert first == again
+    assert Path(first[0]).is_relative_to(tmp_path) and Path(first[0]).name == name
+    assert "-f" in first and first[-1] == "/mnt"
+    assert len(list(tmp_path.rglob(name))) == 1
