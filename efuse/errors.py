@@ -15,6 +15,7 @@ __all__ = [
     "CompileError",
     "ControlError",
     "EfuseError",
+    "EmulatorError",
     "GuestError",
     "ModuleBuildError",
     "MountError",
@@ -69,6 +70,17 @@ class ModuleBuildError(EfuseError):
 
 class GuestError(EfuseError):
     """A guest did not boot, died, timed out, or its kernel complained."""
+
+
+class EmulatorError(GuestError):
+    """A guest died of a fault of the emulator that ran it, not of its own.
+
+    :ivar began: the guest's command had begun.
+    """
+
+    def __init__(self, message: str, *, began: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.began = began
 
 
 class CompileError(EfuseError):

@@ -58,7 +58,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _run(arguments: list[str], shell: bool, given: dict[str, Any]) -> None:
+def _run(arguments: list[str], shell: bool, given: dict[str, Any], again: int = 0) -> None:
     from efuse.guest.run import Options, run
 
     options = Options(
@@ -70,6 +70,7 @@ def _run(arguments: list[str], shell: bool, given: dict[str, Any]) -> None:
         timeout_s=given["timeout"],
         keep_log=given["keep_log"],
         parameters=given["parameters"],
+        again=again,
     )
     result = run(arguments, options, shell=shell)
     if result.kernel_log is not None:
@@ -84,13 +85,20 @@ def cli() -> None:
 
 @cli.command("run", context_settings={"ignore_unknown_options": True})
 @_options
+@click.option(
+    "--again",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Run COMMAND anew, so many times at most, if a known fault of the emulator killed it.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run_command(command: tuple[str, ...], **given: Any) -> None:
+def run_command(command: tuple[str, ...], again: int, **given: Any) -> None:
     """Run COMMAND in a guest, in this directory, and exit with its status.
 
     Fails also if the guest dies, says nothing, or its kernel warns.
     """
-    _run(list(command), False, given)
+    _run(list(command), False, given, again)
 
 
 @cli.command("shell")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MODULE_TAINTS", "complaints", "taint_names"]
+__all__ = ["MODULE_TAINTS", "complaints", "stale_breakpoint", "taint_names"]
 
 # What the kernel prints when something in it went wrong. All are printed at level "warning" or
 # above, except for the text of an oops.
@@ -23,6 +23,11 @@ _COMPLAINT = re.compile(
     | VFS:\ Busy\ inodes | Objects\ remaining\ in\ \S+\ on | still\ has\ objects
     """,
     re.VERBOSE,
+)
+
+# A breakpoint that nobody answers for, and the byte before the one it was taken at.
+_BREAKPOINT = re.compile(
+    r"\bOops: int3: .*?\bCode: [0-9a-f ]*?\b([0-9a-f]{2}) <[0-9a-f]{2}>", re.DOTALL
 )
 
 MODULE_TAINTS = (1 << 12) | (1 << 13)
@@ -64,6 +69,17 @@ def complaints(text: str, context: int = 20) -> list[str]:
             covered = number + context
             found.append("\n".join(lines[number:covered]))
     return found
+
+
+def stale_breakpoint(text: str) -> bool:
+    """Say whether the kernel died of a breakpoint (``int3``) that its memory does not hold.
+
+    While the kernel patches its own code, a breakpoint stands there for a moment. QEMU before 8.1
+    may go on executing its translation of that moment on another processor: software emulation
+    did not lock a page against writers before it translated it (mended by QEMU's commit
+    deba78709ae8; https://github.com/ClangBuiltLinux/boot-utils/issues/111).
+    """
+    return any(match[1] != "cc" for match in _BREAKPOINT.finditer(text))
 
 
 def taint_names(word: int) -> list[str]:

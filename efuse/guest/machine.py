@@ -49,7 +49,7 @@ class Machine:
             "rootfstype=virtiofs root=efuseroot rw",
             f"init={directory}/init",
             f"efuse_dir={directory}",
-            "devtmpfs.mount=1 console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr",
+            "devtmpfs.mount=1 console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off nokaslr",
             "rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60",
             *self.parameters,
         ]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from efuse import paths
-from efuse.errors import GuestError, NotSupportedError, UsageError
+from efuse.errors import EmulatorError, GuestError, NotSupportedError, UsageError
 from efuse.guest import accel, kernel_log
 from efuse.guest.machine import Machine, Processes, started
 from efuse.module import build as module_build
@@ -37,6 +37,7 @@ MODULE = "EFUSE_MODULE"
 _BOOT_TIMEOUT_S = 300.0
 _END_TIMEOUT_S = 120.0
 _KEPT_LOGS = 20
+_BOOTS_AGAIN = 2
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Options:
     :ivar timeout_s: end the guest if the command takes longer.
     :ivar keep_log: keep the kernel's log even if nothing is wrong.
     :ivar parameters: more words for the kernel's command line.
+    :ivar again: run the command in another guest, so many times at most, if a fault of the emulator
+        ended its guest. Whatever the fault, a guest in which the command had not begun is booted
+        again.
     """
 
     cpus: int = 2
@@ -61,6 +65,7 @@ class Options:
     timeout_s: float | None = None
     keep_log: bool = False
     parameters: tuple[str, ...] = ()
+    again: int = 0
 
 
 @dataclass(frozen=True)
@@ -286,6 +291,13 @@ def _excerpt(log: str, lines: int = 25) -> str:
 def _judge(follower: _Follower, processes: Processes, log: str) -> None:
     """Raise if the guest died, said nothing, or its kernel complained."""
     found = kernel_log.complaints(log)
+    if kernel_log.stale_breakpoint(log):
+        raise EmulatorError(
+            "the guest died of a fault of its emulator (a breakpoint that is not in its memory, "
+            "see efuse.guest.kernel_log.stale_breakpoint):\n" + found[0],
+            began=follower.boot_s is not None,
+            hint="run it again, or use QEMU 8.1 or newer",
+        )
     if found:
         raise GuestError("the guest's kernel complained:\n" + "\n...\n".join(found[:3]))
     if not follower.complete or follower.status is None:
@@ -325,6 +337,45 @@ def _shell_files(directory: Path) -> None:
     size = os.get_terminal_size(sys.stdin.fileno())
     (directory / "shell").touch()
     (directory / "size").write_text(f"rows {size.lines} cols {size.columns}")
+
+
+def _attempt(
+    machine: Machine,
+    fill: Callable[[Path], None],
+    options: Options,
+    shell: bool,
+    sinks: tuple[BinaryIO, BinaryIO],
+) -> Result:
+    """Boot one guest and follow it to its end.
+
+    :param fill: writes the files that the guest reads into the directory given.
+    :param sinks: where the command's output and complaints go.
+    """
+    with tempfile.TemporaryDirectory(dir=_guests(), prefix=f"run-{os.getpid()}-") as name:
+        directory = Path(name)
+        fill(directory)
+        if shell:
+            _shell_files(directory)
+        log_file = directory / "kernel.log"
+        try:
+            with (
+                started(machine, directory, shell=shell) as processes,
+                _raw_terminal() if shell else contextlib.nullcontext(),
+            ):
+                follower = _Follower(processes, *sinks, options.timeout_s)
+                follower.follow()
+            log = log_file.read_text(errors="replace") if log_file.is_file() else ""
+            _judge(follower, processes, log)
+        except GuestError as error:
+            kept = _keep_log(directory)
+            error.hint = error.hint or f"the guest's kernel log is in {kept}"
+            raise
+        assert follower.status is not None and follower.boot_s is not None
+        assert follower.ended_s is not None
+        kept_log = _keep_log(directory) if options.keep_log else None
+        return Result(
+            follower.status, follower.boot_s, follower.ended_s - follower.boot_s, kept_log
+        )
 
 
 def run(
@@ -371,33 +422,20 @@ def run(
     machine = Machine(
         target.image, acceleration, cpus, options.memory, options.icount, options.parameters
     )
-    with tempfile.TemporaryDirectory(dir=_guests(), prefix=f"run-{os.getpid()}-") as name:
-        directory = Path(name)
-        _write_directory(directory, command, target, module, _environment(module))
-        if shell:
-            _shell_files(directory)
-        log_file = directory / "kernel.log"
+    spare = {False: _BOOTS_AGAIN, True: options.again}
+    while True:
         try:
-            with (
-                started(machine, directory, shell=shell) as processes,
-                _raw_terminal() if shell else contextlib.nullcontext(),
-            ):
-                follower = _Follower(
-                    processes,
-                    stdout or sys.stdout.buffer,
-                    stderr or sys.stderr.buffer,
-                    options.timeout_s,
-                )
-                follower.follow()
-            log = log_file.read_text(errors="replace") if log_file.is_file() else ""
-            _judge(follower, processes, log)
-        except GuestError as error:
-            kept = _keep_log(directory)
-            error.hint = error.hint or f"the guest's kernel log is in {kept}"
-            raise
-        assert follower.status is not None and follower.boot_s is not None
-        assert follower.ended_s is not None
-        kept_log = _keep_log(directory) if options.keep_log else None
-        return Result(
-            follower.status, follower.boot_s, follower.ended_s - follower.boot_s, kept_log
-        )
+            return _attempt(
+                machine,
+                lambda directory: _write_directory(
+                    directory, command, target, module, _environment(module)
+                ),
+                options,
+                shell,
+                (stdout or sys.stdout.buffer, stderr or sys.stderr.buffer),
+            )
+        except EmulatorError as error:
+            if not spare[error.began]:
+                raise
+            spare[error.began] -= 1
+            say(f"{error}\nguest: once more")

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from efuse.cli import guest as cli_guest
-from efuse.errors import GuestError, NotSupportedError, UsageError
+from efuse.errors import EmulatorError, GuestError, NotSupportedError, UsageError
 from efuse.guest import accel, kernel_log, machine, run
 from efuse.guest.accel import Acceleration
 from efuse.guest.machine import Machine, Processes
@@ -97,6 +97,20 @@ def test_complaints_apart_are_two() -> None:
     line = "WARNING: CPU: 0 PID: 1\n"
     assert len(kernel_log.complaints(line + "quiet\n" * 30 + line)) == 2
     assert len(kernel_log.complaints(line + "quiet\n" * 3 + line)) == 1
+
+
+_BREAKPOINT = """\
+[    1.3] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI
+[    1.3] RIP: 0010:run_timer_softirq+0xd7/0xf0
+[    1.3] Code: 48 89 df e8 7a 16 b4 00 {before} <0a> 48 83 c4 18 5b
+[    1.3] Kernel panic - not syncing: Fatal exception in interrupt
+"""
+
+
+def test_breakpoint_that_memory_does_not_hold_is_the_emulators() -> None:
+    assert kernel_log.stale_breakpoint(_BREAKPOINT.format(before="eb"))
+    assert not kernel_log.stale_breakpoint(_BREAKPOINT.format(before="cc"))
+    assert not kernel_log.stale_breakpoint(_OOPS)
 
 
 def test_taint_names() -> None:
@@ -335,6 +349,56 @@ def test_kernel_warning_fails_a_good_command(fake: _Fake) -> None:
     fake.hang_up()
     with pytest.raises(GuestError, match="kernel complained"):
         _judge(fake.follow(), fake.processes, _OOPS)
+
+
+@pytest.mark.parametrize("reports", [b"", b"boot\ntaint 0\n"])
+def test_fault_of_the_emulator_is_told_from_the_kernels_own(fake: _Fake, reports: bytes) -> None:
+    fake.tell("status", reports)
+    fake.hang_up()
+    with pytest.raises(EmulatorError, match="int3") as caught:
+        _judge(fake.follow(), fake.processes, _BREAKPOINT.format(before="eb"))
+    assert caught.value.began == bool(reports)
+
+
+class _Attempts:
+    """Stands for :func:`run._attempt`: ends as it is told, one time after the other."""
+
+    def __init__(self, *ends: Exception | run.Result) -> None:
+        self._ends = list(ends)
+
+    def __call__(self, *_arguments: object) -> run.Result:
+        end = self._ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+
+_GOOD = run.Result(0, 1.0, 1.0, None)
+
+
+def _run_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, again: int, *ends: Exception | run.Result
+) -> run.Result:
+    kernel = Kernel("6.12.0", tmp_path, tmp_path / "image", tmp_path)
+    monkeypatch.setattr(run.kernel, "find", lambda: kernel)
+    monkeypatch.setattr(run.accel, "probe", lambda _image: _EMULATED)
+    monkeypatch.setattr(run, "_attempt", _Attempts(*ends))
+    return run.run(["true"], run.Options(module=False, again=again), say=lambda _text: None)
+
+
+def test_guest_is_booted_again_after_the_emulators_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    early = EmulatorError("early", began=False)
+    late = EmulatorError("late", began=True)
+    assert _run_with(monkeypatch, tmp_path, 0, early, early, _GOOD) == _GOOD
+    with pytest.raises(EmulatorError, match="early"):
+        _run_with(monkeypatch, tmp_path, 9, early, early, early, _GOOD)
+    assert _run_with(monkeypatch, tmp_path, 1, late, early, _GOOD) == _GOOD
+    with pytest.raises(EmulatorError, match="late"):
+        _run_with(monkeypatch, tmp_path, 0, late, _GOOD)
+    with pytest.raises(GuestError, match="own"):
+        _run_with(monkeypatch, tmp_path, 9, GuestError("its own"), _GOOD)
 
 
 def test_taint_fails_a_good_command(fake: _Fake) -> None:
