@@ -5,11 +5,9 @@
  */
 #include "efuse.bpf.h"
 
-static inline u32 block_set(u64 nodeid, u64 block, u32 sets)
+static inline u64 block_hash(u64 nodeid, u64 block)
 {
-	u64 hash = (nodeid * 0x9e3779b97f4a7c15ULL) ^ (block * 0xc2b2ae3d27d4eb4fULL);
-
-	return (u32)(hash >> 32) % sets;
+	return (nodeid * 0x9e3779b97f4a7c15ULL) ^ (block * 0xc2b2ae3d27d4eb4fULL);
 }
 
 static inline struct efuse_set *block_find_set(u64 nodeid, u64 block, int *number)
@@ -20,7 +18,7 @@ static inline struct efuse_set *block_find_set(u64 nodeid, u64 block, int *numbe
 	shape = geometry.lookup(&zero);
 	if (!shape || !shape->sets)
 		return NULL;
-	*number = block_set(nodeid, block, shape->sets);
+	*number = (u32)(block_hash(nodeid, block) >> 32) % shape->sets;
 	return tags.lookup(number);
 }
 

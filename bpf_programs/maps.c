@@ -4,6 +4,7 @@
  * its loss costs a request to the daemon and nothing else.
  */
 #include "efuse.bpf.h"
+#include "paths.bpf.h"
 
 _Static_assert(sizeof(struct efuse_entry_key) == 264, "efuse_entry_key");
 _Static_assert(sizeof(struct efuse_entry) == 48, "efuse_entry");
@@ -14,6 +15,7 @@ _Static_assert(sizeof(struct efuse_grant_key) == 24, "efuse_grant_key");
 _Static_assert(sizeof(struct efuse_grant) == 40, "efuse_grant");
 _Static_assert(sizeof(struct efuse_volume) == 112, "efuse_volume");
 _Static_assert(sizeof(struct efuse_set) == 512, "efuse_set");
+_Static_assert(sizeof(struct efuse_path_info) == 40, "efuse_path_info");
 _Static_assert(sizeof(struct efuse_slot) == 4096, "efuse_slot");
 
 BPF_TABLE("lru_hash", struct efuse_entry_key, struct efuse_entry, entries, 65536);
@@ -26,3 +28,7 @@ BPF_TABLE("lru_hash", u64, struct efuse_volume, volumes, 64);
 BPF_F_TABLE("array", int, struct efuse_set, tags, 512, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", int, struct efuse_slot, blocks, 4096, BPF_F_MMAPABLE);
 BPF_TABLE("array", int, struct efuse_geometry, geometry, 1);
+
+/* What paths.c has measured; and of each block hash, who was read last: 4 to a slot. */
+BPF_TABLE("percpu_array", int, struct path_profile, profiles, PATH_PROFILES);
+BPF_TABLE("array", int, u32, ghosts, 16384);

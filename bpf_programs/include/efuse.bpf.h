@@ -70,4 +70,7 @@ static int (*efuse_reply_block)(struct efuse_req *req, void *tag, u32 tag_size,
 static int (*efuse_learn_block)(struct efuse_req *req, void *tag, u32 tag_size, void *data,
 				u32 data_size) EFUSE_KFUNC(1000030);
 
+static const void *(*efuse_path_info)(struct efuse_req *req, u64 size) EFUSE_KFUNC(1000031);
+static int (*efuse_path_predict)(struct efuse_req *req, u64 ns, u32 note) EFUSE_KFUNC(1000032);
+
 #endif /* _EFUSE_BPF_H */

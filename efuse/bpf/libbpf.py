@@ -230,6 +230,11 @@ def struct_ops_map_create(
     return int(result)
 
 
+def possible_cpus() -> int:
+    """Return how many values a map that has one for each CPU keeps under a key."""
+    return _checked(_library().libbpf_num_possible_cpus())
+
+
 def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
     """Return the value under *key*, or None."""
     value = ctypes.create_string_buffer(value_bytes)

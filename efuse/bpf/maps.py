@@ -29,6 +29,7 @@ __all__ = [
     "BpfMap",
     "Entries",
     "Grants",
+    "PerCpu",
     "Tags",
     "Volumes",
     "Words",
@@ -40,6 +41,7 @@ V = TypeVar("V")
 
 _BATCH = 256
 _ENOTSUPP = 524
+_PER_CPU = (5, 6, 10)  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH
 # The kernel has no batches for a map that answers one of these.
 _NO_BATCH = (errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP)
 
@@ -59,6 +61,7 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
         self.fd = fd
         self.name = name
         self.definition = definition
+        self._value_bytes = definition.value_bytes
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.definition.max_entries} entries>"
@@ -77,7 +80,7 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
         raise TypeError(f"{type(self).__name__} has no values")
 
     def __getitem__(self, key: K) -> V:
-        raw = libbpf.map_lookup(self.fd, self._encode_key(key), self.definition.value_bytes)
+        raw = libbpf.map_lookup(self.fd, self._encode_key(key), self._value_bytes)
         if raw is None:
             raise KeyError(key)
         try:
@@ -155,7 +158,7 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
             yield key
 
     def _raw_items(self) -> Iterator[tuple[bytes, bytes]]:
-        key_bytes, value_bytes = self.definition.key_bytes, self.definition.value_bytes
+        key_bytes, value_bytes = self.definition.key_bytes, self._value_bytes
         count = min(_BATCH, self.definition.max_entries)
         position: bytes | None = None
         while True:
@@ -182,7 +185,7 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
     def _raw_items_singly(self) -> Iterator[tuple[bytes, bytes]]:
         key = libbpf.map_next_key(self.fd, None, self.definition.key_bytes)
         while key is not None:
-            value = libbpf.map_lookup(self.fd, key, self.definition.value_bytes)
+            value = libbpf.map_lookup(self.fd, key, self._value_bytes)
             if value is not None:
                 yield key, value
             key = libbpf.map_next_key(self.fd, key, self.definition.key_bytes)
@@ -301,6 +304,33 @@ class Words(BpfMap[Any, Any]):
         return _to_word(raw)
 
 
+class PerCpu(BpfMap[Any, tuple[Any, ...]]):
+    """A person's map with a value for each possible CPU; those are like the values of `Words`."""
+
+    def __init__(self, fd: int, name: str, definition: MapSpec) -> None:
+        super().__init__(fd, name, definition)
+        # The kernel copies all of them at once, each at a multiple of 8.
+        self._stride = -(-definition.value_bytes // 8) * 8
+        self._value_bytes = self._stride * libbpf.possible_cpus()
+
+    def _encode_key(self, key: int | bytes) -> bytes:
+        return _to_bytes(key, self.definition.key_bytes)
+
+    def _decode_key(self, raw: bytes) -> int | bytes:
+        return _to_word(raw)
+
+    def _encode(self, key: int | bytes, value: tuple[Any, ...]) -> bytes:
+        size = self.definition.value_bytes
+        raw = b"".join(_to_bytes(word, size).ljust(self._stride, b"\0") for word in value)
+        if len(raw) != self._value_bytes:
+            raise ValueError(f"expected {self._value_bytes // self._stride} values")
+        return raw
+
+    def _decode(self, key: int | bytes, raw: bytes) -> tuple[Any, ...]:
+        size = self.definition.value_bytes
+        return tuple(_to_word(raw[i : i + size]) for i in range(0, len(raw), self._stride))
+
+
 def _to_bytes(word: int | bytes, size: int) -> bytes:
     if isinstance(word, int):
         return word.to_bytes(size, "little", signed=word < 0)
@@ -324,7 +354,12 @@ _TYPES: Mapping[str, tuple[type[BpfMap[Any, Any]], int, int]] = {
 
 
 def mapping(fd: int, name: str, definition: MapSpec) -> BpfMap[Any, Any]:
-    """Return the mapping for the map *fd*: by its type if it is a built-in one, else `Words`."""
+    """Return the mapping for the map *fd*: by its type if it is a built-in one, else `Words`.
+
+    Values of a map that has one for each CPU are tuples: `PerCpu`.
+    """
+    if definition.type in _PER_CPU:
+        return PerCpu(fd, name, definition)
     known = _TYPES.get(name)
     if known and known[1:] == (definition.key_bytes, definition.value_bytes):
         return known[0](fd, name, definition)

@@ -22,6 +22,8 @@ INSTRUCTION_BYTES = 8
 WAYS = 8
 """Slots of ``blocks`` for each set of ``tags`` (``EFUSE_WAYS``)."""
 
+_GHOSTS = 4  # Elements of `ghosts` for each slot: as maps.c has them.
+
 _FORMAT = 1
 
 
@@ -107,7 +109,7 @@ class Spec:
         """Return the same spec with other map capacities.
 
         :param capacity: entries per map, by its name. Those of ``blocks`` become whole sets, for
-            which ``tags`` has room; with 0 there is no data cache.
+            which ``tags`` and ``ghosts`` have room; with 0 there is no data cache.
         :raises UsageError: there is no such map, or the number is not positive.
         """
         maps, programs, capacity = dict(self.maps), dict(self.programs), dict(capacity)
@@ -116,6 +118,7 @@ class Spec:
                 programs.pop("block", None)
             capacity["tags"] = max(1, -(-capacity["blocks"] // WAYS))
             capacity["blocks"] = capacity["tags"] * WAYS
+            capacity["ghosts"] = capacity["blocks"] * _GHOSTS
         for name, entries in capacity.items():
             if name not in maps:
                 raise UsageError(

@@ -169,12 +169,21 @@ def number(
     )
 
 
-def count(doc: str, *, unit: str, most: int, step: int, file: str = "") -> Attribute[int]:
-    """Make an attribute that is a multiple of *step* up to *most*, read and write, 0 at first."""
+def count(
+    doc: str,
+    *,
+    unit: str,
+    most: int,
+    least: int = 0,
+    step: int = 1,
+    default: str = "0",
+    file: str = "",
+) -> Attribute[int]:
+    """Make an attribute that is a multiple of *step* from *least* to *most*, read and write."""
 
     def parse(word: str) -> int:
         value = _unsigned(word)
-        if value > most or value % step:
+        if not least <= value <= most or value % step:
             raise ValueError(word)
         return value
 
@@ -184,8 +193,8 @@ def count(doc: str, *, unit: str, most: int, step: int, file: str = "") -> Attri
         doc=doc,
         mode=0o644,
         unit=unit,
-        range=f"0 to {most}, multiples of {step}",
-        default="0",
+        range=f"{least} to {most}" + (f", multiples of {step}" if step > 1 else ""),
+        default=default,
         file=file,
     )
 

@@ -104,6 +104,21 @@ class Connection:
         step=4096,
         file="paths/max_request",
     )
+    round = count(
+        "after so many READs of a kind on a CPU the paths are probed again",
+        unit="requests",
+        least=1,
+        most=1_000_000_000,
+        default="5000",
+        file="paths/round",
+    )
+    probes = count(
+        "how often each path is probed in a round",
+        unit="requests",
+        most=1000,
+        default="4",
+        file="paths/probes",
+    )
     evicted = number(
         "blocks that made room for others in the data cache", unit="blocks", file="paths/evicted"
     )

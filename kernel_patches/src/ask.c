@@ -145,6 +145,7 @@ static void efuse_part_args(struct efuse_part *part, const struct fuse_args *who
 	args->opcode = whole->opcode;
 	args->nodeid = whole->nodeid;
 	args->efuse.uncached = whole->efuse.uncached;
+	args->efuse.path = whole->efuse.path;
 	args->in_numargs = whole->in_numargs;
 	args->in_args[0] = whole->in_args[0];
 	args->out_numargs = 1;

@@ -331,7 +331,9 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch)
 	struct iov_iter iter;
 
 	if (req->error || !efuse_blocks_allowed(req) || !efuse_data_stable(args) ||
-	    (args->opcode == FUSE_WRITE && efuse_arg_flags(args) & O_APPEND))
+	    (args->opcode == FUSE_WRITE && efuse_arg_flags(args) & O_APPEND) ||
+	    (args->opcode == FUSE_READ &&
+	     (args->efuse.unkept || args->efuse.path == EFUSE_PATH_DAEMON)))
 		return;
 	moved = efuse_data_moved(args);
 	valid_ns = efuse_inode_valid_ns(req->fm, args->nodeid);

@@ -55,6 +55,8 @@ int efuse_conn_add(struct fuse_conn *fc)
 	ec->fc = fc;
 	ec->id = fc->dev;
 	ec->consistency = EFUSE_TTL;
+	ec->round = EFUSE_ROUND;
+	ec->probes = EFUSE_PROBES;
 	INIT_LIST_HEAD(&ec->list);
 	/* Somewhere, so that a value out of another connection's maps is void here. */
 	atomic64_set(&ec->epoch, (u64)get_random_u32() + 1);

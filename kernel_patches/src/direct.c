@@ -130,6 +130,9 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len, bool *w
 		eb = efuse_extent_find(req, pos + done, &room);
 		if (!eb)
 			return done;
+		/* What is kept of it could not be told from what it is by then. */
+		if (eb->flags & EFUSE_EXTENT_SEALED)
+			req->args->efuse.unkept = true;
 		room = efuse_data_next(&data, &span, &iter, min(room, len - done));
 		ret = efuse_backing_io(req, eb, pos + done, &iter);
 		if (ret < 0 || !efuse_sealed(eb)) {

@@ -61,6 +61,7 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->replied = false;
 	req->lesson = NULL;
 	req->block = NULL;
+	memset(&req->path, 0, sizeof(req->path));
 }
 
 /* Does a verdict count for the request? The daemon must hear of all that it opened. */
@@ -268,7 +269,7 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 	else
 		efuse_send(&req, idmap);
 	if (efuse_is_io(args))
-		efuse_path_done(&req, EFUSE_PATH_DAEMON, start);
+		efuse_path_done(&req, EFUSE_PATH_DAEMON);
 	return req.ret;
 }
 
@@ -292,7 +293,7 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 		if (efuse_arg_size(args) <= efuse_daemon_limit(&req))
 			return false;
 		efuse_ask_all(&req);
-		efuse_path_done(&req, EFUSE_PATH_DAEMON, 0);
+		efuse_path_done(&req, EFUSE_PATH_DAEMON);
 	}
 	args->end(fm, args, min_t(ssize_t, req.ret, 0));
 	return true;
@@ -357,5 +358,5 @@ void efuse_background_end(struct fuse_req *freq, int error)
 	efuse_changes_of(&ch, args);
 	efuse_replied(&req, &ch);
 	if (efuse_is_io(args))
-		efuse_path_done(&req, EFUSE_PATH_DAEMON, args->efuse.start_ns);
+		efuse_path_done(&req, EFUSE_PATH_DAEMON);
 }

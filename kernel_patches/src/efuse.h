@@ -26,6 +26,9 @@ struct qstr;
  * struct efuse_args - what eFuse remembers in a request's struct fuse_args
  * @epoch: the connection's epoch when the request was issued
  * @start_ns: when it was issued, 0 if it is not timed
+ * @path_start_ns: when the path of a READ or WRITE was selected, 0 if it is not timed
+ * @predicted_ns: how long it was predicted to take, 0 if it was not
+ * @note: what select_path() had to tell path_done()
  * @child: inodes that UNLINK, RMDIR and RENAME change beside the directories
  * @local: RELEASE of a file that the kernel opened itself
  * @written: FLUSH, RELEASE: the inode was written since the file was opened
@@ -33,10 +36,16 @@ struct qstr;
  * @revalidate: OPEN, OPENDIR: voids what is known of the inode (close-to-open)
  * @extends: WRITE: the file may become longer by it
  * @uncached: READ, WRITE: the daemon wants to see each one of this file (FOPEN_DIRECT_IO)
+ * @unkept: READ: what it brings is not to be learned
+ * @measured: READ, WRITE: path_done() wants to know how long it took
+ * @path: READ, WRITE: the path that was selected
  */
 struct efuse_args {
 	u64 epoch;
 	u64 start_ns;
+	u64 path_start_ns;
+	u64 predicted_ns;
+	u32 note;
 	u64 child[2];
 	bool local:1;
 	bool written:1;
@@ -44,6 +53,9 @@ struct efuse_args {
 	bool revalidate:1;
 	bool extends:1;
 	bool uncached:1;
+	bool unkept:1;
+	bool measured:1;
+	u8 path;
 };
 
 /* Module and connection, see main.c and conn.c. */

@@ -25,6 +25,12 @@
 /* In the FUSE protocol: the daemon does not know the request, and wants no more of it. */
 #define EFUSE_NOT_IMPLEMENTED	(-ENOSYS)
 
+/* Of a new connection: see struct efuse_conn. */
+#define EFUSE_ROUND		5000
+#define EFUSE_PROBES		4
+#define EFUSE_MAX_ROUND		1000000000
+#define EFUSE_MAX_PROBES	1000
+
 /* A file opened in the kernel; a bit of fuse_file.open_flags no daemon can set. */
 #define EFUSE_FOPEN_LOCAL	BIT(31)
 /* An answer that no lookup count stands for; a bit of fuse_attr.flags likewise. */
@@ -72,16 +78,31 @@ enum efuse_path_counter {
 	EFUSE_PATH_BYTES,
 	EFUSE_PATH_NS,
 	EFUSE_PATH_TIMED,
+	EFUSE_PATH_PROBES,
+	EFUSE_PATH_PREDICTED,
+	EFUSE_PATH_PREDICTED_NS,
+	EFUSE_PATH_ACTUAL_NS,
+	EFUSE_PATH_ERROR_NS,
 	EFUSE_NR_PATH_COUNTERS,
 };
 
+/*
+ * Times of requests are counted in classes: four to each power of two from 2^8 to
+ * 2^34 ns, one for what is shorter, one for what is longer.
+ */
+#define EFUSE_LATENCY_MIN_LOG	8
+#define EFUSE_LATENCY_MAX_LOG	34
+#define EFUSE_NR_LATENCIES	((EFUSE_LATENCY_MAX_LOG - EFUSE_LATENCY_MIN_LOG) * 4 + 2)
+
 struct efuse_stats {
 	u64 path[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
+	u64 latency[EFUSE_NR_PATHS][EFUSE_NR_LATENCIES];
 	u64 op[EFUSE_NR_OPCODES][EFUSE_NR_COUNTERS];
 	u64 learned;
 	u64 map_full;
 	u64 garbage;
 	u64 evicted;
+	atomic_t depth;		/* see struct efuse_path_info; only ever changed by the kernel */
 };
 
 /**
@@ -104,6 +125,8 @@ struct efuse_stats {
  * @io_srcu: I/O through extents
  * @mapped: whether there have been any
  * @forced_path: the path of every READ and WRITE, or EFUSE_PATH_AUTO
+ * @round: after so many READs of a kind the paths are probed again
+ * @probes: so often each
  * @daemon_read: the most bytes of a READ that the daemon takes
  * @daemon_write: likewise of a WRITE
  * @max_request: the most bytes of a READ or WRITE that FUSE makes, 0: as many
@@ -139,6 +162,8 @@ struct efuse_conn {
 	struct srcu_struct io_srcu;
 	bool mapped;
 	u8 forced_path;
+	u32 round;
+	u32 probes;
 	u32 daemon_read;
 	u32 daemon_write;
 	u32 max_request;
@@ -214,6 +239,7 @@ struct efuse_changes {
  * @replied: an efuse_reply_*() took effect
  * @lesson: what learn() is called for, but for blocks
  * @block: what block() or learn() is called for
+ * @path: for select_path() and path_done()
  * @key: room for efuse_req_key(); handlers may write it, so nothing here trusts it
  */
 struct efuse_req {
@@ -229,6 +255,7 @@ struct efuse_req {
 	bool replied;
 	struct efuse_lesson *lesson;
 	struct efuse_block *block;
+	struct efuse_path_info path;
 	union {
 		u64 nodeid;
 		struct efuse_entry_key entry;
@@ -508,7 +535,8 @@ ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len);
 /* paths.c */
 bool efuse_path_take(struct efuse_req *req);
 bool efuse_path_direct(struct efuse_req *req);
-void efuse_path_done(struct efuse_req *req, enum efuse_path path, u64 start_ns);
+void efuse_path_done(struct efuse_req *req, enum efuse_path path);
+const struct efuse_path_info *efuse_path_describe(struct efuse_req *req);
 
 static inline void efuse_count_path(struct efuse_conn *ec, enum efuse_path path,
 				    enum efuse_path_counter counter, u64 n)

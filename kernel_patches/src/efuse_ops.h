@@ -84,11 +84,16 @@ struct efuse_exit_info;
  *	negative errno when the map took no more, which is counted in sysfs as map_full.
  * @select_path: a READ or WRITE that its handler passed is about to be carried out. Also
  *	called for those in the background, if their sender may sleep. May call
- *	efuse_req_*(). Returns an enum efuse_path; EFUSE_PATH_AUTO is the direct path
+ *	efuse_req_*(), efuse_path_info() and efuse_path_predict(). Returns an enum
+ *	efuse_path; EFUSE_PATH_AUTO is the direct path
  *	where the daemon mapped extents of the file, else the cache for a READ if
- *	there is a @block, else the daemon. Anything else is
+ *	there is a @block, else the daemon. EFUSE_PATH_MEASURE and EFUSE_PATH_PROBE
+ *	may be added. Anything else is
  *	counted as garbage and treated as EFUSE_PATH_AUTO. A path that cannot take the
- *	request leaves it to the daemon.
+ *	request leaves it to the daemon. What a READ brings from EFUSE_PATH_DAEMON is
+ *	not learned.
+ * @path_done: a request that @select_path wanted to be measured is answered. May call
+ *	efuse_req_*() and efuse_path_info(). What it returns is ignored.
  * @block: a READ on EFUSE_PATH_CACHE wants the block efuse_req_block() of its file; called
  *	for one block after the other. May call efuse_req_*() and
  *	efuse_reply_block(). Returns what that returned, or 0 if it has no such block.
@@ -142,6 +147,7 @@ struct efuse_ops {
 	int (*reply)(struct efuse_req *req, int error);
 	int (*learn)(struct efuse_req *req);
 	int (*select_path)(struct efuse_req *req);
+	int (*path_done)(struct efuse_req *req);
 	int (*block)(struct efuse_req *req);
 	int (*notify)(struct efuse_notify *n);
 	int (*exit)(struct efuse_exit_info *info);

@@ -247,6 +247,19 @@ static u64 efuse_range_last(u64 offset, u64 length)
 	return length ? offset + length - 1 : LLONG_MAX;
 }
 
+/*
+ * Extents have changed: blocks that were kept may be of another content. In this order:
+ * who reads after the change of the epoch finds the new extents.
+ */
+static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid, struct efuse_backed *file,
+				 u64 version)
+{
+	if (version > file->version)
+		WRITE_ONCE(file->version, version);
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+}
+
 /* What forgets the nodeid meanwhile finds the file, or has made it an orphan of io_srcu. */
 static int efuse_backed_map(struct efuse_conn *ec, const struct efuse_extent *extent,
 			    struct efuse_backing *eb)
@@ -261,7 +274,7 @@ static int efuse_backed_map(struct efuse_conn *ec, const struct efuse_extent *ex
 	err = efuse_backed_store(ec, file, extent->offset,
 				 efuse_range_last(extent->offset, extent->length), eb);
 	if (!err)
-		WRITE_ONCE(file->version, extent->version);
+		efuse_backed_changed(ec, extent->nodeid, file, extent->version);
 	return err;
 }
 
@@ -307,8 +320,8 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 	} else if (file) {
 		err = efuse_backed_store(ec, file, range->offset,
 					 efuse_range_last(range->offset, range->length), NULL);
-		if (!err && range->version > file->version)
-			WRITE_ONCE(file->version, range->version);
+		if (!err)
+			efuse_backed_changed(ec, range->nodeid, file, range->version);
 	}
 	srcu_read_unlock(&ec->io_srcu, idx);
 	mutex_unlock(&ec->extents_mutex);

@@ -162,6 +162,20 @@ __bpf_kfunc int efuse_reply_block(struct efuse_req *req, void *tag, u32 tag__sz,
 	return efuse_answer_block(req, tag, tag__sz, data, data__sz);
 }
 
+__bpf_kfunc const u8 *efuse_path_info(struct efuse_req *req, const u64 rdonly_buf_size)
+{
+	if (rdonly_buf_size != sizeof(req->path))
+		return NULL;
+	return (const u8 *)efuse_path_describe(req);
+}
+
+__bpf_kfunc int efuse_path_predict(struct efuse_req *req, u64 ns, u32 note)
+{
+	req->args->efuse.predicted_ns = ns;
+	req->args->efuse.note = note;
+	return 0;
+}
+
 __bpf_kfunc u32 efuse_learn_map(struct efuse_req *req)
 {
 	if (req->block)
@@ -259,6 +273,8 @@ BTF_ID_FLAGS(func, efuse_reply_volume, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_flush, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_req_block, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_block, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_path_info, KF_TRUSTED_ARGS | KF_RET_NULL)
+BTF_ID_FLAGS(func, efuse_path_predict, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_learn_map, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_learn_block, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_learn_key, KF_TRUSTED_ARGS | KF_RET_NULL)
@@ -326,6 +342,15 @@ BTF_ID(func, efuse_learn_key)
 BTF_ID(func, efuse_learn_value)
 BTF_SET_END(efuse_learn_ids)
 
+BTF_SET_START(efuse_select_path_ids)
+BTF_ID(func, efuse_path_info)
+BTF_ID(func, efuse_path_predict)
+BTF_SET_END(efuse_select_path_ids)
+
+BTF_SET_START(efuse_path_done_ids)
+BTF_ID(func, efuse_path_info)
+BTF_SET_END(efuse_path_done_ids)
+
 BTF_SET_START(efuse_notify_ids)
 BTF_ID(func, efuse_notify_code)
 BTF_ID(func, efuse_notify_nodeid)
@@ -354,6 +379,10 @@ static bool efuse_member_allows(u32 member, u32 id)
 		return false;
 	case EFUSE_MEMBER(learn):
 		return btf_id_set_contains(&efuse_learn_ids, id);
+	case EFUSE_MEMBER(select_path):
+		return btf_id_set_contains(&efuse_select_path_ids, id);
+	case EFUSE_MEMBER(path_done):
+		return btf_id_set_contains(&efuse_path_done_ids, id);
 	case EFUSE_MEMBER(block):
 		return btf_id_set_contains(&efuse_block_ids, id);
 	case EFUSE_MEMBER(lookup):

@@ -79,4 +79,15 @@ int efuse_reply_block(struct efuse_req *req, void *tag, u32 tag__sz, const void 
  */
 int efuse_learn_block(struct efuse_req *req, void *tag, u32 tag__sz, void *data, u32 data__sz);
 
+/*
+ * Of the choice of a path: select_path(), path_done(). @rdonly_buf_size is that of
+ * struct efuse_path_info, else NULL comes back.
+ */
+const u8 *efuse_path_info(struct efuse_req *req, const u64 rdonly_buf_size);
+/*
+ * select_path() only: how long the request will take on the path that is returned, 0 if
+ * that is not known; and what path_done() finds in its struct efuse_path_info.
+ */
+int efuse_path_predict(struct efuse_req *req, u64 ns, u32 note);
+
 #endif /* _FS_FUSE_EFUSE_KFUNCS_H */

@@ -18,6 +18,11 @@ static const char * const efuse_path_counter_names[EFUSE_NR_PATH_COUNTERS] = {
 	[EFUSE_PATH_BYTES] = "bytes",
 	[EFUSE_PATH_NS] = "ns",
 	[EFUSE_PATH_TIMED] = "timed",
+	[EFUSE_PATH_PROBES] = "probes",
+	[EFUSE_PATH_PREDICTED] = "predicted",
+	[EFUSE_PATH_PREDICTED_NS] = "predicted_ns",
+	[EFUSE_PATH_ACTUAL_NS] = "actual_ns",
+	[EFUSE_PATH_ERROR_NS] = "error_ns",
 };
 
 struct efuse_path_attr {
@@ -28,7 +33,8 @@ struct efuse_path_attr {
 
 /* The same for every connection; filled when the first one comes. */
 static struct efuse_path_attr efuse_path_attrs[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
-static struct attribute *efuse_path_lists[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS + 1];
+static struct efuse_path_attr efuse_latency_attrs[EFUSE_NR_PATHS];
+static struct attribute *efuse_path_lists[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS + 2];
 static struct attribute_group efuse_path_groups[EFUSE_NR_PATHS];
 
 static struct efuse_conn *efuse_conn_of_paths(struct kobject *kobj)
@@ -81,6 +87,47 @@ static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *at
 
 static struct kobj_attribute max_request_attr = __ATTR_RW(max_request);
 
+static ssize_t efuse_path_u32_store(u32 *value, u32 least, u32 most, const char *buf, size_t count)
+{
+	u32 number;
+	int err = kstrtou32(buf, 10, &number);
+
+	if (err)
+		return err;
+	if (number < least || number > most)
+		return -EINVAL;
+	WRITE_ONCE(*value, number);
+	return count;
+}
+
+static ssize_t round_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of_paths(kobj)->round));
+}
+
+static ssize_t round_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			   size_t count)
+{
+	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->round, 1, EFUSE_MAX_ROUND, buf,
+				    count);
+}
+
+static struct kobj_attribute round_attr = __ATTR_RW(round);
+
+static ssize_t probes_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of_paths(kobj)->probes));
+}
+
+static ssize_t probes_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			    size_t count)
+{
+	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->probes, 0, EFUSE_MAX_PROBES, buf,
+				    count);
+}
+
+static struct kobj_attribute probes_attr = __ATTR_RW(probes);
+
 static ssize_t evicted_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%llu\n",
@@ -93,6 +140,8 @@ static struct kobj_attribute evicted_attr = __ATTR_RO(evicted);
 static const struct attribute *efuse_paths_attrs[] = {
 	&forced_attr.attr,
 	&max_request_attr.attr,
+	&round_attr.attr,
+	&probes_attr.attr,
 	&evicted_attr.attr,
 	NULL
 };
@@ -110,6 +159,32 @@ static ssize_t efuse_path_show(struct kobject *kobj, struct kobj_attribute *attr
 						       path[path->path][path->counter])));
 }
 
+static ssize_t efuse_latency_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	struct efuse_path_attr *path = container_of(attr, struct efuse_path_attr, attr);
+	struct efuse_conn *ec = efuse_conn_of_paths(kobj);
+	int i, len = 0;
+
+	efuse_watch_times(ec);
+	for (i = 0; i < EFUSE_NR_LATENCIES; i++)
+		len += sysfs_emit_at(buf, len, "%llu%c",
+				     efuse_stats_sum(ec, offsetof(struct efuse_stats,
+								  latency[path->path][i])),
+				     i == EFUSE_NR_LATENCIES - 1 ? '\n' : ' ');
+	return len;
+}
+
+static void efuse_path_attr_fill(struct efuse_path_attr *path, const char *name, int nr,
+				 ssize_t (*show)(struct kobject *kobj,
+						 struct kobj_attribute *attr, char *buf))
+{
+	sysfs_attr_init(&path->attr.attr);
+	path->attr.attr.name = name;
+	path->attr.attr.mode = 0444;
+	path->attr.show = show;
+	path->path = nr;
+}
+
 static void efuse_path_sysfs_fill(void)
 {
 	int i, j;
@@ -118,14 +193,12 @@ static void efuse_path_sysfs_fill(void)
 		for (j = 0; j < EFUSE_NR_PATH_COUNTERS; j++) {
 			struct efuse_path_attr *path = &efuse_path_attrs[i][j];
 
-			sysfs_attr_init(&path->attr.attr);
-			path->attr.attr.name = efuse_path_counter_names[j];
-			path->attr.attr.mode = 0444;
-			path->attr.show = efuse_path_show;
-			path->path = i;
+			efuse_path_attr_fill(path, efuse_path_counter_names[j], i, efuse_path_show);
 			path->counter = j;
 			efuse_path_lists[i][j] = &path->attr.attr;
 		}
+		efuse_path_attr_fill(&efuse_latency_attrs[i], "latency", i, efuse_latency_show);
+		efuse_path_lists[i][j] = &efuse_latency_attrs[i].attr.attr;
 		efuse_path_groups[i].name = efuse_path_names[i];
 		efuse_path_groups[i].attrs = efuse_path_lists[i];
 	}

@@ -18,46 +18,139 @@ static enum efuse_path efuse_path_default(const struct efuse_req *req, const str
 								      EFUSE_PATH_DAEMON;
 }
 
-static enum efuse_path efuse_path_select(struct efuse_req *req)
+/* The paths that can take a request, 1 << each. */
+static u32 efuse_path_eligible(const struct efuse_req *req)
 {
-	struct efuse_conn *ec = req->ec;
-	u8 path = READ_ONCE(ec->forced_path);
-	struct efuse_ops *ops;
-	int chosen;
+	const struct efuse_ops *ops = rcu_dereference(req->ec->ops);
+	u32 eligible = 1 << EFUSE_PATH_DAEMON;
 
-	if (path != EFUSE_PATH_AUTO)
-		return path;
+	if (xa_load(&req->ec->backed, req->args->nodeid))
+		eligible |= 1 << EFUSE_PATH_DIRECT;
+	if (ops && ops->block && req->args->opcode == FUSE_READ && efuse_blocks_allowed(req))
+		eligible |= 1 << EFUSE_PATH_CACHE;
+	return eligible;
+}
+
+/**
+ * efuse_path_describe - fill in what select_path() and path_done() may know
+ * @req: the request of which they are called
+ *
+ * Context: within rcu_read_lock().
+ */
+const struct efuse_path_info *efuse_path_describe(struct efuse_req *req)
+{
+	struct efuse_path_info *info = &req->path;
+
+	info->eligible = efuse_path_eligible(req);
+	info->depth = atomic_read(&raw_cpu_ptr(req->ec->stats)->depth);
+	info->round = READ_ONCE(req->ec->round);
+	info->probes = READ_ONCE(req->ec->probes);
+	return info;
+}
+
+/* What the program says, or EFUSE_PATH_AUTO. */
+static enum efuse_path efuse_path_ask(struct efuse_req *req, const struct efuse_ops *ops)
+{
+	struct efuse_args *args = &req->args->efuse;
+	u32 said, path;
+
+	if (!ops || !ops->select_path)
+		return EFUSE_PATH_AUTO;
+	said = ops->select_path(req);
+	path = said & ~(EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE);
+	if (path >= EFUSE_NR_PATHS) {
+		this_cpu_inc(req->ec->stats->garbage);
+		return EFUSE_PATH_AUTO;
+	}
+	args->measured = said & EFUSE_PATH_MEASURE;
+	if (said & EFUSE_PATH_PROBE)
+		efuse_count_path(req->ec, path, EFUSE_PATH_PROBES, 1);
+	return path;
+}
+
+static void efuse_path_select(struct efuse_req *req)
+{
+	struct efuse_args *args = &req->args->efuse;
+	struct efuse_conn *ec = req->ec;
+	struct efuse_ops *ops;
+
+	args->measured = false;
+	args->predicted_ns = 0;
+	args->note = 0;
+	args->path = READ_ONCE(ec->forced_path);
+	if (args->path == EFUSE_PATH_AUTO) {
+		rcu_read_lock();
+		ops = rcu_dereference(ec->ops);
+		args->path = efuse_path_ask(req, ops) ?: efuse_path_default(req, ops);
+		rcu_read_unlock();
+	}
+	args->path_start_ns = args->measured || efuse_timed(ec) ? ktime_get_ns() : 0;
+	efuse_count_path(ec, args->path, EFUSE_PATH_CHOSEN, 1);
+}
+
+static unsigned int efuse_latency_class(u64 ns)
+{
+	int log = fls64(ns) - 1;
+
+	if (log < EFUSE_LATENCY_MIN_LOG)
+		return 0;
+	if (log >= EFUSE_LATENCY_MAX_LOG)
+		return EFUSE_NR_LATENCIES - 1;
+	return (log - EFUSE_LATENCY_MIN_LOG) * 4 + (ns >> (log - 2) & 3) + 1;
+}
+
+/* How well the time of a request was predicted; and path_done(). */
+static void efuse_path_measured(struct efuse_req *req, u64 ns)
+{
+	const struct efuse_args *args = &req->args->efuse;
+	struct efuse_conn *ec = req->ec;
+	struct efuse_ops *ops;
+
+	if (args->predicted_ns) {
+		efuse_count_path(ec, args->path, EFUSE_PATH_PREDICTED, 1);
+		efuse_count_path(ec, args->path, EFUSE_PATH_PREDICTED_NS, args->predicted_ns);
+		efuse_count_path(ec, args->path, EFUSE_PATH_ACTUAL_NS, ns);
+		efuse_count_path(ec, args->path, EFUSE_PATH_ERROR_NS,
+				 abs_diff(ns, args->predicted_ns));
+	}
+	req->path.path = args->path;
+	req->path.note = args->note;
+	req->path.elapsed_ns = ns;
 	rcu_read_lock();
 	ops = rcu_dereference(ec->ops);
-	chosen = ops && ops->select_path ? ops->select_path(req) : EFUSE_PATH_AUTO;
-	if (chosen <= EFUSE_PATH_AUTO || chosen >= EFUSE_NR_PATHS) {
-		if (chosen != EFUSE_PATH_AUTO)
-			this_cpu_inc(ec->stats->garbage);
-		chosen = efuse_path_default(req, ops);
-	}
+	if (ops && ops->path_done)
+		ops->path_done(req);
 	rcu_read_unlock();
-	return chosen;
 }
 
 /**
  * efuse_path_done - count a READ or WRITE by the path that answered it
  * @req: it, with its answer
  * @path: that answered
- * @start_ns: when it was begun, 0 if it is not timed
+ *
+ * Context: process context.
  */
-void efuse_path_done(struct efuse_req *req, enum efuse_path path, u64 start_ns)
+void efuse_path_done(struct efuse_req *req, enum efuse_path path)
 {
 	const struct fuse_args *args = req->args;
 	const struct fuse_write_out *out = args->out_args[0].value;
-	u64 bytes = 0;
+	/* Without a choice of a path there is only the daemon's time. */
+	u64 start_ns = args->efuse.path_start_ns ?: args->efuse.start_ns;
+	u64 ns, bytes = 0;
 
 	if (!req->error)
 		bytes = args->opcode == FUSE_READ ? args->out_args[0].size : out->size;
 	efuse_count_path(req->ec, path, EFUSE_PATH_REQUESTS, 1);
 	efuse_count_path(req->ec, path, EFUSE_PATH_BYTES, bytes);
-	if (start_ns) {
-		efuse_count_path(req->ec, path, EFUSE_PATH_NS, ktime_get_ns() - start_ns);
-		efuse_count_path(req->ec, path, EFUSE_PATH_TIMED, 1);
+	if (!start_ns)
+		return;
+	ns = ktime_get_ns() - start_ns;
+	efuse_count_path(req->ec, path, EFUSE_PATH_NS, ns);
+	efuse_count_path(req->ec, path, EFUSE_PATH_TIMED, 1);
+	this_cpu_inc(req->ec->stats->latency[path][efuse_latency_class(ns)]);
+	if (args->efuse.measured) {
+		req->path.missed |= path != args->efuse.path;
+		efuse_path_measured(req, ns);
 	}
 }
 
@@ -72,6 +165,7 @@ bool efuse_path_direct(struct efuse_req *req)
 {
 	struct efuse_conn *ec = req->ec;
 	struct efuse_changes ch;
+	atomic_t *depth;
 	bool done;
 	int idx;
 
@@ -82,9 +176,13 @@ bool efuse_path_direct(struct efuse_req *req)
 	efuse_changes_issue(&ch, ec, req->fm, req->args);
 	efuse_epoch_begin(ec, &ch);
 	req->args->efuse.epoch = efuse_epoch_now(ec);
+	/* Counted where it begins: a task may end on another CPU. */
+	depth = &raw_cpu_ptr(ec->stats)->depth;
+	atomic_inc(depth);
 	idx = srcu_read_lock(&ec->io_srcu);
 	done = req->args->opcode == FUSE_READ ? efuse_direct_read(req) : efuse_direct_write(req);
 	srcu_read_unlock(&ec->io_srcu, idx);
+	atomic_dec(depth);
 	/* Also where it goes on to the daemon: some of it may be written. */
 	efuse_epoch_end(ec, &ch, req->args->efuse.epoch);
 	return done;
@@ -124,8 +222,10 @@ static bool efuse_path_cache(struct efuse_req *req)
 		done += ret;
 		eof = ret < gap;
 	}
-	if (gaps)
+	if (gaps) {
 		efuse_count_path(req->ec, EFUSE_PATH_CACHE, EFUSE_PATH_PARTIAL, 1);
+		req->path.missed = 1;
+	}
 	efuse_data_end(args, done);
 	args->out_args[0].size = done;
 	req->ret = done;
@@ -154,12 +254,12 @@ static bool efuse_path_try(struct efuse_req *req, enum efuse_path path)
  */
 bool efuse_path_take(struct efuse_req *req)
 {
-	u64 start_ns = efuse_timed(req->ec) ? ktime_get_ns() : 0;
-	enum efuse_path path = efuse_path_select(req);
+	enum efuse_path path;
 
-	efuse_count_path(req->ec, path, EFUSE_PATH_CHOSEN, 1);
+	efuse_path_select(req);
+	path = req->args->efuse.path;
 	if (!efuse_path_try(req, path))
 		return false;
-	efuse_path_done(req, path, start_ns);
+	efuse_path_done(req, path);
 	return true;
 }

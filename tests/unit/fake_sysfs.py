@@ -28,6 +28,8 @@ VALUES = {
     "garbage": "0",
     "paths/forced": "auto",
     "paths/max_request": "0",
+    "paths/round": "5000",
+    "paths/probes": "4",
     "paths/evicted": "0",
 }
 

@@ -20,7 +20,7 @@ def test_members_are_those_of_the_struct() -> None:
 def test_kfuncs_are_those_of_the_kernel() -> None:
     kernel = (paths.data("kernel_patches") / "src" / "kfuncs.h").read_text()
     declared = (paths.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
-    kfuncs = re.findall(r"^\w+ \*?(efuse_\w+)\(struct", kernel, re.MULTILINE)
+    kfuncs = re.findall(r"^(?:const )?\w+ \*?(efuse_\w+)\(struct", kernel, re.MULTILINE)
     numbers = re.findall(r"\(\*(\w+)\)\([^;]*?EFUSE_KFUNC\((\d+)\)", declared)
     assert [name for name, _ in numbers] == kfuncs
     assert [int(number) for _, number in numbers] == list(range(1000001, 1000001 + len(kfuncs)))

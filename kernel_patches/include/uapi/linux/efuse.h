@@ -176,6 +176,24 @@ enum efuse_path {
 	EFUSE_NR_PATHS,
 };
 
+/* What select_path() may add to a path. */
+#define EFUSE_PATH_MEASURE	0x100	/* time the request, then call path_done() */
+#define EFUSE_PATH_PROBE	0x200	/* count it as one that only finds out */
+
+/* What efuse_path_info() tells of a READ or WRITE. */
+struct efuse_path_info {
+	__u32	eligible;	/* 1 << EFUSE_PATH_*, of each that can take the request */
+	__u32	depth;		/* that this CPU sent to backing files, and that are not done */
+	__u32	round;		/* paths/round and paths/probes in sysfs */
+	__u32	probes;
+	/* For path_done() alone: */
+	__u32	path;		/* that was selected */
+	__u32	missed;		/* 1: another had to help out, or to take all of it */
+	__u32	note;		/* of efuse_path_predict() */
+	__u32	pad;		/* 0 */
+	__u64	elapsed_ns;	/* from the selection to the answer */
+};
+
 /*
  * An extent: where a file's bytes lie in a backing file. Handed to the kernel with
  * EFUSE_IOC_MAP on the daemon's descriptor of /dev/efuse, by a caller with

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The path of a READ of a file that the daemon mapped: its backing files, or the cache,
+ * which they fill. Probe and predict: of each round of READs of a kind the first few try
+ * both in turn; the others take the path that is predicted to be the faster one, from
+ * the times of the late ones, from how much is read again while the cache would hold it,
+ * and from how many requests are at the backing files already.
+ *
+ * The daemon is not tried. It mapped the file so as not to be asked, and where it did
+ * not, the cache asks it for what is missing alone. A WRITE has nothing to choose.
+ */
+#include "efuse.bpf.h"
+#include "paths.bpf.h"
+
+#define PATH_ONE	65536
+#define PATH_SAMPLE	16	/* one of so many is measured */
+#define PATH_BOTH	(1 << EFUSE_PATH_DIRECT | 1 << EFUSE_PATH_CACHE)
+
+/* A note: the profile's index, and whether the cache was to keep the block. */
+#define PATH_NOTE_KEPT	0x80000000
+
+static inline u32 path_size(u64 size)
+{
+	if (size <= 4096)
+		return 0;
+	if (size <= 16384)
+		return 1;
+	if (size <= 65536)
+		return 2;
+	if (size <= 262144)
+		return 3;
+	return size <= 1048576 ? 4 : 5;
+}
+
+static inline u32 path_profile_of(struct efuse_req *req)
+{
+	u64 hash = efuse_req_nodeid(req) * 0x9e3779b97f4a7c15ULL;
+
+	return (u32)(hash >> 58) * PATH_SIZES + path_size(efuse_req_size(req));
+}
+
+/* The mean of the late ones. One far away counts as one not so far. */
+static inline void path_mean(u64 *mean, u64 value)
+{
+	if (!*mean) {
+		*mean = value;
+		return;
+	}
+	if (value > *mean * 4)
+		value = *mean * 4;
+	*mean = *mean - (*mean >> 3) + (value >> 3);
+}
+
+static inline u32 path_share(u32 share, bool more, u32 log)
+{
+	return more ? share + ((PATH_ONE - share) >> log) : share - (share >> log);
+}
+
+/*
+ * Where the last READ of blocks that hash alike is remembered, by its print: the lowest
+ * bit is cleared if the cache was to keep the block.
+ */
+static inline u32 *path_ghost(struct efuse_req *req, u32 *print)
+{
+	u64 hash = block_hash(efuse_req_nodeid(req), efuse_req_offset(req) / EFUSE_BLOCK_SIZE);
+	struct efuse_geometry *shape;
+	int zero = 0, number;
+
+	shape = geometry.lookup(&zero);
+	if (!shape || !shape->sets)
+		return NULL;
+	*print = (u32)hash | 1;
+	number = (u32)(hash >> 32) % (shape->sets * EFUSE_WAYS * 4);
+	return ghosts.lookup(&number);
+}
+
+/* What backing files were measured to take, with more or fewer requests at them by now. */
+static inline u64 path_queued(const struct path_profile *profile, u64 ns, u32 depth)
+{
+	return ns * (16 + (u64)depth * 16) / (16 + profile->depth);
+}
+
+/* Through the cache; what it has not comes from backing files. 0: nobody knows. */
+static inline u64 path_cache_ns(const struct path_profile *profile, u64 direct_ns, u32 depth)
+{
+	u64 hits = (u64)profile->again * (PATH_ONE - profile->lost) / PATH_ONE;
+	u64 miss = path_queued(profile, profile->ns[PATH_TIME_MISS], depth);
+
+	if (!miss)
+		miss = direct_ns + direct_ns / 8;
+	/* A hit that nobody has seen yet is worth a try: its time is 0. */
+	return (hits * profile->ns[PATH_TIME_HIT] + (PATH_ONE - hits) * miss) / PATH_ONE;
+}
+
+/* The last choice stays unless it is an eighth slower. */
+static inline u32 path_fastest(const struct path_profile *profile, u64 direct_ns, u64 cache_ns)
+{
+	if (!direct_ns)
+		return EFUSE_PATH_DIRECT;
+	if (profile->path == EFUSE_PATH_CACHE)
+		return direct_ns + direct_ns / 8 < cache_ns ? EFUSE_PATH_DIRECT : EFUSE_PATH_CACHE;
+	return cache_ns + cache_ns / 8 < direct_ns ? EFUSE_PATH_CACHE : EFUSE_PATH_DIRECT;
+}
+
+/* Of the next READ of the kind, by its number in the round. */
+static inline u32 path_choose(struct path_profile *profile, u32 count, u32 probes, u64 direct_ns,
+			      u64 cache_ns)
+{
+	u32 path;
+
+	if (count < 2 * probes) {
+		path = count & 1 ? EFUSE_PATH_CACHE : EFUSE_PATH_DIRECT;
+		return path | EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE;
+	}
+	path = path_fastest(profile, direct_ns, cache_ns);
+	profile->path = path;
+	return count % PATH_SAMPLE ? path : path | EFUSE_PATH_MEASURE;
+}
+
+int select_path(struct efuse_req *req)
+{
+	const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
+	struct path_profile *profile;
+	u64 direct_ns, cache_ns;
+	u32 note, print, count, choice;
+	u32 *ghost;
+	int index;
+
+	if (!info || (info->eligible & PATH_BOTH) != PATH_BOTH)
+		return EFUSE_PATH_AUTO;
+	index = path_profile_of(req);
+	profile = profiles.lookup(&index);
+	ghost = path_ghost(req, &print);
+	if (!profile || !ghost)
+		return EFUSE_PATH_AUTO;
+
+	note = index;
+	if (*ghost == (print & ~1))
+		note |= PATH_NOTE_KEPT;
+	profile->again = path_share(profile->again, (*ghost | 1) == print, 6);
+	count = profile->count;
+	profile->count = count + 1 < info->round ? count + 1 : 0;
+
+	direct_ns = path_queued(profile, profile->ns[PATH_TIME_DIRECT], info->depth);
+	cache_ns = path_cache_ns(profile, direct_ns, info->depth);
+	choice = path_choose(profile, count, info->probes, direct_ns, cache_ns);
+	if ((choice & 0xff) == EFUSE_PATH_CACHE) {
+		print &= ~1;
+		direct_ns = cache_ns;
+	}
+	*ghost = print;
+	if (choice & EFUSE_PATH_MEASURE)
+		efuse_path_predict(req, direct_ns, note);
+	return choice;
+}
+
+int path_done(struct efuse_req *req)
+{
+	const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
+	struct path_profile *profile;
+	int index;
+
+	if (!info)
+		return 0;
+	index = info->note & ~PATH_NOTE_KEPT;
+	profile = profiles.lookup(&index);
+	if (!profile)
+		return 0;
+	if (info->path == EFUSE_PATH_CACHE && info->note & PATH_NOTE_KEPT)
+		profile->lost = path_share(profile->lost, info->missed, 3);
+	if (info->path == EFUSE_PATH_CACHE && !info->missed) {
+		path_mean(&profile->ns[PATH_TIME_HIT], info->elapsed_ns);
+		return 0;
+	}
+	path_mean(&profile->ns[info->path == EFUSE_PATH_CACHE ? PATH_TIME_MISS : PATH_TIME_DIRECT],
+		  info->elapsed_ns);
+	profile->depth = profile->depth - (profile->depth >> 3) + info->depth * 2;
+	return 0;
+}
