@@ -13,7 +13,7 @@ from pathlib import Path
 from efuse import paths
 from efuse.errors import EfuseError, NotSupportedError, reason
 
-__all__ = ["PROGRAMS", "command"]
+__all__ = ["PROGRAMS", "built", "command"]
 
 _LIBFUSE_EXAMPLES = Path("/usr/share/doc/libfuse3-dev/examples")
 _OUR_EXAMPLE = "docs/examples/passthrough_backing"
@@ -44,7 +44,7 @@ def command(name: str, system: str, source: Path, mountpoint: Path) -> list[str]
     :raises EfuseError: the daemon cannot be built.
     """
     options = _OPTIONS[name][system]
-    words = [str(_built(name)), "-f"]
+    words = [str(built(name)), "-f"]
     if name == "passthrough_ll":
         words += ["-o", f"source={source},{options}", str(mountpoint)]
     else:
@@ -66,7 +66,11 @@ def _sources(name: str) -> list[Path]:
     return found
 
 
-def _built(name: str) -> Path:
+def built(name: str) -> Path:
+    """Return the daemon's program, compiled now if it is not in the cache.
+
+    :raises EfuseError: it cannot be built.
+    """
     sources = _sources(name)
     digest = hashlib.sha256()
     for source in sources:

@@ -14,7 +14,7 @@ from efuse import bpf, opcodes
 from efuse.cli._output import MOUNT, connection, json_option, print_json, print_table
 from efuse.errors import UsageError
 from efuse.stats.maps import usage
-from efuse.tui.render import share
+from efuse.tui.units import share
 
 __all__ = ["cli"]
 

@@ -18,7 +18,8 @@ from efuse.cli._output import (
     print_table,
 )
 from efuse.control import mounts
-from efuse.tui.render import count, duration, share
+from efuse.tui.paths import PATH_HEADERS, TOTAL_HEADERS, path_row, total_row
+from efuse.tui.units import count, duration, share
 
 __all__ = ["cli"]
 
@@ -105,6 +106,10 @@ def _print_opcodes(sample: stats.Sample) -> None:
         numbers = (str(c.requests), str(c.hits), share(c.hit_ratio), str(c.refused))
         rows.append((opcode, *numbers, str(c.daemon), str(c.errors), why))
     print_table(headers, rows, right=" rrrrrr ")
+    paths = [total_row(path, c) for path, c in sample.paths.items() if c.chosen or c.requests]
+    if paths:
+        click.echo()
+        print_table(TOTAL_HEADERS, paths, right=" rrrrrrrr")
 
 
 def _print_rates(model: list[stats.MountRates]) -> None:
@@ -123,3 +128,11 @@ def _print_rates(model: list[stats.MountRates]) -> None:
         for row in (*m.opcodes, m.total)
     ]
     print_table(headers, rows, right="  rrrrr")
+    paths = [
+        (m.after.mountpoint or f"#{m.after.connection}", *path_row(row))
+        for m in model
+        for row in m.paths
+    ]
+    if paths:
+        click.echo()
+        print_table(("MOUNT", *PATH_HEADERS), paths, right="  rrrrrrrr")

@@ -12,6 +12,7 @@ from efuse.stats.model import (
     between,
     rates,
 )
+from efuse.stats.paths import PathCounters, PathRates
 from efuse.stats.read import read, read_all
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "MapUsage",
     "MountRates",
     "OpcodeRates",
+    "PathCounters",
+    "PathRates",
     "Sample",
     "between",
     "rates",

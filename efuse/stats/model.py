@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from efuse.stats.paths import PathCounters, PathRates, path_rates
+
 __all__ = [
     "COUNTERS",
     "REASONS",
@@ -132,6 +134,7 @@ class Sample:
     map_full: int = 0
     garbage: int = 0
     opcodes: Mapping[str, Counters] = field(default_factory=dict)
+    paths: Mapping[str, PathCounters] = field(default_factory=dict)
     maps: tuple[MapUsage, ...] = ()
 
     @property
@@ -166,6 +169,7 @@ class MountRates:
     interval_ns: int
     total: OpcodeRates
     opcodes: tuple[OpcodeRates, ...]
+    paths: tuple[PathRates, ...] = ()
 
     def json(self) -> dict[str, Any]:
         """Return the same fields as plain values for ``json.dumps``."""
@@ -188,7 +192,8 @@ def rates(before: Sample, after: Sample) -> MountRates:
         if any(getattr(change, name) for name in COUNTERS):
             parts.append(_opcode_rates(opcode, change, interval_ns))
     total = _opcode_rates("total", after.total - before.total, interval_ns)
-    return MountRates(after, interval_ns, total, tuple(parts))
+    paths = path_rates(before.paths, after.paths, interval_ns / 1e9)
+    return MountRates(after, interval_ns, total, tuple(parts), paths)
 
 
 def between(before: Iterable[Sample], after: Iterable[Sample]) -> list[MountRates]:

@@ -4,12 +4,14 @@
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from efuse.control import ROOT, Connection, connections, mounts
+from efuse.control import PATHS, ROOT, Connection, connections, mounts
 from efuse.control.attributes import read_file
 from efuse.control.mounts import MOUNTINFO
 from efuse.errors import ControlError
 from efuse.stats.model import COUNTERS, TIMES, Counters, MapUsage, Sample
+from efuse.stats.paths import LATENCIES, PATH_COUNTERS, PATH_TIMES, PathCounters
 
 __all__ = ["read", "read_all"]
 
@@ -51,6 +53,7 @@ def read(
         map_full=connection.map_full,
         garbage=connection.garbage,
         opcodes=opcodes,
+        paths={path: _read_path(connection.path / "paths" / path, timing) for path in PATHS},
         maps=tuple(maps),
     )
 
@@ -61,6 +64,22 @@ def _read_counters(directory: Path, timing: bool) -> Counters | None:
         return None
     names = (n for n in COUNTERS if n != "requests" and (timing or n not in TIMES))
     return Counters(requests=requests, **{name: _count(directory / name) for name in names})
+
+
+def _read_path(directory: Path, timing: bool) -> PathCounters:
+    names = [n for n in PATH_COUNTERS if timing or n not in PATH_TIMES]
+    found: dict[str, Any] = {name: _count(directory / name) for name in names}
+    if timing:
+        found["latency"] = _latency(directory)
+    return PathCounters(**found)
+
+
+def _latency(directory: Path) -> tuple[int, ...]:
+    path = directory / "latency"
+    words = read_file(path).split()
+    if len(words) != LATENCIES or not all(word.isdecimal() for word in words):
+        raise ControlError(f"{path} does not hold {LATENCIES} numbers")
+    return tuple(map(int, words))
 
 
 def _count(path: Path) -> int:

@@ -8,9 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from efuse.stats.model import MountRates, OpcodeRates
+from efuse.stats.paths import PathRates
+from efuse.tui.paths import PATH_HEADERS, path_row
+from efuse.tui.units import count, duration, share
 from efuse.tui.view import KEYS, View, visible
 
-__all__ = ["count", "duration", "render", "share"]
+__all__ = ["render"]
 
 _SORT_COLUMN = {
     "rate": "RATE/s",
@@ -21,43 +24,6 @@ _SORT_COLUMN = {
     "name": "OPCODE",
 }
 _FRAME_LINES = 6  # header, mount's three lines, the table's head, footer
-
-
-def count(value: float) -> str:
-    """Return a rate or count in at most six characters: ``0.50``, ``12``, ``12.3k``, ``1.2M``."""
-    if value == 0:
-        return "0"
-    if value < 10:
-        return f"{value:.2f}".removesuffix(".00")
-    for unit, factor in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
-        scaled = value / factor
-        if scaled < 999.5:
-            return f"{scaled:.1f}{unit}" if unit and scaled < 99.95 else f"{scaled:.0f}{unit}"
-    return f"{value:.0e}"
-
-
-def share(value: float | None) -> str:
-    """Return a ratio of 0 to 1 as a percentage; a dash for None. Only exact ends say 0 or 100."""
-    if value is None:
-        return "-"
-    if 0.999 < value < 1:
-        return "99.9%"
-    if 0 < value < 0.001:
-        return "<0.1%"
-    return f"{value:.0%}" if value in (0, 1) else f"{value:.1%}"
-
-
-def duration(ns: float | None) -> str:
-    """Return a time in at most seven characters; a dash for None."""
-    if ns is None:
-        return "-"
-    for unit, factor in (("ns", 1), ("us", 1e3), ("ms", 1e6), ("s", 1e9)):
-        scaled = ns / factor
-        if scaled < 999.5 or unit == "s":
-            return (
-                f"{scaled:.1f} {unit}" if unit != "ns" and scaled < 10 else f"{scaled:.0f} {unit}"
-            )
-    raise AssertionError
 
 
 def render(
@@ -134,6 +100,9 @@ def _mount(m: MountRates, view: View, rows: int | None, width: int) -> list[Rend
         ),
         _maps(m),
     ]
+    if m.paths:
+        lines.append(_paths(m.paths))
+        rows = None if rows is None else max(1, rows - 1 - len(m.paths))
     table = visible(m.opcodes, view)
     if table:
         lines.append(_table(table[:rows], view))
@@ -152,6 +121,22 @@ def _maps(m: MountRates) -> Text:
     for usage in sample.maps:
         parts.append((f"{usage.name} {share(usage.ratio)}  ", "red" if usage.ratio > 0.95 else ""))
     return _line(*parts, f"learned {count(sample.learned)}")
+
+
+def _paths(rows: Sequence[PathRates]) -> Table:
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    for title in PATH_HEADERS:
+        first = title == PATH_HEADERS[0]
+        table.add_column(
+            title,
+            justify="left" if first else "right",
+            style="magenta" if first else "",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in rows:
+        table.add_row(*path_row(row))
+    return table
 
 
 def _ratio_style(ratio: float | None) -> str:
@@ -219,6 +204,10 @@ def _help() -> RenderableType:
         ("KERNEL", "mean time of an answer in the kernel"),
         ("DAEMON", "mean time of an answer of the daemon"),
         ("WHY PASSED", "why requests went to the daemon, in percent of them"),
+        ("PATH", "the ways that READs and WRITEs took, and the share that each had"),
+        ("P50, P99", "time within which half of them, and 99 of 100, were answered"),
+        ("PREDICTED, ACTUAL", "mean time that the choice of the path counted on, and what it took"),
+        ("OFF", "how far single predictions were off"),
     ):
         columns.add_row(title, what)
     return Group(

@@ -12,19 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from efuse.bench.programs import built
 from efuse.control import Connection, find
 from tests.commands import EFUSE
 from tests.guest.conftest import run
 
-_SOURCE = Path(__file__).parents[2] / "docs/examples/passthrough_backing"
 _SIZES = (0, 1, 4095, 4096, 4097, 100_000, 1 << 20, (3 << 20) + 5)
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("build")
-    run("make", "-s", "-C", _SOURCE, f"OUT={out}")
-    return out / "passthrough_backing"
+def program() -> Path:
+    return built("passthrough_backing")
 
 
 @contextlib.contextmanager

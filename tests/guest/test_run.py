@@ -11,20 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from efuse.bench.programs import built
 from efuse.control import Connection, connections, find
 from tests.commands import EFUSE
 
-_EXAMPLES = Path("/usr/share/doc/libfuse3-dev/examples")
 _TIMEOUTS = "entry_timeout=3600,attr_timeout=3600"
 
 
 def _passthrough_ll(tmp: Path, source: Path) -> list[str]:
-    program = tmp / "passthrough_ll"
-    flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)
-    subprocess.run(
-        ["gcc", "-o", program, _EXAMPLES / "passthrough_ll.c", *flags.split()], check=True
-    )
-    return [str(program), "-o", f"source={source},timeout=3600,cache=always"]
+    return [str(built("passthrough_ll")), "-o", f"source={source},timeout=3600,cache=always"]
 
 
 def _bindfs(tmp: Path, source: Path) -> list[str]:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A directory that looks like /sys/fs/efuse, and a mountinfo that goes with it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from efuse.control import Connection, connections, find, module_version, mounts
+from efuse.control import PATHS, Connection, connections, find, module_version, mounts
 from efuse.opcodes import COUNTED
 from efuse.stats import read_all
 from efuse.stats.model import COUNTERS
+from efuse.stats.paths import LATENCIES, PATH_COUNTERS
 
 VALUES = {
     "state": "attached",
@@ -53,6 +55,9 @@ class FakeSysfs:
             (path / name).write_text(value + "\n")
         for name in ("invalidate", "abort"):
             (path / name).write_text("")
+        for name in PATHS:
+            (path / "paths" / name).mkdir()
+            self.count_path(connection, name)
         for opcode in COUNTED:
             (path / "stats" / opcode).mkdir()
             self.count(connection, opcode)
@@ -69,6 +74,20 @@ class FakeSysfs:
         directory = self.root / "connections" / str(connection) / "stats" / opcode
         for name in COUNTERS:
             (directory / name).write_text(f"{counters.pop(name, 0)}\n")
+        assert not counters, f"no such counters: {counters}"
+
+    def count_path(
+        self, connection: int, name: str, latency: Mapping[int, int] | None = None, **counters: int
+    ) -> None:
+        """Set all counters of a path: those that are not named to 0.
+
+        :param latency: requests by their class.
+        """
+        directory = self.root / "connections" / str(connection) / "paths" / name
+        for counter in PATH_COUNTERS:
+            (directory / counter).write_text(f"{counters.pop(counter, 0)}\n")
+        numbers = [str((latency or {}).get(index, 0)) for index in range(LATENCIES)]
+        (directory / "latency").write_text(" ".join(numbers) + "\n")
         assert not counters, f"no such counters: {counters}"
 
     def everywhere(self, monkeypatch: pytest.MonkeyPatch) -> None:

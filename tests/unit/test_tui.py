@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from efuse.stats import Counters, MapUsage, MountRates, Sample, rates
+from efuse.stats import Counters, MapUsage, MountRates, PathCounters, Sample, rates
 from efuse.tui import View, press, render
-from efuse.tui.render import count, duration, share
+from efuse.tui.units import count, duration, share
 
 BEFORE = Sample(41, 0, opcodes={})
 AFTER = Sample(
@@ -88,6 +88,23 @@ def test_frame_fits_80_by_24_whatever_is_in_it() -> None:
 def test_frame_keeps_the_rows_that_matter_most() -> None:
     lines = show(MODEL, View(), height=8)
     assert [line.split(" ")[0] for line in lines[5:7]] == ["lookup", "open"]
+
+
+def test_frame_shows_the_paths_that_were_taken() -> None:
+    latency = [0] * 106
+    latency[13] = 100
+    paths = {
+        "direct": PathCounters(
+            requests=300, bytes=300 * 4096, latency=tuple(latency), predicted=10,
+            predicted_ns=20_000, actual_ns=25_000, error_ns=5_000,
+        ),
+        "cache": PathCounters(requests=700, bytes=700 * 4096),
+    }  # fmt: skip
+    lines = show([rates(BEFORE, replace(AFTER, paths=paths))], View())
+    assert " ".join(lines[4].split()) == "PATH RATE/s SHARE BYTES/s P50 P99 PREDICTED ACTUAL OFF"
+    assert " ".join(lines[5].split()) == "cache 350 70.0% 1.4M - - - - -"
+    assert " ".join(lines[6].split()) == "direct 150 30.0% 614k 2.3 us 2.6 us 2.0 us 2.5 us 20.0%"
+    assert len(show([rates(BEFORE, replace(AFTER, paths=paths))], View(), height=10)) <= 10
 
 
 def test_frame_without_mounts_says_so() -> None:

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The choice between the cache and backing files: probes, predictions, and who may replace it.
+
+The reader stays on one CPU, since each CPU has measurements of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.control import PATHS
+from efuse.stats import PathCounters, read
+from tests.guest.daemons import Mount, mounted
+from tests.guest.test_direct import BLOCK, backing, make
+
+BLOCKS = 1024
+DATA = random.Random(5).randbytes(BLOCKS * BLOCK)
+
+
+@contextlib.contextmanager
+def one_cpu() -> Iterator[None]:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+class Reader:
+    """Reads one mapped file past FUSE's page cache and compares what comes."""
+
+    def __init__(self, m: Mount) -> None:
+        self.m = m
+        self._fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        self._buffer = memoryview(mmap.mmap(-1, 16 * BLOCK))
+
+    def read(self, block: int, size: int = BLOCK) -> None:
+        got = os.preadv(self._fd, [self._buffer[:size]], block * BLOCK)
+        assert self._buffer[:got] == DATA[block * BLOCK : block * BLOCK + size]
+
+    def paths(self) -> dict[str, PathCounters]:
+        return dict(read(self.m.connection, timing=False).paths)
+
+    def during(self, work: Callable[[], None]) -> dict[str, PathCounters]:
+        """Return what the counters of the paths gained."""
+        before = self.paths()
+        work()
+        after = self.paths()
+        return {path: after[path] - before[path] for path in PATHS}
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@pytest.fixture
+def reader(mountpoint: Path, lower: Path) -> Iterator[Reader]:
+    with mounted(mountpoint, consistency="exclusive") as m, one_cpu():
+        make(m, "f", DATA)
+        m.call("map_extent", "f", backing(lower, DATA), os.O_RDONLY)
+        m.log()
+        r = Reader(m)
+        try:
+            yield r
+        finally:
+            r.close()
+            assert "read" not in m.asked(), "the daemon was asked"
+
+
+def test_each_round_begins_with_probes_of_both(reader: Reader) -> None:
+    reader.m.connection.round = 20
+    reader.m.connection.probes = 3
+    gained = reader.during(lambda: [reader.read(block) for block in range(100)] and None)
+    assert {path: c.probes for path, c in gained.items()} == {
+        "daemon": 0,
+        "direct": 15,
+        "cache": 15,
+    }
+    assert sum(c.chosen for c in gained.values()) == 100
+    assert sum(c.requests for c in gained.values()) == 100
+
+
+def test_each_size_of_request_has_rounds_of_its_own(reader: Reader) -> None:
+    reader.m.connection.probes = 2
+    small = reader.during(lambda: [reader.read(block) for block in range(4)] and None)
+    large = reader.during(lambda: [reader.read(4 * n, 4 * BLOCK) for n in range(8)] and None)
+    assert [small[path].probes for path in PATHS] == [0, 2, 2]
+    assert [large[path].probes for path in PATHS] == [0, 2, 2]
+
+
+def test_without_probes_there_are_none(reader: Reader) -> None:
+    reader.m.connection.probes = 0
+    gained = reader.during(lambda: [reader.read(block) for block in range(200)] and None)
+    assert [gained[path].probes for path in PATHS] == [0, 0, 0]
+    assert gained["direct"].requests == 200
+
+
+def test_what_is_read_once_takes_no_room_in_the_cache(reader: Reader) -> None:
+    gained = reader.during(lambda: [reader.read(block) for block in range(BLOCKS)] and None)
+    assert gained["cache"].requests == gained["cache"].probes == 4
+    assert gained["direct"].requests == BLOCKS - 4
+
+
+def test_the_choice_follows_the_load_within_a_round(reader: Reader) -> None:
+    """Read once: backing files. Again and again: whichever was faster of the two, then."""
+    reader.during(lambda: [reader.read(block) for block in range(BLOCKS)] and None)
+
+    def hot() -> None:
+        for n in range(1500):
+            reader.read(n % 32)
+
+    reader.during(hot)
+    settled = reader.during(hot)
+    (profile,) = [
+        values
+        for one in reader.m.attachment.maps["profiles"].values()
+        for values in one
+        if any(values)
+    ]
+    direct_ns, hit_ns, _miss_ns = (int.from_bytes(profile[n : n + 8], "little") for n in (0, 8, 16))
+    assert direct_ns and hit_ns, "both were measured"
+    # An eighth apart it would not change any more; nearer than that both are right.
+    if hit_ns + hit_ns // 4 < direct_ns:
+        assert settled["cache"].requests > 1400
+    if direct_ns + direct_ns // 4 < hit_ns:
+        assert settled["direct"].requests > 1400
+    predicted = {path: c for path, c in settled.items() if c.predicted}
+    assert predicted
+    for counters in predicted.values():
+        assert counters.predicted_ns > 0 and counters.actual_ns > 0
+        assert counters.error_ns >= abs(counters.predicted_ns - counters.actual_ns)
+
+
+def test_a_slow_cache_is_left(reader: Reader) -> None:
+    """What the cache was to keep and has not, since each block is voided behind its READ."""
+    m = reader.m
+
+    def voided() -> None:
+        for n in range(1000):
+            reader.read(n % 8)
+            m.call("inval_inode", "f")
+
+    gained = reader.during(voided)
+    assert gained["cache"].partial == gained["cache"].requests, "nothing voided was served"
+    assert gained["direct"].requests > 500, gained
+
+
+_POLICY = """
+#include "efuse.bpf.h"
+
+BPF_HASH(seen, u64, u64, 64);
+
+int select_path(struct efuse_req *req)
+{
+    const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
+    u64 offset = efuse_req_offset(req);
+
+    if (!info || efuse_req_opcode(req) != FUSE_READ)
+        return EFUSE_PATH_AUTO;
+    if (info->eligible != (1 << EFUSE_PATH_DAEMON | 1 << EFUSE_PATH_DIRECT | 1 << EFUSE_PATH_CACHE))
+        return -1;
+    efuse_path_predict(req, 12345, (u32)offset);
+    return (offset ? EFUSE_PATH_CACHE : EFUSE_PATH_DIRECT) | EFUSE_PATH_MEASURE;
+}
+
+int path_done(struct efuse_req *req)
+{
+    const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
+    u64 key, value;
+
+    if (!info)
+        return 0;
+    key = info->note;
+    value = info->path | info->missed << 8 | (info->elapsed_ns > 0) << 16;
+    seen.update(&key, &value);
+    return 1;
+}
+"""
+
+
+def test_a_policy_of_ones_own(mountpoint: Path, lower: Path) -> None:
+    with mounted(mountpoint, attach=False, consistency="exclusive") as m:
+        m.attach(handlers={"select_path": _POLICY, "path_done": _POLICY})
+        assert m.attachment
+        make(m, "f", DATA)
+        m.call("map_extent", "f", backing(lower, DATA), os.O_RDONLY)
+        m.log()
+        r = Reader(m)
+        before = m.connection.garbage
+        gained = r.during(lambda: [r.read(block) for block in (0, 1, 1)] and None)
+        r.close()
+        assert "read" not in m.asked()
+        assert m.connection.garbage == before
+        seen = m.attachment.maps["seen"].read_all()
+        # Path, whether it was enough, whether a time was taken; the second READ of block 1 wins.
+        assert seen == {0: 2 | 1 << 16, BLOCK: 3 | 1 << 16}
+        assert (gained["cache"].predicted, gained["direct"].predicted) == (2, 1)
+        assert gained["cache"].predicted_ns == 2 * 12345
+        assert gained["cache"].partial == 1
+
+
+def test_times_are_counted_by_class(reader: Reader) -> None:
+    first = read(reader.m.connection).paths  # from now on each is timed
+    for block in range(50):
+        reader.read(block)
+    after = read(reader.m.connection).paths
+    for path in PATHS:
+        gained = after[path] - first[path]
+        assert sum(gained.latency) == gained.timed == gained.requests, path
+        if gained.timed:
+            slowest = gained.quantile_ns(1.0)
+            assert slowest is not None and gained.ns <= slowest * gained.timed
