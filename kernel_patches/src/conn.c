@@ -72,6 +72,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 	if (!ec->stats)
 		goto out_free;
 
+	efuse_later_add(ec);
 	err = efuse_extents_init(ec);
 	if (err)
 		goto out_free;
@@ -158,6 +159,25 @@ void efuse_conn_remove(struct fuse_conn *fc)
 	mutex_unlock(&efuse_conn_mutex);
 	efuse_extents_clear(ec);
 	efuse_sysfs_remove(ec);
+}
+
+/**
+ * efuse_conn_settle - wait until an unmounted connection holds nothing
+ * @fc: the connection
+ *
+ * So that what its backing files lie on can be unmounted next.
+ *
+ * Context: process context, may sleep; not under fuse_mutex, since with its last
+ * file another mount may end.
+ */
+void efuse_conn_settle(struct fuse_conn *fc)
+{
+	struct efuse_conn *ec = fc->efuse;
+
+	if (!ec)
+		return;
+	efuse_later_settle(ec);
+	efuse_extents_settle(ec);
 }
 
 /**

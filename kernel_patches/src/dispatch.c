@@ -274,8 +274,8 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 }
 
 /*
- * A READ or WRITE that is sent in the background, answered at once. Write-back sends
- * under a spinlock; everybody else may sleep.
+ * A READ or WRITE that is sent in the background, answered at once if its sender may
+ * sleep.
  */
 static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 				   struct fuse_args *args, gfp_t gfp_flags)
@@ -299,6 +299,39 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 	return true;
 }
 
+static int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm,
+				 struct fuse_args *args, gfp_t gfp_flags)
+{
+	struct efuse_changes ch;
+	int err;
+
+	efuse_issue(ec, fm, args, &ch);
+	err = __fuse_simple_background(fm, args, gfp_flags);
+	/* Not sent; efuse_background_end() will not be called. */
+	if (err)
+		efuse_epoch_cancel(ec, &ch);
+	return err;
+}
+
+/**
+ * efuse_background_now - carry a background request out that efuse_later() kept
+ * @ec: connection
+ * @fm: mount
+ * @args: the request; gone when args->end() was called
+ *
+ * Context: process context, may sleep, but may not enter a file system to get memory.
+ */
+void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
+{
+	int err;
+
+	if (efuse_background_taken(ec, fm, args, GFP_KERNEL))
+		return;
+	err = efuse_background_send(ec, fm, args, GFP_NOFS | __GFP_NOFAIL);
+	if (err)
+		args->end(fm, args, err);
+}
+
 /**
  * fuse_simple_background - a request whose answer arrives at args->end()
  * @fm: mount
@@ -310,8 +343,6 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t gfp_flags)
 {
 	struct efuse_conn *ec = efuse_conn_get(fm->fc);
-	struct efuse_changes ch;
-	int err;
 
 	if (!ec)
 		return __fuse_simple_background(fm, args, gfp_flags);
@@ -323,14 +354,10 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 		return 0;
 	}
 
-	if (efuse_background_taken(ec, fm, args, gfp_flags))
+	if (efuse_later(ec, fm, args, gfp_flags) ||
+	    efuse_background_taken(ec, fm, args, gfp_flags))
 		return 0;
-	efuse_issue(ec, fm, args, &ch);
-	err = __fuse_simple_background(fm, args, gfp_flags);
-	/* Not sent; efuse_background_end() will not be called. */
-	if (err)
-		efuse_epoch_cancel(ec, &ch);
-	return err;
+	return efuse_background_send(ec, fm, args, gfp_flags);
 }
 
 /**

@@ -29,6 +29,8 @@ struct qstr;
  * @path_start_ns: when the path of a READ or WRITE was selected, 0 if it is not timed
  * @predicted_ns: how long it was predicted to take, 0 if it was not
  * @note: what select_path() had to tell path_done()
+ * @fm: WRITE in the background that a worker carries out: its mount
+ * @later: likewise: in the list of those
  * @child: inodes that UNLINK, RMDIR and RENAME change beside the directories
  * @local: RELEASE of a file that the kernel opened itself
  * @written: FLUSH, RELEASE: the inode was written since the file was opened
@@ -46,6 +48,8 @@ struct efuse_args {
 	u64 path_start_ns;
 	u64 predicted_ns;
 	u32 note;
+	struct fuse_mount *fm;
+	struct list_head later;
 	u64 child[2];
 	bool local:1;
 	bool written:1;
@@ -63,6 +67,7 @@ int efuse_init(void);
 void efuse_exit(void);
 int efuse_conn_add(struct fuse_conn *fc);
 void efuse_conn_remove(struct fuse_conn *fc);
+void efuse_conn_settle(struct fuse_conn *fc);
 void efuse_conn_free(struct fuse_conn *fc);
 void efuse_conn_limits(struct fuse_conn *fc);
 u32 efuse_daemon_max_write(const struct fuse_conn *fc);
@@ -74,7 +79,6 @@ void efuse_background_end(struct fuse_req *req, int error);
 
 /* Backing files, see extents.c. */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp);
-void efuse_extents_settle(struct fuse_conn *fc);
 
 /* Details of a request that its arguments do not tell, see changes.c. */
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff);

@@ -11,6 +11,7 @@
 #include <linux/percpu.h>
 #include <linux/srcu.h>
 #include <linux/uio.h>
+#include <linux/workqueue.h>
 #include <linux/xarray.h>
 
 #include "../fuse_i.h"
@@ -127,6 +128,9 @@ struct efuse_stats {
  * @forced_path: the path of every READ and WRITE, or EFUSE_PATH_AUTO
  * @round: after so many READs of a kind the paths are probed again
  * @probes: so often each
+ * @later_lock: of @later
+ * @later: WRITEs that a worker carries out, see later.c
+ * @later_work: the worker
  * @daemon_read: the most bytes of a READ that the daemon takes
  * @daemon_write: likewise of a WRITE
  * @max_request: the most bytes of a READ or WRITE that FUSE makes, 0: as many
@@ -164,6 +168,9 @@ struct efuse_conn {
 	u8 forced_path;
 	u32 round;
 	u32 probes;
+	spinlock_t later_lock;		/* of the list */
+	struct list_head later;
+	struct work_struct later_work;
 	u32 daemon_read;
 	u32 daemon_write;
 	u32 max_request;
@@ -445,6 +452,7 @@ struct efuse_backing {
 	struct rcu_head rcu;
 };
 
+void efuse_extents_settle(struct efuse_conn *ec);
 int efuse_extents_init(struct efuse_conn *ec);
 void efuse_extents_clear(struct efuse_conn *ec);
 void efuse_extents_exit(struct efuse_conn *ec);
@@ -454,6 +462,8 @@ bool efuse_sealed(const struct efuse_backing *eb);
 
 /* dispatch.c */
 void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap);
+void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm,
+			  struct fuse_args *args);
 
 /* data.c */
 #define EFUSE_DATA_PAGES	64	/* as many as the stack has room to describe */
@@ -543,6 +553,14 @@ static inline void efuse_count_path(struct efuse_conn *ec, enum efuse_path path,
 {
 	this_cpu_add(ec->stats->path[path][counter], n);
 }
+
+/* later.c */
+int efuse_later_init(void);
+void efuse_later_exit(void);
+void efuse_later_add(struct efuse_conn *ec);
+void efuse_later_settle(struct efuse_conn *ec);
+bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
+		 gfp_t gfp_flags);
 
 /* path_sysfs.c */
 int efuse_path_sysfs_add(struct efuse_conn *ec);

@@ -432,20 +432,10 @@ void efuse_extents_clear(struct efuse_conn *ec)
 		efuse_backed_forget(ec, nodeid);
 }
 
-/**
- * efuse_extents_settle - wait until an unmounted connection holds no backing file
- * @fc: the connection
- *
- * So that what they lie on can be unmounted next.
- *
- * Context: process context, may sleep; not under fuse_mutex, since with its last
- * file another mount may end.
- */
-void efuse_extents_settle(struct fuse_conn *fc)
+/* Waits until the backing files of an unmounted connection are let go. */
+void efuse_extents_settle(struct efuse_conn *ec)
 {
-	struct efuse_conn *ec = fc->efuse;
-
-	if (!ec || !ec->mapped)
+	if (!ec->mapped)
 		return;
 	srcu_barrier(&ec->io_srcu);
 	flush_delayed_fput();

@@ -6,20 +6,27 @@ int efuse_init(void)
 {
 	int err;
 
-	err = efuse_sysfs_init();
+	err = efuse_later_init();
 	if (err)
 		return err;
+	err = efuse_sysfs_init();
+	if (err)
+		goto out_later;
 
 	/* Neither has an end of its own: both go with the module's BTF. */
 	err = efuse_kfuncs_init();
 	if (!err)
 		err = efuse_ops_init();
-	if (err)
-		efuse_sysfs_exit();
+	if (!err)
+		return 0;
+	efuse_sysfs_exit();
+out_later:
+	efuse_later_exit();
 	return err;
 }
 
 void efuse_exit(void)
 {
 	efuse_sysfs_exit();
+	efuse_later_exit();
 }

@@ -329,18 +329,21 @@ def mounted(
     default_permissions: bool = True,
     attach: bool = True,
     capacity: dict[str, int] | None = None,
+    path: str = "auto",
     options: Options | None = None,
     **answers: Any,
 ) -> Iterator[Mount]:
     """Mount an empty file system whose requests are accelerated.
 
     :param declare: what the file system says of itself, such as ``handleless``.
+    :param path: of every READ and WRITE.
     :param answers: members of :class:`tests.guest.service.Options`.
     """
     kernel = ("default_permissions",) if default_permissions else ()
     mount = Mount(mountpoint, options or Options(**answers), kernel)
     try:
         mount.connection.consistency = consistency
+        mount.connection.forced_path = path
         for name in declare:
             setattr(mount.connection, name, True)
         if attach:

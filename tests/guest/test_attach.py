@@ -220,8 +220,10 @@ def test_list_attached_names_the_set(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, name="listed"):
         (found,) = (a for a in bpf.list_attached() if a.connection == tiny.connection)
         assert found.name == "listed"
-        assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, "learn", "block"}
-        assert found.maps == tuple(sorted((*CAPACITY_MAPS, "geometry", "tags")))
+        behind = {"learn", "block", "select_path", "path_done"}
+        assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, *behind}
+        beside = ("geometry", "tags", "ghosts", "profiles")
+        assert found.maps == tuple(sorted((*CAPACITY_MAPS, *beside)))
 
 
 def test_reload_loop_under_load(tiny: Tiny) -> None:

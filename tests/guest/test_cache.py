@@ -171,16 +171,47 @@ def test_parts_with_edges_anywhere(mountpoint: Path) -> None:
 def test_parts_come_from_backing_files(mountpoint: Path, lower: Path) -> None:
     """Where there is one the daemon is not asked, and what is read there is kept."""
     with cached(mountpoint) as m:
-        read_direct(m / "f", BLOCK, 2 * BLOCK)
+        warm(m)
         m.call("map_extent", "f", backing(lower, fill("b")), os.O_RDONLY)
         m.connection.forced_path = "cache"
         m.log()
-        mixed = fill("b")[: 2 * BLOCK] + fill("d")[2 * BLOCK : 3 * BLOCK] + fill("b")[3 * BLOCK :]
-        assert read_direct(m / "f", SIZE + 1) == mixed
-        direct = path_count(m, "requests", "direct")
-        assert read_direct(m / "f", SIZE + 1) == mixed
+        # What the daemon said before it mapped the file is void.
+        assert read_direct(m / "f", BLOCK, 2 * BLOCK) == fill("b")[2 * BLOCK : 3 * BLOCK]
+        partial = path_count(m, "partial")
+        assert read_direct(m / "f", SIZE + 1) == fill("b")
+        assert path_count(m, "partial") == partial + 1
+        assert read_direct(m / "f", SIZE + 1) == fill("b")
+        assert path_count(m, "partial") == partial + 1
         assert "read" not in m.asked()
-        assert path_count(m, "requests", "direct") == direct
+
+
+@pytest.mark.parametrize("how", ["map", "unmap", "version"])
+def test_what_was_kept_of_extents_ends_with_them(mountpoint: Path, lower: Path, how: str) -> None:
+    with cached(mountpoint, path="cache") as m:
+        m.call("map_extent", "f", backing(lower, fill("b")), os.O_RDONLY)
+        for _ in range(2):
+            assert read_direct(m / "f", SIZE + 1) == fill("b")
+        if how == "map":
+            m.call("map_extent", "f", backing(lower, fill("n"), "new"), os.O_RDONLY)
+        elif how == "unmap":
+            m.call("unmap_extents", "f")
+        else:
+            m.call("unmap_extents", "f", offset=SIZE + BLOCK, length=1, version=3)
+        assert read_direct(m / "f", SIZE + 1) == fill("n" if how == "map" else "d")
+
+
+def test_what_is_sealed_is_not_kept(mountpoint: Path, lower: Path) -> None:
+    """Nobody looks at the backing file when a block is served: it may be another by then."""
+    with cached(mountpoint, path="cache") as m:
+        path = backing(lower, fill("b"))
+        m.call("map_extent", "f", path, os.O_RDONLY, sealed=True)
+        m.log()
+        for _ in range(2):
+            assert read_direct(m / "f", SIZE + 1) == fill("b")
+        assert "read" not in m.asked()
+        with open(path, "r+b") as file:
+            file.write(b"x")
+        assert read_direct(m / "f", SIZE + 1) == fill("d")
 
 
 # Writes

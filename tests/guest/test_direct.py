@@ -168,7 +168,7 @@ def test_a_backing_file_read_past_its_page_cache(mountpoint: Path, lower: Path) 
 
 def test_what_is_not_mapped_comes_from_the_daemon(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
-    with mounted(mountpoint) as m:
+    with mounted(mountpoint, path="direct") as m:
         make(m, "f", fill("d"))
         make(m, "g", fill("d"))
         span = {"offset": 2 * BLOCK, "length": BLOCK, "backing_offset": 5 * BLOCK}
@@ -291,7 +291,7 @@ def test_stacks_end_and_make_no_circle(mountpoint: Path, lower: Path) -> None:
     first, second = mountpoint / "1", mountpoint / "2"
     first.mkdir()
     second.mkdir()
-    with mounted(first) as one, mounted(second) as two:
+    with mounted(first, path="direct") as one, mounted(second, path="direct") as two:
         make(one, "f", fill("d"))
         make(two, "f", fill("e"))
         two.truth.create("g", fill("e"))
@@ -312,7 +312,7 @@ def test_stacks_end_and_make_no_circle(mountpoint: Path, lower: Path) -> None:
 
 def test_an_earlier_version_is_not_served(mountpoint: Path, lower: Path) -> None:
     path, newer = backing(lower, fill("b")), backing(lower, fill("n"), "newer")
-    with mounted(mountpoint) as m:
+    with mounted(mountpoint, path="direct") as m:
         make(m, "f", fill("d"))
         first = {"offset": 0, "length": BLOCK}
         m.call("map_extent", "f", path, os.O_RDONLY, version=5, **first)
@@ -344,7 +344,7 @@ def test_a_sealed_backing_file_that_changes_is_not_served(mountpoint: Path, lowe
         os.truncate(path, 10)
 
     changes = [append, overwrite, by_map, shorten]
-    with mounted(mountpoint) as m:
+    with mounted(mountpoint, path="direct") as m:
         make(m, "f", fill("d"))
         for change in changes:
             path = backing(lower, fill("b"))

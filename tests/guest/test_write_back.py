@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""WRITEs that FUSE sends from dirty pages: to backing files, and in parts where they are large."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.guest.conftest import run
+from tests.guest.daemons import Mount, mounted, unmount
+from tests.guest.service import WRITEBACK_CACHE, Options
+from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, whole
+
+
+def direct_writes(m: Mount) -> int:
+    return int((m.connection.path / "paths/direct/requests").read_text())
+
+
+@contextlib.contextmanager
+def mapped(mountpoint: Path, path: str, flags: int = WRITEBACK_CACHE) -> Iterator[Mount]:
+    """A mount of one file that lies in the backing file *path*."""
+    with mounted(mountpoint, consistency="exclusive", generic_flags=flags) as m:
+        make(m, "f", Path(path).read_bytes())
+        whole(m, path, write=True)
+        m.log()
+        yield m
+
+
+def overwrite(path: str, data: bytes, offset: int = 0) -> None:
+    """Write through FUSE's page cache and wait until it is below."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        assert os.pwrite(fd, data, offset) == len(data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("offset", [0, 1, BLOCK, 3 * BLOCK + 7])
+def test_dirty_pages_go_to_the_backing_file(mountpoint: Path, lower: Path, offset: int) -> None:
+    path = backing(lower, fill("b", 1 << 18))
+    with mapped(mountpoint, path) as m:
+        overwrite(m / "f", fill("w", 1 << 16), offset)
+        expected = bytearray(fill("b", 1 << 18))
+        expected[offset : offset + (1 << 16)] = fill("w", 1 << 16)
+        assert Path(path).read_bytes() == expected
+        assert not {"read", "write"} & set(m.asked())
+        assert direct_writes(m) > 0
+
+
+def test_the_file_grows_by_dirty_pages(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, b"")
+    with mapped(mountpoint, path) as m:
+        for n in range(20):
+            overwrite(m / "f", fill("w", SIZE), n * SIZE)
+        assert Path(path).read_bytes() == 20 * fill("w", SIZE)
+        assert "write" not in m.asked()
+
+
+@pytest.mark.parametrize("flags", [0, WRITEBACK_CACHE])
+def test_mapped_memory_goes_to_the_backing_file(mountpoint: Path, lower: Path, flags: int) -> None:
+    path = backing(lower, fill("b", 64 * BLOCK))
+    with mapped(mountpoint, path, flags) as m:
+        with open(m / "f", "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+            for n in range(0, 64, 3):
+                view[n * BLOCK : n * BLOCK + 8] = b"mapped!!"
+            view.flush()
+        expected = bytearray(fill("b", 64 * BLOCK))
+        for n in range(0, 64, 3):
+            expected[n * BLOCK : n * BLOCK + 8] = b"mapped!!"
+        assert Path(path).read_bytes() == expected
+        assert "write" not in m.asked()
+
+
+def test_nothing_is_lost_at_the_end_of_a_mount(mountpoint: Path, lower: Path) -> None:
+    """Neither what close() waits for nor what is still dirty in mapped memory."""
+    path = backing(lower, bytes(1 << 23))
+    with mapped(mountpoint, path) as m:
+        fd = os.open(m / "f", os.O_RDWR)
+        view = mmap.mmap(fd, 0)
+        assert os.pwrite(fd, fill("w", 1 << 22), 0) == 1 << 22
+        view[1 << 22 :] = fill("m", 1 << 22)
+        os.close(fd)
+        view.close()
+    assert Path(path).read_bytes() == fill("w", 1 << 22) + fill("m", 1 << 22)
+
+
+def test_a_full_lower_file_system_is_told_by_fsync(mountpoint: Path, lower: Path) -> None:
+    image, point = lower / "image", lower / "point"
+    image.write_bytes(bytes(1 << 22))
+    point.mkdir()
+    run("mkfs.ext4", "-q", "-F", "-m", "0", image)
+    run("mount", "-o", "loop", image, point)
+    try:
+        (point / "b").touch()
+        with mapped(mountpoint, str(point / "b")) as m:
+            m.call("deny", "write", 0, errno.ENOSPC)
+            with pytest.raises(OSError) as caught:
+                overwrite(m / "f", fill("w", 1 << 23))
+            assert caught.value.errno == errno.ENOSPC
+            m.call("unmap_extents", "f")
+    finally:
+        run("umount", "--lazy", point)
+
+
+def test_what_is_too_large_for_the_daemon_goes_to_it_in_parts(mountpoint: Path) -> None:
+    size = 1 << 23
+    with mounted(mountpoint, consistency="exclusive", generic_flags=WRITEBACK_CACHE) as m:
+        m.connection.max_request = size
+        make(m, "f", bytes(size))
+        m.log()
+        before = m.count("write", "requests")
+        overwrite(m / "f", fill("w", size))
+        assert bytes(m.call("inode", "f").data) == fill("w", size)
+        assert m.asked().count("write") > m.count("write", "requests") - before
+
+
+def test_a_forced_daemon_gets_them(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("b"))
+    with mapped(mountpoint, path) as m:
+        m.connection.forced_path = "daemon"
+        overwrite(m / "f", fill("w"))
+        assert bytes(m.call("inode", "f").data) == fill("w")
+        assert Path(path).read_bytes() == fill("b")
+
+
+def test_an_aborted_connection_leaves_nobody_waiting(mountpoint: Path, lower: Path) -> None:
+    m = Mount(mountpoint, Options(generic_flags=WRITEBACK_CACHE), ("default_permissions",))
+    try:
+        make(m, "f", bytes(1 << 22))
+        whole(m, backing(lower, bytes(1 << 22)), write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.pwrite(fd, fill("w", 1 << 22), 0)
+        m.connection.abort()
+        # What was not below by then is an error, here or there.
+        for wait in (os.fsync, os.close):
+            with contextlib.suppress(OSError):
+                wait(fd)
+        unmount(str(mountpoint))
+    finally:
+        m.close()
