@@ -176,7 +176,7 @@ def count(
     most: int,
     least: int = 0,
     step: int = 1,
-    default: str = "0",
+    default: int = 0,
     file: str = "",
 ) -> Attribute[int]:
     """Make an attribute that is a multiple of *step* from *least* to *most*, read and write."""
@@ -194,7 +194,7 @@ def count(
         mode=0o644,
         unit=unit,
         range=f"{least} to {most}" + (f", multiples of {step}" if step > 1 else ""),
-        default=default,
+        default=str(default),
         file=file,
     )
 

@@ -104,19 +104,28 @@ class Connection:
         step=4096,
         file="paths/max_request",
     )
+    max_readdir = count(
+        "the most bytes of a READDIR or READDIRPLUS while a program set is attached",
+        unit="bytes",
+        least=4096,
+        most=128 << 10,
+        step=4096,
+        default=32 << 10,
+        file="paths/max_readdir",
+    )
     round = count(
         "after so many READs of a kind on a CPU the paths are probed again",
         unit="requests",
         least=1,
         most=1_000_000_000,
-        default="5000",
+        default=5000,
         file="paths/round",
     )
     probes = count(
         "how often each path is probed in a round",
         unit="requests",
         most=1000,
-        default="4",
+        default=4,
         file="paths/probes",
     )
     evicted = number(

@@ -281,16 +281,17 @@ static enum efuse_counter efuse_blob_refused(const struct efuse_req *req,
 static void *efuse_blob_room(struct efuse_req *req, u32 len, ssize_t *ret)
 {
 	struct fuse_args *args = req->args;
-	struct page *page;
+	size_t size;
+	void *room;
 
 	if (args->opcode == FUSE_READLINK) {
-		page = efuse_out_page(args);
-		if (!page || len > args->out_args[0].size) {
+		room = efuse_out_data(args, &size);
+		if (!room || len > args->out_args[0].size) {
 			*ret = -EIO;
 			return NULL;
 		}
 		*ret = len;
-		return page_address(page);
+		return room;
 	}
 	if (!args->out_argvar) {
 		*ret = 0;

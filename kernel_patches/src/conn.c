@@ -57,6 +57,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 	ec->consistency = EFUSE_TTL;
 	ec->round = EFUSE_ROUND;
 	ec->probes = EFUSE_PROBES;
+	ec->max_readdir = EFUSE_READDIR;
 	INIT_LIST_HEAD(&ec->list);
 	/* Somewhere, so that a value out of another connection's maps is void here. */
 	atomic64_set(&ec->epoch, (u64)get_random_u32() + 1);

@@ -10,6 +10,7 @@
 
 struct dentry;
 struct file;
+struct folio;
 struct fuse_args;
 struct fuse_attr;
 struct fuse_conn;
@@ -76,6 +77,9 @@ u32 efuse_daemon_max_write(const struct fuse_conn *fc);
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args);
 void efuse_background_end(struct fuse_req *req, int error);
+
+/* Directories, see readdir.c. */
+struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length);
 
 /* Backing files, see extents.c. */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp);

@@ -9,6 +9,7 @@
 #include <linux/efuse.h>
 #include <linux/kobject.h>
 #include <linux/percpu.h>
+#include <linux/sizes.h>
 #include <linux/srcu.h>
 #include <linux/uio.h>
 #include <linux/workqueue.h>
@@ -134,6 +135,7 @@ struct efuse_stats {
  * @daemon_read: the most bytes of a READ that the daemon takes
  * @daemon_write: likewise of a WRITE
  * @max_request: the most bytes of a READ or WRITE that FUSE makes, 0: as many
+ * @max_readdir: the most bytes of a READDIR or READDIRPLUS
  * @enable_seq: number of attaches
  * @exit_kind: of the last detach
  * @exit_code: of the last detach
@@ -174,6 +176,7 @@ struct efuse_conn {
 	u32 daemon_read;
 	u32 daemon_write;
 	u32 max_request;
+	u32 max_readdir;
 
 	u32 enable_seq;
 	u32 exit_kind;
@@ -349,7 +352,7 @@ u64 efuse_arg_fh(const struct fuse_args *args);
 u64 efuse_arg_offset(const struct fuse_args *args);
 u64 efuse_arg_size(const struct fuse_args *args);
 u64 efuse_arg_newdir(const struct fuse_args *args);
-struct page *efuse_out_page(struct fuse_args *args);
+void *efuse_out_data(struct fuse_args *args, size_t *room);
 struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args);
 struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args);
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args);
@@ -561,6 +564,9 @@ void efuse_later_add(struct efuse_conn *ec);
 void efuse_later_settle(struct efuse_conn *ec);
 bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
 		 gfp_t gfp_flags);
+/* readdir.c */
+#define EFUSE_READDIR		SZ_32K	/* what a READDIR asks for unless sysfs says otherwise */
+#define EFUSE_MAX_READDIR	SZ_128K
 
 /* path_sysfs.c */
 int efuse_path_sysfs_add(struct efuse_conn *ec);

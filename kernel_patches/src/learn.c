@@ -168,13 +168,12 @@ static void efuse_teach_created(struct efuse_teacher *t)
 
 static void efuse_teach_dirents(struct efuse_teacher *t)
 {
-	struct page *page = efuse_out_page(t->req->args);
-	size_t left = t->req->ret > 0 ? min_t(size_t, t->req->ret, PAGE_SIZE) : 0;
-	const char *buf;
+	size_t room, left;
+	const char *buf = efuse_out_data(t->req->args, &room);
 
-	if (!page)
+	if (!buf)
 		return;
-	buf = page_address(page);
+	left = t->req->ret > 0 ? min_t(size_t, t->req->ret, room) : 0;
 	while (left >= FUSE_NAME_OFFSET_DIRENTPLUS) {
 		const struct fuse_direntplus *plus = (const struct fuse_direntplus *)buf;
 		const struct fuse_dirent *dirent = &plus->dirent;
@@ -203,9 +202,9 @@ static void efuse_teach_blob(struct efuse_teacher *t)
 	u64 nodeid = args->nodeid;
 	bool absent = args->opcode == FUSE_GETXATTR && t->req->error == -ENODATA;
 	const void *data = NULL;
-	struct page *page;
 	const char *name;
 	u16 buckets[3];
+	size_t room;
 	int nr = 0;
 	u32 len;
 
@@ -221,8 +220,7 @@ static void efuse_teach_blob(struct efuse_teacher *t)
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR);
 	if (!absent) {
 		buckets[nr++] = efuse_bucket_inode(nodeid, EFUSE_KIND_DATA);
-		page = efuse_out_page(args);
-		data = page ? page_address(page) : args->out_args[0].value;
+		data = efuse_out_data(args, &room) ?: args->out_args[0].value;
 	}
 	if (!efuse_teach_stamp(t, buckets, nr, efuse_inode_valid_ns(t->req->fm, nodeid)))
 		return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* paths/ of a connection in sysfs: what READ and WRITE may take, and what they took. */
+/* paths/ of a connection in sysfs: what requests for data may take, and what they took. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
@@ -87,14 +87,15 @@ static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *at
 
 static struct kobj_attribute max_request_attr = __ATTR_RW(max_request);
 
-static ssize_t efuse_path_u32_store(u32 *value, u32 least, u32 most, const char *buf, size_t count)
+static ssize_t efuse_path_u32_store(u32 *value, u32 least, u32 most, u32 step, const char *buf,
+				    size_t count)
 {
 	u32 number;
 	int err = kstrtou32(buf, 10, &number);
 
 	if (err)
 		return err;
-	if (number < least || number > most)
+	if (number < least || number > most || number % step)
 		return -EINVAL;
 	WRITE_ONCE(*value, number);
 	return count;
@@ -108,8 +109,8 @@ static ssize_t round_show(struct kobject *kobj, struct kobj_attribute *attr, cha
 static ssize_t round_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
 			   size_t count)
 {
-	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->round, 1, EFUSE_MAX_ROUND, buf,
-				    count);
+	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->round, 1, EFUSE_MAX_ROUND, 1,
+				    buf, count);
 }
 
 static struct kobj_attribute round_attr = __ATTR_RW(round);
@@ -122,11 +123,25 @@ static ssize_t probes_show(struct kobject *kobj, struct kobj_attribute *attr, ch
 static ssize_t probes_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
 			    size_t count)
 {
-	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->probes, 0, EFUSE_MAX_PROBES, buf,
-				    count);
+	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->probes, 0, EFUSE_MAX_PROBES, 1,
+				    buf, count);
 }
 
 static struct kobj_attribute probes_attr = __ATTR_RW(probes);
+
+static ssize_t max_readdir_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of_paths(kobj)->max_readdir));
+}
+
+static ssize_t max_readdir_store(struct kobject *kobj, struct kobj_attribute *attr,
+				 const char *buf, size_t count)
+{
+	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->max_readdir, PAGE_SIZE,
+				    EFUSE_MAX_READDIR, PAGE_SIZE, buf, count);
+}
+
+static struct kobj_attribute max_readdir_attr = __ATTR_RW(max_readdir);
 
 static ssize_t evicted_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
@@ -140,6 +155,7 @@ static struct kobj_attribute evicted_attr = __ATTR_RO(evicted);
 static const struct attribute *efuse_paths_attrs[] = {
 	&forced_attr.attr,
 	&max_request_attr.attr,
+	&max_readdir_attr.attr,
 	&round_attr.attr,
 	&probes_attr.attr,
 	&evicted_attr.attr,

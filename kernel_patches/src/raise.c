@@ -69,13 +69,12 @@ static void efuse_end_entry(struct fuse_entry_out *entry)
 /* Raises the time-outs of READDIRPLUS, or ends them where @ch is NULL. */
 static void efuse_raise_dirents(const struct efuse_req *req, const struct efuse_changes *ch)
 {
-	struct page *page = efuse_out_page(req->args);
-	size_t left = req->ret > 0 ? min_t(size_t, req->ret, PAGE_SIZE) : 0;
-	char *buf;
+	size_t room, left;
+	char *buf = efuse_out_data(req->args, &room);
 
-	if (!page)
+	if (!buf)
 		return;
-	buf = page_address(page);
+	left = req->ret > 0 ? min_t(size_t, req->ret, room) : 0;
 	while (left >= FUSE_NAME_OFFSET_DIRENTPLUS) {
 		struct fuse_direntplus *plus = (struct fuse_direntplus *)buf;
 		size_t size = FUSE_DIRENTPLUS_SIZE(plus);

@@ -190,17 +190,26 @@ u64 efuse_arg_newdir(const struct fuse_args *args)
 	return efuse_arg(args, efuse_newdir_fields);
 }
 
-/* The one page that READLINK and READDIR* are answered into. */
-struct page *efuse_out_page(struct fuse_args *args)
+/**
+ * efuse_out_data - what READLINK and READDIR* are answered into
+ * @args: the request
+ * @room: set to its size, bytes
+ *
+ * Return: its first byte, or NULL where it is not in one piece.
+ */
+void *efuse_out_data(struct fuse_args *args, size_t *room)
 {
 	struct fuse_args_pages *ap = container_of(args, struct fuse_args_pages, args);
 
-	if (!args->out_pages)
+	*room = 0;
+	if (!args->out_pages || (ap->uses_folios ? ap->num_folios : ap->num_pages) != 1)
 		return NULL;
-	if (ap->uses_folios)
-		return ap->num_folios == 1 && folio_size(ap->folios[0]) == PAGE_SIZE ?
-			&ap->folios[0]->page : NULL;
-	return ap->num_pages == 1 ? ap->pages[0] : NULL;
+	if (ap->uses_folios) {
+		*room = folio_size(ap->folios[0]);
+		return folio_address(ap->folios[0]);
+	}
+	*room = PAGE_SIZE;
+	return page_address(ap->pages[0]);
 }
 
 struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args)

@@ -89,6 +89,7 @@ class Service:
         self._last_handle = 1 << 40
         self._reads: list[tuple[int, int]] = []
         self._denied: dict[tuple[str, int], int] = {}
+        self._spoiled: tuple[bytes, Callable[[bytes], bytes]] | None = None
         self.truth = Truth()
         self.nodeids = Nodeids(reuse=options.reuse_nodeids)
         self.strange: list[str] = []
@@ -152,6 +153,10 @@ class Service:
     def deny(self, opcode: str, uid: int, number: int) -> None:
         """Fail a user's requests of a kind with an errno."""
         self._denied[opcode, uid] = number
+
+    def spoil(self, name: bytes, spoiled: Callable[[bytes], bytes] | None) -> None:
+        """End a directory's listing at *name* with what a function makes of its entry."""
+        self._spoiled = (name, spoiled) if spoiled else None
 
     def reads(self) -> list[tuple[int, int]]:
         """Return (offset, size) of each READ since this was last asked."""
@@ -551,6 +556,9 @@ class Service:
         out = b""
         for offset, (name, ino) in list(enumerate(listed, 1))[request.offset :]:
             raw = wire.dirent(ino, offset, name, self.truth.get(ino).mode >> 12)
+            if self._spoiled and name == self._spoiled[0]:
+                # The last one, and no inode: the kernel cannot return what it does not see.
+                return out + self._spoiled[1](bytes(128 * plus) + raw)
             if len(out) + len(raw) + 128 * plus > request.size:
                 break
             if plus:

@@ -30,6 +30,7 @@ VALUES = {
     "garbage": "0",
     "paths/forced": "auto",
     "paths/max_request": "0",
+    "paths/max_readdir": "32768",
     "paths/round": "5000",
     "paths/probes": "4",
     "paths/evicted": "0",
