@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -134,14 +135,25 @@ def create_maps(maps: Mapping[str, MapSpec], existing: Mapping[str, int]) -> dic
                     m.type, name, m.key_bytes, m.value_bytes, m.max_entries, m.flags
                 )
             except OSError as error:
-                raise AttachError(
-                    f"cannot create map {name!r} of {m.max_entries} entries: {reason(error)}",
-                    hint="run as root" if os.geteuid() else "try a smaller capacity",
-                ) from error
+                raise _no_map(name, m, error) from error
             undo.callback(os.close, fd)
             created[name] = fd
         undo.pop_all()
     return created
+
+
+def _no_map(name: str, m: MapSpec, error: OSError) -> AttachError:
+    mebibytes = -(-m.max_entries * m.value_bytes // (1 << 20))
+    hints = {
+        errno.EPERM: "run as root",
+        errno.E2BIG: "the kernel makes no map that large: give it less, as with --data-cache 64M",
+        errno.ENOMEM: "the machine or this task's memory cgroup has not that much to spare: give it"
+        " less, as with --data-cache 64M",
+    }
+    return AttachError(
+        f"cannot create map {name!r} of {m.max_entries} entries, {mebibytes} MiB: {reason(error)}",
+        hint=hints.get(error.errno or 0, "try a smaller capacity"),
+    )
 
 
 @contextmanager

@@ -11,20 +11,68 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
+from efuse.cli._sizes import SIZE, parse_size
 from efuse.errors import UsageError
 
 if TYPE_CHECKING:
     import pyfuse3
 
-    from efuse.fs import Mounted, State
+    from efuse.fs import Mounted, Options, State
     from efuse.fs.run import Daemon
 
-__all__ = ["Request", "absolute_source", "describe", "split_options"]
+__all__ = [
+    "Request",
+    "absolute_source",
+    "data_cache_capacity",
+    "describe",
+    "size_options",
+    "split_options",
+]
 
 # What /etc/fstab may hold beside the file system's own options.
 _FSTAB_ONLY = {"auto", "noauto", "defaults", "fail", "nofail", "_netdev", "user", "nouser", "users"}
+
+_SIZES = ("data_cache", "max_request", "max_readdir")
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def size_options(*, data_cache: str) -> Callable[[_F], _F]:
+    """Return a decorator that gives a command --data-cache, --max-request and --max-readdir.
+
+    :param data_cache: the help's word on how large the data cache is without the option.
+    """
+    options = (
+        click.option(
+            "--data-cache",
+            type=SIZE,
+            metavar="SIZE",
+            help=f"File data that the kernel keeps, such as 64M; 0 for none. {data_cache}",
+        ),
+        click.option(
+            "--max-request",
+            type=SIZE,
+            metavar="SIZE",
+            help="Most bytes of a READ or WRITE, up to 8M. Default: what the daemon takes.",
+        ),
+        click.option(
+            "--max-readdir",
+            type=SIZE,
+            metavar="SIZE",
+            help="Most bytes of a directory asked for at once, 4K to 128K. Default: 32K.",
+        ),
+    )
+
+    def add(command: _F) -> _F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 @dataclasses.dataclass
@@ -36,6 +84,11 @@ class Request:
 
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     consistency: str | None = None
+    data_cache: int | None = None
+    """Bytes of file data that the kernel keeps; None for what the file system says itself."""
+
+    max_request: int | None = None
+    max_readdir: int | None = None
     options: set[str] = dataclasses.field(default_factory=lambda: {"default_permissions"})
     plain: bool = False
     require: bool = False
@@ -43,7 +96,8 @@ class Request:
     def take(self, options: Iterable[str]) -> None:
         """Sort mount *options*: eFuse's own and the mount's.
 
-        eFuse's are arg=NAME=VALUE, consistency=, plain, require and no_default_permissions.
+        eFuse's are arg=NAME=VALUE, consistency=, data_cache=, max_request=, max_readdir=, plain,
+        require and no_default_permissions.
 
         :raises UsageError: one of eFuse's own makes no sense.
         """
@@ -57,6 +111,8 @@ class Request:
                 setattr(self, option, True)
             elif name == "consistency":
                 self.consistency = value
+            elif name in _SIZES:
+                setattr(self, name, _size(name, value))
             elif name == "arg":
                 self.add_argument(value)
             else:
@@ -80,6 +136,7 @@ class Request:
 
         :raises UsageError: there is no such class.
         """
+        self._adjusted(None)
         if self.what == "passthrough":
             from efuse.fs import Passthrough
 
@@ -96,18 +153,52 @@ class Request:
         return lambda: self._make(cls)
 
     def _make(self, cls: Any) -> pyfuse3.Operations:
-        from efuse.fs import Options
-
         arguments = dict(self.arguments)
         own = self.consistency is not None and "consistency" in inspect.signature(cls).parameters
         if own:
             arguments["consistency"] = self.consistency
         made: Any = cls(**arguments)
-        if self.consistency is not None and not own:
-            given = getattr(made, "efuse_options", Options())
-            made.efuse_options = dataclasses.replace(given, consistency=self.consistency)
+        adjusted = self._adjusted(getattr(made, "efuse_options", None))
+        if adjusted is not None:
+            made.efuse_options = adjusted
         result: pyfuse3.Operations = made
         return result
+
+    def _adjusted(self, given: Options | None) -> Options | None:
+        """Return *given* with what was asked for here; None where nothing was.
+
+        :raises UsageError: it makes no sense.
+        """
+        from efuse.fs import Options
+
+        changes: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("consistency", "max_request", "max_readdir")
+            if getattr(self, name) is not None
+        }
+        given = given or Options()
+        if self.data_cache is not None:
+            changes["capacity"] = {**given.capacity, **data_cache_capacity(self.data_cache)}
+        return dataclasses.replace(given, **changes) if changes else None
+
+
+def _size(name: str, value: str) -> int:
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise UsageError(f"{name} cannot be used: {error} (EINVAL)", hint=f"{name}=8M") from error
+
+
+def data_cache_capacity(size: int) -> dict[str, int]:
+    """Return the capacity of the maps for a data cache of *size* bytes; 0 for none.
+
+    :raises UsageError: it is larger than any can be.
+    """
+    from efuse.fs.options import BLOCK_BYTES, Options
+
+    capacity = {"blocks": -(-size // BLOCK_BYTES)}
+    Options(capacity=capacity)
+    return capacity
 
 
 def _find(what: str) -> Any:

@@ -21,7 +21,12 @@ __all__ = ["main"]
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("spec")
 @click.argument("directory")
-@click.option("-o", "options", multiple=True, help="Mount options; consistency=, plain, arg=K=V.")
+@click.option(
+    "-o",
+    "options",
+    multiple=True,
+    help="Mount options; consistency=, data_cache=, max_request=, max_readdir=, plain, arg=K=V.",
+)
 @click.option("-s", "sloppy", is_flag=True, help="Ignored: mount(8) may give it.")
 @click.option("-f", "fake", is_flag=True, help="Do everything but mount.")
 @click.option("-n", "no_mtab", is_flag=True, help="Ignored: mount(8) may give it.")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from efuse.cli._filesystem import Request, absolute_source, describe, split_options
+from efuse.cli._filesystem import Request, absolute_source, describe, size_options, split_options
 from efuse.cli._output import print_json
 from efuse.errors import UsageError
 
@@ -26,6 +26,7 @@ __all__ = ["cli"]
     type=click.Choice(["strict", "ttl", "cto", "exclusive"]),
     help="How long the kernel believes an answer.",
 )
+@size_options(data_cache="Default: 16M.")
 @click.option("--plain", is_flag=True, help="Plain FUSE, even where the kernel has eFuse.")
 @click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
 @click.option("-f", "--foreground", is_flag=True, help="Stay here until it is unmounted.")
@@ -36,6 +37,9 @@ def cli(
     options: tuple[str, ...],
     arguments: tuple[str, ...],
     consistency: str | None,
+    data_cache: int | None,
+    max_request: int | None,
+    max_readdir: int | None,
     plain: bool,
     require: bool,
     foreground: bool,
@@ -48,6 +52,7 @@ def cli(
 
     \b
     efuse mount passthrough --consistency exclusive /srv/data /mnt/data
+    efuse mount passthrough --data-cache 1G --max-request 8M /srv/data /mnt/data
     efuse mount mypackage.myfs:MyFs --arg size=10 -o allow_other /mnt/my
     """
     request = Request(what, plain=plain, require=require)
@@ -55,6 +60,9 @@ def cli(
     for text in arguments:
         request.add_argument(text)
     request.consistency = consistency or request.consistency
+    request.data_cache = request.data_cache if data_cache is None else data_cache
+    request.max_request = request.max_request if max_request is None else max_request
+    request.max_readdir = request.max_readdir if max_readdir is None else max_readdir
     wanted = 2 if what == "passthrough" else 1
     if len(places) != wanted:
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from efuse.cli._filesystem import describe
+from efuse.cli._filesystem import data_cache_capacity, describe, size_options
 from efuse.errors import EfuseError, NotSupportedError
 
 __all__ = ["cli"]
@@ -32,10 +32,17 @@ _PROMISES = ("caller_independent", "flush_free", "handleless", "lazy_atime", "st
     type=click.Choice(_PROMISES),
     help="What is true of this daemon; see docs/writing-a-file-system.md.",
 )
+@size_options(data_cache="Default: 0.")
 @click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- DAEMON ...")
 def cli(
-    consistency: str, promises: tuple[str, ...], require: bool, command: tuple[str, ...]
+    consistency: str,
+    promises: tuple[str, ...],
+    data_cache: int | None,
+    max_request: int | None,
+    max_readdir: int | None,
+    require: bool,
+    command: tuple[str, ...],
 ) -> None:
     """Run the libfuse daemon DAEMON with its file system on eFuse.
 
@@ -44,7 +51,7 @@ def cli(
 
     \b
     efuse run -- sshfs host:/srv /mnt
-    efuse run --consistency exclusive -- bindfs -f /srv/data /mnt
+    efuse run --consistency exclusive --data-cache 64M -- bindfs -f /srv/data /mnt
     """
     from efuse.fs.mountpoint import kernel_lacks_efuse
     from efuse.fs.options import Options
@@ -57,7 +64,13 @@ def cli(
     )
 
     declared: dict[str, Any] = dict.fromkeys(promises, True)
-    options = Options(consistency=consistency, **declared)
+    if max_request is not None:
+        declared["max_request"] = max_request
+    if max_readdir is not None:
+        declared["max_readdir"] = max_readdir
+    options = Options(
+        consistency=consistency, capacity=data_cache_capacity(data_cache or 0), **declared
+    )
     why = kernel_lacks_efuse()
     if why is not None:
         if require:
@@ -67,10 +80,12 @@ def cli(
         click.echo(f"{command[0]}: not accelerated: {why}", err=True)
         sys.exit(run_plain(command))
     daemon = start_daemon(command)
+    hint: str | None = None
     with forwarding(daemon.process):
         try:
             daemon.attach(options)
-        except EfuseError:
+        except EfuseError as error:
+            hint = error.hint
             if require:
                 from efuse.fs.mountpoint import unmount
 
@@ -78,6 +93,8 @@ def cli(
                 wait_for_daemon(daemon.process)
                 raise
         click.echo(describe(daemon), err=True)
+        if hint is not None:
+            click.echo(f"try: {hint}", err=True)
         status = wait_for_daemon(daemon.process)
     if status == 0 and daemon.accelerated and os.fork() == 0:
         # The daemon has gone into the background, or has ended and taken its mount with it.

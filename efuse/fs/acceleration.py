@@ -78,13 +78,17 @@ def _row(entry: PublishedEntry) -> Any:
 
 
 def declare(connection: Any, options: Options) -> None:
-    """Tell the kernel what the file system promises.
+    """Tell the kernel what the file system promises, and how large requests may be.
 
     :raises ControlError: the kernel refused a value.
     """
     connection.consistency = options.consistency
     for name in options.declarations():
         setattr(connection, name, getattr(options, name))
+    # The kernel lets it grow only: FUSE may be making a request of the old size.
+    if options.max_request > connection.max_request:
+        connection.max_request = options.max_request
+    connection.max_readdir = options.max_readdir
 
 
 def accelerate(number: int, options: Options, handlers: Mapping[str, str]) -> Acceleration:

@@ -6,13 +6,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
+from typing import Any
 
 from efuse.errors import UsageError
 
-__all__ = ["CAPACITY_MAPS", "CONSISTENCY", "Options"]
+__all__ = [
+    "BLOCK_BYTES",
+    "CAPACITY_MAPS",
+    "CONSISTENCY",
+    "MAX_READDIR_BYTES",
+    "MAX_REQUEST_BYTES",
+    "Options",
+]
 
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 CAPACITY_MAPS = ("attrs", "blobs", "blocks", "entries", "grants", "volumes")
+BLOCK_BYTES = 4096
+"""Size of a block of the data cache; requests grow by as much."""
+MAX_REQUEST_BYTES = 8 << 20
+MAX_READDIR_BYTES = 128 << 10
 
 _CAPACITY_LIMIT = 1 << 26
 
@@ -54,6 +66,15 @@ class Options:
     """Most values that a map keeps, by the map's name (entries, attrs, blobs, grants, volumes);
     ``blocks`` are 4 KiB of file data each, and may be 0."""
 
+    max_request: int = 0
+    """The most bytes of a READ or WRITE that the kernel makes, a multiple of 4096 up to 8 MiB; 0:
+    as many as the daemon takes. What is larger than the daemon takes comes to it in parts, so this
+    is for what the kernel answers. FUSE's read-ahead stays as it is."""
+
+    max_readdir: int = 32 << 10
+    """The most bytes of directory that are asked for at once, a multiple of 4096 up to 128 KiB;
+    4096 is what plain FUSE asks for."""
+
     def __post_init__(self) -> None:
         if self.consistency not in CONSISTENCY:
             raise UsageError(
@@ -79,9 +100,20 @@ class Options:
                     f"the capacity of {name} cannot be {count!r} (EINVAL)",
                     hint=f"it is a number of values from {least} to {_CAPACITY_LIMIT}",
                 )
+        _check_bytes("max_request", self.max_request, 0, MAX_REQUEST_BYTES)
+        _check_bytes("max_readdir", self.max_readdir, BLOCK_BYTES, MAX_READDIR_BYTES)
         object.__setattr__(self, "capacity", MappingProxyType(dict(self.capacity)))
 
     @classmethod
     def declarations(cls) -> tuple[str, ...]:
         """Return the names of the promises that are either given or not."""
         return tuple(f.name for f in fields(cls) if f.default is False)
+
+
+def _check_bytes(name: str, value: Any, least: int, most: int) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not least <= value <= most or value % BLOCK_BYTES:
+        raise UsageError(
+            f"{name} cannot be {value!r} (EINVAL)",
+            hint=f"it is a number of bytes from {least} to {most}, a multiple of {BLOCK_BYTES}",
+        )

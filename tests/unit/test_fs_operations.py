@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pyfuse3
@@ -129,10 +130,10 @@ def test_invalidating_half_an_entry_fails() -> None:
 
 def test_declarations_are_written_before_anything_is_answered() -> None:
     class Connection:
-        pass
+        max_request = 0
 
     connection = Connection()
-    options = efuse.Options(consistency="cto", handleless=True)
+    options = efuse.Options(consistency="cto", handleless=True, max_request=1 << 20)
     acceleration.declare(connection, options)
     assert vars(connection) == {
         "consistency": "cto",
@@ -141,7 +142,15 @@ def test_declarations_are_written_before_anything_is_answered() -> None:
         "handleless": True,
         "flush_free": False,
         "lazy_atime": False,
+        "max_request": 1 << 20,
+        "max_readdir": 32 << 10,
     }
+
+
+def test_a_request_size_that_is_larger_already_stays() -> None:
+    connection = SimpleNamespace(max_request=8 << 20)
+    acceleration.declare(connection, efuse.Options(max_request=1 << 20))
+    assert connection.max_request == 8 << 20
 
 
 class _Answers(pyfuse3.Operations):

@@ -39,12 +39,26 @@ def test_options_take_every_consistency(consistency: str) -> None:
         ({"capacity": {"entries": 0}}, "capacity of entries cannot be 0"),
         ({"capacity": {"entries": True}}, "capacity of entries cannot be True"),
         ({"capacity": {"entries": 1 << 40}}, "capacity of entries"),
+        ({"capacity": {"blocks": -1}}, "capacity of blocks cannot be -1"),
+        ({"max_request": 1}, "max_request cannot be 1"),
+        ({"max_request": -4096}, "max_request cannot be -4096"),
+        ({"max_request": 16 << 20}, "max_request cannot be 16777216"),
+        ({"max_request": "8M"}, "max_request cannot be '8M'"),
+        ({"max_request": True}, "max_request cannot be True"),
+        ({"max_readdir": 0}, "max_readdir cannot be 0"),
+        ({"max_readdir": 256 << 10}, "max_readdir cannot be 262144"),
     ],
 )
 def test_options_that_make_no_sense_fail(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         Options(**arguments)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("size", [0, 4096, 1 << 20, 8 << 20])
+def test_options_take_request_sizes(size: int) -> None:
+    assert Options(max_request=size).max_request == size
+    assert Options(max_readdir=min(size, 128 << 10) or 4096).max_readdir <= 128 << 10
 
 
 def test_options_keep_a_copy_of_the_capacity() -> None:

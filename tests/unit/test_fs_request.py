@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
-from efuse.cli._filesystem import Request, split_options
+from efuse.cli._filesystem import Request, data_cache_capacity, split_options
+from efuse.cli._sizes import parse_size
+from efuse.cli.main import cli
 from efuse.errors import UsageError
 from efuse.fs import Passthrough
 from efuse.fs.preload import preload_library
@@ -54,6 +57,86 @@ def test_consistency_reaches_the_file_system(tmp_path: Path) -> None:
     assert made.efuse_options.consistency == "exclusive"
     assert made.efuse_options.handleless
     made.close()
+
+
+def test_sizes_reach_the_file_system(tmp_path: Path) -> None:
+    request = Request("passthrough", {"source": str(tmp_path)}, "exclusive")
+    request.take(split_options(["data_cache=64M,max_request=8M", "max_readdir=128k"]))
+    assert request.options == {"default_permissions"}
+    made = request.operations()()
+    assert isinstance(made, Passthrough)
+    options = made.efuse_options
+    assert options.capacity == {"blocks": 16384}
+    assert (options.max_request, options.max_readdir) == (8 << 20, 128 << 10)
+    assert (options.consistency, options.handleless) == ("exclusive", True)
+    made.close()
+
+
+def test_file_system_without_sizes_keeps_its_own(tmp_path: Path) -> None:
+    made = Request("passthrough", {"source": str(tmp_path)}).operations()()
+    assert isinstance(made, Passthrough)
+    assert made.efuse_options.capacity == {}
+    assert (made.efuse_options.max_request, made.efuse_options.max_readdir) == (0, 32 << 10)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("max_request=much", "max_request cannot be used: 'much' is no size"),
+        ("max_request=16M", "max_request cannot be 16777216"),
+        ("max_request=5000", "max_request cannot be 5000"),
+        ("max_readdir=0", "max_readdir cannot be 0"),
+        ("data_cache=-1", "'-1' is no size"),
+        ("data_cache=1000000G", "capacity of blocks"),
+        ("consistency=eventual", "consistency cannot be 'eventual'"),
+    ],
+)
+def test_sizes_that_make_no_sense_fail_before_anything_is_mounted(
+    tmp_path: Path, option: str, said: str
+) -> None:
+    request = Request("passthrough", {"source": str(tmp_path)})
+    with pytest.raises(UsageError, match=said) as caught:
+        request.take([option])
+        request.operations()
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("64K", 1 << 16),
+        ("64kb", 1 << 16),
+        ("8MiB", 8 << 20),
+        ("2G", 2 << 30),
+    ],
+)
+def test_size_is_a_number_with_a_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "K", "1.5M", "8 M", "1T", "-1", "8Mi8"])
+def test_anything_else_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        parse_size(text)
+
+
+def test_data_cache_has_whole_blocks() -> None:
+    assert data_cache_capacity(0) == {"blocks": 0}
+    assert data_cache_capacity(4097) == {"blocks": 2}
+
+
+@pytest.mark.parametrize("command", ["mount", "run"])
+def test_sizes_are_in_the_help_and_complete(command: str) -> None:
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    context = click.Context(found)
+    parameters = {p.name: p for p in found.params}
+    for name in ("data_cache", "max_request", "max_readdir"):
+        assert f"--{name.replace('_', '-')} SIZE" in found.get_help(context)
+        assert [i.value for i in parameters[name].shell_complete(context, "6")] == ["64M"]
 
 
 def test_argument_that_the_class_does_not_take_fails(tmp_path: Path) -> None:

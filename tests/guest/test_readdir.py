@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Directories asked for in large parts: the same names, in fewer requests, learned all the same."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import efuse
+from efuse.control import Connection, find
+from tests.commands import EFUSE
+from tests.guest.daemons import Mount, fails, mounted
+from tests.guest.test_run import _bindfs, _passthrough_ll, _sshfs
+
+NAMES = [b"name%04d" % n for n in range(3000)]
+ENTRY_BYTES = 160  # in READDIRPLUS, of one of these names
+CACHE_DIR = 1 << 1 | 1 << 3  # FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def fill(m: Mount) -> None:
+    m.call("many", [("create", f"/{name.decode()}") for name in NAMES])
+
+
+def names(path: Path) -> list[bytes]:
+    return sorted(os.fsencode(name) for name in os.listdir(path))
+
+
+def asked(m: Mount) -> int:
+    """How often the daemon was asked for a part of a directory since the last call of log()."""
+    return sum(opcode in ("readdir", "readdirplus") for opcode in m.asked())
+
+
+def least(bytes_: int) -> int:
+    """How many requests of a size a listing takes, with the one that finds nothing more."""
+    return -(-(len(NAMES) + 2) // (bytes_ // ENTRY_BYTES)) + 1
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+@pytest.mark.parametrize("size", [4096, 32768, 131072])
+def test_listing_is_the_same_in_fewer_requests(
+    mountpoint: Path, size: int, consistency: str
+) -> None:
+    with mounted(mountpoint, consistency=consistency) as m:
+        fill(m)
+        assert m.connection.max_readdir == 32768
+        m.connection.max_readdir = size
+        m.log()
+        assert names(m.path) == NAMES
+        # getdents(2) may have less room than the last of them brought.
+        assert least(size) <= asked(m) <= least(size) + 3
+
+
+def test_without_programs_a_page_is_asked_for_as_in_fuse(mountpoint: Path) -> None:
+    with mounted(mountpoint, attach=False) as m:
+        fill(m)
+        m.log()
+        assert names(m.path) == NAMES
+        assert asked(m) >= least(4096)
+        m.attach()
+        assert names(m.path) == NAMES
+        assert asked(m) <= least(32768) + 3
+        assert m.attachment is not None
+        m.attachment.detach()
+        assert names(m.path) == NAMES
+        assert asked(m) >= least(4096)
+
+
+def test_a_listing_of_plain_readdir(mountpoint: Path) -> None:
+    with mounted(mountpoint, readdirplus=False) as m:
+        fill(m)
+        m.log()
+        assert names(m.path) == NAMES
+        assert asked(m) <= 3000 * 32 // 32768 + 4
+
+
+def test_every_name_of_a_large_reply_is_known_to_fuse(mountpoint: Path) -> None:
+    with mounted(mountpoint, entry_timeout=3600.0, attr_timeout=3600.0) as m:
+        fill(m)
+        m.log()
+        assert names(m.path) == NAMES
+        assert asked(m) <= least(32768) + 3
+        for name in NAMES:
+            os.stat(m / name)
+        assert not {"lookup", "getattr"} & set(m.asked())
+
+
+def test_every_name_of_a_large_reply_comes_from_the_maps(mountpoint: Path) -> None:
+    declare = ("stable_nodeids",)
+    with mounted(mountpoint, declare=declare, entry_timeout=3600.0, attr_timeout=3600.0) as m:
+        fill(m)
+        assert names(m.path) == NAMES
+        m.drop()
+        m.log()
+        hits = m.count("lookup", "hits")
+        for name in NAMES:
+            assert os.stat(m / name).st_size == 0
+        assert m.count("lookup", "hits") - hits == len(NAMES)
+        assert not {"lookup", "getattr"} & set(m.asked())
+
+
+@pytest.mark.parametrize("size", [4096, 32768])
+def test_cache_of_directories_is_filled_by_large_replies(mountpoint: Path, size: int) -> None:
+    with mounted(
+        mountpoint, entry_timeout=3600.0, attr_timeout=3600.0, opendir_flags=CACHE_DIR
+    ) as m:
+        fill(m)
+        m.connection.max_readdir = size
+        assert names(m.path) == NAMES
+        m.log()
+        assert names(m.path) == NAMES
+        assert asked(m) == 0
+        m.truth.create("later")
+        m.call("inval_inode", "/")
+        assert names(m.path) == sorted([*NAMES, b"later"])
+        assert asked(m) > 0
+
+
+def getdents(fd: int, room: int) -> list[bytes]:
+    """Read a directory with a buffer of *room* bytes."""
+    buffer = ctypes.create_string_buffer(room)
+    found = []
+    while (got := _libc.syscall(217, fd, buffer, room)) > 0:
+        at = 0
+        while at < got:
+            length = struct.unpack_from("=H", buffer, at + 16)[0]
+            found.append(buffer.raw[at + 19 : at + length].partition(b"\0")[0])
+            at += length
+    assert got == 0, os.strerror(ctypes.get_errno())
+    return found
+
+
+@pytest.mark.parametrize("flags", [0, CACHE_DIR])
+def test_a_caller_with_little_room_misses_nothing(mountpoint: Path, flags: int) -> None:
+    with mounted(mountpoint, opendir_flags=flags) as m:
+        fill(m)
+        for _ in range(2):
+            fd = os.open(m.path, os.O_RDONLY | os.O_DIRECTORY)
+            assert sorted(getdents(fd, 2000)) == sorted([b".", b"..", *NAMES])
+            os.close(fd)
+
+
+def _namelen(number: int) -> Callable[[bytes], bytes]:
+    raw = struct.pack("=I", number)
+    return _Overwritten(raw)
+
+
+class _Overwritten:
+    """A READDIRPLUS entry with another length of its name."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    def __call__(self, entry: bytes) -> bytes:
+        return entry[: 128 + 16] + self.raw + entry[128 + 20 :]
+
+
+class _Slashed:
+    def __call__(self, entry: bytes) -> bytes:
+        return entry.replace(b"name", b"na/e")
+
+
+BAD = 150  # behind the first page, within the first reply
+
+
+@pytest.mark.parametrize("size", [4096, 32768])
+@pytest.mark.parametrize(
+    "spoil",
+    [_namelen(0), _namelen(1025), _namelen(0xFFFFFFF0), _Slashed()],
+    ids=["no name", "long name", "longest name", "slash"],
+)
+def test_a_bad_entry_fails_as_in_fuse(
+    mountpoint: Path, size: int, spoil: Callable[[bytes], bytes]
+) -> None:
+    with mounted(mountpoint, entry_timeout=3600.0, attr_timeout=3600.0) as m:
+        fill(m)
+        m.connection.max_readdir = size
+        m.call("spoil", NAMES[BAD], spoil)
+        fails(errno.EIO, os.listdir, m.path)
+        m.log()
+        for name in NAMES[:BAD]:
+            os.stat(m / name)
+        assert "lookup" not in m.asked()
+        os.stat(m / NAMES[BAD])
+        assert "lookup" in m.asked()
+        m.call("spoil", NAMES[BAD], None)
+        assert names(m.path) == NAMES
+
+
+class _Cut:
+    def __call__(self, entry: bytes) -> bytes:
+        return entry[:155]
+
+
+@pytest.mark.parametrize("size", [4096, 32768])
+def test_an_entry_that_is_cut_is_not_believed(mountpoint: Path, size: int) -> None:
+    """As in FUSE the listing ends before it: what is there of it is no entry."""
+    with mounted(mountpoint, entry_timeout=3600.0, attr_timeout=3600.0) as m:
+        fill(m)
+        m.connection.max_readdir = size
+        m.call("spoil", NAMES[BAD], _Cut())
+        assert names(m.path) == NAMES[:BAD]
+        m.log()
+        os.stat(m / NAMES[BAD])
+        assert "lookup" in m.asked()
+        m.call("spoil", NAMES[BAD], None)
+        assert names(m.path) == NAMES
+
+
+def test_pass_through_is_listed_in_large_parts(tmp_path: Path) -> None:
+    source, path = tmp_path / "source", tmp_path / "mnt"
+    source.mkdir()
+    path.mkdir()
+    for name in NAMES:
+        (source / os.fsdecode(name)).touch()
+    operations = efuse.Passthrough(source, consistency="ttl", entry_timeout=3600, attr_timeout=3600)
+    counted = []
+    for size in (4096, 32768):
+        operations.efuse_options = efuse.Options(handleless=True, max_readdir=size)
+        with efuse.mount(operations, path, required=True) as one:
+            assert one.connection is not None
+            connection = Connection(one.connection)
+            assert connection.max_readdir == size
+            assert names(path) == NAMES
+            stats = connection.path / "stats"
+            counted.append(
+                sum(int((stats / n / "daemon").read_text()) for n in ("readdir", "readdirplus"))
+            )
+    operations.close()
+    assert counted[1] * 5 < counted[0], counted
+
+
+@pytest.mark.parametrize("daemon", [_passthrough_ll, _bindfs, _sshfs])
+def test_libfuse_daemons_fill_large_parts(
+    daemon: Callable[[Path, Path], list[str]], tmp_path: Path
+) -> None:
+    source, path = tmp_path / "source", tmp_path / "mnt"
+    source.mkdir()
+    path.mkdir()
+    for name in NAMES:
+        (source / os.fsdecode(name)).touch()
+    command = daemon(tmp_path, source)
+    counted = []
+    for size in ("4K", "32K"):
+        words = [*EFUSE, "run", "--require", "--max-readdir", size, "--", *command, str(path)]
+        subprocess.run(words, check=True)
+        try:
+            stats = Connection(find(path).connection).path / "stats"
+            assert names(path) == NAMES
+            counted.append(
+                sum(int((stats / n / "daemon").read_text()) for n in ("readdir", "readdirplus"))
+            )
+        finally:
+            subprocess.run(["umount", path], check=True)
+    assert counted[1] * 5 < counted[0], counted

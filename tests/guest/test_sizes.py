@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Sizes that a person asks for: of requests, and of the data cache."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.control import Connection, find
+from efuse.stats.maps import usage
+from tests.commands import EFUSE
+from tests.guest.test_cache import drop_pages
+from tests.guest.test_direct import read, read_direct, write
+from tests.guest.test_run import _bindfs, _passthrough_ll
+
+_HELPER = (*EFUSE[:2], "from efuse.cli._mount_helper import main; main()")
+MIB = 1 << 20
+DATA = random.Random(20261122).randbytes(8 * MIB + 5)
+
+
+@contextlib.contextmanager
+def _mounted(mountpoint: Path, *command: str | Path) -> Iterator[Connection]:
+    subprocess.run(command, check=True)
+    try:
+        yield Connection(find(mountpoint).connection)
+    finally:
+        subprocess.run(["umount", mountpoint], check=True)
+
+
+def _count(connection: Connection, opcode: str, name: str) -> int:
+    return int((connection.path / "stats" / opcode / name).read_text())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    directory = tmp_path / "source"
+    directory.mkdir()
+    (directory / "f").write_bytes(DATA)
+    return directory
+
+
+@pytest.mark.parametrize("size", [0, 1, 8])
+def test_a_large_read_or_write_is_one_request(source: Path, mountpoint: Path, size: int) -> None:
+    """As large as the mount option says; without it, in what the daemon takes."""
+    options = ["-o", f"max_request={size}M"] if size else []
+    with _mounted(mountpoint, *_HELPER, source, mountpoint, *options) as connection:
+        assert connection.max_request == size * MIB
+        path = str(mountpoint / "f")
+        before = _count(connection, "read", "requests")
+        assert read_direct(path, 8 * MIB) == DATA[: 8 * MIB]
+        reads = _count(connection, "read", "requests") - before
+        new = DATA[:0:-1][: 8 * MIB]
+        before = _count(connection, "write", "requests")
+        assert write(path, new, 0, os.O_DIRECT) == 8 * MIB
+        writes = _count(connection, "write", "requests") - before
+        assert read_direct(path, 8 * MIB) == new
+    assert (source / "f").read_bytes() == new + DATA[8 * MIB :]
+    # The caller's buffer need not begin with a whole page: then there is one more.
+    if size:
+        assert 8 // size <= reads <= 8 // size + 1
+        assert 8 // size <= writes <= 8 // size + 1
+    else:
+        assert reads >= 8
+        assert writes >= 8
+
+
+def test_sizes_of_the_command_line_are_the_mounts(source: Path, mountpoint: Path) -> None:
+    options = ["--data-cache", "1M", "--max-request", "2M", "--max-readdir", "64K"]
+    words = (*EFUSE, "mount", "passthrough", source, mountpoint, "--require", *options)
+    with _mounted(mountpoint, *words) as connection:
+        assert (connection.max_request, connection.max_readdir) == (2 * MIB, 64 << 10)
+        assert {m.name: m.capacity for m in usage(connection.id)}["blocks"] == 256
+
+
+@pytest.mark.parametrize("daemon", [_passthrough_ll, _bindfs])
+@pytest.mark.parametrize("cache", [None, "64M"])
+def test_a_daemon_has_a_data_cache_if_asked_for(
+    source: Path, mountpoint: Path, tmp_path: Path, daemon: object, cache: str | None
+) -> None:
+    options = ["--data-cache", cache] if cache else []
+    command = [*daemon(tmp_path, source), str(mountpoint)]  # type: ignore[operator]
+    words = (*EFUSE, "run", "--require", *options, "--", *command)
+    with _mounted(mountpoint, *words) as connection:
+        path = str(mountpoint / "f")
+        assert read(path, 16 * MIB) == DATA
+        drop_pages(path)
+        before = _count(connection, "read", "daemon")
+        hits = _count(connection, "read", "hits")
+        assert read(path, 16 * MIB) == DATA
+        if cache:
+            assert _count(connection, "read", "daemon") == before
+            assert _count(connection, "read", "hits") > hits
+        else:
+            assert _count(connection, "read", "daemon") > before
+            assert _count(connection, "read", "hits") == hits
+        with open(path, "r+b") as file:
+            file.write(b"changed")
+        drop_pages(path)
+        assert read(path, 16 * MIB) == b"changed" + DATA[7:]
+
+
+def _memory(name: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(name)
+
+
+def test_a_huge_data_cache(source: Path, mountpoint: Path) -> None:
+    """Half of the memory that is to be had; all of it can be reached."""
+    size = min(2 << 30, _memory("MemAvailable") // 2) >> 20
+    words = (*EFUSE, "mount", "passthrough", source, mountpoint, "--require", "--json")
+    with _mounted(mountpoint, *words, "--data-cache", f"{size}M") as connection:
+        found = {m.name: m.capacity for m in usage(connection.id)}
+        assert found["blocks"] == size * 256
+        path = str(mountpoint / "f")
+        for _ in range(2):
+            before = _count(connection, "read", "daemon")
+            assert read(path, 16 * MIB) == DATA
+            drop_pages(path)
+        assert _count(connection, "read", "daemon") == before
+
+
+def test_a_data_cache_larger_than_the_memory_fails(source: Path, mountpoint: Path) -> None:
+    size = 2 * _memory("MemTotal") >> 20
+    words = ["mount", "passthrough", source, mountpoint, "--require", "--data-cache", f"{size}M"]
+    done = subprocess.run([*EFUSE, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    said, hint = done.stderr.splitlines()
+    assert f"cannot create map 'blocks' of {size * 256} entries, {size} MiB: " in said
+    assert said.endswith("(ENOMEM)")
+    assert hint.startswith("try: the machine")
+    assert "--data-cache" in hint
+    assert not os.path.ismount(mountpoint)
+
+
+def test_a_daemon_without_memory_for_its_data_cache_runs_on(
+    source: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    size = 2 * _memory("MemTotal") >> 20
+    command = [*_bindfs(tmp_path, source), str(mountpoint)]
+    words = [*EFUSE, "run", "--data-cache", f"{size}M", "--", *command]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=True)
+    try:
+        assert "not accelerated: cannot create map 'blocks'" in done.stderr
+        assert "try: " in done.stderr
+        assert read(str(mountpoint / "f"), 16 * MIB) == DATA
+    finally:
+        subprocess.run(["umount", mountpoint], check=True)
