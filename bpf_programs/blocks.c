@@ -34,7 +34,7 @@ static inline int block_way(struct efuse_set *set, u64 nodeid, u64 block)
 	return -1;
 }
 
-int block(struct efuse_req *req)
+static inline int block_answer(struct efuse_req *req)
 {
 	u64 nodeid = efuse_req_nodeid(req), block = efuse_req_block(req);
 	struct efuse_set *set;
@@ -53,4 +53,13 @@ int block(struct efuse_req *req)
 		return EFUSE_PASS;
 	return efuse_reply_block(req, &set->way[way & (EFUSE_WAYS - 1)], sizeof(struct efuse_tag),
 				 slot, sizeof(*slot));
+}
+
+int block(struct efuse_req *req)
+{
+	int verdict = block_answer(req);
+
+	if (block_use_watched())
+		block_use_count(req, verdict == EFUSE_REPLIED);
+	return verdict;
 }

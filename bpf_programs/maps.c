@@ -17,6 +17,8 @@ _Static_assert(sizeof(struct efuse_volume) == 112, "efuse_volume");
 _Static_assert(sizeof(struct efuse_set) == 512, "efuse_set");
 _Static_assert(sizeof(struct efuse_path_info) == 40, "efuse_path_info");
 _Static_assert(sizeof(struct efuse_slot) == 4096, "efuse_slot");
+_Static_assert(sizeof(struct efuse_geometry) == 16, "efuse_geometry");
+_Static_assert(sizeof(struct efuse_file_use) == 16, "efuse_file_use");
 
 BPF_TABLE("lru_hash", struct efuse_entry_key, struct efuse_entry, entries, 65536);
 BPF_TABLE("lru_hash", u64, struct efuse_attrs, attrs, 65536);
@@ -28,6 +30,7 @@ BPF_TABLE("lru_hash", u64, struct efuse_volume, volumes, 64);
 BPF_F_TABLE("array", int, struct efuse_set, tags, 512, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", int, struct efuse_slot, blocks, 4096, BPF_F_MMAPABLE);
 BPF_TABLE("array", int, struct efuse_geometry, geometry, 1);
+BPF_TABLE("lru_hash", u64, struct efuse_file_use, files, 4096);
 
 /* What paths.c has measured; and of each block hash, who was read last: 4 to a slot. */
 BPF_TABLE("percpu_array", int, struct path_profile, profiles, PATH_PROFILES);

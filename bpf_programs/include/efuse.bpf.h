@@ -72,5 +72,6 @@ static int (*efuse_learn_block)(struct efuse_req *req, void *tag, u32 tag_size, 
 
 static const void *(*efuse_path_info)(struct efuse_req *req, u64 size) EFUSE_KFUNC(1000031);
 static int (*efuse_path_predict)(struct efuse_req *req, u64 ns, u32 note) EFUSE_KFUNC(1000032);
+static u32 (*efuse_req_wanted)(struct efuse_req *req) EFUSE_KFUNC(1000033);
 
 #endif /* _EFUSE_BPF_H */

@@ -377,7 +377,7 @@ def unpin(directory: Path) -> None:
 def _load_set(
     target: Target, spec: Spec, map_fds: Mapping[str, int], connection: int, name: str
 ) -> int:
-    describe_cache(spec.maps, map_fds)
+    describe_cache(spec, map_fds)
     with load_programs(target, spec.programs, map_fds) as fds:
         return create_set(target, fds, connection, name)
 

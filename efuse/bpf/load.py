@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from efuse.bpf import libbpf
 from efuse.bpf.btf import Btf, module_btf
 from efuse.bpf.link import resolve
-from efuse.bpf.spec import MapSpec, ProgramSpec
+from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
+from efuse.bpf.values import Geometry
 from efuse.bpf.verifier import refusal
 from efuse.errors import AttachError, NotSupportedError, UsageError, reason
 
@@ -112,12 +113,11 @@ def _module_btf_fd() -> int:
     raise NotSupportedError(f"module {MODULE} has no BTF", hint="efuse module build")
 
 
-def describe_cache(maps: Mapping[str, MapSpec], fds: Mapping[str, int]) -> None:
-    """Tell the programs how large the data cache is, if they have one."""
-    if "geometry" in maps and "tags" in maps:
-        libbpf.map_update(
-            fds["geometry"], bytes(4), struct.pack("=II", maps["tags"].max_entries, 0)
-        )
+def describe_cache(spec: Spec, fds: Mapping[str, int]) -> None:
+    """Tell the programs how large the data cache is: 0 sets where nothing looks into it."""
+    if "geometry" in spec.maps and "tags" in spec.maps:
+        sets = spec.maps["tags"].max_entries if "block" in spec.programs else 0
+        libbpf.map_update(fds["geometry"], bytes(4), Geometry(sets).encode())
 
 
 def create_maps(maps: Mapping[str, MapSpec], existing: Mapping[str, int]) -> dict[str, int]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import mmap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +18,8 @@ from efuse.bpf.values import (
     BlobKey,
     Entry,
     EntryKey,
+    FileUse,
+    Geometry,
     Grant,
     GrantKey,
     Tag,
@@ -28,6 +32,8 @@ __all__ = [
     "Blobs",
     "BpfMap",
     "Entries",
+    "Files",
+    "GeometryMap",
     "Grants",
     "PerCpu",
     "Tags",
@@ -287,6 +293,38 @@ class Tags(BpfMap[int, tuple[Tag, ...]]):
         for tags in self.read_all().values():
             yield from (tag for tag in tags if tag.nodeid)
 
+    def held(self) -> Counter[int]:
+        """Count the blocks that each nodeid has here, by reading the map through its mapping."""
+        length = self.definition.max_entries * self.definition.value_bytes
+        with mmap.mmap(self.fd, length, prot=mmap.PROT_READ) as view:
+            return Counter(Tag.nodeids(view))
+
+
+class GeometryMap(BpfMap[int, Geometry]):
+    """``geometry``: 0 to the shape of the data cache, and until when its use is counted."""
+
+    def _encode_key(self, key: int) -> bytes:
+        return key.to_bytes(4, "little")
+
+    def _decode_key(self, raw: bytes) -> int:
+        return int.from_bytes(raw, "little")
+
+    def _encode(self, key: int, value: Geometry) -> bytes:
+        return value.encode()
+
+    def _decode(self, key: int, raw: bytes) -> Geometry:
+        return Geometry.decode(raw)
+
+
+class Files(_ByNodeid[FileUse]):
+    """``files``: a nodeid to how often its blocks were found."""
+
+    def _encode(self, key: int, value: FileUse) -> bytes:
+        return value.encode()
+
+    def _decode(self, key: int, raw: bytes) -> FileUse:
+        return FileUse.decode(raw)
+
 
 class Words(BpfMap[Any, Any]):
     """A person's map. Keys and values of 1, 2, 4 or 8 bytes are ints, others bytes of that size."""
@@ -350,6 +388,8 @@ _TYPES: Mapping[str, tuple[type[BpfMap[Any, Any]], int, int]] = {
     "grants": (Grants, 24, Grant.value_bytes),
     "volumes": (Volumes, 8, Volume.value_bytes),
     "tags": (Tags, 4, TAG_BYTES * WAYS),
+    "geometry": (GeometryMap, 4, 16),
+    "files": (Files, 8, 16),
 }
 
 

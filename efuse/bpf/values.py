@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The types of <linux/efuse.h>: keys and values of the built-in maps, to bytes and back.
 
-Pure: no system call. Each value begins with a stamp, whose checksum covers what the value stands
-for (its seed) and its bytes, so that neither a torn nor a misplaced value is ever taken.
+Pure: no system call. Each value that can be an answer begins with a stamp, whose checksum covers
+what the value stands for (its seed) and its bytes, so that neither a torn nor a misplaced value is
+ever taken.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from mmap import mmap
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 __all__ = [
@@ -22,6 +25,8 @@ __all__ = [
     "BlobKey",
     "Entry",
     "EntryKey",
+    "FileUse",
+    "Geometry",
     "Grant",
     "GrantKey",
     "Stamp",
@@ -416,3 +421,57 @@ class Tag(NamedTuple):
     def decode_set(cls, raw: bytes) -> tuple[Self, ...]:
         """Return the tags of a set."""
         return tuple(cls(*fields) for fields in _TAG.iter_unpack(raw))
+
+    @staticmethod
+    def nodeids(raw: bytes | mmap) -> Iterator[int]:
+        """Iterate the nodeids of the tags in *raw* that say that their slot holds something."""
+        for fields in _TAG.iter_unpack(raw):
+            if fields[2]:
+                yield fields[2]
+
+
+_GEOMETRY = struct.Struct("=IIQ")
+
+
+class Geometry(NamedTuple):
+    """The element of ``geometry``: ``struct efuse_geometry``.
+
+    :param sets: how many ``tags`` has.
+    :param watched_ns: CLOCK_MONOTONIC until which ``files`` is counted; 0: it is not.
+    """
+
+    sets: int
+    watched_ns: int = 0
+
+    def encode(self) -> bytes:
+        """Return the element's bytes."""
+        return _GEOMETRY.pack(self.sets, 0, self.watched_ns)
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """Return what the element's bytes say."""
+        sets, _, watched_ns = _GEOMETRY.unpack(raw)
+        return cls(sets, watched_ns)
+
+
+_FILE_USE = struct.Struct("=QQ")
+
+
+class FileUse(NamedTuple):
+    """How often blocks of a file were looked for while somebody watched: ``struct efuse_file_use``.
+
+    :param hits: blocks that were there.
+    :param misses: blocks that were not, or not valid any more.
+    """
+
+    hits: int = 0
+    misses: int = 0
+
+    def encode(self) -> bytes:
+        """Return the value's bytes."""
+        return _FILE_USE.pack(*self)
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """Return what the value's bytes say."""
+        return cls(*_FILE_USE.unpack(raw))

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from efuse import bpf, opcodes
-from efuse.cli._output import MOUNT, connection, json_option, print_json, print_table
+from efuse.cli._output import MOUNT, connection, json_option, pause, print_json, print_table
 from efuse.errors import UsageError
+from efuse.stats.files import WATCHED_S, DataCache, since, watch
 from efuse.stats.maps import usage
 from efuse.tui.units import share
 
@@ -30,7 +31,7 @@ class _MapName(click.ParamType[str]):
         # Here and not above: it takes pyfuse3 and trio with it.
         from efuse.fs.options import CAPACITY_MAPS
 
-        names = (*CAPACITY_MAPS, "tags")
+        names = (*CAPACITY_MAPS, "files", "geometry", "tags")
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -50,6 +51,72 @@ def list_(mount: str, as_json: bool) -> None:
         return
     rows = [(m.name, str(m.used), str(m.capacity), share(m.ratio)) for m in found]
     print_table(("MAP", "USED", "CAPACITY", "FULL"), rows, right=" rrr")
+
+
+@cli.command()
+@click.argument("mount", type=MOUNT)
+@click.option(
+    "-s",
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Count hits and misses for so long, and show those alone.",
+)
+@click.option(
+    "-n", "--most", type=click.IntRange(min=1), default=20, show_default=True, help="Files to list."
+)
+@json_option
+def files(mount: str, seconds: float | None, most: int, as_json: bool) -> None:
+    """Show what the data cache of MOUNT holds of which file, and how often it was found there.
+
+    BLOCKS are of 4 KiB. Hits and misses, in blocks, are counted while somebody looks: during
+    --seconds, or for 10 s after this command was last run. A file is called by the path under
+    which the kernel last learned of it, or by its nodeid.
+
+    \b
+    efuse maps files /mnt/data --seconds 5
+    """
+    number = connection(mount).id
+    found = _watched(number, seconds) if seconds else watch(number)
+    if as_json:
+        print_json(
+            {
+                "capacity": found.capacity,
+                "used": found.used,
+                "evicted": found.evicted,
+                "files": [asdict(f) | {"hit_ratio": f.hit_ratio} for f in found.files],
+            }
+        )
+        return
+    full = share(found.used / found.capacity if found.capacity else None)
+    click.echo(
+        f"data cache: {found.used} of {found.capacity} blocks, {full} full, {found.evicted} evicted"
+    )
+    rows = [
+        (
+            f.path if f.path is not None else f"nodeid {f.nodeid}",
+            str(f.blocks),
+            str(f.hits),
+            str(f.misses),
+            share(f.hit_ratio),
+        )
+        for f in found.files[:most]
+    ]
+    print_table(("FILE", "BLOCKS", "HITS", "MISSES", "HIT"), rows, right=" rrrr")
+    if len(found.files) > most:
+        click.echo(f"and {len(found.files) - most} more: --most {len(found.files)}")
+
+
+def _watched(number: int, seconds: float) -> DataCache:
+    """Return what is counted from now on for *seconds*."""
+    before = now = watch(number)
+    left = seconds
+    while left > 0:
+        # Asked again before the kernel stops counting.
+        step = min(left, WATCHED_S / 2)
+        pause(step)
+        left -= step
+        now = watch(number)
+    return since(before, now)
 
 
 @cli.command()

@@ -38,8 +38,8 @@ def usage(connection: int) -> tuple[MapUsage, ...]:
         )
 
 
-# Arrays that say what `blocks` holds, and what the choice of paths has measured.
-_DESCRIBING = ("geometry", "tags", "ghosts", "profiles")
+# What says what `blocks` holds and how it is used, and what the choice of paths has measured.
+_DESCRIBING = ("files", "geometry", "ghosts", "profiles", "tags")
 
 
 def _used(name: str, maps: Mapping[str, Any]) -> int:

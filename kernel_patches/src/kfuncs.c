@@ -156,6 +156,11 @@ __bpf_kfunc u64 efuse_req_block(struct efuse_req *req)
 	return req->block ? req->block->number : 0;
 }
 
+__bpf_kfunc u32 efuse_req_wanted(struct efuse_req *req)
+{
+	return req->block ? req->block->want : 0;
+}
+
 __bpf_kfunc int efuse_reply_block(struct efuse_req *req, void *tag, u32 tag__sz,
 				  const void *data, u32 data__sz)
 {
@@ -272,6 +277,7 @@ BTF_ID_FLAGS(func, efuse_reply_grant, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_volume, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_flush, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_req_block, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_wanted, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_block, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_path_info, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_path_predict, KF_TRUSTED_ARGS)
@@ -331,6 +337,7 @@ BTF_SET_END(efuse_flush_ids)
 
 BTF_SET_START(efuse_block_ids)
 BTF_ID(func, efuse_req_block)
+BTF_ID(func, efuse_req_wanted)
 BTF_ID(func, efuse_reply_block)
 BTF_SET_END(efuse_block_ids)
 

@@ -90,4 +90,7 @@ const u8 *efuse_path_info(struct efuse_req *req, const u64 rdonly_buf_size);
  */
 int efuse_path_predict(struct efuse_req *req, u64 ns, u32 note);
 
+/* block() only: bytes of it that are wanted; 0: whether it is there, and no more. */
+u32 efuse_req_wanted(struct efuse_req *req);
+
 #endif /* _FS_FUSE_EFUSE_KFUNCS_H */

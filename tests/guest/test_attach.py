@@ -222,7 +222,7 @@ def test_list_attached_names_the_set(tiny: Tiny) -> None:
         assert found.name == "listed"
         behind = {"learn", "block", "select_path", "path_done"}
         assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, *behind}
-        beside = ("geometry", "tags", "ghosts", "profiles")
+        beside = ("files", "geometry", "ghosts", "profiles", "tags")
         assert found.maps == tuple(sorted((*CAPACITY_MAPS, *beside)))
 
 

@@ -58,7 +58,8 @@ def test_builtin_has_its_members_and_maps() -> None:
         "volumes": MapSpec(9, 8, 112, 64),
         "tags": MapSpec(2, 4, 512, 512, 1024),
         "blocks": MapSpec(2, 4, 4096, 4096, 1024),
-        "geometry": MapSpec(2, 4, 8, 1),
+        "geometry": MapSpec(2, 4, 16, 1),
+        "files": MapSpec(9, 8, 16, 4096),
     }
 
 

@@ -138,6 +138,13 @@ struct efuse_set {
 struct efuse_geometry {
 	__u32	sets;		/* in `tags`; `blocks` has EFUSE_WAYS times as many slots */
 	__u32	pad;		/* 0 */
+	__u64	watched_ns;	/* CLOCK_MONOTONIC until which `files` is counted, 0: it is not */
+};
+
+/* Map `files`: __u64 nodeid to how often its blocks were looked for while watched. */
+struct efuse_file_use {
+	__u64	hits;		/* blocks that were there */
+	__u64	misses;
 };
 
 /* The map that a value handed to learn() belongs into. */
