@@ -26,7 +26,7 @@ __all__ = ["cli"]
     type=click.Choice(["strict", "ttl", "cto", "exclusive"]),
     help="How long the kernel believes an answer.",
 )
-@size_options(data_cache="Default: 16M.")
+@size_options(data_cache="Default: as the file system says, or 16M.")
 @click.option("--plain", is_flag=True, help="Plain FUSE, even where the kernel has eFuse.")
 @click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
 @click.option("-f", "--foreground", is_flag=True, help="Stay here until it is unmounted.")

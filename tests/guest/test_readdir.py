@@ -92,6 +92,27 @@ def test_every_name_of_a_large_reply_is_known_to_fuse(mountpoint: Path) -> None:
         assert not {"lookup", "getattr"} & set(m.asked())
 
 
+def test_time_outs_of_a_large_reply_are_raised(mountpoint: Path) -> None:
+    """In exclusive mode FUSE's own caches have all of it, whatever the daemon's time-outs."""
+    with mounted(mountpoint, consistency="exclusive") as m:
+        fill(m)
+        assert names(m.path) == NAMES
+        lookups = m.count("lookup", "requests")
+        for name in NAMES:
+            os.stat(m / name)
+        assert m.count("lookup", "requests") == lookups
+
+
+def test_time_outs_of_a_large_reply_end_in_strict_mode(mountpoint: Path) -> None:
+    with mounted(mountpoint, consistency="strict", entry_timeout=3600.0, attr_timeout=3600.0) as m:
+        fill(m)
+        assert names(m.path) == NAMES
+        m.log()
+        for name in NAMES:
+            os.stat(m / name)
+        assert m.asked().count("lookup") == len(NAMES)
+
+
 def test_every_name_of_a_large_reply_comes_from_the_maps(mountpoint: Path) -> None:
     declare = ("stable_nodeids",)
     with mounted(mountpoint, declare=declare, entry_timeout=3600.0, attr_timeout=3600.0) as m:
