@@ -62,12 +62,22 @@ static inline int block_victim(struct efuse_set *set)
 	return start & (EFUSE_WAYS - 1);
 }
 
+/* Who published a block, or counts on it, hears that it has gone. */
+static inline void tell_evicted(struct efuse_req *req)
+{
+	struct efuse_tag tag = {};
+
+	if (!efuse_learn_evicted(req, &tag, sizeof(tag)))
+		event_emit(EFUSE_EVENT_EVICTED, efuse_req_opcode(req), 0, tag.nodeid,
+			   tag.block * EFUSE_BLOCK_SIZE, tag.len, tag.epoch);
+}
+
 static inline int learn_block(struct efuse_req *req)
 {
 	u64 nodeid = efuse_req_nodeid(req), block = efuse_req_block(req);
 	struct efuse_set *set;
 	struct efuse_slot *slot;
-	int number, way;
+	int number, way, error;
 
 	set = block_find_set(nodeid, block, &number);
 	if (!set)
@@ -83,8 +93,11 @@ static inline int learn_block(struct efuse_req *req)
 	slot = blocks.lookup(&number);
 	if (!slot)
 		return 0;
-	return efuse_learn_block(req, &set->way[way], sizeof(struct efuse_tag), slot,
-				 sizeof(*slot));
+	error = efuse_learn_block(req, &set->way[way], sizeof(struct efuse_tag), slot,
+				  sizeof(*slot));
+	if (!error && event_wanted())
+		tell_evicted(req);
+	return error;
 }
 
 int learn(struct efuse_req *req)

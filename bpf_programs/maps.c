@@ -19,6 +19,7 @@ _Static_assert(sizeof(struct efuse_path_info) == 40, "efuse_path_info");
 _Static_assert(sizeof(struct efuse_slot) == 4096, "efuse_slot");
 _Static_assert(sizeof(struct efuse_geometry) == 16, "efuse_geometry");
 _Static_assert(sizeof(struct efuse_file_use) == 16, "efuse_file_use");
+_Static_assert(sizeof(struct efuse_event) == 48, "efuse_event");
 
 BPF_TABLE("lru_hash", struct efuse_entry_key, struct efuse_entry, entries, 65536);
 BPF_TABLE("lru_hash", u64, struct efuse_attrs, attrs, 65536);
@@ -35,3 +36,8 @@ BPF_TABLE("lru_hash", u64, struct efuse_file_use, files, 4096);
 /* What paths.c has measured; and of each block hash, who was read last: 4 to a slot. */
 BPF_TABLE("percpu_array", int, struct path_profile, profiles, PATH_PROFILES);
 BPF_TABLE("array", int, u32, ghosts, 16384);
+
+/* What happened, for who listens: 256 KiB, about 4600 events. */
+BPF_RINGBUF_OUTPUT(events, 64);
+BPF_TABLE("array", int, u32, listening, 1);
+BPF_TABLE("array", int, u64, lost, 1);

@@ -17,6 +17,7 @@ from efuse.bpf.attach import (
     pin_directory,
 )
 from efuse.bpf.compose import compile_handlers
+from efuse.bpf.events import Event, EventKind, Listener
 from efuse.bpf.members import MEMBERS
 from efuse.bpf.publish import Published, publish, read_epoch
 from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
@@ -41,8 +42,11 @@ __all__ = [
     "BlobKey",
     "Entry",
     "EntryKey",
+    "Event",
+    "EventKind",
     "Grant",
     "GrantKey",
+    "Listener",
     "MapSpec",
     "ProgramSpec",
     "Published",

@@ -24,7 +24,7 @@ from efuse.bpf.load import (
     open_target,
 )
 from efuse.bpf.maps import BpfMap, mapping
-from efuse.bpf.spec import MapSpec, Spec
+from efuse.bpf.spec import MAP_RINGBUF, MapSpec, Spec
 from efuse.errors import AttachError, UsageError, reason
 
 __all__ = [
@@ -333,7 +333,7 @@ def check(
     :raises NotSupportedError: the module is not loaded.
     """
     spec = spec or compile_handlers(handlers, with_builtin=with_builtin)
-    small = {n: min(m.max_entries, 64) for n, m in spec.maps.items()}
+    small = {n: min(m.max_entries, 64) for n, m in spec.maps.items() if m.type != MAP_RINGBUF}
     spec = spec.with_capacity(small)
     with open_target() as target, ExitStack() as stack:
         map_fds = create_maps(spec.maps, {})

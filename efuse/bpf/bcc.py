@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from efuse import paths
 from efuse.bpf.members import MEMBERS
-from efuse.bpf.spec import INSTRUCTION_BYTES, Line, MapSpec, ProgramSpec, Reference, Spec
+from efuse.bpf.spec import (
+    INSTRUCTION_BYTES,
+    MAP_RINGBUF,
+    Line,
+    MapSpec,
+    ProgramSpec,
+    Reference,
+    Spec,
+)
 from efuse.errors import CompileError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -54,12 +62,7 @@ def run(sources: Sequence[Source], include: Sequence[Path], digest: str) -> Spec
     disassembly = _lines_by_function(said)
     original = _original_lines(text, said)
     kfuncs = _kfunc_names()
-    maps = {
-        m["name"]: MapSpec(
-            m["type"], m["key_bytes"], m["value_bytes"], m["max_entries"], m["flags"]
-        )
-        for m in result["maps"]
-    }
+    maps = {m["name"]: _map(m) for m in result["maps"]}
     for name in maps:
         if len(name) > _MAP_NAME_MAX:
             raise CompileError(
@@ -195,6 +198,14 @@ def _original_lines(text: str, said: str) -> dict[int, int]:
             for back in range(1, min(last - first, own_last - own_first) + 1):
                 found[last - back + 1] = own_last - back + 1
     return found
+
+
+def _map(m: dict[str, Any]) -> MapSpec:
+    # BCC names sizes for a ring, too; the kernel wants none.
+    key_bytes, value_bytes = m["key_bytes"], m["value_bytes"]
+    if m["type"] == MAP_RINGBUF:
+        key_bytes = value_bytes = 0
+    return MapSpec(m["type"], key_bytes, value_bytes, m["max_entries"], m["flags"])
 
 
 def _kfunc_names() -> dict[int, str]:

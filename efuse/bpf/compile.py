@@ -17,7 +17,7 @@ from efuse.errors import EfuseError
 __all__ = ["Source", "builtin", "builtin_sources", "compile_sources", "compile_text", "store"]
 
 # Raise it when what is made of the compiler's output changes: it voids the cache.
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)

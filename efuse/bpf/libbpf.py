@@ -12,7 +12,7 @@ import errno
 import functools
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ __all__ = [
     "LinkInfo",
     "MapInfo",
     "ProgramInfo",
+    "Ring",
     "btf_by_id",
     "btf_ids",
     "btf_load",
@@ -118,6 +119,10 @@ class _BatchOpts(ctypes.Structure):
     )
 
 
+# ring_buffer_sample_fn: context, record, its size; a negative result ends ring_buffer__consume().
+_Sample = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
 @dataclass(frozen=True)
 class MapInfo:
     """What the kernel says of a map."""
@@ -165,6 +170,12 @@ def _library() -> ctypes.CDLL:
     library.btf__type_cnt.restype = ctypes.c_uint32
     library.btf__free.argtypes = [ctypes.c_void_p]
     library.btf__free.restype = None
+    library.ring_buffer__new.argtypes = [ctypes.c_int, _Sample, ctypes.c_void_p, ctypes.c_void_p]
+    library.ring_buffer__new.restype = ctypes.c_void_p
+    library.ring_buffer__free.argtypes = [ctypes.c_void_p]
+    library.ring_buffer__free.restype = None
+    library.ring_buffer__consume.argtypes = [ctypes.c_void_p]
+    library.ring_buffer__epoll_fd.argtypes = [ctypes.c_void_p]
     return library
 
 
@@ -473,3 +484,35 @@ def link_info(fd: int) -> LinkInfo:
     # struct bpf_link_info: type, id, prog_id, then of struct_ops: map_id
     link_type, number, _program, _pad, map_id = struct.unpack_from("<IIIII", _info(fd, 64))
     return LinkInfo(number, link_type, map_id if link_type == LINK_STRUCT_OPS else 0)
+
+
+class Ring:
+    """A BPF ring buffer that this process, and no other, reads: ``struct ring_buffer``.
+
+    :param fd: of the map; the ring needs it for as long as it is read.
+    :param take: called for each record; what it returns says whether to go on with the next.
+    """
+
+    def __init__(self, fd: int, take: Callable[[bytes], bool]) -> None:
+        def sample(_context: int | None, data: int, size: int) -> int:
+            return 0 if take(ctypes.string_at(data, size)) else -errno.ECANCELED
+
+        self._sample = _Sample(sample)
+        self._ring = _library().ring_buffer__new(fd, self._sample, None, None)
+        if not self._ring:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable while there are records."""
+        return _checked(_library().ring_buffer__epoll_fd(self._ring))
+
+    def consume(self) -> None:
+        """Hand over the records that are there, without waiting."""
+        result = _library().ring_buffer__consume(self._ring)
+        if result != -errno.ECANCELED:
+            _checked(result)
+
+    def close(self) -> None:
+        """End it. Nothing else may be called afterwards."""
+        _library().ring_buffer__free(self._ring)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Generic, TypeVar
 
 from efuse.bpf import libbpf
-from efuse.bpf.spec import WAYS, MapSpec
+from efuse.bpf.spec import MAP_RINGBUF, WAYS, MapSpec
 from efuse.bpf.values import (
     TAG_BYTES,
     Attributes,
@@ -36,6 +36,7 @@ __all__ = [
     "GeometryMap",
     "Grants",
     "PerCpu",
+    "Ring",
     "Tags",
     "Volumes",
     "Words",
@@ -326,6 +327,13 @@ class Files(_ByNodeid[FileUse]):
         return FileUse.decode(raw)
 
 
+class Ring(BpfMap[Any, Any]):
+    """``events``: nothing can be looked up in it; `efuse.bpf.Listener` reads it."""
+
+    def _raw_items(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
+
 class Words(BpfMap[Any, Any]):
     """A person's map. Keys and values of 1, 2, 4 or 8 bytes are ints, others bytes of that size."""
 
@@ -400,6 +408,8 @@ def mapping(fd: int, name: str, definition: MapSpec) -> BpfMap[Any, Any]:
     """
     if definition.type in _PER_CPU:
         return PerCpu(fd, name, definition)
+    if definition.type == MAP_RINGBUF:
+        return Ring(fd, name, definition)
     known = _TYPES.get(name)
     if known and known[1:] == (definition.key_bytes, definition.value_bytes):
         return known[0](fd, name, definition)

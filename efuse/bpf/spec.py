@@ -14,13 +14,25 @@ from typing import Any
 
 from efuse.errors import CompileError, UsageError
 
-__all__ = ["INSTRUCTION_BYTES", "WAYS", "Line", "MapSpec", "ProgramSpec", "Reference", "Spec"]
+__all__ = [
+    "INSTRUCTION_BYTES",
+    "MAP_RINGBUF",
+    "WAYS",
+    "Line",
+    "MapSpec",
+    "ProgramSpec",
+    "Reference",
+    "Spec",
+]
 
 INSTRUCTION_BYTES = 8
 """Size of one BPF instruction; a 64-bit load takes two."""
 
 WAYS = 8
 """Slots of ``blocks`` for each set of ``tags`` (``EFUSE_WAYS``)."""
+
+MAP_RINGBUF = 27
+"""The type of a ring buffer (``BPF_MAP_TYPE_RINGBUF``): its capacity is in bytes."""
 
 _GHOSTS = 4  # Elements of `ghosts` for each slot: as maps.c has them.
 

@@ -38,8 +38,9 @@ def usage(connection: int) -> tuple[MapUsage, ...]:
         )
 
 
-# What says what `blocks` holds and how it is used, and what the choice of paths has measured.
-_DESCRIBING = ("files", "geometry", "ghosts", "profiles", "tags")
+# Maps that hold no values: what `blocks` holds and how it is used, what the choice of paths has
+# measured, and what is told to a listener.
+_DESCRIBING = ("events", "files", "geometry", "ghosts", "listening", "lost", "profiles", "tags")
 
 
 def _used(name: str, maps: Mapping[str, Any]) -> int:

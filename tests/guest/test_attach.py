@@ -220,10 +220,11 @@ def test_list_attached_names_the_set(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, name="listed"):
         (found,) = (a for a in bpf.list_attached() if a.connection == tiny.connection)
         assert found.name == "listed"
-        behind = {"learn", "block", "select_path", "path_done"}
-        assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, *behind}
+        others = {"reply", "learn", "block", "select_path", "path_done", "notify"}
+        assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, *others}
         beside = ("files", "geometry", "ghosts", "profiles", "tags")
-        assert found.maps == tuple(sorted((*CAPACITY_MAPS, *beside)))
+        told = ("events", "listening", "lost")
+        assert found.maps == tuple(sorted((*CAPACITY_MAPS, *beside, *told)))
 
 
 def test_reload_loop_under_load(tiny: Tiny) -> None:

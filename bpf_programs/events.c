@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What happened, into the ring `events`; nothing is done where nobody listens. */
+#include "efuse.bpf.h"
+
+static inline int event_wanted(void)
+{
+	int zero = 0;
+	u32 *on = listening.lookup(&zero);
+
+	return on && *on;
+}
+
+/* Tell who listens, if somebody does; the arguments are the fields of struct efuse_event. */
+static inline void event_emit(u32 kind, u16 opcode, u16 arg, u64 nodeid, u64 offset,
+			      u64 length, u64 epoch)
+{
+	struct efuse_event *event;
+	int zero = 0;
+	u64 *dropped;
+
+	if (!event_wanted())
+		return;
+	event = events.ringbuf_reserve(sizeof(*event));
+	if (!event) {
+		dropped = lost.lookup(&zero);
+		if (dropped)
+			lock_xadd(dropped, 1);
+		return;
+	}
+	event->kind = kind;
+	event->opcode = opcode;
+	event->arg = arg;
+	event->nodeid = nodeid;
+	event->offset = offset;
+	event->length = length;
+	event->epoch = epoch;
+	event->time_ns = bpf_ktime_get_ns();
+	events.ringbuf_submit(event, 0);
+}
+
+/* A request has changed a file's data. Of a WRITE it is known where. */
+int reply(struct efuse_reply_ctx *ctx)
+{
+	struct efuse_req *req = ctx->req;
+	u64 nodeid, offset = 0, length = 0;
+	u32 opcode;
+
+	if (!event_wanted())
+		return 0;
+	nodeid = efuse_req_ended(req);
+	if (!nodeid)
+		return 0;
+	opcode = efuse_req_opcode(req);
+	if (opcode == FUSE_WRITE) {
+		offset = efuse_req_offset(req);
+		length = efuse_req_size(req);
+	}
+	event_emit(EFUSE_EVENT_EPOCH, opcode, 0, nodeid, offset, length, efuse_req_epoch(req));
+	return 0;
+}
+
+/* The daemon itself has said that something is not as it was. */
+int notify(struct efuse_notify *n)
+{
+	if (event_wanted())
+		event_emit(EFUSE_EVENT_EPOCH, 0, efuse_notify_code(n), efuse_notify_nodeid(n),
+			   0, 0, efuse_notify_epoch(n));
+	return 0;
+}
