@@ -2,6 +2,7 @@
 """File systems in Python: the base class, mounting, and a complete pass-through."""
 
 from efuse.fs.background import Mounted, mount, start
+from efuse.fs.events import Events
 from efuse.fs.operations import Operations, PublishedEntry
 from efuse.fs.options import Options
 from efuse.fs.passthrough import Passthrough
@@ -10,6 +11,7 @@ from efuse.fs.state import State, Statistics
 
 __all__ = [
     "DEFAULT_OPTIONS",
+    "Events",
     "Mounted",
     "Operations",
     "Options",

@@ -6,9 +6,12 @@ The layers below are imported only here and only when there is an eFuse mount.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from efuse.errors import MountError
+from efuse.fs.events import Events
 from efuse.fs.operations import PublishedEntry
 from efuse.fs.options import Options
 
@@ -21,6 +24,7 @@ class Acceleration:
     def __init__(self, connection: Any, attachment: Any) -> None:
         self._connection = connection
         self._attachment = attachment
+        self._events: weakref.ref[Events] | None = None
 
     @property
     def connection(self) -> int:
@@ -57,9 +61,33 @@ class Acceleration:
         rows = [_row(entry) for entry in entries]
         return publish(self.maps, rows, epoch=epoch, uid=uid, gid=gid)
 
+    def events(self) -> Events:
+        """Return the events from now on.
+
+        :raises MountError: somebody listens already.
+        :raises AttachError: the kernel does not let this process read them.
+        """
+        from efuse.bpf import Listener
+
+        current = self._listening()
+        if current is not None and not current.closed:
+            raise MountError(
+                "the events of a mount cannot be awaited twice at once (EBUSY)",
+                hint="close() the first, or hand its events on",
+            )
+        events = Events(Listener(self.maps))
+        self._events = weakref.ref(events)
+        return events
+
     def close(self) -> None:
         """Detach the handlers; harmless when the mount has gone already."""
+        current = self._listening()
+        if current is not None:
+            current.close()
         self._attachment.close()
+
+    def _listening(self) -> Events | None:
+        return self._events() if self._events is not None else None
 
 
 def _row(entry: PublishedEntry) -> Any:

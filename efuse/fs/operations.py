@@ -13,6 +13,7 @@ import pyfuse3
 import trio
 
 from efuse.errors import MountError, UsageError, reason
+from efuse.fs.events import Events
 from efuse.fs.extents import Extent, map_extent, unmap_extents
 from efuse.fs.options import Options
 from efuse.fs.state import State
@@ -121,6 +122,22 @@ class Operations(pyfuse3.Operations):
         if epoch is None:
             epoch = accelerator.epoch()
         return accelerator.publish(batch, epoch=epoch, uid=uid, gid=gid)
+
+    def events(self) -> Events:
+        """Return what happens in the kernel from now on: ``async for event in self.events()``.
+
+        Each is an :class:`efuse.bpf.Event`: a block left the data cache, what was known of an
+        inode or a name became void, or I/O on a file takes another path. It is told behind the
+        fact and can be lost (``lost`` says how many were), so that it is a reason to look again,
+        not a record. Only while somebody listens does it cost anything: ``close()`` it, or leave
+        the loop and let go of it. It ends at the unmount.
+
+        Without acceleration there is nothing to hear: it ends at once.
+
+        :raises MountError: somebody listens to this mount already.
+        """
+        accelerator = self.efuse.accelerator
+        return accelerator.events() if accelerator is not None else Events(None)
 
     def backing(
         self,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from efuse.fs.events import Events
+
 __all__ = ["Accelerator", "State", "Statistics"]
 
 
@@ -22,6 +24,7 @@ class Accelerator(Protocol):
     def invalidate_all(self) -> None: ...
     def epoch(self) -> int: ...
     def publish(self, entries: Any, *, epoch: int, uid: int, gid: int) -> int: ...
+    def events(self) -> Events: ...
     def close(self) -> None: ...
 
 

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the kernel tells of blocks, inodes and names, and that it tells nothing unasked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import efuse
+from efuse import opcodes
+from efuse.bpf import Event, EventKind, Listener, libbpf
+from efuse.fs import Passthrough
+from tests.guest.daemons import Mount, boottime_ns
+from tests.guest.test_cache import cached
+from tests.guest.test_direct import BLOCK, SIZE, fill, make, read, read_direct, write
+
+INVAL_INODE, INVAL_ENTRY, DELETE, STORE = 1, 2, 3, 4
+
+
+@contextlib.contextmanager
+def listening(m: Mount) -> Iterator[Listener]:
+    assert m.attachment
+    with Listener(m.attachment.maps) as listener:
+        yield listener
+
+
+def word(m: Mount, name: str) -> int:
+    """Element 0 of an array."""
+    assert m.attachment
+    words: int = m.attachment.maps[name][0]
+    return words
+
+
+def of_kind(listener: Listener, kind: EventKind) -> list[Event]:
+    return [event for event in listener.read() if event.kind is kind]
+
+
+def test_an_evicted_block_is_told(mountpoint: Path) -> None:
+    """Each block that the cache loses, and no other: the nine of a set of eight make one."""
+    with cached(mountpoint, capacity={"blocks": 8}) as m, listening(m) as listener:
+        begun = boottime_ns()
+        data = fill("h", 30 * BLOCK + 5)
+        make(m, "h", data)
+        nodeid = m.call("nodeid", "h")
+        before = m.connection.evicted
+        assert read_direct(m / "h", 1 << 17) == data
+        evicted = of_kind(listener, EventKind.EVICTED)
+        assert len(evicted) == m.connection.evicted - before == 31 - 8
+        assert m.attachment
+        kept = {tag.block for tag in m.attachment.maps["tags"].slots()}  # type: ignore[attr-defined]
+        assert {event.offset // BLOCK for event in evicted} == set(range(31)) - kept
+        assert len({event.offset for event in evicted}) == len(evicted)
+        for event in evicted:
+            assert (event.nodeid, event.opcode, event.arg) == (nodeid, opcodes.number("read"), 0)
+            assert event.length == min(BLOCK, len(data) - event.offset)
+            assert begun < event.time_ns < boottime_ns()
+            assert 0 < event.epoch <= m.connection.epoch
+        # It is true: those are asked for again, the others are not.
+        m.log()
+        gone = evicted[-1].offset
+        assert read_direct(m / "h", BLOCK, gone) == data[gone : gone + BLOCK]
+        assert m.call("reads") and "read" in m.asked()
+        there = next(iter({t.block for t in m.attachment.maps["tags"].slots()} - {gone // BLOCK}))  # type: ignore[attr-defined]
+        with m.answered("read"):
+            part = data[there * BLOCK : (there + 1) * BLOCK]
+            assert read_direct(m / "h", BLOCK, there * BLOCK) == part
+
+
+def test_notifications_are_told(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        os.mkdir(m / "d")
+        make(m, "d/x", b"x")
+        os.stat(m / "d/x")
+        nodeid, directory = m.call("nodeid", "f"), m.call("nodeid", "d")
+        with listening(m) as listener:
+            epochs = [m.connection.epoch]
+            told = []
+            for call, args in (
+                ("inval_inode", ("f",)),
+                ("store", ("f", 0, b"s" * BLOCK)),
+                ("inval_entry", ("d", b"x")),
+            ):
+                m.call(call, *args)
+                told += of_kind(listener, EventKind.EPOCH)
+                epochs.append(m.connection.epoch)
+            assert [(event.nodeid, event.arg) for event in told] == [
+                (nodeid, INVAL_INODE),
+                (nodeid, STORE),
+                (directory, INVAL_ENTRY),
+            ]
+            # The last may be followed by a FORGET of the inode, a change of its own.
+            for event, before, after in zip(told, epochs, epochs[1:], strict=False):
+                assert before < event.epoch <= after
+            assert {(e.opcode, e.offset, e.length) for e in told} == {(0, 0, 0)}
+
+
+def test_a_change_by_a_request_is_told(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        make(m, "g", fill("g"))
+        nodeid, target = m.call("nodeid", "f"), m.call("nodeid", "g")
+        with listening(m) as listener:
+
+            def told() -> list[tuple[str, int, int, int]]:
+                found = of_kind(listener, EventKind.EPOCH)
+                return [(opcodes.name(e.opcode), e.nodeid, e.offset, e.length) for e in found]
+
+            write(m / "f", b"w" * 100, 3 * BLOCK + 5, os.O_DIRECT)
+            assert told() == [("write", nodeid, 3 * BLOCK + 5, 100)]
+            os.truncate(m / "f", 5000)
+            assert told() == [("setattr", nodeid, 0, 0)]
+            one, two = os.open(m / "f", os.O_RDONLY), os.open(m / "g", os.O_RDWR)
+            assert os.copy_file_range(one, two, BLOCK, 0, 0) == BLOCK
+            assert ("copy_file_range", target, 0, 0) in told()
+            os.close(one)
+            os.close(two)
+            os.close(os.open(m / "f", os.O_WRONLY | os.O_TRUNC))
+            assert told() == [("open", nodeid, 0, 0)]
+            # These change no data.
+            os.chmod(m / "f", 0o600)
+            assert read_direct(m / "g", SIZE)[:BLOCK] == fill("d")[:BLOCK]
+            os.link(m / "f", m / "l")
+            os.unlink(m / "l")
+            os.listdir(m.path)
+            assert told() == []
+
+
+def test_nothing_is_told_while_nobody_listens(mountpoint: Path) -> None:
+    with cached(mountpoint, capacity={"blocks": 8}) as m:
+        data = fill("h", 64 * BLOCK)
+        make(m, "h", data)
+        assert m.attachment
+
+        def bustle() -> None:
+            assert read_direct(m / "h", len(data)) == data
+            write(m / "h", data[:BLOCK], 0, os.O_DIRECT)
+            m.call("inval_inode", "h")
+
+        bustle()
+        assert word(m, "listening") == 0
+        # Read as they lie in the ring, whoever listens or not.
+        records: list[bytes] = []
+        ring = libbpf.Ring(m.attachment.maps["events"].fd, lambda raw: not records.append(raw))
+        try:
+            ring.consume()
+            assert records == []
+            with listening(m):
+                assert word(m, "listening") == 1
+            assert word(m, "listening") == 0
+            bustle()
+            ring.consume()
+            assert records == []
+            assert word(m, "lost") == 0
+        finally:
+            ring.close()
+
+
+def test_a_full_ring_loses_events_and_counts_them(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        assert m.attachment
+        nodeid = m.call("nodeid", "f")
+        fd = os.open(m / "f", os.O_WRONLY | os.O_DIRECT)
+        with listening(m) as listener:
+            count = 5000
+            for _ in range(count):
+                os.pwrite(fd, b"w", 0)
+            found: list[Event] = []
+            while more := listener.read():
+                assert len(more) <= 256
+                found += more
+            # 56 bytes each of 256 KiB.
+            assert 4000 < len(found) < 262144 // 56 + 1
+            assert listener.lost == count - len(found)
+            assert {(e.nodeid, e.offset, e.length) for e in found} == {(nodeid, 0, 1)}
+            epochs = [event.epoch for event in found]
+            assert epochs == sorted(set(epochs))
+            lost = listener.lost
+            os.pwrite(fd, b"w", 7)
+            assert [(e.offset, e.length) for e in listener.read()] == [(7, 1)]
+            assert listener.lost == lost
+        assert listener.lost == lost
+        with listening(m) as again:
+            assert (again.lost, again.read()) == (0, [])
+        os.close(fd)
+
+
+def test_waiting_ends_with_an_event_or_the_time(mountpoint: Path) -> None:
+    with cached(mountpoint) as m, listening(m) as listener:
+        assert listener.wait(0.01) == []
+        m.call("inval_inode", "f")
+        (event,) = listener.wait()
+        assert event.kind is EventKind.EPOCH
+
+
+def test_two_mounts_tell_each_its_own(mountpoint: Path) -> None:
+    first, second = mountpoint / "1", mountpoint / "2"
+    first.mkdir()
+    second.mkdir()
+    with cached(first) as one, cached(second) as two, listening(one) as a, listening(two) as b:
+        one.call("inval_inode", "f")
+        assert len(a.read()) == 1
+        assert b.read() == []
+        two.call("inval_inode", "f")
+        assert a.read() == []
+        assert len(b.read()) == 1
+
+
+# By a file system of the package, which awaits them
+
+
+class _Watched(Passthrough):
+    """Gives no backing files away: what is read goes through the data cache."""
+
+    def backing(self, *args: Any, **kwargs: Any) -> bool:
+        return False
+
+
+async def _collect(events: efuse.fs.Events, found: list[Event]) -> None:
+    async for event in events:
+        found.append(event)
+
+
+def _use(path: Path, data: bytes) -> None:
+    assert read(str(path)) == data
+
+
+def test_a_file_system_awaits_events_until_the_unmount(mountpoint: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    data = fill("p", 40 * BLOCK)
+    (source / "p").write_bytes(data)
+    found: list[Event] = []
+
+    async def main() -> None:
+        operations = _Watched(str(source))
+        operations.efuse_options = efuse.Options(consistency="exclusive", capacity={"blocks": 8})
+        async with trio.open_nursery() as nursery:
+            serving = trio.CancelScope()
+
+            async def serve(task_status: trio.TaskStatus[object]) -> None:
+                with serving:
+                    await efuse.serve(
+                        operations, mountpoint, required=True, task_status=task_status
+                    )
+
+            await nursery.start(serve)
+            assert operations.efuse.maps["listening"][0] == 0
+            events = operations.events()
+            with pytest.raises(efuse.EfuseError, match="EBUSY"):
+                operations.events()
+            nursery.start_soon(_collect, events, found)
+            await trio.to_thread.run_sync(_use, mountpoint / "p", data)
+            inode = (await trio.to_thread.run_sync(os.stat, mountpoint / "p")).st_ino
+            with trio.fail_after(60):
+                while len(found) < 32:
+                    await trio.sleep(0.01)
+                await operations.invalidate(inode)
+                while found[-1].kind is not EventKind.EPOCH:
+                    await trio.sleep(0.01)
+            serving.cancel()
+        assert events.closed
+
+    trio.run(main)
+    evicted = [event.offset for event in found if event.kind is EventKind.EVICTED]
+    assert len(evicted) == len(set(evicted)) == 32
+    assert found[-1].arg == INVAL_INODE
+    assert found[-1].time_ns <= time.clock_gettime_ns(time.CLOCK_MONOTONIC)
