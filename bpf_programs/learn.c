@@ -42,7 +42,10 @@ static inline int learn_volume(struct efuse_req *req)
 	return key && value ? volumes.update(key, value) : -EINVAL;
 }
 
-/* An empty way, or one that was not read since it was last looked at; the others age. */
+/*
+ * An empty way, or one that was not read since it was last looked at; the others age. A
+ * way that is locked cannot be had: who died with the lock in hand spoils no other way.
+ */
 static inline int block_victim(struct efuse_set *set)
 {
 	u32 start = bpf_get_prandom_u32();
@@ -50,11 +53,13 @@ static inline int block_victim(struct efuse_set *set)
 
 #pragma unroll
 	for (i = 0; i < EFUSE_WAYS; i++)
-		if (!set->way[i].nodeid)
+		if (!set->way[i].nodeid && !set->way[i].lock)
 			return i;
 #pragma unroll
 	for (i = 0; i < EFUSE_WAYS; i++) {
 		way = (start + i) & (EFUSE_WAYS - 1);
+		if (set->way[way].lock)
+			continue;
 		if (!set->way[way].used)
 			return way;
 		set->way[way].used = 0;
