@@ -49,7 +49,8 @@ static atomic64_t *efuse_block_bucket(const struct efuse_conn *ec, u64 nodeid, u
 
 u64 efuse_epoch_now(const struct efuse_conn *ec)
 {
-	return atomic64_read(&ec->epoch);
+	/* What is read behind it, by a daemon that publishes, is read behind the change. */
+	return atomic64_read_acquire(&ec->epoch);
 }
 
 static bool efuse_word_quiet(const atomic64_t *bucket, u64 epoch)
