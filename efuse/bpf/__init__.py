@@ -16,6 +16,7 @@ from efuse.bpf.attach import (
     list_attached,
     pin_directory,
 )
+from efuse.bpf.cache import DataCache, PublishedBlocks
 from efuse.bpf.compose import compile_handlers
 from efuse.bpf.events import Event, EventKind, Listener
 from efuse.bpf.members import MEMBERS
@@ -40,6 +41,7 @@ __all__ = [
     "Attributes",
     "Blob",
     "BlobKey",
+    "DataCache",
     "Entry",
     "EntryKey",
     "Event",
@@ -50,6 +52,7 @@ __all__ = [
     "MapSpec",
     "ProgramSpec",
     "Published",
+    "PublishedBlocks",
     "Spec",
     "Stamp",
     "Verified",

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The data cache as this process maps it: blocks of files are put there without a system call."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from efuse.bpf.maps import BpfMap
+from efuse.bpf.values import NEVER_NS
+from efuse.errors import AttachError, NotSupportedError, UsageError, reason
+from efuse.libefuse import library
+
+__all__ = ["BLOCK_BYTES", "DataCache", "PublishedBlocks", "check_range"]
+
+BLOCK_BYTES = 4096
+"""Size of a block (``EFUSE_BLOCK_SIZE``)."""
+
+_OFFSET_LIMIT = 1 << 63
+
+
+class _Cache(ctypes.Structure):
+    """``struct efuse_cache``."""
+
+    _fields_ = (
+        ("tags", ctypes.c_void_p),
+        ("blocks", ctypes.c_void_p),
+        ("sets", ctypes.c_uint32),
+    )
+
+
+class _Data(ctypes.Structure):
+    """``struct efuse_data``."""
+
+    _fields_ = (
+        ("nodeid", ctypes.c_uint64),
+        ("block", ctypes.c_uint64),
+        ("data", ctypes.c_char_p),
+        ("size", ctypes.c_size_t),
+        ("end", ctypes.c_int),
+        ("epoch", ctypes.c_uint64),
+        ("expires_ns", ctypes.c_uint64),
+    )
+
+
+class _Published(ctypes.Structure):
+    """``struct efuse_published``."""
+
+    _fields_ = (
+        ("stored", ctypes.c_uint64),
+        ("busy", ctypes.c_uint64),
+        ("newer", ctypes.c_uint64),
+    )
+
+
+@dataclass(frozen=True)
+class PublishedBlocks:
+    """What became of the blocks of a range.
+
+    :ivar stored: they are in the cache.
+    :ivar busy: passed over, since somebody used the slot at that moment.
+    :ivar newer: passed over, since the cache has them of a later epoch.
+    """
+
+    stored: int
+    busy: int
+    newer: int
+
+
+@functools.cache
+def _publish() -> Any:
+    """Return ``efuse_publish()``; ctypes lets other threads run meanwhile."""
+    path = library("libefuse-publish.so")
+    try:
+        function = ctypes.CDLL(str(path)).efuse_publish
+    except OSError as error:
+        raise NotSupportedError(f"cannot load {path}: {error}") from error
+    function.restype = None
+    function.argtypes = [ctypes.POINTER(t) for t in (_Cache, _Data, _Published)]
+    return function
+
+
+def check_range(nodeid: int, offset: int, size: int, *, end: bool) -> None:
+    """Check that *size* bytes from *offset* on can be published.
+
+    :param end: whether the file ends there.
+    :raises UsageError: they are not made of blocks, or cannot be.
+    """
+    if not 0 < nodeid <= NEVER_NS:
+        raise UsageError(f"there can be no data of inode {nodeid} (EINVAL)")
+    if offset % BLOCK_BYTES or not 0 <= offset < _OFFSET_LIMIT:
+        raise UsageError(
+            f"data cannot be published from offset {offset} on (EINVAL)",
+            hint=f"begin at a multiple of {BLOCK_BYTES}",
+        )
+    if size % BLOCK_BYTES and not end:
+        raise UsageError(
+            f"{size} bytes are no whole number of blocks (EINVAL)",
+            hint="say end=True if the file ends there, else publish what fills its blocks",
+        )
+
+
+class DataCache:
+    """The data cache of one connection, mapped. A context manager.
+
+    Publishing from several threads or processes at once is safe. What is published is served
+    only as long as nothing has changed since its epoch: see ``docs/coherence.md``.
+
+    :param maps: of the connection's attachment; they may be closed meanwhile.
+    :raises NotSupportedError: its programs have no data cache.
+    :raises AttachError: the kernel refuses the mapping.
+    :raises EfuseError: the C library cannot be built.
+    """
+
+    def __init__(self, maps: Mapping[str, BpfMap[Any, Any]]) -> None:
+        if "tags" not in maps or "blocks" not in maps:
+            raise NotSupportedError(
+                "the attached programs have no data cache",
+                hint="attach the built-in handlers, too",
+            )
+        self._publish = _publish()
+        self._mappings: list[mmap.mmap] = []
+        try:
+            addresses = [self._map(maps[name]) for name in ("tags", "blocks")]
+        except OSError as error:
+            self.close()
+            raise AttachError(f"cannot map the data cache: {reason(error)}") from error
+        self._cache = _Cache(*addresses, maps["tags"].definition.max_entries)
+
+    def _map(self, m: BpfMap[Any, Any]) -> int:
+        mapping = mmap.mmap(m.fd, m.definition.max_entries * m.definition.value_bytes)
+        self._mappings.append(mapping)
+        return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+    def publish(
+        self,
+        nodeid: int,
+        offset: int,
+        data: bytes | bytearray | memoryview,
+        *,
+        epoch: int,
+        valid_ns: int,
+        end: bool = False,
+    ) -> PublishedBlocks:
+        """Put a range of a file into the cache, block by block.
+
+        :param offset: where it begins in the file, in bytes: at the start of a block.
+        :param data: its bytes: whole blocks, but for the last one of the file.
+        :param epoch: what read_epoch() said before *data* was read.
+        :param valid_ns: how long it is valid; not asked in mode ``exclusive``.
+        :param end: the file ends where *data* ends.
+        :raises UsageError: a range that is not made of blocks, or does not exist.
+        """
+        raw = data if isinstance(data, bytes) else bytes(data)
+        check_range(nodeid, offset, len(raw), end=end)
+        mappings = self._mappings  # they live until this returns, whoever closes
+        if not mappings:
+            raise UsageError("data cannot be published: the cache is closed (EBADF)")
+        expires_ns = min(time.monotonic_ns() + valid_ns, NEVER_NS)
+        given = _Data(nodeid, offset // BLOCK_BYTES, raw, len(raw), end, epoch, expires_ns)
+        done = _Published()
+        self._publish(ctypes.byref(self._cache), ctypes.byref(given), ctypes.byref(done))
+        return PublishedBlocks(done.stored, done.busy, done.newer)
+
+    def close(self) -> None:
+        """Give up the mapping, once no thread publishes any more. May be called again."""
+        self._mappings = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
