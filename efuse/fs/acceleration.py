@@ -25,6 +25,7 @@ class Acceleration:
         self._connection = connection
         self._attachment = attachment
         self._events: weakref.ref[Events] | None = None
+        self._cache: Any = None
 
     @property
     def connection(self) -> int:
@@ -61,6 +62,18 @@ class Acceleration:
         rows = [_row(entry) for entry in entries]
         return publish(self.maps, rows, epoch=epoch, uid=uid, gid=gid)
 
+    def publish_data(self, inode: int, offset: int, data: Any, **valid: Any) -> int:
+        """Write blocks into the data cache; returns how many it took.
+
+        See :meth:`efuse.bpf.DataCache.publish`.
+        """
+        from efuse.bpf import DataCache
+
+        if self._cache is None:
+            self._cache = DataCache(self.maps)
+        stored: int = self._cache.publish(inode, offset, data, **valid).stored
+        return stored
+
     def events(self) -> Events:
         """Return the events from now on.
 
@@ -84,6 +97,8 @@ class Acceleration:
         current = self._listening()
         if current is not None:
             current.close()
+        if self._cache is not None:
+            self._cache.close()
         self._attachment.close()
 
     def _listening(self) -> Events | None:

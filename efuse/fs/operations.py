@@ -123,6 +123,44 @@ class Operations(pyfuse3.Operations):
             epoch = accelerator.epoch()
         return accelerator.publish(batch, epoch=epoch, uid=uid, gid=gid)
 
+    def publish_data(
+        self,
+        inode: int,
+        offset: int,
+        data: bytes | bytearray | memoryview,
+        *,
+        epoch: int,
+        valid_ns: int = 0,
+        end: bool = False,
+    ) -> int:
+        """Give the kernel a range of a file before it asks for it.
+
+        The blocks of 4 KiB go into the data cache, and are served as if they had been read: until
+        *valid_ns* is over (in mode ``exclusive``: until something changes). Nothing that changed
+        since *epoch* is served, and no system call is made. May be called from any thread.
+
+        The number of an inode that the kernel does not hold may be given to another file only
+        after ``invalidate(inode)``, if data of it was published.
+
+        :param offset: where the range begins, in bytes: a multiple of 4096.
+        :param data: its bytes: a multiple of 4096, but where the file ends.
+        :param epoch: what ``self.efuse.epoch()`` said before *data* was read.
+        :param valid_ns: how long the data is valid, in ns; not asked in mode ``exclusive``.
+        :param end: the file ends where *data* ends.
+        :returns: how many blocks the cache took; those whose slots were in use at that moment it
+            did not. 0 without acceleration.
+        :raises UsageError: *data* does not begin or end at a block's edge.
+        """
+        from efuse.bpf.cache import check_range
+
+        check_range(inode, offset, memoryview(data).nbytes, end=end)
+        accelerator = self.efuse.accelerator
+        if accelerator is None:
+            return 0
+        return accelerator.publish_data(
+            inode, offset, data, epoch=epoch, valid_ns=valid_ns, end=end
+        )
+
     def events(self) -> Events:
         """Return what happens in the kernel from now on: ``async for event in self.events()``.
 

@@ -40,6 +40,10 @@ class _Accelerator:
         self.published.append((entries, epoch, uid, gid))
         return len(entries)
 
+    def publish_data(self, inode: int, offset: int, data: Any, **valid: Any) -> int:
+        self.published.append((inode, offset, data, valid))
+        return 1
+
     def events(self) -> Events:
         return Events(None)
 
@@ -103,6 +107,29 @@ def test_publishing_hands_over_the_epoch_and_for_whom() -> None:
     assert operations.publish_entries([_entry(), _entry(b"m", 0)]) == 2
     assert operations.publish_entries([_entry()], epoch=5, uid=1, gid=2) == 1
     assert [call[1:] for call in accelerator.published] == [(99, 0, 0), (5, 1, 2)]
+
+
+def test_published_data_on_plain_fuse_takes_nothing() -> None:
+    assert efuse.Operations().publish_data(5, 0, bytes(4096), epoch=0) == 0
+
+
+@pytest.mark.parametrize(
+    ("inode", "offset", "size", "end"),
+    [(0, 0, 4096, False), (5, 1, 4096, False), (5, -4096, 4096, False), (5, 0, 4095, False)],
+)
+def test_publishing_what_is_no_block_fails(inode: int, offset: int, size: int, end: bool) -> None:
+    with pytest.raises(UsageError, match="EINVAL"):
+        efuse.Operations().publish_data(inode, offset, bytes(size), epoch=0, end=end)
+
+
+def test_published_data_is_handed_over_with_its_epoch() -> None:
+    operations = efuse.Operations()
+    operations.efuse.accelerator = accelerator = _Accelerator()
+    assert operations.publish_data(5, 4096, b"end", epoch=77, end=True) == 1
+    valid = {"epoch": 77, "valid_ns": 0, "end": True}
+    assert accelerator.published == [(5, 4096, b"end", valid)]
+    with pytest.raises(TypeError, match="epoch"):
+        operations.publish_data(5, 0, bytes(4096))  # type: ignore[call-arg]
 
 
 def test_published_row_has_the_values_of_the_reply() -> None:

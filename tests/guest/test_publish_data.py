@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Blocks that are put into the data cache from outside: served without the daemon, or never."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import efuse
+from efuse.bpf import DataCache, PublishedBlocks, libbpf
+from efuse.bpf.values import NEVER_NS
+from efuse.control import Connection
+from efuse.fs import Passthrough
+from tests.guest.daemons import Call, Mount, eventually
+from tests.guest.test_cache import (
+    CHANGES,
+    NOFLUSH,
+    cached,
+    drop_pages,
+    path_count,
+    requests,
+    scribbled,
+    warm,
+)
+from tests.guest.test_direct import BLOCK, SIZE, fill, make, read, read_direct, write
+
+BLOCKS = -(-SIZE // BLOCK)
+WRITER = 1 << 31
+
+
+@contextlib.contextmanager
+def publishing(mountpoint: Path, **options: Any) -> Iterator[tuple[Mount, DataCache]]:
+    """A mount with one file of which nothing is known, and its data cache."""
+    with cached(mountpoint, **options) as m:
+        assert m.attachment
+        with DataCache(m.attachment.maps) as cache:
+            yield m, cache
+
+
+def publish(m: Mount, cache: DataCache, epoch: int, data: bytes = fill("d")) -> PublishedBlocks:
+    """Publish all of the file f."""
+    nodeid = m.call("nodeid", "f")
+    return cache.publish(nodeid, 0, data, epoch=epoch, valid_ns=NEVER_NS, end=True)
+
+
+# What is served
+
+
+def test_what_was_published_is_read_without_the_daemon(mountpoint: Path) -> None:
+    with publishing(mountpoint) as (m, cache):
+        done = publish(m, cache, m.connection.epoch)
+        assert (done.stored, done.busy, done.newer) == (BLOCKS, 0, 0)
+        requests(m)
+        for _ in range(2):
+            with m.answered("read"):
+                assert read_direct(m / "f", SIZE + BLOCK) == fill("d")
+        m.log()
+        assert read(m / "f") == fill("d")
+        assert "read" not in m.asked()
+        assert requests(m) == []
+        assert path_count(m, "partial") == 0
+
+
+def test_published_bytes_are_those_that_are_served(mountpoint: Path) -> None:
+    """Other bytes than the daemon has: so it is the cache that answers, and not by chance."""
+    with publishing(mountpoint) as (m, cache):
+        publish(m, cache, m.connection.epoch, fill("p"))
+        assert read_direct(m / "f", SIZE + BLOCK) == fill("p")
+        m.connection.invalidate()
+        assert read_direct(m / "f", SIZE + BLOCK) == fill("d")
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_the_end_of_a_published_file(mountpoint: Path, size: int) -> None:
+    with publishing(mountpoint) as (m, cache):
+        make(m, "g", fill("g", size))
+        nodeid = m.call("nodeid", "g")
+        epoch = m.connection.epoch
+        cache.publish(nodeid, 0, fill("g", size), epoch=epoch, valid_ns=NEVER_NS, end=True)
+        m.log()
+        assert read_direct(m / "g", 1 << 16) == fill("g", size)
+        assert "read" not in m.asked()
+
+
+def test_only_what_was_not_published_is_asked_for(mountpoint: Path) -> None:
+    with publishing(mountpoint) as (m, cache):
+        nodeid, epoch = m.call("nodeid", "f"), m.connection.epoch
+        part = fill("d")[2 * BLOCK : 6 * BLOCK]
+        done = cache.publish(nodeid, 2 * BLOCK, part, epoch=epoch, valid_ns=NEVER_NS)
+        assert done.stored == 4
+        requests(m)
+        assert read_direct(m / "f", 8 * BLOCK) == fill("d")[: 8 * BLOCK]
+        assert requests(m) == [(0, 2 * BLOCK), (6 * BLOCK, 2 * BLOCK)]
+
+
+def test_published_data_ends_with_its_time(mountpoint: Path) -> None:
+    with publishing(mountpoint, consistency="ttl", attr_timeout=3600.0) as (m, cache):
+        nodeid = m.call("nodeid", "f")
+
+        def given(letter: str, valid_ns: int) -> None:
+            epoch = m.connection.epoch
+            cache.publish(nodeid, 0, fill(letter), epoch=epoch, valid_ns=valid_ns, end=True)
+
+        given("p", 3600 * 10**9)
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK) == fill("p")[:BLOCK]
+        m.call("inval_inode", "f")
+        given("q", 0)
+        with m.passed("read", "expired"):
+            assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+
+
+def test_a_strict_mount_serves_nothing(mountpoint: Path) -> None:
+    with publishing(mountpoint, consistency="strict") as (m, cache):
+        publish(m, cache, m.connection.epoch, fill("p"))
+        with m.passed("read", "declined"):
+            assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+
+
+# What must never be served: data from before a change, however late it is published
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__[1:])
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_data_from_before_a_change(
+    mountpoint: Path, change: Callable[[Mount], bytes], when: str
+) -> None:
+    with publishing(mountpoint) as (m, cache):
+        make(m, "g", fill("g"))
+        epoch = m.connection.epoch
+        if when == "before":
+            publish(m, cache, epoch)
+            assert read_direct(m / "f", SIZE) == fill("d")
+        expected = change(m)
+        if when == "behind":
+            assert publish(m, cache, epoch).stored == BLOCKS
+        assert read_direct(m / "f", 1 << 17) == expected
+        drop_pages(m / "f")
+        assert read(m / "f", 1 << 17) == expected
+
+
+def test_data_from_before_a_write_of_its_block(mountpoint: Path) -> None:
+    with publishing(mountpoint) as (m, cache):
+        epoch = m.connection.epoch
+        write(m / "f", b"w" * BLOCK, 3 * BLOCK, os.O_DIRECT)
+        publish(m, cache, epoch)
+        with m.passed("read", "stale"):
+            assert read_direct(m / "f", BLOCK, 3 * BLOCK) == b"w" * BLOCK
+        # The other blocks are as they were.
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK, 2 * BLOCK) == fill("d")[2 * BLOCK : 3 * BLOCK]
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+@pytest.mark.parametrize("epoch_read", ["before", "within"])
+def test_data_read_while_a_write_is_in_flight(
+    mountpoint: Path, point: str, epoch_read: str
+) -> None:
+    """Before or after the daemon has carried it out: neither is served, then or later."""
+    with publishing(mountpoint, open_flags=NOFLUSH) as (m, cache):
+        epoch = m.connection.epoch
+        m.hold("write", point)
+        call = Call(write, m / "f", b"w" * BLOCK, 0, os.O_DIRECT)
+        m.wait_held()
+        if epoch_read == "within":
+            epoch = m.connection.epoch
+        truth = bytes(m.call("inode", "f").data)
+        assert truth[:1] == (b"w" if point == "after" else fill("d")[:1])
+        publish(m, cache, epoch, truth)
+        with m.passed("read", "stale"):
+            assert read_direct(m / "f", BLOCK) == truth[:BLOCK]
+        publish(m, cache, epoch, truth)
+        m.release()
+        assert call.result() == BLOCK
+        assert read_direct(m / "f", BLOCK) == b"w" * BLOCK
+        done = publish(m, cache, epoch, truth)
+        assert done.newer == 1
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK) == b"w" * BLOCK
+        m.call("inval_inode", "f")
+        with m.passed("read", "stale"):
+            assert read_direct(m / "f", BLOCK) == b"w" * BLOCK
+
+
+def test_old_data_does_not_push_out_new(mountpoint: Path) -> None:
+    with publishing(mountpoint) as (m, cache):
+        epoch = m.connection.epoch
+        write(m / "f", b"w", 0, os.O_DIRECT)
+        warm_data = b"w" + fill("d")[1:]
+        assert read_direct(m / "f", SIZE + 1) == warm_data
+        done = publish(m, cache, epoch)
+        assert (done.stored, done.newer) == (0, BLOCKS)
+        with m.answered("read"):
+            assert read_direct(m / "f", SIZE) == warm_data
+
+
+def test_data_of_a_nodeid_that_stands_for_another_file(mountpoint: Path) -> None:
+    with publishing(mountpoint, reuse_nodeids=True) as (m, cache):
+        nodeid, epoch = m.call("nodeid", "f"), m.connection.epoch
+        publish(m, cache, epoch)
+        os.unlink(m / "f")
+        eventually(lambda: m.drop() or nodeid not in m.call("counts"))
+        for name in ("x", "y"):
+            make(m, name, fill(name))
+        assert nodeid in [m.call("nodeid", name) for name in ("x", "y")]
+        for again in (False, True):
+            if again:
+                cache.publish(nodeid, 0, fill("d"), epoch=epoch, valid_ns=NEVER_NS, end=True)
+            for name in ("x", "y"):
+                drop_pages(m / name)
+                assert read_direct(m / name, SIZE + 1) == fill(name)
+                assert read(m / name) == fill(name)
+
+
+def test_an_epoch_that_is_none_of_the_connections(mountpoint: Path) -> None:
+    with publishing(mountpoint) as (m, cache):
+        for block, epoch in enumerate((m.connection.epoch + (1 << 40), NEVER_NS, 0)):
+            publish(m, cache, epoch, fill("p"))
+            with m.passed("read"):
+                part = fill("d")[block * BLOCK : (block + 1) * BLOCK]
+                assert read_direct(m / "f", BLOCK, block * BLOCK) == part
+
+
+def test_publishers_readers_and_writers_at_once(mountpoint: Path) -> None:
+    """Each block always holds one number, which never falls: nothing is torn or goes back."""
+    with publishing(mountpoint, capacity={"blocks": 16}) as (m, cache):
+        m.truth.create("n", bytes(24 * BLOCK))
+        os.stat(m / "n")
+        nodeid = m.call("nodeid", "n")
+        stop, wrong, reads, stored = threading.Event(), [], [0], [0]
+
+        def writer() -> None:
+            fd = os.open(m / "n", os.O_WRONLY | os.O_DIRECT)
+            number = 0
+            while not stop.is_set():
+                number += 1
+                os.pwrite(fd, struct.pack("=Q", number) * 512, number % 24 * BLOCK)
+            os.close(fd)
+
+        def publisher() -> None:
+            while not stop.is_set():
+                epoch = m.connection.epoch
+                data = bytes(m.call("inode", "n").data)
+                done = cache.publish(nodeid, 0, data, epoch=epoch, valid_ns=0, end=True)
+                stored[0] += done.stored
+
+        def reader(seed: int) -> None:
+            rng, last = random.Random(seed), [0] * 24
+            while not stop.is_set():
+                n = rng.randrange(20)
+                got = read_direct(m / "n", 4 * BLOCK, n * BLOCK)
+                for i in range(4):
+                    block = got[i * BLOCK : (i + 1) * BLOCK]
+                    number = struct.unpack_from("=Q", block)[0]
+                    if block != block[:8] * 512 or number < last[n + i]:
+                        wrong.append((n + i, number, last[n + i]))
+                    last[n + i] = number
+                reads[0] += 1
+
+        threads = [threading.Thread(target=writer), threading.Thread(target=publisher)]
+        threads += [threading.Thread(target=reader, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: (reads[0] > 700 and stored[0] > 2000) or wrong)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert not wrong
+        assert path_count(m, "requests") > 50
+
+
+# A publisher that dies or scribbles
+
+
+@pytest.mark.parametrize("lock", [1, WRITER - 1, WRITER, 0xFFFFFFFF])
+def test_locks_in_disorder_cost_their_slots(mountpoint: Path, lock: int) -> None:
+    with publishing(mountpoint) as (m, cache):
+        warm(m)
+        scribbled(m, 0, struct.pack("=I", lock))
+        write(m / "f", b"w" * 10, 0, os.O_DIRECT)
+        expected = b"w" * 10 + fill("d")[10:]
+        done = publish(m, cache, m.connection.epoch, expected)
+        assert (done.stored, done.busy) == (0, BLOCKS)
+        assert read_direct(m / "f", SIZE + 1) == expected
+        make(m, "g", fill("g"))
+        nodeid, epoch = m.call("nodeid", "g"), m.connection.epoch
+        done = cache.publish(nodeid, 0, fill("g"), epoch=epoch, valid_ns=NEVER_NS, end=True)
+        assert done.stored == BLOCKS
+        with m.answered("read"):
+            assert read_direct(m / "g", SIZE) == fill("g")
+
+
+def test_who_died_with_a_slot_in_hand_costs_that_slot(mountpoint: Path) -> None:
+    """The seven others of its set are learned into and published into as ever."""
+    with publishing(mountpoint, capacity={"blocks": 8}) as (m, cache):
+        assert m.attachment
+        tags = m.attachment.maps["tags"]
+        raw = bytearray(libbpf.map_lookup(tags.fd, bytes(4), 512) or b"")
+        struct.pack_into("=I", raw, 0, WRITER)
+        libbpf.map_update(tags.fd, bytes(4), bytes(raw))
+
+        def kept() -> int:
+            return len(list(tags.slots()))  # type: ignore[attr-defined]
+
+        assert read_direct(m / "f", SIZE + 1) == fill("d")
+        assert kept() == 7
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK, 9 * BLOCK) == fill("d")[9 * BLOCK : 10 * BLOCK]
+        done = publish(m, cache, m.connection.epoch, fill("p"))
+        assert done.stored == BLOCKS
+        assert kept() == 7
+        m.log()
+        served = read_direct(m / "f", BLOCK, 9 * BLOCK)
+        assert "read" not in m.asked()
+        assert served == fill("p")[9 * BLOCK : 10 * BLOCK]
+
+
+def _die_publishing(cache: DataCache, nodeid: int, epoch: int, ready: int) -> None:
+    os.write(ready, b"x")
+    while True:
+        cache.publish(nodeid, 0, fill("d"), epoch=epoch, valid_ns=NEVER_NS, end=True)
+
+
+def test_a_publisher_that_is_killed(mountpoint: Path) -> None:
+    """At whatever instruction: the bytes that are served are the right ones."""
+    with publishing(mountpoint) as (m, cache):
+        nodeid, lost = m.call("nodeid", "f"), 0
+        for _ in range(5):
+            from_child, to = os.pipe()
+            call = Call(_die_publishing, cache, nodeid, m.connection.epoch, to)
+            assert os.read(from_child, 1) == b"x"
+            for n in range(20):
+                assert (
+                    read_direct(m / "f", BLOCK, n % 10 * BLOCK)
+                    == (fill("d")[n % 10 * BLOCK :][:BLOCK])
+                )
+            call.kill()
+            os.close(from_child)
+            os.close(to)
+            assert read_direct(m / "f", SIZE + 1) == fill("d")
+            write(m / "f", fill("d")[:BLOCK], 0, os.O_DIRECT)
+            assert m.attachment
+            locks = [
+                tag.lock
+                for tags in m.attachment.maps["tags"].read_all().values()
+                for tag in tags
+                if tag.lock
+            ]
+            assert set(locks) <= {WRITER}
+            assert len(locks) <= lost + 1
+            lost = len(locks)
+
+
+# By a file system of the package
+
+
+class _Prefetching(Passthrough):
+    """Publishes a file as it is opened; the kernel never has to ask for its data."""
+
+    def backing(self, *args: Any, **kwargs: Any) -> bool:
+        return False
+
+    async def open(self, inode: int, flags: int, ctx: Any) -> Any:
+        opened = await super().open(inode, flags, ctx)
+        epoch = self.efuse.epoch()
+        data = await super().read(opened.fh, 0, 1 << 20)
+        self.publish_data(inode, 0, data, epoch=epoch, end=True)
+        return opened
+
+
+def test_a_file_system_publishes_what_it_prefetches(mountpoint: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    data = os.urandom(40 * BLOCK + 5)
+    (source / "p").write_bytes(data)
+
+    async def main() -> None:
+        operations = _Prefetching(str(source), consistency="exclusive")
+        async with trio.open_nursery() as nursery:
+            serving = trio.CancelScope()
+
+            async def serve(task_status: trio.TaskStatus[object]) -> None:
+                with serving:
+                    await efuse.serve(
+                        operations, mountpoint, required=True, task_status=task_status
+                    )
+
+            await nursery.start(serve)
+            path = str(mountpoint / "p")
+            for _ in range(2):
+                assert await trio.to_thread.run_sync(read_direct, path, len(data) + 1) == data
+                assert await trio.to_thread.run_sync(read, path) == data
+            assert operations.efuse.statistics().requests.get("read", 0) == 0
+            assert operations.efuse.connection is not None
+            stats = Connection(operations.efuse.connection).path / "stats" / "read"
+            assert int((stats / "daemon").read_text()) == 0
+            assert int((stats / "hits").read_text()) > 0
+            serving.cancel()
+
+    trio.run(main)
