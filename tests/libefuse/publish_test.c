@@ -87,6 +87,7 @@ static void test_thousand_blocks(void)
 	uint64_t i;
 
 	range.data = data;
+	memset(cache.blocks, 0xff, (size_t)cache.sets * EFUSE_WAYS * BLOCK);
 	efuse_publish(&cache, &range, &done);
 	CHECK(done.stored == 1001 && !done.busy && !done.newer);
 	for (i = 0; i < 1001; i++) {
