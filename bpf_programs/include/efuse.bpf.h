@@ -74,4 +74,10 @@ static const void *(*efuse_path_info)(struct efuse_req *req, u64 size) EFUSE_KFU
 static int (*efuse_path_predict)(struct efuse_req *req, u64 ns, u32 note) EFUSE_KFUNC(1000032);
 static u32 (*efuse_req_wanted)(struct efuse_req *req) EFUSE_KFUNC(1000033);
 
+static int (*efuse_learn_evicted)(struct efuse_req *req, void *tag, u32 size)
+	EFUSE_KFUNC(1000034);
+static u64 (*efuse_req_ended)(struct efuse_req *req) EFUSE_KFUNC(1000035);
+static u64 (*efuse_req_epoch)(struct efuse_req *req) EFUSE_KFUNC(1000036);
+static u64 (*efuse_notify_epoch)(struct efuse_notify *n) EFUSE_KFUNC(1000037);
+
 #endif /* _EFUSE_BPF_H */

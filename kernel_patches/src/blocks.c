@@ -123,15 +123,19 @@ int efuse_answer_block(struct efuse_req *req, void *mem, u32 size, const void *d
 int efuse_keep_block(struct efuse_req *req, void *mem, u32 size, void *data, u32 data_size)
 {
 	struct efuse_block *at = req->block;
-	struct efuse_tag *tag = mem;
+	struct efuse_tag *tag = mem, copy;
 	struct iov_iter iter;
 
 	if (!at || size != sizeof(*tag) || data_size != EFUSE_BLOCK_SIZE)
 		return -EINVAL;
+	at->evicted.nodeid = 0;
 	if (!efuse_tag_write_lock(tag))
 		return -EBUSY;
-	if (tag->nodeid && (tag->nodeid != req->args->nodeid || tag->block != at->number))
+	memcpy(&copy, tag, sizeof(copy));
+	if (copy.nodeid && (copy.nodeid != req->args->nodeid || copy.block != at->number)) {
 		this_cpu_inc(req->ec->stats->evicted);
+		at->evicted = copy;
+	}
 	iter = *at->iter;
 	/* Data that stops half-way leaves an empty slot. */
 	tag->nodeid = 0;
@@ -146,6 +150,26 @@ int efuse_keep_block(struct efuse_req *req, void *mem, u32 size, void *data, u32
 		tag->nodeid = req->args->nodeid;
 	}
 	efuse_tag_write_unlock(tag);
+	return 0;
+}
+
+/**
+ * efuse_evicted_block - what made room for the block that was kept last
+ * @req: a READ or WRITE, in learn()
+ * @mem: filled with the tag as it was
+ * @size: of it
+ *
+ * Return: 0; -ENOENT if the slot was empty, or held an older state of that block; -EINVAL.
+ */
+int efuse_evicted_block(const struct efuse_req *req, void *mem, u32 size)
+{
+	const struct efuse_block *at = req->block;
+
+	if (!at || size != sizeof(at->evicted))
+		return -EINVAL;
+	if (!at->evicted.nodeid)
+		return -ENOENT;
+	memcpy(mem, &at->evicted, sizeof(at->evicted));
 	return 0;
 }
 

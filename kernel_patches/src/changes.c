@@ -43,6 +43,7 @@ static void efuse_changes_data(struct efuse_changes *ch, u64 nodeid)
 /* Any of its content. */
 static void efuse_changes_content(struct efuse_changes *ch, u64 nodeid)
 {
+	ch->content = nodeid;
 	efuse_changes_data(ch, nodeid);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_END);
@@ -55,6 +56,7 @@ static void efuse_changes_written(struct efuse_changes *ch, const struct fuse_ar
 	u64 first = offset / EFUSE_BLOCK_SIZE;
 	u64 nr = size ? (offset + size - 1) / EFUSE_BLOCK_SIZE - first + 1 : 0;
 
+	ch->content = args->nodeid;
 	efuse_changes_data(ch, args->nodeid);
 	if (args->efuse.extends)
 		efuse_changes_inode(ch, args->nodeid, EFUSE_KIND_END);
@@ -80,6 +82,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 
 	ch->nr = 0;
 	ch->nr_blocks = 0;
+	ch->content = 0;
 	switch (args->opcode) {
 	case FUSE_READ:
 	case FUSE_READDIR:
@@ -142,6 +145,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		if (efuse_arg_flags(args) & O_TRUNC)
 			efuse_changes_content(ch, nodeid);
 		if (args->efuse.revalidate) {
+			ch->content = nodeid;
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);

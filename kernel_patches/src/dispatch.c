@@ -62,6 +62,8 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->lesson = NULL;
 	req->block = NULL;
 	memset(&req->path, 0, sizeof(req->path));
+	req->ended = 0;
+	req->ended_epoch = 0;
 }
 
 /* Does a verdict count for the request? The daemon must hear of all that it opened. */
@@ -154,7 +156,7 @@ static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fus
  * CREATE opened what somebody else had made, and may have truncated it: known only
  * now. In exclusive mode there is nobody else.
  */
-static void efuse_created_over(const struct efuse_req *req)
+static void efuse_created_over(struct efuse_req *req)
 {
 	const struct fuse_entry_out *entry = efuse_out_entry(req->args);
 
@@ -165,6 +167,8 @@ static void efuse_created_over(const struct efuse_req *req)
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_DATA));
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_WHOLE));
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_ATTR));
+	req->ended = entry->nodeid;
+	req->ended_epoch = efuse_epoch_now(req->ec);
 }
 
 /* The reply is here, the caller has not seen it. */
@@ -178,8 +182,11 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 		efuse_epoch_cancel(ec, ch);
 		ch->nr = 0;
 		ch->nr_blocks = 0;
+		req->ended = 0;
 	} else {
 		efuse_epoch_end(ec, ch, args->efuse.epoch);
+		req->ended = ch->content;
+		req->ended_epoch = ch->epoch;
 	}
 	efuse_created_over(req);
 	/* The VFS will look the name up again: it must not find what it has. */

@@ -223,6 +223,7 @@ struct efuse_lesson {
  * @nodeid: of the file whose blocks are changed
  * @block: the first of them
  * @epoch: at the end, the epoch the change advanced the connection to
+ * @content: the file whose content it changes, 0: none
  */
 struct efuse_changes {
 	u16 nr;
@@ -233,6 +234,7 @@ struct efuse_changes {
 	u64 nodeid;
 	u64 block;
 	u64 epoch;
+	u64 content;
 };
 
 /**
@@ -250,6 +252,8 @@ struct efuse_changes {
  * @lesson: what learn() is called for, but for blocks
  * @block: what block() or learn() is called for
  * @path: for select_path() and path_done()
+ * @ended: the file whose data as it was is void by now, 0: none; for reply()
+ * @ended_epoch: the epoch at which it ended
  * @key: room for efuse_req_key(); handlers may write it, so nothing here trusts it
  */
 struct efuse_req {
@@ -266,6 +270,8 @@ struct efuse_req {
 	struct efuse_lesson *lesson;
 	struct efuse_block *block;
 	struct efuse_path_info path;
+	u64 ended;
+	u64 ended_epoch;
 	union {
 		u64 nodeid;
 		struct efuse_entry_key entry;
@@ -279,6 +285,7 @@ struct efuse_notify {
 	u64 nodeid;
 	const char *name;
 	u32 len;
+	u64 epoch;
 };
 
 struct efuse_exit_info {
@@ -513,6 +520,7 @@ void efuse_data_end(struct fuse_args *args, size_t done);
  * @now: time of the request
  * @epoch: to be learned with
  * @expires_ns: likewise
+ * @evicted: what made room for it, nodeid 0: nothing
  */
 struct efuse_block {
 	u64 number;
@@ -525,11 +533,13 @@ struct efuse_block {
 	u64 now;
 	u64 epoch;
 	u64 expires_ns;
+	struct efuse_tag evicted;
 };
 
 int efuse_answer_block(struct efuse_req *req, void *tag, u32 tag_size, const void *data,
 		       u32 data_size);
 int efuse_keep_block(struct efuse_req *req, void *tag, u32 tag_size, void *data, u32 data_size);
+int efuse_evicted_block(const struct efuse_req *req, void *tag, u32 size);
 bool efuse_blocks_allowed(const struct efuse_req *req);
 size_t efuse_blocks_read(struct efuse_req *req, struct efuse_data *data, u64 pos, bool *eof);
 size_t efuse_blocks_missing(struct efuse_req *req, u64 pos, size_t len);

@@ -74,13 +74,15 @@ struct efuse_exit_info;
  *
  * @reply: the daemon has answered a request and the caller has not seen it yet;
  *	@error is 0 or a negative errno. Also called for requests sent in the
- *	background. May call efuse_req_*(). What it returns is ignored.
+ *	background. May call efuse_req_*(), and efuse_req_ended(), efuse_req_epoch(). What
+ *	it returns is ignored.
  * @learn: the daemon's answer brings a value that is worth keeping; called once
  *	for each (READDIRPLUS brings two per entry), behind @reply. It
  *	may call efuse_req_*() and efuse_learn_*(), and should store
  *	efuse_learn_value() under efuse_learn_key() in the map that
  *	efuse_learn_map() names. For EFUSE_MAP_BLOCKS it should choose a slot for the
- *	block efuse_req_block() and call efuse_learn_block() instead. Returns 0, or a
+ *	block efuse_req_block() and call efuse_learn_block() instead, behind which
+ *	efuse_learn_evicted() tells what made room. Returns 0, or a
  *	negative errno when the map took no more, which is counted in sysfs as map_full.
  * @select_path: a READ or WRITE that its handler passed is about to be carried out. Also
  *	called for those in the background, if their sender may sleep. May call

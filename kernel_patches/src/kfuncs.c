@@ -73,6 +73,16 @@ __bpf_kfunc int efuse_req_name(struct efuse_req *req, u32 index, void *buf, u32 
 	return len;
 }
 
+__bpf_kfunc u64 efuse_req_ended(struct efuse_req *req)
+{
+	return req->ended;
+}
+
+__bpf_kfunc u64 efuse_req_epoch(struct efuse_req *req)
+{
+	return req->ended_epoch;
+}
+
 __bpf_kfunc u8 *efuse_req_key(struct efuse_req *req, const u64 rdwr_buf_size)
 {
 	struct fuse_args *args = req->args;
@@ -194,6 +204,11 @@ __bpf_kfunc int efuse_learn_block(struct efuse_req *req, void *tag, u32 tag__sz,
 	return efuse_keep_block(req, tag, tag__sz, data, data__sz);
 }
 
+__bpf_kfunc int efuse_learn_evicted(struct efuse_req *req, void *tag, u32 tag__sz)
+{
+	return efuse_evicted_block(req, tag, tag__sz);
+}
+
 __bpf_kfunc u8 *efuse_learn_key(struct efuse_req *req, const u64 rdwr_buf_size)
 {
 	static const size_t sizes[] = {
@@ -244,6 +259,11 @@ __bpf_kfunc int efuse_notify_name(struct efuse_notify *n, void *buf, u32 buf__sz
 	return n->len;
 }
 
+__bpf_kfunc u64 efuse_notify_epoch(struct efuse_notify *n)
+{
+	return n->epoch;
+}
+
 __bpf_kfunc u32 efuse_exit_kind(struct efuse_exit_info *info)
 {
 	return info->kind;
@@ -290,6 +310,10 @@ BTF_ID_FLAGS(func, efuse_notify_nodeid, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_notify_name, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_exit_kind, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_exit_code, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_learn_evicted, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_ended, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_req_epoch, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_notify_epoch, KF_TRUSTED_ARGS)
 BTF_KFUNCS_END(efuse_kfunc_ids)
 
 BTF_SET_START(efuse_req_ids)
@@ -344,6 +368,7 @@ BTF_SET_END(efuse_block_ids)
 BTF_SET_START(efuse_learn_ids)
 BTF_ID(func, efuse_req_block)
 BTF_ID(func, efuse_learn_block)
+BTF_ID(func, efuse_learn_evicted)
 BTF_ID(func, efuse_learn_map)
 BTF_ID(func, efuse_learn_key)
 BTF_ID(func, efuse_learn_value)
@@ -358,10 +383,16 @@ BTF_SET_START(efuse_path_done_ids)
 BTF_ID(func, efuse_path_info)
 BTF_SET_END(efuse_path_done_ids)
 
+BTF_SET_START(efuse_replied_ids)
+BTF_ID(func, efuse_req_ended)
+BTF_ID(func, efuse_req_epoch)
+BTF_SET_END(efuse_replied_ids)
+
 BTF_SET_START(efuse_notify_ids)
 BTF_ID(func, efuse_notify_code)
 BTF_ID(func, efuse_notify_nodeid)
 BTF_ID(func, efuse_notify_name)
+BTF_ID(func, efuse_notify_epoch)
 BTF_SET_END(efuse_notify_ids)
 
 BTF_SET_START(efuse_exit_ids)
@@ -383,7 +414,7 @@ static bool efuse_member_allows(u32 member, u32 id)
 
 	switch (member) {
 	case EFUSE_MEMBER(reply):
-		return false;
+		return btf_id_set_contains(&efuse_replied_ids, id);
 	case EFUSE_MEMBER(learn):
 		return btf_id_set_contains(&efuse_learn_ids, id);
 	case EFUSE_MEMBER(select_path):

@@ -93,4 +93,18 @@ int efuse_path_predict(struct efuse_req *req, u64 ns, u32 note);
 /* block() only: bytes of it that are wanted; 0: whether it is there, and no more. */
 u32 efuse_req_wanted(struct efuse_req *req);
 
+/*
+ * learn() only: the tag of the block that made room in efuse_learn_block(), as it was, into @tag
+ * (struct efuse_tag). Returns 0, -ENOENT if none did, or -EINVAL.
+ */
+int efuse_learn_evicted(struct efuse_req *req, void *tag, u32 tag__sz);
+/*
+ * reply() only: the file whose data the request changed, so that what was known of it is
+ * void, or 0; and the epoch at which it ended.
+ */
+u64 efuse_req_ended(struct efuse_req *req);
+u64 efuse_req_epoch(struct efuse_req *req);
+/* notify() only: the epoch at which what was known ended. */
+u64 efuse_notify_epoch(struct efuse_notify *n);
+
 #endif /* _FS_FUSE_EFUSE_KFUNCS_H */

@@ -10,6 +10,7 @@ static void efuse_notify(struct efuse_conn *ec, struct efuse_changes *ch,
 
 	efuse_epoch_begin(ec, ch);
 	efuse_epoch_end(ec, ch, 0);
+	n->epoch = ch->epoch;
 
 	rcu_read_lock();
 	ops = rcu_dereference(ec->ops);

@@ -202,6 +202,28 @@ struct efuse_path_info {
 };
 
 /*
+ * Map `events`: a ring of what happened in the kernel, for one listener at a time. While
+ * element 0 of the map `listening` (__u32) is 0 nothing is put there. What finds the ring full
+ * is dropped and counted in element 0 of the map `lost` (__u64).
+ */
+enum efuse_event_kind {
+	EFUSE_EVENT_EVICTED	= 1,	/* a block made room for another in the data cache */
+	EFUSE_EVENT_EPOCH	= 2,	/* what was known of an inode or a name is void */
+	EFUSE_EVENT_PATH	= 3,	/* I/O on a file goes another way than before */
+};
+
+struct efuse_event {
+	__u32	kind;		/* enum efuse_event_kind */
+	__u16	opcode;		/* of the request at hand; 0: the daemon's own notification */
+	__u16	arg;		/* EPOCH: enum efuse_notify_code, or 0; PATH: enum efuse_path */
+	__u64	nodeid;		/* the inode, or the directory of the name */
+	__u64	offset;		/* in the file, bytes */
+	__u64	length;		/* bytes from there; EPOCH, PATH: 0 is all of the file */
+	__u64	epoch;		/* EVICTED: that the block carried; EPOCH: at which it ended */
+	__u64	time_ns;	/* CLOCK_MONOTONIC */
+};
+
+/*
  * An extent: where a file's bytes lie in a backing file. Handed to the kernel with
  * EFUSE_IOC_MAP on the daemon's descriptor of /dev/efuse, by a caller with
  * CAP_SYS_ADMIN, whose credentials all I/O of the extent is done with. A later
