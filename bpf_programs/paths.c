@@ -103,8 +103,8 @@ static inline u32 path_fastest(const struct path_profile *profile, u64 direct_ns
 }
 
 /* Of the next READ of the kind, by its number in the round. */
-static inline u32 path_choose(struct path_profile *profile, u32 count, u32 probes, u64 direct_ns,
-			      u64 cache_ns)
+static inline u32 path_choose(struct efuse_req *req, struct path_profile *profile, u32 count,
+			      u32 probes, u64 direct_ns, u64 cache_ns)
 {
 	u32 path;
 
@@ -113,7 +113,11 @@ static inline u32 path_choose(struct path_profile *profile, u32 count, u32 probe
 		return path | EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE;
 	}
 	path = path_fastest(profile, direct_ns, cache_ns);
-	profile->path = path;
+	if (path != profile->path) {
+		profile->path = path;
+		event_emit(EFUSE_EVENT_PATH, FUSE_READ, path, efuse_req_nodeid(req),
+			   efuse_req_offset(req), efuse_req_size(req), 0);
+	}
 	return count % PATH_SAMPLE ? path : path | EFUSE_PATH_MEASURE;
 }
 
@@ -143,7 +147,7 @@ int select_path(struct efuse_req *req)
 
 	direct_ns = path_queued(profile, profile->ns[PATH_TIME_DIRECT], info->depth);
 	cache_ns = path_cache_ns(profile, direct_ns, info->depth);
-	choice = path_choose(profile, count, info->probes, direct_ns, cache_ns);
+	choice = path_choose(req, profile, count, info->probes, direct_ns, cache_ns);
 	if ((choice & 0xff) == EFUSE_PATH_CACHE) {
 		print &= ~1;
 		direct_ns = cache_ns;

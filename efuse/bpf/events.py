@@ -37,7 +37,7 @@ class EventKind(enum.Enum):
     """What the kernel knew of an inode or a name is void: it was changed, or invalidated."""
 
     PATH = 3
-    """READ or WRITE of a file takes another path than before."""
+    """READs of a kind (of this file's class and of this size) take another path than before."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Event:
     :ivar kind: what.
     :ivar nodeid: the inode; with a notification of a name, its directory.
     :ivar offset: in the file, in bytes.
-    :ivar length: bytes from there. EVICTED: how many the block had. EPOCH, PATH: 0 is all.
+    :ivar length: bytes from there. EVICTED: how many the block had. EPOCH: 0 is all. PATH: of
+        the READ at which it changed.
     :ivar epoch: EVICTED: the one that the block carried; EPOCH: the one at which it ended.
     :ivar time_ns: when, by CLOCK_MONOTONIC.
     :ivar opcode: of the request that brought it about (`efuse.opcodes`); 0: a notification.

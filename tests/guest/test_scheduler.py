@@ -7,6 +7,7 @@ The reader stays on one CPU, since each CPU has measurements of its own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import random
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from efuse.bpf import EventKind, Listener
 from efuse.control import PATHS
 from efuse.stats import PathCounters, read
 from tests.guest.daemons import Mount, mounted
@@ -150,6 +152,23 @@ def test_a_slow_cache_is_left(reader: Reader) -> None:
     gained = reader.during(voided)
     assert gained["cache"].partial == gained["cache"].requests, "nothing voided was served"
     assert gained["direct"].requests > 500, gained
+
+
+def test_a_change_of_path_is_told(reader: Reader) -> None:
+    """Read once: backing files. Then a block that the cache is to keep is a try worth."""
+    assert reader.m.attachment
+    with Listener(reader.m.attachment.maps) as listener:
+        reader.during(lambda: [reader.read(block) for block in range(64)] and None)
+        reader.during(lambda: [reader.read(n % 8) for n in range(300)] and None)
+        told = [event for event in listener.read() if event.kind is EventKind.PATH]
+        assert listener.lost == 0
+    nodeid = reader.m.call("nodeid", "f")
+    assert {event.nodeid for event in told} == {nodeid}
+    assert {event.length for event in told} == {BLOCK}
+    # Each one is a change; the first choice is the backing files, which was said to nobody else.
+    paths = [PATHS[event.arg - 1] for event in told]
+    assert paths[:2] == ["direct", "cache"]
+    assert all(a != b for a, b in itertools.pairwise(paths))
 
 
 _POLICY = """
