@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 from efuse.bpf import libbpf
@@ -25,6 +25,7 @@ from efuse.bpf.load import (
 )
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.spec import MAP_RINGBUF, MapSpec, Spec
+from efuse.closing import Closing
 from efuse.errors import AttachError, UsageError, reason
 
 __all__ = [
@@ -79,7 +80,7 @@ def pin_directory(connection: int) -> Path:
     return _BPFFS / "efuse" / str(connection)
 
 
-class Attachment:
+class Attachment(Closing):
     """A program set on a connection: its link and its maps.
 
     A context manager. Closing it detaches the set, unless its link is pinned or another task
@@ -261,17 +262,6 @@ class Attachment:
         if self._link_fd >= 0:
             os.close(self._link_fd)
             self._link_fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Attachment {self.name!r} of connection {self.connection}>"

@@ -9,11 +9,11 @@ import mmap
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from efuse.bpf.maps import BpfMap
 from efuse.bpf.values import NEVER_NS
+from efuse.closing import Closing
 from efuse.errors import AttachError, NotSupportedError, UsageError, reason
 from efuse.libefuse import library
 
@@ -106,7 +106,7 @@ def check_range(nodeid: int, offset: int, size: int, *, end: bool) -> None:
         )
 
 
-class DataCache:
+class DataCache(Closing):
     """The data cache of one connection, mapped. A context manager.
 
     Publishing from several threads or processes at once is safe. What is published is served
@@ -171,14 +171,3 @@ class DataCache:
     def close(self) -> None:
         """Give up the mapping, once no thread publishes any more. May be called again."""
         self._mappings = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -9,11 +9,11 @@ import select
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from efuse.bpf import libbpf
 from efuse.bpf.maps import BpfMap
+from efuse.closing import Closing
 from efuse.errors import AttachError, NotSupportedError, reason
 
 __all__ = ["EVENT_BYTES", "Event", "EventKind", "Listener"]
@@ -76,7 +76,7 @@ class Event:
         return cls(EventKind(kind), nodeid, offset, length, epoch, time_ns, opcode, arg)
 
 
-class Listener:
+class Listener(Closing):
     """Hears of what happens on one connection from now on. A context manager.
 
     There can be one at a time: nothing keeps a second process from listening, but then each
@@ -174,14 +174,3 @@ class Listener:
 
     def _listen(self, on: bool) -> None:
         libbpf.map_update(self._fds["listening"], _ELEMENT_0, int(on).to_bytes(4, "little"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections import deque
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import trio
+
+from efuse.closing import Closing
 
 if TYPE_CHECKING:  # it takes libbpf with it
     from efuse.bpf import Event, Listener
@@ -15,7 +16,7 @@ if TYPE_CHECKING:  # it takes libbpf with it
 __all__ = ["Events"]
 
 
-class Events:
+class Events(Closing):
     """Events of one mount, the oldest first: ``async for event in events``.
 
     Ends when the file system is unmounted or :meth:`close` is called; what was not read by then is
@@ -69,17 +70,6 @@ class Events:
             pass
         finally:
             self._waiting = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Who left a loop has no use for more of them, and they are not free.

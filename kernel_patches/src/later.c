@@ -13,7 +13,7 @@
 
 static struct workqueue_struct *efuse_later_queue;
 
-static bool efuse_later_wanted(const struct efuse_conn *ec, const struct fuse_args *args)
+static bool efuse_later_wanted(struct efuse_conn *ec, const struct fuse_args *args)
 {
 	u8 forced = READ_ONCE(ec->forced_path);
 

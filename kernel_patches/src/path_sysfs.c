@@ -87,61 +87,56 @@ static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *at
 
 static struct kobj_attribute max_request_attr = __ATTR_RW(max_request);
 
-static ssize_t efuse_path_u32_store(u32 *value, u32 least, u32 most, u32 step, const char *buf,
-				    size_t count)
+/* A u32 of the connection that root may set. */
+struct efuse_path_number {
+	struct kobj_attribute attr;
+	size_t offset;
+	u32 least;
+	u32 most;
+	u32 step;
+};
+
+static u32 *efuse_path_number_of(struct kobject *kobj, const struct efuse_path_number *number)
 {
-	u32 number;
-	int err = kstrtou32(buf, 10, &number);
+	return (u32 *)((char *)efuse_conn_of_paths(kobj) + number->offset);
+}
+
+static ssize_t number_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	struct efuse_path_number *number = container_of(attr, struct efuse_path_number, attr);
+
+	return sysfs_emit(buf, "%u\n", READ_ONCE(*efuse_path_number_of(kobj, number)));
+}
+
+static ssize_t number_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			    size_t count)
+{
+	struct efuse_path_number *number = container_of(attr, struct efuse_path_number, attr);
+	u32 value;
+	int err = kstrtou32(buf, 10, &value);
 
 	if (err)
 		return err;
-	if (number < least || number > most || number % step)
+	if (value < number->least || value > number->most || value % number->step)
 		return -EINVAL;
-	WRITE_ONCE(*value, number);
+	WRITE_ONCE(*efuse_path_number_of(kobj, number), value);
 	return count;
 }
 
-static ssize_t round_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of_paths(kobj)->round));
-}
+static struct efuse_path_number max_readdir_number = {
+	__ATTR(max_readdir, 0644, number_show, number_store),
+	offsetof(struct efuse_conn, max_readdir), PAGE_SIZE, EFUSE_MAX_READDIR, PAGE_SIZE
+};
 
-static ssize_t round_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
-			   size_t count)
-{
-	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->round, 1, EFUSE_MAX_ROUND, 1,
-				    buf, count);
-}
+static struct efuse_path_number round_number = {
+	__ATTR(round, 0644, number_show, number_store),
+	offsetof(struct efuse_conn, round), 1, EFUSE_MAX_ROUND, 1
+};
 
-static struct kobj_attribute round_attr = __ATTR_RW(round);
-
-static ssize_t probes_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of_paths(kobj)->probes));
-}
-
-static ssize_t probes_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
-			    size_t count)
-{
-	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->probes, 0, EFUSE_MAX_PROBES, 1,
-				    buf, count);
-}
-
-static struct kobj_attribute probes_attr = __ATTR_RW(probes);
-
-static ssize_t max_readdir_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of_paths(kobj)->max_readdir));
-}
-
-static ssize_t max_readdir_store(struct kobject *kobj, struct kobj_attribute *attr,
-				 const char *buf, size_t count)
-{
-	return efuse_path_u32_store(&efuse_conn_of_paths(kobj)->max_readdir, PAGE_SIZE,
-				    EFUSE_MAX_READDIR, PAGE_SIZE, buf, count);
-}
-
-static struct kobj_attribute max_readdir_attr = __ATTR_RW(max_readdir);
+static struct efuse_path_number probes_number = {
+	__ATTR(probes, 0644, number_show, number_store),
+	offsetof(struct efuse_conn, probes), 0, EFUSE_MAX_PROBES, 1
+};
 
 static ssize_t evicted_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
@@ -155,9 +150,9 @@ static struct kobj_attribute evicted_attr = __ATTR_RO(evicted);
 static const struct attribute *efuse_paths_attrs[] = {
 	&forced_attr.attr,
 	&max_request_attr.attr,
-	&max_readdir_attr.attr,
-	&round_attr.attr,
-	&probes_attr.attr,
+	&max_readdir_number.attr.attr,
+	&round_number.attr.attr,
+	&probes_number.attr.attr,
 	&evicted_attr.attr,
 	NULL
 };

@@ -8,7 +8,6 @@ import mmap
 import os
 import random
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.guest.daemons import Call, Mount, eventually, mounted
+from tests.guest.numbered import Numbered
 from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, read, read_direct, write
 
 BLOCKS = -(-SIZE // BLOCK)
@@ -415,41 +415,8 @@ def test_a_write_that_failed_changes_nothing(mountpoint: Path) -> None:
 def test_readers_and_writers_at_once(mountpoint: Path) -> None:
     """Each block always holds one number, which never falls: no read is torn or goes back."""
     with cached(mountpoint, capacity={"blocks": 16}) as m:
-        m.truth.create("n", bytes(24 * BLOCK))
-        stop, wrong, reads = threading.Event(), [], [0]
-
-        def writer() -> None:
-            fd = os.open(m / "n", os.O_WRONLY | os.O_DIRECT)
-            number = 0
-            while not stop.is_set():
-                number += 1
-                os.pwrite(fd, struct.pack("=Q", number) * 512, number % 24 * BLOCK)
-            os.close(fd)
-
-        def reader(seed: int) -> None:
-            rng, last = random.Random(seed), [0] * 24
-            while not stop.is_set():
-                n = rng.randrange(20)
-                got = read_direct(m / "n", 4 * BLOCK, n * BLOCK)
-                for i in range(4):
-                    block = got[i * BLOCK : (i + 1) * BLOCK]
-                    number = struct.unpack_from("=Q", block)[0]
-                    if block != block[:8] * 512 or number < last[n + i]:
-                        wrong.append((n + i, number, last[n + i]))
-                    last[n + i] = number
-                reads[0] += 1
-
-        threads = [threading.Thread(target=writer)]
-        threads += [threading.Thread(target=reader, args=(n,)) for n in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            eventually(lambda: reads[0] > 1500 or wrong)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        assert not wrong
+        numbered = Numbered(m)
+        numbered.run(lambda: numbered.reads > 1500)
         assert path_count(m, "requests") > 50
 
 

@@ -7,6 +7,7 @@ each read tells by itself who answered it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -15,6 +16,7 @@ import random
 import stat
 import struct
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -549,33 +551,39 @@ def test_bits_that_a_write_takes_away_are_the_daemons(mountpoint: Path, lower: P
         os.close(fd)
 
 
-def test_a_full_lower_file_system_is_told_to_the_writer(mountpoint: Path, lower: Path) -> None:
-    """The daemon is asked in the end, and its answer is the writer's."""
+@contextlib.contextmanager
+def small(lower: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
     image, point = lower / "image", lower / "point"
     image.write_bytes(bytes(1 << 22))
     point.mkdir()
     run("mkfs.ext4", "-q", "-F", "-m", "0", image)
     run("mount", "-o", "loop", image, point)
     try:
-        with mounted(mountpoint) as m:
-            make(m, "f", b"")
-            path = point / "b"
-            path.touch()
-            whole(m, str(path), write=True)
-            m.call("deny", "write", 0, errno.ENOSPC)
-            fd = os.open(m / "f", os.O_WRONLY)
-            written = 0
-            with pytest.raises(OSError) as caught:
-                while True:
-                    written += os.write(fd, fill("w", 1 << 16))
-            assert caught.value.errno == errno.ENOSPC
-            os.close(fd)
-            assert written > 1 << 20
-            assert path.stat().st_size == written
-            assert m.count("write", "failed") >= 1
-            m.call("unmap_extents", "f")
+        yield point
     finally:
         run("umount", "--lazy", point)
+
+
+def test_a_full_lower_file_system_is_told_to_the_writer(mountpoint: Path, lower: Path) -> None:
+    """The daemon is asked in the end, and its answer is the writer's."""
+    with small(lower) as point, mounted(mountpoint) as m:
+        make(m, "f", b"")
+        path = point / "b"
+        path.touch()
+        whole(m, str(path), write=True)
+        m.call("deny", "write", 0, errno.ENOSPC)
+        fd = os.open(m / "f", os.O_WRONLY)
+        written = 0
+        with pytest.raises(OSError) as caught:
+            while True:
+                written += os.write(fd, fill("w", 1 << 16))
+        assert caught.value.errno == errno.ENOSPC
+        os.close(fd)
+        assert written > 1 << 20
+        assert path.stat().st_size == written
+        assert m.count("write", "failed") >= 1
+        m.call("unmap_extents", "f")
 
 
 def test_what_is_written_stays_when_the_daemon_dies(mountpoint: Path, lower: Path) -> None:

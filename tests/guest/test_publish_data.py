@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from efuse.bpf.values import NEVER_NS
 from efuse.control import Connection
 from efuse.fs import Passthrough
 from tests.guest.daemons import Call, Mount, eventually
+from tests.guest.numbered import Numbered
 from tests.guest.test_cache import (
     CHANGES,
     NOFLUSH,
@@ -233,50 +232,18 @@ def test_an_epoch_that_is_none_of_the_connections(mountpoint: Path) -> None:
 def test_publishers_readers_and_writers_at_once(mountpoint: Path) -> None:
     """Each block always holds one number, which never falls: nothing is torn or goes back."""
     with publishing(mountpoint, capacity={"blocks": 16}) as (m, cache):
-        m.truth.create("n", bytes(24 * BLOCK))
+        numbered = Numbered(m)
         os.stat(m / "n")
         nodeid = m.call("nodeid", "n")
-        stop, wrong, reads, stored = threading.Event(), [], [0], [0]
+        stored = [0]
 
-        def writer() -> None:
-            fd = os.open(m / "n", os.O_WRONLY | os.O_DIRECT)
-            number = 0
-            while not stop.is_set():
-                number += 1
-                os.pwrite(fd, struct.pack("=Q", number) * 512, number % 24 * BLOCK)
-            os.close(fd)
+        def publish_all() -> None:
+            epoch = m.connection.epoch
+            data = bytes(m.call("inode", "n").data)
+            done = cache.publish(nodeid, 0, data, epoch=epoch, valid_ns=0, end=True)
+            stored[0] += done.stored
 
-        def publisher() -> None:
-            while not stop.is_set():
-                epoch = m.connection.epoch
-                data = bytes(m.call("inode", "n").data)
-                done = cache.publish(nodeid, 0, data, epoch=epoch, valid_ns=0, end=True)
-                stored[0] += done.stored
-
-        def reader(seed: int) -> None:
-            rng, last = random.Random(seed), [0] * 24
-            while not stop.is_set():
-                n = rng.randrange(20)
-                got = read_direct(m / "n", 4 * BLOCK, n * BLOCK)
-                for i in range(4):
-                    block = got[i * BLOCK : (i + 1) * BLOCK]
-                    number = struct.unpack_from("=Q", block)[0]
-                    if block != block[:8] * 512 or number < last[n + i]:
-                        wrong.append((n + i, number, last[n + i]))
-                    last[n + i] = number
-                reads[0] += 1
-
-        threads = [threading.Thread(target=writer), threading.Thread(target=publisher)]
-        threads += [threading.Thread(target=reader, args=(n,)) for n in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            eventually(lambda: (reads[0] > 700 and stored[0] > 2000) or wrong)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        assert not wrong
+        numbered.run(lambda: numbered.reads > 700 and stored[0] > 2000, publish_all)
         assert path_count(m, "requests") > 50
 
 

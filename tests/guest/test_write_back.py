@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.conftest import run
 from tests.guest.daemons import Mount, mounted, unmount
 from tests.guest.service import WRITEBACK_CACHE, Options
-from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, whole
+from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, small, whole
 
 
 def direct_writes(m: Mount) -> int:
@@ -92,12 +91,7 @@ def test_nothing_is_lost_at_the_end_of_a_mount(mountpoint: Path, lower: Path) ->
 
 
 def test_a_full_lower_file_system_is_told_by_fsync(mountpoint: Path, lower: Path) -> None:
-    image, point = lower / "image", lower / "point"
-    image.write_bytes(bytes(1 << 22))
-    point.mkdir()
-    run("mkfs.ext4", "-q", "-F", "-m", "0", image)
-    run("mount", "-o", "loop", image, point)
-    try:
+    with small(lower) as point:
         (point / "b").touch()
         with mapped(mountpoint, str(point / "b")) as m:
             m.call("deny", "write", 0, errno.ENOSPC)
@@ -105,8 +99,6 @@ def test_a_full_lower_file_system_is_told_by_fsync(mountpoint: Path, lower: Path
                 overwrite(m / "f", fill("w", 1 << 23))
             assert caught.value.errno == errno.ENOSPC
             m.call("unmap_extents", "f")
-    finally:
-        run("umount", "--lazy", point)
 
 
 def test_what_is_too_large_for_the_daemon_goes_to_it_in_parts(mountpoint: Path) -> None:

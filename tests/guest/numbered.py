@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A file of blocks that each hold one number, written and read at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import threading
+from collections.abc import Callable
+
+from tests.guest.daemons import Mount, eventually
+from tests.guest.test_direct import BLOCK, read_direct
+
+BLOCKS = 24
+
+
+class Numbered:
+    """The file ``n``. Its numbers never fall: a read that is torn, or goes back, is wrong.
+
+    :ivar reads: how many there were, all readers together.
+    :ivar wrong: block, number, and the number that the same reader had seen before.
+    """
+
+    def __init__(self, m: Mount) -> None:
+        m.truth.create("n", bytes(BLOCKS * BLOCK))
+        self._path = m / "n"
+        self._stop = threading.Event()
+        self.reads = 0
+        self.wrong: list[tuple[int, int, int]] = []
+
+    def _write(self) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_DIRECT)
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            os.pwrite(fd, struct.pack("=Q", number) * 512, number % BLOCKS * BLOCK)
+        os.close(fd)
+
+    def _read(self, seed: int) -> None:
+        rng, last = random.Random(seed), [0] * BLOCKS
+        while not self._stop.is_set():
+            n = rng.randrange(BLOCKS - 4)
+            got = read_direct(self._path, 4 * BLOCK, n * BLOCK)
+            for i in range(4):
+                block = got[i * BLOCK : (i + 1) * BLOCK]
+                number = struct.unpack_from("=Q", block)[0]
+                if block != block[:8] * 512 or number < last[n + i]:
+                    self.wrong.append((n + i, number, last[n + i]))
+                last[n + i] = number
+            self.reads += 1
+
+    def run(self, enough: Callable[[], bool], beside: Callable[[], None] | None = None) -> None:
+        """Write and read, and do *beside* over and over, until it is enough or something is wrong.
+
+        :raises AssertionError: something was.
+        """
+
+        def repeat() -> None:
+            while beside and not self._stop.is_set():
+                beside()
+
+        threads = [threading.Thread(target=self._write), threading.Thread(target=repeat)]
+        threads += [threading.Thread(target=self._read, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: enough() or self.wrong)
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+        assert not self.wrong
