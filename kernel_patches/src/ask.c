@@ -309,7 +309,8 @@ ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)
  * @req: it; @req->ret and @req->error are its answer then
  *
  * A WRITE of which some was written is a short one, not a failed one. A READ fails:
- * a short one would mean that the file ends there.
+ * a short one would mean that the file ends there. Nobody looks at how much write-back
+ * wrote: it goes on behind a short part, and fails.
  *
  * Context: process context, may sleep.
  */
@@ -318,6 +319,7 @@ void efuse_ask_all(struct efuse_req *req)
 	size_t done = 0, size = efuse_arg_size(req->args), limit = efuse_daemon_limit(req);
 	struct fuse_args *args = req->args;
 	struct fuse_write_out *out = args->out_args[0].value;
+	bool write_back = efuse_is_write_back(args);
 	struct efuse_data data;
 	ssize_t ret = 0;
 
@@ -329,10 +331,18 @@ void efuse_ask_all(struct efuse_req *req)
 		if (ret < 0)
 			break;
 		done += ret;
-		if (ret < want)
+		if (ret == want)
+			continue;
+		if (!write_back)
 			break;
+		if (!ret) {
+			ret = -EIO;
+			break;
+		}
+		efuse_data_start(&data, args, ITER_DEST);
+		efuse_data_skip(&data, done);
 	}
-	if (ret < 0 && (args->opcode == FUSE_READ || !done)) {
+	if (ret < 0 && (args->opcode == FUSE_READ || write_back || !done)) {
 		req->ret = ret;
 		req->error = ret;
 		return;

@@ -178,7 +178,8 @@ bool efuse_direct_read(struct efuse_req *req)
  * efuse_direct_write - WRITE into backing files
  * @req: the WRITE
  *
- * What could be written only in part is a short write, as it would be of the daemon.
+ * What could be written only in part is a short write, as it would be of the daemon; but
+ * of write-back, whose pages are clean by then, the daemon gets all of it once more.
  *
  * Context: process context, within io_srcu; may sleep.
  * Return: whether it is answered; @req->ret is what the caller gets.
@@ -194,7 +195,7 @@ bool efuse_direct_write(struct efuse_req *req)
 	if (!efuse_direct_covers(req, pos, len))
 		return false;
 	done = efuse_direct_move(req, pos, len, &whole);
-	if (!done)
+	if (!done || (!whole && efuse_is_write_back(args)))
 		return false;
 	memset(out, 0, sizeof(*out));
 	out->size = done;

@@ -212,6 +212,14 @@ void *efuse_out_data(struct fuse_args *args, size_t *room)
 	return page_address(ap->pages[0]);
 }
 
+/* A WRITE of dirty pages: nobody waits for its answer but to hear of an error. */
+bool efuse_is_write_back(const struct fuse_args *args)
+{
+	const struct fuse_write_in *in = args->in_args[0].value;
+
+	return args->opcode == FUSE_WRITE && in->write_flags & FUSE_WRITE_CACHE;
+}
+
 struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args)
 {
 	switch (args->opcode) {

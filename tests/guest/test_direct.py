@@ -586,6 +586,39 @@ def test_a_full_lower_file_system_is_told_to_the_writer(mountpoint: Path, lower:
         m.call("unmap_extents", "f")
 
 
+_EXT4_IOC_SHUTDOWN = 0x8004587D
+
+
+def shut_down(point: Path) -> None:
+    """Make the lower ext4 fail everything from now on, as after an error of its device."""
+    fd = os.open(point, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, _EXT4_IOC_SHUTDOWN, struct.pack("=I", 2))  # at once, nothing flushed
+    finally:
+        os.close(fd)
+
+
+def test_an_error_below_is_told_to_who_reads_or_writes(mountpoint: Path, lower: Path) -> None:
+    """The daemon is asked in the end, as here it fails likewise: nobody hears of success."""
+    with small(lower) as point, mounted(mountpoint, path="direct") as m:
+        path = point / "b"
+        path.write_bytes(fill("b"))
+        make(m, "f", fill("d"))
+        whole(m, str(path), write=True)
+        assert write(m / "f", b"fine", 0, os.O_DIRECT) == 4
+        shut_down(point)
+        for opcode in ("read", "write"):
+            m.call("deny", opcode, 0, errno.EIO)
+        failed = m.count("write", "failed")
+        fails(errno.EIO, write, m / "f", b"lost", 0, os.O_DIRECT)
+        assert m.count("write", "failed") == failed + 1
+        failed = m.count("read", "failed")
+        # What the lower page cache still has is still right.
+        fails(errno.EIO, read_direct, m / "f", BLOCK, 1 << 30)
+        assert m.count("read", "failed") + m.count("read", "unmapped") > failed
+        m.call("unmap_extents", "f")
+
+
 def test_what_is_written_stays_when_the_daemon_dies(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, b"")
     with mounted(mountpoint) as m:

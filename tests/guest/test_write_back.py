@@ -14,7 +14,7 @@ import pytest
 
 from tests.guest.daemons import Mount, mounted, unmount
 from tests.guest.service import WRITEBACK_CACHE, Options
-from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, small, whole
+from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, shut_down, small, whole
 
 
 def direct_writes(m: Mount) -> int:
@@ -98,6 +98,50 @@ def test_a_full_lower_file_system_is_told_by_fsync(mountpoint: Path, lower: Path
             with pytest.raises(OSError) as caught:
                 overwrite(m / "f", fill("w", 1 << 23))
             assert caught.value.errno == errno.ENOSPC
+            m.call("unmap_extents", "f")
+
+
+def test_a_write_that_fits_only_in_part_is_no_success(mountpoint: Path, lower: Path) -> None:
+    """The last room of the lower file system: FUSE asks nobody how much of a WRITE was done."""
+    with small(lower) as point:
+        (point / "b").touch()
+        with (point / "filler").open("wb", buffering=0) as filler:
+            with contextlib.suppress(OSError):
+                while filler.write(bytes(BLOCK)):
+                    pass
+            filler.truncate(filler.tell() - 8 * BLOCK)
+            os.fsync(filler.fileno())
+        with mapped(mountpoint, str(point / "b")) as m:
+            m.call("deny", "write", 0, errno.ENOSPC)
+            with pytest.raises(OSError) as caught:
+                overwrite(m / "f", fill("w", 24 * BLOCK))
+            assert caught.value.errno == errno.ENOSPC
+            assert 0 < (point / "b").stat().st_size < 24 * BLOCK, "some of it did fit"
+            m.call("unmap_extents", "f")
+
+
+@pytest.mark.parametrize("short", [1, BLOCK])
+def test_a_short_answer_in_parts_is_gone_on_with(mountpoint: Path, short: int) -> None:
+    """The daemon writes less than it is asked to, each time: all of it gets there."""
+    size = 1 << 22
+    with mounted(mountpoint, consistency="exclusive", generic_flags=WRITEBACK_CACHE) as m:
+        m.connection.max_request = size
+        make(m, "f", bytes(size))
+        m.call("shorten_writes", short)
+        overwrite(m / "f", fill("w", size))
+        assert bytes(m.call("inode", "f").data) == fill("w", size)
+
+
+def test_an_error_below_is_told_by_fsync(mountpoint: Path, lower: Path) -> None:
+    with small(lower) as point:
+        (point / "b").write_bytes(fill("b"))
+        with mapped(mountpoint, str(point / "b")) as m:
+            overwrite(m / "f", b"fine")
+            shut_down(point)
+            m.call("deny", "write", 0, errno.EIO)
+            with pytest.raises(OSError) as caught:
+                overwrite(m / "f", b"lost")
+            assert caught.value.errno == errno.EIO
             m.call("unmap_extents", "f")
 
 
