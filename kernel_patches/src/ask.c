@@ -309,8 +309,8 @@ ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)
  * @req: it; @req->ret and @req->error are its answer then
  *
  * A WRITE of which some was written is a short one, not a failed one. A READ fails:
- * a short one would mean that the file ends there. Nobody looks at how much write-back
- * wrote: it goes on behind a short part, and fails.
+ * a short one would mean that the file ends there. Write-back fails, too: nobody looks
+ * at how much of it was done.
  *
  * Context: process context, may sleep.
  */
@@ -331,16 +331,11 @@ void efuse_ask_all(struct efuse_req *req)
 		if (ret < 0)
 			break;
 		done += ret;
-		if (ret == want)
-			continue;
-		if (!write_back)
-			break;
-		if (!ret) {
-			ret = -EIO;
+		if (ret < want) {
+			if (write_back)
+				ret = -EIO;
 			break;
 		}
-		efuse_data_start(&data, args, ITER_DEST);
-		efuse_data_skip(&data, done);
 	}
 	if (ret < 0 && (args->opcode == FUSE_READ || write_back || !done)) {
 		req->ret = ret;

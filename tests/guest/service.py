@@ -89,7 +89,6 @@ class Service:
         self._last_handle = 1 << 40
         self._reads: list[tuple[int, int]] = []
         self._denied: dict[tuple[str, int], int] = {}
-        self._short = 0
         self._spoiled: tuple[bytes, Callable[[bytes], bytes]] | None = None
         self.truth = Truth()
         self.nodeids = Nodeids(reuse=options.reuse_nodeids)
@@ -158,10 +157,6 @@ class Service:
     def spoil(self, name: bytes, spoiled: Callable[[bytes], bytes] | None) -> None:
         """End a directory's listing at *name* with what a function makes of its entry."""
         self._spoiled = (name, spoiled) if spoiled else None
-
-    def shorten_writes(self, by: int) -> None:
-        """Write so many bytes less than each WRITE asks for, but one at least."""
-        self._short = by
 
     def reads(self) -> list[tuple[int, int]]:
         """Return (offset, size) of each READ since this was last asked."""
@@ -504,10 +499,9 @@ class Service:
 
     def _do_write(self, request: Request) -> bytes:
         inode = self._inode(request)
-        size = max(1, request.size - self._short)
-        self.truth.write(inode.ino, request.offset, request.rest[:size])
+        self.truth.write(inode.ino, request.offset, request.rest[: request.size])
         inode.xattrs.pop(b"security.capability", None)
-        return struct.pack("=II", size, 0)
+        return struct.pack("=II", request.size, 0)
 
     def _do_fallocate(self, request: Request) -> bytes:
         inode = self._inode(request)

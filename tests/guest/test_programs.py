@@ -161,9 +161,8 @@ def test_builtin_programs_cost_the_verifier_little() -> None:
         "lookup", "getattr", "access", "readlink", "getxattr", "listxattr", "open", "opendir",
         "flush", "statfs", "learn", "block", "select_path", "path_done", "reply", "notify",
     }  # fmt: skip
-    # These two go through the eight ways of a set, each on its own in the code.
-    assert max(cost.pop("learn"), cost.pop("block")) < 1000
-    assert cost.pop("select_path") < 500
+    # Two go through the eight ways of a set, each on its own in the code; one has many branches.
+    assert max(cost.pop("learn"), cost.pop("block"), cost.pop("select_path")) < 1000
     assert max(cost.values()) < 200
 
 

@@ -120,18 +120,6 @@ def test_a_write_that_fits_only_in_part_is_no_success(mountpoint: Path, lower: P
             m.call("unmap_extents", "f")
 
 
-@pytest.mark.parametrize("short", [1, BLOCK])
-def test_a_short_answer_in_parts_is_gone_on_with(mountpoint: Path, short: int) -> None:
-    """The daemon writes less than it is asked to, each time: all of it gets there."""
-    size = 1 << 22
-    with mounted(mountpoint, consistency="exclusive", generic_flags=WRITEBACK_CACHE) as m:
-        m.connection.max_request = size
-        make(m, "f", bytes(size))
-        m.call("shorten_writes", short)
-        overwrite(m / "f", fill("w", size))
-        assert bytes(m.call("inode", "f").data) == fill("w", size)
-
-
 def test_an_error_below_is_told_by_fsync(mountpoint: Path, lower: Path) -> None:
     with small(lower) as point:
         (point / "b").write_bytes(fill("b"))
