@@ -163,7 +163,7 @@ def test_builtin_programs_cost_the_verifier_little() -> None:
     }  # fmt: skip
     # Two go through the eight ways of a set, each on its own in the code; one has many branches.
     assert max(cost.pop("learn"), cost.pop("block"), cost.pop("select_path")) < 1000
-    assert max(cost.values()) < 200
+    assert max(cost.values()) < 300
 
 
 @pytest.mark.parametrize("name", ["deny_uid.c", "count_opcode.c", "latency.c"])
