@@ -48,7 +48,7 @@ def test_builtin_has_its_members_and_maps() -> None:
     spec = builtin(use_shipped=False)
     assert set(spec.programs) == {
         "lookup", "getattr", "access", "readlink", "getxattr", "listxattr", "open", "opendir",
-        "flush", "statfs", "learn", "block",
+        "flush", "statfs", "learn", "block", "select_path", "path_done", "reply", "notify",
     }  # fmt: skip
     assert spec.maps == {
         "entries": MapSpec(9, 264, 48, 65536),
@@ -60,6 +60,11 @@ def test_builtin_has_its_members_and_maps() -> None:
         "blocks": MapSpec(2, 4, 4096, 4096, 1024),
         "geometry": MapSpec(2, 4, 16, 1),
         "files": MapSpec(9, 8, 16, 4096),
+        "profiles": MapSpec(6, 4, 48, 384),
+        "ghosts": MapSpec(2, 4, 4, 16384),
+        "events": MapSpec(27, 0, 0, 1 << 18),
+        "listening": MapSpec(2, 4, 4, 1),
+        "lost": MapSpec(2, 4, 8, 1),
     }
 
 
