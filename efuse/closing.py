@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import abc
 from types import TracebackType
 from typing import Self
 
 __all__ = ["Closing"]
 
 
-class Closing:
+class Closing(abc.ABC):
     """A context manager out of ``close()``."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Give up what is held. May be called again."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

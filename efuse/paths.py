@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from efuse.errors import EfuseError
 
-__all__ = ["cache", "data", "package"]
+__all__ = ["cache", "data", "made_once", "package"]
 
 _DATA_NAMES = ("bpf_programs", "kernel_patches", "libefuse", "specs")
 
@@ -26,6 +29,25 @@ def cache() -> Path:
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "efuse"
+
+
+def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Path], None]) -> Path:
+    """Return the file *name* in the cache, made now if it is not there for these very sources.
+
+    :param kind: the directory below the cache.
+    :param make: is called with the path of the file to make. It is seen by others once it is whole.
+    """
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    directory = cache() / kind / digest.hexdigest()[:16]
+    made = directory / name
+    if not made.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory) as scratch:
+            make(Path(scratch) / name)
+            os.replace(Path(scratch) / name, made)  # noqa: PTH105 - atomic, for a second maker
+    return made
 
 
 def data(name: str) -> Path:

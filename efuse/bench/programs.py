@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,17 +69,7 @@ def built(name: str) -> Path:
     :raises EfuseError: it cannot be built.
     """
     sources = _sources(name)
-    digest = hashlib.sha256()
-    for source in sources:
-        digest.update(source.read_bytes())
-    directory = paths.cache() / "daemons" / digest.hexdigest()[:16]
-    program = directory / name
-    if not program.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory) as scratch:
-            _compile(sources, Path(scratch) / name)
-            os.replace(Path(scratch) / name, program)  # noqa: PTH105 - atomic, for a second builder
-    return program
+    return paths.made_once("daemons", name, sources, lambda out: _compile(sources, out))
 
 
 def _compile(sources: Sequence[Path], out: Path) -> None:

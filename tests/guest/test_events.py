@@ -18,6 +18,7 @@ from efuse import opcodes
 from efuse.bpf import Event, EventKind, Listener, libbpf
 from efuse.fs import Passthrough
 from tests.guest.daemons import Mount, boottime_ns
+from tests.guest.serving import served
 from tests.guest.test_cache import cached
 from tests.guest.test_direct import BLOCK, SIZE, fill, make, read, read_direct, write
 
@@ -240,16 +241,7 @@ def test_a_file_system_awaits_events_until_the_unmount(mountpoint: Path, tmp_pat
     async def main() -> None:
         operations = _Watched(str(source))
         operations.efuse_options = efuse.Options(consistency="exclusive", capacity={"blocks": 8})
-        async with trio.open_nursery() as nursery:
-            serving = trio.CancelScope()
-
-            async def serve(task_status: trio.TaskStatus[object]) -> None:
-                with serving:
-                    await efuse.serve(
-                        operations, mountpoint, required=True, task_status=task_status
-                    )
-
-            await nursery.start(serve)
+        async with served(operations, mountpoint) as nursery:
             assert operations.efuse.maps["listening"][0] == 0
             events = operations.events()
             with pytest.raises(efuse.EfuseError, match="EBUSY"):
@@ -263,7 +255,6 @@ def test_a_file_system_awaits_events_until_the_unmount(mountpoint: Path, tmp_pat
                 await operations.invalidate(inode)
                 while found[-1].kind is not EventKind.EPOCH:
                     await trio.sleep(0.01)
-            serving.cancel()
         assert events.closed
 
     trio.run(main)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import trio
 
-import efuse
 from efuse.bpf import DataCache, PublishedBlocks, libbpf
 from efuse.bpf.values import NEVER_NS
 from efuse.control import Connection
 from efuse.fs import Passthrough
 from tests.guest.daemons import Call, Mount, eventually
 from tests.guest.numbered import Numbered
+from tests.guest.serving import served
 from tests.guest.test_cache import (
     CHANGES,
     NOFLUSH,
@@ -355,16 +355,7 @@ def test_a_file_system_publishes_what_it_prefetches(mountpoint: Path, tmp_path: 
 
     async def main() -> None:
         operations = _Prefetching(str(source), consistency="exclusive")
-        async with trio.open_nursery() as nursery:
-            serving = trio.CancelScope()
-
-            async def serve(task_status: trio.TaskStatus[object]) -> None:
-                with serving:
-                    await efuse.serve(
-                        operations, mountpoint, required=True, task_status=task_status
-                    )
-
-            await nursery.start(serve)
+        async with served(operations, mountpoint):
             path = str(mountpoint / "p")
             for _ in range(2):
                 assert await trio.to_thread.run_sync(read_direct, path, len(data) + 1) == data
@@ -374,6 +365,5 @@ def test_a_file_system_publishes_what_it_prefetches(mountpoint: Path, tmp_path: 
             stats = Connection(operations.efuse.connection).path / "stats" / "read"
             assert int((stats / "daemon").read_text()) == 0
             assert int((stats / "hits").read_text()) > 0
-            serving.cancel()
 
     trio.run(main)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A file system that is served in the test's own process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import trio
+
+import efuse
+
+
+@contextlib.asynccontextmanager
+async def served(operations: efuse.Operations, mountpoint: Path) -> AsyncIterator[trio.Nursery]:
+    """Serve until the end of the context; gives a nursery for what goes on beside it."""
+    async with trio.open_nursery() as nursery:
+        serving = trio.CancelScope()
+
+        async def serve(task_status: trio.TaskStatus[object]) -> None:
+            with serving:
+                await efuse.serve(operations, mountpoint, required=True, task_status=task_status)
+
+        await nursery.start(serve)
+        yield nursery
+        serving.cancel()
