@@ -17,7 +17,7 @@ import efuse
 from efuse.control import Connection, find
 from tests.commands import EFUSE
 from tests.guest.daemons import Mount, fails, mounted
-from tests.guest.test_run import _bindfs
+from tests.guest.command_line.test_run import _bindfs
 
 NAMES = [b"name%04d" % n for n in range(3000)]
 ENTRY_BYTES = 160  # in READDIRPLUS, of one of these names
