@@ -26,6 +26,15 @@ void efuse_data_start(struct efuse_data *data, struct fuse_args *args, unsigned 
 	data->left = efuse_data_size(args);
 	data->index = 0;
 	data->skip = 0;
+	if (args->efuse.iter)
+		data->iter = *args->efuse.iter;
+}
+
+static void efuse_data_user(struct efuse_data *data, struct iov_iter *iter, size_t len)
+{
+	*iter = data->iter;
+	iov_iter_truncate(iter, len);
+	iov_iter_advance(&data->iter, len);
 }
 
 static void efuse_data_kvec(struct efuse_data *data, struct efuse_span *span,
@@ -59,7 +68,10 @@ size_t efuse_data_next(struct efuse_data *data, struct efuse_span *span, struct 
 
 	len = min(len, data->left);
 	if (!efuse_data_in_pages(data->args)) {
-		efuse_data_kvec(data, span, iter, len);
+		if (data->args->efuse.iter)
+			efuse_data_user(data, iter, len);
+		else
+			efuse_data_kvec(data, span, iter, len);
 		data->left -= len;
 		return len;
 	}

@@ -109,6 +109,12 @@ static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 	return true;
 }
 
+/* A READ is short there, or where a page of the caller's is missing. */
+static bool efuse_backing_ended(const struct efuse_backing *eb, u64 pos)
+{
+	return pos - eb->offset + eb->backing_offset >= i_size_read(file_inode(eb->file));
+}
+
 /*
  * Returns the bytes moved, from the start of the request; @whole says whether that is
  * all there is to move (a READ may end at the end of the file).
@@ -143,8 +149,8 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len, bool *w
 		if (ret < room) {
 			*whole = req->args->opcode == FUSE_READ &&
 				 eb->flags & EFUSE_EXTENT_TO_EOF;
-			if (!*whole)
-				req->reason = EFUSE_FAILED;
+			req->reason = *whole && efuse_backing_ended(eb, pos + done) ?
+				      0 : EFUSE_FAILED;
 			return done;
 		}
 	}

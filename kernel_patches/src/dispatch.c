@@ -44,6 +44,11 @@ static efuse_handler_t efuse_handler(const struct efuse_ops *ops, u32 opcode)
 	}
 }
 
+static bool efuse_is_io(const struct fuse_args *args)
+{
+	return args->opcode == FUSE_READ || args->opcode == FUSE_WRITE;
+}
+
 static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 			   struct fuse_mount *fm, struct fuse_args *args)
 {
@@ -61,7 +66,8 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->replied = false;
 	req->lesson = NULL;
 	req->block = NULL;
-	memset(&req->path, 0, sizeof(req->path));
+	if (efuse_is_io(args))
+		memset(&req->path, 0, sizeof(req->path));
 	req->ended = 0;
 	req->ended_epoch = 0;
 }
@@ -72,9 +78,14 @@ static bool efuse_verdict_counts(const struct fuse_args *args)
 	return !args->force || args->opcode == FUSE_FLUSH;
 }
 
-static bool efuse_is_io(const struct fuse_args *args)
+/*
+ * The request goes another way. What is tried before FUSE has made requests of it counts
+ * as those, if it is not answered.
+ */
+static void efuse_count_passed(const struct efuse_req *req, enum efuse_counter reason)
 {
-	return args->opcode == FUSE_READ || args->opcode == FUSE_WRITE;
+	if (!req->args->efuse.iter)
+		efuse_count(req->ec, req->args->opcode, reason);
 }
 
 /* What no handler answered: only I/O has another way than to the daemon. */
@@ -91,7 +102,7 @@ static bool efuse_passed(struct efuse_req *req, enum efuse_counter reason)
 		}
 		reason = req->reason ?: reason;
 	}
-	efuse_count(ec, opcode, reason);
+	efuse_count_passed(req, reason);
 	return false;
 }
 
@@ -234,6 +245,40 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 }
 
 /**
+ * efuse_answer_now - answer or refuse a request in the kernel
+ * @req: filled in; @req->ret is what the caller gets then
+ * @ec: connection
+ * @fm: mount
+ * @args: the request
+ *
+ * Context: process context, may sleep.
+ * Return: whether it is answered; it goes to the daemon otherwise.
+ */
+bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_mount *fm,
+		      struct fuse_args *args)
+{
+	u64 start;
+
+	efuse_req_init(req, ec, fm, args);
+	efuse_count_passed(req, EFUSE_REQUESTS);
+	/* Without INIT's reply or without a daemon FUSE knows what to say. */
+	if (!READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
+		efuse_count_passed(req, EFUSE_NO_HANDLER);
+		return false;
+	}
+	start = efuse_timed(ec) ? ktime_get_ns() : 0;
+	if (!efuse_handled(req))
+		return false;
+	if (args->efuse.iter)
+		efuse_count(ec, args->opcode, EFUSE_REQUESTS);
+	if (start && req->replied) {
+		efuse_count_n(ec, args->opcode, EFUSE_HIT_NS, ktime_get_ns() - start);
+		efuse_count(ec, args->opcode, EFUSE_HIT_TIMED);
+	}
+	return true;
+}
+
+/**
  * efuse_simple_request - a request whose caller waits for the answer
  * @idmap: as __fuse_simple_request()
  * @fm: mount
@@ -247,29 +292,16 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 {
 	struct efuse_conn *ec = efuse_conn_get(fm->fc);
 	struct efuse_req req;
-	u64 start;
 
 	if (!ec)
 		return __fuse_simple_request(idmap, fm, args);
-
-	efuse_count(ec, args->opcode, EFUSE_REQUESTS);
 	if (efuse_local_release(args)) {
+		efuse_count(ec, args->opcode, EFUSE_REQUESTS);
 		efuse_count(ec, args->opcode, EFUSE_HITS);
 		return 0;
 	}
-
-	efuse_req_init(&req, ec, fm, args);
-	start = efuse_timed(ec) ? ktime_get_ns() : 0;
-	/* Without INIT's reply or without a daemon FUSE knows what to say. */
-	if (!READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
-		efuse_count(ec, args->opcode, EFUSE_NO_HANDLER);
-	} else if (efuse_handled(&req)) {
-		if (start && req.replied) {
-			efuse_count_n(ec, args->opcode, EFUSE_HIT_NS, ktime_get_ns() - start);
-			efuse_count(ec, args->opcode, EFUSE_HIT_TIMED);
-		}
+	if (efuse_answer_now(&req, ec, fm, args))
 		return req.ret;
-	}
 
 	if (efuse_is_io(args) && efuse_ask_in_parts(&req))
 		efuse_ask_all(&req);

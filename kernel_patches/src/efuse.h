@@ -20,6 +20,8 @@ struct fuse_forget_link;
 struct fuse_mount;
 struct fuse_req;
 struct inode;
+struct iov_iter;
+struct kiocb;
 struct mnt_idmap;
 struct qstr;
 
@@ -32,6 +34,7 @@ struct qstr;
  * @note: what select_path() had to tell path_done()
  * @fm: WRITE in the background that a worker carries out: its mount
  * @later: likewise: in the list of those
+ * @iter: READ, WRITE without pages: the caller's own buffer
  * @child: inodes that UNLINK, RMDIR and RENAME change beside the directories
  * @local: RELEASE of a file that the kernel opened itself
  * @written: FLUSH, RELEASE: the inode was written since the file was opened
@@ -51,6 +54,7 @@ struct efuse_args {
 	u32 note;
 	struct fuse_mount *fm;
 	struct list_head later;
+	struct iov_iter *iter;
 	u64 child[2];
 	bool local:1;
 	bool written:1;
@@ -77,6 +81,12 @@ u32 efuse_daemon_max_write(const struct fuse_conn *fc);
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args);
 void efuse_background_end(struct fuse_req *req, int error);
+
+/* read(2) and write(2), see file_io.c. */
+ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to,
+			ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *to));
+ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
+			 ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *from));
 
 /* Directories, see readdir.c. */
 struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length);

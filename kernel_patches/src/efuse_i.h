@@ -472,6 +472,8 @@ const struct efuse_backing *efuse_extent_find(struct efuse_req *req, u64 pos, u6
 bool efuse_sealed(const struct efuse_backing *eb);
 
 /* dispatch.c */
+bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_mount *fm,
+		      struct fuse_args *args);
 void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap);
 void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm,
 			  struct fuse_args *args);
@@ -486,6 +488,7 @@ void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm,
  * @left: bytes from there to the end
  * @index: of the page where it is
  * @skip: bytes of that page (of the whole, without pages) before it
+ * @iter: the rest of the caller's buffer, if that is where it is
  */
 struct efuse_data {
 	struct fuse_args *args;
@@ -493,6 +496,7 @@ struct efuse_data {
 	size_t left;
 	unsigned int index;
 	size_t skip;
+	struct iov_iter iter;
 };
 
 /* What an iterator over a part of the data goes over. */

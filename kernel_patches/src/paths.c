@@ -216,8 +216,10 @@ static bool efuse_path_cache(struct efuse_req *req)
 		if (gap == size && !xa_load(&req->ec->backed, args->nodeid))
 			return false;
 		ret = efuse_ask_fill(req, done, gap);
-		if (ret < 0)
+		if (ret < 0) {
+			req->reason = EFUSE_FAILED;
 			return false;
+		}
 		efuse_data_skip(&data, ret);
 		done += ret;
 		eof = ret < gap;

@@ -360,7 +360,7 @@ def test_a_sealed_backing_file_that_changes_is_not_served(mountpoint: Path, lowe
 
 def test_nothing_is_sealed_that_somebody_may_write(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
-    with mounted(mountpoint) as m:
+    with mounted(mountpoint, path="direct") as m:
         make(m, "f", fill("d"))
         with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
             assert map_error(m, "f", path, os.O_RDONLY, sealed=True) == errno.ETXTBSY
@@ -375,7 +375,7 @@ def test_a_truncated_backing_file_is_not_served_behind_its_end(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, fill("b"))
-    with mounted(mountpoint) as m:
+    with mounted(mountpoint, path="direct") as m:
         make(m, "f", fill("d"))
         m.call("map_extent", "f", path, os.O_RDONLY, offset=0, length=4 * BLOCK)
         os.truncate(path, BLOCK + 10)

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * read(2) and write(2) of a file that the daemon mapped, between the caller's own buffer
+ * and the paths, before FUSE makes requests of its pages: in FUSE's page cache there
+ * would be a second copy of what the backing file's page cache has.
+ *
+ * Where FUSE's page cache knows better, because pages are dirty, and where a path does
+ * not take it all, FUSE goes on as ever with what is left.
+ *
+ * A fault in the caller's buffer may be answered by the daemon, which may wait in an ioctl
+ * for I/O on backing files to end. So there are no faults meanwhile; pages that a try
+ * has missed are faulted in behind it.
+ */
+#include "efuse_i.h"
+
+#include <linux/pagemap.h>
+#include <linux/rmap.h>
+#include <linux/uaccess.h>
+#include <linux/uio.h>
+
+typedef ssize_t (*efuse_iter_t)(struct kiocb *iocb, struct iov_iter *iter);
+typedef ssize_t (*efuse_try_t)(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
+			       u32 opcode, bool *ended);
+
+/**
+ * struct efuse_file_io - a read(2) or write(2) as a request
+ * @ap: its arguments; there are no pages
+ * @req: the same, for handlers
+ * @read: the first of them, of a READ
+ * @write: likewise, of a WRITE
+ * @written: the answer of a WRITE
+ */
+struct efuse_file_io {
+	struct fuse_args_pages ap;
+	struct efuse_req req;
+	union {
+		struct fuse_read_in read;
+		struct fuse_write_in write;
+	};
+	struct fuse_write_out written;
+};
+
+/* The connection, if a path may take it. */
+static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct iov_iter *iter,
+					  u32 opcode)
+{
+	const struct fuse_file *ff = iocb->ki_filp->private_data;
+	struct efuse_conn *ec = efuse_conn_get(ff->fm->fc);
+	u8 forced;
+
+	if (!ec || !iov_iter_count(iter) || iocb->ki_flags & (IOCB_NOWAIT | IOCB_NOIO) ||
+	    !READ_ONCE(ff->fm->fc->connected) || !xa_load(&ec->backed, ff->nodeid))
+		return NULL;
+	forced = READ_ONCE(ec->forced_path);
+	if (forced == EFUSE_PATH_DAEMON || (opcode == FUSE_WRITE && forced == EFUSE_PATH_CACHE))
+		return NULL;
+	return ec;
+}
+
+/* Is all that was written to the file where READ and WRITE find it? */
+static bool efuse_file_clean(struct inode *inode)
+{
+	struct address_space *mapping = inode->i_mapping;
+	struct fuse_inode *fi = get_fuse_inode(inode);
+
+	/* Of a dirty page, first it is dirty, then under write-back, then a WRITE. */
+	if (mapping_tagged(mapping, PAGECACHE_TAG_DIRTY))
+		return false;
+	smp_rmb(); /* Looked for in that order, it is not missed. */
+	if (mapping_tagged(mapping, PAGECACHE_TAG_WRITEBACK))
+		return false;
+	smp_rmb(); /* As above. */
+	/* FUSE has copied it; the page is clean, the WRITE is not yet answered. */
+	if (READ_ONCE(fi->writepages.rb_node))
+		return false;
+	smp_rmb(); /* Out of the tree for a moment, its WRITE is counted. */
+	return !READ_ONCE(fi->writectr);
+}
+
+static void efuse_file_args(struct efuse_file_io *io, const struct kiocb *iocb,
+			    struct iov_iter *iter, u32 opcode)
+{
+	const struct fuse_file *ff = iocb->ki_filp->private_data;
+	struct fuse_args *args = &io->ap.args;
+
+	args->opcode = opcode;
+	args->nodeid = ff->nodeid;
+	args->in_numargs = 1;
+	args->out_numargs = 1;
+	args->user_pages = iocb->ki_flags & IOCB_DIRECT;
+	args->efuse.iter = iter;
+	if (opcode == FUSE_READ) {
+		io->read.fh = ff->fh;
+		io->read.offset = iocb->ki_pos;
+		io->read.size = iov_iter_count(iter);
+		io->read.flags = iocb->ki_filp->f_flags;
+		args->in_args[0].size = sizeof(io->read);
+		args->in_args[0].value = &io->read;
+		args->out_args[0].size = iov_iter_count(iter);
+		args->out_argvar = true;
+		return;
+	}
+	io->write.fh = ff->fh;
+	io->write.offset = iocb->ki_pos;
+	io->write.size = iov_iter_count(iter);
+	io->write.flags = iocb->ki_filp->f_flags & ~(O_APPEND | O_SYNC);
+	if (iocb->ki_flags & IOCB_DSYNC)
+		io->write.flags |= O_DSYNC;
+	if (iocb->ki_flags & IOCB_SYNC)
+		io->write.flags |= O_SYNC;
+	io->write.write_flags = FUSE_WRITE_KILL_SUIDGID;
+	args->in_numargs = 2;
+	args->in_args[0].size = sizeof(io->write);
+	args->in_args[0].value = &io->write;
+	args->in_args[1].size = iov_iter_count(iter);
+	args->out_args[0].size = sizeof(io->written);
+	args->out_args[0].value = &io->written;
+}
+
+/*
+ * One request for all of it. Returns the bytes moved, by which @iocb and @iter are moved
+ * on; the error that the caller gets; -EFAULT if a page of the caller's may be missing;
+ * or -EAGAIN if no path took it. @ended is set where fewer bytes mean that the file ends.
+ */
+static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
+			      u32 opcode, bool *ended)
+{
+	struct fuse_file *ff = iocb->ki_filp->private_data;
+	struct efuse_file_io io = {};
+	bool answered;
+	ssize_t ret;
+
+	efuse_file_args(&io, iocb, iter, opcode);
+	pagefault_disable();
+	iter->nofault = true;
+	answered = efuse_answer_now(&io.req, ec, ff->fm, &io.ap.args);
+	iter->nofault = false;
+	pagefault_enable();
+	if (!answered)
+		return io.req.reason == EFUSE_FAILED ? -EFAULT : -EAGAIN;
+	ret = io.req.ret;
+	if (!ret && opcode == FUSE_WRITE)
+		ret = io.written.size;
+	*ended = opcode == FUSE_READ && io.req.reason != EFUSE_FAILED;
+	if (ret > 0) {
+		iov_iter_advance(iter, ret);
+		iocb->ki_pos += ret;
+	}
+	return ret;
+}
+
+/*
+ * Is the caller's buffer there, by its first pages? One that was just allocated is not,
+ * but often for a first page that holds what the allocator notes, too.
+ */
+static bool efuse_file_resident(const struct iov_iter *iter)
+{
+	const u8 __user *first;
+	bool resident;
+	size_t len;
+	u8 __maybe_unused byte;
+
+	if (!user_backed_iter(iter))
+		return true;
+	first = iter_iov_addr(iter);
+	len = min(iter_iov_len(iter), iov_iter_count(iter));
+	pagefault_disable();
+	resident = !len || !(get_user(byte, first) || get_user(byte, first + min(len - 1, PAGE_SIZE)));
+	pagefault_enable();
+	return resident;
+}
+
+/* Whether there is another byte of the caller's to go on with. */
+static bool efuse_file_fault_in(struct iov_iter *iter, u32 opcode)
+{
+	size_t len = iov_iter_count(iter);
+
+	if (!len || !user_backed_iter(iter))
+		return false;
+	return (opcode == FUSE_READ ? fault_in_iov_iter_writeable(iter, len) :
+				      fault_in_iov_iter_readable(iter, len)) < len;
+}
+
+/*
+ * Tries until nothing is left, the file ends, or another try does not help. Returns
+ * the bytes moved, or a negative errno if there were none; @left says whether FUSE has to
+ * go on.
+ */
+static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
+			       u32 opcode, efuse_try_t try, bool *left)
+{
+	ssize_t done = 0, ret;
+	bool again = true, ended = false;
+
+	*left = false;
+	if (!efuse_file_resident(iter))
+		again = efuse_file_fault_in(iter, opcode);
+	for (;;) {
+		ret = try(ec, iocb, iter, opcode, &ended);
+		if (ret == -EAGAIN)
+			break;
+		if (ret < 0 && ret != -EFAULT)
+			return done ?: ret;
+		if (ret >= 0) {
+			done += ret;
+			if (!ret || !iov_iter_count(iter) || ended)
+				return done;
+			again = true;
+		}
+		if (!again || !efuse_file_fault_in(iter, opcode))
+			break;
+		again = false;
+	}
+	*left = true;
+	return done;
+}
+
+/**
+ * efuse_file_read - read(2) of a regular file
+ * @iocb: as of ->read_iter()
+ * @to: likewise
+ * @ordinary: FUSE's own way
+ *
+ * Context: process context, may sleep.
+ * Return: as ->read_iter().
+ */
+ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t ordinary)
+{
+	struct efuse_conn *ec = efuse_file_conn(iocb, to, FUSE_READ);
+	struct inode *inode = file_inode(iocb->ki_filp);
+	ssize_t done, rest;
+	bool left;
+
+	if (!ec || !efuse_file_clean(inode))
+		return ordinary(iocb, to);
+	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
+	fuse_invalidate_atime(inode);
+	if (!left)
+		return done;
+	rest = ordinary(iocb, to);
+	return rest < 0 && done ? done : done + rest;
+}
+
+/* May a WRITE pass the page cache by? Its pages there are gone then, and no other come. */
+static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
+{
+	struct address_space *mapping = inode->i_mapping;
+
+	if (!efuse_file_clean(inode) || mapping_writably_mapped(mapping))
+		return false;
+	return !mapping->nrpages ||
+	       !invalidate_inode_pages2_range(mapping, pos >> PAGE_SHIFT,
+					      (pos + len - 1) >> PAGE_SHIFT);
+}
+
+static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
+				    struct iov_iter *from, u32 opcode, bool *ended)
+{
+	struct inode *inode = file_inode(iocb->ki_filp);
+	ssize_t ret = -EAGAIN;
+
+	/* Nobody reads a page in that would have been read before the WRITE. */
+	filemap_invalidate_lock(inode->i_mapping);
+	if (efuse_file_emptied(inode, iocb->ki_pos, iov_iter_count(from)))
+		ret = efuse_file_try(ec, iocb, from, opcode, ended);
+	if (ret > 0)
+		fuse_write_update_attr(inode, iocb->ki_pos, ret);
+	filemap_invalidate_unlock(inode->i_mapping);
+	return ret;
+}
+
+/* What every write does before its first byte. Returns 0 or a negative errno. */
+static int efuse_file_modified(struct kiocb *iocb)
+{
+	struct file *file = iocb->ki_filp;
+
+	return file_remove_privs(file) ?: file_update_time(file);
+}
+
+/* Under the inode's lock, which FUSE's own way takes by itself. */
+static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb,
+				       struct iov_iter *from, bool *left)
+{
+	ssize_t ret;
+
+	*left = false;
+	ret = generic_write_checks(iocb, from);
+	if (ret <= 0)
+		return ret;
+	ret = efuse_file_modified(iocb);
+	if (ret)
+		return ret;
+	return efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
+}
+
+/**
+ * efuse_file_write - write(2) of a regular file
+ * @iocb: as of ->write_iter()
+ * @from: likewise
+ * @ordinary: FUSE's own way
+ *
+ * Context: process context, may sleep.
+ * Return: as ->write_iter().
+ */
+ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t ordinary)
+{
+	struct efuse_conn *ec = efuse_file_conn(iocb, from, FUSE_WRITE);
+	struct inode *inode = file_inode(iocb->ki_filp);
+	ssize_t done, rest;
+	bool left;
+
+	/* Where the file ends is known for certain if nobody else makes it longer. */
+	if (!ec || inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
+	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))
+		return ordinary(iocb, from);
+
+	inode_lock(inode);
+	done = efuse_file_write_locked(ec, iocb, from, &left);
+	inode_unlock(inode);
+	if (done > 0)
+		done = generic_write_sync(iocb, done);
+	if (!left || done < 0)
+		return done;
+	rest = ordinary(iocb, from);
+	return rest < 0 && done ? done : done + rest;
+}
