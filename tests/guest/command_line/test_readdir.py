@@ -16,8 +16,8 @@ import pytest
 import efuse
 from efuse.control import Connection, find
 from tests.commands import EFUSE
-from tests.guest.daemons import Mount, fails, mounted
 from tests.guest.command_line.test_run import _bindfs
+from tests.guest.daemons import Mount, fails, mounted
 
 NAMES = [b"name%04d" % n for n in range(3000)]
 ENTRY_BYTES = 160  # in READDIRPLUS, of one of these names

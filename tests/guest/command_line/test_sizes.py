@@ -15,9 +15,9 @@ import pytest
 from efuse.control import Connection, find
 from efuse.stats.maps import usage
 from tests.commands import EFUSE
+from tests.guest.command_line.test_run import _bindfs, _passthrough_ll
 from tests.guest.test_cache import drop_pages
 from tests.guest.test_direct import read, read_direct, write
-from tests.guest.command_line.test_run import _bindfs, _passthrough_ll
 
 _HELPER = (*EFUSE[:2], "from efuse.cli._mount_helper import main; main()")
 MIB = 1 << 20

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""read(2) and write(2) of mapped files go past FUSE's page cache, and agree with it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import random
+import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.guest.conftest import run
+from tests.guest.daemons import Call, fails, mounted
+from tests.guest.forced import Forced, forced
+from tests.guest.test_direct import BLOCK, backing, fill, make, read, whole, write
+
+
+def cached_pages(path: str | Path) -> int:
+    """How many pages of a file its page cache has."""
+    return int(run("fincore", "-n", "-b", "-o", "PAGES", path).stdout)
+
+
+SIZE = 10 * BLOCK
+DATA = fill("b", SIZE)
+
+
+@pytest.fixture
+def m(mountpoint: Path, lower: Path) -> Iterator[Forced]:
+    """A pass-through with the file ``f``, which is mapped when it is opened."""
+    (lower / "f").write_bytes(DATA)
+    with forced(lower, mountpoint, "direct", consistency="exclusive") as one:
+        yield one
+
+
+class Thread(threading.Thread):
+    """Runs a function over and over until it is stopped."""
+
+    def __init__(self, function: Callable[[int], None]) -> None:
+        super().__init__()
+        self.rounds = 0
+        self._function = function
+        self._stopped = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            self._function(self.rounds + 1)
+            self.rounds += 1
+
+    def stop(self) -> int:
+        """Return how many rounds it ran, at least one."""
+        self._stopped.set()
+        self.join()
+        assert self.rounds
+        return self.rounds
+
+
+def test_nothing_is_kept_twice(m: Forced, lower: Path) -> None:
+    assert read(m / "f") == DATA
+    assert write(m / "f", fill("w")[:BLOCK], BLOCK) == BLOCK
+    assert read(m / "f", BLOCK, BLOCK) == fill("w")[:BLOCK]
+    assert m.answered()["direct"] == 3
+    assert cached_pages(m / "f") == 0
+    assert cached_pages(lower / "f") > 0
+    assert m.answered()["daemon"] == 0
+
+
+def test_a_write_grows_the_file(m: Forced, lower: Path) -> None:
+    assert write(m / "f", b"end", SIZE + 5) == 3
+    assert os.stat(m / "f").st_size == SIZE + 8
+    assert (lower / "f").read_bytes() == DATA + bytes(5) + b"end"
+
+
+def test_a_map_sees_what_is_written(m: Forced) -> None:
+    with open(m / "f", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        assert view[:] == DATA
+        assert cached_pages(m / "f") == SIZE // BLOCK
+        before = m.answered()["direct"]
+        assert write(m / "f", b"new", BLOCK - 1) == 3
+        assert m.answered()["direct"] == before + 1
+        assert view[:] == DATA[: BLOCK - 1] + b"new" + DATA[BLOCK + 2 :]
+
+
+def test_what_is_dirty_is_read_and_kept(m: Forced, lower: Path) -> None:
+    with open(m / "f", "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        view[:4] = b"mmap"
+        assert read(m / "f", 8) == b"mmap" + DATA[4:8]
+        assert write(m / "f", b"file", 4) == 4
+        assert view[:8] == b"mmapfile"
+        view.flush()
+    assert (lower / "f").read_bytes() == b"mmapfile" + DATA[8:]
+
+
+def test_stores_and_writes_of_the_same_pages_lose_nothing(m: Forced, lower: Path) -> None:
+    """One stores to the first words by a map, which comes and goes; one writes the second ones."""
+    pages, rounds = 4, 150
+    fd = os.open(m / "f", os.O_RDWR)
+
+    def store(number: int) -> None:
+        with mmap.mmap(fd, pages * BLOCK) as view:
+            for at in range(0, pages * BLOCK, BLOCK):
+                view[at : at + 8] = number.to_bytes(8, "little")
+
+    storing = Thread(store)
+    for number in range(1, rounds + 1):
+        word = number.to_bytes(8, "little")
+        for at in range(8, pages * BLOCK, BLOCK):
+            assert os.pwrite(fd, word, at) == 8
+            assert os.pread(fd, 8, at) == word
+    stored = storing.stop()
+    os.fsync(fd)
+    os.close(fd)
+    data = (lower / "f").read_bytes()
+    words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, pages * BLOCK, 8)]
+    for page in range(pages):
+        assert words[page * BLOCK // 8 :][:2] == [stored, rounds]
+
+
+def test_appends_do_not_meet(m: Forced, lower: Path) -> None:
+    def append(letter: bytes) -> None:
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        for _ in range(50):
+            assert os.write(fd, letter * 300) == 300
+        os.close(fd)
+
+    calls = [Call(append, letter) for letter in (b"1", b"2", b"3")]
+    for call in calls:
+        call.result()
+    data = (lower / "f").read_bytes()
+    assert data[:SIZE] == DATA
+    records = [data[at : at + 300] for at in range(SIZE, len(data), 300)]
+    assert sorted(records) == sorted(letter * 300 for letter in (b"1", b"2", b"3") * 50)
+    assert os.stat(m / "f").st_size == len(data)
+    assert m.answered()["direct"] >= 150
+
+
+def test_limits_of_the_writer(m: Forced, lower: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE + 2, hard))
+    try:
+        assert write(m / "f", b"four", SIZE) == 2
+        fails(errno.EFBIG, write, m / "f", b"four", SIZE + 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert (lower / "f").read_bytes() == DATA + b"fo"
+
+
+# The caller's buffer
+
+
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT])
+def test_a_buffer_that_ends_in_nothing(m: Forced, lower: Path, flags: int) -> None:
+    """What fits is moved, or nothing is; no other byte changes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = libc.pread.restype = libc.pwrite.restype = ctypes.c_ssize_t
+    words = (ctypes.c_size_t(0), ctypes.c_size_t(3 * BLOCK), mmap.PROT_READ | mmap.PROT_WRITE)
+    start = libc.mmap(*words, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+    assert not libc.munmap(ctypes.c_size_t(start + 2 * BLOCK), ctypes.c_size_t(BLOCK))
+    fd = os.open(m / "f", os.O_RDWR | flags)
+    size, none = ctypes.c_size_t(3 * BLOCK), ctypes.c_long(0)
+    done = libc.pread(fd, ctypes.c_size_t(start), size, none)
+    assert done == 2 * BLOCK or (done == -1 and ctypes.get_errno() == errno.EFAULT)
+    assert ctypes.string_at(start, max(done, 0)) == DATA[: max(done, 0)]
+    ctypes.memset(start, ord("w"), 2 * BLOCK)
+    done = libc.pwrite(fd, ctypes.c_size_t(start), size, none)
+    assert done == 2 * BLOCK or (done == -1 and ctypes.get_errno() == errno.EFAULT)
+    written = max(done, 0)
+    assert (lower / "f").read_bytes() == b"w" * written + DATA[written:]
+    assert libc.pread(fd, ctypes.c_size_t(start + 2 * BLOCK), size, none) == -1
+    assert ctypes.get_errno() == errno.EFAULT
+    os.close(fd)
+
+
+@pytest.mark.parametrize("at", [8, BLOCK + 8])
+def test_a_buffer_that_is_the_file_itself(m: Forced, lower: Path, at: int) -> None:
+    """It ends, and what is not written to stays; of a part that overlaps nobody says what it is."""
+    with open(m / "f", "r+b") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        part = memoryview(view)[:BLOCK]
+        assert os.pwrite(file.fileno(), part, at) == BLOCK
+        part.release()
+    data = (lower / "f").read_bytes()
+    assert data[:at] + data[at + BLOCK :] == DATA[:at] + DATA[at + BLOCK :]
+    if at > BLOCK:
+        assert data[at : at + BLOCK] == DATA[:BLOCK]
+
+
+def test_the_daemon_may_have_to_fill_the_buffer(mountpoint: Path, lower: Path) -> None:
+    """It has one thread: in an ioctl it waits for I/O to end, and then it answers page faults."""
+    path = backing(lower, DATA)
+    with mounted(mountpoint, path="direct") as m:
+        for name in ("f", "g"):
+            make(m, name, fill(name, SIZE))
+        whole(m, path)
+        with open(m / "f", "rb") as file, open(m / "g", "rb") as buffer:
+
+            def read_into_other_file(_: int) -> None:
+                os.posix_fadvise(buffer.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                with mmap.mmap(buffer.fileno(), 0, flags=mmap.MAP_PRIVATE) as view:
+                    assert os.preadv(file.fileno(), [view], 0) == SIZE
+                    assert view[:] in (DATA, fill("f", SIZE))
+
+            reading = Thread(read_into_other_file)
+            for _ in range(60):
+                m.call("unmap_extents", "f")
+                whole(m, path)
+            reading.stop()
+
+
+def test_buffers_that_are_not_there_yet(m: Forced) -> None:
+    """In parts, some of whose pages were never touched."""
+    rng = random.Random(20261122)
+    with open(m / "f", "rb") as file:
+        for _ in range(50):
+            parts = [mmap.mmap(-1, rng.randrange(1, 3 * BLOCK)) for _ in range(4)]
+            for part in parts:
+                part[rng.randrange(len(part))] = 1
+            at = rng.randrange(SIZE)
+            done = os.preadv(file.fileno(), parts, at)
+            wanted = DATA[at : at + sum(map(len, parts))]
+            assert done == len(wanted)
+            assert b"".join(part[:] for part in parts)[:done] == wanted
+            for part in parts:
+                part.close()
+    assert m.answered()["daemon"] == 0
+
+
+# Programs
+
+
+def test_a_program_refuses_each(mountpoint: Path, lower: Path) -> None:
+    refuse = """
+    #include "efuse.bpf.h"
+
+    int %s(struct efuse_req *req)
+    {
+        return efuse_req_offset(req) == 8 ? -%d : EFUSE_PASS;
+    }
+    """
+    handlers = {"read": refuse % ("read", errno.EPERM), "write": refuse % ("write", errno.EROFS)}
+    with mounted(mountpoint, attach=False) as m:
+        m.attach(handlers=handlers)
+        make(m, "f", fill("d"))
+        whole(m, backing(lower, DATA), write=True)
+        fails(errno.EPERM, read, m / "f", 10, 8)
+        fails(errno.EROFS, write, m / "f", b"no", 8)
+        assert read(m / "f", 10) == DATA[:10]
+        assert write(m / "f", b"yes") == 3
+    assert (lower / "backing").read_bytes() == b"yes" + DATA[3:]
+
+
+def test_append_asks_where_the_file_ends_if_others_write_it(mountpoint: Path, lower: Path) -> None:
+    (lower / "f").write_bytes(DATA)
+    with forced(lower, mountpoint, "direct", consistency="ttl", attr_timeout=0) as m:
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        with open(lower / "f", "ab") as other:
+            other.write(b"other")
+        assert os.write(fd, b"mine") == 4
+        os.close(fd)
+    assert (lower / "f").read_bytes() == DATA + b"othermine"
