@@ -181,7 +181,7 @@ static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, 
 	for (i = 0; i < part->ap.num_pages && done < len; i++) {
 		const struct fuse_page_desc *desc = &part->ap.descs[i];
 		size_t want = min_t(size_t, desc->length, len - done), at = 0;
-		struct efuse_span span;
+		struct efuse_span span __uninitialized;
 		struct iov_iter iter;
 
 		while (at < want) {

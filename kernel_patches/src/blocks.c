@@ -215,7 +215,7 @@ size_t efuse_blocks_read(struct efuse_req *req, struct efuse_data *data, u64 pos
 {
 	struct efuse_block at = { .now = ktime_get_ns() };
 	struct efuse_data before;
-	struct efuse_span span;
+	struct efuse_span span __uninitialized;
 	struct efuse_ops *ops;
 	struct iov_iter iter;
 	size_t done = 0;
@@ -350,7 +350,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch)
 	struct efuse_block at = { .number = DIV_ROUND_UP_ULL(pos, EFUSE_BLOCK_SIZE) };
 	size_t moved, start = at.number * EFUSE_BLOCK_SIZE - pos;
 	struct efuse_data data;
-	struct efuse_span span;
+	struct efuse_span span __uninitialized;
 	struct efuse_ops *ops;
 	struct iov_iter iter;
 

@@ -95,7 +95,7 @@ size_t efuse_data_next(struct efuse_data *data, struct efuse_span *span, struct 
 
 void efuse_data_skip(struct efuse_data *data, size_t len)
 {
-	struct efuse_span span;
+	struct efuse_span span __uninitialized;
 	struct iov_iter iter;
 
 	size_t part;
@@ -114,7 +114,7 @@ void efuse_data_skip(struct efuse_data *data, size_t len)
 void efuse_data_end(struct fuse_args *args, size_t done)
 {
 	struct efuse_data data;
-	struct efuse_span span;
+	struct efuse_span span __uninitialized;
 	struct iov_iter iter;
 	size_t len;
 

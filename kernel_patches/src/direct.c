@@ -43,10 +43,27 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
 	return iocb;
 }
 
+/*
+ * The access time of the file is that of the backing file. Where its file system keeps
+ * that elsewhere, nobody knows whether it changed.
+ */
+static void efuse_backing_accessed(struct efuse_req *req, const struct inode *inode,
+				   struct timespec64 before)
+{
+	struct timespec64 now = inode_get_atime(inode);
+
+	if (READ_ONCE(req->ec->lazy_atime) ||
+	    (!(inode->i_flags & S_NOATIME) && timespec64_equal(&before, &now)))
+		return;
+	efuse_epoch_bump(req->ec, efuse_bucket_inode(req->args->nodeid, EFUSE_KIND_ATIME));
+}
+
 static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backing *eb, u64 pos,
 				struct iov_iter *iter)
 {
 	bool write = req->args->opcode == FUSE_WRITE;
+	struct inode *inode = file_inode(eb->file);
+	struct timespec64 atime = inode_get_atime(inode);
 	struct iov_iter again = *iter;
 	const struct cred *old;
 	struct kiocb kiocb;
@@ -68,6 +85,8 @@ static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backin
 			      vfs_iocb_iter_read(eb->file, &kiocb, iter);
 	}
 	efuse_act_as(old);
+	if (!write)
+		efuse_backing_accessed(req, inode, atime);
 	return ret;
 }
 
@@ -123,7 +142,7 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len, bool *w
 {
 	const struct efuse_backing *eb;
 	struct efuse_data data;
-	struct efuse_span span;
+	struct efuse_span span __uninitialized;
 	struct iov_iter iter;
 	size_t done = 0;
 	ssize_t ret;

@@ -234,7 +234,7 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
  */
 void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 {
-	struct efuse_changes ch;
+	struct efuse_changes ch __uninitialized;
 
 	efuse_issue(req->ec, req->fm, req->args, &ch);
 	req->ret = __fuse_simple_request(idmap, req->fm, req->args);
@@ -291,7 +291,7 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args)
 {
 	struct efuse_conn *ec = efuse_conn_get(fm->fc);
-	struct efuse_req req;
+	struct efuse_req req __uninitialized;
 
 	if (!ec)
 		return __fuse_simple_request(idmap, fm, args);
@@ -319,7 +319,7 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 				   struct fuse_args *args, gfp_t gfp_flags)
 {
-	struct efuse_req req;
+	struct efuse_req req __uninitialized;
 
 	if (gfp_flags != GFP_KERNEL || !efuse_is_io(args) ||
 	    !READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
@@ -341,7 +341,7 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 static int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm,
 				 struct fuse_args *args, gfp_t gfp_flags)
 {
-	struct efuse_changes ch;
+	struct efuse_changes ch __uninitialized;
 	int err;
 
 	efuse_issue(ec, fm, args, &ch);
@@ -410,8 +410,8 @@ void efuse_background_end(struct fuse_req *freq, int error)
 {
 	struct fuse_args *args = freq->args;
 	struct efuse_conn *ec = efuse_conn_get(freq->fm->fc);
-	struct efuse_changes ch;
-	struct efuse_req req;
+	struct efuse_changes ch __uninitialized;
+	struct efuse_req req __uninitialized;
 
 	/* INIT is sent before it counts as issued by anybody. */
 	if (!ec || !args->efuse.epoch)

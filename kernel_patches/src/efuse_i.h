@@ -469,7 +469,13 @@ void efuse_extents_clear(struct efuse_conn *ec);
 void efuse_extents_exit(struct efuse_conn *ec);
 void efuse_extents_forget(struct efuse_conn *ec, u64 nodeid);
 const struct efuse_backing *efuse_extent_find(struct efuse_req *req, u64 pos, u64 *length);
-bool efuse_sealed(const struct efuse_backing *eb);
+bool efuse_seal_holds(const struct efuse_backing *eb);
+
+/* Is a backing file as it was when its extent was mapped, if the extent is sealed? */
+static inline bool efuse_sealed(const struct efuse_backing *eb)
+{
+	return !(eb->flags & EFUSE_EXTENT_SEALED) || efuse_seal_holds(eb);
+}
 
 /* dispatch.c */
 bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_mount *fm,
@@ -499,7 +505,7 @@ struct efuse_data {
 	struct iov_iter iter;
 };
 
-/* What an iterator over a part of the data goes over. */
+/* What an iterator over a part of the data goes over. Large: nobody needs it zeroed. */
 struct efuse_span {
 	struct kvec kvec;
 	struct bio_vec bvec[EFUSE_DATA_PAGES];

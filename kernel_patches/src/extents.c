@@ -65,18 +65,10 @@ static bool efuse_seal_read(struct file *file, u64 *seal)
 	return true;
 }
 
-/**
- * efuse_sealed - is a backing file as it was when its extent was mapped?
- * @eb: a backing
- *
- * Return: true also where the extent is not sealed.
- */
-bool efuse_sealed(const struct efuse_backing *eb)
+bool efuse_seal_holds(const struct efuse_backing *eb)
 {
 	u64 seal;
 
-	if (!(eb->flags & EFUSE_EXTENT_SEALED))
-		return true;
 	return efuse_seal_read(eb->file, &seal) && seal == eb->seal;
 }
 

@@ -23,16 +23,14 @@ typedef ssize_t (*efuse_try_t)(struct efuse_conn *ec, struct kiocb *iocb, struct
 			       u32 opcode, bool *ended);
 
 /**
- * struct efuse_file_io - a read(2) or write(2) as a request
- * @ap: its arguments; there are no pages
- * @req: the same, for handlers
+ * struct efuse_file_io - the arguments of a read(2) or write(2) as a request
+ * @ap: they; there are no pages
  * @read: the first of them, of a READ
  * @write: likewise, of a WRITE
  * @written: the answer of a WRITE
  */
 struct efuse_file_io {
 	struct fuse_args_pages ap;
-	struct efuse_req req;
 	union {
 		struct fuse_read_in read;
 		struct fuse_write_in write;
@@ -126,6 +124,7 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 			      u32 opcode, bool *ended)
 {
 	struct fuse_file *ff = iocb->ki_filp->private_data;
+	struct efuse_req req __uninitialized;
 	struct efuse_file_io io = {};
 	bool answered;
 	ssize_t ret;
@@ -133,15 +132,15 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 	efuse_file_args(&io, iocb, iter, opcode);
 	pagefault_disable();
 	iter->nofault = true;
-	answered = efuse_answer_now(&io.req, ec, ff->fm, &io.ap.args);
+	answered = efuse_answer_now(&req, ec, ff->fm, &io.ap.args);
 	iter->nofault = false;
 	pagefault_enable();
 	if (!answered)
-		return io.req.reason == EFUSE_FAILED ? -EFAULT : -EAGAIN;
-	ret = io.req.ret;
+		return req.reason == EFUSE_FAILED ? -EFAULT : -EAGAIN;
+	ret = req.ret;
 	if (!ret && opcode == FUSE_WRITE)
 		ret = io.written.size;
-	*ended = opcode == FUSE_READ && io.req.reason != EFUSE_FAILED;
+	*ended = opcode == FUSE_READ && req.reason != EFUSE_FAILED;
 	if (ret > 0) {
 		iov_iter_advance(iter, ret);
 		iocb->ki_pos += ret;
@@ -165,7 +164,8 @@ static bool efuse_file_resident(const struct iov_iter *iter)
 	first = iter_iov_addr(iter);
 	len = min(iter_iov_len(iter), iov_iter_count(iter));
 	pagefault_disable();
-	resident = !len || !(get_user(byte, first) || get_user(byte, first + min(len - 1, PAGE_SIZE)));
+	resident = !len || !(get_user(byte, first) ||
+			     get_user(byte, first + min(len - 1, PAGE_SIZE)));
 	pagefault_enable();
 	return resident;
 }

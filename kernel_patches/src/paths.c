@@ -164,7 +164,7 @@ void efuse_path_done(struct efuse_req *req, enum efuse_path path)
 bool efuse_path_direct(struct efuse_req *req)
 {
 	struct efuse_conn *ec = req->ec;
-	struct efuse_changes ch;
+	struct efuse_changes ch __uninitialized;
 	atomic_t *depth;
 	bool done;
 	int idx;
@@ -173,7 +173,11 @@ bool efuse_path_direct(struct efuse_req *req)
 		req->reason = EFUSE_UNMAPPED;
 		return false;
 	}
-	efuse_changes_issue(&ch, ec, req->fm, req->args);
+	ch.nr = 0;
+	ch.nr_blocks = 0;
+	/* What a READ may change, the access time, is looked at behind it. */
+	if (req->args->opcode == FUSE_WRITE)
+		efuse_changes_issue(&ch, ec, req->fm, req->args);
 	efuse_epoch_begin(ec, &ch);
 	req->args->efuse.epoch = efuse_epoch_now(ec);
 	/* Counted where it begins: a task may end on another CPU. */

@@ -29,8 +29,11 @@ from tests.guest.wire import Request
 _ASYNC_READ, _POSIX_LOCKS, _ATOMIC_O_TRUNC = 1 << 0, 1 << 1, 1 << 3
 _BIG_WRITES, _AUTO_INVAL_DATA, _DO_READDIRPLUS = 1 << 5, 1 << 12, 1 << 13
 _PARALLEL_DIROPS, _MAX_PAGES = 1 << 18, 1 << 22
+_INIT_EXT, _PASSTHROUGH = 1 << 30, 1 << 37
+_FOPEN_PASSTHROUGH = 1 << 7
 WRITEBACK_CACHE = 1 << 16
 _MAP = 1 << 30 | 48 << 16 | 229 << 8 | 64
+_BACKING_OPEN = 1 << 30 | 16 << 16 | 229 << 8 | 1
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Options:
     :ivar negative_timeout: seconds that ENOENT of LOOKUP is valid; None for a plain error.
     :ivar reuse_nodeids: give the nodeid of a forgotten file to the next one.
     :ivar check_modes: refuse by owner and mode, as a file system without default_permissions.
+    :ivar passthrough: a lower file that FUSE itself reads and writes instead of any that is opened.
     :ivar locks: take part in POSIX locks.
     :ivar generic_flags: more flags of INIT's answer.
     :ivar lacks: opcodes answered with ENOSYS.
@@ -54,6 +58,7 @@ class Options:
     readdirplus: bool = True
     open_flags: int = 0
     opendir_flags: int = 0
+    passthrough: str | None = None
     locks: bool = False
     generic_flags: int = 0
     lacks: tuple[str, ...] = ()
@@ -356,6 +361,17 @@ class Service:
         self._handles[self._last_handle] = request.nodeid, request.fields["flags"]
         return wire.open_out(self._last_handle, open_flags)
 
+    def _open_passthrough(self, request: Request, lower: str) -> bytes:
+        fd = os.open(lower, os.O_RDWR)
+        try:
+            backing_id = fcntl.ioctl(
+                self._fd, _BACKING_OPEN, bytearray(struct.pack("=iIQ", fd, 0, 0))
+            )
+        finally:
+            os.close(fd)
+        self._open(request, 0)
+        return wire.open_out(self._last_handle, _FOPEN_PASSTHROUGH, backing_id)
+
     def _do_init(self, request: Request) -> bytes:
         flags = _ASYNC_READ | _ATOMIC_O_TRUNC | _BIG_WRITES | _AUTO_INVAL_DATA
         flags |= _PARALLEL_DIROPS | _MAX_PAGES | self._options.generic_flags
@@ -363,6 +379,8 @@ class Service:
             flags |= _DO_READDIRPLUS
         if self._options.locks:
             flags |= _POSIX_LOCKS
+        if self._options.passthrough:
+            return wire.init_out(flags | _INIT_EXT | _PASSTHROUGH, max_stack_depth=1)
         return wire.init_out(flags)
 
     def _do_lookup(self, request: Request) -> bytes:
@@ -471,6 +489,8 @@ class Service:
         self._check(inode, request, mask)
         if request.flags & os.O_TRUNC:
             self.truth.truncate(inode.ino, 0)
+        if self._options.passthrough:
+            return self._open_passthrough(request, self._options.passthrough)
         return self._open(request, self._options.open_flags)
 
     def _do_opendir(self, request: Request) -> bytes:

@@ -217,9 +217,9 @@ def attr_out(attr_timeout: float, attr: bytes) -> bytes:
     return struct.pack("=QII", *_time(attr_timeout), 0) + attr
 
 
-def open_out(fh: int, open_flags: int) -> bytes:
+def open_out(fh: int, open_flags: int, backing_id: int = 0) -> bytes:
     """Build a struct fuse_open_out."""
-    return struct.pack("=QII", fh, open_flags, 0)
+    return struct.pack("=QIi", fh, open_flags, backing_id)
 
 
 def ioctl_out(result: int) -> bytes:
@@ -233,8 +233,10 @@ def dirent(ino: int, offset: int, name: bytes, kind: int) -> bytes:
     return raw + bytes(-len(raw) % 8)
 
 
-def init_out(flags: int) -> bytes:
-    """Build a struct fuse_init_out."""
+def init_out(flags: int, max_stack_depth: int = 0) -> bytes:
+    """Build a struct fuse_init_out, of *flags* both words."""
+    low, high = flags & 0xFFFFFFFF, flags >> 32
+    limits = (64, 48, 131072, 1, 32, 0)
     return struct.pack(
-        "=IIIIHHIIHHII6I", 7, 36, 131072, flags, 64, 48, 131072, 1, 32, 0, 0, 0, *[0] * 6
+        "=IIIIHHIIHHII6I", 7, 36, 131072, low, *limits, high, max_stack_depth, *[0] * 6
     )

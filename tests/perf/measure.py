@@ -7,6 +7,7 @@ answered where it was meant to be.
 """
 
 import ctypes
+import functools
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from efuse.bench.lower import ext4
 from efuse.bench.systems import mounted
 from efuse.control import Connection
 from efuse.stats import Counters, read
+from tests.guest import daemons
 
 ROUNDS = 5
 AT_FDCWD, AT_STATX_FORCE_SYNC, STATX_SIZE = -100, 0x2000, 0x200
@@ -101,6 +103,57 @@ def measure(connection: Connection, root: Path) -> dict[str, int]:
     return found
 
 
+def moved(path: Path, ran: Callable[[], int] | None, *, write: bool = True) -> dict[str, int]:
+    """Count reads and writes of parts of a file, into and out of buffers that are there already.
+
+    :param ran: says how many of them were carried out where they are meant to be.
+    """
+    small, large = bytearray(4 << 10), bytearray(128 << 10)
+    fd = os.open(path, os.O_RDWR)
+    calls = {
+        "read_4k": lambda: os.preadv(fd, [small], 4096),
+        "read_128k": lambda: os.preadv(fd, [large], 0),
+    }
+    if write:
+        calls["write_4k"] = lambda: os.pwritev(fd, [small], 4096)
+    found = {}
+    for name, call in calls.items():
+        call()
+        before = ran() if ran else 0
+        found[name] = count(call, 100)
+        assert not ran or ran() - before == ROUNDS * 100, name
+    os.close(fd)
+    return found
+
+
+def measure_data(lower: Path, base: Path) -> dict[str, int]:
+    """Measure READ and WRITE of a warm file: ext4's, FUSE's own passthrough's, and eFuse's."""
+    file = lower / "data"
+    file.write_bytes(bytes(1 << 20))
+    found = {"ext4": moved(file, None)}
+    with daemons.mounted(_made(base / "passthrough"), passthrough=str(file)) as m:
+        m.truth.create("f", bytes(1 << 20))
+        found["passthrough"] = moved(Path(m / "f"), None)
+        assert {"read", "write"}.isdisjoint(m.asked())
+    for path in ("direct", "cache"):
+        with daemons.mounted(_made(base / path), consistency="exclusive", path=path) as m:
+            m.truth.create("f", bytes(1 << 20))
+            os.stat(m / "f")
+            m.call("map_extent", "f", str(file), os.O_RDWR, write=True)
+            ran = functools.partial(_number, m.connection.path / "paths" / path / "requests")
+            found[path] = moved(Path(m / "f"), ran, write=path == "direct")
+    return {f"{kind}_{name}": n for kind, calls in found.items() for name, n in calls.items()}
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+def _number(file: Path) -> int:
+    return int(file.read_text())
+
+
 def main() -> None:
     with (
         ext4(64) as lower,
@@ -112,6 +165,7 @@ def main() -> None:
         with mounted("efuse", lower, Path(base) / "mnt") as system:
             assert system.connection is not None
             found = measure(Connection(system.connection), system.root)
+        found |= measure_data(lower, Path(base))
     kernel = subprocess.run(["uname", "-r"], capture_output=True, text=True, check=True).stdout
     Path(sys.argv[1]).write_text(json.dumps({"kernel": kernel.strip(), "instructions": found}))
 

@@ -34,3 +34,8 @@ def test_the_baseline_is_sound() -> None:
     figures = json.loads(BASELINE.read_text())["instructions"]
     assert compare(figures, figures) == []
     assert all(count > 0 for count in figures.values())
+
+
+def test_a_path_that_loses_to_fuses_own_passthrough_fails() -> None:
+    slow = OLD | {"direct_read_128k": 1_060, "passthrough_read_128k": 1_000}
+    assert compare(slow, slow) == ["read_128k takes 6.0% more than through FUSE's own passthrough"]
