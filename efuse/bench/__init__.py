@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Workloads run side by side on several ways to mount the same files, and what came of it."""
 
-from efuse.bench.catalog import WORKLOADS
-from efuse.bench.io import DATA
+from efuse.bench.catalog import DATA, WORKLOADS
 from efuse.bench.report import Ratio, Report, Result, table
 from efuse.bench.run import Settings, run
-from efuse.bench.systems import DAEMONS, SYSTEMS
+from efuse.bench.systems import DAEMONS, FORCED, SYSTEMS
 from efuse.bench.workload import Workload
 from efuse.bench.workloads import METADATA
 
 __all__ = [
     "DAEMONS",
     "DATA",
+    "FORCED",
     "METADATA",
     "SYSTEMS",
     "WORKLOADS",

@@ -3,11 +3,23 @@
 
 from __future__ import annotations
 
-from efuse.bench.io import DATA
+from dataclasses import replace
+
+from efuse.bench.io import IO
+from efuse.bench.shift import Shift
 from efuse.bench.workload import Workload
 from efuse.bench.workloads import METADATA
 
-__all__ = ["WORKLOADS"]
+__all__ = ["DATA", "WORKLOADS"]
+
+_SHIFT = Shift(
+    "shift",
+    "t1-single for the first half, t3-large for the second",
+    (replace(IO["t1-single"], unit="MiB/s"), IO["t3-large"]),
+)
+
+DATA: dict[str, Workload] = {**IO, _SHIFT.name: _SHIFT}
+"""The workloads that read and write data."""
 
 WORKLOADS: dict[str, Workload] = {**METADATA, **DATA}
 """The metadata workloads, then those that read and write data."""

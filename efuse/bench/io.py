@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from efuse.bench.fio import VERIFY, fio
-from efuse.bench.workload import Outcome, Workload
+from efuse.bench.workload import Outcome
 
-__all__ = ["DATA", "IoWorkload"]
+__all__ = ["IO", "IoWorkload"]
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _SEED = 20_000
@@ -226,5 +226,5 @@ def _all() -> list[IoWorkload]:
     return sorted(made, key=lambda workload: workload.name)
 
 
-DATA: dict[str, Workload] = {workload.name: workload for workload in _all()}
-"""The data workloads by name."""
+IO: dict[str, IoWorkload] = {workload.name: workload for workload in _all()}
+"""The workloads of one kind of load each, by name."""

@@ -14,9 +14,13 @@ from typing import Any
 from efuse.bench.foreground import Program
 from efuse.bench.programs import PROGRAMS, command
 from efuse.bench.usage import Usage, kernel_counts, switches
+from efuse.control import Connection
 from efuse.errors import EfuseError
 
-__all__ = ["DAEMONS", "SYSTEMS", "System", "mounted"]
+__all__ = ["DAEMONS", "FORCED", "SYSTEMS", "System", "mounted"]
+
+FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon")
+"""``efuse``, but with every READ and WRITE on one path: what its choice is measured against."""
 
 SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 """``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
@@ -95,7 +99,20 @@ def mounted(
     """
     if name == "ext4":
         yield System(name, source)
-        return
+    elif name in FORCED:
+        kind, _, path = name.partition("-")
+        with _served(kind, source, mountpoint, daemon) as system:
+            assert system.connection is not None
+            Connection(system.connection).forced_path = path
+            system.name = name
+            yield system
+    else:
+        with _served(name, source, mountpoint, daemon) as system:
+            yield system
+
+
+@contextmanager
+def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[System]:
     mountpoint.mkdir(parents=True, exist_ok=True)
     if daemon in PROGRAMS:
         words = command(daemon, name, source, mountpoint)

@@ -53,12 +53,18 @@ class Forced:
 
 
 @contextlib.contextmanager
-def forced(lower: Path, point: Path, path: str, **options: object) -> Iterator[Forced]:
+def forced(
+    lower: Path,
+    point: Path,
+    path: str,
+    operations: efuse.Passthrough | None = None,
+    **options: object,
+) -> Iterator[Forced]:
     """Mount *lower* on *point*, which is made, and force *path*.
 
-    :param options: of :class:`efuse.Passthrough`.
+    :param operations: served instead of a pass-through of *lower* with these *options*.
     """
-    operations = efuse.Passthrough(lower, **options)
+    operations = operations or efuse.Passthrough(lower, **options)
     point.mkdir(exist_ok=True)
     try:
         with efuse.mount(operations, point, required=True) as one:

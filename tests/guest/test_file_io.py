@@ -124,6 +124,16 @@ def test_stores_and_writes_of_the_same_pages_lose_nothing(m: Forced, lower: Path
         assert words[page * BLOCK // 8 :][:2] == [stored, rounds]
 
 
+def test_a_read_shows_in_the_access_time(m: Forced, lower: Path) -> None:
+    os.utime(m / "f", (1000, 2000))
+    assert os.stat(m / "f").st_atime == 1000
+    assert read(m / "f", 10) == DATA[:10]
+    accessed = os.stat(lower / "f").st_atime_ns
+    assert accessed > 2000 * 10**9
+    assert os.stat(m / "f").st_atime_ns == accessed
+    assert m.answered()["direct"] > 0
+
+
 def test_appends_do_not_meet(m: Forced, lower: Path) -> None:
     def append(letter: bytes) -> None:
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)

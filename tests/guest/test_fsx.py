@@ -8,11 +8,15 @@ each takes minutes), ``EFUSE_FSX_SEED`` where they begin: the same seed does the
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
+import efuse
 from tests.guest.forced import WORDS, forced
 from tests.guest.fsx import Exerciser, View
 
@@ -62,3 +66,65 @@ def test_two_mounts(lower: Path, mountpoint: Path, path: str) -> None:
         _exercise(Exerciser(views, lower / "f", SEED, mapped=False))
         for m in (one, other):
             m.show_that_it_ran(OPERATIONS // 8, kept=False)
+
+
+class _Notifying(efuse.Passthrough):
+    """Of two mounts of one directory each tells the other what it changes, before it answers.
+
+    :param ours: where the other one tells us, and hears that we have told the kernel.
+    :param other: where it is told.
+    """
+
+    def __init__(self, lower: Path, ours: socket.socket, other: socket.socket) -> None:
+        super().__init__(lower, attr_timeout=3600, entry_timeout=3600)
+        self._sockets = ours, other
+        self._opened: set[int] = set()
+
+    def init(self) -> None:
+        super().init()
+        self._ours, self._other = (trio.socket.from_stdlib_socket(s) for s in self._sockets)
+        trio.lowlevel.spawn_system_task(self._obey)
+
+    def backing(self, inode: int, fd: int, **extent: Any) -> bool:
+        # What the kernel writes by itself nobody could tell the other one.
+        return super().backing(inode, fd, **extent | {"write": False})
+
+    async def open(self, inode: int, flags: int, ctx: Any) -> Any:
+        self._opened.add(inode)
+        return await super().open(inode, flags, ctx)
+
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        done = await super().write(fh, off, buf)
+        await self._tell()
+        return done
+
+    async def setattr(self, *args: Any) -> Any:
+        attributes = await super().setattr(*args)
+        await self._tell()
+        return attributes
+
+    async def _tell(self) -> None:
+        await self._other.send(b"?")
+        assert await self._other.recv(1) == b"!"
+
+    async def _obey(self) -> None:
+        while await self._ours.recv(1):
+            for inode in self._opened:
+                await self.invalidate(inode)
+            await self._ours.send(b"!")
+
+
+@pytest.mark.parametrize("path", WORDS)
+def test_two_mounts_that_notify(lower: Path, mountpoint: Path, path: str) -> None:
+    """Each keeps what it has read until the other one says that it changed."""
+    (lower / "f").touch()
+    (ours, to_ours), (theirs, to_theirs) = socket.socketpair(), socket.socketpair()
+    daemons = _Notifying(lower, ours, to_theirs), _Notifying(lower, theirs, to_ours)
+    with (
+        forced(lower, mountpoint / "1", path, daemons[0]) as one,
+        forced(lower, mountpoint / "2", path, daemons[1]) as other,
+    ):
+        views = [View(m / "f", flags) for m in (one, other) for flags in (0, os.O_DIRECT)]
+        _exercise(Exerciser(views, lower / "f", SEED, mapped=False))
+        for m in (one, other):
+            m.show_that_it_ran(OPERATIONS // 8)

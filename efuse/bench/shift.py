@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A load that changes its character half-way: what was right in the first half is not any more."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from efuse.bench.io import IoWorkload
+from efuse.bench.workload import Outcome
+
+__all__ = ["Shift"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A :class:`~efuse.bench.workload.Workload` of two halves, which take the same time.
+
+    Its value is the geometric mean of theirs, so that each counts the same whatever its size.
+
+    :ivar halves: both in one unit.
+    """
+
+    name: str
+    what: str
+    halves: tuple[IoWorkload, IoWorkload]
+    unit: str = "MiB/s"
+    better: str = "higher"
+    has_reference: bool = False
+
+    def scaled(self, scale: float) -> int:
+        """Return the milliseconds of each half."""
+        return self.halves[0].scaled(scale)
+
+    def size_mib(self, count: int) -> int:
+        """Return how much room the files of both need."""
+        return sum(half.size_mib(count) for half in self.halves)
+
+    def prepare(self, lower: Path, count: int) -> None:
+        """Fill the files of both."""
+        for half in self.halves:
+            (lower / half.name).mkdir()
+            half.prepare(lower / half.name, count)
+
+    def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
+        """Do both once, verified."""
+        return all(h.rehearse(mount / h.name, lower / h.name, count) for h in self.halves)
+
+    def settle(self) -> None:
+        """Write back what others left."""
+        self.halves[0].settle()
+
+    def measure(self, mount: Path, count: int, round: int) -> Outcome:
+        """Do one half behind the other."""
+        values = [h.measure(mount / h.name, count, round).value for h in self.halves]
+        return Outcome(math.prod(values) ** (1 / len(values)))
+
+    def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
+        """Return whether the mount shows what lies on the lower file system."""
+        return all(h.agrees(mount / h.name, lower / h.name, reference) for h in self.halves)
