@@ -24,6 +24,10 @@ __all__ = ["Program"]
 _POLL_MS = 500
 
 
+# The cache of data is not for nothing: it is asked for.
+_OPTIONS = Options(consistency="exclusive", lazy_atime=True, capacity={"blocks": 1 << 14})
+
+
 class Program:
     """A started daemon, its file system mounted."""
 
@@ -45,7 +49,7 @@ class Program:
             if accelerated:
                 daemon = start_daemon(words)
                 stack.callback(_end, daemon.process, mountpoint)
-                daemon.attach(Options(consistency="exclusive", lazy_atime=True))
+                daemon.attach(_OPTIONS)
                 stack.callback(daemon.close)
                 process, mount = daemon.process, daemon.mount
             else:

@@ -121,6 +121,10 @@ def test_two_mounts_that_notify(lower: Path, mountpoint: Path, path: str) -> Non
     (ours, to_ours), (theirs, to_theirs) = socket.socketpair(), socket.socketpair()
     daemons = _Notifying(lower, ours, to_theirs), _Notifying(lower, theirs, to_ours)
     with (
+        ours,
+        to_ours,
+        theirs,
+        to_theirs,
         forced(lower, mountpoint / "1", path, daemons[0]) as one,
         forced(lower, mountpoint / "2", path, daemons[1]) as other,
     ):
