@@ -19,6 +19,7 @@
  * @read: the first of them, of a READ
  * @write: likewise, of a WRITE
  * @written: the answer of a WRITE
+ * @whole: the request, if nobody waits for the part
  * @bounced: whether its pages are the kernel's
  */
 struct efuse_part {
@@ -29,6 +30,7 @@ struct efuse_part {
 		struct fuse_write_in write;
 	};
 	struct fuse_write_out written;
+	struct fuse_args *whole;
 	bool bounced;
 };
 
@@ -246,6 +248,26 @@ static ssize_t efuse_part_ask(struct efuse_part *part)
 	return part->written.size <= part->write.size ? part->written.size : -EIO;
 }
 
+/* The answer of a part that is all of its request, in the daemon's context. */
+static void efuse_part_end(struct fuse_mount *fm, struct fuse_args *args, int error)
+{
+	struct efuse_part *part = container_of(args, struct efuse_part, ap.args);
+	struct fuse_args *whole = part->whole;
+	size_t got = args->out_args[0].size;
+	struct efuse_data data;
+
+	if (!error && args->opcode == FUSE_READ) {
+		efuse_data_start(&data, whole, ITER_DEST);
+		if (efuse_part_copy(part, data, got) < got)
+			error = -EFAULT;
+		whole->out_args[0].size = got;
+	} else if (!error) {
+		*(struct fuse_write_out *)whole->out_args[0].value = part->written;
+	}
+	efuse_part_free(part);
+	whole->end(fm, whole, error);
+}
+
 /* Out of backing files, if all of it is there; else of the daemon. */
 static ssize_t efuse_part_fill(struct efuse_part *part)
 {
@@ -302,6 +324,31 @@ ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)
 			break;
 	}
 	return done;
+}
+
+/**
+ * efuse_ask_behind - ask the daemon for a background request by way of the kernel's pages
+ * @req: a READ or WRITE that is not too large for it
+ *
+ * Context: process context, may sleep.
+ * Return: whether it is sent; args->end() will be called then.
+ */
+bool efuse_ask_behind(struct efuse_req *req)
+{
+	struct fuse_args *whole = req->args;
+	struct efuse_data data;
+	struct efuse_part *part;
+
+	efuse_data_start(&data, whole, ITER_DEST);
+	part = efuse_part_new(req, &data, efuse_arg_offset(whole), efuse_arg_size(whole));
+	if (!part)
+		return false;
+	part->whole = whole;
+	part->ap.args.end = efuse_part_end;
+	if (!efuse_background_send(req->ec, req->fm, &part->ap.args, GFP_KERNEL))
+		return true;
+	efuse_part_free(part);
+	return false;
 }
 
 /**

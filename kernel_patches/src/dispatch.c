@@ -330,7 +330,7 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 	if (!efuse_passed(&req, EFUSE_NO_HANDLER)) {
 		/* In parts only if it must be: those are waited for. */
 		if (efuse_arg_size(args) <= efuse_daemon_limit(&req))
-			return false;
+			return efuse_ask_in_parts(&req) && efuse_ask_behind(&req);
 		efuse_ask_all(&req);
 		efuse_path_done(&req, EFUSE_PATH_DAEMON);
 	}
@@ -338,8 +338,17 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 	return true;
 }
 
-static int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm,
-				 struct fuse_args *args, gfp_t gfp_flags)
+/**
+ * efuse_background_send - send a request to the daemon whose answer nobody waits for
+ * @ec: connection
+ * @fm: mount
+ * @args: the request
+ * @gfp_flags: for it
+ *
+ * Return: 0 or a negative errno; args->end() is called only after 0.
+ */
+int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
+			  gfp_t gfp_flags)
 {
 	struct efuse_changes ch __uninitialized;
 	int err;

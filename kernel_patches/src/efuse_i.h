@@ -481,6 +481,8 @@ static inline bool efuse_sealed(const struct efuse_backing *eb)
 bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_mount *fm,
 		      struct fuse_args *args);
 void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap);
+int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
+			  gfp_t gfp_flags);
 void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm,
 			  struct fuse_args *args);
 
@@ -564,6 +566,7 @@ bool efuse_direct_write(struct efuse_req *req);
 size_t efuse_daemon_limit(const struct efuse_req *req);
 bool efuse_ask_in_parts(const struct efuse_req *req);
 void efuse_ask_all(struct efuse_req *req);
+bool efuse_ask_behind(struct efuse_req *req);
 ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len);
 
 /* paths.c */

@@ -20,6 +20,9 @@ from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, read, read
 
 BLOCKS = -(-SIZE // BLOCK)
 NOFLUSH = 1 << 5  # FOPEN_NOFLUSH: a close waits for no WRITE
+ASYNC_DIO = 1 << 15
+# FUSE sends what is past its page cache in the background if the daemon says so, as libfuse's do.
+both_ways = pytest.mark.parametrize("dio", [0, ASYNC_DIO], ids=["dio", "async_dio"])
 
 
 @contextlib.contextmanager
@@ -49,8 +52,9 @@ def requests(m: Mount) -> list[tuple[int, int]]:
 # Hits
 
 
-def test_what_was_read_is_read_again_without_the_daemon(mountpoint: Path) -> None:
-    with cached(mountpoint) as m:
+@both_ways
+def test_what_was_read_is_read_again_without_the_daemon(mountpoint: Path, dio: int) -> None:
+    with cached(mountpoint, generic_flags=dio) as m:
         warm(m)
         for _ in range(2):
             with m.answered("read"):
@@ -82,8 +86,9 @@ def test_a_vector_of_small_buffers(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
-def test_short_files_and_their_ends(mountpoint: Path, size: int) -> None:
-    with cached(mountpoint) as m:
+@both_ways
+def test_short_files_and_their_ends(mountpoint: Path, size: int, dio: int) -> None:
+    with cached(mountpoint, generic_flags=dio) as m:
         make(m, "g", fill("g", size))
         for _ in range(2):
             m.log()
@@ -235,8 +240,9 @@ def test_a_write_is_seen(mountpoint: Path) -> None:
                 assert read(m / "f", 1 << 17) == expected
 
 
-def test_what_is_written_whole_stays_in_the_cache(mountpoint: Path) -> None:
-    with cached(mountpoint) as m:
+@both_ways
+def test_what_is_written_whole_stays_in_the_cache(mountpoint: Path, dio: int) -> None:
+    with cached(mountpoint, generic_flags=dio) as m:
         warm(m)
         fd = os.open(m / "f", os.O_RDWR | os.O_DIRECT)
         block = mmap.mmap(-1, BLOCK)
@@ -359,8 +365,9 @@ def test_a_renamed_over_and_a_removed_file(mountpoint: Path) -> None:
 # Races: the order of what the daemon does and what the kernel learns of it
 
 
-def test_a_read_that_crosses_a_write_teaches_nothing(mountpoint: Path) -> None:
-    with cached(mountpoint) as m:
+@both_ways
+def test_a_read_that_crosses_a_write_teaches_nothing(mountpoint: Path, dio: int) -> None:
+    with cached(mountpoint, generic_flags=dio) as m:
         m.hold("read", "after")
         call = Call(read_direct, m / "f", BLOCK, 0)
         m.wait_held()
