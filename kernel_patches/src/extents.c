@@ -22,11 +22,13 @@
 /**
  * struct efuse_backed - a file with extents
  * @extents: struct efuse_backing by offset; written under the connection's extents_mutex
+ * @only: the extent that is all of them, if one is; to find it is most of a warm READ
  * @version: extents of an earlier one are void
  * @rcu: for freeing
  */
 struct efuse_backed {
 	struct maple_tree extents;
+	struct efuse_backing *only;
 	u64 version;
 	struct rcu_head rcu;
 };
@@ -201,12 +203,16 @@ static int efuse_backed_store(struct efuse_conn *ec, struct efuse_backed *file,
 	struct efuse_backing *gone, *next;
 	int err;
 
+	/* Not found any more before it is freed. */
+	WRITE_ONCE(file->only, NULL);
 	gone = efuse_backed_displace(file, first, last, false);
 	err = mtree_store_range(&file->extents, first, last, eb, GFP_KERNEL);
 	if (err) {
 		efuse_backed_displace(file, first, last, true);
 		return err;
 	}
+	if (!first && last == LLONG_MAX)
+		smp_store_release(&file->only, eb); /* Whole, with the tree. */
 	for (; gone; gone = next) {
 		next = gone->gone;
 		call_srcu(&ec->io_srcu, &gone->rcu, efuse_backing_free);
@@ -365,9 +371,12 @@ long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp)
 const struct efuse_backing *efuse_extent_find(struct efuse_req *req, u64 pos, u64 *length)
 {
 	struct efuse_backed *file = xa_load(&req->ec->backed, req->args->nodeid);
-	const struct efuse_backing *eb = NULL;
+	/* Pairs with efuse_backed_store(). */
+	const struct efuse_backing *eb = file ? smp_load_acquire(&file->only) : NULL;
 
-	if (file) {
+	if (eb) {
+		*length = LLONG_MAX - pos + 1ULL;
+	} else if (file) {
 		MA_STATE(mas, &file->extents, pos, pos);
 
 		rcu_read_lock();
