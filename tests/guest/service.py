@@ -138,8 +138,10 @@ class Service:
 
     def wait_held(self, number: int) -> Service | None:
         """Answer once *number* requests are held."""
+        if len(self._held) >= number:
+            return None
         self._awaited = number
-        return self if len(self._held) < number else None
+        return self
 
     def release(self, opcode: str | None = None) -> int:
         """Go on with the held requests, of one kind or all; return how many."""
