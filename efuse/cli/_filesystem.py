@@ -194,7 +194,8 @@ def data_cache_capacity(size: int) -> dict[str, int]:
 
     :raises UsageError: it is larger than any can be.
     """
-    from efuse.fs.options import BLOCK_BYTES, Options
+    from efuse.bpf.cache import BLOCK_BYTES
+    from efuse.fs.options import Options
 
     capacity = {"blocks": -(-size // BLOCK_BYTES)}
     Options(capacity=capacity)

@@ -11,7 +11,6 @@ from typing import Any
 from efuse.errors import UsageError
 
 __all__ = [
-    "BLOCK_BYTES",
     "CAPACITY_MAPS",
     "CONSISTENCY",
     "MAX_READDIR_BYTES",
@@ -21,7 +20,7 @@ __all__ = [
 
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 CAPACITY_MAPS = ("attrs", "blobs", "blocks", "entries", "grants", "volumes")
-BLOCK_BYTES = 4096
+_PAGE_BYTES = 4096
 """Size of a block of the data cache; requests grow by as much."""
 MAX_REQUEST_BYTES = 8 << 20
 MAX_READDIR_BYTES = 128 << 10
@@ -101,7 +100,7 @@ class Options:
                     hint=f"it is a number of values from {least} to {_CAPACITY_LIMIT}",
                 )
         _check_bytes("max_request", self.max_request, 0, MAX_REQUEST_BYTES)
-        _check_bytes("max_readdir", self.max_readdir, BLOCK_BYTES, MAX_READDIR_BYTES)
+        _check_bytes("max_readdir", self.max_readdir, _PAGE_BYTES, MAX_READDIR_BYTES)
         object.__setattr__(self, "capacity", MappingProxyType(dict(self.capacity)))
 
     @classmethod
@@ -112,8 +111,8 @@ class Options:
 
 def _check_bytes(name: str, value: Any, least: int, most: int) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not least <= value <= most or value % BLOCK_BYTES:
+    if not whole or not least <= value <= most or value % _PAGE_BYTES:
         raise UsageError(
             f"{name} cannot be {value!r} (EINVAL)",
-            hint=f"it is a number of bytes from {least} to {most}, a multiple of {BLOCK_BYTES}",
+            hint=f"it is a number of bytes from {least} to {most}, a multiple of {_PAGE_BYTES}",
         )

@@ -14,22 +14,14 @@
 
 /**
  * struct efuse_part - a part of a request
- * @ap: its arguments
+ * @io: its arguments
  * @req: the same, for handlers
- * @read: the first of them, of a READ
- * @write: likewise, of a WRITE
- * @written: the answer of a WRITE
  * @whole: the request, if nobody waits for the part
  * @bounced: whether its pages are the kernel's
  */
 struct efuse_part {
-	struct fuse_args_pages ap;
+	struct efuse_io io;
 	struct efuse_req req;
-	union {
-		struct fuse_read_in read;
-		struct fuse_write_in write;
-	};
-	struct fuse_write_out written;
 	struct fuse_args *whole;
 	bool bounced;
 };
@@ -80,16 +72,16 @@ static void efuse_part_free(struct efuse_part *part)
 	unsigned int i;
 
 	if (part->bounced)
-		for (i = 0; i < part->ap.num_pages; i++)
-			put_page(part->ap.pages[i]);
-	kfree(part->ap.pages);
+		for (i = 0; i < part->io.ap.num_pages; i++)
+			put_page(part->io.ap.pages[i]);
+	kfree(part->io.ap.pages);
 	kfree(part);
 }
 
 /* Pages of the kernel's, laid out as in the page cache. */
 static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
 {
-	struct fuse_args_pages *ap = &part->ap;
+	struct fuse_args_pages *ap = &part->io.ap;
 	unsigned int offset = offset_in_page(pos);
 
 	ap->pages = fuse_pages_alloc(DIV_ROUND_UP(offset + len, PAGE_SIZE), GFP_KERNEL, &ap->descs);
@@ -115,7 +107,7 @@ static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
 static int efuse_part_share(struct efuse_part *part, struct efuse_data *data, size_t len)
 {
 	struct fuse_args_pages *whole = container_of(data->args, struct fuse_args_pages, args);
-	struct fuse_args_pages *ap = &part->ap;
+	struct fuse_args_pages *ap = &part->io.ap;
 
 	ap->pages = fuse_pages_alloc(whole->num_pages - data->index, GFP_KERNEL, &ap->descs);
 	if (!ap->pages)
@@ -142,46 +134,36 @@ static int efuse_part_share(struct efuse_part *part, struct efuse_data *data, si
 static void efuse_part_args(struct efuse_part *part, const struct fuse_args *whole, u64 pos,
 			    size_t len)
 {
-	struct fuse_args *args = &part->ap.args;
+	struct efuse_io *io = &part->io;
+	struct fuse_args *args = &io->ap.args;
 
 	args->opcode = whole->opcode;
 	args->nodeid = whole->nodeid;
 	args->efuse.uncached = whole->efuse.uncached;
 	args->efuse.path = whole->efuse.path;
-	args->in_numargs = whole->in_numargs;
-	args->in_args[0] = whole->in_args[0];
-	args->out_numargs = 1;
 	if (whole->opcode == FUSE_READ) {
-		part->read = *(const struct fuse_read_in *)whole->in_args[0].value;
-		part->read.offset = pos;
-		part->read.size = len;
-		args->in_args[0].value = &part->read;
+		io->read = *(const struct fuse_read_in *)whole->in_args[0].value;
 		args->out_pages = true;
-		args->out_argvar = true;
-		args->out_args[0].size = len;
 	} else {
-		memcpy(&part->write, whole->in_args[0].value,
-		       min_t(size_t, whole->in_args[0].size, sizeof(part->write)));
-		part->write.offset = pos;
-		part->write.size = len;
-		args->in_args[0].value = &part->write;
-		args->in_args[1].size = len;
+		memcpy(&io->write, whole->in_args[0].value,
+		       min_t(size_t, whole->in_args[0].size, sizeof(io->write)));
 		args->in_pages = true;
-		args->out_args[0].size = sizeof(part->written);
-		args->out_args[0].value = &part->written;
 	}
+	efuse_io_complete(io, pos, len);
+	/* It is shorter in an old protocol. */
+	args->in_args[0].size = whole->in_args[0].size;
 }
 
 /* Copies a part's bytes to or from the same place in the whole. */
 static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, size_t len)
 {
-	bool read = part->ap.args.opcode == FUSE_READ;
+	bool read = part->io.ap.args.opcode == FUSE_READ;
 	size_t done = 0;
 	unsigned int i;
 
 	whole.direction = read ? ITER_DEST : ITER_SOURCE;
-	for (i = 0; i < part->ap.num_pages && done < len; i++) {
-		const struct fuse_page_desc *desc = &part->ap.descs[i];
+	for (i = 0; i < part->io.ap.num_pages && done < len; i++) {
+		const struct fuse_page_desc *desc = &part->io.ap.descs[i];
 		size_t want = min_t(size_t, desc->length, len - done), at = 0;
 		struct efuse_span span __uninitialized;
 		struct iov_iter iter;
@@ -189,8 +171,8 @@ static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, 
 		while (at < want) {
 			size_t n = efuse_data_next(&whole, &span, &iter, want - at);
 			size_t moved = read ?
-				copy_page_to_iter(part->ap.pages[i], desc->offset + at, n, &iter) :
-				copy_page_from_iter(part->ap.pages[i], desc->offset + at, n, &iter);
+				copy_page_to_iter(part->io.ap.pages[i], desc->offset + at, n, &iter) :
+				copy_page_from_iter(part->io.ap.pages[i], desc->offset + at, n, &iter);
 
 			if (!n || moved < n)
 				return done;
@@ -215,7 +197,7 @@ static struct efuse_part *efuse_part_new(struct efuse_req *req, struct efuse_dat
 	if (!part)
 		return NULL;
 	part->req = *req;
-	part->req.args = &part->ap.args;
+	part->req.args = &part->io.ap.args;
 	part->req.replied = false;
 	efuse_part_args(part, req->args, pos, len);
 	if (efuse_bounced(req)) {
@@ -238,20 +220,20 @@ static struct efuse_part *efuse_part_new(struct efuse_req *req, struct efuse_dat
 /* Bytes that the daemon moved for a part, or its error. */
 static ssize_t efuse_part_ask(struct efuse_part *part)
 {
-	struct fuse_args *args = &part->ap.args;
+	struct fuse_args *args = &part->io.ap.args;
 
 	efuse_send(&part->req, &invalid_mnt_idmap);
 	if (part->req.ret < 0)
 		return part->req.ret;
 	if (args->opcode == FUSE_READ)
 		return args->out_args[0].size;
-	return part->written.size <= part->write.size ? part->written.size : -EIO;
+	return part->io.written.size <= part->io.write.size ? part->io.written.size : -EIO;
 }
 
 /* The answer of a part that is all of its request, in the daemon's context. */
 static void efuse_part_end(struct fuse_mount *fm, struct fuse_args *args, int error)
 {
-	struct efuse_part *part = container_of(args, struct efuse_part, ap.args);
+	struct efuse_part *part = container_of(args, struct efuse_part, io.ap.args);
 	struct fuse_args *whole = part->whole;
 	size_t got = args->out_args[0].size;
 	struct efuse_data data;
@@ -262,7 +244,7 @@ static void efuse_part_end(struct fuse_mount *fm, struct fuse_args *args, int er
 			error = -EFAULT;
 		whole->out_args[0].size = got;
 	} else if (!error) {
-		*(struct fuse_write_out *)whole->out_args[0].value = part->written;
+		*(struct fuse_write_out *)whole->out_args[0].value = part->io.written;
 	}
 	efuse_part_free(part);
 	whole->end(fm, whole, error);
@@ -296,6 +278,29 @@ static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos
 	return ret;
 }
 
+/* Asks part by part until one is short; @done counts the bytes. 0 or a negative errno. */
+static int efuse_ask_range(struct efuse_req *req, size_t at, size_t len,
+			   ssize_t (*ask)(struct efuse_part *part), size_t *done)
+{
+	size_t limit = efuse_daemon_limit(req);
+	u64 pos = efuse_arg_offset(req->args) + at;
+	struct efuse_data data;
+
+	efuse_data_start(&data, req->args, ITER_DEST);
+	efuse_data_skip(&data, at);
+	while (*done < len) {
+		size_t want = min(len - *done, limit);
+		ssize_t ret = efuse_ask(req, &data, pos + *done, want, ask);
+
+		if (ret < 0)
+			return ret;
+		*done += ret;
+		if (ret < want)
+			break;
+	}
+	return 0;
+}
+
 /**
  * efuse_ask_fill - fill a part of a READ in
  * @req: the READ
@@ -307,23 +312,9 @@ static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos
  */
 ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)
 {
-	size_t done = 0, limit = efuse_daemon_limit(req);
-	u64 pos = efuse_arg_offset(req->args) + at;
-	struct efuse_data data;
+	size_t done = 0;
 
-	efuse_data_start(&data, req->args, ITER_DEST);
-	efuse_data_skip(&data, at);
-	while (done < len) {
-		size_t want = min(len - done, limit);
-		ssize_t ret = efuse_ask(req, &data, pos + done, want, efuse_part_fill);
-
-		if (ret < 0)
-			return ret;
-		done += ret;
-		if (ret < want)
-			break;
-	}
-	return done;
+	return efuse_ask_range(req, at, len, efuse_part_fill, &done) ?: done;
 }
 
 /**
@@ -344,8 +335,8 @@ bool efuse_ask_behind(struct efuse_req *req)
 	if (!part)
 		return false;
 	part->whole = whole;
-	part->ap.args.end = efuse_part_end;
-	if (!efuse_background_send(req->ec, req->fm, &part->ap.args, GFP_KERNEL))
+	part->io.ap.args.end = efuse_part_end;
+	if (!efuse_background_send(req->ec, req->fm, &part->io.ap.args, GFP_KERNEL))
 		return true;
 	efuse_part_free(part);
 	return false;
@@ -363,30 +354,18 @@ bool efuse_ask_behind(struct efuse_req *req)
  */
 void efuse_ask_all(struct efuse_req *req)
 {
-	size_t done = 0, size = efuse_arg_size(req->args), limit = efuse_daemon_limit(req);
+	size_t done = 0, size = efuse_arg_size(req->args);
 	struct fuse_args *args = req->args;
 	struct fuse_write_out *out = args->out_args[0].value;
 	bool write_back = efuse_is_write_back(args);
-	struct efuse_data data;
-	ssize_t ret = 0;
+	int err;
 
-	efuse_data_start(&data, args, ITER_DEST);
-	while (done < size) {
-		size_t want = min(size - done, limit);
-
-		ret = efuse_ask(req, &data, efuse_arg_offset(args) + done, want, efuse_part_ask);
-		if (ret < 0)
-			break;
-		done += ret;
-		if (ret < want) {
-			if (write_back)
-				ret = -EIO;
-			break;
-		}
-	}
-	if (ret < 0 && (args->opcode == FUSE_READ || write_back || !done)) {
-		req->ret = ret;
-		req->error = ret;
+	err = efuse_ask_range(req, 0, size, efuse_part_ask, &done);
+	if (!err && write_back && done < size)
+		err = -EIO;
+	if (err && (args->opcode == FUSE_READ || write_back || !done)) {
+		req->ret = err;
+		req->error = err;
 		return;
 	}
 	if (args->opcode == FUSE_READ) {

@@ -352,6 +352,24 @@ static inline void efuse_watch_times(struct efuse_conn *ec)
 }
 
 /* request.c: what a request's arguments say, by their meaning */
+
+/**
+ * struct efuse_io - a READ or WRITE of eFuse's own
+ * @ap: its arguments
+ * @read: the first of them, of a READ
+ * @write: likewise, of a WRITE
+ * @written: the answer of a WRITE
+ */
+struct efuse_io {
+	struct fuse_args_pages ap;
+	union {
+		struct fuse_read_in read;
+		struct fuse_write_in write;
+	};
+	struct fuse_write_out written;
+};
+
+void efuse_io_complete(struct efuse_io *io, u64 pos, size_t len);
 const void *efuse_req_in(const struct fuse_args *args, size_t size);
 const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len);
 u32 efuse_arg_flags(const struct fuse_args *args);

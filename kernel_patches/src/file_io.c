@@ -22,22 +22,6 @@ typedef ssize_t (*efuse_iter_t)(struct kiocb *iocb, struct iov_iter *iter);
 typedef ssize_t (*efuse_try_t)(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
 			       u32 opcode, bool *ended);
 
-/**
- * struct efuse_file_io - the arguments of a read(2) or write(2) as a request
- * @ap: they; there are no pages
- * @read: the first of them, of a READ
- * @write: likewise, of a WRITE
- * @written: the answer of a WRITE
- */
-struct efuse_file_io {
-	struct fuse_args_pages ap;
-	union {
-		struct fuse_read_in read;
-		struct fuse_write_in write;
-	};
-	struct fuse_write_out written;
-};
-
 /* The connection, if a path may take it. */
 static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct iov_iter *iter,
 					  u32 opcode)
@@ -75,7 +59,7 @@ static bool efuse_file_clean(struct inode *inode)
 	return !READ_ONCE(fi->writectr);
 }
 
-static void efuse_file_args(struct efuse_file_io *io, const struct kiocb *iocb,
+static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
 			    struct iov_iter *iter, u32 opcode)
 {
 	const struct fuse_file *ff = iocb->ki_filp->private_data;
@@ -83,36 +67,21 @@ static void efuse_file_args(struct efuse_file_io *io, const struct kiocb *iocb,
 
 	args->opcode = opcode;
 	args->nodeid = ff->nodeid;
-	args->in_numargs = 1;
-	args->out_numargs = 1;
 	args->user_pages = iocb->ki_flags & IOCB_DIRECT;
 	args->efuse.iter = iter;
+	efuse_io_complete(io, iocb->ki_pos, iov_iter_count(iter));
 	if (opcode == FUSE_READ) {
 		io->read.fh = ff->fh;
-		io->read.offset = iocb->ki_pos;
-		io->read.size = iov_iter_count(iter);
 		io->read.flags = iocb->ki_filp->f_flags;
-		args->in_args[0].size = sizeof(io->read);
-		args->in_args[0].value = &io->read;
-		args->out_args[0].size = iov_iter_count(iter);
-		args->out_argvar = true;
 		return;
 	}
 	io->write.fh = ff->fh;
-	io->write.offset = iocb->ki_pos;
-	io->write.size = iov_iter_count(iter);
 	io->write.flags = iocb->ki_filp->f_flags & ~(O_APPEND | O_SYNC);
 	if (iocb->ki_flags & IOCB_DSYNC)
 		io->write.flags |= O_DSYNC;
 	if (iocb->ki_flags & IOCB_SYNC)
 		io->write.flags |= O_SYNC;
 	io->write.write_flags = FUSE_WRITE_KILL_SUIDGID;
-	args->in_numargs = 2;
-	args->in_args[0].size = sizeof(io->write);
-	args->in_args[0].value = &io->write;
-	args->in_args[1].size = iov_iter_count(iter);
-	args->out_args[0].size = sizeof(io->written);
-	args->out_args[0].value = &io->written;
 }
 
 /*
@@ -125,7 +94,7 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 {
 	struct fuse_file *ff = iocb->ki_filp->private_data;
 	struct efuse_req req __uninitialized;
-	struct efuse_file_io io = {};
+	struct efuse_io io = {};
 	bool answered;
 	ssize_t ret;
 
@@ -215,6 +184,15 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 	return done;
 }
 
+/* FUSE's own way, behind @done bytes. Returns as ->read_iter(). */
+static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_iter_t ordinary,
+			       ssize_t done)
+{
+	ssize_t rest = ordinary(iocb, iter);
+
+	return rest < 0 && done ? done : done + rest;
+}
+
 /**
  * efuse_file_read - read(2) of a regular file
  * @iocb: as of ->read_iter()
@@ -228,17 +206,14 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 {
 	struct efuse_conn *ec = efuse_file_conn(iocb, to, FUSE_READ);
 	struct inode *inode = file_inode(iocb->ki_filp);
-	ssize_t done, rest;
+	ssize_t done;
 	bool left;
 
 	if (!ec || !efuse_file_clean(inode))
 		return ordinary(iocb, to);
 	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
 	fuse_invalidate_atime(inode);
-	if (!left)
-		return done;
-	rest = ordinary(iocb, to);
-	return rest < 0 && done ? done : done + rest;
+	return left ? efuse_file_rest(iocb, to, ordinary, done) : done;
 }
 
 /* May a WRITE pass the page cache by? Its pages there are gone then, and no other come. */
@@ -306,7 +281,7 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 {
 	struct efuse_conn *ec = efuse_file_conn(iocb, from, FUSE_WRITE);
 	struct inode *inode = file_inode(iocb->ki_filp);
-	ssize_t done, rest;
+	ssize_t done;
 	bool left;
 
 	/* Where the file ends is known for certain if nobody else makes it longer. */
@@ -319,8 +294,5 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	inode_unlock(inode);
 	if (done > 0)
 		done = generic_write_sync(iocb, done);
-	if (!left || done < 0)
-		return done;
-	rest = ordinary(iocb, from);
-	return rest < 0 && done ? done : done + rest;
+	return left && done >= 0 ? efuse_file_rest(iocb, from, ordinary, done) : done;
 }

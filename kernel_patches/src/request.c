@@ -10,6 +10,37 @@ const void *efuse_req_in(const struct fuse_args *args, size_t size)
 	return args->in_args[0].value;
 }
 
+/**
+ * efuse_io_complete - complete the arguments of a READ or WRITE
+ * @io: zeroed but for the opcode
+ * @pos: offset in the file
+ * @len: bytes
+ */
+void efuse_io_complete(struct efuse_io *io, u64 pos, size_t len)
+{
+	struct fuse_args *args = &io->ap.args;
+
+	args->out_numargs = 1;
+	if (args->opcode == FUSE_READ) {
+		io->read.offset = pos;
+		io->read.size = len;
+		args->in_numargs = 1;
+		args->in_args[0].size = sizeof(io->read);
+		args->in_args[0].value = &io->read;
+		args->out_args[0].size = len;
+		args->out_argvar = true;
+		return;
+	}
+	io->write.offset = pos;
+	io->write.size = len;
+	args->in_numargs = 2;
+	args->in_args[0].size = sizeof(io->write);
+	args->in_args[0].value = &io->write;
+	args->in_args[1].size = len;
+	args->out_args[0].size = sizeof(io->written);
+	args->out_args[0].value = &io->written;
+}
+
 /* Which input arguments are names, first and second; -1 for none. */
 static void efuse_name_places(u32 opcode, int place[2])
 {
