@@ -39,9 +39,8 @@ static inline void event_emit(u32 kind, u16 opcode, u16 arg, u64 nodeid, u64 off
 }
 
 /* A request has changed a file's data. Of a WRITE it is known where. */
-int reply(struct efuse_reply_ctx *ctx)
+static inline int event_changed(struct efuse_req *req, u16 path)
 {
-	struct efuse_req *req = ctx->req;
 	u64 nodeid, offset = 0, length = 0;
 	u32 opcode;
 
@@ -55,8 +54,20 @@ int reply(struct efuse_reply_ctx *ctx)
 		offset = efuse_req_offset(req);
 		length = efuse_req_size(req);
 	}
-	event_emit(EFUSE_EVENT_EPOCH, opcode, 0, nodeid, offset, length, efuse_req_epoch(req));
+	event_emit(EFUSE_EVENT_EPOCH, opcode, path, nodeid, offset, length, efuse_req_epoch(req));
 	return 0;
+}
+
+/* By the daemon. */
+int reply(struct efuse_reply_ctx *ctx)
+{
+	return event_changed(ctx->req, EFUSE_PATH_DAEMON);
+}
+
+/* By the kernel, on backing files. */
+int written(struct efuse_req *req)
+{
+	return event_changed(req, EFUSE_PATH_DIRECT);
 }
 
 /* The daemon itself has said that something is not as it was. */

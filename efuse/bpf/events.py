@@ -14,6 +14,7 @@ from typing import Any, Self
 from efuse.bpf import libbpf
 from efuse.bpf.maps import BpfMap
 from efuse.closing import Closing
+from efuse.control import PATHS
 from efuse.errors import AttachError, NotSupportedError, reason
 
 __all__ = ["EVENT_BYTES", "Event", "EventKind", "Listener"]
@@ -52,7 +53,7 @@ class Event:
     :ivar epoch: EVICTED: the one that the block carried; EPOCH: the one at which it ended.
     :ivar time_ns: when, by CLOCK_MONOTONIC.
     :ivar opcode: of the request that brought it about (`efuse.opcodes`); 0: a notification.
-    :ivar arg: EPOCH: of a notification ``enum efuse_notify_code``; PATH: ``enum efuse_path``.
+    :ivar arg: EPOCH of a notification: ``enum efuse_notify_code``; else see :attr:`path`.
     """
 
     kind: EventKind
@@ -63,6 +64,16 @@ class Event:
     time_ns: int
     opcode: int = 0
     arg: int = 0
+
+    @property
+    def path(self) -> str | None:
+        """One of ``efuse.control.PATHS``; None of a notification and of a block.
+
+        EPOCH: who has carried the request out. A WRITE by ``direct`` is in the backing file, and
+        this is all that the daemon hears of it. PATH: the path that is taken from now on.
+        """
+        of_request = self.kind is EventKind.PATH or (self.kind is EventKind.EPOCH and self.opcode)
+        return PATHS[self.arg - 1] if of_request else None
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:

@@ -16,5 +16,15 @@ REQUEST_MEMBERS = (
 REPLY = "reply"
 """The only member with two arguments: its program is given the context, not the first of them."""
 
-MEMBERS = (*REQUEST_MEMBERS, REPLY, "learn", "select_path", "path_done", "block", "notify", "exit")
+MEMBERS = (
+    *REQUEST_MEMBERS,
+    REPLY,
+    "learn",
+    "select_path",
+    "path_done",
+    "written",
+    "block",
+    "notify",
+    "exit",
+)
 """All, in the order of the struct."""

@@ -220,6 +220,8 @@ bool efuse_direct_write(struct efuse_req *req)
 	if (!efuse_direct_covers(req, pos, len))
 		return false;
 	done = efuse_direct_move(req, pos, len, &whole);
+	if (done)
+		req->ended = args->nodeid;
 	if (!done || (!whole && efuse_is_write_back(args)))
 		return false;
 	memset(out, 0, sizeof(*out));

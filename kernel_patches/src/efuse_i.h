@@ -252,7 +252,7 @@ struct efuse_changes {
  * @lesson: what learn() is called for, but for blocks
  * @block: what block() or learn() is called for
  * @path: for select_path() and path_done()
- * @ended: the file whose data as it was is void by now, 0: none; for reply()
+ * @ended: the file whose data as it was is void by now, 0: none; for reply(), written()
  * @ended_epoch: the epoch at which it ended
  * @key: room for efuse_req_key(); handlers may write it, so nothing here trusts it
  */

@@ -96,6 +96,9 @@ struct efuse_exit_info;
  *	not learned.
  * @path_done: a request that @select_path wanted to be measured is answered. May call
  *	efuse_req_*() and efuse_path_info(). What it returns is ignored.
+ * @written: the kernel has carried out a WRITE, or some of it, on backing files, and its
+ *	caller does not know yet. May call efuse_req_*(), and efuse_req_ended(),
+ *	efuse_req_epoch(). What it returns is ignored.
  * @block: a READ on EFUSE_PATH_CACHE wants the block efuse_req_block() of its file; called
  *	for one block after the other. May call efuse_req_*() and
  *	efuse_reply_block(). Returns what that returned, or 0 if it has no such block.
@@ -150,6 +153,7 @@ struct efuse_ops {
 	int (*learn)(struct efuse_req *req);
 	int (*select_path)(struct efuse_req *req);
 	int (*path_done)(struct efuse_req *req);
+	int (*written)(struct efuse_req *req);
 	int (*block)(struct efuse_req *req);
 	int (*notify)(struct efuse_notify *n);
 	int (*exit)(struct efuse_exit_info *info);

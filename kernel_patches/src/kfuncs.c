@@ -414,6 +414,7 @@ static bool efuse_member_allows(u32 member, u32 id)
 
 	switch (member) {
 	case EFUSE_MEMBER(reply):
+	case EFUSE_MEMBER(written):
 		return btf_id_set_contains(&efuse_replied_ids, id);
 	case EFUSE_MEMBER(learn):
 		return btf_id_set_contains(&efuse_learn_ids, id);

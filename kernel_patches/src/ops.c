@@ -66,6 +66,7 @@ static struct efuse_ops efuse_cfi_stubs = {
 	.learn = efuse_stub_request,
 	.select_path = efuse_stub_request,
 	.path_done = efuse_stub_request,
+	.written = efuse_stub_request,
 	.block = efuse_stub_request,
 	.notify = efuse_stub_notify,
 	.exit = efuse_stub_exit,

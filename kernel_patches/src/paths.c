@@ -154,6 +154,18 @@ void efuse_path_done(struct efuse_req *req, enum efuse_path path)
 	}
 }
 
+static void efuse_path_written(struct efuse_req *req, const struct efuse_changes *ch)
+{
+	struct efuse_ops *ops;
+
+	req->ended_epoch = ch->epoch;
+	rcu_read_lock();
+	ops = rcu_dereference(req->ec->ops);
+	if (ops && ops->written)
+		ops->written(req);
+	rcu_read_unlock();
+}
+
 /**
  * efuse_path_direct - answer a READ or WRITE out of backing files
  * @req: it
@@ -189,6 +201,8 @@ bool efuse_path_direct(struct efuse_req *req)
 	atomic_dec(depth);
 	/* Also where it goes on to the daemon: some of it may be written. */
 	efuse_epoch_end(ec, &ch, req->args->efuse.epoch);
+	if (req->ended)
+		efuse_path_written(req, &ch);
 	return done;
 }
 

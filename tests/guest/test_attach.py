@@ -220,7 +220,7 @@ def test_list_attached_names_the_set(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, name="listed"):
         (found,) = (a for a in bpf.list_attached() if a.connection == tiny.connection)
         assert found.name == "listed"
-        others = {"reply", "learn", "block", "select_path", "path_done", "notify"}
+        others = {"reply", "learn", "block", "select_path", "path_done", "written", "notify"}
         assert {"lookup", "learn"} <= set(found.members) <= {*REQUEST_MEMBERS, *others}
         beside = ("files", "geometry", "ghosts", "profiles", "tags")
         told = ("events", "listening", "lost")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import time
 from collections.abc import Iterator
@@ -20,7 +21,17 @@ from efuse.fs import Passthrough
 from tests.guest.daemons import Mount, boottime_ns
 from tests.guest.serving import served
 from tests.guest.test_cache import cached
-from tests.guest.test_direct import BLOCK, SIZE, fill, make, read, read_direct, write
+from tests.guest.test_direct import (
+    BLOCK,
+    SIZE,
+    backing,
+    fill,
+    make,
+    read,
+    read_direct,
+    whole,
+    write,
+)
 
 INVAL_INODE, INVAL_ENTRY, DELETE, STORE = 1, 2, 3, 4
 
@@ -130,6 +141,47 @@ def test_a_change_by_a_request_is_told(mountpoint: Path) -> None:
             os.unlink(m / "l")
             os.listdir(m.path)
             assert told() == []
+
+
+def _map_write(path: str, data: bytes, offset: int) -> None:
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        view[offset : offset + len(data)] = data
+        view.flush()
+
+
+def test_a_write_to_a_backing_file_is_told(mountpoint: Path, lower: Path) -> None:
+    """It is all that the daemon hears of it; from the ranges it can tell what to read there."""
+    with cached(mountpoint) as m:
+        before = fill("b")
+        path = Path(backing(lower, before))
+        whole(m, str(path), write=True)
+        nodeid = m.call("nodeid", "f")
+        m.log()
+        with listening(m) as listener:
+            for at, length, do in (
+                (3 * BLOCK + 5, 100, lambda data, at: write(m / "f", data, at)),
+                (BLOCK, 2 * BLOCK, lambda data, at: write(m / "f", data, at, os.O_DIRECT)),
+                (SIZE, 1000, lambda data, at: write(m / "f", data, at)),
+                (5 * BLOCK, 7, lambda data, at: _map_write(m / "f", data, at)),
+            ):
+                do(fill("w", length), at)
+                after = path.read_bytes()
+                told = of_kind(listener, EventKind.EPOCH)
+                assert told
+                assert {(e.nodeid, opcodes.name(e.opcode)) for e in told} == {(nodeid, "write")}
+                assert {e.path for e in told} == {"direct"}
+                assert after[at : at + length] == fill("w", length)
+                # All that has changed is told.
+                changed = {n for n, byte in enumerate(after) if before[n : n + 1] != bytes([byte])}
+                assert changed <= {n for e in told for n in range(e.offset, e.offset + e.length)}
+                assert m.connection.epoch >= told[-1].epoch > 0
+                before = after
+            assert "write" not in m.asked()
+            # Where nothing is mapped, the daemon has it.
+            make(m, "g", fill("g"))
+            listener.read()
+            write(m / "g", b"x", 0, os.O_DIRECT)
+            assert [e.path for e in of_kind(listener, EventKind.EPOCH)] == ["daemon"]
 
 
 def test_nothing_is_told_while_nobody_listens(mountpoint: Path) -> None:

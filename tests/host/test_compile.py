@@ -48,7 +48,8 @@ def test_builtin_has_its_members_and_maps() -> None:
     spec = builtin(use_shipped=False)
     assert set(spec.programs) == {
         "lookup", "getattr", "access", "readlink", "getxattr", "listxattr", "open", "opendir",
-        "flush", "statfs", "learn", "block", "select_path", "path_done", "reply", "notify",
+        "flush", "statfs", "learn", "block", "select_path", "path_done", "written", "reply",
+        "notify",
     }  # fmt: skip
     assert spec.maps == {
         "entries": MapSpec(9, 264, 48, 65536),

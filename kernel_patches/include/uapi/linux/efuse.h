@@ -215,7 +215,10 @@ enum efuse_event_kind {
 struct efuse_event {
 	__u32	kind;		/* enum efuse_event_kind */
 	__u16	opcode;		/* of the request at hand; 0: the daemon's own notification */
-	__u16	arg;		/* EPOCH: enum efuse_notify_code, or 0; PATH: enum efuse_path */
+	__u16	arg;		/* EPOCH: of a notification enum efuse_notify_code, else the
+				 * enum efuse_path of who carried it out: the daemon, or
+				 * backing files; PATH: enum efuse_path
+				 */
 	__u64	nodeid;		/* the inode, or the directory of the name */
 	__u64	offset;		/* in the file, bytes */
 	__u64	length;		/* bytes from there; EPOCH, PATH: 0 is all of the file */
