@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * READ's blocks from `blocks`, in sets of ways. A block that finds no room in its set
- * takes the place of one that was not read lately.
+ * takes the place of one that was not read since it came.
  */
 #include "efuse.bpf.h"
 
 static inline u64 block_hash(u64 nodeid, u64 block)
 {
 	return (nodeid * 0x9e3779b97f4a7c15ULL) ^ (block * 0xc2b2ae3d27d4eb4fULL);
+}
+
+/* A number below @n, by the hash's high bits: those are the well mixed ones of a product. */
+static inline u32 block_scale(u64 hash, u32 n)
+{
+	return (u32)(((hash >> 32) * n) >> 32);
 }
 
 static inline struct efuse_set *block_find_set(u64 nodeid, u64 block, int *number)
@@ -18,7 +24,7 @@ static inline struct efuse_set *block_find_set(u64 nodeid, u64 block, int *numbe
 	shape = geometry.lookup(&zero);
 	if (!shape || !shape->sets)
 		return NULL;
-	*number = (u32)(block_hash(nodeid, block) >> 32) % shape->sets;
+	*number = block_scale(block_hash(nodeid, block), shape->sets);
 	return tags.lookup(number);
 }
 

@@ -43,13 +43,14 @@ static inline int learn_volume(struct efuse_req *req)
 }
 
 /*
- * An empty way, or one that was not read since it was last looked at; the others age. A
- * way that is locked cannot be had: who died with the lock in hand spoils no other way.
+ * An empty way, or any that was not read since it came; if all were, those reads are
+ * forgotten. A way that is locked cannot be had: who died with the lock in hand spoils no
+ * other way.
  */
 static inline int block_victim(struct efuse_set *set)
 {
 	u32 start = bpf_get_prandom_u32();
-	int i, way;
+	int i, way, last = start & (EFUSE_WAYS - 1);
 
 #pragma unroll
 	for (i = 0; i < EFUSE_WAYS; i++)
@@ -58,13 +59,17 @@ static inline int block_victim(struct efuse_set *set)
 #pragma unroll
 	for (i = 0; i < EFUSE_WAYS; i++) {
 		way = (start + i) & (EFUSE_WAYS - 1);
-		if (set->way[way].lock)
-			continue;
-		if (!set->way[way].used)
+		if (!set->way[way].used && !set->way[way].lock)
 			return way;
-		set->way[way].used = 0;
 	}
-	return start & (EFUSE_WAYS - 1);
+#pragma unroll
+	for (i = 0; i < EFUSE_WAYS; i++) {
+		way = (start + i) & (EFUSE_WAYS - 1);
+		set->way[way].used = 0;
+		if (!set->way[way].lock)
+			last = way;
+	}
+	return last;
 }
 
 /* Who published a block, or counts on it, hears that it has gone. */

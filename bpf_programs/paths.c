@@ -39,7 +39,10 @@ static inline u32 path_profile_of(struct efuse_req *req)
 	return (u32)(hash >> 58) * PATH_SIZES + path_size(efuse_req_size(req));
 }
 
-/* The mean of the late ones. One far away counts as one not so far. */
+/*
+ * The mean of the late ones. One far away counts as one not so far. What was interrupted
+ * takes any time, but nothing takes less than it takes: a mean far above is not believed.
+ */
 static inline void path_mean(u64 *mean, u64 value)
 {
 	if (!*mean) {
@@ -48,6 +51,8 @@ static inline void path_mean(u64 *mean, u64 value)
 	}
 	if (value > *mean * 4)
 		value = *mean * 4;
+	else if (*mean > value * 4)
+		*mean = value * 4;
 	*mean = *mean - (*mean >> 3) + (value >> 3);
 }
 
@@ -70,7 +75,7 @@ static inline u32 *path_ghost(struct efuse_req *req, u32 *print)
 	if (!shape || !shape->sets)
 		return NULL;
 	*print = (u32)hash | 1;
-	number = (u32)(hash >> 32) % (shape->sets * EFUSE_WAYS * 4);
+	number = block_scale(hash, shape->sets * EFUSE_WAYS * 4);
 	return ghosts.lookup(&number);
 }
 

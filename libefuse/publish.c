@@ -23,7 +23,7 @@ static uint32_t set_of(uint64_t nodeid, uint64_t block, uint32_t sets)
 {
 	uint64_t hash = (nodeid * 0x9e3779b97f4a7c15ULL) ^ (block * 0xc2b2ae3d27d4eb4fULL);
 
-	return (uint32_t)(hash >> 32) % sets;
+	return (uint32_t)(((hash >> 32) * sets) >> 32);
 }
 
 static bool lock(struct efuse_tag *tag)
@@ -51,8 +51,8 @@ static int find(struct efuse_set *set, uint64_t nodeid, uint64_t block)
 }
 
 /*
- * A way that nobody uses at the moment: an empty one, or one that was not read since it
- * was last looked at; the others age. -1: all are in use.
+ * A way that nobody uses at the moment: an empty one, or any that was not read since it
+ * came; if all were, those reads are forgotten. -1: all are in use.
  */
 static int victim(struct efuse_set *set)
 {
@@ -65,12 +65,13 @@ static int victim(struct efuse_set *set)
 			return i;
 	for (i = 0; i < EFUSE_WAYS; i++) {
 		way = (start + i) % EFUSE_WAYS;
-		if (READ(set->way[way].lock))
-			continue;
-		if (!READ(set->way[way].used))
+		if (!READ(set->way[way].used) && !READ(set->way[way].lock))
 			return way;
+	}
+	for (i = 0; i < EFUSE_WAYS; i++) {
+		way = (start + i) % EFUSE_WAYS;
 		WRITE(set->way[way].used, 0);
-		if (last < 0)
+		if (!READ(set->way[way].lock))
 			last = way;
 	}
 	return last;
