@@ -10,9 +10,15 @@
 /* So many gaps in what the data cache has are filled; then all of the rest is. */
 #define EFUSE_MAX_GAPS		4
 
+/* Did the daemon map any of the file? It is not tried past FUSE's page cache otherwise. */
+static bool efuse_path_mapped(const struct efuse_req *req)
+{
+	return req->args->efuse.iter || xa_load(&req->ec->backed, req->args->nodeid);
+}
+
 static enum efuse_path efuse_path_default(const struct efuse_req *req, const struct efuse_ops *ops)
 {
-	if (xa_load(&req->ec->backed, req->args->nodeid))
+	if (efuse_path_mapped(req))
 		return EFUSE_PATH_DIRECT;
 	return ops && ops->block && req->args->opcode == FUSE_READ ? EFUSE_PATH_CACHE :
 								      EFUSE_PATH_DAEMON;
@@ -24,7 +30,7 @@ static u32 efuse_path_eligible(const struct efuse_req *req)
 	const struct efuse_ops *ops = rcu_dereference(req->ec->ops);
 	u32 eligible = 1 << EFUSE_PATH_DAEMON;
 
-	if (xa_load(&req->ec->backed, req->args->nodeid))
+	if (efuse_path_mapped(req))
 		eligible |= 1 << EFUSE_PATH_DIRECT;
 	if (ops && ops->block && req->args->opcode == FUSE_READ && efuse_blocks_allowed(req))
 		eligible |= 1 << EFUSE_PATH_CACHE;
