@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MODULE_TAINTS", "complaints", "stale_breakpoint", "taint_names"]
+__all__ = ["MODULE_TAINTS", "complaints", "emulators_fault", "taint_names"]
 
 # What the kernel prints when something in it went wrong. All are printed at level "warning" or
 # above, except for the text of an oops.
@@ -29,6 +29,11 @@ _COMPLAINT = re.compile(
 _BREAKPOINT = re.compile(
     r"\bOops: int3: .*?\bCode: [0-9a-f ]*?\b([0-9a-f]{2}) <[0-9a-f]{2}>", re.DOTALL
 )
+
+# The bits of EFLAGS that every processor has as 0: 3, 5, 15, 22 to 31 (Intel's Software Developer's
+# Manual, volume 1, 3.4.3).
+_EFLAGS = re.compile(r"\bEFLAGS: ([0-9a-f]{8})\b")
+_EFLAGS_ZERO = 0xFFC0_8028
 
 MODULE_TAINTS = (1 << 12) | (1 << 13)
 """What loading our module adds to the taint word: out of tree, unsigned."""
@@ -71,15 +76,23 @@ def complaints(text: str, context: int = 20) -> list[str]:
     return found
 
 
-def stale_breakpoint(text: str) -> bool:
-    """Say whether the kernel died of a breakpoint (``int3``) that its memory does not hold.
+def emulators_fault(text: str) -> str | None:
+    """Say of what the kernel died that cannot happen on a processor; None if it did not.
 
-    While the kernel patches its own code, a breakpoint stands there for a moment. QEMU before 8.1
-    may go on executing its translation of that moment on another processor: software emulation
-    did not lock a page against writers before it translated it (mended by QEMU's commit
-    deba78709ae8; https://github.com/ClangBuiltLinux/boot-utils/issues/111).
+    A breakpoint (``int3``) that its memory does not hold: while the kernel patches its own code, a
+    breakpoint stands there for a moment. QEMU before 8.1 may go on executing its translation of
+    that moment on another processor: software emulation did not lock a page against writers before
+    it translated it (mended by QEMU's commit deba78709ae8;
+    https://github.com/ClangBuiltLinux/boot-utils/issues/111).
+
+    Flags with bits that every processor has as 0. No instruction can set them; seen once with QEMU
+    7.2, the direction flag among them: the next string instruction ran backwards over the stack.
     """
-    return any(match[1] != "cc" for match in _BREAKPOINT.finditer(text))
+    if any(match[1] != "cc" for match in _BREAKPOINT.finditer(text)):
+        return "a breakpoint that is not in its memory"
+    if any(int(match[1], 16) & _EFLAGS_ZERO for match in _EFLAGS.finditer(text)):
+        return "flags that no processor can have"
+    return None
 
 
 def taint_names(word: int) -> list[str]:

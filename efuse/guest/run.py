@@ -291,10 +291,11 @@ def _excerpt(log: str, lines: int = 25) -> str:
 def _judge(follower: _Follower, processes: Processes, log: str) -> None:
     """Raise if the guest died, said nothing, or its kernel complained."""
     found = kernel_log.complaints(log)
-    if kernel_log.stale_breakpoint(log):
+    fault = kernel_log.emulators_fault(log)
+    if found and fault:
         raise EmulatorError(
-            "the guest died of a fault of its emulator (a breakpoint that is not in its memory, "
-            "see efuse.guest.kernel_log.stale_breakpoint):\n" + found[0],
+            f"the guest died of a fault of its emulator ({fault}, "
+            "see efuse.guest.kernel_log.emulators_fault):\n" + found[0],
             began=follower.boot_s is not None,
             hint="run it again, or use QEMU 8.1 or newer",
         )

@@ -108,9 +108,23 @@ _BREAKPOINT = """\
 
 
 def test_breakpoint_that_memory_does_not_hold_is_the_emulators() -> None:
-    assert kernel_log.stale_breakpoint(_BREAKPOINT.format(before="eb"))
-    assert not kernel_log.stale_breakpoint(_BREAKPOINT.format(before="cc"))
-    assert not kernel_log.stale_breakpoint(_OOPS)
+    fault = kernel_log.emulators_fault(_BREAKPOINT.format(before="eb"))
+    assert fault is not None and "breakpoint" in fault
+    assert kernel_log.emulators_fault(_BREAKPOINT.format(before="cc")) is None
+    assert kernel_log.emulators_fault(_OOPS) is None
+
+
+@pytest.mark.parametrize("flags", ["00908666", "00008246", "80000246", "0000020a"])
+def test_flags_that_no_processor_has_are_the_emulators(flags: str) -> None:
+    fault = kernel_log.emulators_fault(f"{_OOPS}\nRSP: 0018:ffffc9000044b7d8 EFLAGS: {flags}\n")
+    assert fault is not None and "flags" in fault
+
+
+@pytest.mark.parametrize("flags", ["00010246", "00000202", "00210a97", "003f7fd7"])
+def test_flags_of_a_processor_are_the_kernels(flags: str) -> None:
+    assert (
+        kernel_log.emulators_fault(f"{_OOPS}\nRSP: 0018:ffffc9000044b7d8 EFLAGS: {flags}\n") is None
+    )
 
 
 def test_taint_names() -> None:
