@@ -87,9 +87,9 @@ def table(report: dict[str, Any]) -> Table:
     """Make the table for people from the JSON's values."""
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for title in ("WORKLOAD", "SYSTEM"):
-        made.add_column(title)
+        made.add_column(title, no_wrap=True)
     for title in ("VALUE", "REQUESTS", "SWITCHES", "EFUSE IS BETTER"):
-        made.add_column(title, justify="right", no_wrap=True)
+        made.add_column(title, justify="right")
     made.add_column("TRUE")
     found = {(r["workload"], r["daemon"], r["over"]): r for r in report["ratios"]}
     for result in report["results"]:

@@ -16,7 +16,15 @@ from rich.table import Table
 from efuse.control import Connection, mounts
 from efuse.errors import EfuseError
 
-__all__ = ["MOUNT", "connection", "json_option", "pause", "print_json", "print_table"]
+__all__ = [
+    "MOUNT",
+    "connection",
+    "console",
+    "json_option",
+    "pause",
+    "print_json",
+    "print_table",
+]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -24,6 +32,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print *value* as JSON; one line with *indent* None."""
     click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def console() -> Console:
+    """Return where tables go: as wide as the terminal, or in a pipe as wide as they are."""
+    made = Console(highlight=False, markup=False)
+    if not made.is_terminal:
+        made.width = max(made.width, 200)
+    return made
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> None:
@@ -36,10 +52,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         table.add_column(header, justify="right" if right[i : i + 1] == "r" else "left")
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 200)
-    console.print(table)
+    console().print(table)
 
 
 def pause(seconds: float) -> None:

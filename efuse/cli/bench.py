@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from efuse import bench, paths
+from efuse.cli._output import console
 from efuse.control import module_version
 from efuse.errors import ControlError, EfuseError
 
@@ -81,7 +81,7 @@ def cli(json_file: Path | None, clock: str, **given: Any) -> None:
     report = _run_here(settings) if _is_loaded() else _run_in_guest(settings)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")
-    Console(highlight=False, markup=False).print(bench.table(report))
+    console().print(bench.table(report))
     if not all(result["verified"] for result in report["results"]):
         raise EfuseError(
             "a workload saw something else than the lower file system holds",

@@ -75,6 +75,16 @@ def test_table_is_made_from_the_json() -> None:
     assert lines[2] == "stat efuse 20 us 0 9 yes"
 
 
+def test_table_gives_names_in_full_in_80_columns() -> None:
+    out = io.StringIO()
+    wide = replace(FUSE, workload="t3-large-512k", system="efuse-direct", value=-1.234e-5)
+    wide = replace(wide, daemon_requests=10**9, context_switches=10**9)
+    slow = replace(wide, system="efuse", rounds=(1.234e-5,) * len(wide.rounds))
+    Console(file=out, width=80).print(table(Report({}, "", {}, {}, (wide, slow)).json()))
+    assert out.getvalue().count("t3-large-512k") == 2
+    assert "efuse-direct" in out.getvalue() and "…" not in out.getvalue()
+
+
 def test_table_says_no_where_it_was_not_verified() -> None:
     out = io.StringIO()
     value = Report({}, "", {}, {}, (replace(FUSE, verified=False),)).json()
