@@ -4,15 +4,15 @@
 from efuse.bench.catalog import DATA, WORKLOADS
 from efuse.bench.report import Ratio, Report, Result, table
 from efuse.bench.run import Settings, run
-from efuse.bench.systems import DAEMONS, FORCED, SYSTEMS
+from efuse.bench.systems import DAEMONS, ON_REQUEST, SYSTEMS
 from efuse.bench.workload import Workload
 from efuse.bench.workloads import METADATA
 
 __all__ = [
     "DAEMONS",
     "DATA",
-    "FORCED",
     "METADATA",
+    "ON_REQUEST",
     "SYSTEMS",
     "WORKLOADS",
     "Ratio",

@@ -26,8 +26,8 @@ def _make(system: str, source: str) -> tuple[Passthrough, bool]:
 
     ``fuse`` has no time-outs: each answer is true only at the moment it is given. ``fuse-tuned``
     has what plain FUSE offers: long time-outs of what is there, pages kept over an open, the
-    write-back cache. ``efuse`` has no time-outs either; it is the only writer, with the write-back
-    cache too.
+    write-back cache; ``fuse-writeback`` nothing but that. ``efuse`` has no time-outs either; it is
+    the only writer, with the write-back cache too.
     """
     timeout_s = _TUNED_TIMEOUT_S if system == "fuse-tuned" else 0.0
     operations = Passthrough(

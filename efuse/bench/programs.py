@@ -24,11 +24,13 @@ its lower files into the kernel."""
 _OPTIONS = {
     "passthrough_backing": {
         "fuse": "timeout=0",
+        "fuse-writeback": "timeout=0,writeback",
         "fuse-tuned": "timeout=3600,keep_cache,writeback",
         "efuse": "timeout=0,keep_cache,writeback",
     },
     "passthrough_ll": {
         "fuse": "xattr,timeout=0",
+        "fuse-writeback": "xattr,timeout=0,writeback",
         "fuse-tuned": "xattr,cache=always,timeout=3600,writeback",
         "efuse": "xattr,timeout=0,writeback",
     },

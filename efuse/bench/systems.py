@@ -17,7 +17,7 @@ from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
 
-__all__ = ["DAEMONS", "FORCED", "SYSTEMS", "System", "mounted"]
+__all__ = ["DAEMONS", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "mounted"]
 
 FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon")
 """``efuse``, but with every READ and WRITE on one path: what its choice is measured against."""
@@ -25,6 +25,10 @@ FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon")
 SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 """``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
 plain FUSE with long time-outs and the write-back cache, ``efuse`` without time-outs, exclusive."""
+
+ON_REQUEST = ("fuse-writeback", *FORCED)
+"""Measured only if asked for. ``fuse-writeback`` is ``fuse`` with the write-back cache that
+``efuse`` has."""
 
 DAEMONS = ("passthrough", *PROGRAMS)
 """``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""

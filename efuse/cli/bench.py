@@ -53,8 +53,8 @@ def _words(choices: tuple[str, ...]) -> Any:
     "systems",
     default=",".join(bench.SYSTEMS),
     show_default=True,
-    callback=_words((*bench.SYSTEMS, *bench.FORCED)),
-    help=f"Which, separated by commas; also {', '.join(bench.FORCED)}.",
+    callback=_words((*bench.SYSTEMS, *bench.ON_REQUEST)),
+    help=f"Which, separated by commas; also {', '.join(bench.ON_REQUEST)}.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
