@@ -46,8 +46,8 @@ static enum efuse_counter efuse_stamp_refused(const struct efuse_req *req,
 		return EFUSE_DECLINED;
 	if (!efuse_exclusive(req) && stamp->expires_ns <= now)
 		return EFUSE_EXPIRED;
-	if ((stamp->uid != req->uid || stamp->gid != req->gid) &&
-	    !efuse_conn_caller_free(req->ec))
+	if (!efuse_conn_caller_free(req->ec) &&
+	    (stamp->uid != efuse_caller_uid(req) || stamp->gid != efuse_caller_gid(req)))
 		return EFUSE_OTHER_UID;
 	return 0;
 }

@@ -9,9 +9,6 @@
  */
 #include "efuse_i.h"
 
-/* Larger WRITEs are not kept: that copy would cost more than it is worth. */
-#define EFUSE_BOUNCED_WRITE	(4 * PAGE_SIZE)
-
 /**
  * struct efuse_part - a part of a request
  * @io: its arguments
@@ -46,7 +43,7 @@ static bool efuse_bounced(const struct efuse_req *req)
 	if (!args->in_pages && !args->out_pages)
 		return true;
 	return args->user_pages && efuse_ops_keep_blocks(req) &&
-	       (args->opcode == FUSE_READ || efuse_arg_size(args) <= EFUSE_BOUNCED_WRITE);
+	       (args->opcode == FUSE_READ || efuse_arg_size(args) <= EFUSE_KEPT_WRITE);
 }
 
 /* The most bytes of a READ or WRITE that the daemon takes at once. */
@@ -164,6 +161,7 @@ static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, 
 	whole.direction = read ? ITER_DEST : ITER_SOURCE;
 	for (i = 0; i < part->io.ap.num_pages && done < len; i++) {
 		const struct fuse_page_desc *desc = &part->io.ap.descs[i];
+		struct page *page = part->io.ap.pages[i];
 		size_t want = min_t(size_t, desc->length, len - done), at = 0;
 		struct efuse_span span __uninitialized;
 		struct iov_iter iter;
@@ -171,8 +169,8 @@ static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, 
 		while (at < want) {
 			size_t n = efuse_data_next(&whole, &span, &iter, want - at);
 			size_t moved = read ?
-				copy_page_to_iter(part->io.ap.pages[i], desc->offset + at, n, &iter) :
-				copy_page_from_iter(part->io.ap.pages[i], desc->offset + at, n, &iter);
+				copy_page_to_iter(page, desc->offset + at, n, &iter) :
+				copy_page_from_iter(page, desc->offset + at, n, &iter);
 
 			if (!n || moved < n)
 				return done;

@@ -355,7 +355,8 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch)
 	struct iov_iter iter;
 
 	if (req->error || !efuse_blocks_allowed(req) || !efuse_data_stable(args) ||
-	    (args->opcode == FUSE_WRITE && efuse_arg_flags(args) & O_APPEND) ||
+	    (args->opcode == FUSE_WRITE &&
+	     (efuse_arg_flags(args) & O_APPEND || efuse_arg_size(args) > EFUSE_KEPT_WRITE)) ||
 	    (args->opcode == FUSE_READ &&
 	     (args->efuse.unkept || args->efuse.path == EFUSE_PATH_DAEMON)))
 		return;

@@ -52,14 +52,10 @@ static bool efuse_is_io(const struct fuse_args *args)
 static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 			   struct fuse_mount *fm, struct fuse_args *args)
 {
-	struct fuse_conn *fc = fm->fc;
-
 	req->ec = ec;
 	req->fm = fm;
 	req->args = args;
-	req->uid = from_kuid(fc->user_ns, current_fsuid());
-	req->gid = from_kgid(fc->user_ns, current_fsgid());
-	req->pid = pid_nr_ns(task_pid(current), fc->pid_ns);
+	req->sent = NULL;
 	req->error = 0;
 	req->ret = 0;
 	req->reason = 0;
@@ -426,9 +422,7 @@ void efuse_background_end(struct fuse_req *freq, int error)
 	if (!ec || !args->efuse.epoch)
 		return;
 	efuse_req_init(&req, ec, freq->fm, args);
-	req.uid = freq->in.h.uid;
-	req.gid = freq->in.h.gid;
-	req.pid = freq->in.h.pid;
+	req.sent = &freq->in.h;
 	req.error = error;
 	efuse_changes_of(&ch, args);
 	efuse_replied(&req, &ch);

@@ -242,9 +242,7 @@ struct efuse_changes {
  * @ec: connection
  * @fm: mount
  * @args: the request's arguments
- * @uid: fsuid of the caller in the daemon's user namespace
- * @gid: fsgid likewise
- * @pid: process id in the daemon's pid namespace
+ * @sent: what the daemon was told of who asks, where that is not the current task
  * @error: the daemon's answer: 0 or negative; for reply() and learn()
  * @ret: what the caller gets when @replied
  * @reason: why an offered answer was not taken: enum efuse_counter, or 0
@@ -260,9 +258,7 @@ struct efuse_req {
 	struct efuse_conn *ec;
 	struct fuse_mount *fm;
 	struct fuse_args *args;
-	u32 uid;
-	u32 gid;
-	u32 pid;
+	const struct fuse_in_header *sent;
 	int error;
 	ssize_t ret;
 	u8 reason;
@@ -370,6 +366,9 @@ struct efuse_io {
 };
 
 void efuse_io_complete(struct efuse_io *io, u64 pos, size_t len);
+u32 efuse_caller_uid(const struct efuse_req *req);
+u32 efuse_caller_gid(const struct efuse_req *req);
+u32 efuse_caller_pid(const struct efuse_req *req);
 const void *efuse_req_in(const struct fuse_args *args, size_t size);
 const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len);
 u32 efuse_arg_flags(const struct fuse_args *args);
@@ -538,6 +537,9 @@ void efuse_data_skip(struct efuse_data *data, size_t len);
 void efuse_data_end(struct fuse_args *args, size_t done);
 
 /* blocks.c */
+
+/* Larger WRITEs are not kept: that copy would cost more than it is worth. */
+#define EFUSE_KEPT_WRITE	(4 * PAGE_SIZE)
 
 /**
  * struct efuse_block - a block of a file, for block() and learn()

@@ -22,17 +22,17 @@ __bpf_kfunc u64 efuse_req_nodeid(struct efuse_req *req)
 
 __bpf_kfunc u32 efuse_req_uid(struct efuse_req *req)
 {
-	return req->uid;
+	return efuse_caller_uid(req);
 }
 
 __bpf_kfunc u32 efuse_req_gid(struct efuse_req *req)
 {
-	return req->gid;
+	return efuse_caller_gid(req);
 }
 
 __bpf_kfunc u32 efuse_req_pid(struct efuse_req *req)
 {
-	return req->pid;
+	return efuse_caller_pid(req);
 }
 
 __bpf_kfunc u64 efuse_req_fh(struct efuse_req *req)

@@ -37,8 +37,8 @@ static bool efuse_teach_stamp(struct efuse_teacher *t, const u16 *buckets, int n
 	stamp->flags = 0;
 	stamp->epoch = own ? t->ch->epoch : t->req->args->efuse.epoch;
 	stamp->expires_ns = t->now + valid_ns;
-	stamp->uid = t->req->uid;
-	stamp->gid = t->req->gid;
+	stamp->uid = efuse_caller_uid(t->req);
+	stamp->gid = efuse_caller_gid(t->req);
 	return true;
 }
 

@@ -26,8 +26,8 @@ void efuse_grant_key(struct efuse_grant_key *key, const struct efuse_req *req)
 	key->nodeid = req->args->nodeid;
 	key->opcode = req->args->opcode;
 	key->arg = efuse_arg_flags(req->args);
-	key->uid = req->uid;
-	key->gid = req->gid;
+	key->uid = efuse_caller_uid(req);
+	key->gid = efuse_caller_gid(req);
 }
 
 /* A seed is the state of the CRC behind the bytes that a value stands for. */
