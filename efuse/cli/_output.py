@@ -35,7 +35,7 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def console() -> Console:
-    """Return where tables go: as wide as the terminal, or in a pipe as wide as they are."""
+    """Return where tables go: as wide as the terminal, and in a pipe at least 200 columns."""
     made = Console(highlight=False, markup=False)
     if not made.is_terminal:
         made.width = max(made.width, 200)

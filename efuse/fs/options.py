@@ -21,7 +21,7 @@ __all__ = [
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 CAPACITY_MAPS = ("attrs", "blobs", "blocks", "entries", "grants", "volumes")
 _PAGE_BYTES = 4096
-"""Size of a block of the data cache; requests grow by as much."""
+"""Requests grow by pages."""
 MAX_REQUEST_BYTES = 8 << 20
 MAX_READDIR_BYTES = 128 << 10
 

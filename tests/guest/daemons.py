@@ -40,7 +40,7 @@ from tests.guest.service import Options, Service
 
 T = TypeVar("T")
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 _MS_REMOUNT = 32
 _AT_FORCE_SYNC, _AT_NOFOLLOW, _AT_FDCWD = 0x2000, 0x100, -100
 _libc = ctypes.CDLL(None, use_errno=True)

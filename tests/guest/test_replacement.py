@@ -16,11 +16,11 @@ from tests.guest.test_direct import BLOCK, fill, make
 from tests.perf.traces import BLOCKS, ROOM, lru_hits, zipf, zipf_and_scans
 
 
-def cache_hits(mountpoint: Path, trace: list[int], room: int) -> int:
-    """Read *trace* through a data cache of *room* blocks; return how many reads it answered."""
+def cache_hits(mountpoint: Path, trace: list[int]) -> int:
+    """Read *trace* through a cache of :data:`ROOM` blocks; return how many reads it answered."""
     data = fill("t", BLOCKS * BLOCK)
     buffer = mmap.mmap(-1, BLOCK)
-    with cached(mountpoint, capacity={"blocks": room}) as m:
+    with cached(mountpoint, capacity={"blocks": ROOM}) as m:
         make(m, "t", data)
         fd = os.open(m / "t", os.O_RDONLY | os.O_DIRECT)
         before = read(m.connection, timing=False).paths["cache"]
@@ -38,5 +38,5 @@ def test_it_keeps_nearly_what_lru_would(
 ) -> None:
     """In sets of eight ways, without a list that all CPUs share."""
     trace = make_trace(4000)
-    hits = cache_hits(mountpoint, trace, ROOM)
+    hits = cache_hits(mountpoint, trace)
     assert 0.95 * lru_hits(trace) <= hits <= len(trace) - len(set(trace))

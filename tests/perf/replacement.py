@@ -28,7 +28,7 @@ def kernel_hits(length: int) -> dict[str, int]:
     hits = {}
     for name, make_trace in TRACES.items():
         with tempfile.TemporaryDirectory() as directory:
-            hits[name] = cache_hits(Path(directory), make_trace(length), ROOM)
+            hits[name] = cache_hits(Path(directory), make_trace(length))
     return hits
 
 
