@@ -27,18 +27,18 @@ def _make(system: str, source: str) -> tuple[Passthrough, bool]:
     ``fuse`` has no time-outs: each answer is true only at the moment it is given. ``fuse-tuned``
     has what plain FUSE offers: long time-outs of what is there, pages kept over an open, the
     write-back cache; ``fuse-writeback`` nothing but that. ``efuse`` has no time-outs either; it is
-    the only writer, with the write-back cache too.
+    the only writer, with the write-back cache too, ``efuse-writethrough`` without.
     """
     timeout_s = _TUNED_TIMEOUT_S if system == "fuse-tuned" else 0.0
     operations = Passthrough(
         source,
-        consistency="ttl" if system == "fuse" else "exclusive",
+        consistency="exclusive" if system.startswith("efuse") else "ttl",
         entry_timeout=timeout_s,
         attr_timeout=timeout_s,
-        writeback=system != "fuse",
+        writeback=system not in {"fuse", "efuse-writethrough"},
         lazy_atime=True,
     )
-    return operations, system != "efuse"
+    return operations, not system.startswith("efuse")
 
 
 async def _answer(operations: Passthrough, scope: trio.CancelScope) -> None:

@@ -27,12 +27,14 @@ _OPTIONS = {
         "fuse-writeback": "timeout=0,writeback",
         "fuse-tuned": "timeout=3600,keep_cache,writeback",
         "efuse": "timeout=0,keep_cache,writeback",
+        "efuse-writethrough": "timeout=0,keep_cache",
     },
     "passthrough_ll": {
         "fuse": "xattr,timeout=0",
         "fuse-writeback": "xattr,timeout=0,writeback",
         "fuse-tuned": "xattr,cache=always,timeout=3600,writeback",
         "efuse": "xattr,timeout=0,writeback",
+        "efuse-writethrough": "xattr,timeout=0",
     },
 }
 

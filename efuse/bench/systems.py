@@ -26,9 +26,9 @@ SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 """``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
 plain FUSE with long time-outs and the write-back cache, ``efuse`` without time-outs, exclusive."""
 
-ON_REQUEST = ("fuse-writeback", *FORCED)
+ON_REQUEST = ("fuse-writeback", "efuse-writethrough", *FORCED)
 """Measured only if asked for. ``fuse-writeback`` is ``fuse`` with the write-back cache that
-``efuse`` has."""
+``efuse`` has, ``efuse-writethrough`` is ``efuse`` without it."""
 
 DAEMONS = ("passthrough", *PROGRAMS)
 """``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""
@@ -120,7 +120,7 @@ def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[
     mountpoint.mkdir(parents=True, exist_ok=True)
     if daemon in PROGRAMS:
         words = command(daemon, name, source, mountpoint)
-        with Program.started(words, mountpoint, accelerated=name == "efuse") as program:
+        with Program.started(words, mountpoint, accelerated=name.startswith("efuse")) as program:
             yield _ProgramSystem(name, mountpoint, program)
         return
     words = [sys.executable, "-m", "efuse.bench.daemon", name, str(source), str(mountpoint)]
