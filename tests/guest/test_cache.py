@@ -258,6 +258,19 @@ def test_what_is_written_whole_stays_in_the_cache(mountpoint: Path, dio: int) ->
                 assert read_direct(m / "f", BLOCK, n * BLOCK) == part
 
 
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["buffered", "direct"])
+def test_a_large_write_is_not_kept(mountpoint: Path, flags: int) -> None:
+    """Mostly it is of a stream. What was kept of its blocks is void, and asked for."""
+    with cached(mountpoint) as m:
+        warm(m)
+        write(m / "f", b"l" * (8 * BLOCK), BLOCK, flags)
+        for n in range(1, 9):
+            with m.passed("read", "stale"):
+                assert read_direct(m / "f", BLOCK, n * BLOCK) == b"l" * BLOCK
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+
+
 def _truncate(m: Mount) -> bytes:
     os.truncate(m / "f", 5000)
     return fill("d")[:5000]
