@@ -30,15 +30,16 @@ def _make(system: str, source: str) -> tuple[Passthrough, bool]:
     the only writer, with the write-back cache too, ``efuse-writethrough`` without.
     """
     timeout_s = _TUNED_TIMEOUT_S if system == "fuse-tuned" else 0.0
+    accelerated = system.startswith("efuse")
     operations = Passthrough(
         source,
-        consistency="exclusive" if system.startswith("efuse") else "ttl",
+        consistency="exclusive" if accelerated else "ttl",
         entry_timeout=timeout_s,
         attr_timeout=timeout_s,
         writeback=system not in {"fuse", "efuse-writethrough"},
         lazy_atime=True,
     )
-    return operations, not system.startswith("efuse")
+    return operations, not accelerated
 
 
 async def _answer(operations: Passthrough, scope: trio.CancelScope) -> None:
