@@ -91,7 +91,8 @@ def table(report: dict[str, Any]) -> Table:
     for title in ("VALUE", "REQUESTS", "SWITCHES", "EFUSE IS BETTER"):
         made.add_column(title, justify="right")
     made.add_column("TRUE")
-    found = {(r["workload"], r["daemon"], r["over"]): r for r in report["ratios"]}
+    mine = (r for r in report["ratios"] if r["of"] == "efuse")
+    found = {(r["workload"], r["daemon"], r["over"]): r for r in mine}
     for result in report["results"]:
         ratio = found.get((result["workload"], result["daemon"], result["system"]))
         made.add_row(

@@ -100,7 +100,12 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
         versions=versions(),
         settings={**asdict(settings), "kernel_counters": counters},
         results=tuple(results),
-        ratios=ratios(results),
+        ratios=tuple(
+            ratio
+            for of in settings.systems
+            if of.startswith("efuse")
+            for ratio in ratios(results, of)
+        ),
     )
 
 

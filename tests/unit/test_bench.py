@@ -42,6 +42,14 @@ def test_ratios_compare_only_the_same_workload_and_daemon() -> None:
     assert ratios([replace(FUSE, workload="xattr"), replace(FUSE, daemon="sshfs"), EFUSE]) == ()
 
 
+def test_the_table_shows_the_ratios_of_efuse_alone() -> None:
+    forced = replace(EFUSE, system="efuse-direct", rounds=(1.0, 1.0, 1.0))
+    results = (FUSE, EFUSE, forced)
+    every = (*ratios(results), *ratios(results, "efuse-direct"))
+    made = table(Report({}, "6.12", {}, {}, results, every).json())
+    assert list(made.columns[5].cells) == ["40 x (30-79)", "", "0.05 x (0.0333-0.1)"]
+
+
 def test_ratios_of_unequal_rounds_fails() -> None:
     with pytest.raises(ValueError):
         ratios([FUSE, replace(EFUSE, rounds=(1.0,))])
