@@ -93,7 +93,9 @@ def write_pristine(target: Path) -> Path:
     fuse = target / "fs/fuse"
     shutil.copytree(pristine() / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     objects = " ".join(sorted(f"{path.stem}.o" for path in fuse.glob("*.c")))
-    (fuse / "Kbuild").write_text(f"obj-m := fuse.o\nccflags-y := -I$(src)\nfuse-y := {objects}\n")
+    (fuse / "Kbuild").write_text(
+        f"obj-m := fuse.o\nccflags-y := -I$(src) -D__DISABLE_EXPORTS\nfuse-y := {objects}\n"
+    )
     return fuse
 
 

@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from efuse.bpf import libbpf
 from tests.guest.daemons import Call, Mount, eventually, mounted
 from tests.guest.numbered import Numbered
 from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, read, read_direct, write
 
 BLOCKS = -(-SIZE // BLOCK)
+WAYS = 8
+TAG = 64  # bytes of struct efuse_tag
 NOFLUSH = 1 << 5  # FOPEN_NOFLUSH: a close waits for no WRITE
 ASYNC_DIO = 1 << 15
 # FUSE sends what is past its page cache in the background if the daemon says so, as libfuse's do.
@@ -495,6 +498,45 @@ def test_no_cache_at_all(mountpoint: Path) -> None:
                 assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
 
 
+# A program that offers what was not asked for
+
+_ONE_SHELF = """
+#include "efuse.bpf.h"
+
+BPF_TABLE("array", int, struct efuse_tag, shelf, 1);
+BPF_TABLE("array", int, struct efuse_slot, held, 1);
+
+int block(struct efuse_req *req)
+{
+    int zero = 0;
+    struct efuse_tag *tag = shelf.lookup(&zero);
+    struct efuse_slot *slot = held.lookup(&zero);
+
+    if (!tag || !slot || !tag->nodeid)
+        return EFUSE_PASS;
+    return efuse_reply_block(req, tag, sizeof(*tag), slot, sizeof(*slot));
+}
+"""
+
+
+def test_a_block_of_another_place_that_a_program_offers_is_not_taken(mountpoint: Path) -> None:
+    with mounted(mountpoint, attach=False, consistency="exclusive") as m:
+        attachment = m.attach(handlers={"block": _ONE_SHELF}, capacity={"blocks": WAYS})
+        make(m, "f", fill("d"))
+        make(m, "g", fill("g"))
+        assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
+        tags = libbpf.map_lookup(attachment.maps["tags"].fd, bytes(4), WAYS * TAG) or b""
+        (tag,) = (t for i in range(WAYS) if any((t := tags[i * TAG : (i + 1) * TAG])[8:16]))
+        libbpf.map_update(attachment.maps["shelf"].fd, bytes(4), tag)
+        libbpf.map_update(attachment.maps["held"].fd, bytes(4), fill("s", BLOCK))
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK) == fill("s", BLOCK)
+        for name, number, letter in (("f", 1, "d"), ("g", 0, "g")):
+            with m.passed("read", "miss"):
+                at = number * BLOCK
+                assert read_direct(m / name, BLOCK, at) == fill(letter)[at : at + BLOCK]
+
+
 # Maps that somebody scribbles in
 
 
@@ -502,8 +544,6 @@ def scribbled(m: Mount, at: int, value: bytes) -> None:
     """Overwrite bytes of every tag that is in use."""
     assert m.attachment
     tags = m.attachment.maps["tags"]
-    from efuse.bpf import libbpf
-
     for number in tags:
         key = number.to_bytes(4, "little")
         raw = bytearray(libbpf.map_lookup(tags.fd, key, 512) or b"")
@@ -544,8 +584,6 @@ def test_tags_of_another_mount_are_void(mountpoint: Path) -> None:
         two.truth.put("f", fill("e"))
         assert one.attachment
         assert two.attachment
-        from efuse.bpf import libbpf
-
         for name, size in (("tags", 512), ("blocks", 4096)):
             source, target = one.attachment.maps[name].fd, two.attachment.maps[name].fd
             for number in range(one.attachment.maps[name].definition.max_entries):
