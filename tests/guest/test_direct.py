@@ -17,6 +17,7 @@ import stat
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.guest.daemons import Call, Mount, eventually, fails, mounted
 
 BLOCK = 4096
 SIZE = 10 * BLOCK + 123
+DEADLINE_S = 60
 
 
 def fill(letter: str, size: int = SIZE) -> bytes:
@@ -356,6 +358,41 @@ def test_a_sealed_backing_file_that_changes_is_not_served(mountpoint: Path, lowe
             change(path)
             with m.passed("read", "stale"):
                 assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK], change
+
+
+def test_a_sealed_backing_file_that_changes_while_it_is_read_is_not_served(
+    mountpoint: Path, lower: Path
+) -> None:
+    size = 64 * BLOCK
+    old = fill("b", size)
+    buffer = mmap.mmap(-1, size)
+    begun = threading.Event()
+
+    def read_until_it_changed() -> bytes:
+        """Read without a pause; return what is not what was mapped."""
+        while True:
+            os.preadv(fd, [buffer], 0)
+            begun.set()
+            if buffer[:] != old:
+                return buffer[:]
+
+    with mounted(mountpoint, path="direct") as m, ThreadPoolExecutor(1) as pool:
+        make(m, "f", fill("d", size))
+        fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        for _ in range(40):
+            path = backing(lower, old)
+            whole(m, path, sealed=True)
+            begun.clear()
+            hits = m.count("read", "hits")
+            reading = pool.submit(read_until_it_changed)
+            begun.wait(DEADLINE_S)
+            with open(path, "r+b", buffering=0) as file:
+                file.write(b"x" * size)
+            got = reading.result(DEADLINE_S)
+            assert len(got) == size
+            assert b"x" not in got
+            assert m.count("read", "hits") > hits
+        os.close(fd)
 
 
 def test_nothing_is_sealed_that_somebody_may_write(mountpoint: Path, lower: Path) -> None:
