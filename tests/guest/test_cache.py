@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from efuse.bpf import libbpf
+from efuse.bpf.spec import WAYS
+from efuse.bpf.values import TAG_BYTES
 from tests.guest.daemons import Call, Mount, eventually, mounted
 from tests.guest.numbered import Numbered
 from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, read, read_direct, write
 
 BLOCKS = -(-SIZE // BLOCK)
-WAYS = 8
-TAG = 64  # bytes of struct efuse_tag
 NOFLUSH = 1 << 5  # FOPEN_NOFLUSH: a close waits for no WRITE
 ASYNC_DIO = 1 << 15
 # FUSE sends what is past its page cache in the background if the daemon says so, as libfuse's do.
@@ -525,8 +525,9 @@ def test_a_block_of_another_place_that_a_program_offers_is_not_taken(mountpoint:
         make(m, "f", fill("d"))
         make(m, "g", fill("g"))
         assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
-        tags = libbpf.map_lookup(attachment.maps["tags"].fd, bytes(4), WAYS * TAG) or b""
-        (tag,) = (t for i in range(WAYS) if any((t := tags[i * TAG : (i + 1) * TAG])[8:16]))
+        tags = libbpf.map_lookup(attachment.maps["tags"].fd, bytes(4), WAYS * TAG_BYTES) or b""
+        ways = (tags[at : at + TAG_BYTES] for at in range(0, len(tags), TAG_BYTES))
+        (tag,) = (way for way in ways if any(way[8:16]))  # its nodeid
         libbpf.map_update(attachment.maps["shelf"].fd, bytes(4), tag)
         libbpf.map_update(attachment.maps["held"].fd, bytes(4), fill("s", BLOCK))
         with m.answered("read"):
