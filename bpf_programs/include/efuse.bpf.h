@@ -15,6 +15,7 @@
 struct efuse_req;
 struct efuse_notify;
 struct efuse_exit_info;
+struct efuse_placement;
 
 /* The arguments of reply(), the only member that has two. */
 struct efuse_reply_ctx {
@@ -79,5 +80,10 @@ static int (*efuse_learn_evicted)(struct efuse_req *req, void *tag, u32 size)
 static u64 (*efuse_req_ended)(struct efuse_req *req) EFUSE_KFUNC(1000035);
 static u64 (*efuse_req_epoch)(struct efuse_req *req) EFUSE_KFUNC(1000036);
 static u64 (*efuse_notify_epoch)(struct efuse_notify *n) EFUSE_KFUNC(1000037);
+
+static const void *(*efuse_placement_info)(struct efuse_placement *placement, u64 size)
+	EFUSE_KFUNC(1000038);
+static const void *(*efuse_channel_load)(struct efuse_placement *placement, u32 cpu, u64 size)
+	EFUSE_KFUNC(1000039);
 
 #endif /* _EFUSE_BPF_H */

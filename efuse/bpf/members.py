@@ -24,6 +24,7 @@ MEMBERS = (
     "path_done",
     "written",
     "block",
+    "select_channel",
     "notify",
     "exit",
 )

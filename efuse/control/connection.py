@@ -131,6 +131,34 @@ class Connection:
     evicted = number(
         "blocks that made room for others in the data cache", unit="blocks", file="paths/evicted"
     )
+    policy = choice(
+        "where a request is sent: to the least loaded channel, or always to that of its own CPU",
+        ("least", "own"),
+        default="least",
+        file="channels/policy",
+    )
+    threshold = count(
+        "with so many requests a channel is loaded, and another one may get the next",
+        unit="requests",
+        least=1,
+        most=65536,
+        default=1,
+        file="channels/threshold",
+    )
+    spread = count(
+        "whether one is enough for the parts of a large READ or WRITE",
+        unit="",
+        most=1,
+        default=1,
+        file="channels/spread",
+    )
+    spin_ns = count(
+        "how long workers and callers look for work and answers before they sleep",
+        unit="ns",
+        most=1_000_000,
+        default=50_000,
+        file="channels/spin_ns",
+    )
     garbage = number("verdicts of handlers that mean nothing", unit="verdicts")
 
     def __init__(self, connection: int, *, root: Path = ROOT) -> None:

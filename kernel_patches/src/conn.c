@@ -58,6 +58,10 @@ int efuse_conn_add(struct fuse_conn *fc)
 	ec->round = EFUSE_ROUND;
 	ec->probes = EFUSE_PROBES;
 	ec->max_readdir = EFUSE_READDIR;
+	ec->spin_ns = EFUSE_SPIN_NS;
+	ec->threshold = EFUSE_THRESHOLD;
+	ec->spread = 1;
+	mutex_init(&ec->channels_mutex);
 	INIT_LIST_HEAD(&ec->list);
 	/* Somewhere, so that a value out of another connection's maps is void here. */
 	atomic64_set(&ec->epoch, (u64)get_random_u32() + 1);
@@ -73,6 +77,9 @@ int efuse_conn_add(struct fuse_conn *fc)
 	if (!ec->stats)
 		goto out_free;
 
+	err = efuse_queues_add(ec);
+	if (err)
+		goto out_free;
 	efuse_later_add(ec);
 	err = efuse_extents_init(ec);
 	if (err)
@@ -90,6 +97,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 	return 0;
 
 out_free:
+	efuse_queues_free(ec);
 	free_percpu(ec->stats);
 	kvfree(ec->block_buckets);
 	kvfree(ec->buckets);
@@ -140,6 +148,16 @@ u32 efuse_daemon_max_write(const struct fuse_conn *fc)
 	const struct efuse_conn *ec = efuse_conn_get(fc);
 
 	return ec && ec->daemon_write ? ec->daemon_write : fc->max_write;
+}
+
+/**
+ * efuse_read_size - how large the buffer of who reads requests must be
+ * @fc: the connection
+ */
+u32 efuse_read_size(const struct fuse_conn *fc)
+{
+	return max_t(u32, FUSE_MIN_READ_BUFFER, sizeof(struct fuse_in_header) +
+		     sizeof(struct fuse_write_in) + efuse_daemon_max_write(fc));
 }
 
 /**

@@ -14,9 +14,11 @@ struct folio;
 struct fuse_args;
 struct fuse_attr;
 struct fuse_conn;
+struct fuse_dev;
 struct fuse_entry_out;
 struct fuse_file;
 struct fuse_forget_link;
+struct fuse_iqueue;
 struct fuse_mount;
 struct fuse_req;
 struct inode;
@@ -24,6 +26,7 @@ struct iov_iter;
 struct kiocb;
 struct mnt_idmap;
 struct qstr;
+struct vm_area_struct;
 
 /**
  * struct efuse_args - what eFuse remembers in a request's struct fuse_args
@@ -76,6 +79,7 @@ void efuse_conn_settle(struct fuse_conn *fc);
 void efuse_conn_free(struct fuse_conn *fc);
 void efuse_conn_limits(struct fuse_conn *fc);
 u32 efuse_daemon_max_write(const struct fuse_conn *fc);
+u32 efuse_read_size(const struct fuse_conn *fc);
 
 /* Requests, see dispatch.c. */
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
@@ -91,8 +95,12 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 /* Directories, see readdir.c. */
 struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length);
 
-/* Backing files, see extents.c. */
+/* /dev/efuse, see ioctl.c and channel.c. */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp);
+int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma);
+void efuse_channel_close(struct fuse_dev *fud);
+void efuse_request_spin(struct fuse_req *req);
+bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash);
 
 /* Details of a request that its arguments do not tell, see changes.c. */
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff);
@@ -102,6 +110,16 @@ void efuse_io_args(struct fuse_file *ff, struct fuse_args *args);
 void efuse_child_args(struct fuse_args *args, struct dentry *first,
 		      struct dentry *second);
 void efuse_inode_written(struct inode *inode);
+
+/* Queues of requests, see queues.c. */
+u64 efuse_unique_step(void);
+struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_req *req);
+void efuse_queue_taken(struct fuse_dev *fud, struct fuse_iqueue *fiq);
+bool efuse_queues_filled(const struct fuse_conn *fc);
+int efuse_queue_wait(struct fuse_dev *fud, const struct file *file, struct fuse_iqueue **found);
+void efuse_queue_withdrawn(struct fuse_iqueue *fiq);
+void efuse_queues_resend(struct list_head *requests);
+void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end);
 
 /* Lookup counts, see lookup.c. */
 bool efuse_lookup_counts(const struct fuse_attr *attr);

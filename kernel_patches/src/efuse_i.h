@@ -88,6 +88,17 @@ enum efuse_path_counter {
 	EFUSE_NR_PATH_COUNTERS,
 };
 
+/* Counters per CPU of what channels do there; their names are in channel_sysfs.c. */
+enum efuse_channel_counter {
+	EFUSE_POLL_HITS,	/* a worker's look found a request */
+	EFUSE_POLL_MISSES,	/* and this one did not: it went to sleep */
+	EFUSE_SPIN_HITS,	/* a caller's look found its answer */
+	EFUSE_SPIN_MISSES,
+	EFUSE_ELSEWHERE,	/* sent to another channel than the CPU's home */
+	EFUSE_BROUGHT,		/* requests that EFUSE_IOC_NEXT brought */
+	EFUSE_NR_CHANNEL_COUNTERS,
+};
+
 /*
  * Times of requests are counted in classes: four to each power of two from 2^8 to
  * 2^34 ns, one for what is shorter, one for what is longer.
@@ -100,6 +111,7 @@ struct efuse_stats {
 	u64 path[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
 	u64 latency[EFUSE_NR_PATHS][EFUSE_NR_LATENCIES];
 	u64 op[EFUSE_NR_OPCODES][EFUSE_NR_COUNTERS];
+	u64 channel[EFUSE_NR_CHANNEL_COUNTERS];
 	u64 learned;
 	u64 map_full;
 	u64 garbage;
@@ -107,11 +119,120 @@ struct efuse_stats {
 	atomic_t depth;		/* see struct efuse_path_info; only ever changed by the kernel */
 };
 
+#define EFUSE_UNIQUE_STEP	2	/* of FUSE's request numbers: bit 0 is an interrupt's */
+
+/**
+ * struct efuse_luck - has looking instead of sleeping paid?
+ * @credit: grows with each time that it did, up to EFUSE_LUCK
+ * @skipped: times it was not tried since there is none left
+ *
+ * Races only make it less exact.
+ */
+struct efuse_luck {
+	u8 credit;
+	u8 skipped;
+};
+
+#define EFUSE_LUCK	8
+
+/**
+ * struct efuse_queue - the requests that were sent from one CPU
+ * @iq: the queue as FUSE knows it; nobody sleeps on it
+ * @fc: connection
+ * @kobj: its directory in sysfs
+ * @cpu: which
+ * @node: of it
+ * @channel: of this CPU, if the daemon made one
+ * @home: the queue of the nearest channel, this one if there is none
+ * @luck: of callers whose requests were sent to it
+ * @looks: how often a reader on this CPU looked for something; races are harmless
+ * @depth: requests in it; under the queue's lock
+ * @sent: requests that were sent to it; under the queue's lock
+ * @stolen: requests that a reader on another CPU took; likewise
+ */
+struct efuse_queue {
+	struct fuse_iqueue iq;
+	struct fuse_conn *fc;
+	struct kobject *kobj;
+	struct efuse_channel __rcu *channel;
+	struct efuse_queue *home;
+	struct efuse_luck luck;
+	int cpu;
+	int node;
+	u32 looks;
+	u32 depth;
+	u64 sent;
+	u64 stolen;
+};
+
+/**
+ * struct efuse_node - the workers of a NUMA node's channels
+ * @waiting: those that look for work or sleep
+ * @looking: those that look and that nobody has claimed
+ */
+struct efuse_node {
+	atomic_t waiting;
+	atomic_t looking;
+} ____cacheline_aligned_in_smp;
+
+enum efuse_policy {
+	EFUSE_POLICY_LEAST,
+	EFUSE_POLICY_OWN,
+	EFUSE_NR_POLICIES,
+};
+
+/* Of a new connection: see struct efuse_conn. */
+#define EFUSE_SPIN_NS		50000
+#define EFUSE_THRESHOLD		1
+#define EFUSE_MAX_SPIN_NS	1000000
+#define EFUSE_MAX_THRESHOLD	65536
+
+/**
+ * struct efuse_channel - memory shared with the daemon, see channel.c
+ * @ec: connection
+ * @fud: its descriptor
+ * @queue: of its CPU
+ * @slots: how many
+ * @slot_size: bytes of a request, and of a reply
+ * @nr_pages: of all slots
+ * @pages: those
+ * @bvec: the same
+ * @lock: of the slots' states
+ * @state: enum efuse_slot_state of each
+ * @begun: when the daemon got what is in it
+ * @held: slots that the daemon has
+ * @service_ns: the mean time that it had one lately, 0: it had none
+ * @full: a worker has found no free slot since one was freed
+ * @waitq: where its workers sleep
+ * @polls: its workers that do not sleep yet, see polling.c
+ * @luck: of those
+ */
+struct efuse_channel {
+	struct efuse_conn *ec;
+	struct fuse_dev *fud;
+	struct efuse_queue *queue;
+	u32 slots;
+	u32 slot_size;
+	u32 nr_pages;
+	struct page **pages;
+	struct bio_vec *bvec;
+	spinlock_t lock;		/* of the states */
+	u8 state[EFUSE_MAX_SLOTS];
+	u64 begun[EFUSE_MAX_SLOTS];
+	u32 held;
+	u32 service_ns;
+	bool full;
+	wait_queue_head_t waitq;
+	atomic_t polls;
+	struct efuse_luck luck;
+};
+
 /**
  * struct efuse_conn - eFuse's half of a struct fuse_conn
  * @kobj: its directory in sysfs
  * @stats_kobj: the directory stats in it
  * @paths_kobj: the directory paths in it
+ * @channels_kobj: the directory channels in it
  * @fc: the connection, valid until the last reference to it is gone
  * @id: its name: the minor of the mount's device number
  * @ops: the attached program set; written under efuse_conn_mutex
@@ -120,6 +241,13 @@ struct efuse_stats {
  * @floor: values of an earlier epoch than this are void
  * @buckets: see epochs.c
  * @block_buckets: likewise, for the blocks of files
+ * @queues: of each possible CPU, see queues.c
+ * @channels_mutex: for making and closing channels
+ * @nodes: of each possible NUMA node
+ * @policy: enum efuse_policy, see balance.c
+ * @threshold: with so many requests a channel is loaded
+ * @spread: whether one is enough for requests in the background
+ * @spin_ns: how long workers and callers look before they sleep
  * @stats: counters
  * @timed_until: jiffies64 until which requests are timed
  * @backed: files with extents by nodeid, see extents.c
@@ -150,6 +278,7 @@ struct efuse_conn {
 	struct kobject kobj;
 	struct kobject *stats_kobj;
 	struct kobject *paths_kobj;
+	struct kobject *channels_kobj;
 	struct fuse_conn *fc;
 	u32 id;
 	struct efuse_ops __rcu *ops;
@@ -160,6 +289,13 @@ struct efuse_conn {
 	atomic64_t *buckets;
 	atomic64_t *block_buckets;
 
+	struct efuse_queue **queues;
+	struct mutex channels_mutex;	/* for making and closing channels */
+	struct efuse_node **nodes;
+	u32 spin_ns;
+	u32 threshold;
+	u32 spread;
+	u8 policy;
 	struct efuse_stats __percpu *stats;
 	u64 timed_until;
 
@@ -284,6 +420,18 @@ struct efuse_notify {
 	u64 epoch;
 };
 
+/**
+ * struct efuse_placement - a request whose channel is looked for: opaque to handlers
+ * @ec: connection
+ * @info: what select_channel() may know of it
+ * @load: of the channel it asked for last
+ */
+struct efuse_placement {
+	struct efuse_conn *ec;
+	struct efuse_placement_info info;
+	struct efuse_channel_load load;
+};
+
 struct efuse_exit_info {
 	u32 kind;
 	s64 code;
@@ -334,6 +482,11 @@ static inline void efuse_count(struct efuse_conn *ec, u32 opcode,
 			       enum efuse_counter counter)
 {
 	efuse_count_n(ec, opcode, counter, 1);
+}
+
+static inline void efuse_count_channel(struct efuse_conn *ec, enum efuse_channel_counter counter)
+{
+	this_cpu_inc(ec->stats->channel[counter]);
 }
 
 static inline bool efuse_timed(const struct efuse_conn *ec)
@@ -480,6 +633,7 @@ struct efuse_backing {
 	struct rcu_head rcu;
 };
 
+long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *argp);
 void efuse_extents_settle(struct efuse_conn *ec);
 int efuse_extents_init(struct efuse_conn *ec);
 void efuse_extents_clear(struct efuse_conn *ec);
@@ -616,6 +770,55 @@ bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args 
 int efuse_path_sysfs_add(struct efuse_conn *ec);
 void efuse_path_sysfs_remove(struct efuse_conn *ec);
 void efuse_limits_apply(struct efuse_conn *ec);
+
+/* number_sysfs.c */
+
+/**
+ * struct efuse_number - a u32 of struct efuse_conn that root may set
+ * @attr: its file
+ * @offset: of it
+ * @least: bound
+ * @most: likewise
+ * @step: of which it is a multiple
+ */
+struct efuse_number {
+	struct kobj_attribute attr;
+	size_t offset;
+	u32 least;
+	u32 most;
+	u32 step;
+};
+
+ssize_t efuse_number_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf);
+ssize_t efuse_number_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			   size_t count);
+
+/* channel_sysfs.c */
+int efuse_channel_sysfs_add(struct efuse_conn *ec);
+void efuse_channel_sysfs_remove(struct efuse_conn *ec);
+
+/* channel.c */
+long efuse_channel_make(struct efuse_conn *ec, struct fuse_dev *fud,
+			const struct efuse_channel_setup __user *argp);
+long efuse_channel_next(struct fuse_dev *fud, struct file *file,
+			struct efuse_next __user *argp);
+
+/* polling.c */
+bool efuse_poll(struct efuse_channel *channel);
+bool efuse_poll_claim(struct efuse_channel *channel);
+bool efuse_poll_any(const struct efuse_channel *channel);
+u32 efuse_poll_free(const struct efuse_channel *channel);
+
+/* balance.c */
+const struct efuse_channel_load *efuse_load_describe(struct efuse_placement *placement, u32 cpu);
+void efuse_homes_find(struct efuse_conn *ec);
+
+/* queues.c */
+bool efuse_queue_filled(const struct efuse_queue *queue);
+struct fuse_iqueue *efuse_queue_find(struct fuse_dev *fud);
+void efuse_queues_wake_all(struct fuse_conn *fc);
+int efuse_queues_add(struct efuse_conn *ec);
+void efuse_queues_free(struct efuse_conn *ec);
 
 /* learn.c */
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,

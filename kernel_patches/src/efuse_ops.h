@@ -10,6 +10,7 @@
 struct efuse_req;
 struct efuse_notify;
 struct efuse_exit_info;
+struct efuse_placement;
 
 #define EFUSE_OPS_NAME_LEN	32
 
@@ -17,8 +18,8 @@ struct efuse_exit_info;
  * struct efuse_ops - handlers of one connection's requests
  *
  * A set is registered through a struct_ops link and belongs to the one
- * connection that @connection names. All members may be absent. All are called
- * in process context under rcu_read_lock() and may not sleep. Several CPUs call
+ * connection that @connection names. All members may be absent. All but @select_channel are
+ * called in process context, all under rcu_read_lock(), and may not sleep. Several CPUs call
  * the same member at once.
  *
  * **Request members** (@lookup to @request) are called before a request is
@@ -102,6 +103,11 @@ struct efuse_exit_info;
  * @block: a READ on EFUSE_PATH_CACHE wants the block efuse_req_block() of its file; called
  *	for one block after the other. May call efuse_req_*() and
  *	efuse_reply_block(). Returns what that returned, or 0 if it has no such block.
+ * @select_channel: a request is about to be sent to the daemon, which has channels. Called in
+ *	any context, also for requests of the background. May call efuse_placement_info()
+ *	and efuse_channel_load(). Returns the CPU whose channel it shall go to, or a negative
+ *	number: then it goes where it would have without the member. A CPU
+ *	without a channel is counted as garbage and treated likewise.
  * @notify: the daemon invalidates or stores something of its own accord. What it
  *	voids is void before the member is called. May call efuse_notify_*().
  *	What it returns is ignored.
@@ -155,6 +161,7 @@ struct efuse_ops {
 	int (*path_done)(struct efuse_req *req);
 	int (*written)(struct efuse_req *req);
 	int (*block)(struct efuse_req *req);
+	int (*select_channel)(struct efuse_placement *placement);
 	int (*notify)(struct efuse_notify *n);
 	int (*exit)(struct efuse_exit_info *info);
 

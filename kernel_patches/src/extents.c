@@ -330,25 +330,19 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 }
 
 /**
- * efuse_dev_ioctl - the daemon's ioctls that are eFuse's
- * @file: an open /dev/efuse
- * @cmd: EFUSE_IOC_*
+ * efuse_extents_ioctl - EFUSE_IOC_MAP and EFUSE_IOC_UNMAP
+ * @ec: connection
+ * @cmd: which
  * @argp: its argument
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; -ENOTTY for what is not eFuse's.
+ * Return: 0 or a negative errno
  */
-long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp)
+long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *argp)
 {
-	struct fuse_dev *fud = READ_ONCE(file->private_data);
-	struct efuse_conn *ec = fud ? efuse_conn_get(fud->fc) : NULL;
 	struct efuse_extent extent;
 	struct efuse_unmap range;
 
-	if (cmd != EFUSE_IOC_MAP && cmd != EFUSE_IOC_UNMAP)
-		return -ENOTTY;
-	if (!ec)
-		return -ENOTCONN;
 	/* As for FUSE's own backing files: they show up in no list of open files. */
 	if (!capable(CAP_SYS_ADMIN))
 		return -EPERM;

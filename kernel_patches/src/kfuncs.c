@@ -184,6 +184,20 @@ __bpf_kfunc const u8 *efuse_path_info(struct efuse_req *req, const u64 rdonly_bu
 	return (const u8 *)efuse_path_describe(req);
 }
 
+__bpf_kfunc const u8 *efuse_placement_info(struct efuse_placement *placement,
+					   const u64 rdonly_buf_size)
+{
+	return rdonly_buf_size == sizeof(placement->info) ? (const u8 *)&placement->info : NULL;
+}
+
+__bpf_kfunc const u8 *efuse_channel_load(struct efuse_placement *placement, u32 cpu,
+					 const u64 rdonly_buf_size)
+{
+	if (rdonly_buf_size != sizeof(placement->load))
+		return NULL;
+	return (const u8 *)efuse_load_describe(placement, cpu);
+}
+
 __bpf_kfunc int efuse_path_predict(struct efuse_req *req, u64 ns, u32 note)
 {
 	req->args->efuse.predicted_ns = ns;
@@ -301,6 +315,8 @@ BTF_ID_FLAGS(func, efuse_req_wanted, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_block, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_path_info, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_path_predict, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_placement_info, KF_TRUSTED_ARGS | KF_RET_NULL)
+BTF_ID_FLAGS(func, efuse_channel_load, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_learn_map, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_learn_block, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_learn_key, KF_TRUSTED_ARGS | KF_RET_NULL)
@@ -379,6 +395,11 @@ BTF_ID(func, efuse_path_info)
 BTF_ID(func, efuse_path_predict)
 BTF_SET_END(efuse_select_path_ids)
 
+BTF_SET_START(efuse_select_channel_ids)
+BTF_ID(func, efuse_placement_info)
+BTF_ID(func, efuse_channel_load)
+BTF_SET_END(efuse_select_channel_ids)
+
 BTF_SET_START(efuse_path_done_ids)
 BTF_ID(func, efuse_path_info)
 BTF_SET_END(efuse_path_done_ids)
@@ -409,6 +430,8 @@ static bool efuse_member_allows(u32 member, u32 id)
 		return btf_id_set_contains(&efuse_notify_ids, id);
 	if (member == EFUSE_MEMBER(exit))
 		return btf_id_set_contains(&efuse_exit_ids, id);
+	if (member == EFUSE_MEMBER(select_channel))
+		return btf_id_set_contains(&efuse_select_channel_ids, id);
 	if (btf_id_set_contains(&efuse_req_ids, id))
 		return true;
 

@@ -18,6 +18,11 @@ static int efuse_stub_reply(struct efuse_req *req, int error)
 	return 0;
 }
 
+static int efuse_stub_placement(struct efuse_placement *placement)
+{
+	return -1;
+}
+
 static int efuse_stub_notify(struct efuse_notify *n)
 {
 	return 0;
@@ -68,6 +73,7 @@ static struct efuse_ops efuse_cfi_stubs = {
 	.path_done = efuse_stub_request,
 	.written = efuse_stub_request,
 	.block = efuse_stub_request,
+	.select_channel = efuse_stub_placement,
 	.notify = efuse_stub_notify,
 	.exit = efuse_stub_exit,
 };

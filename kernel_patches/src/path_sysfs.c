@@ -87,54 +87,18 @@ static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *at
 
 static struct kobj_attribute max_request_attr = __ATTR_RW(max_request);
 
-/* A u32 of the connection that root may set. */
-struct efuse_path_number {
-	struct kobj_attribute attr;
-	size_t offset;
-	u32 least;
-	u32 most;
-	u32 step;
-};
-
-static u32 *efuse_path_number_of(struct kobject *kobj, const struct efuse_path_number *number)
-{
-	return (u32 *)((char *)efuse_conn_of_paths(kobj) + number->offset);
-}
-
-static ssize_t number_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	struct efuse_path_number *number = container_of(attr, struct efuse_path_number, attr);
-
-	return sysfs_emit(buf, "%u\n", READ_ONCE(*efuse_path_number_of(kobj, number)));
-}
-
-static ssize_t number_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
-			    size_t count)
-{
-	struct efuse_path_number *number = container_of(attr, struct efuse_path_number, attr);
-	u32 value;
-	int err = kstrtou32(buf, 10, &value);
-
-	if (err)
-		return err;
-	if (value < number->least || value > number->most || value % number->step)
-		return -EINVAL;
-	WRITE_ONCE(*efuse_path_number_of(kobj, number), value);
-	return count;
-}
-
-static struct efuse_path_number max_readdir_number = {
-	__ATTR(max_readdir, 0644, number_show, number_store),
+static struct efuse_number max_readdir_number = {
+	__ATTR(max_readdir, 0644, efuse_number_show, efuse_number_store),
 	offsetof(struct efuse_conn, max_readdir), PAGE_SIZE, EFUSE_MAX_READDIR, PAGE_SIZE
 };
 
-static struct efuse_path_number round_number = {
-	__ATTR(round, 0644, number_show, number_store),
+static struct efuse_number round_number = {
+	__ATTR(round, 0644, efuse_number_show, efuse_number_store),
 	offsetof(struct efuse_conn, round), 1, EFUSE_MAX_ROUND, 1
 };
 
-static struct efuse_path_number probes_number = {
-	__ATTR(probes, 0644, number_show, number_store),
+static struct efuse_number probes_number = {
+	__ATTR(probes, 0644, efuse_number_show, efuse_number_store),
 	offsetof(struct efuse_conn, probes), 0, EFUSE_MAX_PROBES, 1
 };
 

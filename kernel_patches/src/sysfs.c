@@ -243,6 +243,7 @@ static void efuse_conn_release(struct kobject *kobj)
 	struct efuse_conn *ec = efuse_conn_of(kobj);
 
 	efuse_extents_exit(ec);
+	efuse_queues_free(ec);
 	free_percpu(ec->stats);
 	kvfree(ec->block_buckets);
 	kvfree(ec->buckets);
@@ -264,18 +265,28 @@ int efuse_sysfs_add(struct efuse_conn *ec)
 				   "%u", ec->id);
 	if (!err)
 		err = efuse_stats_add(ec);
-	if (!err) {
-		err = efuse_path_sysfs_add(ec);
-		if (err)
-			efuse_stats_remove(ec);
-	}
 	if (err)
-		kobject_put(&ec->kobj);
+		goto out_put;
+	err = efuse_path_sysfs_add(ec);
+	if (err)
+		goto out_stats;
+	err = efuse_channel_sysfs_add(ec);
+	if (err)
+		goto out_paths;
+	return 0;
+
+out_paths:
+	efuse_path_sysfs_remove(ec);
+out_stats:
+	efuse_stats_remove(ec);
+out_put:
+	kobject_put(&ec->kobj);
 	return err;
 }
 
 void efuse_sysfs_remove(struct efuse_conn *ec)
 {
+	efuse_channel_sysfs_remove(ec);
 	efuse_path_sysfs_remove(ec);
 	efuse_stats_remove(ec);
 	kobject_del(&ec->kobj);

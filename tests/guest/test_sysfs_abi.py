@@ -37,8 +37,12 @@ def modes(directory: Path) -> dict[str, int]:
 
 
 def forced(directory: Path) -> dict[str, int]:
-    """The files of paths/ itself, which the document has among the connection's."""
-    return {f"paths/{name}": mode for name, mode in modes(directory / "paths").items()}
+    """Files of paths/ and channels/ themselves, which the document has with the connection's."""
+    return {
+        f"{part}/{name}": mode
+        for part in ("paths", "channels")
+        for name, mode in modes(directory / part).items()
+    }
 
 
 def described(section: str) -> dict[str, int]:
@@ -52,13 +56,25 @@ def test_module_files_are_as_documented() -> None:
 
 def test_connection_files_are_as_documented(connection: Connection) -> None:
     assert modes(connection.path) | forced(connection.path) == described("A connection")
-    assert {p.name for p in connection.path.iterdir() if p.is_dir()} == {"paths", "stats"}
+    assert {p.name for p in connection.path.iterdir() if p.is_dir()} == {
+        "channels",
+        "paths",
+        "stats",
+    }
 
 
 def test_path_files_are_as_documented(connection: Connection) -> None:
     assert {p.name for p in (connection.path / "paths").iterdir() if p.is_dir()} == set(PATHS)
     for name in PATHS:
         assert modes(connection.path / "paths" / name) == described("Paths"), name
+
+
+def test_channel_files_are_as_documented(connection: Connection) -> None:
+    possible = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    channels = sorted(p.name for p in (connection.path / "channels").iterdir() if p.is_dir())
+    assert f"{channels[0]}-{channels[-1]}" == possible
+    for name in channels:
+        assert modes(connection.path / "channels" / name) == described("Channels"), name
 
 
 def test_counters_are_as_documented(connection: Connection) -> None:
@@ -88,7 +104,12 @@ def test_defaults_are_as_documented(connection: Connection) -> None:
             attribute.parse(text)
 
 
-OUT_OF_RANGE = {"paths/round": ("0", "1000000001"), "paths/probes": ("1001",)}
+OUT_OF_RANGE = {
+    "paths/round": ("0", "1000000001"),
+    "paths/probes": ("1001",),
+    "channels/threshold": ("0", "65537"),
+    "channels/spin_ns": ("1000001",),
+}
 
 WRITABLE = [f for f in sysfs_document.files("A connection").values() if f.mode & 0o200]
 

@@ -201,6 +201,27 @@ struct efuse_path_info {
 	__u64	elapsed_ns;	/* from the selection to the answer */
 };
 
+/* What efuse_placement_info() tells of a request; see struct efuse_ops.select_channel. */
+struct efuse_placement_info {
+	__u32	opcode;
+	__u32	cpu;		/* that sends it */
+	__u64	nodeid;
+	__u32	home;		/* the CPU whose channel it would go to by itself */
+	__u32	nr_cpus;	/* there are channels of no higher CPU than this less one */
+	__u32	background;	/* 1: part of a large READ or WRITE, or nobody waits for it */
+	__u32	threshold;	/* channels/threshold in sysfs */
+};
+
+/* What efuse_channel_load() tells of a channel. */
+struct efuse_channel_load {
+	__u32	node;		/* NUMA node of its CPU */
+	__u32	depth;		/* requests that wait in its queue */
+	__u32	in_flight;	/* requests that its workers have */
+	__u32	looking;	/* its workers that look for a request and are free */
+	__u32	sleeping;	/* 1: some of them sleep */
+	__u32	service_ns;	/* the mean time that they had a request lately; 0: none yet */
+};
+
 /*
  * Map `events`: a ring of what happened in the kernel, for one listener at a time. While
  * element 0 of the map `listening` (__u32) is 0 nothing is put there. What finds the ring full
@@ -265,5 +286,43 @@ struct efuse_unmap {
 #define EFUSE_IOC_MAGIC		229	/* FUSE's own; numbers from 64 on are eFuse's */
 #define EFUSE_IOC_MAP		_IOW(EFUSE_IOC_MAGIC, 64, struct efuse_extent)
 #define EFUSE_IOC_UNMAP		_IOW(EFUSE_IOC_MAGIC, 65, struct efuse_unmap)
+
+/*
+ * EFUSE_IOC_CHANNEL on a descriptor of /dev/efuse that FUSE_DEV_IOC_CLONE has tied to a
+ * mount makes it the channel of a CPU, whose requests it gets before those of others.
+ * mmap(2) of it maps the slots: slot S has room for a request at 2 * S * slot_size, and
+ * for its reply slot_size behind that. read(2) and write(2) go on as before.
+ */
+struct efuse_channel_setup {
+	__u32	cpu;		/* one that the machine may have, with no other channel */
+	__u32	slots;		/* 1 to EFUSE_MAX_SLOTS */
+	__u32	slot_size;	/* bytes: a multiple of the page size, 8192 or more */
+	__u32	flags;		/* 0 */
+};
+
+#define EFUSE_MAX_SLOTS		64
+#define EFUSE_NO_SLOT		0xffffffff
+
+/*
+ * EFUSE_IOC_NEXT on a channel, by any number of threads: as write(2) of the reply that
+ * lies in a slot, and then read(2) of a request into another. Who sent the reply by
+ * write(2), or sends none, gives the slot back with a length of 0.
+ *
+ * With EINVAL nothing was done. With any other error the reply has been taken and its
+ * slot is free; EBADMSG: it was no reply to a request, which failed with EIO.
+ */
+struct efuse_next {
+	__u32	slot;		/* of the reply; then of the request; or EFUSE_NO_SLOT */
+	__u32	length;		/* of the reply in bytes; then of the request */
+	__u64	buffer;		/* where a request goes that fits no slot */
+	__u32	size;		/* of it in bytes: as large as read(2) would need */
+	__u32	flags;		/* EFUSE_NEXT_* */
+};
+
+/* Only deliver the reply: buffer and size mean nothing. */
+#define EFUSE_NEXT_REPLY	1
+
+#define EFUSE_IOC_CHANNEL	_IOW(EFUSE_IOC_MAGIC, 66, struct efuse_channel_setup)
+#define EFUSE_IOC_NEXT		_IOWR(EFUSE_IOC_MAGIC, 67, struct efuse_next)
 
 #endif /* _UAPI_LINUX_EFUSE_H */

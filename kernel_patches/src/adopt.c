@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Replies on another descriptor than the one that brought the request. In FUSE such a
+ * reply finds nothing. A daemon whose workers have a channel each, and who answers from
+ * yet another thread, need not know which worker it was.
+ */
+#include "efuse_i.h"
+
+/* The request of that number that @fud has brought and nobody has answered, no longer there. */
+static struct fuse_req *efuse_request_extract(struct fuse_dev *fud, u64 unique, u32 hash)
+{
+	struct fuse_pqueue *fpq = &fud->pq;
+	struct fuse_req *req, *found = NULL;
+
+	spin_lock(&fpq->lock);
+	list_for_each_entry(req, &fpq->processing[hash], list) {
+		if (req->in.h.unique == unique) {
+			list_del_init(&req->list);
+			found = req;
+			break;
+		}
+	}
+	spin_unlock(&fpq->lock);
+	return found;
+}
+
+/**
+ * efuse_request_adopt - make a request one that a descriptor may answer
+ * @fud: the descriptor
+ * @unique: the request's number
+ * @hash: where it stands in the tables of requests
+ *
+ * Context: any, without locks.
+ * Return: whether another descriptor of the connection had it
+ */
+bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash)
+{
+	struct fuse_conn *fc = fud->fc;
+	struct fuse_req *req = NULL;
+	struct fuse_dev *other;
+
+	if (!efuse_conn_get(fc))
+		return false;
+	/* Against fuse_abort_conn(), which would not see a request between two tables. */
+	spin_lock(&fc->lock);
+	list_for_each_entry(other, &fc->devices, entry) {
+		if (other != fud)
+			req = efuse_request_extract(other, unique, hash);
+		if (req)
+			break;
+	}
+	if (req) {
+		spin_lock(&fud->pq.lock);
+		list_add_tail(&req->list, &fud->pq.processing[hash]);
+		spin_unlock(&fud->pq.lock);
+	}
+	spin_unlock(&fc->lock);
+	return req;
+}

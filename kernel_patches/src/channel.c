@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Channels: memory that the kernel and a daemon share, for the requests of one CPU.
+ *
+ * A channel is a descriptor of /dev/efuse with slots. EFUSE_IOC_NEXT delivers the reply
+ * that lies in one slot and brings the next request into another: what write(2) and
+ * read(2) do, in one call and without looking up the daemon's pages. Nothing in the
+ * shared memory says anything about the memory itself: slots and lengths are arguments
+ * of the call. A message is read there once, by the code that reads write(2)'s.
+ */
+#include "efuse_i.h"
+
+#include <linux/bvec.h>
+#include <linux/mm.h>
+#include <linux/sched/clock.h>
+
+/* What a channel's slots may take altogether. */
+#define EFUSE_MAX_CHANNEL	SZ_64M
+
+/* What takes longer than this, in ns, is as busy as can be. */
+#define EFUSE_MAX_SERVICE	NSEC_PER_SEC
+
+enum efuse_slot_state {
+	EFUSE_SLOT_FREE,
+	EFUSE_SLOT_KERNEL,	/* filled or emptied now */
+	EFUSE_SLOT_DAEMON,	/* has a request that the daemon works on */
+};
+
+/* The mean time that the daemon has a request, the last few of them counting most. */
+static void efuse_service_count(struct efuse_channel *channel, u64 ns)
+{
+	u32 mean = channel->service_ns;
+
+	ns = min_t(u64, ns, EFUSE_MAX_SERVICE);
+	WRITE_ONCE(channel->service_ns, mean ? mean - mean / 8 + ns / 8 : ns);
+}
+
+/* A slot to fill, or -EAGAIN. */
+static int efuse_slot_claim(struct efuse_channel *channel)
+{
+	int found = -EAGAIN;
+	u32 i;
+
+	spin_lock(&channel->lock);
+	for (i = 0; i < channel->slots && found < 0; i++) {
+		if (channel->state[i] == EFUSE_SLOT_FREE) {
+			channel->state[i] = EFUSE_SLOT_KERNEL;
+			found = i;
+		}
+	}
+	if (found < 0)
+		channel->full = true;
+	spin_unlock(&channel->lock);
+	return found;
+}
+
+/* The daemon is done with @slot: true for the first who says so. */
+static bool efuse_slot_reclaim(struct efuse_channel *channel, u32 slot)
+{
+	bool had = false;
+
+	if (slot >= channel->slots)
+		return false;
+	/* Not to be guessed past the check. */
+	slot = array_index_nospec(slot, channel->slots);
+	spin_lock(&channel->lock);
+	if (channel->state[slot] == EFUSE_SLOT_DAEMON) {
+		channel->state[slot] = EFUSE_SLOT_KERNEL;
+		WRITE_ONCE(channel->held, channel->held - 1);
+		efuse_service_count(channel, local_clock() - channel->begun[slot]);
+		had = true;
+	}
+	spin_unlock(&channel->lock);
+	return had;
+}
+
+static void efuse_slot_set(struct efuse_channel *channel, u32 slot, enum efuse_slot_state state)
+{
+	bool wanted = false;
+
+	spin_lock(&channel->lock);
+	channel->state[slot] = state;
+	if (state == EFUSE_SLOT_DAEMON) {
+		channel->begun[slot] = local_clock();
+		WRITE_ONCE(channel->held, channel->held + 1);
+	} else if (state == EFUSE_SLOT_FREE) {
+		swap(wanted, channel->full);
+	}
+	spin_unlock(&channel->lock);
+	/* Those who found none look again. */
+	if (wanted)
+		wake_up_all(&channel->waitq);
+}
+
+static bool efuse_slots_free(struct efuse_channel *channel)
+{
+	u32 i;
+
+	for (i = 0; i < channel->slots; i++)
+		if (READ_ONCE(channel->state[i]) == EFUSE_SLOT_FREE)
+			return true;
+	return false;
+}
+
+/* Go over @length bytes of a slot: of its request, or of its reply. */
+static void efuse_slot_iter(struct efuse_channel *channel, u32 slot, struct iov_iter *iter,
+			    unsigned int direction, size_t length)
+{
+	u32 pages = channel->slot_size / PAGE_SIZE;
+	u32 part = 2 * slot + (direction == ITER_SOURCE);
+
+	iov_iter_bvec(iter, direction, channel->bvec + part * pages, pages, length);
+}
+
+/* Deliver what the daemon wrote into @slot. */
+static int efuse_channel_reply(struct efuse_channel *channel, u32 slot, u32 length)
+{
+	struct iov_iter iter;
+	ssize_t ret = 0;
+
+	if (length > channel->slot_size || !efuse_slot_reclaim(channel, slot))
+		return -EINVAL;
+	if (length) {
+		efuse_slot_iter(channel, slot, &iter, ITER_SOURCE, length);
+		ret = fuse_dev_reply(channel->fud, &iter);
+	}
+	efuse_slot_set(channel, slot, EFUSE_SLOT_FREE);
+	if (ret == -ENOENT)	/* The request ended without it. */
+		return 0;
+	return ret == -EINVAL ? -EBADMSG : min_t(ssize_t, ret, 0);
+}
+
+/* Bring a request into a slot; -EAGAIN: there is none, or no slot. */
+static ssize_t efuse_channel_fill(struct efuse_channel *channel, struct file *file, u32 *slot)
+{
+	struct iov_iter iter;
+	int found = efuse_slot_claim(channel);
+	ssize_t ret;
+
+	if (found < 0)
+		return READ_ONCE(channel->fud->fc->iq.connected) ? found : -ENODEV;
+	efuse_slot_iter(channel, found, &iter, ITER_DEST, channel->slot_size);
+	ret = fuse_dev_take(channel->fud, file, &iter);
+	efuse_slot_set(channel, found, ret < 0 ? EFUSE_SLOT_FREE : EFUSE_SLOT_DAEMON);
+	*slot = found;
+	return ret;
+}
+
+/* Bring one that no slot is large enough for into the daemon's own memory. */
+static ssize_t efuse_channel_fill_large(struct efuse_channel *channel, struct file *file,
+					const struct efuse_next *next)
+{
+	struct iov_iter iter;
+	int err = import_ubuf(ITER_DEST, u64_to_user_ptr(next->buffer), next->size, &iter);
+
+	return err ?: fuse_dev_take(channel->fud, file, &iter);
+}
+
+/* Is there something that a worker who sleeps could do, or has the connection ended? */
+static bool efuse_channel_ready(struct efuse_channel *channel)
+{
+	return !READ_ONCE(channel->fud->fc->iq.connected) ||
+	       (efuse_slots_free(channel) && efuse_queue_find(channel->fud));
+}
+
+/* Look for a request for a while; then sleep. */
+static int efuse_channel_wait(struct efuse_channel *channel)
+{
+	struct efuse_node *node = channel->ec->nodes[channel->queue->node];
+	int err = 0;
+
+	atomic_inc(&node->waiting);
+	/* Who sends after this sees it; what was sent before is seen in efuse_channel_ready(). */
+	smp_mb__after_atomic();
+	if (!efuse_poll(channel))
+		err = wait_event_interruptible_exclusive(channel->waitq,
+							 efuse_channel_ready(channel));
+	atomic_dec(&node->waiting);
+	return err;
+}
+
+/**
+ * efuse_channel_next - EFUSE_IOC_NEXT: deliver a reply, bring a request
+ * @fud: a channel
+ * @file: its file
+ * @argp: struct efuse_next
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno; -EINVAL: nothing was done. With any other error the
+ *         reply was delivered, or failed as write(2) would have.
+ */
+long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_next __user *argp)
+{
+	/* Pairs with efuse_channel_make(): who sees it sees it whole. */
+	struct efuse_channel *channel = smp_load_acquire(&fud->channel);
+	struct efuse_next next;
+	ssize_t length;
+	int err;
+
+	if (!channel)
+		return -EINVAL;
+	if (copy_from_user(&next, argp, sizeof(next)))
+		return -EFAULT;
+	if (next.flags & ~EFUSE_NEXT_REPLY ||
+	    (!next.flags && next.size < efuse_read_size(fud->fc)))
+		return -EINVAL;
+	if (next.slot != EFUSE_NO_SLOT) {
+		err = efuse_channel_reply(channel, next.slot, next.length);
+		if (err)
+			return err;
+	}
+	if (next.flags & EFUSE_NEXT_REPLY)
+		return 0;
+	next.slot = EFUSE_NO_SLOT;
+	for (;;) {
+		length = efuse_channel_fill(channel, file, &next.slot);
+		if (length == -EMSGSIZE) {
+			next.slot = EFUSE_NO_SLOT;
+			length = efuse_channel_fill_large(channel, file, &next);
+		}
+		if (length != -EAGAIN)
+			break;
+		if (file->f_flags & O_NONBLOCK)
+			return -EAGAIN;
+		err = efuse_channel_wait(channel);
+		/* Not to be restarted: the reply would be delivered twice. */
+		if (err)
+			return -EINTR;
+	}
+	if (length < 0)
+		return length;
+	this_cpu_inc(channel->ec->stats->channel[EFUSE_BROUGHT]);
+	next.length = length;
+	return copy_to_user(argp, &next, sizeof(next)) ? -EFAULT : 0;
+}
+
+static void efuse_channel_destroy(struct efuse_channel *channel)
+{
+	u32 i;
+
+	for (i = 0; i < channel->nr_pages && channel->pages[i]; i++)
+		__free_page(channel->pages[i]);
+	kvfree(channel->pages);
+	kvfree(channel->bvec);
+	kfree(channel);
+}
+
+static struct efuse_channel *efuse_channel_alloc(const struct efuse_channel_setup *setup)
+{
+	int node = cpu_to_node(setup->cpu);
+	struct efuse_channel *channel = kzalloc_node(sizeof(*channel), GFP_KERNEL, node);
+	u32 i;
+
+	if (!channel)
+		return NULL;
+	spin_lock_init(&channel->lock);
+	init_waitqueue_head(&channel->waitq);
+	channel->luck.credit = EFUSE_LUCK;
+	channel->slots = setup->slots;
+	channel->slot_size = setup->slot_size;
+	channel->nr_pages = 2 * setup->slots * (setup->slot_size / PAGE_SIZE);
+	channel->pages = kvcalloc_node(channel->nr_pages, sizeof(*channel->pages), GFP_KERNEL,
+				       node);
+	channel->bvec = kvcalloc_node(channel->nr_pages, sizeof(*channel->bvec), GFP_KERNEL, node);
+	if (!channel->pages || !channel->bvec)
+		goto out_destroy;
+	for (i = 0; i < channel->nr_pages; i++) {
+		channel->pages[i] = alloc_pages_node(node, GFP_KERNEL_ACCOUNT | __GFP_ZERO, 0);
+		if (!channel->pages[i])
+			goto out_destroy;
+		bvec_set_page(&channel->bvec[i], channel->pages[i], PAGE_SIZE, 0);
+	}
+	return channel;
+
+out_destroy:
+	if (!channel->pages)
+		channel->nr_pages = 0;
+	efuse_channel_destroy(channel);
+	return NULL;
+}
+
+static bool efuse_channel_setup_valid(const struct efuse_channel_setup *setup)
+{
+	return !setup->flags && setup->cpu < nr_cpu_ids && cpu_possible(setup->cpu) &&
+	       setup->slots && setup->slots <= EFUSE_MAX_SLOTS &&
+	       setup->slot_size >= FUSE_MIN_READ_BUFFER && setup->slot_size % PAGE_SIZE == 0 &&
+	       setup->slot_size <= EFUSE_MAX_CHANNEL / (2 * setup->slots);
+}
+
+/**
+ * efuse_channel_make - EFUSE_IOC_CHANNEL: make a channel of a descriptor
+ * @ec: connection
+ * @fud: the descriptor
+ * @argp: struct efuse_channel_setup
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno
+ */
+long efuse_channel_make(struct efuse_conn *ec, struct fuse_dev *fud,
+			const struct efuse_channel_setup __user *argp)
+{
+	struct efuse_channel_setup setup;
+	struct efuse_channel *channel;
+	struct efuse_queue *queue;
+	int err = -EBUSY;
+
+	if (copy_from_user(&setup, argp, sizeof(setup)))
+		return -EFAULT;
+	if (!efuse_channel_setup_valid(&setup))
+		return -EINVAL;
+	channel = efuse_channel_alloc(&setup);
+	if (!channel)
+		return -ENOMEM;
+	queue = ec->queues[setup.cpu];
+	channel->ec = ec;
+	channel->fud = fud;
+	channel->queue = queue;
+
+	mutex_lock(&ec->channels_mutex);
+	if (!fud->channel && !rcu_access_pointer(queue->channel)) {
+		rcu_assign_pointer(queue->channel, channel);
+		efuse_homes_find(ec);
+		/* efuse_channel_next() and efuse_dev_mmap() see it whole. */
+		smp_store_release(&fud->channel, channel);
+		err = 0;
+	}
+	mutex_unlock(&ec->channels_mutex);
+	if (err)
+		efuse_channel_destroy(channel);
+	return err;
+}
+
+/**
+ * efuse_channel_close - the descriptor is closed: nobody works or looks at its channel
+ * @fud: a descriptor of /dev/efuse
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_channel_close(struct fuse_dev *fud)
+{
+	struct efuse_channel *channel = fud->channel;
+
+	if (!channel)
+		return;
+	mutex_lock(&channel->ec->channels_mutex);
+	RCU_INIT_POINTER(channel->queue->channel, NULL);
+	efuse_homes_find(channel->ec);
+	mutex_unlock(&channel->ec->channels_mutex);
+	fud->channel = NULL;
+	/* Who sends may be about to wake somebody. */
+	synchronize_rcu();
+	efuse_channel_destroy(channel);
+	/* What waits in its queue is for others now. */
+	efuse_queues_wake_all(fud->fc);
+}
+
+/**
+ * efuse_dev_mmap - map the slots of a channel
+ * @file: a channel
+ * @vma: where to
+ *
+ * Return: 0 or a negative errno; -ENODEV: it is no channel
+ */
+int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct fuse_dev *fud = READ_ONCE(file->private_data);
+	/* Pairs with efuse_channel_make(). */
+	struct efuse_channel *channel = fud ? smp_load_acquire(&fud->channel) : NULL;
+
+	if (!channel)
+		return -ENODEV;
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	/* A child that is forked has no part in it. */
+	vm_flags_set(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
+	return vm_map_pages(vma, channel->pages, channel->nr_pages);
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Looking instead of sleeping: a worker for its next request, a caller for its answer,
+ * both for a bounded time and only on different CPUs.
+ *
+ * efuse_channel.polls counts the workers that look: the low half those that are free,
+ * the high half those that somebody has claimed and is sending a request to.
+ */
+#include "efuse_i.h"
+
+#include <linux/sched/clock.h>
+
+#define EFUSE_POLL_FREE		1
+#define EFUSE_POLL_CLAIMED	0x10000
+#define EFUSE_POLL_FREE_MASK	0xffff
+
+/* So often a look is skipped when it has not paid, until one is tried again. */
+#define EFUSE_LUCK_PAUSE	32
+
+/* Is it to be tried? */
+static bool efuse_luck_try(struct efuse_luck *luck)
+{
+	u8 skipped;
+
+	/* Alone on its CPU, whoever looks keeps the other from working. */
+	if (num_online_cpus() == 1)
+		return false;
+	if (READ_ONCE(luck->credit))
+		return true;
+	skipped = READ_ONCE(luck->skipped) + 1;
+	WRITE_ONCE(luck->skipped, skipped % EFUSE_LUCK_PAUSE);
+	return skipped == EFUSE_LUCK_PAUSE;
+}
+
+static void efuse_luck_tell(struct efuse_luck *luck, bool hit)
+{
+	u8 credit = READ_ONCE(luck->credit);
+
+	if (hit && credit < EFUSE_LUCK)
+		WRITE_ONCE(luck->credit, credit + 1);
+	else if (!hit && credit)
+		WRITE_ONCE(luck->credit, credit - 1);
+}
+
+static atomic_t *efuse_looking(struct efuse_channel *channel)
+{
+	return &channel->ec->nodes[channel->queue->node]->looking;
+}
+
+static void efuse_poll_begin(struct efuse_channel *channel)
+{
+	atomic_add(EFUSE_POLL_FREE, &channel->polls);
+	atomic_inc(efuse_looking(channel));
+}
+
+/* Fully ordered: who sends finds the worker looking, or it finds what was sent. */
+static void efuse_poll_end(struct efuse_channel *channel)
+{
+	int done, old = atomic_read(&channel->polls);
+
+	do {
+		done = old >= EFUSE_POLL_CLAIMED ? EFUSE_POLL_CLAIMED : EFUSE_POLL_FREE;
+	} while (!atomic_try_cmpxchg(&channel->polls, &old, old - done));
+	if (done == EFUSE_POLL_FREE)
+		atomic_dec(efuse_looking(channel));
+}
+
+/**
+ * efuse_poll_any - does a worker look at a channel's queue, free or not?
+ * @channel: the channel
+ */
+bool efuse_poll_any(const struct efuse_channel *channel)
+{
+	return atomic_read(&channel->polls);
+}
+
+/**
+ * efuse_poll_free - how many of those nobody has claimed
+ * @channel: the channel
+ */
+u32 efuse_poll_free(const struct efuse_channel *channel)
+{
+	return atomic_read(&channel->polls) & EFUSE_POLL_FREE_MASK;
+}
+
+/**
+ * efuse_poll - a worker looks at its channel's queue for a while
+ * @channel: the channel
+ *
+ * Whoever sends something there meanwhile wakes nobody: see efuse_queue_wake().
+ *
+ * Context: process context.
+ * Return: whether there is something, or the connection ended
+ */
+bool efuse_poll(struct efuse_channel *channel)
+{
+	const struct fuse_iqueue *fiq = &channel->fud->fc->iq;
+	struct efuse_conn *ec = channel->ec;
+	u64 ns = READ_ONCE(ec->spin_ns);
+	bool filled;
+	u64 end;
+
+	/* One of a channel's workers is enough; without its CPU it would take another's. */
+	if (!ns || efuse_poll_any(channel) || !cpu_online(channel->queue->cpu) ||
+	    !efuse_luck_try(&channel->luck))
+		return false;
+	end = local_clock() + ns;
+	efuse_poll_begin(channel);
+	do {
+		filled = efuse_queue_filled(channel->queue) || !READ_ONCE(fiq->connected);
+		if (filled || need_resched() || signal_pending(current))
+			break;
+		cpu_relax();
+	} while (local_clock() < end);
+	efuse_poll_end(channel);
+	efuse_luck_tell(&channel->luck, filled);
+	efuse_count_channel(ec, filled ? EFUSE_POLL_HITS : EFUSE_POLL_MISSES);
+	return filled;
+}
+
+/**
+ * efuse_poll_claim - make one of the workers who look at a channel one's own
+ * @channel: the channel
+ *
+ * Return: whether there was one
+ */
+bool efuse_poll_claim(struct efuse_channel *channel)
+{
+	int old = atomic_read(&channel->polls);
+
+	do {
+		if (!(old & EFUSE_POLL_FREE_MASK))
+			return false;
+	} while (!atomic_try_cmpxchg(&channel->polls, &old,
+				     old - EFUSE_POLL_FREE + EFUSE_POLL_CLAIMED));
+	atomic_dec(efuse_looking(channel));
+	return true;
+}
+
+/**
+ * efuse_request_spin - look for the answer of a request for a while
+ * @req: a request that was sent
+ *
+ * Context: process context; the caller may hold locks that allow sleeping.
+ */
+void efuse_request_spin(struct fuse_req *req)
+{
+	struct efuse_conn *ec = efuse_conn_get(req->fm->fc);
+	struct efuse_queue *queue = req->iq->priv;
+	u64 ns = ec ? READ_ONCE(ec->spin_ns) : 0;
+	bool hit = false;
+	u64 end;
+
+	/* On its own CPU the worker cannot run meanwhile. */
+	if (!ns || !rcu_access_pointer(queue->channel) ||
+	    queue->cpu == raw_smp_processor_id() || !efuse_luck_try(&queue->luck))
+		return;
+	end = local_clock() + ns;
+	do {
+		hit = test_bit(FR_FINISHED, &req->flags);
+		if (hit || need_resched() || signal_pending(current))
+			break;
+		cpu_relax();
+	} while (local_clock() < end);
+	efuse_luck_tell(&queue->luck, hit);
+	efuse_count_channel(ec, hit ? EFUSE_SPIN_HITS : EFUSE_SPIN_MISSES);
+}

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A mount whose requests the test reads and answers itself, one by one."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from efuse.control import Connection, find
+from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
+from tests.guest import wire
+from tests.guest.wire import Request
+
+DEADLINE_S = 60
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def root_attributes(size: int) -> bytes:
+    """The answer to GETATTR of the root: *size* is what tells one from another."""
+    attributes = wire.attributes(1, size, (0, 0, 0), stat.S_IFDIR | 0o755, 2, 0, 0)
+    return wire.attr_out(0, attributes)
+
+
+class Hand:
+    """Programs on a CPU of choice ask for the root's size; see `ask`."""
+
+    def __init__(self, mountpoint: Path) -> None:
+        self.mountpoint = mountpoint
+        self._pool = ThreadPoolExecutor(64)
+        self._affinity = os.sched_getaffinity(0)
+        self.fd = mount_efuse(str(mountpoint), MountOptions.parse([]))
+        os.set_blocking(self.fd, False)
+        init = self.read()
+        assert init.opcode == "init"
+        os.write(self.fd, wire.reply(init.unique, 0, wire.init_out(0)))
+        self.connection = Connection(find(mountpoint).connection)
+        self._channels = self.connection.path / "channels"
+        self._before = {
+            (cpu, name): self._count(cpu, name) for cpu in (0, 1) for name in ("sent", "stolen")
+        }
+
+    def close(self) -> None:
+        """End the connection; what nobody answered fails with it."""
+        os.close(self.fd)
+        self._pool.shutdown()
+        unmount(str(self.mountpoint))
+        os.sched_setaffinity(0, self._affinity)
+
+    def read(self, cpu: int | None = None) -> Request:
+        """Read a request on *cpu*."""
+        if cpu is not None:
+            os.sched_setaffinity(0, {cpu})
+        return wire.parse(os.read(self.fd, 1 << 20))
+
+    def answer(self, request: Request, size: int) -> None:
+        os.write(self.fd, wire.reply(request.unique, 0, root_attributes(size)))
+
+    def channel(self, cpu: int, name: str) -> int:
+        """Return a number of a channel's, without INIT."""
+        return self._count(cpu, name) - self._before.get((cpu, name), 0)
+
+    def _count(self, cpu: int, name: str) -> int:
+        return int((self._channels / str(cpu) / name).read_text())
+
+    def numbers(self, cpu: int, requests: list[Request]) -> list[int]:
+        """The numbers of those of one CPU: each counts from another start, in steps for all."""
+        step = 2 * (sum(path.is_dir() for path in self._channels.iterdir()) + 1)
+        found = [r.unique & ~(1 << 63) for r in requests]
+        return [n for n in found if n % step == 2 * (cpu + 1) % step]
+
+    def ask(self, cpu: int) -> Future[int]:
+        """Have somebody on *cpu* ask for the root's size; return when the request is sent."""
+        before = self._sent()
+        size = self._pool.submit(self._size_on, cpu)
+        until(lambda: self._sent() > before)
+        return size
+
+    def _sent(self) -> int:
+        return sum(self.channel(cpu, "sent") for cpu in (0, 1))
+
+    def _size_on(self, cpu: int) -> int:
+        os.sched_setaffinity(0, {cpu})
+        return os.stat(self.mountpoint).st_size
+
+    def program(self, cpu: int) -> subprocess.Popen[bytes]:
+        """Likewise, as a process of its own."""
+        before = self._sent()
+        started = subprocess.Popen(
+            ["taskset", "-c", str(cpu), "stat", str(self.mountpoint)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda: self._sent() > before)
+        return started

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which channel a request is sent to: the balancer in the kernel, the one in BPF, and programs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from efuse import bpf, paths
+from efuse.errors import EfuseError
+from tests.guest import wire
+from tests.guest.channel import NO_SLOT, Channel, Message
+from tests.guest.hand import DEADLINE_S, Hand, root_attributes, until
+
+EXAMPLES = paths.data("bpf_programs") / "examples"
+GETATTR = 3
+
+
+@pytest.fixture
+def hand(mountpoint: Path) -> Iterator[Hand]:
+    made = Hand(mountpoint)
+    made.connection.spin_ns = 0  # unless the test is about it
+    made.connection.consistency = "strict"
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def channels(hand: Hand) -> Iterator[list[Channel]]:
+    """One for each CPU."""
+    made = [Channel(hand.fd, cpu) for cpu in (0, 1)]
+    yield made
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(params=["kernel", "program"])
+def balanced(request: pytest.FixtureRequest, hand: Hand) -> Iterator[None]:
+    """By either of the two balancers."""
+    with contextlib.ExitStack() as stack:
+        if request.param == "program":
+            text = (EXAMPLES / "least_loaded.c").read_text()
+            stack.enter_context(bpf.attach(hand.connection.id, handlers={"select_channel": text}))
+        yield
+
+
+def depths(hand: Hand) -> list[int]:
+    return [hand.channel(cpu, "depth") for cpu in (0, 1)]
+
+
+def answer(channel: Channel, to: Message, size: int) -> None:
+    raw = wire.reply(to.request.unique, 0, root_attributes(size))
+    assert to.slot != NO_SLOT
+    channel.reply(to.slot, channel.put(to.slot, raw))
+
+
+def serve(channels: list[Channel], sizes: list[Future[int]]) -> None:
+    """Answer all that waits anywhere, and see that every caller has its answer."""
+    for number in range(len(sizes)):
+        answer(channels[0], channels[0].next(), 100 + number)
+    assert sorted(s.result(DEADLINE_S) for s in sizes) == [100 + n for n in range(len(sizes))]
+
+
+# Where requests go
+
+
+@pytest.mark.usefixtures("balanced")
+def test_a_channel_that_is_not_loaded_gets_what_its_cpu_sends(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    for cpu in (0, 1):
+        size = hand.ask(cpu)
+        assert depths(hand) == [int(cpu == 0), int(cpu == 1)]
+        serve(channels, [size])
+    assert [hand.channel(cpu, "elsewhere") for cpu in (0, 1)] == [0, 0]
+
+
+@pytest.mark.usefixtures("balanced")
+def test_a_loaded_channel_shares_with_one_that_has_less(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    sizes, seen = [], []
+    for _ in range(6):
+        sizes.append(hand.ask(0))
+        seen.append(depths(hand))
+    assert seen == [[1, 0], [1, 1], [2, 1], [2, 2], [3, 2], [3, 3]]
+    assert hand.channel(0, "elsewhere") == 3
+    serve(channels, sizes)
+
+
+@pytest.mark.usefixtures("balanced")
+def test_the_threshold_is_what_loaded_means(hand: Hand, channels: list[Channel]) -> None:
+    hand.connection.threshold = 3
+    sizes, seen = [], []
+    for _ in range(5):
+        sizes.append(hand.ask(1))
+        seen.append(depths(hand))
+    assert seen == [[0, 1], [0, 2], [0, 3], [1, 3], [2, 3]]
+    serve(channels, sizes)
+
+
+@pytest.mark.usefixtures("balanced")
+def test_what_the_daemon_works_on_counts_as_load(hand: Hand, channels: list[Channel]) -> None:
+    first = hand.ask(0)
+    message = channels[0].next()
+    assert [hand.channel(cpu, "in_flight") for cpu in (0, 1)] == [1, 0]
+    second = hand.ask(0)
+    assert depths(hand) == [0, 1]
+    answer(channels[0], message, 1)
+    assert hand.channel(0, "in_flight") == 0
+    assert first.result(DEADLINE_S) == 1
+    serve(channels, [second])
+
+
+@pytest.mark.usefixtures("balanced")
+def test_a_slow_channel_gets_less(hand: Hand, channels: list[Channel]) -> None:
+    """It counts how long a channel takes for what it has, not only how much it has."""
+    quick, slow = channels
+    for _ in range(30):  # the first times are those of a cold machine
+        size = hand.ask(0)
+        answer(quick, quick.next(), 1)
+        size.result(DEADLINE_S)
+    size = hand.ask(1)
+    message = slow.next()
+    time.sleep(0.3)  # what the daemon does with it
+    answer(slow, message, 2)
+    size.result(DEADLINE_S)
+    times = [hand.channel(cpu, "service_ns") for cpu in (0, 1)]
+    assert times[1] >= 250_000_000
+    assert 0 < times[0] < times[1] / 8
+    sizes = [hand.ask(0) for _ in range(6)]
+    assert depths(hand) == [6, 0]
+    serve(channels, sizes)
+
+
+def test_with_own_every_channel_keeps_its_requests(hand: Hand, channels: list[Channel]) -> None:
+    hand.connection.policy = "own"
+    sizes = [hand.ask(0) for _ in range(4)]
+    assert depths(hand) == [4, 0]
+    os.set_blocking(channels[1].fd, False)
+    with pytest.raises(BlockingIOError):
+        channels[1].next()
+    serve(channels, sizes)
+    assert hand.channel(0, "elsewhere") == 0
+
+
+def test_with_own_a_reader_beside_the_channels_still_takes_what_waits(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    hand.connection.policy = "own"
+    os.set_blocking(hand.fd, True)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(hand.read)
+        size = hand.ask(1)
+        hand.answer(waiting.result(DEADLINE_S), 6)
+    assert size.result(DEADLINE_S) == 6
+
+
+def test_a_change_of_policy_frees_what_waits(hand: Hand, channels: list[Channel]) -> None:
+    """A worker that sleeps, and may not take what waits elsewhere, may do so now."""
+    hand.connection.policy = "own"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(channels[1].next)
+        size = hand.ask(0)
+        until(lambda: hand.channel(1, "sleeping") == 1)
+        assert depths(hand) == [1, 0]
+        hand.connection.policy = "least"
+        message = waiting.result(DEADLINE_S)
+    answer(channels[1], message, 8)
+    assert size.result(DEADLINE_S) == 8
+
+
+def test_a_cpu_without_a_channel_sends_to_the_nearest(hand: Hand) -> None:
+    sizes = [hand.ask(1)]
+    assert depths(hand) == [0, 1]  # as long as there is none
+    only = Channel(hand.fd, 0, slots=8)
+    sizes += [hand.ask(1), hand.ask(0)]
+    assert depths(hand) == [2, 1]
+    second = Channel(hand.fd, 1, slots=8)
+    hand.connection.policy = "own"
+    sizes.append(hand.ask(1))
+    assert depths(hand) == [2, 2]
+    second.close()
+    sizes.append(hand.ask(1))
+    assert depths(hand) == [3, 2]
+    serve([only], sizes)  # also what waits for a channel that is gone
+    only.close()
+
+
+def test_a_killed_callers_request_is_no_load(hand: Hand, channels: list[Channel]) -> None:
+    for cpu in (0, 1):
+        with hand.program(cpu) as program:
+            assert sum(depths(hand)) == 1
+            program.kill()
+            program.wait(DEADLINE_S)
+        assert depths(hand) == [0, 0]
+
+
+# Workers that look
+
+
+def test_a_request_goes_to_a_worker_that_looks(hand: Hand, channels: list[Channel]) -> None:
+    """The other channel has no worker: whatever is sent to it has to be stolen."""
+    hand.connection.spin_ns = 1_000_000
+
+    def work(channel: Channel) -> None:
+        message = channel.next()
+        while message.request.opcode == "getattr":
+            raw = wire.reply(message.request.unique, 0, root_attributes(4))
+            message = channel.next(message.slot, channel.put(message.slot, raw))
+
+    with ThreadPoolExecutor(2) as pool:
+        worker = pool.submit(work, channels[0])
+        caller = pool.submit(_stat_often, hand.mountpoint, 1, 3000)
+        assert caller.result(DEADLINE_S * 3) == {4}
+        assert hand.channel(1, "elsewhere") > 0
+        assert hand.channel(0, "poll_hits") + hand.channel(1, "poll_hits") > 0
+        hand.connection.abort()
+        assert isinstance(worker.exception(DEADLINE_S), OSError)
+
+
+def _stat_often(path: Path, cpu: int, times: int) -> set[int]:
+    os.sched_setaffinity(0, {cpu})
+    return {os.stat(path).st_size for _ in range(times)}
+
+
+def test_sysfs_shows_who_sleeps(hand: Hand, channels: list[Channel]) -> None:
+    assert hand.channel(0, "sleeping") == 0
+    assert [hand.channel(cpu, "slots") for cpu in (0, 1)] == [4, 4]
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(channels[0].next) for _ in range(2)]
+        until(lambda: hand.channel(0, "sleeping") == 2)
+        assert hand.channel(1, "sleeping") == 0
+        sizes = [hand.ask(0), hand.ask(0)]
+        for number, each in enumerate(waiting):
+            answer(channels[0], each.result(DEADLINE_S), number)
+    assert sorted(size.result(DEADLINE_S) for size in sizes) == [0, 1]
+    assert hand.channel(0, "brought") + hand.channel(1, "brought") == 2
+
+
+# Programs
+
+
+@contextlib.contextmanager
+def program(hand: Hand, text: str) -> Iterator[bpf.Attachment]:
+    with bpf.attach(hand.connection.id, handlers={"select_channel": text}) as attachment:
+        yield attachment
+
+
+def saying(expression: str) -> str:
+    return f"""
+#include "efuse.bpf.h"
+int select_channel(struct efuse_placement *placement)
+{{
+    return {expression};
+}}
+"""
+
+
+def test_a_program_says_where_requests_go(hand: Hand, channels: list[Channel]) -> None:
+    with program(hand, saying("1")):
+        sizes = [hand.ask(0) for _ in range(3)]
+        assert depths(hand) == [0, 3]
+        hand.connection.policy = "own"  # goes before that, too
+        sizes.append(hand.ask(0))
+        assert depths(hand) == [0, 4]
+        hand.connection.policy = "least"
+        serve(channels, sizes)
+        assert hand.channel(0, "elsewhere") == 4
+
+
+def test_a_program_without_opinion_leaves_it_to_the_kernel(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    with program(hand, saying("-1")):
+        sizes = [hand.ask(0), hand.ask(0)]
+        assert depths(hand) == [1, 1]
+        serve(channels, sizes)
+        assert hand.connection.garbage == 0
+
+
+@pytest.mark.parametrize("said", ["2", "4096", "0x7fffffff"])
+def test_a_cpu_that_is_none_is_garbage(hand: Hand, channels: list[Channel], said: str) -> None:
+    with program(hand, saying(said)):
+        size = hand.ask(1)
+        assert depths(hand) == [0, 1]
+        serve(channels, [size])
+        assert hand.connection.garbage == 1
+
+
+def test_a_cpu_without_a_channel_is_garbage(hand: Hand) -> None:
+    only = Channel(hand.fd, 0)
+    with program(hand, saying("1")):
+        size = hand.ask(1)
+        assert depths(hand) == [1, 0]
+        serve([only], [size])
+        assert hand.connection.garbage == 1
+    only.close()
+
+
+def test_without_channels_a_program_is_not_asked(hand: Hand) -> None:
+    with program(hand, saying("1")):
+        size = hand.ask(0)
+        assert depths(hand) == [1, 0]
+        hand.answer(hand.read(), 3)
+        assert size.result(DEADLINE_S) == 3
+        assert hand.connection.garbage == 0
+
+
+_SPY = """
+#include "efuse.bpf.h"
+BPF_ARRAY(told, struct efuse_placement_info, 1);
+BPF_ARRAY(load, struct efuse_channel_load, 2);
+BPF_ARRAY(none, u32, 1);
+
+int select_channel(struct efuse_placement *placement)
+{
+    const struct efuse_placement_info *info = efuse_placement_info(placement, sizeof(*info));
+    const struct efuse_channel_load *found;
+    u32 cpu = 0, zero = 0, absent;
+
+    if (!info)
+        return -2;
+    struct efuse_placement_info copy = *info;
+    told.update(&zero, &copy);
+    found = efuse_channel_load(placement, 0, sizeof(*found));
+    if (found) {
+        struct efuse_channel_load loaded = *found;
+        load.update(&cpu, &loaded);
+    }
+    cpu = 1;
+    found = efuse_channel_load(placement, 1, sizeof(*found));
+    if (found) {
+        struct efuse_channel_load loaded = *found;
+        load.update(&cpu, &loaded);
+    }
+    absent = !efuse_channel_load(placement, 2, sizeof(*found)) +
+             !efuse_channel_load(placement, 0xffffffff, sizeof(*found)) +
+             !efuse_channel_load(placement, 0, 4);
+    none.update(&zero, &absent);
+    return -1;
+}
+"""
+
+
+def test_what_a_program_is_told(hand: Hand, channels: list[Channel]) -> None:
+    first = hand.ask(0)
+    message = channels[0].next()
+    hand.connection.threshold = 7
+    with program(hand, _SPY) as attachment:
+        second = hand.ask(1)
+        maps = attachment.maps
+        info = _words(maps["told"].read_all()[0], "IIQIIII")
+        possible = len(list((hand.connection.path / "channels").glob("[0-9]*")))
+        assert info == (GETATTR, 1, 1, 1, possible, 0, 7)
+        load = [_words(maps["load"].read_all()[cpu], "IIIIII") for cpu in (0, 1)]
+        assert [each[:5] for each in load] == [(0, 0, 1, 0, 0), (0, 0, 0, 0, 0)]
+        assert maps["none"].read_all() == {0: 3}
+    answer(channels[0], message, 1)
+    assert first.result(DEADLINE_S) == 1
+    serve(channels, [second])
+
+
+def _words(raw: object, form: str) -> tuple[int, ...]:
+    assert isinstance(raw, bytes)
+    return struct.unpack(f"={form}", raw)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["efuse_req_opcode((void *)placement)", "efuse_path_info((void *)placement, 8) != 0"],
+)
+def test_it_may_call_nothing_else(hand: Hand, call: str) -> None:
+    with pytest.raises(EfuseError), program(hand, saying(call)):
+        pass

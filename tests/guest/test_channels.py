@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Channels: what a daemon sees that works them by hand, rightly and wrongly."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guest import channel as by_hand
+from tests.guest import wire
+from tests.guest.channel import NO_SLOT, Channel, Message
+from tests.guest.hand import DEADLINE_S, Hand, root_attributes
+
+
+@pytest.fixture
+def hand(mountpoint: Path) -> Iterator[Hand]:
+    made = Hand(mountpoint)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def channels(hand: Hand) -> Iterator[list[Channel]]:
+    """One for each CPU."""
+    made = [Channel(hand.fd, cpu) for cpu in (0, 1)]
+    yield made
+    for each in made:
+        each.close()
+
+
+def reply(to: Message, size: int) -> bytes:
+    return wire.reply(to.request.unique, 0, root_attributes(size))
+
+
+def answer(channel: Channel, to: Message, size: int) -> int:
+    """Put the answer into the request's slot; return its length."""
+    return channel.put(to.slot, reply(to, size))
+
+
+# What it is for
+
+
+@pytest.mark.parametrize("cpu", [0, 1])
+def test_a_request_and_its_answer_go_through_a_slot(
+    hand: Hand, channels: list[Channel], cpu: int
+) -> None:
+    size = hand.ask(cpu)
+    message = channels[cpu].next()
+    assert (message.request.opcode, message.request.nodeid) == ("getattr", 1)
+    assert message.slot != NO_SLOT
+    channels[cpu].reply(message.slot, answer(channels[cpu], message, 1234))
+    assert size.result(DEADLINE_S) == 1234
+    assert hand.channel(cpu, "stolen") == 0
+
+
+def test_one_call_delivers_a_reply_and_brings_the_next_request(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    hand.connection.policy = "own"
+    sizes = [hand.ask(0) for _ in range(20)]
+    message = channels[0].next()
+    for number in range(19):
+        message = channels[0].next(message.slot, answer(channels[0], message, number))
+    channels[0].reply(message.slot, answer(channels[0], message, 19))
+    assert [size.result(DEADLINE_S) for size in sizes] == list(range(20))
+
+
+@pytest.mark.parametrize("sent", [0, 1])
+def test_a_worker_takes_what_waits_for_another_channel(
+    hand: Hand, channels: list[Channel], sent: int
+) -> None:
+    size = hand.ask(sent)
+    other = channels[1 - sent]
+    os.sched_setaffinity(0, {1 - sent})
+    message = other.next()
+    other.reply(message.slot, answer(other, message, 7))
+    assert size.result(DEADLINE_S) == 7
+    assert hand.channel(sent, "stolen") == 1
+
+
+@pytest.mark.parametrize("sent", [0, 1])
+@pytest.mark.parametrize("works", [0, 1])
+def test_a_worker_that_waits_is_woken_by_a_request_of_any_cpu(
+    hand: Hand, channels: list[Channel], sent: int, works: int
+) -> None:
+    """The other channel has no worker."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(channels[works].next)
+        size = hand.ask(sent)
+        message = waiting.result(DEADLINE_S)
+    channels[works].reply(message.slot, answer(channels[works], message, 5))
+    assert size.result(DEADLINE_S) == 5
+
+
+def test_a_reader_beside_the_channels_is_woken_if_no_worker_waits(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    os.set_blocking(hand.fd, True)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(hand.read)
+        size = hand.ask(1)
+        hand.answer(waiting.result(DEADLINE_S), 6)
+    assert size.result(DEADLINE_S) == 6
+
+
+def test_a_request_larger_than_a_slot_comes_in_the_buffer(hand: Hand) -> None:
+    channel = Channel(hand.fd, 0)
+    value = os.urandom(20000)
+    with ThreadPoolExecutor(1) as pool:
+        set_ = pool.submit(os.setxattr, hand.mountpoint, "user.large", value)
+        message = channel.next()
+        assert (message.request.opcode, message.slot) == ("setxattr", NO_SLOT)
+        assert message.request.rest == b"user.large\0" + value
+        os.write(channel.fd, wire.reply(message.request.unique, 0))
+        set_.result(DEADLINE_S)
+    channel.close()
+
+
+def test_a_reply_may_be_written_and_the_slot_given_back(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    for number in range(10):  # more than there are slots
+        size = hand.ask(0)
+        message = channels[0].next()
+        os.write(channels[0].fd, reply(message, number))
+        assert size.result(DEADLINE_S) == number
+        channels[0].reply(message.slot, 0)
+
+
+def test_with_every_slot_in_use_requests_wait_and_can_be_read(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    hand.connection.policy = "own"
+    sizes = [hand.ask(0) for _ in range(5)]
+    messages = [channels[0].next() for _ in range(4)]
+    os.set_blocking(channels[0].fd, False)
+    with pytest.raises(BlockingIOError):
+        channels[0].next()
+    hand.answer(hand.read(), 4)
+    for number, message in enumerate(messages):
+        channels[0].reply(message.slot, answer(channels[0], message, number))
+    assert [s.result(DEADLINE_S) for s in sizes] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("on", ["channel", "mount"])
+def test_a_request_may_be_answered_on_any_descriptor(
+    hand: Hand, channels: list[Channel], on: str
+) -> None:
+    for number in range(10):
+        size = hand.ask(0)
+        message = channels[0].next()
+        os.write(channels[1].fd if on == "channel" else hand.fd, reply(message, number))
+        assert size.result(DEADLINE_S) == number
+        channels[0].reply(message.slot, 0)
+
+
+def test_a_request_is_answered_once_whoever_answers(hand: Hand, channels: list[Channel]) -> None:
+    for number in range(200):
+        size = hand.ask(0)
+        message = channels[0].next()
+        ready = threading.Barrier(3)
+        fds = (hand.fd, channels[0].fd, channels[1].fd)
+        with ThreadPoolExecutor(3) as pool:
+            tries = [pool.submit(_answer, ready, fd, reply(message, number)) for fd in fds]
+            assert [t.result(DEADLINE_S) for t in tries].count(0) == 1
+        assert size.result(DEADLINE_S) == number
+        channels[0].reply(message.slot, 0)
+
+
+def _answer(ready: threading.Barrier, fd: int, raw: bytes) -> int:
+    """Return 0 or the errno."""
+    ready.wait(DEADLINE_S)
+    try:
+        os.write(fd, raw)
+    except OSError as error:
+        return error.errno or -1
+    return 0
+
+
+def test_an_interrupt_comes_through_a_slot(hand: Hand, channels: list[Channel]) -> None:
+    with hand.program(0) as program:
+        message = channels[0].next()
+        program.send_signal(signal.SIGTERM)
+        interrupt = channels[0].next()
+        assert interrupt.request.opcode == "interrupt"
+        assert interrupt.request.target == message.request.unique
+        channels[0].reply(interrupt.slot, 0)
+        failed = wire.reply(message.request.unique, errno.EINTR)
+        channels[0].reply(message.slot, channels[0].put(message.slot, failed))
+        assert program.wait(DEADLINE_S) == -signal.SIGTERM
+
+
+# What ends
+
+
+def test_a_worker_that_is_interrupted_loses_nothing(hand: Hand, channels: list[Channel]) -> None:
+    """The reply was delivered all the same."""
+    first = hand.ask(0)
+    message = channels[0].next()
+    length = answer(channels[0], message, 1)
+    before = signal.signal(signal.SIGALRM, _stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(_Stopped):
+        channels[0].next(message.slot, length)
+    signal.signal(signal.SIGALRM, before)
+    assert first.result(DEADLINE_S) == 1
+    second = hand.ask(0)
+    message = channels[0].next()
+    channels[0].reply(message.slot, answer(channels[0], message, 2))
+    assert second.result(DEADLINE_S) == 2
+
+
+class _Stopped(Exception):
+    """Raised by a signal."""
+
+
+def _stop(_number: int, _frame: Any) -> None:
+    raise _Stopped
+
+
+def test_workers_hear_that_the_connection_is_aborted(hand: Hand, channels: list[Channel]) -> None:
+    sizes = [hand.ask(cpu) for cpu in (0, 1)]
+    held = channels[0].next()
+    with ThreadPoolExecutor(2) as pool:
+        channels[1].next()
+        waiting = [pool.submit(channel.next) for channel in channels]
+        hand.connection.abort()
+        for each in waiting:
+            error = each.exception(DEADLINE_S)
+            assert isinstance(error, OSError)
+            assert error.errno == errno.ENODEV
+    for size in sizes:
+        assert isinstance(size.exception(DEADLINE_S), OSError)
+    with pytest.raises(OSError, match=os.strerror(errno.ENODEV)):
+        channels[0].next(held.slot, answer(channels[0], held, 1))
+
+
+def test_requests_of_a_channel_that_is_closed(hand: Hand) -> None:
+    """What it had taken fails, as of a reader that is closed; what it had not, others get."""
+    channel = Channel(hand.fd, 0)
+    taken = hand.ask(0)
+    channel.next()
+    left = hand.ask(0)
+    channel.close()
+    error = taken.exception(DEADLINE_S)
+    assert isinstance(error, OSError)
+    assert error.errno == errno.ECONNABORTED
+    hand.answer(hand.read(), 8)
+    assert left.result(DEADLINE_S) == 8
+    again = Channel(hand.fd, 0)  # its CPU is free for another
+    again.close()
+
+
+def test_a_reader_is_woken_when_the_last_channel_is_closed(hand: Hand) -> None:
+    channel = Channel(hand.fd, 0, slots=1)
+    first, second = hand.ask(0), hand.ask(0)
+    message = channel.next()
+    os.write(channel.fd, reply(message, 1))
+    assert first.result(DEADLINE_S) == 1
+    os.set_blocking(hand.fd, True)
+    channel.close()
+    hand.answer(hand.read(), 2)
+    assert second.result(DEADLINE_S) == 2
+
+
+# What a daemon does wrong
+
+WRONG_SETUPS: list[tuple[dict[str, int], int]] = [
+    ({"cpu": 4096}, errno.EINVAL),
+    ({"cpu": 0xFFFFFFFF}, errno.EINVAL),
+    ({"slots": 0}, errno.EINVAL),
+    ({"slots": 65}, errno.EINVAL),
+    ({"slot_size": 0}, errno.EINVAL),
+    ({"slot_size": 4096}, errno.EINVAL),
+    ({"slot_size": 8191}, errno.EINVAL),
+    ({"slot_size": 0xFFFFF000}, errno.EINVAL),
+    ({"slots": 64, "slot_size": 1 << 20}, errno.EINVAL),
+    ({"flags": 1}, errno.EINVAL),
+]
+
+
+@pytest.mark.parametrize(("wrong", "number"), WRONG_SETUPS, ids=str)
+def test_channels_that_make_no_sense_are_refused(
+    hand: Hand, wrong: dict[str, int], number: int
+) -> None:
+    fd = by_hand.tied(hand.fd)
+    with pytest.raises(OSError, match=re_errno(number)):
+        by_hand.make(fd, **({"cpu": 0} | wrong))
+    by_hand.make(fd, 0)  # nothing of it is left
+    os.close(fd)
+
+
+def re_errno(number: int) -> str:
+    return rf"\[Errno {number}\]"
+
+
+def test_a_cpu_has_one_channel_and_a_descriptor_is_one(hand: Hand) -> None:
+    one, two = by_hand.tied(hand.fd), by_hand.tied(hand.fd)
+    by_hand.make(one, 0)
+    with pytest.raises(OSError, match=re_errno(errno.EBUSY)):
+        by_hand.make(two, 0)
+    with pytest.raises(OSError, match=re_errno(errno.EBUSY)):
+        by_hand.make(one, 1)
+    os.close(one)
+    by_hand.make(two, 0)
+    os.close(two)
+
+
+def test_a_descriptor_of_no_mount_is_no_channel() -> None:
+    fd = os.open("/dev/efuse", os.O_RDWR)
+    with pytest.raises(OSError, match=re_errno(errno.ENOTCONN)):
+        by_hand.make(fd, 0)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda m: {"slot": 4, "length": 16},
+        lambda m: {"slot": 0x80000000, "length": 16},
+        lambda m: {"slot": (m.slot + 1) % 4, "length": 16},
+        lambda m: {"slot": m.slot, "length": 8193},
+        lambda m: {"slot": m.slot, "length": 0xFFFFFFFF},
+        lambda m: {"slot": m.slot, "length": 16, "size": 8191},
+        lambda m: {"slot": m.slot, "length": 16, "size": 0},
+    ],
+    ids=["slot", "large-slot", "free-slot", "length", "large-length", "buffer", "no-buffer"],
+)
+def test_calls_that_make_no_sense_do_nothing(
+    hand: Hand, channels: list[Channel], wrong: Callable[[Message], dict[str, int]]
+) -> None:
+    size = hand.ask(0)
+    message = channels[0].next()
+    with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
+        channels[0].next(**wrong(message))
+    assert not size.done()
+    channels[0].reply(message.slot, answer(channels[0], message, 3))
+    assert size.result(DEADLINE_S) == 3
+
+
+def test_a_slot_is_given_back_once(hand: Hand, channels: list[Channel]) -> None:
+    size = hand.ask(0)
+    message = channels[0].next()
+    length = answer(channels[0], message, 3)
+    channels[0].reply(message.slot, length)
+    with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
+        channels[0].next(message.slot, length)
+    assert size.result(DEADLINE_S) == 3
+
+
+@pytest.mark.parametrize(
+    "make_wrong",
+    [
+        lambda right: right[:15],
+        lambda right: struct.pack("=I", len(right) + 1) + right[4:],
+        lambda right: struct.pack("=I", len(right) - 1) + right[4:],
+        lambda right: right[:4] + struct.pack("=i", 1) + right[8:],
+        lambda right: right[:4] + struct.pack("=i", -512) + right[8:],
+    ],
+    ids=["short", "too-long", "too-short", "positive-error", "kernel-error"],
+)
+def test_a_reply_that_is_none_leaves_the_request_to_be_answered(
+    hand: Hand, channels: list[Channel], make_wrong: Callable[[bytes], bytes]
+) -> None:
+    size = hand.ask(0)
+    message = channels[0].next()
+    length = channels[0].put(message.slot, make_wrong(reply(message, 1)))
+    with pytest.raises(OSError, match=re_errno(errno.EBADMSG)):
+        channels[0].next(message.slot, length)
+    assert not size.done()
+    os.write(channels[0].fd, reply(message, 2))
+    assert size.result(DEADLINE_S) == 2
+
+
+def test_a_reply_of_another_size_fails_the_request(hand: Hand, channels: list[Channel]) -> None:
+    size = hand.ask(0)
+    message = channels[0].next()
+    wrong = wire.reply(message.request.unique, 0, root_attributes(1) + b"more")
+    with pytest.raises(OSError, match=re_errno(errno.EBADMSG)):
+        channels[0].next(message.slot, channels[0].put(message.slot, wrong))
+    error = size.exception(DEADLINE_S)
+    assert isinstance(error, OSError)
+    assert error.errno == errno.EIO
+
+
+def test_a_reply_to_nothing_is_dropped(hand: Hand, channels: list[Channel]) -> None:
+    size = hand.ask(0)
+    message = channels[0].next()
+    wrong = wire.reply(message.request.unique + 2, 0, root_attributes(1))
+    channels[0].reply(message.slot, channels[0].put(message.slot, wrong))
+    assert not size.done()
+    os.write(channels[0].fd, reply(message, 2))
+    assert size.result(DEADLINE_S) == 2
+
+
+# The mapping
+
+
+def test_only_a_channel_is_mapped_and_only_shared_and_as_large_as_it_is(hand: Hand) -> None:
+    with pytest.raises(OSError, match=re_errno(errno.ENODEV)):
+        mmap.mmap(hand.fd, 4096)
+    channel = Channel(hand.fd, 0)
+    with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
+        mmap.mmap(channel.fd, 4096, mmap.MAP_PRIVATE)
+    with pytest.raises(OSError, match=re_errno(errno.ENXIO)):
+        mmap.mmap(channel.fd, len(channel.memory) + 4096)
+    with pytest.raises(OSError, match=re_errno(errno.ENXIO)):
+        mmap.mmap(channel.fd, 4096, offset=len(channel.memory))
+    channel.close()
+
+
+def test_slots_are_empty_at_first(hand: Hand) -> None:
+    for _ in range(2):
+        channel = Channel(hand.fd, 0, slots=64)
+        assert channel.memory[:].count(0) == len(channel.memory)
+        channel.memory[:] = b"x" * len(channel.memory)
+        channel.close()
+
+
+_FORKED = """
+import mmap, os, sys
+memory = mmap.mmap(int(sys.argv[1]), 4096)
+if not os.fork():
+    memory[0]
+    os._exit(0)
+print(os.WTERMSIG(os.wait()[1]))
+"""
+
+
+def test_a_forked_child_has_no_part_in_the_mapping(hand: Hand) -> None:
+    channel = Channel(hand.fd, 0)
+    command = [sys.executable, "-c", _FORKED, str(channel.fd)]
+    done = subprocess.run(
+        command, pass_fds=[channel.fd], stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S
+    )
+    assert done.stdout == f"{int(signal.SIGSEGV)}\n"
+    channel.close()
+
+
+def test_replies_that_change_while_they_are_read_are_taken_once(hand: Hand) -> None:
+    """A scribbler runs over the reply's memory; no answer is of two, and none is invented."""
+    channel = Channel(hand.fd, 0)
+    stop = threading.Event()
+    states = [root_attributes(size) for size in (1, 2)]
+    at = channel.slot_size
+
+    def scribble() -> None:
+        while not stop.is_set():
+            for state in states:
+                channel.memory[at + 16 : at + 16 + len(state)] = state
+
+    with ThreadPoolExecutor(1) as pool:
+        scribbler = pool.submit(scribble)
+        seen = set()
+        try:
+            for _ in range(300):
+                size = hand.ask(1)
+                message = channel.next()
+                assert message.slot == 0
+                head = wire.reply(message.request.unique, 0, states[0])[:16]
+                channel.memory[at : at + 16] = head
+                channel.reply(0, 16 + len(states[0]))
+                seen.add(size.result(DEADLINE_S))
+        finally:
+            stop.set()
+        scribbler.result(DEADLINE_S)
+    assert seen <= {1, 2}
+    channel.close()
