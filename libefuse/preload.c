@@ -9,7 +9,8 @@
  * EFUSE_REPORT_FD may name a socket: it is sent the path of what was mounted.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
+#include "next.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -19,17 +20,6 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-
-#define EXPORT __attribute__((visibility("default")))
-
-/* The next definition of a function of libc, looked up once. */
-#define NEXT(name) \
-	({ \
-		static __typeof__(&name) next; \
-		if (!next) \
-			next = (__typeof__(&name))dlsym(RTLD_NEXT, #name); \
-		next; \
-	})
 
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/* See channel.h; the kernel's half is kernel_patches/src/channel.c. */
+#define _GNU_SOURCE
+#include "channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/**
+ * channel_open - make the channel of a CPU
+ * @channel: filled
+ * @device: an open /dev/efuse that belongs to a mount
+ * @cpu: whose requests it gets first; one that the machine may have
+ * @slots: how many requests can be worked on at once, 1 to EFUSE_MAX_SLOTS
+ * @slot_size: bytes; a multiple of the page size, 8192 or more
+ *
+ * Return: 0 or a negative errno: -ENOTTY for a module without channels, -EBUSY if the
+ *         CPU has one
+ */
+int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t slots,
+		 uint32_t slot_size)
+{
+	struct efuse_channel_setup setup = { cpu, slots, slot_size, 0 };
+	uint32_t mount = (uint32_t)device;
+	int err;
+
+	channel->slot_size = slot_size;
+	channel->size = 2UL * slots * slot_size;
+	channel->fd = open("/dev/efuse", O_RDWR | O_CLOEXEC);
+	if (channel->fd < 0)
+		return -errno;
+	if (ioctl(channel->fd, FUSE_DEV_IOC_CLONE, &mount) ||
+	    ioctl(channel->fd, EFUSE_IOC_CHANNEL, &setup))
+		goto out_close;
+	channel->memory = mmap(NULL, channel->size, PROT_READ | PROT_WRITE, MAP_SHARED,
+			       channel->fd, 0);
+	if (channel->memory != MAP_FAILED)
+		return 0;
+
+out_close:
+	err = -errno;
+	close(channel->fd);
+	return err;
+}
+
+/**
+ * channel_close - end a channel: what it brought and nobody answered fails
+ * @channel: the channel; nobody may use it any more
+ */
+void channel_close(struct channel *channel)
+{
+	munmap(channel->memory, channel->size);
+	close(channel->fd);
+}
+
+/**
+ * channel_next - deliver a reply, and wait for a request
+ * @channel: the channel
+ * @message: what the reply is to, or one without a slot; then the request
+ * @reply_length: bytes in @message->reply; 0: there is none, or it was sent by write(2)
+ * @buffer: for a request that fits no slot
+ * @size: of it in bytes, as large as read(2) would need
+ *
+ * Return: 0 or a negative errno. With -EINTR the reply was delivered, and with -EBADMSG
+ *         it was none; @message has no slot then.
+ */
+int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
+		 char *buffer, uint32_t size)
+{
+	struct efuse_next next = {
+		.slot = message->slot,
+		.length = reply_length,
+		.buffer = (uintptr_t)buffer,
+		.size = size,
+	};
+
+	message->slot = EFUSE_NO_SLOT;
+	if (ioctl(channel->fd, EFUSE_IOC_NEXT, &next))
+		return -errno;
+	message->slot = next.slot;
+	message->length = next.length;
+	message->request = buffer;
+	message->reply = NULL;
+	if (next.slot != EFUSE_NO_SLOT) {
+		message->request = channel->memory + 2UL * next.slot * channel->slot_size;
+		message->reply = message->request + channel->slot_size;
+	}
+	return 0;
+}
+
+/**
+ * channel_reply - deliver a reply, and give the slot back
+ * @channel: the channel
+ * @message: what it is to
+ * @reply_length: as for channel_next()
+ *
+ * Return: 0 or a negative errno
+ */
+int channel_reply(struct channel *channel, const struct message *message, uint32_t reply_length)
+{
+	struct efuse_next next = {
+		.slot = message->slot,
+		.length = reply_length,
+		.flags = EFUSE_NEXT_REPLY,
+	};
+
+	return ioctl(channel->fd, EFUSE_IOC_NEXT, &next) ? -errno : 0;
+}

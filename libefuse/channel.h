@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A channel: a descriptor of /dev/efuse whose requests and replies lie in shared memory. */
+#ifndef EFUSE_CHANNEL_H
+#define EFUSE_CHANNEL_H
+
+#include <linux/efuse.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * struct channel - one CPU's
+ * @fd: its descriptor; read(2) and write(2) work on it, too
+ * @slot_size: bytes of a request in a slot, and of its reply
+ * @size: bytes of @memory
+ * @memory: the slots
+ */
+struct channel {
+	int fd;
+	uint32_t slot_size;
+	size_t size;
+	char *memory;
+};
+
+/**
+ * struct message - a request that was brought
+ * @slot: where it lies, or EFUSE_NO_SLOT
+ * @length: of it in bytes
+ * @request: it
+ * @reply: where a reply of up to the channel's slot_size may be put; NULL without a slot
+ */
+struct message {
+	uint32_t slot;
+	uint32_t length;
+	char *request;
+	char *reply;
+};
+
+int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t slots,
+		 uint32_t slot_size);
+void channel_close(struct channel *channel);
+int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
+		 char *buffer, uint32_t size);
+int channel_reply(struct channel *channel, const struct message *message,
+		  uint32_t reply_length);
+
+#endif
