@@ -93,6 +93,11 @@ class Call(Generic[T]):
         """Has it returned?"""
         return bool(select.select([self._from], [], [], 0)[0])
 
+    def within(self) -> list[str]:
+        """Return the kernel's functions that it waits in, the innermost first; without locks'."""
+        lines = Path(f"/proc/{self.pid}/stack").read_text().splitlines()
+        return [line.split()[1].partition("+")[0] for line in lines]
+
     def result(self) -> T:
         """Wait for what it returned; raise what it raised."""
         ready = select.select([self._from], [], [], DEADLINE_S)[0]

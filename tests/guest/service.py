@@ -44,6 +44,7 @@ class Options:
     :ivar reuse_nodeids: give the nodeid of a forgotten file to the next one.
     :ivar check_modes: refuse by owner and mode, as a file system without default_permissions.
     :ivar passthrough: a lower file that FUSE itself reads and writes instead of any that is opened.
+    :ivar write_through: a lower file into which each WRITE goes, too.
     :ivar locks: take part in POSIX locks.
     :ivar generic_flags: more flags of INIT's answer.
     :ivar lacks: opcodes answered with ENOSYS.
@@ -59,6 +60,7 @@ class Options:
     open_flags: int = 0
     opendir_flags: int = 0
     passthrough: str | None = None
+    write_through: str | None = None
     locks: bool = False
     generic_flags: int = 0
     lacks: tuple[str, ...] = ()
@@ -522,6 +524,9 @@ class Service:
     def _do_write(self, request: Request) -> bytes:
         inode = self._inode(request)
         self.truth.write(inode.ino, request.offset, request.rest[: request.size])
+        if self._options.write_through:
+            with open(self._options.write_through, "r+b", buffering=0) as file:
+                os.pwrite(file.fileno(), request.rest[: request.size], request.offset)
         inode.xattrs.pop(b"security.capability", None)
         return struct.pack("=II", request.size, 0)
 

@@ -18,7 +18,7 @@ import pytest
 
 from efuse import stats
 from tests.guest.conftest import run
-from tests.guest.daemons import Call, fails, force_stat, mounted
+from tests.guest.daemons import Call, eventually, fails, force_stat, mounted
 from tests.guest.forced import Forced, forced
 from tests.guest.test_direct import BLOCK, backing, fill, make, read, whole, write
 
@@ -29,6 +29,8 @@ def cached_pages(path: str | Path) -> int:
 
 
 SIZE = 10 * BLOCK
+# Closing a file would wait for the inode's lock.
+NOFLUSH = 1 << 5
 DATA = fill("b", SIZE)
 
 
@@ -123,6 +125,39 @@ def test_stores_and_writes_of_the_same_pages_lose_nothing(m: Forced, lower: Path
     words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, pages * BLOCK, 8)]
     for page in range(pages):
         assert words[page * BLOCK // 8 :][:2] == [stored, rounds]
+
+
+def test_a_write_waits_for_what_became_dirty_while_it_waited(mountpoint: Path, lower: Path) -> None:
+    """All was clean when it was called: it looks once more when it has the inode's lock."""
+    path = backing(lower, DATA)
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        path="direct",
+        write_through=path,
+        open_flags=NOFLUSH,
+    ) as m:
+        make(m, "f", DATA)
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        m.hold("setattr", "before")
+        change = Call(os.chmod, m / "f", 0o600)  # It has the inode's lock until it is answered.
+        m.wait_held()
+        writing = Call(os.pwrite, fd, b"from pwrite", 11)
+        eventually(lambda: writing.within()[:1] == ["efuse_file_write"])
+        m.hold("write", "before")
+        m.connection.forced_path = "daemon"
+        with mmap.mmap(fd, 0) as view:
+            view[:10] = b"from a map"
+        m.wait_held(2)
+        m.connection.forced_path = "direct"
+        m.release("setattr")
+        change.result()
+        eventually(lambda: writing.done() or "fuse_cache_write_iter" in writing.within())
+        m.release("write")
+        assert writing.result() == 11
+        os.close(fd)
+    assert Path(path).read_bytes() == b"from a map" + DATA[10:11] + b"from pwrite" + DATA[22:]
 
 
 def test_a_read_shows_in_the_access_time(m: Forced, lower: Path) -> None:
