@@ -14,6 +14,7 @@ import sys
 
 import trio
 
+from efuse.bench.systems import is_efuse
 from efuse.fs import Passthrough, serve
 
 __all__ = ["main"]
@@ -30,7 +31,7 @@ def _make(system: str, source: str) -> tuple[Passthrough, bool]:
     the only writer, with the write-back cache too, ``efuse-writethrough`` without.
     """
     timeout_s = _TUNED_TIMEOUT_S if system == "fuse-tuned" else 0.0
-    accelerated = system.startswith("efuse")
+    accelerated = is_efuse(system)
     operations = Passthrough(
         source,
         consistency="exclusive" if accelerated else "ttl",

@@ -19,7 +19,7 @@ import efuse
 from efuse.bench.catalog import WORKLOADS
 from efuse.bench.lower import ext4
 from efuse.bench.report import Report, Result, ratios
-from efuse.bench.systems import System, mounted
+from efuse.bench.systems import System, is_efuse, mounted
 from efuse.bench.usage import Usage
 from efuse.bench.workload import Workload
 from efuse.control import module_version
@@ -101,10 +101,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
         settings={**asdict(settings), "kernel_counters": counters},
         results=tuple(results),
         ratios=tuple(
-            ratio
-            for of in settings.systems
-            if of.startswith("efuse")
-            for ratio in ratios(results, of)
+            ratio for of in settings.systems if is_efuse(of) for ratio in ratios(results, of)
         ),
     )
 

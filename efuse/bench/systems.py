@@ -17,7 +17,7 @@ from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
 
-__all__ = ["DAEMONS", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "mounted"]
+__all__ = ["DAEMONS", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
 
 FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon")
 """``efuse``, but with every READ and WRITE on one path: what its choice is measured against."""
@@ -32,6 +32,11 @@ ON_REQUEST = ("fuse-writeback", "efuse-writethrough", *FORCED)
 
 DAEMONS = ("passthrough", *PROGRAMS)
 """``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""
+
+
+def is_efuse(system: str) -> bool:
+    """Return whether *system* is mounted on eFuse, in whatever way."""
+    return system.startswith("efuse")
 
 
 class System:
@@ -120,7 +125,7 @@ def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[
     mountpoint.mkdir(parents=True, exist_ok=True)
     if daemon in PROGRAMS:
         words = command(daemon, name, source, mountpoint)
-        with Program.started(words, mountpoint, accelerated=name.startswith("efuse")) as program:
+        with Program.started(words, mountpoint, accelerated=is_efuse(name)) as program:
             yield _ProgramSystem(name, mountpoint, program)
         return
     words = [sys.executable, "-m", "efuse.bench.daemon", name, str(source), str(mountpoint)]
