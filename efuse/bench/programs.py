@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The daemons in C that are measured: built at their first use, and how each is started."""
+"""The programs in C that take part: built at their first use, and how each daemon is started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from efuse import paths
 from efuse.errors import EfuseError, NotSupportedError, reason
 
-__all__ = ["PROGRAMS", "built", "command"]
+__all__ = ["PROGRAMS", "built", "command", "compiled"]
 
 _LIBFUSE_EXAMPLES = Path("/usr/share/doc/libfuse3-dev/examples")
 _OUR_EXAMPLE = "docs/examples/passthrough_backing"
@@ -39,12 +39,15 @@ _OPTIONS = {
 }
 
 
-def command(name: str, system: str, source: Path, mountpoint: Path) -> list[str]:
+def command(
+    name: str, system: str, source: Path, mountpoint: Path, *, options: str = ""
+) -> list[str]:
     """Return the words that serve *source* in the foreground by the daemon *name* as *system*.
 
+    :param options: of the daemon, in the place of those that it has for *system*.
     :raises EfuseError: the daemon cannot be built.
     """
-    options = _OPTIONS[name][system]
+    options = options or _OPTIONS[name][system]
     words = [str(built(name)), "-f"]
     if name == "passthrough_ll":
         words += ["-o", f"source={source},{options}", str(mountpoint)]
@@ -73,24 +76,38 @@ def built(name: str) -> Path:
     :raises EfuseError: it cannot be built.
     """
     sources = _sources(name)
-    return paths.made_once("daemons", name, sources, lambda out: _compile(sources, out))
-
-
-def _compile(sources: Sequence[Path], out: Path) -> None:
-    files = [str(source) for source in sources if source.suffix == ".c"]
-    include = f"-I{sources[-1].parent.parent}"
     try:
         flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        raise EfuseError(
+            f"{name} cannot be built: {why}", hint="apt-get install pkg-config libfuse3-dev"
+        ) from error
+    include = f"-I{sources[-1].parent.parent}"
+    return compiled("daemons", name, sources, [include, *flags.split()])
+
+
+def compiled(kind: str, name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    """Return the program *name* of *sources*, compiled now if it is not in the cache.
+
+    :param kind: the directory below the cache.
+    :raises EfuseError: it cannot be compiled.
+    """
+    return paths.made_once(kind, name, sources, lambda out: _compile(sources, flags, out))
+
+
+def _compile(sources: Sequence[Path], flags: Sequence[str], out: Path) -> None:
+    files = [str(source) for source in sources if source.suffix == ".c"]
+    try:
         done = subprocess.run(
-            ["gcc", "-O2", "-o", str(out), include, *files, *flags.split()],
+            ["gcc", "-O2", "-o", str(out), *files, *flags],
             capture_output=True,
             text=True,
             check=False,
         )
-    except (OSError, subprocess.CalledProcessError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error)
+    except OSError as error:
         raise EfuseError(
-            f"{out.name} cannot be built: {why}", hint="apt-get install gcc pkg-config libfuse3-dev"
+            f"{out.name} cannot be built: {reason(error)}", hint="apt-get install gcc libc6-dev"
         ) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["gcc said nothing"])[-1]
