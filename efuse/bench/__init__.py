@@ -2,24 +2,31 @@
 """Workloads run side by side on several ways to mount the same files, and what came of it."""
 
 from efuse.bench.catalog import DATA, WORKLOADS
-from efuse.bench.report import Ratio, Report, Result, table
+from efuse.bench.report import Ratio, Report, Result, Series, measure_tables, table
+from efuse.bench.requests import REQUESTS, SCALE
 from efuse.bench.run import Settings, run
 from efuse.bench.systems import DAEMONS, ON_REQUEST, SYSTEMS
+from efuse.bench.transport import BALANCED
 from efuse.bench.workload import Workload
 from efuse.bench.workloads import METADATA
 
 __all__ = [
+    "BALANCED",
     "DAEMONS",
     "DATA",
     "METADATA",
     "ON_REQUEST",
+    "REQUESTS",
+    "SCALE",
     "SYSTEMS",
     "WORKLOADS",
     "Ratio",
     "Report",
     "Result",
+    "Series",
     "Settings",
     "Workload",
+    "measure_tables",
     "run",
     "table",
 ]

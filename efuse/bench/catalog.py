@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from efuse.bench.io import IO
+from efuse.bench.requests import REQUESTS
 from efuse.bench.shift import Shift
 from efuse.bench.workload import Workload
 from efuse.bench.workloads import METADATA
@@ -21,5 +22,5 @@ _SHIFT = Shift(
 DATA: dict[str, Workload] = {**IO, _SHIFT.name: _SHIFT}
 """The workloads that read and write data."""
 
-WORKLOADS: dict[str, Workload] = {**METADATA, **DATA}
-"""The metadata workloads, then those that read and write data."""
+WORKLOADS: dict[str, Workload] = {**METADATA, **DATA, **REQUESTS}
+"""The metadata workloads, those that read and write data, and those of requests alone."""

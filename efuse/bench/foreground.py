@@ -39,17 +39,24 @@ class Program:
     @classmethod
     @contextmanager
     def started(
-        cls, words: Sequence[str], mountpoint: Path, *, accelerated: bool
+        cls,
+        words: Sequence[str],
+        mountpoint: Path,
+        *,
+        accelerated: bool,
+        handlers: bool = True,
     ) -> Iterator[Program]:
         """Start *words*, which serve *mountpoint*; with *accelerated*, as ``efuse run`` does.
 
+        :param handlers: attach them, on eFuse.
         :raises EfuseError: it mounts nothing.
         """
         with ExitStack() as stack:
             if accelerated:
                 daemon = start_daemon(words)
                 stack.callback(_end, daemon.process, mountpoint)
-                daemon.attach(_OPTIONS)
+                if handlers:
+                    daemon.attach(_OPTIONS)
                 stack.callback(daemon.close)
                 process, mount = daemon.process, daemon.mount
             else:
@@ -59,6 +66,11 @@ class Program:
             program = cls(process, mount)
             stack.callback(program.close)
             yield program
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process number."""
+        return self._process.pid
 
     @property
     def connection(self) -> int | None:

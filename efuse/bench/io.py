@@ -51,6 +51,7 @@ class IoWorkload:
     direct: bool = True
     better: str = "higher"
     has_reference: bool = False
+    transports: tuple[str, ...] = ()
 
     def scaled(self, scale: float) -> int:
         """Return the milliseconds of a round: 10 s at a scale of 1."""

@@ -10,7 +10,18 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["Ratio", "Report", "Result", "ratios", "table"]
+__all__ = ["Ratio", "Report", "Result", "Series", "measure_tables", "ratios", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What was found in each round beside its value; ``value`` is the median. Less is better, if it
+    is ``compared``."""
+
+    value: float
+    unit: str
+    rounds: tuple[float, ...]
+    compared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +31,9 @@ class Result:
     ``daemon_requests`` and ``context_switches`` are the daemon's, per round (median).
     ``verified``: every round saw what the lower file system holds. ``paths`` are the READs and
     WRITEs of all rounds by the path that answered them; nothing where there is no eFuse.
+
+    ``measures`` has what else a workload found, by name. ``channels`` are the kernel's counters of
+    all rounds, CPU by CPU, of a workload that asks how requests reach the daemon.
     """
 
     workload: str
@@ -33,11 +47,16 @@ class Result:
     context_switches: int
     verified: bool
     paths: dict[str, int] = field(default_factory=dict)
+    channels: tuple[dict[str, int], ...] = ()
+    measures: dict[str, Series] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times better ``of`` is than ``over``, round by round: above 1 is better."""
+    """How many times better ``of`` is than ``over``, round by round: above 1 is better.
+
+    ``measure`` says at what: ``value``, or one of the results' ``measures``.
+    """
 
     workload: str
     daemon: str
@@ -46,6 +65,7 @@ class Ratio:
     median: float
     min: float
     max: float
+    measure: str = "value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +87,8 @@ class Report:
 def ratios(results: Iterable[Result], of: str = "efuse") -> tuple[Ratio, ...]:
     """Return how *of* compares with every other system of the same workload and daemon.
 
+    Of a measure that was 0 in a round there is none.
+
     :raises ValueError: two systems have not the same number of rounds.
     """
     known = list(results)
@@ -75,37 +97,73 @@ def ratios(results: Iterable[Result], of: str = "efuse") -> tuple[Ratio, ...]:
         for other in known:
             same = (other.workload, other.daemon) == (mine.workload, mine.daemon)
             if same and other.system != of:
-                pairs = zip(mine.rounds, other.rounds, strict=True)
-                each = [b / a if mine.better == "lower" else a / b for a, b in pairs]
-                middle = statistics.median(each)
                 names = (mine.workload, mine.daemon, of, other.system)
-                found.append(Ratio(*names, middle, min(each), max(each)))
+                less = mine.better == "lower"
+                found.append(Ratio(*names, *_spread(mine.rounds, other.rounds, less)))
+                for name, series in mine.measures.items():
+                    theirs = other.measures[name].rounds
+                    if series.compared and all(series.rounds) and all(theirs):
+                        found.append(Ratio(*names, *_spread(series.rounds, theirs, True), name))
     return tuple(found)
+
+
+def _spread(
+    mine: Iterable[float], others: Iterable[float], less: bool
+) -> tuple[float, float, float]:
+    """Return the median, the least and the greatest ratio; *less* is better."""
+    each = [b / a if less else a / b for a, b in zip(mine, others, strict=True)]
+    return statistics.median(each), min(each), max(each)
 
 
 def table(report: dict[str, Any]) -> Table:
     """Make the table for people from the JSON's values."""
-    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for title in ("WORKLOAD", "SYSTEM"):
-        made.add_column(title, no_wrap=True)
-    for title in ("VALUE", "REQUESTS", "SWITCHES", "EFUSE IS BETTER"):
-        made.add_column(title, justify="right")
+    made = _table(["VALUE", "REQUESTS", "SWITCHES", "EFUSE IS BETTER"])
     made.add_column("TRUE")
-    mine = (r for r in report["ratios"] if r["of"] == "efuse")
-    found = {(r["workload"], r["daemon"], r["over"]): r for r in mine}
     for result in report["results"]:
-        ratio = found.get((result["workload"], result["daemon"], result["system"]))
         made.add_row(
             result["workload"],
             result["system"],
             f"{result['value']:.4g} {result['unit']}",
             str(result["daemon_requests"]),
             str(result["context_switches"]),
-            _times(ratio) if ratio else "",
+            _times(report, result, "value"),
             "yes" if result["verified"] else "NO",
         )
     return made
 
 
-def _times(ratio: dict[str, Any]) -> str:
-    return f"{ratio['median']:.3g} x ({ratio['min']:.3g}-{ratio['max']:.3g})"
+def measure_tables(report: dict[str, Any]) -> list[Table]:
+    """Make the tables of what was measured beside the values, and of its ratios if there are."""
+    results = [result for result in report["results"] if result["measures"]]
+    if not results:
+        return []
+    series = results[0]["measures"]
+    values = _table([f"{name.replace('_', ' ')} {series[name]['unit']}" for name in series])
+    compared = [name for name in series if series[name]["compared"]]
+    times = _table([f"efuse is better: {name.replace('_', ' ')}" for name in compared])
+    for result in results:
+        names = (result["workload"], result["system"])
+        values.add_row(*names, *(f"{result['measures'][name]['value']:.4g}" for name in series))
+        found = [_times(report, result, name) for name in compared]
+        if any(found):
+            times.add_row(*names, *found)
+    return [values, times] if times.row_count else [values]
+
+
+def _table(titles: Iterable[str]) -> Table:
+    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for title in ("WORKLOAD", "SYSTEM"):
+        made.add_column(title, no_wrap=True)
+    for title in titles:
+        made.add_column(title.upper(), justify="right")
+    return made
+
+
+def _times(report: dict[str, Any], result: dict[str, Any], measure: str) -> str:
+    """Return how many times better ``efuse`` is than what has *result*; empty if that is itself."""
+    for ratio in report["ratios"]:
+        same = all(ratio[name] == result[name] for name in ("workload", "daemon"))
+        pair = (ratio["of"], ratio["over"], ratio["measure"])
+        if same and pair == ("efuse", result["system"], measure):
+            return f"{ratio['median']:.3g} x ({ratio['min']:.3g}-{ratio['max']:.3g})"
+    return ""

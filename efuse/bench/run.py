@@ -9,8 +9,8 @@ import platform
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ from typing import Any
 import efuse
 from efuse.bench.catalog import WORKLOADS
 from efuse.bench.lower import ext4
-from efuse.bench.report import Report, Result, ratios
-from efuse.bench.systems import System, is_efuse, mounted
+from efuse.bench.report import Report, Result, Series, ratios
+from efuse.bench.requests import expanded
+from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
+from efuse.bench.transport import BALANCED, DAEMON, transported
 from efuse.bench.usage import Usage
-from efuse.bench.workload import Workload
+from efuse.bench.workload import Measure, Workload
 from efuse.control import module_version
+from efuse.errors import UsageError
 
 __all__ = ["Settings", "machine", "run", "versions"]
 
@@ -30,11 +33,12 @@ __all__ = ["Settings", "machine", "run", "versions"]
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What to run. ``scale`` multiplies the size of each workload; ``clock`` only says what the
-    guest's clock counts: ``time`` or ``instructions``."""
+    guest's clock counts: ``time`` or ``instructions``. Without ``systems``, or ``daemon``, each
+    workload has those that it is meant for."""
 
     workloads: tuple[str, ...]
-    systems: tuple[str, ...] = ("ext4", "fuse", "fuse-tuned", "efuse")
-    daemon: str = "passthrough"
+    systems: tuple[str, ...] = ()
+    daemon: str | None = None
     rounds: int = 5
     scale: float = 0.1
     clock: str = "time"
@@ -48,6 +52,7 @@ class _Round:
     verified: bool
     before: Usage
     after: Usage
+    measures: dict[str, Measure]
 
 
 def machine() -> dict[str, Any]:
@@ -80,8 +85,12 @@ def versions() -> dict[str, str]:
 def run(settings: Settings, say: Callable[[str], None]) -> Report:
     """Run everything and return what came of it; *say* is told what is going on.
 
-    :raises EfuseError: a system cannot be mounted, or the daemon ended.
+    :raises EfuseError: a system cannot be mounted, the daemon ended, or requests took another way
+        than the one meant.
     """
+    settings = replace(settings, workloads=expanded(settings.workloads))
+    for name in settings.workloads:
+        _check(settings, WORKLOADS[name])
     results: list[Result] = []
     counters: dict[str, dict[str, int]] = {}
     with ExitStack() as stack:
@@ -101,9 +110,35 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
         settings={**asdict(settings), "kernel_counters": counters},
         results=tuple(results),
         ratios=tuple(
-            ratio for of in settings.systems if is_efuse(of) for ratio in ratios(results, of)
+            ratio
+            for of in dict.fromkeys(result.system for result in results)
+            if is_efuse(of)
+            for ratio in ratios(results, of)
         ),
     )
+
+
+def _systems(settings: Settings, workload: Workload) -> tuple[str, ...]:
+    return settings.systems or workload.transports or SYSTEMS
+
+
+def _daemon(settings: Settings, workload: Workload) -> str:
+    return DAEMON if workload.transports else settings.daemon or "passthrough"
+
+
+def _check(settings: Settings, workload: Workload) -> None:
+    """Refuse what a workload cannot be measured on."""
+    known = BALANCED if workload.transports else (*SYSTEMS, *ON_REQUEST)
+    for system in _systems(settings, workload):
+        if system not in known:
+            raise UsageError(
+                f"{workload.name} is not measured on {system}",
+                hint=f"it takes {', '.join(known)}",
+            )
+    if workload.transports and settings.daemon not in (None, DAEMON):
+        raise UsageError(
+            f"{workload.name} is not measured through {settings.daemon}", hint=f"it takes {DAEMON}"
+        )
 
 
 def _together(names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -118,7 +153,7 @@ def _lower_mib(settings: Settings) -> int:
     needs = []
     for names in _together(settings.workloads):
         chosen = [WORKLOADS[name] for name in names]
-        copies = len(settings.systems) + chosen[0].has_reference
+        copies = len(_systems(settings, chosen[0])) + chosen[0].has_reference
         needs.append(sum(w.size_mib(w.scaled(settings.scale)) for w in chosen) * copies)
     return max(512, *needs) + 64
 
@@ -131,7 +166,8 @@ def _run_batch(
     say: Callable[[str], None],
 ) -> Iterator[tuple[str, dict[str, list[_Round]]]]:
     """Run the workloads *names* on mounts of their own; their files are gone afterwards."""
-    places = list(settings.systems)
+    wanted = _systems(settings, WORKLOADS[names[0]])
+    places = list(wanted)
     if WORKLOADS[names[0]].has_reference:
         places.append("reference")
     with ExitStack() as stack:
@@ -143,11 +179,19 @@ def _run_batch(
                 chosen = WORKLOADS[name]
                 chosen.prepare(lower / place / name, chosen.scaled(settings.scale))
         systems = [
-            stack.enter_context(mounted(name, lower / name, base / name, settings.daemon))
-            for name in settings.systems
+            stack.enter_context(_mounted(system, lower, base, settings, WORKLOADS[names[0]]))
+            for system in wanted
         ]
         for name in names:
             yield name, _run_workload(WORKLOADS[name], systems, lower, settings, say)
+
+
+def _mounted(
+    name: str, lower: Path, base: Path, settings: Settings, workload: Workload
+) -> AbstractContextManager[System]:
+    if workload.transports:
+        return transported(name, lower / name, base / name)
+    return mounted(name, lower / name, base / name, _daemon(settings, workload))
 
 
 def _remove(directories: Sequence[Path]) -> None:
@@ -195,6 +239,13 @@ def _run_round(workload: Workload, system: System, count: int, number: int, want
     before = system.usage()
     outcome = workload.measure(system.root / workload.name, count, number)
     after = system.usage()
+    measures = dict(outcome.measures)
+    if outcome.requests:
+        system.prove(before, after, outcome.requests)
+        given = (after.switches - before.switches) / outcome.requests
+        taken = (after.preempted - before.preempted) / outcome.requests
+        measures["daemon_switches"] = Measure(given, "/req")
+        measures["daemon_preempted"] = Measure(taken, "/req", compared=False)
     return _Round(
         value=outcome.value,
         requests=after.total - before.total,
@@ -202,6 +253,7 @@ def _run_round(workload: Workload, system: System, count: int, number: int, want
         verified=outcome.seen == wanted,
         before=before,
         after=after,
+        measures=measures,
     )
 
 
@@ -210,7 +262,7 @@ def _result(workload: Workload, system: str, settings: Settings, rounds: list[_R
     return Result(
         workload=workload.name,
         system=system,
-        daemon=settings.daemon,
+        daemon=_daemon(settings, workload),
         value=statistics.median(values),
         unit=workload.unit,
         better=workload.better,
@@ -219,13 +271,30 @@ def _result(workload: Workload, system: str, settings: Settings, rounds: list[_R
         context_switches=round(statistics.median(r.switches for r in rounds)),
         verified=all(r.verified for r in rounds),
         paths=_path_counts(rounds),
+        channels=_channel_counts(rounds),
+        measures=_series([r.measures for r in rounds]),
     )
+
+
+def _series(rounds: Sequence[Mapping[str, Measure]]) -> dict[str, Series]:
+    """Put together what the rounds measured beside their values."""
+    found = {}
+    for name, measure in rounds[0].items():
+        values = tuple(each[name].value for each in rounds)
+        found[name] = Series(statistics.median(values), measure.unit, values, measure.compared)
+    return found
 
 
 def _path_counts(rounds: list[_Round]) -> dict[str, int]:
     """Return the READs and WRITEs of all measured rounds by the path that answered them."""
     first, last = rounds[0].before.paths, rounds[-1].after.paths
     return {path: last[path] - first[path] for path in last}
+
+
+def _channel_counts(rounds: list[_Round]) -> tuple[dict[str, int], ...]:
+    """Return what the kernel counted on each CPU in all measured rounds."""
+    cpus = zip(rounds[0].before.channels, rounds[-1].after.channels, strict=True)
+    return tuple({name: last[name] - first[name] for name in last} for first, last in cpus)
 
 
 def _kernel_counters(rounds: list[_Round]) -> dict[str, int]:

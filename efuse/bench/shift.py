@@ -28,6 +28,7 @@ class Shift:
     unit: str = "MiB/s"
     better: str = "higher"
     has_reference: bool = False
+    transports: tuple[str, ...] = ()
 
     def scaled(self, scale: float) -> int:
         """Return the milliseconds of each half."""

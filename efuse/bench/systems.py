@@ -56,6 +56,12 @@ class System:
         """
         return Usage()
 
+    def prove(self, before: Usage, after: Usage, requests: int) -> None:
+        """Make sure that the daemon got all *requests* between two usages, in the way meant.
+
+        :raises EfuseError: it did not.
+        """
+
 
 class _PythonSystem(System):
     """Served by :mod:`efuse.bench.daemon`."""

@@ -12,22 +12,41 @@ from efuse.control import Connection
 from efuse.control.attributes import read_file
 from efuse.stats import Sample, read
 
-__all__ = ["Usage", "kernel_counts", "switches"]
+__all__ = ["Usage", "channel_counts", "kernel_counts", "switches"]
+
+_CHANNEL_COUNTERS = (
+    "sent",
+    "stolen",
+    "poll_hits",
+    "poll_misses",
+    "spin_hits",
+    "spin_misses",
+    "elsewhere",
+    "brought",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a daemon has done so far: requests, and voluntary context switches.
+    """What a daemon has done so far: requests, and voluntary context switches. ``preempted`` is how
+    often a CPU was taken from one of its threads.
 
     ``requests`` are by handler where the daemon counts them, else all under one name.
     ``sample`` holds the kernel's counters, without times, and ``paths`` the READs and WRITEs by the
-    path that answered them; None and nothing where there is no eFuse.
+    path that answered them; None and nothing where there is no eFuse. ``channels`` are what the
+    kernel counted on each CPU, where it was asked for.
     """
 
     requests: dict[str, int] = field(default_factory=dict)
     switches: int = 0
     sample: Sample | None = None
     paths: dict[str, int] = field(default_factory=dict)
+    preempted: int = 0
+    channels: tuple[dict[str, int], ...] = ()
+
+    def channel_total(self, name: str) -> int:
+        """Return the sum of the counters *name* of all CPUs."""
+        return sum(counters[name] for counters in self.channels)
 
     @property
     def total(self) -> int:
@@ -45,8 +64,23 @@ def kernel_counts(connection: int | None) -> tuple[Sample | None, dict[str, int]
     return read(directory, timing=False), paths
 
 
-def switches(pids: Iterable[int]) -> int:
-    """Return the voluntary context switches of all threads of *pids*."""
+def channel_counts(connection: int | None) -> tuple[dict[str, int], ...]:
+    """Return the counters of ``channels/`` of *connection*, CPU by CPU; None is plain FUSE."""
+    if connection is None:
+        return ()
+    root = Connection(connection).path / "channels"
+    cpus = sorted(int(path.name) for path in root.iterdir() if path.name.isdigit())
+    return tuple(_counters(root / str(cpu)) for cpu in cpus)
+
+
+def _counters(directory: Path) -> dict[str, int]:
+    """Return those that the module has."""
+    files = [directory / name for name in _CHANNEL_COUNTERS if (directory / name).exists()]
+    return {file.name: int(read_file(file)) for file in files}
+
+
+def switches(pids: Iterable[int], kind: str = "voluntary") -> int:
+    """Return the context switches of all threads of *pids*, ``voluntary`` or ``nonvoluntary``."""
     tasks = (task for pid in pids for task in Path(f"/proc/{pid}/task").glob("*/status"))
     text = "".join(task.read_text() for task in tasks)
-    return sum(int(n) for n in re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.M))
+    return sum(int(n) for n in re.findall(rf"^{kind}_ctxt_switches:\s+(\d+)", text, re.M))

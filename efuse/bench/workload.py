@@ -3,20 +3,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Outcome", "Workload"]
+__all__ = ["Measure", "Outcome", "Workload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What was found beside a round's value. Less of it is better, if it is to be compared."""
+
+    value: float
+    unit: str
+    compared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one round gave: its value in the workload's unit, and what has to be the same in a copy
-    on the lower file system."""
+    on the lower file system.
+
+    ``measures`` are what else was found, by name; ``requests`` those that the daemon must have got.
+    """
 
     value: float
     seen: str = ""
+    measures: dict[str, Measure] = field(default_factory=dict)
+    requests: int = 0
 
 
 class Workload(Protocol):
@@ -45,6 +59,10 @@ class Workload(Protocol):
     @property
     def has_reference(self) -> bool:
         """Whether all that it sees and leaves is the same in each copy."""
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """The transports that are compared, where it measures only how requests reach a daemon."""
 
     def scaled(self, scale: float) -> int:
         """Return the size at *scale*."""

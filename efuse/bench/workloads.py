@@ -41,6 +41,7 @@ class MetadataWorkload:
     run: Callable[[Path, int, int], list[object]]
     better: str = "lower"
     has_reference: bool = True
+    transports: tuple[str, ...] = ()
 
     def scaled(self, scale: float) -> int:
         """Return the number of operations at *scale*."""

@@ -19,17 +19,21 @@ from efuse.errors import ControlError, EfuseError
 __all__ = ["cli"]
 
 _EFUSE = "from efuse.cli.main import main; main()"
+_REQUESTS = (
+    "scale-stat-N and scale-read-N with N = 1, 2, 4 ... 128 threads, "
+    "scale (those with N up to twice the CPUs), skew"
+)
 
 
 def _words(choices: tuple[str, ...]) -> Any:
-    """Make a callback that splits a list at its commas and knows the words."""
+    """Make a callback that splits a list at its commas and knows the words; None is no words."""
 
-    def split(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[str, ...]:
-        words = tuple(word for word in value.split(",") if word)
+    def split(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+        words = tuple(word for word in (value or "").split(",") if word)
         for word in words:
             if word not in choices:
                 raise click.BadParameter(f"{word!r} is none of {', '.join(choices)}")
-        if not words:
+        if not words and value is not None:
             raise click.BadParameter(f"give one or more of {', '.join(choices)}")
         return words
 
@@ -42,19 +46,20 @@ def _words(choices: tuple[str, ...]) -> Any:
     "workloads",
     default=",".join(bench.METADATA),
     show_default=True,
-    callback=_words(tuple(bench.WORKLOADS)),
-    help=f"Which, separated by commas; also {', '.join(bench.DATA)}.",
+    callback=_words((*bench.WORKLOADS, bench.SCALE)),
+    help=f"Which, separated by commas; also {', '.join(bench.DATA)}; and {_REQUESTS}.",
 )
 @click.option(
-    "--daemon", type=click.Choice(bench.DAEMONS), default="passthrough", show_default=True
+    "--daemon",
+    type=click.Choice(bench.DAEMONS),
+    help=f"By default passthrough, of {bench.SCALE} and skew {bench.DAEMONS[-1]}.",
 )
 @click.option(
     "--system",
     "systems",
-    default=",".join(bench.SYSTEMS),
-    show_default=True,
-    callback=_words((*bench.SYSTEMS, *bench.ON_REQUEST)),
-    help=f"Which, separated by commas; also {', '.join(bench.ON_REQUEST)}.",
+    callback=_words(tuple(dict.fromkeys((*bench.SYSTEMS, *bench.ON_REQUEST, *bench.BALANCED)))),
+    help=f"Which, separated by commas; by default {', '.join(bench.SYSTEMS)}, also "
+    f"{', '.join(bench.ON_REQUEST)}. Of {bench.SCALE} and skew: {', '.join(bench.BALANCED)}.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
@@ -82,6 +87,9 @@ def cli(json_file: Path | None, clock: str, **given: Any) -> None:
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")
     console().print(bench.table(report))
+    for measures in bench.measure_tables(report):
+        console().print()
+        console().print(measures)
     if not all(result["verified"] for result in report["results"]):
         raise EfuseError(
             "a workload saw something else than the lower file system holds",
@@ -113,8 +121,11 @@ def _run_in_guest(settings: bench.Settings) -> dict[str, Any]:
     paths.cache().mkdir(parents=True, exist_ok=True)
     out = paths.cache() / f"bench-{os.getpid()}.json"
     words = [sys.executable, "-c", _EFUSE, "bench", "--json", str(out)]
-    words += ["--workload", ",".join(settings.workloads), "--system", ",".join(settings.systems)]
-    words += ["--daemon", settings.daemon, "--rounds", str(settings.rounds)]
+    words += ["--workload", ",".join(settings.workloads), "--rounds", str(settings.rounds)]
+    if settings.systems:
+        words += ["--system", ",".join(settings.systems)]
+    if settings.daemon:
+        words += ["--daemon", settings.daemon]
     words += ["--scale", str(settings.scale), "--clock", settings.clock]
     counts = settings.clock == "instructions"
     try:

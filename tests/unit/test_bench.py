@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from efuse.bench import METADATA, Report, Result, table
+from efuse.bench import METADATA, Report, Result, Series, measure_tables, table
 from efuse.bench.report import ratios
 from efuse.bench.workloads import contents, digest
 from efuse.cli.main import main
@@ -55,6 +55,62 @@ def test_ratios_of_unequal_rounds_fails() -> None:
         ratios([FUSE, replace(EFUSE, rounds=(1.0,))])
 
 
+def test_ratios_of_measures_are_above_one_where_less_was_found() -> None:
+    fuse, efuse = measured("fuse", (10.0, 12.0)), measured("efuse", (5.0, 4.0))
+    value, measure = ratios([fuse, efuse])
+    assert (value.measure, value.median) == ("value", 1.0)
+    assert (measure.measure, measure.median) == ("latency_p99", 2.5)
+    assert (measure.min, measure.max) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize("none", ["fuse", "efuse"])
+def test_a_measure_that_was_0_has_no_ratio(none: str) -> None:
+    results = [measured(s, (0.0 if s == none else 2.0, 1.0)) for s in ("fuse", "efuse")]
+    assert [ratio.measure for ratio in ratios(results)] == ["value"]
+
+
+def measured(system: str, values: tuple[float, ...]) -> Result:
+    series = Series(values[0], "us", values)
+    same = replace(FUSE, workload="skew", system=system, rounds=(1.0, 1.0))
+    return replace(same, measures={"latency_p99": series})
+
+
+def test_measures_have_tables_of_their_own() -> None:
+    results = (measured("fuse", (10.0, 12.0)), measured("efuse", (5.0, 4.0)))
+    made = Report({}, "6.12", {}, {}, (FUSE, *results), ratios(results))
+    out = io.StringIO()
+    values, times = measure_tables(json.loads(json.dumps(made.json())))
+    Console(file=out, width=80).print(values, times)
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert lines[1:3] == ["skew fuse 10", "skew efuse 5"]
+    assert lines[4:] == ["skew fuse 2.5 x (2-3)"]
+
+
+def test_a_measure_that_is_not_compared_has_a_value_alone() -> None:
+    series = {"daemon_preempted": Series(1.0, "/req", (1.0,), compared=False)}
+    results = [replace(FUSE, system=s, measures=series) for s in ("fuse", "efuse")]
+    found = ratios(results)
+    assert [ratio.measure for ratio in found] == ["value"]
+    assert len(measure_tables(Report({}, "", {}, {}, tuple(results), found).json())) == 1
+
+
+def test_tables_of_measures_give_all_in_full_in_80_columns() -> None:
+    names = ("latency_p50", "latency_p99", "caller_switches", "daemon_switches")
+    wide = {name: Series(-1.234e-5, "us", (1.2345,) * 3) for name in names}
+    over = replace(FUSE, workload="scale-stat-128", system="fuse-clone-fd", measures=wide)
+    results = (over, replace(over, system="efuse"))
+    out = io.StringIO()
+    made = Report({}, "", {}, {}, results, ratios(results))
+    Console(file=out, width=80).print(*measure_tables(made.json()))
+    assert out.getvalue().count("scale-stat-128") == 3
+    assert out.getvalue().count("-1.234e-05") == 8 and "…" not in out.getvalue()
+    assert out.getvalue().count("1 x") == 4
+
+
+def test_without_measures_there_is_no_table_of_them() -> None:
+    assert measure_tables(report()) == []
+
+
 def test_json_has_the_documented_shape() -> None:
     value = report()
     assert list(value) == ["machine", "kernel", "versions", "settings", "results", "ratios"]
@@ -72,6 +128,8 @@ def test_json_has_the_documented_shape() -> None:
         "context_switches",
         "verified",
         "paths",
+        "channels",
+        "measures",
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from efuse.bench import DATA, METADATA, WORKLOADS
+from efuse.bench import DATA, METADATA, REQUESTS, WORKLOADS
 from efuse.bench.fio import Rates, rates
 from efuse.bench.io import IoWorkload
 from efuse.bench.programs import PROGRAMS, command
@@ -56,7 +56,7 @@ def test_every_load_has_its_variants() -> None:
     for name in ("t1-single", "t2-small", "t3-large", "t3-large-512k", "t3-large-8m"):
         assert f"{name}-buffered" in DATA
     assert {"t1-single-read", "t2-small-read", "seq-read-4", "seq-write-4"} <= set(DATA)
-    assert set(WORKLOADS) == set(DATA) | set(METADATA)
+    assert set(WORKLOADS) == set(DATA) | set(METADATA) | set(REQUESTS)
     assert all(name == workload.name for name, workload in WORKLOADS.items())
 
 

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The workloads that measure how requests reach a daemon, by callers that do nothing else.
+
+Every request is answered by the daemon: the systems are those of :mod:`efuse.bench.transport`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from efuse.bench.load import FILE_BYTES, load, prepare
+from efuse.bench.transport import BALANCED, TRANSPORTS
+from efuse.bench.workload import Measure, Outcome
+
+__all__ = ["REQUESTS", "SCALE", "RequestWorkload", "expanded"]
+
+SCALE = "scale"
+"""The name that stands for the ``scale-...`` of up to twice as many threads as CPUs."""
+
+_THREADS = (1, 2, 4, 8, 16, 32, 64, 128)
+_FILE = "file"
+
+
+def _spread(threads: int) -> list[int]:
+    """Thread after thread on the next CPU."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return [cpus[i % len(cpus)] for i in range(threads)]
+
+
+def _on_one(threads: int) -> list[int]:
+    return [min(os.sched_getaffinity(0))] * threads
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWorkload:
+    """A :class:`~efuse.bench.workload.Workload` of *threads* callers.
+
+    :ivar kind: ``stat`` or ``read``.
+    :ivar block: bytes of a read.
+    :ivar placed: on which CPU each thread is pinned.
+    """
+
+    name: str
+    what: str
+    kind: str
+    block: int
+    threads: int
+    placed: Callable[[int], list[int]]
+    transports: tuple[str, ...]
+    unit: str = "req/s"
+    better: str = "higher"
+    has_reference: bool = False
+
+    def scaled(self, scale: float) -> int:
+        """Return the milliseconds of a round: 10 s at a scale of 1."""
+        return max(100, round(10_000 * scale))
+
+    def size_mib(self, count: int) -> int:
+        """Return how much room its file needs."""
+        return 1 + (FILE_BYTES >> 20)
+
+    def prepare(self, lower: Path, count: int) -> None:
+        """Make the file."""
+        prepare(lower / _FILE)
+
+    def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
+        """Compare the whole file; in the rounds each answer is looked at."""
+        return self.agrees(mount, lower, lower)
+
+    def settle(self) -> None:
+        """Write back what others left."""
+        os.sync()
+
+    def measure(self, mount: Path, count: int, round: int) -> Outcome:
+        """Do one round."""
+        found = load(mount / _FILE, self.kind, self.block, count, self.placed(self.threads))
+        measures = {
+            "latency_p50": Measure(found.p50_ns / 1000, "us"),
+            "latency_p99": Measure(found.p99_ns / 1000, "us"),
+            "caller_switches": Measure(found.switches / found.requests, "/req"),
+            "caller_preempted": Measure(found.preempted / found.requests, "/req", compared=False),
+        }
+        return Outcome(found.per_second, measures=measures, requests=found.requests)
+
+    def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
+        """Return whether the mount shows what lies on the lower file system."""
+        return (mount / _FILE).read_bytes() == (lower / _FILE).read_bytes()
+
+
+def _scale(kind: str, what: str, threads: int) -> RequestWorkload:
+    each = "1 thread" if threads == 1 else f"{threads} threads, each on the next CPU"
+    return RequestWorkload(
+        f"scale-{kind}-{threads}", f"{what}, {each}", kind, 4096, threads, _spread, TRANSPORTS
+    )
+
+
+# What a READ of 128 KiB costs the caller is little. The daemon copies it out of the page cache, and
+# from there into the caller's pages: it has the work that another CPU could do.
+_SKEW = RequestWorkload(
+    "skew",
+    "reads of 128 KiB, 4 threads, all on the first CPU",
+    "read",
+    128 << 10,
+    4,
+    _on_one,
+    BALANCED,
+)
+
+REQUESTS = {
+    workload.name: workload
+    for workload in (
+        *(_scale("stat", "fstat of one file", threads) for threads in _THREADS),
+        *(_scale("read", "reads of 4 KiB", threads) for threads in _THREADS),
+        _SKEW,
+    )
+}
+"""The workloads by name."""
+
+
+def expanded(names: Iterable[str]) -> tuple[str, ...]:
+    """Return *names*, :data:`SCALE` replaced by those that it stands for on this machine."""
+    most = 2 * len(os.sched_getaffinity(0))
+    scale = [n for n, w in REQUESTS.items() if n != _SKEW.name and w.threads <= most]
+    found: list[str] = []
+    for name in names:
+        found += scale if name == SCALE else [name]
+    return tuple(dict.fromkeys(found))

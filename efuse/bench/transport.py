@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Ways for requests to reach a daemon, each proven to be the one that was taken.
+
+The daemon is libfuse's ``passthrough_ll``, unmodified. It lets the kernel keep nothing, and on
+eFuse no handlers are attached: it gets every request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from efuse.bench.foreground import Program
+from efuse.bench.programs import command
+from efuse.bench.systems import System, is_efuse
+from efuse.bench.usage import Usage, channel_counts, switches
+from efuse.control import Connection
+from efuse.errors import EfuseError, NotSupportedError, reason
+
+__all__ = ["BALANCED", "DAEMON", "TRANSPORTS", "transported"]
+
+DAEMON = "passthrough_ll"
+"""The daemon of all of them."""
+
+TRANSPORTS = ("fuse", "fuse-clone-fd", "efuse-queues", "efuse")
+"""``fuse`` is plain FUSE, ``fuse-clone-fd`` with a descriptor for each of the daemon's threads,
+``efuse-queues`` the same on eFuse, with its queues but without channels, ``efuse`` with both."""
+
+BALANCED = (*TRANSPORTS[:-1], "efuse-own", TRANSPORTS[-1])
+"""``efuse-own`` is ``efuse`` without balancing: each channel gets what its own CPU sends."""
+
+_OPTIONS = "cache=never,timeout=0"
+_CLONED = ("fuse-clone-fd", "efuse-queues")
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """How a process uses the device: by descriptors, and a mapping for each channel."""
+
+    descriptors: int
+    mappings: int
+
+    @classmethod
+    def of(cls, pid: int, path: str) -> _Device:
+        process = Path(f"/proc/{pid}")
+        links = [_target(link) for link in (process / "fd").iterdir()]
+        lines = (process / "maps").read_text().splitlines()
+        return cls(links.count(path), sum(line.endswith(f" {path}") for line in lines))
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:
+        return ""  # It was closed meanwhile.
+
+
+class _TransportSystem(System):
+    def __init__(self, name: str, root: Path, program: Program) -> None:
+        super().__init__(name, root)
+        self._program = program
+        self.connection = program.connection
+
+    def usage(self) -> Usage:
+        """Return what the daemon has done so far."""
+        return replace(
+            self._program.usage(),
+            preempted=switches([self._program.pid], "nonvoluntary"),
+            channels=channel_counts(self.connection),
+        )
+
+    def prove(self, before: Usage, after: Usage, requests: int) -> None:
+        """Make sure that the daemon got all *requests*, and in the way meant.
+
+        :raises EfuseError: it did not.
+        """
+        path = "/dev/efuse" if is_efuse(self.name) else "/dev/fuse"
+        device = _Device.of(self._program.pid, path)
+        why = missed(self.name, before, after, requests) or misused(self.name, device)
+        if why:
+            raise EfuseError(f"{self.name} was not measured: {why}")
+
+
+def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
+    """Return which of *requests* did not come on the way of the transport *name*; empty: none."""
+    reached = after.total - before.total
+    if reached < requests:
+        return f"of {requests} requests only {reached} reached the daemon"
+    if not is_efuse(name):
+        return ""
+    sent = after.channel_total("sent") - before.channel_total("sent")
+    if sent < requests:
+        return f"of {requests} requests only {sent} were sent to the queues"
+    moved = sum(
+        after.channel_total(name) - before.channel_total(name) for name in ("elsewhere", "stolen")
+    )
+    if name == "efuse-own" and moved:
+        return f"{moved} requests were not left on their own CPU"
+    if "brought" not in after.channels[0]:
+        return ""  # By a module that does not count them.
+    brought = after.channel_total("brought") - before.channel_total("brought")
+    if name == "efuse-queues":
+        return f"{brought} requests came through channels" if brought else ""
+    return f"of {requests} requests only {brought} came through channels" * (brought < requests)
+
+
+def misused(name: str, device: _Device) -> str:
+    """Return why a daemon with *device* does not use the transport *name*; empty: it does."""
+    if name in ("fuse", *_CLONED):
+        if device.mappings:
+            return f"the daemon has {device.mappings} channels"
+        if (device.descriptors > 1) != (name in _CLONED):
+            return f"the daemon has {device.descriptors} descriptors"
+        return ""
+    cpus = len(os.sched_getaffinity(0))
+    return f"{device.mappings} channels for {cpus} CPUs" * (device.mappings < cpus)
+
+
+def _words(name: str, source: Path, mountpoint: Path) -> Sequence[str]:
+    options = _OPTIONS + (",clone_fd" if name in _CLONED else "")
+    words = command(DAEMON, name, source, mountpoint, options=options)
+    # env(1) becomes the daemon: it has its process number.
+    return ["env", f"EFUSE_CHANNELS={name not in _CLONED:d}", *words]
+
+
+def _keep_on_own_cpu(connection: int) -> None:
+    policy = Connection(connection).path / "channels/policy"
+    try:
+        policy.write_text("own")
+    except OSError as error:
+        raise NotSupportedError(
+            f"channels cannot be kept from balancing: {policy}: {reason(error)}",
+            hint="the module and this package may differ in version: efuse doctor",
+        ) from error
+
+
+@contextmanager
+def transported(name: str, source: Path, mountpoint: Path) -> Iterator[System]:
+    """Mount *source* on *mountpoint* by the transport *name* and yield it.
+
+    :raises EfuseError: it cannot be mounted.
+    """
+    mountpoint.mkdir(parents=True, exist_ok=True)
+    words = _words(name, source, mountpoint)
+    with Program.started(words, mountpoint, accelerated=is_efuse(name), handlers=False) as program:
+        system = _TransportSystem(name, mountpoint, program)
+        if name == "efuse-own":
+            assert system.connection is not None
+            _keep_on_own_cpu(system.connection)
+        yield system

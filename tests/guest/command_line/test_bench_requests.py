@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse bench`` of requests alone, at a small scale: they came on the way that was meant."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efuse.bench import BALANCED, transport
+from efuse.bench.load import load, prepare
+from efuse.bench.transport import TRANSPORTS, transported
+from efuse.errors import EfuseError
+from tests.commands import EFUSE
+
+
+def _report(directory: Path, workload: str) -> Any:
+    out = directory / "report.json"
+    words = [*EFUSE, "bench", "--rounds", "2", "--scale", "0.02", "--json", str(out)]
+    words += ["--workload", workload]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "LATENCY" in done.stdout
+    return json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def scale(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Of a guest of two CPUs."""
+    return _report(tmp_path_factory.mktemp("bench"), "scale")
+
+
+@pytest.fixture(scope="module")
+def skew(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return _report(tmp_path_factory.mktemp("bench"), "skew")
+
+
+def test_scale_compares_the_transports_by_threads(scale: Any) -> None:
+    assert {(r["workload"], r["system"]) for r in scale["results"]} == {
+        (f"scale-{kind}-{threads}", system)
+        for kind in ("stat", "read")
+        for threads in (1, 2, 4)
+        for system in TRANSPORTS
+    }
+
+
+def test_scale_verified_and_measured_all(scale: Any) -> None:
+    for result in scale["results"]:
+        assert result["verified"] and result["value"] > 0
+        assert result["daemon"] == "passthrough_ll" and result["daemon_requests"] > 0
+        measures = result["measures"]
+        assert 0 < measures["latency_p50"]["value"] <= measures["latency_p99"]["value"]
+        assert len(measures["daemon_switches"]["rounds"]) == 2
+        # Nobody looks for an answer there: it has to be slept for.
+        if result["system"] != "efuse":
+            assert measures["caller_switches"]["value"] > 0.2
+
+
+def test_scale_has_ratios_of_what_was_measured(scale: Any) -> None:
+    over = {(r["over"], r["measure"]) for r in scale["ratios"] if r["of"] == "efuse"}
+    for system in TRANSPORTS[:-1]:
+        assert {(system, "value"), (system, "latency_p99")} <= over
+
+
+def test_skew_sends_from_one_cpu_and_balances_only_where_it_is_meant_to(skew: Any) -> None:
+    results = {r["system"]: r for r in skew["results"]}
+    assert set(results) == set(BALANCED)
+    assert all(result["verified"] for result in results.values())
+    assert results["fuse"]["channels"] == []
+    moved = {}
+    for name in ("efuse-own", "efuse"):
+        first, second = results[name]["channels"]
+        assert first["sent"] + second["sent"] >= results[name]["daemon_requests"]
+        moved[name] = sum(cpu["elsewhere"] + cpu["stolen"] for cpu in (first, second))
+    assert moved["efuse-own"] == 0
+    assert moved["efuse"] > 0, "nothing was balanced"
+
+
+# What proves it
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "source"
+    directory.mkdir()
+    prepare(directory / "file")
+    yield directory
+
+
+def _proven(name: str, source: Path, mountpoint: Path) -> None:
+    with transported(name, source, mountpoint) as system:
+        before = system.usage()
+        found = load(system.root / "file", "read", 4096, 200, [0, 1])
+        system.prove(before, system.usage(), found.requests)
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_a_transport_proves_itself(name: str, source: Path, mountpoint: Path) -> None:
+    _proven(name, source, mountpoint)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "used"),
+    [
+        ("fuse", "fuse-clone-fd"),
+        ("fuse-clone-fd", "fuse"),
+        ("efuse-queues", "efuse"),
+        ("efuse", "efuse-queues"),
+    ],
+)
+def test_another_transport_than_claimed_is_noticed(
+    claimed: str, used: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = transport._words
+
+    def others(_name: str, source: Path, mountpoint: Path) -> Sequence[str]:
+        return words(used, source, mountpoint)
+
+    monkeypatch.setattr(transport, "_words", others)
+    with pytest.raises(EfuseError, match=f"{claimed} was not measured"):
+        _proven(claimed, source, mountpoint)
+
+
+def test_requests_that_the_kernel_answered_are_noticed(
+    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_OPTIONS", "cache=always,timeout=3600")
+    with pytest.raises(EfuseError, match="reached the daemon"):
+        _proven("efuse", source, mountpoint)

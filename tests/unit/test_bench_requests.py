@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The workloads of requests alone: the callers, on a file of this machine, and what proves them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efuse.bench import BALANCED, REQUESTS, SCALE, Settings
+from efuse.bench import usage as usage_module
+from efuse.bench.load import FILE_BYTES, load, prepare
+from efuse.bench.requests import expanded
+from efuse.bench.run import _check, _daemon, _systems
+from efuse.bench.transport import _Device, _words, missed, misused
+from efuse.bench.usage import Usage, channel_counts
+from efuse.bench.workloads import METADATA
+from efuse.control import Connection
+from efuse.errors import EfuseError, UsageError
+
+_READY = "import signal, sys; print('ready', file=sys.stderr, flush=True); signal.pause()"
+CPU = min(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    prepare(tmp_path / "file")
+    return tmp_path / "file"
+
+
+@pytest.mark.parametrize("kind", ["stat", "read"])
+def test_callers_count_and_time_each_request(file: Path, kind: str) -> None:
+    found = load(file, kind, 4096, 50, [CPU, CPU])
+    assert found.requests > 1
+    assert found.elapsed_ns >= 50_000_000
+    assert 0 < found.p50_ns <= found.p99_ns < found.elapsed_ns
+    assert found.per_second == pytest.approx(found.requests / (found.elapsed_ns / 1e9))
+
+
+def test_callers_notice_a_wrong_size(file: Path) -> None:
+    with file.open("ab") as end:
+        end.write(b"!")
+    with pytest.raises(EfuseError, match=f"wrong size {FILE_BYTES + 1}"):
+        load(file, "stat", 4096, 50, [CPU])
+
+
+@pytest.mark.parametrize("at", [0, 4095, 4096, FILE_BYTES - 1])
+def test_callers_notice_wrong_data(file: Path, at: int) -> None:
+    with file.open("r+b") as data:
+        data.seek(at)
+        data.write(b"!")
+    with pytest.raises(EfuseError, match="wrong data"):
+        load(file, "read", 128 << 10, 50, [CPU])
+
+
+def test_callers_notice_missing_data(file: Path) -> None:
+    os.truncate(file, 128 << 10)
+    with pytest.raises(EfuseError, match="0 bytes at 131072"):
+        load(file, "read", 128 << 10, 50, [CPU])
+
+
+@pytest.mark.parametrize("name", ["scale-stat-2", "scale-read-4", "skew"])
+def test_workload_is_measured_and_verified(tmp_path: Path, name: str) -> None:
+    workload = REQUESTS[name]
+    workload.prepare(tmp_path, 50)
+    assert workload.rehearse(tmp_path, tmp_path, 50)
+    found = workload.measure(tmp_path, 50, 1)
+    assert found.value > 0 and found.requests > 0
+    assert set(found.measures) == {
+        "latency_p50",
+        "latency_p99",
+        "caller_switches",
+        "caller_preempted",
+    }
+    assert found.measures["latency_p50"].value > 0
+    assert workload.agrees(tmp_path, tmp_path, tmp_path)
+
+
+def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
+    mount, lower = tmp_path / "mount", tmp_path / "lower"
+    for directory in (mount, lower):
+        directory.mkdir()
+        REQUESTS["skew"].prepare(directory, 50)
+    with (mount / "file").open("r+b") as data:
+        data.seek(2000)
+        data.write(b"!")
+    assert not REQUESTS["skew"].rehearse(mount, lower, 50)
+    assert not REQUESTS["skew"].agrees(mount, lower, lower)
+
+
+def test_scale_has_up_to_twice_as_many_threads_as_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
+    names = expanded(("stat", SCALE, "scale-read-4"))
+    assert names[0] == "stat"
+    assert list(names[1:]) == [f"scale-{k}-{n}" for k in ("stat", "read") for n in (1, 2, 4)]
+
+
+def test_callers_are_spread_over_the_cpus_or_all_on_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1, 3})
+    scale, skew = REQUESTS["scale-stat-4"], REQUESTS["skew"]
+    assert scale.placed(scale.threads) == [1, 3, 1, 3]
+    assert skew.placed(skew.threads) == [1, 1, 1, 1]
+
+
+# What a system is
+
+
+def test_each_workload_has_systems_and_a_daemon_of_its_own() -> None:
+    settings = Settings(("stat", "skew"))
+    assert _systems(settings, REQUESTS["skew"]) == BALANCED
+    assert _daemon(settings, REQUESTS["skew"]) == "passthrough_ll"
+    assert "ext4" in _systems(settings, METADATA["stat"])
+    assert _daemon(settings, METADATA["stat"]) == "passthrough"
+
+
+@pytest.mark.parametrize(
+    ("workload", "wrong"),
+    [
+        (REQUESTS["skew"], {"systems": ("fuse", "ext4")}),
+        (REQUESTS["scale-stat-1"], {"systems": ("efuse-direct",)}),
+        (REQUESTS["scale-stat-1"], {"daemon": "passthrough"}),
+        (METADATA["stat"], {"systems": ("efuse-queues",)}),
+    ],
+)
+def test_what_cannot_be_measured_fails(workload: Any, wrong: Any) -> None:
+    _check(Settings(()), workload)
+    with pytest.raises(UsageError, match="is not measured"):
+        _check(replace(Settings(()), **wrong), workload)
+
+
+def test_every_transport_has_its_words() -> None:
+    found = {name: _words(name, Path("/src"), Path("/mnt")) for name in BALANCED}
+    assert all("cache=never,timeout=0" in " ".join(words) for words in found.values())
+    cloned = {name for name, words in found.items() if "clone_fd" in " ".join(words)}
+    assert cloned == {"fuse-clone-fd", "efuse-queues"}
+    assert "EFUSE_CHANNELS=0" in found["efuse-queues"]
+    assert "EFUSE_CHANNELS=1" in found["efuse"] and "EFUSE_CHANNELS=1" in found["efuse-own"]
+
+
+# What proves that it was that one
+
+
+def usage(requests: int, **counters: int) -> Usage:
+    """All on the first of two CPUs."""
+    if not counters:
+        return Usage({"all": requests})
+    channels = ({"elsewhere": 0, "stolen": 0} | counters, dict.fromkeys(_ALL, 0))
+    return Usage({"all": requests}, channels=channels)
+
+
+_ALL = ("sent", "elsewhere", "stolen", "brought")
+NEW = {"sent": 0, "brought": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("fuse", usage(3), usage(103)),
+        ("efuse-queues", usage(3, **NEW), usage(103, sent=100, brought=0)),
+        ("efuse", usage(3, sent=7, brought=7), usage(103, sent=107, brought=107)),
+        ("efuse", usage(3, sent=7), usage(104, sent=108, stolen=9, elsewhere=9)),
+        ("efuse-own", usage(3, sent=7, stolen=9), usage(104, sent=108, stolen=9)),
+    ],
+)
+def test_requests_that_came_as_meant(name: str, before: Usage, after: Usage) -> None:
+    assert missed(name, before, after, 100) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "why"),
+    [
+        ("fuse", usage(3), usage(102), "only 99 reached the daemon"),
+        ("efuse", usage(3, **NEW), usage(4, sent=100, brought=100), "only 1 reached the daemon"),
+        ("efuse-queues", usage(0, **NEW), usage(100, sent=99, brought=0), "only 99 were sent"),
+        ("efuse-queues", usage(0, **NEW), usage(100, sent=100, brought=1), "1 requests came"),
+        ("efuse-own", usage(0, sent=0), usage(100, sent=100, stolen=2), "2 requests were not left"),
+        ("efuse-own", usage(0, sent=0), usage(100, sent=100, elsewhere=3), "3 requests were not"),
+        ("efuse", usage(0, sent=0, brought=9), usage(100, sent=100, brought=99), "only 90 came"),
+    ],
+)
+def test_requests_that_came_otherwise_are_noticed(
+    name: str, before: Usage, after: Usage, why: str
+) -> None:
+    assert why in missed(name, before, after, 100)
+
+
+def test_a_daemon_is_known_by_how_it_uses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    one, cloned, channels = _Device(1, 0), _Device(3, 0), _Device(3, 2)
+    right = {
+        "fuse": one,
+        "fuse-clone-fd": cloned,
+        "efuse-queues": cloned,
+        "efuse": channels,
+        "efuse-own": channels,
+    }
+    for name, its in right.items():
+        for device in (one, cloned, channels):
+            assert (misused(name, device) == "") == (device == its), (name, device)
+    assert "1 channels for 2 CPUs" in misused("efuse", _Device(2, 1))
+
+
+def test_descriptors_and_mappings_of_a_process_are_counted() -> None:
+    null = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", _READY], stderr=subprocess.PIPE, **null) as child:
+        assert child.stderr
+        child.stderr.readline()
+        assert _Device.of(child.pid, "/dev/null") == _Device(2, 0)
+        assert _Device.of(child.pid, sys.executable).mappings == 0
+        assert _Device.of(child.pid, os.path.realpath(sys.executable)).mappings > 0
+        child.kill()
+
+
+def test_counters_are_read_cpu_by_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpu in (0, 2, 10):
+        directory = tmp_path / "connections/7/channels" / str(cpu)
+        directory.mkdir(parents=True)
+        for name, value in {"sent": cpu, "stolen": 1, "depth": 5, "service_ns": 9}.items():
+            (directory / name).write_text(f"{value}\n")
+    (tmp_path / "connections/7/channels/policy").write_text("least\n")
+    monkeypatch.setattr(usage_module, "Connection", partial(Connection, root=tmp_path))
+    found = channel_counts(7)
+    assert found == tuple({"sent": cpu, "stolen": 1} for cpu in (0, 2, 10))
+    assert Usage(channels=found).channel_total("sent") == 12
+
+
+def test_plain_fuse_has_no_channels() -> None:
+    assert channel_counts(None) == ()
