@@ -4,7 +4,7 @@
 from efuse.bench.catalog import DATA, WORKLOADS
 from efuse.bench.report import Ratio, Report, Result, Series, measure_tables, table
 from efuse.bench.requests import REQUESTS, SCALE
-from efuse.bench.run import Settings, run
+from efuse.bench.run import Settings, check, run
 from efuse.bench.systems import DAEMONS, ON_REQUEST, SYSTEMS
 from efuse.bench.transport import BALANCED
 from efuse.bench.workload import Workload
@@ -26,6 +26,7 @@ __all__ = [
     "Series",
     "Settings",
     "Workload",
+    "check",
     "measure_tables",
     "run",
     "table",

@@ -27,7 +27,7 @@ from efuse.bench.workload import Measure, Workload
 from efuse.control import module_version
 from efuse.errors import UsageError
 
-__all__ = ["Settings", "machine", "run", "versions"]
+__all__ = ["Settings", "check", "machine", "run", "versions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,6 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
         than the one meant.
     """
     settings = replace(settings, workloads=expanded(settings.workloads))
-    for name in settings.workloads:
-        _check(settings, WORKLOADS[name])
     results: list[Result] = []
     counters: dict[str, dict[str, int]] = {}
     with ExitStack() as stack:
@@ -126,8 +124,16 @@ def _daemon(settings: Settings, workload: Workload) -> str:
     return DAEMON if workload.transports else settings.daemon or "passthrough"
 
 
+def check(settings: Settings) -> None:
+    """Make sure that each workload can be measured as it is asked for.
+
+    :raises UsageError: it cannot.
+    """
+    for name in expanded(settings.workloads):
+        _check(settings, WORKLOADS[name])
+
+
 def _check(settings: Settings, workload: Workload) -> None:
-    """Refuse what a workload cannot be measured on."""
     known = BALANCED if workload.transports else (*SYSTEMS, *ON_REQUEST)
     for system in _systems(settings, workload):
         if system not in known:

@@ -83,6 +83,7 @@ def cli(json_file: Path | None, clock: str, **given: Any) -> None:
     Where the module is loaded it runs here, elsewhere in a guest that is booted for it.
     """
     settings = bench.Settings(clock=clock, **given)
+    bench.check(settings)
     report = _run_here(settings) if _is_loaded() else _run_in_guest(settings)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")

@@ -6,10 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,12 +15,13 @@ from efuse.bench import BALANCED, REQUESTS, SCALE, Settings
 from efuse.bench import usage as usage_module
 from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.requests import expanded
-from efuse.bench.run import _check, _daemon, _systems
+from efuse.bench.run import _daemon, _systems, check
 from efuse.bench.transport import _Device, _words, missed, misused
 from efuse.bench.usage import Usage, channel_counts
 from efuse.bench.workloads import METADATA
+from efuse.cli.main import main
 from efuse.control import Connection
-from efuse.errors import EfuseError, UsageError
+from efuse.errors import EfuseError
 
 _READY = "import signal, sys; print('ready', file=sys.stderr, flush=True); signal.pause()"
 CPU = min(os.sched_getaffinity(0))
@@ -122,18 +121,22 @@ def test_each_workload_has_systems_and_a_daemon_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "wrong"),
+    ("workload", "option", "wrong"),
     [
-        (REQUESTS["skew"], {"systems": ("fuse", "ext4")}),
-        (REQUESTS["scale-stat-1"], {"systems": ("efuse-direct",)}),
-        (REQUESTS["scale-stat-1"], {"daemon": "passthrough"}),
-        (METADATA["stat"], {"systems": ("efuse-queues",)}),
+        ("skew", "--system", "fuse,ext4"),
+        ("scale", "--system", "efuse-direct"),
+        ("scale-stat-1", "--daemon", "passthrough"),
+        ("stat", "--system", "efuse-queues"),
     ],
 )
-def test_what_cannot_be_measured_fails(workload: Any, wrong: Any) -> None:
-    _check(Settings(()), workload)
-    with pytest.raises(UsageError, match="is not measured"):
-        _check(replace(Settings(()), **wrong), workload)
+def test_what_cannot_be_measured_fails(
+    workload: str, option: str, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any guest is booted for it."""
+    with pytest.raises(SystemExit) as end:
+        main(["bench", "--workload", workload, option, wrong])
+    assert end.value.code == 2
+    assert "is not measured" in capsys.readouterr().err
 
 
 def test_every_transport_has_its_words() -> None:
@@ -143,6 +146,10 @@ def test_every_transport_has_its_words() -> None:
     assert cloned == {"fuse-clone-fd", "efuse-queues"}
     assert "EFUSE_CHANNELS=0" in found["efuse-queues"]
     assert "EFUSE_CHANNELS=1" in found["efuse"] and "EFUSE_CHANNELS=1" in found["efuse-own"]
+
+
+def test_both_kinds_of_workload_may_be_measured_on_what_both_know() -> None:
+    check(Settings(("stat", SCALE, "skew"), systems=("fuse", "efuse")))
 
 
 # What proves that it was that one
