@@ -55,9 +55,9 @@ def test_scale_verified_and_measured_all(scale: Any) -> None:
         measures = result["measures"]
         assert 0 < measures["latency_p50"]["value"] <= measures["latency_p99"]["value"]
         assert len(measures["daemon_switches"]["rounds"]) == 2
-        # Nobody looks for an answer there: it has to be slept for.
+        # Nobody looks for an answer there: it is slept for.
         if result["system"] != "efuse":
-            assert measures["caller_switches"]["value"] > 0.2
+            assert measures["caller_switches"]["value"] > 0
 
 
 def test_scale_has_ratios_of_what_was_measured(scale: Any) -> None:
