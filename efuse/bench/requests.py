@@ -77,13 +77,18 @@ class RequestWorkload:
     def measure(self, mount: Path, count: int, round: int) -> Outcome:
         """Do one round."""
         found = load(mount / _FILE, self.kind, self.block, count, self.placed(self.threads))
-        measures = {
-            "latency_p50": Measure(found.p50_ns / 1000, "us"),
-            "latency_p99": Measure(found.p99_ns / 1000, "us"),
-            "caller_switches": Measure(found.switches / found.requests, "/req"),
-            "caller_preempted": Measure(found.preempted / found.requests, "/req", compared=False),
-        }
-        return Outcome(found.per_second, measures=measures, requests=found.requests)
+        slept, preempted = (n / found.requests for n in (found.switches, found.preempted))
+        return Outcome(
+            found.per_second,
+            measures={
+                "latency_p50": Measure(found.p50_ns / 1000, "us"),
+                "latency_p99": Measure(found.p99_ns / 1000, "us"),
+                "caller_switches": Measure(slept, "/req", compared=False),
+                "caller_preempted": Measure(preempted, "/req", compared=False),
+            },
+            requests=found.requests,
+            switches=found.switches + found.preempted,
+        )
 
     def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
         """Return whether the mount shows what lies on the lower file system."""

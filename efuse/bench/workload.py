@@ -24,13 +24,15 @@ class Outcome:
     """What one round gave: its value in the workload's unit, and what has to be the same in a copy
     on the lower file system.
 
-    ``measures`` are what else was found, by name; ``requests`` those that the daemon must have got.
+    ``measures`` are what else was found, by name; ``requests`` those that the daemon must have got,
+    ``switches`` all context switches of those who sent them.
     """
 
     value: float
     seen: str = ""
     measures: dict[str, Measure] = field(default_factory=dict)
     requests: int = 0
+    switches: int = 0
 
 
 class Workload(Protocol):

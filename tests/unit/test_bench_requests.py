@@ -15,9 +15,10 @@ from efuse.bench import BALANCED, REQUESTS, SCALE, Settings
 from efuse.bench import usage as usage_module
 from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.requests import expanded
-from efuse.bench.run import _daemon, _systems, check
+from efuse.bench.run import _daemon, _switches, _systems, check
 from efuse.bench.transport import _Device, _words, missed, misused
 from efuse.bench.usage import Usage, channel_counts
+from efuse.bench.workload import Outcome
 from efuse.bench.workloads import METADATA
 from efuse.cli.main import main
 from efuse.control import Connection
@@ -150,6 +151,17 @@ def test_every_transport_has_its_words() -> None:
 
 def test_both_kinds_of_workload_may_be_measured_on_what_both_know() -> None:
     check(Settings(("stat", SCALE, "skew"), systems=("fuse", "efuse")))
+
+
+def test_all_switches_of_a_request_count_whatever_their_kind() -> None:
+    before, after = Usage(switches=5, preempted=1), Usage(switches=15, preempted=31)
+    found = _switches(before, after, Outcome(1.0, requests=10, switches=60))
+    assert {name: measure.value for name, measure in found.items()} == {
+        "daemon_switches": 1.0,
+        "daemon_preempted": 3.0,
+        "switches": 10.0,
+    }
+    assert [name for name, measure in found.items() if measure.compared] == ["switches"]
 
 
 # What proves that it was that one

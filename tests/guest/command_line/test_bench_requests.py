@@ -63,7 +63,7 @@ def test_scale_verified_and_measured_all(scale: Any) -> None:
 def test_scale_has_ratios_of_what_was_measured(scale: Any) -> None:
     over = {(r["over"], r["measure"]) for r in scale["ratios"] if r["of"] == "efuse"}
     for system in TRANSPORTS[:-1]:
-        assert {(system, "value"), (system, "latency_p99")} <= over
+        assert {(system, "value"), (system, "latency_p99"), (system, "switches")} <= over
 
 
 def test_skew_sends_from_one_cpu_and_balances_only_where_it_is_meant_to(skew: Any) -> None:
