@@ -26,6 +26,13 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
             click.option("--cpus", default=2, show_default=True, type=click.IntRange(1, 64)),
+            click.option(
+                "--nodes",
+                default=1,
+                show_default=True,
+                type=click.IntRange(1, 8),
+                help="NUMA nodes to share processors and memory among.",
+            ),
             click.option("--memory", default="4G", show_default=True, callback=_memory),
             click.option(
                 "--icount", is_flag=True, help="Let the guest's clock count instructions (one CPU)."
@@ -70,6 +77,7 @@ def _run(arguments: list[str], shell: bool, given: dict[str, Any], again: int = 
         timeout_s=given["timeout"],
         keep_log=given["keep_log"],
         parameters=given["parameters"],
+        nodes=given["nodes"],
         again=again,
     )
     result = run(arguments, options, shell=shell)

@@ -29,6 +29,7 @@ class Machine:
     :ivar memory: as QEMU takes it, such as ``4G``.
     :ivar icount: let the guest's clock count instructions (one processor, software emulation).
     :ivar parameters: more words for the kernel's command line.
+    :ivar nodes: NUMA nodes; each has as many of the processors, and as much of the memory.
     """
 
     image: Path
@@ -37,6 +38,7 @@ class Machine:
     memory: str = "4G"
     icount: bool = False
     parameters: tuple[str, ...] = ()
+    nodes: int = 1
 
     def command(self, directory: Path, out: int, err: int, status: int, shell: bool) -> list[str]:
         """Return QEMU's command line.
@@ -54,9 +56,7 @@ class Machine:
             *self.parameters,
         ]
         command = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
-        command += ["-machine", "q35,memory-backend=mem", *self._processor()]
-        command += ["-m", self.memory]
-        command += ["-object", f"memory-backend-memfd,id=mem,size={self.memory},share=on"]
+        command += ["-machine", "q35", *self._processor(), *self._nodes()]
         command += ["-kernel", str(self.image), "-append", " ".join(append)]
         command += ["-chardev", f"socket,id=fs,path={directory}/fs.sock"]
         command += ["-device", "vhost-user-fs-pci,chardev=fs,tag=efuseroot,queue-size=1024"]
@@ -73,9 +73,27 @@ class Machine:
             command += ["-device", f"virtserialport,chardev=port{number},nr={number}"]
         return command
 
+    def _nodes(self) -> list[str]:
+        """Return the memory, and which processors each part of it is near to."""
+        if self.cpus % self.nodes:
+            raise UsageError(
+                f"{self.cpus} processors cannot be shared among {self.nodes} nodes",
+                hint=f"--nodes {self.nodes} --cpus {2 * self.nodes}",
+            )
+        cpus = self.cpus // self.nodes
+        mib = int(self.memory[:-1]) * {"M": 1, "G": 1024}[self.memory[-1]] // self.nodes
+        words = ["-m", f"{mib * self.nodes}M"]
+        for node in range(self.nodes):
+            words += ["-object", f"memory-backend-memfd,id=mem{node},size={mib}M,share=on"]
+            near = f"cpus={node * cpus}-{(node + 1) * cpus - 1}"
+            words += ["-numa", f"node,nodeid={node},{near},memdev=mem{node}"]
+        return words
+
     def _processor(self) -> list[str]:
         if not self.icount:
-            return [*self.acceleration.arguments, "-smp", str(self.cpus)]
+            # A node is a socket: its processors share caches with no other.
+            sockets = f",sockets={self.nodes}" if self.nodes > 1 else ""
+            return [*self.acceleration.arguments, "-smp", f"{self.cpus}{sockets}"]
         if self.cpus != 1:
             raise UsageError(
                 "instructions can be counted on one processor only",

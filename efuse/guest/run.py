@@ -52,6 +52,7 @@ class Options:
     :ivar timeout_s: end the guest if the command takes longer.
     :ivar keep_log: keep the kernel's log even if nothing is wrong.
     :ivar parameters: more words for the kernel's command line.
+    :ivar nodes: NUMA nodes that the processors and the memory are shared among.
     :ivar again: run the command in another guest, so many times at most, if a fault of the emulator
         ended its guest. Whatever the fault, a guest in which the command had not begun is booted
         again.
@@ -65,6 +66,7 @@ class Options:
     timeout_s: float | None = None
     keep_log: bool = False
     parameters: tuple[str, ...] = ()
+    nodes: int = 1
     again: int = 0
 
 
@@ -419,9 +421,16 @@ def run(
         else accel.probe(target.image)
     )
     cpus = 1 if options.icount else options.cpus
-    say(f"{target.release}, {cpus} CPUs, {options.memory}, {acceleration}")
+    where = f"{cpus} CPUs" + (f" on {options.nodes} nodes" if options.nodes > 1 else "")
+    say(f"{target.release}, {where}, {options.memory}, {acceleration}")
     machine = Machine(
-        target.image, acceleration, cpus, options.memory, options.icount, options.parameters
+        target.image,
+        acceleration,
+        cpus,
+        options.memory,
+        options.icount,
+        options.parameters,
+        options.nodes,
     )
     spare = {False: _BOOTS_AGAIN, True: options.again}
     while True:

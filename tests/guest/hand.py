@@ -35,7 +35,8 @@ def root_attributes(size: int) -> bytes:
 class Hand:
     """Programs on a CPU of choice ask for the root's size; see `ask`."""
 
-    def __init__(self, mountpoint: Path) -> None:
+    def __init__(self, mountpoint: Path, cpus: tuple[int, ...] = (0, 1)) -> None:
+        self._cpus = cpus
         self.mountpoint = mountpoint
         self._pool = ThreadPoolExecutor(64)
         self._affinity = os.sched_getaffinity(0)
@@ -47,7 +48,7 @@ class Hand:
         self.connection = Connection(find(mountpoint).connection)
         self._channels = self.connection.path / "channels"
         self._before = {
-            (cpu, name): self._count(cpu, name) for cpu in (0, 1) for name in ("sent", "stolen")
+            (cpu, name): self._count(cpu, name) for cpu in cpus for name in ("sent", "stolen")
         }
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class Hand:
         return size
 
     def _sent(self) -> int:
-        return sum(self.channel(cpu, "sent") for cpu in (0, 1))
+        return sum(self.channel(cpu, "sent") for cpu in self._cpus)
 
     def _size_on(self, cpu: int) -> int:
         os.sched_setaffinity(0, {cpu})

@@ -221,6 +221,22 @@ def test_command_counting_instructions_on_two_cpus_fails() -> None:
         _command(cpus=2, icount=True)
 
 
+def test_command_with_nodes() -> None:
+    command = _command(cpus=4, nodes=2, memory="3G")
+    assert _after(command, "-smp") == ["4,sockets=2"]
+    assert _after(command, "-m") == ["3072M"]
+    assert _after(command, "-numa") == [
+        "node,nodeid=0,cpus=0-1,memdev=mem0",
+        "node,nodeid=1,cpus=2-3,memdev=mem1",
+    ]
+    assert "memory-backend-memfd,id=mem1,size=1536M,share=on" in _after(command, "-object")
+
+
+def test_processors_that_cannot_be_shared_among_nodes_fail() -> None:
+    with pytest.raises(UsageError, match="3 processors cannot be shared among 2 nodes"):
+        _command(cpus=3, nodes=2)
+
+
 def test_kernel_parameters_are_appended() -> None:
     (append,) = _after(_command(parameters=("slub_debug=FZ", "panic_on_warn=1")), "-append")
     assert append.endswith("slub_debug=FZ panic_on_warn=1")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Channels on a machine with two NUMA nodes: CPUs 0 and 1 are near to one, 2 and 3 to the other."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from tests.guest import wire
+from tests.guest.channel import Channel
+from tests.guest.hand import DEADLINE_S, Hand, root_attributes
+
+CPUS = (0, 1, 2, 3)
+NODE = {0: 0, 1: 0, 2: 1, 3: 1}
+SLOTS = 4
+
+
+@pytest.fixture
+def hand(mountpoint: Path) -> Iterator[Hand]:
+    made = Hand(mountpoint, CPUS)
+    made.connection.spin_ns = 0
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def channels(hand: Hand) -> Iterator[list[Channel]]:
+    """One for each CPU."""
+    made = [Channel(hand.fd, cpu, SLOTS) for cpu in CPUS]
+    yield made
+    for each in made:
+        each.close()
+
+
+def depths(hand: Hand) -> list[int]:
+    return [hand.channel(cpu, "depth") for cpu in CPUS]
+
+
+def serve(channel: Channel, sizes: list[Future[int]]) -> None:
+    for number in range(len(sizes)):
+        message = channel.next()
+        raw = wire.reply(message.request.unique, 0, root_attributes(number))
+        channel.reply(message.slot, channel.put(message.slot, raw))
+    assert sorted(size.result(DEADLINE_S) for size in sizes) == list(range(len(sizes)))
+
+
+def test_the_machine_is_what_this_is_about() -> None:
+    for cpu, node in NODE.items():
+        assert Path(f"/sys/devices/system/cpu/cpu{cpu}/node{node}").exists()
+
+
+def test_each_channel_knows_its_node(hand: Hand) -> None:
+    assert {cpu: hand.channel(cpu, "node") for cpu in CPUS} == NODE
+
+
+def test_slots_lie_in_the_memory_of_the_cpus_node(hand: Hand, channels: list[Channel]) -> None:
+    """As the kernel says of the mapping's pages, whoever has made it."""
+    os.sched_setaffinity(0, {0})
+    pages = 2 * SLOTS * channels[0].slot_size // os.sysconf("SC_PAGE_SIZE")
+    for channel in channels:
+        assert channel.memory[:].count(0) == len(channel.memory)  # each page is there
+    found = re.findall(r"file=/dev/efuse.*", Path("/proc/self/numa_maps").read_text())
+    nodes = [dict(re.findall(r"N(\d+)=(\d+)", line)) for line in found]
+    assert sorted(map(str, nodes)) == sorted(str({str(NODE[cpu]): str(pages)}) for cpu in CPUS)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "far"), [(0, 1, (2, 3)), (1, 0, (2, 3)), (3, 2, (0, 1))]
+)
+def test_a_loaded_channel_shares_with_its_node_first(
+    hand: Hand, channels: list[Channel], first: int, second: int, far: tuple[int, int]
+) -> None:
+    sizes = [hand.ask(first)]
+    assert [cpu for cpu in CPUS if depths(hand)[cpu]] == [first]
+    sizes.append(hand.ask(first))
+    assert [cpu for cpu in CPUS if depths(hand)[cpu]] == sorted((first, second))
+    sizes.append(hand.ask(first))  # both of the node are loaded now
+    assert sum(depths(hand)[cpu] for cpu in far) == 1
+    sizes.append(hand.ask(first))
+    assert depths(hand) == [1, 1, 1, 1]
+    assert hand.channel(first, "elsewhere") == 3
+    serve(channels[0], sizes)
+
+
+def test_with_a_threshold_the_node_is_filled_first(hand: Hand, channels: list[Channel]) -> None:
+    hand.connection.threshold = 2
+    sizes = [hand.ask(2) for _ in range(4)]
+    assert depths(hand) == [0, 0, 2, 2]
+    sizes.append(hand.ask(2))
+    assert sum(depths(hand)[:2]) == 1
+    serve(channels[1], sizes)
+
+
+@pytest.mark.parametrize(
+    ("made", "homes"),
+    [
+        ((3,), {0: 3, 1: 3, 2: 3, 3: 3}),
+        ((1, 2), {0: 1, 1: 1, 2: 2, 3: 2}),
+        ((0, 3), {0: 0, 1: 0, 2: 3, 3: 3}),
+    ],
+)
+def test_a_cpu_without_a_channel_has_its_home_on_its_node(
+    hand: Hand, made: tuple[int, ...], homes: dict[int, int]
+) -> None:
+    hand.connection.policy = "own"
+    some = [Channel(hand.fd, cpu, SLOTS) for cpu in made]
+    sizes = []
+    for cpu, home in homes.items():
+        before = depths(hand)
+        sizes.append(hand.ask(cpu))
+        gained = [now - then for now, then in zip(depths(hand), before, strict=True)]
+        assert gained == [int(other == home) for other in CPUS]
+    hand.connection.policy = "least"
+    serve(some[0], sizes)
+    for channel in some:
+        channel.close()
+
+
+def test_a_reader_prefers_what_was_sent_on_its_node(hand: Hand) -> None:
+    sizes = [hand.ask(cpu) for cpu in (0, 3)]
+    for number, cpu in enumerate((2, 1)):  # beside each of them
+        hand.answer(hand.read(cpu), number)
+    assert [size.result(DEADLINE_S) for size in sizes] == [1, 0]
