@@ -2,9 +2,10 @@
 
 SHELL := /bin/bash
 JSON ?=
+TESTS ?= tests/guest
 export JSON
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-mutants lint-kernel demo clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants lint-kernel demo clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,6 +30,9 @@ test-guest: ## tests in a guest with the module loaded (root)
 
 test-perf: ## instruction counts of the fast paths against the checked-in baseline
 	@scripts/test-perf
+
+test-debug: ## the guest's tests (or TESTS=...) in a kernel that checks itself (slow)
+	@scripts/test-debug $(TESTS)
 
 test-mutants: ## break the module in one place after the other: the guest's tests must notice (slow)
 	@.venv/bin/python -m tests.mutants

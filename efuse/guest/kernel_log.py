@@ -8,14 +8,14 @@ import re
 __all__ = ["MODULE_TAINTS", "complaints", "emulators_fault", "taint_names"]
 
 # What the kernel prints when something in it went wrong. All are printed at level "warning" or
-# above, except for the text of an oops.
+# above, except for the text of an oops. What kmemleak finds is not in the log: see tests/debug.
 _COMPLAINT = re.compile(
     r"""
       WARNING:\ (CPU|possible|suspicious|inconsistent|bad|held|Nested|lock|\S+\ at\ )
     | WARNING:\ \S+/\S+\ is\ (leaving|returning|trying|exiting)
     | \bBUG:\ | \bkernel\ BUG\ at | \bOops\b | general\ protection\ fault | double\ fault
     | Unable\ to\ handle\ kernel | unable\ to\ handle\ (page\ fault|kernel)
-    | \bKASAN:\ | \bUBSAN:\ | \bKCSAN:\ | \bKFENCE:\ | kmemleak:\ \d+\ new\ suspected
+    | \bKASAN:\ | \bUBSAN:\ | \bKCSAN:\ | \bKFENCE:
     | INFO:\ task\ .*\ blocked\ for\ more\ than | INFO:\ (possible|trying\ to\ register)
     | INFO:\ rcu\S*\ .*stall | rcu:\ INFO:\ .*stall | (soft|hard)\ (lockup|LOCKUP)
     | refcount_t:\ | list_(add|del)\ corruption | usercopy:\ | Kernel\ panic

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError("tests/guest runs inside a guest only: make test-guest")
 
 
-class _Kernel:
+class KernelLog:
     """The running kernel's log, read on from where it was left, and its taint word."""
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class _Kernel:
 
 
 @pytest.fixture(scope="session")
-def _kernel() -> _Kernel:
-    return _Kernel()
+def _kernel() -> KernelLog:
+    return KernelLog()
 
 
 @pytest.fixture(autouse=True)
-def _kernel_is_content(_kernel: _Kernel) -> Iterator[None]:
+def _kernel_is_content(_kernel: KernelLog) -> Iterator[None]:
     """Fail the test during which the kernel complains or becomes tainted."""
     _kernel.new_text()
     before = _kernel.taint()

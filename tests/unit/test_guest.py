@@ -61,7 +61,6 @@ _OOPS = """\
         "refcount_t: underflow; use-after-free.",
         "list_del corruption. prev->next should be x",
         "UBSAN: array-index-out-of-bounds in x.c",
-        "kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
         "Kernel panic - not syncing: Attempted to kill init!",
         "VFS: Busy inodes after unmount of 0:40 (efuse)",
     ],

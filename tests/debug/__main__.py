@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Run pytest in a guest whose kernel checks itself; ``make test-debug``.
+
+What KASAN, lockdep, list debugging and the watch over hung tasks find lies in the kernel's log: the
+test during which it came fails, and so does the guest (efuse.guest.kernel_log). kmemleak finds
+something only when it is asked. That is done at the end; what was allocated by way of the module's
+code fails, the rest is printed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from efuse.module import live
+from tests.debug import kernel
+
+
+def main() -> int:
+    if missing := kernel.missing_checks():
+        print(f"test-debug: this kernel does not check itself: no {', '.join(missing)}")
+        return 2
+    kernel.forget_leaks()
+    status = subprocess.run([sys.executable, "-u", "-m", "pytest", *sys.argv[1:]]).returncode
+    leaks = kernel.find_leaks()
+    ours = [leak for leak in leaks if leak.of("efuse")]
+    for leak in leaks:
+        print(leak.text)
+    print(f"test-debug: {len(ours)} leaks of the module, {len(leaks) - len(ours)} of others")
+    if not kernel.lockdep_works():
+        print("test-debug: lockdep has turned itself off")
+    # Its caches complain of what is still in them.
+    live.unload()
+    return status or int(bool(ours) or not kernel.lockdep_works())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Commits, at a word written to its parameter, one of the faults that a kernel for
+ * debugging finds: whoever runs tests in one sees that it does, and is heard.
+ */
+#include <linux/delay.h>
+#include <linux/kthread.h>
+#include <linux/list.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/slab.h>
+
+/* How long a task is hung. */
+#define HUNG_MS	30000
+
+static DEFINE_MUTEX(first);
+static DEFINE_MUTEX(second);
+
+static void fault_kasan(void)
+{
+	char *bytes = kmalloc(40, GFP_KERNEL);
+
+	if (!bytes)
+		return;
+	OPTIMIZER_HIDE_VAR(bytes);
+	bytes[40] = 'x';
+	kfree(bytes);
+}
+
+static void fault_lockdep(void)
+{
+	mutex_lock(&first);
+	mutex_lock(&second);
+	mutex_unlock(&second);
+	mutex_unlock(&first);
+
+	mutex_lock(&second);
+	mutex_lock(&first);
+	mutex_unlock(&first);
+	mutex_unlock(&second);
+}
+
+static void fault_list(void)
+{
+	LIST_HEAD(head);
+	struct list_head entry, other;
+
+	INIT_LIST_HEAD(&other);
+	list_add(&entry, &head);
+	entry.prev = &other;
+	list_del(&entry);
+}
+
+static void fault_leak(void)
+{
+	void *forgotten = kmalloc(200, GFP_KERNEL);
+
+	OPTIMIZER_HIDE_VAR(forgotten);
+}
+
+static int hang(void *unused)
+{
+	set_current_state(TASK_UNINTERRUPTIBLE);
+	schedule_timeout(msecs_to_jiffies(HUNG_MS));
+	return 0;
+}
+
+static void fault_hung(void)
+{
+	kthread_run(hang, NULL, "efuse-hung");
+}
+
+static const struct {
+	const char *name;
+	void (*commit)(void);
+} faults[] = {
+	{ "kasan", fault_kasan },
+	{ "lockdep", fault_lockdep },
+	{ "list", fault_list },
+	{ "leak", fault_leak },
+	{ "hung", fault_hung },
+};
+
+static int fault_set(const char *word, const struct kernel_param *kp)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(faults); i++) {
+		if (!sysfs_streq(word, faults[i].name))
+			continue;
+		faults[i].commit();
+		return 0;
+	}
+	return -EINVAL;
+}
+
+static const struct kernel_param_ops fault_ops = { .set = fault_set };
+
+module_param_cb(fault, &fault_ops, NULL, 0200);
+MODULE_PARM_DESC(fault, "the fault to commit: kasan, lockdep, list, leak, hung");
+MODULE_DESCRIPTION("Commits faults that a kernel for debugging finds");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a kernel for debugging reports is heard: reports that `tests.debug.prove` has drawn."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from efuse.guest import kernel_log
+from efuse.module import live
+from tests.debug import __main__ as test_debug
+from tests.debug import kernel
+from tests.debug.kernel import Leak
+
+_REPORTS = Path(__file__).parents[1] / "data/kernel-reports"
+_LEAK = (_REPORTS / "leak.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("kasan", "BUG: KASAN: slab-out-of-bounds in fault_kasan"),
+        ("list", "list_del corruption"),
+        ("hung", "INFO: task efuse-hung:"),
+    ],
+)
+def test_a_report_in_the_log_is_a_complaint(name: str, word: str) -> None:
+    text = (_REPORTS / f"{name}.txt").read_text()
+    first, *_ = kernel_log.complaints(text)
+    assert word in first
+    assert kernel_log.emulators_fault(text) is None
+
+
+def test_leaks_are_told_apart_by_whose_code_allocated_them() -> None:
+    other = _LEAK.replace(" [efuse_faults]", "")
+    leaks = kernel.parse_leaks(_LEAK + other)
+    assert [leak.of("efuse_faults") for leak in leaks] == [True, False]
+    assert not any(leak.of("efuse") for leak in leaks)
+    assert leaks[0].text == _LEAK.rstrip()
+    assert kernel.parse_leaks("") == []
+
+
+@pytest.mark.parametrize(
+    ("stats", "works"),
+    [
+        (" lock-classes:      1500 [max: 8192]\n debug_locks:         1\n", True),
+        (" lock-classes:      1500 [max: 8192]\n debug_locks:         0\n", False),
+        (" lock-classes:      1500 [max: 8192]\n", False),
+    ],
+)
+def test_lockdep_that_turned_itself_off_is_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stats: str, works: bool
+) -> None:
+    monkeypatch.setattr(kernel, "_LOCKDEP", tmp_path / "lockdep_stats")
+    assert not kernel.lockdep_works()
+    (tmp_path / "lockdep_stats").write_text(stats)
+    assert kernel.lockdep_works() == works
+
+
+@pytest.mark.parametrize(
+    ("missing", "tests", "leaks", "lockdep", "status"),
+    [
+        ([], 0, [], True, 0),
+        ([], 0, [_LEAK], True, 0),
+        ([], 0, [_LEAK.replace("[efuse_faults]", "[efuse]")], True, 1),
+        ([], 0, [], False, 1),
+        ([], 3, [], True, 3),
+        (["KASAN"], 0, [], True, 2),
+    ],
+)
+def test_what_fails_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+    missing: list[str],
+    tests: int,
+    leaks: list[str],
+    lockdep: bool,
+    status: int,
+) -> None:
+    monkeypatch.setattr(kernel, "missing_checks", lambda: missing)
+    monkeypatch.setattr(kernel, "forget_leaks", lambda: None)
+    monkeypatch.setattr(kernel, "find_leaks", lambda: [Leak(text.rstrip()) for text in leaks])
+    monkeypatch.setattr(kernel, "lockdep_works", lambda: lockdep)
+    monkeypatch.setattr(live, "unload", lambda: None)
+    done = subprocess.CompletedProcess([], tests)
+    monkeypatch.setattr(subprocess, "run", lambda *_args, **_kwargs: done)
+    assert test_debug.main() == status
