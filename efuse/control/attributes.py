@@ -3,7 +3,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
 
@@ -16,6 +16,7 @@ __all__ = [
     "count",
     "number",
     "read_file",
+    "read_files",
     "switch",
     "text",
     "trigger",
@@ -49,13 +50,36 @@ def read_file(path: Path) -> str:
     :raises ControlError: it cannot be read.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, 4096).decode(errors="replace").rstrip("\n")
-        finally:
-            os.close(fd)
+        return _text(path)
     except OSError as e:
         raise _error("read", path, e) from e
+
+
+def read_files(directory: Path, names: Iterable[str]) -> list[str]:
+    """Return the texts of several files of a directory, whose path is followed once.
+
+    :raises ControlError: one cannot be read.
+    """
+    found = []
+    name = "."
+    try:
+        parent = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in names:
+                found.append(_text(name, parent))
+        finally:
+            os.close(parent)
+    except OSError as e:
+        raise _error("read", directory / name, e) from e
+    return found
+
+
+def _text(path: str | Path, parent: int | None = None) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        return os.read(fd, 4096).decode(errors="replace").rstrip("\n")
+    finally:
+        os.close(fd)
 
 
 def _write_file(path: Path, value: str) -> None:

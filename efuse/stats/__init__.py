@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What each mount did: samples of its counters, and the rates between them."""
 
+from efuse.stats.channels import Balance, Channel, ChannelCounters, ChannelGroup, ChannelRates
 from efuse.stats.model import (
     COUNTERS,
     REASONS,
@@ -18,6 +19,11 @@ from efuse.stats.read import read, read_all
 __all__ = [
     "COUNTERS",
     "REASONS",
+    "Balance",
+    "Channel",
+    "ChannelCounters",
+    "ChannelGroup",
+    "ChannelRates",
     "Counters",
     "MapUsage",
     "MountRates",

@@ -9,6 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from efuse.stats.channels import (
+    Balance,
+    Channel,
+    ChannelRates,
+    by_cpu,
+    by_node,
+    changes,
+    channel_rates,
+    together,
+)
 from efuse.stats.paths import PathCounters, PathRates, path_rates
 
 __all__ = [
@@ -117,7 +127,8 @@ class MapUsage:
 class Sample:
     """One mount's state and counters at one moment.
 
-    ``taken_ns`` is CLOCK_MONOTONIC. ``opcodes`` holds only opcodes that were requested.
+    ``taken_ns`` is CLOCK_MONOTONIC. ``opcodes`` holds only opcodes that were requested,
+    ``channels`` only CPUs that have a channel, or where anything happened.
     ``mountpoint`` is empty for a connection that is not mounted where the reader can see it.
     """
 
@@ -135,12 +146,19 @@ class Sample:
     garbage: int = 0
     opcodes: Mapping[str, Counters] = field(default_factory=dict)
     paths: Mapping[str, PathCounters] = field(default_factory=dict)
+    balance: Balance = field(default_factory=Balance)
+    channels: Mapping[int, Channel] = field(default_factory=dict)
     maps: tuple[MapUsage, ...] = ()
 
     @property
     def total(self) -> Counters:
         """Sum over all opcodes."""
         return sum(self.opcodes.values(), Counters())
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether the daemon has made channels, or requests wait in the queues of CPUs."""
+        return any(c.slots or c.depth for c in self.channels.values())
 
     def json(self) -> dict[str, Any]:
         """Return the same fields as plain values for ``json.dumps``."""
@@ -163,13 +181,20 @@ class OpcodeRates:
 
 @dataclass(frozen=True, slots=True)
 class MountRates:
-    """What happened on one mount between two samples; ``after`` is the later one."""
+    """What happened on one mount between two samples; ``after`` is the later one.
+
+    ``channels`` has a row for each CPU of ``after.channels``, ``nodes`` one for each of their
+    nodes, and ``channel_total`` is that of all.
+    """
 
     after: Sample
     interval_ns: int
     total: OpcodeRates
     opcodes: tuple[OpcodeRates, ...]
     paths: tuple[PathRates, ...] = ()
+    channels: tuple[ChannelRates, ...] = ()
+    nodes: tuple[ChannelRates, ...] = ()
+    channel_total: ChannelRates | None = None
 
     def json(self) -> dict[str, Any]:
         """Return the same fields as plain values for ``json.dumps``."""
@@ -192,8 +217,20 @@ def rates(before: Sample, after: Sample) -> MountRates:
         if any(getattr(change, name) for name in COUNTERS):
             parts.append(_opcode_rates(opcode, change, interval_ns))
     total = _opcode_rates("total", after.total - before.total, interval_ns)
-    paths = path_rates(before.paths, after.paths, interval_ns / 1e9)
-    return MountRates(after, interval_ns, total, tuple(parts), paths)
+    seconds = interval_ns / 1e9
+    channels = changes(before.channels, after.channels)
+    every = together(channels)
+    sent = every.counters.sent
+    return MountRates(
+        after,
+        interval_ns,
+        total,
+        tuple(parts),
+        path_rates(before.paths, after.paths, seconds),
+        channels=tuple(channel_rates(group, seconds, sent) for group in by_cpu(channels)),
+        nodes=tuple(channel_rates(group, seconds, sent) for group in by_node(channels)),
+        channel_total=channel_rates(every, seconds, sent) if channels else None,
+    )
 
 
 def between(before: Iterable[Sample], after: Iterable[Sample]) -> list[MountRates]:

@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from efuse.control import PATHS, ROOT, Connection, connections, mounts
-from efuse.control.attributes import read_file
+from efuse.control.attributes import read_file, read_files
 from efuse.control.mounts import MOUNTINFO
-from efuse.errors import ControlError
+from efuse.errors import ControlError, reason
+from efuse.stats.channels import (
+    CHANNEL_COUNTERS,
+    CHANNEL_STATE,
+    Balance,
+    Channel,
+    ChannelCounters,
+)
 from efuse.stats.model import COUNTERS, TIMES, Counters, MapUsage, Sample
 from efuse.stats.paths import LATENCIES, PATH_COUNTERS, PATH_TIMES, PathCounters
 
@@ -54,8 +61,36 @@ def read(
         garbage=connection.garbage,
         opcodes=opcodes,
         paths={path: _read_path(connection.path / "paths" / path, timing) for path in PATHS},
+        balance=Balance(
+            policy=connection.policy,
+            threshold=connection.threshold,
+            spread=connection.spread,
+            spin_ns=connection.spin_ns,
+        ),
+        channels=_read_channels(connection.path / "channels"),
         maps=tuple(maps),
     )
+
+
+def _read_channels(directory: Path) -> dict[int, Channel]:
+    try:
+        cpus = sorted(int(p.name) for p in directory.iterdir() if p.name.isdecimal())
+    except OSError as e:
+        raise ControlError(f"cannot list {directory}: {reason(e)}") from e
+    found = ((cpu, _read_channel(directory / str(cpu))) for cpu in cpus)
+    # A CPU that may come one day has a queue too.
+    return {cpu: channel for cpu, channel in found if channel.used}
+
+
+def _read_channel(directory: Path) -> Channel:
+    words = read_files(directory, (*CHANNEL_STATE, *CHANNEL_COUNTERS))
+    try:
+        numbers = [int(word) for word in words]
+    except ValueError as e:
+        raise ControlError(f"{directory} holds {words!r}, which are not all numbers") from e
+    state = zip(CHANNEL_STATE, numbers, strict=False)
+    counters = ChannelCounters(*numbers[len(CHANNEL_STATE) :])
+    return Channel(**dict(state), counters=counters)
 
 
 def _read_counters(directory: Path, timing: bool) -> Counters | None:

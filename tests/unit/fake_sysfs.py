@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A directory that looks like /sys/fs/efuse, and a mountinfo that goes with it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from efuse.control import PATHS, Connection, connections, find, module_version, mounts
 from efuse.opcodes import COUNTED
 from efuse.stats import read_all
+from efuse.stats.channels import CHANNEL_COUNTERS, CHANNEL_STATE
 from efuse.stats.model import COUNTERS
 from efuse.stats.paths import LATENCIES, PATH_COUNTERS
 
@@ -34,6 +35,10 @@ VALUES = {
     "paths/round": "5000",
     "paths/probes": "4",
     "paths/evicted": "0",
+    "channels/policy": "least",
+    "channels/threshold": "1",
+    "channels/spread": "1",
+    "channels/spin_ns": "50000",
 }
 
 
@@ -47,10 +52,19 @@ class FakeSysfs:
         (self.root / "version").write_text("0.1.0\n")
         self.mountinfo.write_text("")
 
-    def add(self, connection: int, mountpoint: str = "", **values: str) -> Path:
-        """Make a connection, mounted at *mountpoint* if there is one."""
+    def add(
+        self,
+        connection: int,
+        mountpoint: str = "",
+        nodes: Sequence[int] = (0, 0),
+        **values: str,
+    ) -> Path:
+        """Make a connection, mounted at *mountpoint* if there is one.
+
+        :param nodes: of each CPU.
+        """
         path = self.root / "connections" / str(connection)
-        for name in ("paths", "stats"):
+        for name in ("channels", "paths", "stats"):
             (path / name).mkdir(parents=True)
         for name, value in (VALUES | values).items():
             (path / name).write_text(value + "\n")
@@ -62,6 +76,9 @@ class FakeSysfs:
         for opcode in COUNTED:
             (path / "stats" / opcode).mkdir()
             self.count(connection, opcode)
+        for cpu, node in enumerate(nodes):
+            (path / "channels" / str(cpu)).mkdir()
+            self.count_channel(connection, cpu, node=node)
         if mountpoint:
             with self.mountinfo.open("a") as f:
                 f.write(
@@ -90,6 +107,13 @@ class FakeSysfs:
         numbers = [str((latency or {}).get(index, 0)) for index in range(LATENCIES)]
         (directory / "latency").write_text(" ".join(numbers) + "\n")
         assert not counters, f"no such counters: {counters}"
+
+    def count_channel(self, connection: int, cpu: int, **numbers: int) -> None:
+        """Set all files of a CPU's queue: those that are not named to 0."""
+        directory = self.root / "connections" / str(connection) / "channels" / str(cpu)
+        for name in (*CHANNEL_STATE, *CHANNEL_COUNTERS):
+            (directory / name).write_text(f"{numbers.pop(name, 0)}\n")
+        assert not numbers, f"no such files: {numbers}"
 
     def everywhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make it what the package reads unless it is told of another tree."""

@@ -182,6 +182,10 @@ def test_ctl_completes_names_and_values(
     assert [i.value for i in name.shell_complete(context, "c")] == [
         "consistency",
         "caller_independent",
+        "channels/policy",
+        "channels/threshold",
+        "channels/spread",
+        "channels/spin_ns",
     ]
     assert [i.value for i in name.shell_complete(context, "st")] == ["stable_nodeids"]
     value = next(p for p in set_command.params if p.name == "value")

@@ -8,6 +8,7 @@ from efuse.control import Connection, ExitInfo, connections, find, module_versio
 from efuse.control.mounts import parse
 from efuse.errors import ControlError
 from efuse.opcodes import COUNTED
+from efuse.stats.channels import CHANNEL_COUNTERS, CHANNEL_STATE
 from efuse.stats.model import COUNTERS
 from tests import sysfs_document
 from tests.unit.fake_sysfs import VALUES, FakeSysfs
@@ -207,3 +208,4 @@ def test_attributes_agree_with_the_document() -> None:
 def test_counters_agree_with_the_document() -> None:
     assert tuple(sysfs_document.files("Counters")) == COUNTERS
     assert set(sysfs_document.opcodes()) == set(COUNTED)
+    assert tuple(sysfs_document.files("Channels")) == (*CHANNEL_STATE, *CHANNEL_COUNTERS)

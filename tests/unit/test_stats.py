@@ -8,7 +8,16 @@ import pytest
 
 from efuse.control import Connection
 from efuse.errors import ControlError
-from efuse.stats import Counters, PathCounters, Sample, between, rates, read, read_all
+from efuse.stats import (
+    ChannelCounters,
+    Counters,
+    PathCounters,
+    Sample,
+    between,
+    rates,
+    read,
+    read_all,
+)
 from tests.unit.fake_sysfs import FakeSysfs
 
 BEFORE = Sample(41, 1_000_000_000, opcodes={"lookup": Counters(requests=10, hits=4, daemon=6)})
@@ -135,11 +144,12 @@ def test_read_all_finds_the_mount_points(tmp_path: Path) -> None:
 
 
 def test_values_import_values_alone() -> None:
-    for cls in (Sample, PathCounters):
+    values = ("from efuse.stats.channels ", "from efuse.stats.paths ")
+    for cls in (Sample, PathCounters, ChannelCounters):
         text = Path(sys.modules[cls.__module__].__file__ or "").read_text()
         lines = [line.strip() for line in text.splitlines()]
         ours = [n for n in lines if n.startswith(("import efuse", "from efuse", "from ."))]
-        assert all(line.startswith("from efuse.stats.paths ") for line in ours), ours
+        assert all(line.startswith(values) for line in ours), ours
 
 
 def test_control_and_stats_import_no_bpf() -> None:
