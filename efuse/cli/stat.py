@@ -18,6 +18,14 @@ from efuse.cli._output import (
     print_table,
 )
 from efuse.control import mounts
+from efuse.tui.channels import (
+    CHANNEL_HEADERS,
+    CHANNEL_TOTAL_HEADERS,
+    balance_words,
+    channel_row,
+    channel_rows,
+    channel_totals,
+)
 from efuse.tui.paths import PATH_HEADERS, TOTAL_HEADERS, path_row, total_row
 from efuse.tui.units import count, duration, share
 
@@ -110,6 +118,11 @@ def _print_opcodes(sample: stats.Sample) -> None:
     if paths:
         click.echo()
         print_table(TOTAL_HEADERS, paths, right=" rrrrrrrr")
+    if sample.has_channels:
+        click.echo()
+        click.echo("  ".join(f"{name} {value}" for name, value in balance_words(sample.balance)))
+        right = "  " + "r" * 12
+        print_table(CHANNEL_TOTAL_HEADERS, channel_totals(sample.channels), right=right)
 
 
 def _print_rates(model: list[stats.MountRates]) -> None:
@@ -136,3 +149,11 @@ def _print_rates(model: list[stats.MountRates]) -> None:
     if paths:
         click.echo()
         print_table(("MOUNT", *PATH_HEADERS), paths, right="  rrrrrrrr")
+    channels = [
+        (m.after.mountpoint or f"#{m.after.connection}", *channel_row(row))
+        for m in model
+        for row in channel_rows(m, "auto")
+    ]
+    if channels:
+        click.echo()
+        print_table(("MOUNT", *CHANNEL_HEADERS), channels, right="   " + "r" * 10)

@@ -32,8 +32,12 @@ __all__ = ["cli"]
 def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> None:
     """Show per mount and opcode: rate, hits, why requests passed, latencies, map occupancy.
 
-    Keys: s sort, r reverse, / filter, n next mount, space pause, h help, q quit. Where there is
-    no terminal (or a dumb one), and with --json, frame follows frame; JSON is one line for each.
+    Below the mount stand the paths of READs and WRITEs, and the channels that requests reach the
+    daemon through, with their NUMA nodes.
+
+    Keys: s sort, r reverse, / filter, c channels, n next mount, space pause, h help, q quit. Where
+    there is no terminal (or a dumb one), and with --json, frame follows frame; JSON is one line for
+    each.
     """
     view = tui.View(sort=sort, filter=part)
     console = Console(highlight=False, markup=False)

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from efuse.stats.model import MountRates, OpcodeRates
-from efuse.stats.paths import PathRates
+from efuse.tui.channels import channel_lines
+from efuse.tui.lines import line, number_table
 from efuse.tui.paths import PATH_HEADERS, path_row
 from efuse.tui.units import count, duration, share
 from efuse.tui.view import KEYS, View, visible
@@ -52,25 +53,25 @@ def render(
     return Group(*lines)
 
 
-def _line(*parts: str | tuple[str, str]) -> Text:
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
-
-
 def _header(model: Sequence[MountRates], view: View, interval_s: float) -> Text:
     which = f"mount {view.mount % len(model) + 1} of {len(model)}" if model else "no mounts"
-    return _line(
+    return line(
         ("eFuse top", "bold"),
         f"  {which}  every {interval_s:g} s  sorted by {view.sort}",
         " (reversed)" if view.reverse else "",
+        "" if view.channels == "auto" else f"  channels: {view.channels}",
         ("  PAUSED", "bold yellow") if view.paused else "",
     )
 
 
 def _footer(view: View) -> Text:
     if view.typing:
-        return _line(("filter: ", "bold"), view.filter + "_", ("   Enter keeps, Esc drops", "dim"))
-    kept = f"  (filter: {view.filter})" if view.filter else ""
-    return _line(("s sort  r reverse  / filter  n mount  space pause  h help  q quit", "dim"), kept)
+        return line(("filter: ", "bold"), view.filter + "_", ("   Enter keeps, Esc drops", "dim"))
+    return line(
+        ("s sort  r reverse  / filter", "dim"),
+        f": {view.filter}" if view.filter else "",
+        ("  c channels  n mount  space pause  h help  q quit", "dim"),
+    )
 
 
 def _mount(m: MountRates, view: View, rows: int | None, width: int) -> list[RenderableType]:
@@ -85,8 +86,8 @@ def _mount(m: MountRates, view: View, rows: int | None, width: int) -> list[Rend
         name = "..." + name[3 - room :]
     total = m.total
     lines: list[RenderableType] = [
-        _line((name, "bold cyan"), tail, (state, "green" if attached else "yellow"), ends),
-        _line(
+        line((name, "bold cyan"), tail, (state, "green" if attached else "yellow"), ends),
+        line(
             ("total ", "dim"),
             f"{count(total.per_second)}/s",
             ("  hit ", "dim"),
@@ -101,13 +102,17 @@ def _mount(m: MountRates, view: View, rows: int | None, width: int) -> list[Rend
         _maps(m),
     ]
     if m.paths:
-        lines.append(_paths(m.paths))
+        drawn = [path_row(row) for row in m.paths]
+        lines.append(number_table(PATH_HEADERS, drawn, {"PATH": "magenta"}, left=("PATH",)))
         rows = None if rows is None else max(1, rows - 1 - len(m.paths))
+    parts, used = channel_lines(m, view.channels, rows, width)
+    lines += parts
+    rows = None if rows is None else max(1, rows - used)
     table = visible(m.opcodes, view)
     if table:
         lines.append(_table(table[:rows], view))
     else:
-        lines.append(_line(("no requests" if not m.opcodes else "no opcode matches", "dim")))
+        lines.append(line(("no requests" if not m.opcodes else "no opcode matches", "dim")))
     return lines
 
 
@@ -120,23 +125,7 @@ def _maps(m: MountRates) -> Text:
         parts.append((f"GARBAGE {count(sample.garbage)}  ", "bold red"))
     for usage in sample.maps:
         parts.append((f"{usage.name} {share(usage.ratio)}  ", "red" if usage.ratio > 0.95 else ""))
-    return _line(*parts, f"learned {count(sample.learned)}")
-
-
-def _paths(rows: Sequence[PathRates]) -> Table:
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    for title in PATH_HEADERS:
-        first = title == PATH_HEADERS[0]
-        table.add_column(
-            title,
-            justify="left" if first else "right",
-            style="magenta" if first else "",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
-    for row in rows:
-        table.add_row(*path_row(row))
-    return table
+    return line(*parts, f"learned {count(sample.learned)}")
 
 
 def _ratio_style(ratio: float | None) -> str:
@@ -198,16 +187,18 @@ def _help() -> RenderableType:
     columns.add_column(no_wrap=True, style="bold")
     columns.add_column()
     for title, what in (
-        ("RATE/s", "requests that the kernel made"),
+        ("RATE/s, DAEMON/s", "requests that the kernel made; sent to the daemon"),
         ("HIT", "share answered in the kernel"),
-        ("DAEMON/s", "requests sent to the daemon"),
-        ("KERNEL", "mean time of an answer in the kernel"),
-        ("DAEMON", "mean time of an answer of the daemon"),
+        ("KERNEL, DAEMON", "mean time of an answer in the kernel; of the daemon"),
         ("WHY PASSED", "why requests went to the daemon, in percent of them"),
-        ("PATH", "the ways that READs and WRITEs took, and the share that each had"),
-        ("P50, P99", "time within which half of them, and 99 of 100, were answered"),
-        ("PREDICTED, ACTUAL", "mean time that the choice of the path counted on, and what it took"),
-        ("OFF", "how far single predictions were off"),
+        ("PATH, SHARE", "the ways that READs and WRITEs took; the share of each"),
+        ("P50, P99", "time within which half of them, 99 of 100, were answered"),
+        ("PREDICTED, ACTUAL, OFF", "mean time counted on; taken; how far single ones differ"),
+        ("NODE, CPU", "whose channels: what is sent to one waits there"),
+        ("DEPTH, FLIGHT", "requests that wait for the daemon; that it has in slots"),
+        ("SERVICE, LOAD", "mean time that it has one; how many it has on the mean"),
+        ("POLL, SPIN, SLEEP", "looks that paid: workers', callers'; workers that sleep"),
+        ("ELSE/s, STOLEN/s", "sent from there to other channels; read on other CPUs"),
     ):
         columns.add_row(title, what)
     return Group(
@@ -216,6 +207,5 @@ def _help() -> RenderableType:
         Text(),
         Text("columns", style="bold"),
         columns,
-        Text(),
         Text("any key goes back", style="dim"),
     )

@@ -4,6 +4,7 @@
 from dataclasses import dataclass, replace
 
 from efuse.stats.model import OpcodeRates
+from efuse.tui.channels import CHANNEL_VIEWS, ChannelView
 
 __all__ = ["KEYS", "SORTS", "View", "press", "visible"]
 
@@ -14,6 +15,7 @@ KEYS = (
     ("s / S", "sort by the next / previous column"),
     ("r", "reverse the order"),
     ("/", "filter opcodes: type a part of the name, Enter keeps it, Esc drops it"),
+    ("c", "channels: as many rows as are sensible, none, one a node, one a CPU"),
     ("n / p", "next / previous mount"),
     ("space", "pause and go on"),
     ("h or ?", "this help"),
@@ -32,6 +34,7 @@ class View:
     paused: bool = False
     help: bool = False
     mount: int = 0
+    channels: ChannelView = "auto"
 
 
 def press(view: View, key: str) -> View | None:
@@ -52,6 +55,9 @@ def press(view: View, key: str) -> View | None:
             return replace(view, reverse=not view.reverse)
         case "/":
             return replace(view, typing=True, filter="")
+        case "c":
+            following = CHANNEL_VIEWS.index(view.channels) + 1
+            return replace(view, channels=CHANNEL_VIEWS[following % len(CHANNEL_VIEWS)])
         case "n" | "\t":
             return replace(view, mount=view.mount + 1)
         case "p":

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
+import itertools
 import json
 import os
 from pathlib import Path
@@ -63,6 +64,61 @@ def test_stat_json_is_the_sample(sysfs: FakeSysfs, capsys: pytest.CaptureFixture
     assert mount["opcodes"]["lookup"]["miss"] == 1
 
 
+def table(out: str, first: str) -> list[str]:
+    """A table's lines with single blanks, from that which begins with *first* to its end."""
+    lines = out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.split()[:1] == [first])
+    end = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
+    return [" ".join(line.split()) for line in lines[start:end]]
+
+
+def test_stat_of_a_mount_shows_its_channels(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sysfs.add(41, "/mnt/a", nodes=(0, 1), **{"channels/policy": "own", "channels/spin_ns": "0"})
+    sysfs.count_channel(
+        41, 0, slots=4, depth=2, in_flight=1, service_ns=9000, sleeping=1, sent=60, stolen=6,
+        poll_hits=9, poll_misses=1, brought=54,
+    )  # fmt: skip
+    sysfs.count_channel(
+        41, 1, node=1, slots=4, looking=1, sent=40, elsewhere=7, spin_hits=1, brought=46
+    )
+    code, out, _ = efuse(capsys, "stat", "41")
+    assert code == 0
+    assert "policy own  threshold 1  spread 1  spin 0 ns" in out.splitlines()
+    assert table(out, "NODE") == [
+        "NODE CPU SLOTS DEPTH FLIGHT SERVICE LOOK SLEEP POLL SPIN SENT STOLEN ELSEWHERE BROUGHT",
+        "0 0 4 2 1 9.0 us 0 1 90.0% - 60 6 0 54",
+        "1 1 4 0 0 - 1 0 - 100% 40 0 7 46",
+        "total 0-1 8 2 1 9.0 us 1 1 90.0% 100% 100 6 7 100",
+    ]
+
+
+def test_stat_of_many_cpus_has_a_row_a_node(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sysfs.add(41, "/mnt/a", nodes=[cpu % 2 for cpu in range(18)])
+    for cpu in range(18):
+        sysfs.count_channel(41, cpu, node=cpu % 2, slots=1)
+    _, out, _ = efuse(capsys, "stat", "41")
+    found = [row.split()[:3] for row in table(out, "NODE")[1:]]
+    odd = ",".join(str(cpu) for cpu in range(1, 18, 2))
+    even = ",".join(str(cpu) for cpu in range(0, 18, 2))
+    assert found == [["0", even, "9"], ["1", odd, "9"], ["total", "0-17", "18"]]
+
+
+def test_stat_of_a_daemon_without_channels_has_no_table_of_them(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sysfs.add(41, "/mnt/a")
+    sysfs.count_channel(41, 0, sent=100, stolen=50)
+    _, out, _ = efuse(capsys, "stat", "41")
+    assert "NODE" not in out
+    _, out, _ = efuse(capsys, "stat", "41", "--json")
+    (mount,) = json.loads(out)["mounts"]
+    assert mount["channels"]["0"]["counters"]["stolen"] == 50
+
+
 def test_stat_without_mounts_says_so(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:
     assert efuse(capsys, "stat") == (0, "no eFuse file system is mounted\n", "")
 
@@ -92,6 +148,50 @@ def test_stat_with_an_interval_prints_rates(
     lines = [json.loads(line)["mounts"][0] for line in out.splitlines()]
     assert [m["opcodes"][0]["counters"]["hits"] for m in lines] == [90, 90, 90]
     assert [m["opcodes"][0]["hit_ratio"] for m in lines] == [0.9, 0.9, 0.9]
+
+
+@pytest.mark.parametrize("command", ["stat", "top"])
+def test_rates_of_channels_are_shown_and_the_same_in_json(
+    sysfs: FakeSysfs,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    sysfs.add(41, "/mnt/a", nodes=(0, 1))
+    sysfs.count_channel(41, 1, node=1, slots=4, sent=77)
+    monkeypatch.setattr("time.monotonic_ns", itertools.count(0, 10**9).__next__)
+
+    def pause(seconds: float) -> None:
+        sysfs.count_channel(
+            41, 0, slots=4, depth=1, service_ns=2000, poll_hits=5, sent=4000, stolen=2000,
+            elsewhere=4000, brought=2000,
+        )  # fmt: skip
+
+    monkeypatch.setattr(f"efuse.cli.{command}.pause", pause)
+    once = ["--once"] if command == "top" else ["41", "--count", "1"]
+    sysfs.count_channel(41, 0, slots=4)
+    code, out, _ = efuse(capsys, command, *once)
+    assert code == 0
+    first, mount = ("NODE", "") if command == "top" else ("MOUNT NODE", "/mnt/a ")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    start = next(i for i, line in enumerate(lines) if line.startswith(first))
+    assert lines[start : start + 3] == [
+        f"{first.removesuffix('NODE')}NODE CPU RATE/s DEPTH FLIGHT SERVICE LOAD POLL SPIN SLEEP "
+        "ELSE/s STOLEN/s",
+        f"{mount}0 0 4.0k 1 0 2.0 us 0 100% - 0 4.0k 2.0k",
+        f"{mount}1 1 0 0 0 - - - - 0 0 0",
+    ]
+    sysfs.count_channel(41, 0, slots=4)
+    code, out, _ = efuse(capsys, command, *once, "--json")
+    (found,) = json.loads(out)["mounts"]
+    cpu, other = found["channels"]
+    assert (cpu["per_second"], cpu["load"]) == (4000, 0.004)
+    assert (cpu["stolen_share"], cpu["elsewhere_share"], cpu["poll_hit_ratio"]) == (0.5, 1, 1)
+    assert (cpu["group"]["depth"], cpu["group"]["node"]) == (1, 0)
+    assert (other["group"]["node"], other["per_second"]) == (1, 0)
+    assert [node["group"]["cpus"] for node in found["nodes"]] == [[0], [1]]
+    assert found["channel_total"]["per_second"] == 4000
+    assert found["after"]["balance"]["spin_ns"] == 50_000
 
 
 def test_top_once_prints_a_frame(

@@ -2,6 +2,7 @@
 import io
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -10,8 +11,19 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from efuse.stats import Counters, MapUsage, MountRates, PathCounters, Sample, rates
+from efuse.stats import (
+    Balance,
+    Channel,
+    ChannelCounters,
+    Counters,
+    MapUsage,
+    MountRates,
+    PathCounters,
+    Sample,
+    rates,
+)
 from efuse.tui import View, press, render
+from efuse.tui.channels import CHANNEL_VIEWS
 from efuse.tui.units import count, duration, share
 
 BEFORE = Sample(41, 0, opcodes={})
@@ -53,7 +65,7 @@ OPCODE           RATE/s    HIT DAEMON/s  KERNEL  DAEMON WHY PASSED (%)
 lookup            10.0k  95.0%      500   14 us  780 us miss 75 expired 25
 open                200     0%      199       -       - no_handler 100 refused …
 getxattr             50   100%        0       -       -
-s sort  r reverse  / filter  n mount  space pause  h help  q quit
+s sort  r reverse  / filter  c channels  n mount  space pause  h help  q quit
 """
 
 
@@ -105,6 +117,125 @@ def test_frame_shows_the_paths_that_were_taken() -> None:
     assert " ".join(lines[5].split()) == "cache 350 70.0% 1.4M - - - - -"
     assert " ".join(lines[6].split()) == "direct 150 30.0% 614k 2.3 us 2.6 us 2.0 us 2.5 us 20.0%"
     assert len(show([rates(BEFORE, replace(AFTER, paths=paths))], View(), height=10)) <= 10
+
+
+def with_channels(nodes: int, cpus: int, **changes: object) -> list[MountRates]:
+    """AFTER with a channel for each CPU, which sends the more the higher its number is.
+
+    The CPUs of a node are not one after the other, as with two threads to a core.
+    """
+    half = cpus // nodes // 2
+    channels = {
+        cpu: Channel(
+            node=cpu // half % nodes,
+            slots=4,
+            depth=2,
+            in_flight=1,
+            service_ns=50_000,
+            sleeping=1,
+            counters=ChannelCounters(
+                sent=2000 * (cpu + 1),
+                stolen=200,
+                poll_hits=95,
+                poll_misses=5,
+                spin_hits=1,
+                spin_misses=3,
+                elsewhere=1000,
+                brought=2000 * (cpu + 1),
+            ),
+        )
+        for cpu in range(cpus)
+    }
+    sample = replace(AFTER, channels=channels, balance=Balance("own", 3, 0, 20_000), **changes)
+    return [rates(BEFORE, sample)]
+
+
+CHANNELS = """\
+policy own  threshold 3  spread 0  spin 20 us  elsewhere 20.0%  stolen 4.0%
+NODE  CPU   RATE/s  DEPTH  FLIGHT SERVICE LOAD  POLL  SPIN SLEEP ELSE/s STOLEN/s
+0     0       1.0k      2       1   50 us 0.05 95.0% 25.0%     1    500      100
+0     2       3.0k      2       1   50 us 0.15 95.0% 25.0%     1    500      100
+1     1       2.0k      2       1   50 us 0.10 95.0% 25.0%     1    500      100
+1     3       4.0k      2       1   50 us 0.20 95.0% 25.0%     1    500      100
+"""
+
+
+def test_frame_shows_the_channels_of_few_cpus_in_the_order_of_nodes() -> None:
+    assert show(with_channels(2, 4), View())[4:10] == CHANNELS.splitlines()
+
+
+def test_frame_shows_a_row_a_node_of_many_cpus() -> None:
+    lines = show(with_channels(2, 128), View())
+    assert [line.split()[:4] for line in lines[6:8]] == [
+        ["0", "64", "CPUs", "3.1M"],
+        ["1", "64", "CPUs", "5.2M"],
+    ]
+    wide = show(with_channels(2, 128), View(), width=140, height=40)
+    assert [line.split()[:3] for line in wide[6:8]] == [
+        ["0", "0-31,64-95", "3.1M"],
+        ["1", "32-63,96-127", "5.2M"],
+    ]
+    assert lines[8].startswith("OPCODE")
+
+
+def test_frame_shows_the_busiest_cpus_where_not_all_have_room() -> None:
+    lines = show(with_channels(2, 128), View(channels="cpus"))
+    start = lines.index("and 114 quieter CPUs") - 14
+    shown = [line.split()[:2] for line in lines[start : start + 14]]
+    assert shown == [["1", str(cpu)] for cpu in range(114, 128)]
+    assert [line.split()[0] for line in lines[start + 15 : start + 17]] == ["OPCODE", "lookup"]
+
+
+def test_frame_with_channels_fits_whatever_the_terminal() -> None:
+    latency = (0,) * 106
+    paths = {name: PathCounters(requests=10**9, latency=latency) for name in ("a", "b", "c")}
+    for nodes, cpus in ((1, 2), (2, 128), (8, 128)):
+        model = with_channels(nodes, cpus, paths=paths)
+        for view in CHANNEL_VIEWS:
+            for width, height in ((80, 24), (140, 40), (40, 13), (80, 11)):
+                lines = show(model, View(channels=view), width=width, height=height)
+                assert len(lines) <= height, (nodes, cpus, view, height)
+                assert max(map(len, lines)) <= width
+                assert any(line.startswith("lookup") for line in lines)
+
+
+def test_frame_of_a_standard_terminal_cuts_no_number_of_channels_off() -> None:
+    for nodes, cpus in ((1, 16), (8, 128)):
+        lines = show(with_channels(nodes, cpus), View(), height=30)
+        rows = [line for line in lines if line.startswith(("policy", "NODE", *"01234567"))]
+        assert len(rows) == 2 + (cpus if cpus == 16 else nodes)
+        assert "\u2026" not in "".join(rows)
+
+
+def test_frame_without_channels_has_no_table_of_them() -> None:
+    served = {0: Channel(counters=ChannelCounters(sent=400))}
+    text = "\n".join(show([rates(BEFORE, replace(AFTER, channels=served))], View()))
+    assert "policy" not in text
+    waiting = {0: Channel(depth=7)}
+    text = "\n".join(show([rates(BEFORE, replace(AFTER, channels=waiting))], View()))
+    assert "policy least" in text
+
+
+def test_key_c_shows_channels_otherwise() -> None:
+    model, view, seen = with_channels(2, 4), View(), []
+    for _ in range(5):
+        lines = show(model, view)
+        seen.append([line.split()[1] for line in lines if line[:1] in "01"])
+        view = type_keys(view, "c")
+    cpus, nodes = ["0", "2", "1", "3"], ["0,2", "1,3"]
+    assert seen == [cpus, [], nodes, cpus, cpus]
+    assert "channels: none" in show(model, view)[0]
+
+
+def test_help_fits_and_has_every_column() -> None:
+    lines = show(with_channels(1, 2), View(help=True))
+    assert len(lines) <= 24
+    assert lines[-1] == "any key goes back"
+    words = set(re.split(r"[ ,]+", " ".join(lines)))
+    frame = show(with_channels(1, 2), View())
+    heads = [line.split() for line in frame if line.startswith(("NODE", "OPCODE"))]
+    assert len(heads) == 2
+    assert {word for head in heads for word in head} - words <= {"OPCODE", "(%)"}
 
 
 def test_frame_without_mounts_says_so() -> None:
