@@ -18,7 +18,7 @@ from efuse.bench.programs import command
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage, channel_counts, switches
 from efuse.control import Connection
-from efuse.errors import EfuseError, NotSupportedError, reason
+from efuse.errors import EfuseError
 
 __all__ = ["BALANCED", "DAEMON", "TRANSPORTS", "transported"]
 
@@ -99,8 +99,6 @@ def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
     )
     if name == "efuse-own" and moved:
         return f"{moved} requests were not left on their own CPU"
-    if "brought" not in after.channels[0]:
-        return ""  # By a module that does not count them.
     brought = after.channel_total("brought") - before.channel_total("brought")
     if name == "efuse-queues":
         return f"{brought} requests came through channels" if brought else ""
@@ -126,17 +124,6 @@ def _words(name: str, source: Path, mountpoint: Path) -> Sequence[str]:
     return ["env", f"EFUSE_CHANNELS={name not in _CLONED:d}", *words]
 
 
-def _keep_on_own_cpu(connection: int) -> None:
-    policy = Connection(connection).path / "channels/policy"
-    try:
-        policy.write_text("own")
-    except OSError as error:
-        raise NotSupportedError(
-            f"channels cannot be kept from balancing: {policy}: {reason(error)}",
-            hint="the module and this package may differ in version: efuse doctor",
-        ) from error
-
-
 @contextmanager
 def transported(name: str, source: Path, mountpoint: Path) -> Iterator[System]:
     """Mount *source* on *mountpoint* by the transport *name* and yield it.
@@ -149,5 +136,5 @@ def transported(name: str, source: Path, mountpoint: Path) -> Iterator[System]:
         system = _TransportSystem(name, mountpoint, program)
         if name == "efuse-own":
             assert system.connection is not None
-            _keep_on_own_cpu(system.connection)
+            Connection(system.connection).policy = "own"
         yield system

@@ -90,16 +90,6 @@ const u8 *efuse_path_info(struct efuse_req *req, const u64 rdonly_buf_size);
  */
 int efuse_path_predict(struct efuse_req *req, u64 ns, u32 note);
 
-/*
- * select_channel() only: the request, and what the channel of a CPU has to do; NULL if the CPU
- * has no channel. What the latter returns holds until the next call of it.
- * @rdonly_buf_size is that of struct efuse_placement_info, struct efuse_channel_load, else
- * NULL comes back.
- */
-const u8 *efuse_placement_info(struct efuse_placement *placement, const u64 rdonly_buf_size);
-const u8 *efuse_channel_load(struct efuse_placement *placement, u32 cpu,
-			     const u64 rdonly_buf_size);
-
 /* block() only: bytes of it that are wanted; 0: whether it is there, and no more. */
 u32 efuse_req_wanted(struct efuse_req *req);
 
@@ -116,5 +106,15 @@ u64 efuse_req_ended(struct efuse_req *req);
 u64 efuse_req_epoch(struct efuse_req *req);
 /* notify() only: the epoch at which what was known ended. */
 u64 efuse_notify_epoch(struct efuse_notify *n);
+
+/*
+ * select_channel() only: the request, and what the channel of a CPU has to do; NULL if the CPU
+ * has no channel. What the latter returns holds until the next call of it.
+ * @rdonly_buf_size is that of struct efuse_placement_info, struct efuse_channel_load, else
+ * NULL comes back.
+ */
+const u8 *efuse_placement_info(struct efuse_placement *placement, const u64 rdonly_buf_size);
+const u8 *efuse_channel_load(struct efuse_placement *placement, u32 cpu,
+			     const u64 rdonly_buf_size);
 
 #endif /* _FS_FUSE_EFUSE_KFUNCS_H */

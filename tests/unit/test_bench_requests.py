@@ -185,8 +185,16 @@ NEW = {"sent": 0, "brought": 0}
         ("fuse", usage(3), usage(103)),
         ("efuse-queues", usage(3, **NEW), usage(103, sent=100, brought=0)),
         ("efuse", usage(3, sent=7, brought=7), usage(103, sent=107, brought=107)),
-        ("efuse", usage(3, sent=7), usage(104, sent=108, stolen=9, elsewhere=9)),
-        ("efuse-own", usage(3, sent=7, stolen=9), usage(104, sent=108, stolen=9)),
+        (
+            "efuse",
+            usage(3, sent=7, brought=7),
+            usage(104, sent=108, brought=108, stolen=9, elsewhere=9),
+        ),
+        (
+            "efuse-own",
+            usage(3, sent=7, brought=7, stolen=9),
+            usage(104, sent=108, brought=108, stolen=9),
+        ),
     ],
 )
 def test_requests_that_came_as_meant(name: str, before: Usage, after: Usage) -> None:
