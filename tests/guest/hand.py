@@ -51,11 +51,14 @@ class Hand:
             (cpu, name): self._count(cpu, name) for cpu in cpus for name in ("sent", "stolen")
         }
 
-    def close(self) -> None:
-        """End the connection; what nobody answered fails with it."""
+    def close(self, *, lazy: bool = False) -> None:
+        """End the connection; what nobody answered fails with it.
+
+        :param lazy: although somebody uses it.
+        """
         os.close(self.fd)
         self._pool.shutdown()
-        unmount(str(self.mountpoint))
+        unmount(str(self.mountpoint), lazy=lazy)
         os.sched_setaffinity(0, self._affinity)
 
     def read(self, cpu: int | None = None) -> Request:

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A daemon that writes anything anywhere into the memory that it shares with the kernel.
+
+EFUSE_FUZZ_S: for how many seconds; EFUSE_FUZZ_SEED: the number that an earlier run began with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.guest import wire
+from tests.guest.channel import NO_SLOT, Channel, Message
+from tests.guest.hand import DEADLINE_S, Hand, root_attributes
+from tests.guest.wire import Request
+
+SECONDS = float(os.environ.get("EFUSE_FUZZ_S", "20"))
+SEED = int(os.environ.get("EFUSE_FUZZ_SEED", time.time_ns() % 1_000_000))
+ROUND_S = 5
+QUIET_S = 0.5
+SLOTS = 8
+
+_libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run
+
+# What users of a mount do, again and again, whatever comes back.
+_LOAD = """
+import os, random, signal, sys
+path, seed = sys.argv[1], int(sys.argv[2])
+chance = random.Random(seed)
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.siginterrupt(signal.SIGALRM, True)
+done = 0
+def use(name):
+    what = chance.randrange(10)
+    if what == 0: os.listdir(os.path.dirname(name))
+    elif what == 1: os.mkdir(name)
+    elif what == 2: os.unlink(name)
+    elif what == 3: os.setxattr(name, "user.x", b"v" * chance.randrange(12000))
+    elif what == 4: os.statvfs(name)
+    elif what == 5: os.getxattr(name, "user.y")
+    elif what == 6: os.rename(name, name + "x")
+    elif what == 7: os.readlink(name)
+    else:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT)
+        try:
+            os.pread(fd, chance.randrange(1, 20000), 0)
+            os.pwrite(fd, b"w" * chance.randrange(1, 20000), chance.randrange(100))
+        finally:
+            os.close(fd)
+while True:
+    signal.setitimer(signal.ITIMER_REAL, 2)
+    try:
+        use(f"{path}/{chance.choice('abc')}")
+    except (OSError, ValueError):
+        pass
+"""
+
+
+class Liar:
+    """Works a channel: most answers are well formed, some are not, and none is left out."""
+
+    def __init__(self, channel: Channel, chance: random.Random, stop: threading.Event) -> None:
+        self.channel = channel
+        self.chance = chance
+        self.stop = stop
+        self.requests = 0
+        self.garbled = 0
+
+    def work(self) -> None:
+        while not self.stop.is_set():
+            try:
+                message = self.channel.next()
+            except OSError as error:
+                assert error.errno == errno.ENODEV, error  # the connection has ended
+                return
+            self.requests += 1
+            with suppress(OSError):  # garbage, or the slot is another's by now
+                self._answer(message)
+            self._give_up(message.request)
+
+    def _answer(self, message: Message) -> None:
+        raw = self._reply(message.request)
+        if message.slot == NO_SLOT:
+            os.write(self.channel.fd, raw)
+            return
+        raw = raw[: self.channel.slot_size]
+        self.channel.put(message.slot, raw)
+        if self.chance.random() < 0.3:
+            time.sleep(0.001)  # others may come between
+        self.channel.reply(message.slot, len(raw))
+
+    def _give_up(self, request: Request) -> None:
+        """Fail the request, if whatever was said was no answer to it."""
+        try:
+            os.write(self.channel.fd, wire.reply(request.unique, errno.EIO))
+        except OSError as error:
+            assert error.errno in (errno.ENOENT, errno.ENODEV, errno.EINVAL), error
+
+    def _reply(self, request: Request) -> bytes:
+        if self.chance.random() < 0.15:
+            self.garbled += 1
+            return self._garbage(request)
+        if self.chance.random() < 0.2:
+            return wire.reply(request.unique, self.chance.choice((errno.ENOENT, errno.EIO)))
+        return wire.reply(request.unique, 0, self._body(request))
+
+    def _garbage(self, request: Request) -> bytes:
+        body = self.chance.randbytes(self.chance.choice((0, 16, 40, 104, 128, 144, 4096)))
+        unique = self.chance.choice(
+            (request.unique, request.unique ^ 1, self.chance.getrandbits(64))
+        )
+        error = self.chance.choice((0, 0, -1, -512, 5))
+        length = 16 + len(body) + self.chance.choice((0, 0, 1, -1))
+        return struct.pack("=IiQ", length, error, unique) + body
+
+    def _body(self, request: Request) -> bytes:
+        nodeid = self.chance.choice((1, 2, 3, 4, self.chance.getrandbits(64)))
+        mode = self.chance.choice((0o040755, 0o100644, 0o100644, 0o120777))
+        attributes = wire.attributes(nodeid, 8192, (0, 0, 0), mode, 1, 0, 0)
+        match request.opcode:
+            case "lookup" | "mknod" | "mkdir" | "symlink":
+                return wire.entry(nodeid, 0, 0.1, 0.1, attributes)
+            case "create":
+                return wire.entry(nodeid, 0, 0.1, 0.1, attributes) + wire.open_out(nodeid, 0)
+            case "getattr" | "setattr":
+                return (
+                    root_attributes(4096) if request.nodeid == 1 else wire.attr_out(0.1, attributes)
+                )
+            case "open" | "opendir":
+                return wire.open_out(nodeid, self.chance.getrandbits(3))
+            case "read":
+                return self.chance.randbytes(self.chance.randrange(request.size + 2))
+            case "readdir":
+                return wire.dirent(nodeid, 1, b"a", 8) if request.offset == 0 else b""
+            case "write":
+                return struct.pack("=II", request.size, 0)
+        return b""
+
+
+def scribble(channel: Channel, chance: random.Random, stop: threading.Event) -> int:
+    """Put random bytes where replies are, mostly into their heads; return how often."""
+    start = ctypes.addressof(ctypes.c_char.from_buffer(channel.memory))
+    times = 0
+    while not stop.is_set():
+        at = (2 * chance.randrange(SLOTS) + 1) * channel.slot_size
+        length = chance.choice((1, 4, 8, 16, 144, channel.slot_size))
+        first = chance.choice((0, 4, 8, 16)) if length < 144 else 0
+        length = min(length, channel.slot_size - first)
+        assert _libc.getrandom(ctypes.c_void_p(start + at + first), length, 0) == length
+        times += 1
+        time.sleep(0.0002)
+    return times
+
+
+def give_back(channel: Channel, chance: random.Random, stop: threading.Event) -> int:
+    """Call the kernel with slots and lengths that nobody gave; return how many it took."""
+    taken = 0
+    while not stop.is_set():
+        slot = chance.choice(
+            (chance.randrange(SLOTS), chance.randrange(SLOTS), chance.getrandbits(32))
+        )
+        length = chance.choice((0, 16, 120, 8192, 8193, chance.getrandbits(32)))
+        try:
+            channel.reply(slot, length)
+            taken += 1
+        except OSError as error:
+            taken += error.errno == errno.EBADMSG  # the slot was somebody's
+        time.sleep(0.0002)
+    return taken
+
+
+class Steady:
+    """Another mount of the same process: every answer of it has to be right."""
+
+    def __init__(self, mountpoint: Path) -> None:
+        self.hand = Hand(mountpoint)
+        self.channel = Channel(self.hand.fd, 0)
+        self.answered = 0
+
+    def ask(self) -> None:
+        size = self.hand.ask(self.answered % 2)
+        message = self.channel.next()
+        raw = wire.reply(message.request.unique, 0, root_attributes(self.answered))
+        self.channel.reply(message.slot, self.channel.put(message.slot, raw))
+        assert size.result(DEADLINE_S) == self.answered
+        self.answered += 1
+
+    def close(self) -> None:
+        self.channel.close()
+        self.hand.close()
+
+
+@contextmanager
+def load(mountpoint: Path, count: int, seed: int) -> Iterator[None]:
+    """Programs that use the mount, until the context ends."""
+    programs = [
+        subprocess.Popen([sys.executable, "-c", _LOAD, str(mountpoint), str(seed + number)])
+        for number in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.send_signal(signal.SIGKILL)
+        for program in programs:
+            program.wait(DEADLINE_S)
+
+
+@dataclass
+class Counts:
+    """What happened."""
+
+    requests: int = 0
+    garbled: int = 0
+    scribbled: int = 0
+    given_back: int = 0
+
+
+def busy(liars: list[Liar]) -> bool:
+    """Wait for a request; False: none comes, since all that the mount shows is broken."""
+    before = sum(liar.requests for liar in liars)
+    end = time.monotonic() + QUIET_S
+    while time.monotonic() < end:
+        if sum(liar.requests for liar in liars) > before:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
+    """Lie to the users of a mount until its end comes, amid it all."""
+    stop = threading.Event()
+    hand = Hand(mountpoint)
+    channels = [Channel(hand.fd, cpu, SLOTS) for cpu in (0, 1)]
+    liars = [Liar(c, random.Random(seed + n), stop) for n, c in enumerate(channels * 2)]
+    with ThreadPoolExecutor(8) as pool:
+        worked = [pool.submit(liar.work) for liar in liars]
+        scribbled = [pool.submit(scribble, c, random.Random(seed + 4), stop) for c in channels]
+        given = [pool.submit(give_back, c, random.Random(seed + 5), stop) for c in channels]
+        try:
+            end = time.monotonic() + ROUND_S
+            while time.monotonic() < end and busy(liars):
+                steady.ask()
+            hand.connection.abort()  # wakes the workers, and the programs that wait
+        finally:
+            stop.set()
+        for each in worked:
+            each.result(DEADLINE_S)
+        counts.scribbled += sum(each.result(DEADLINE_S) for each in scribbled)
+        counts.given_back += sum(each.result(DEADLINE_S) for each in given)
+    counts.requests += sum(liar.requests for liar in liars)
+    counts.garbled += sum(liar.garbled for liar in liars)
+    for channel in channels:
+        channel.close()
+    hand.close(lazy=True)
+
+
+def test_whatever_is_in_the_shared_memory(mountpoint: Path, tmp_path: Path) -> None:
+    """The kernel stays whole, and who has nothing to do with it notices nothing."""
+    print(f"EFUSE_FUZZ_SEED={SEED}")
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    steady = Steady(beside)
+    counts = Counts()
+    end = time.monotonic() + SECONDS
+    rounds = 0
+    # A mount does not last: one wrong answer about its root is enough.
+    with load(mountpoint, 3, SEED):
+        while time.monotonic() < end or rounds < 2:
+            fuzz(mountpoint, steady, SEED + 100 * rounds, counts)
+            rounds += 1
+    steady.ask()
+    print(f"{rounds} mounts, {counts}, {steady.answered} answers beside them")
+    steady.close()
+    assert counts.requests > 2 * rounds
+    assert min(counts.garbled, counts.scribbled, counts.given_back) > 0
