@@ -5,6 +5,11 @@
  * the same way back with the call that brings the next request; a large one, and that
  * of a handler who answers later or from another thread, by writev(2).
  *
+ * A handler may go on after its reply, and what it does then may wait for who got it. So a
+ * reply is kept for the next call only while the supervisor looks at the workers now and
+ * then, which it does while there are requests: it delivers what it finds. The first reply
+ * after a pause goes at once.
+ *
  * Handlers may block: on a disk, or on another request. When all workers have been at
  * the same requests for a while, another worker is added, who may run anywhere.
  */
@@ -15,24 +20,26 @@
 
 #include <errno.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #define SLOT_SIZE	8192
-#define STUCK_NS	10000000	/* at the same requests for so long: add a worker */
+#define LOOK_NS		10000000	/* between two looks of the supervisor */
+#define MAX_WORKERS	10		/* libfuse's own default */
 
-/* A WRITE of libfuse's largest max_write with its headers; pages unused stay unmapped. */
-#define BUFFER_SIZE	(1U << 20 | 1U << 16)
+/* The kernel's largest WRITE with its headers; pages unused stay unmapped. */
+#define BUFFER_SIZE	(8U << 20 | 1U << 16)
 
 struct loop;
 
@@ -40,12 +47,16 @@ struct loop;
  * struct worker - a thread
  * @loop: whose
  * @channel: where its requests come from
- * @cpu: where it runs, -1: anywhere
+ * @cpu: where it is to run, -1: anywhere
+ * @pinned: whether it runs there only
  * @thread: it
  * @buffer: for requests that fit no slot
  * @message: the request at hand
  * @unique: its number
- * @reply_length: of the reply that lies in its slot, 0: none
+ * @stored: its reply was put into its slot
+ * @waiting: length of a reply that lies there and was not delivered yet, 0: there is none
+ * @delivery: held by who delivers it from there by write(2)
+ * @sending: length of the reply that the call for the next request delivers
  * @begun: requests begun
  * @seen: as many when the supervisor looked last
  * @busy: whether one is being handled
@@ -54,11 +65,15 @@ struct worker {
 	struct loop *loop;
 	struct channel *channel;
 	int cpu;
+	bool pinned;
 	pthread_t thread;
 	char *buffer;
 	struct message message;
 	uint64_t unique;
-	uint32_t reply_length;
+	bool stored;
+	_Atomic uint32_t waiting;
+	pthread_mutex_t delivery;
+	uint32_t sending;
 	_Atomic uint64_t begun;
 	uint64_t seen;
 	atomic_bool busy;
@@ -67,6 +82,9 @@ struct worker {
 /**
  * struct loop - a session's
  * @se: the session
+ * @fd: its descriptor
+ * @cpus: where the process may run
+ * @signals: that the caller had blocked
  * @channels: of each CPU
  * @nr_channels: how many
  * @workers: room for all that there may be
@@ -74,11 +92,14 @@ struct worker {
  * @max_workers: how many there may be
  * @idle: workers that handle nothing now
  * @watched: whether the supervisor looks at them now and then
- * @wake: it is to look, or the loop ends
+ * @event: an eventfd: the supervisor is to look, or the loop ends
  * @error: why it ends: 0 or a negative errno
  */
 struct loop {
 	struct fuse_session *se;
+	int fd;
+	cpu_set_t cpus;
+	sigset_t signals;
 	struct channel *channels;
 	unsigned int nr_channels;
 	struct worker *workers;
@@ -86,11 +107,60 @@ struct loop {
 	unsigned int max_workers;
 	atomic_int idle;
 	atomic_bool watched;
-	sem_t wake;
+	int event;
 	atomic_int error;
 };
 
 static _Thread_local struct worker *self;
+
+static void have_watched(struct loop *loop)
+{
+	if (!atomic_load(&loop->watched) && !atomic_exchange(&loop->watched, true))
+		eventfd_write(loop->event, 1);
+}
+
+static void loop_end(struct loop *loop, int error)
+{
+	int none = 0;
+
+	atomic_compare_exchange_strong(&loop->error, &none, error);
+	fuse_session_exit(loop->se);
+	eventfd_write(loop->event, 1);
+}
+
+static void refused(const struct loop *loop)
+{
+	if (!fuse_session_exited(loop->se))
+		fuse_log(FUSE_LOG_ERR, "efuse: the kernel refused a reply\n");
+}
+
+/* Write a reply that lies in the slot of the request at hand, which stays the worker's. */
+static void write_stored(const struct worker *worker, uint32_t length)
+{
+	ssize_t written = write(worker->channel->fd, worker->message.reply, length);
+
+	/* Any other error: the request ended without it, or all did. */
+	if (written < 0 && errno == EINVAL)
+		refused(worker->loop);
+}
+
+/* Deliver the worker's reply, if there is one that waits. */
+static void deliver(struct worker *worker)
+{
+	uint32_t length;
+
+	pthread_mutex_lock(&worker->delivery);
+	length = atomic_exchange(&worker->waiting, 0);
+	if (length)
+		write_stored(worker, length);
+	pthread_mutex_unlock(&worker->delivery);
+}
+
+static bool fits_slot(const struct worker *worker, const struct fuse_out_header *out)
+{
+	return worker->message.reply && !worker->stored && out->unique == worker->unique &&
+	       out->len <= worker->channel->slot_size;
+}
 
 /* libfuse's way out: a small reply to the request at hand into its slot. */
 static ssize_t loop_writev(int fd, struct iovec *iov, int count, void *userdata)
@@ -101,15 +171,33 @@ static ssize_t loop_writev(int fd, struct iovec *iov, int count, void *userdata)
 	int i;
 
 	(void)userdata;
-	if (!worker || out->unique != worker->unique || !worker->message.reply ||
-	    worker->reply_length || out->len > worker->channel->slot_size)
-		return writev(worker ? worker->channel->fd : fd, iov, count);
+	/* Of no worker, or for another session. */
+	if (!worker || fd != worker->loop->fd)
+		return writev(fd, iov, count);
+	if (!fits_slot(worker, out)) {
+		/* A notification may wait for who waits for the reply. */
+		if (worker->stored)
+			deliver(worker);
+		return writev(worker->channel->fd, iov, count);
+	}
+	if (!atomic_load(&worker->loop->watched)) {
+		ssize_t written = writev(worker->channel->fd, iov, count);
+		int error = errno;
+
+		have_watched(worker->loop);
+		errno = error;
+		return written;
+	}
 	to = worker->message.reply;
 	for (i = 0; i < count; i++) {
 		memcpy(to, iov[i].iov_base, iov[i].iov_len);
 		to += iov[i].iov_len;
 	}
-	worker->reply_length = out->len;
+	worker->stored = true;
+	atomic_store(&worker->waiting, out->len);
+	/* Either the supervisor's last look sees it, or this that it looks no more. */
+	if (!atomic_load(&worker->loop->watched))
+		deliver(worker);
 	return out->len;
 }
 
@@ -119,19 +207,11 @@ static ssize_t loop_read(int fd, void *buf, size_t size, void *userdata)
 	return read(fd, buf, size);
 }
 
+/* Without splicing: libfuse then tells the daemon that there is none. */
 static const struct fuse_custom_io loop_io = {
 	.writev = loop_writev,
 	.read = loop_read,
 };
-
-static void loop_end(struct loop *loop, int error)
-{
-	int none = 0;
-
-	atomic_compare_exchange_strong(&loop->error, &none, error);
-	fuse_session_exit(loop->se);
-	sem_post(&loop->wake);
-}
 
 static void handle(struct worker *worker)
 {
@@ -144,9 +224,8 @@ static void handle(struct worker *worker)
 	worker->unique = ((const struct fuse_in_header *)buf.mem)->unique;
 	atomic_store_explicit(&worker->busy, true, memory_order_relaxed);
 	atomic_fetch_add_explicit(&worker->begun, 1, memory_order_relaxed);
-	if (atomic_fetch_sub(&loop->idle, 1) == 1 && !atomic_load(&loop->watched) &&
-	    !atomic_exchange(&loop->watched, true))
-		sem_post(&loop->wake);
+	if (atomic_fetch_sub(&loop->idle, 1) == 1)
+		have_watched(loop);
 	fuse_session_process_buf(loop->se, &buf);
 	atomic_fetch_add(&loop->idle, 1);
 	atomic_store_explicit(&worker->busy, false, memory_order_relaxed);
@@ -157,120 +236,172 @@ static int next(struct worker *worker)
 {
 	int err, ignored;
 
+	worker->sending = atomic_exchange(&worker->waiting, 0);
+	if (worker->stored && !worker->sending) {
+		/* The slot is not to be given back before somebody else has written the reply. */
+		pthread_mutex_lock(&worker->delivery);
+		pthread_mutex_unlock(&worker->delivery);
+	}
 	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &ignored);
-	err = channel_next(worker->channel, &worker->message, worker->reply_length,
+	err = channel_next(worker->channel, &worker->message, worker->sending,
 			   worker->buffer, BUFFER_SIZE);
 	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &ignored);
-	worker->reply_length = 0;
+	worker->sending = 0;
+	worker->stored = false;
 	return err;
+}
+
+/* Threads and processes that INIT's handler starts are not to inherit the CPU. */
+static bool may_start_threads(const struct worker *worker)
+{
+	return ((const struct fuse_in_header *)worker->message.request)->opcode == FUSE_INIT;
+}
+
+static void pin(struct worker *worker)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(worker->cpu, &cpus);
+	/* The CPU may be gone by now: then anywhere. */
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+	worker->pinned = true;
+}
+
+static void unpin(const struct worker *worker)
+{
+	sched_setaffinity(0, sizeof(worker->loop->cpus), &worker->loop->cpus);
 }
 
 static void *work(void *arg)
 {
 	struct worker *worker = arg;
 	struct loop *loop = worker->loop;
-	cpu_set_t cpus;
 	int err, ignored;
 
 	self = worker;
-	if (worker->cpu >= 0) {
-		CPU_ZERO(&cpus);
-		CPU_SET(worker->cpu, &cpus);
-		/* The CPU may be gone by now: then anywhere. */
-		pthread_setaffinity_np(pthread_self(), sizeof(cpus), &cpus);
-	}
 	worker->message.slot = EFUSE_NO_SLOT;
 	while (!fuse_session_exited(loop->se)) {
 		err = next(worker);
+		if (err == -EBADMSG)
+			refused(loop);
 		if (err == -EINTR || err == -EBADMSG)
 			continue;
 		if (err) {
 			/* ENODEV: unmounted. */
 			loop_end(loop, err == -ENODEV ? 0 : err);
-			break;
+			return NULL;
 		}
 		/* A handler has cancellation points, but is not to be cancelled. */
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &ignored);
+		if (worker->cpu >= 0 && !worker->pinned && !may_start_threads(worker))
+			pin(worker);
 		handle(worker);
 		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &ignored);
 	}
+	/* The session may have been ended by a handler. */
+	loop_end(loop, 0);
 	return NULL;
 }
 
+static int start_thread(struct worker *worker)
+{
+	sigset_t blocked = worker->loop->signals, before;
+	int err;
+
+	/* Those that end a session are the supervisor's. */
+	sigaddset(&blocked, SIGTERM);
+	sigaddset(&blocked, SIGINT);
+	sigaddset(&blocked, SIGHUP);
+	sigaddset(&blocked, SIGQUIT);
+	pthread_sigmask(SIG_SETMASK, &blocked, &before);
+	err = pthread_create(&worker->thread, NULL, work, worker);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return -err;
+}
+
+/* @cpu: where it is to run, if the process may; -1: anywhere */
 static int add_worker(struct loop *loop, struct channel *channel, int cpu)
 {
 	struct worker *worker = &loop->workers[loop->nr_workers];
-	sigset_t ours, before;
 	int err;
 
 	worker->loop = loop;
 	worker->channel = channel;
-	worker->cpu = cpu;
+	worker->cpu = cpu >= 0 && CPU_ISSET(cpu, &loop->cpus) ? cpu : -1;
 	worker->buffer = mmap(NULL, BUFFER_SIZE, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (worker->buffer == MAP_FAILED)
 		return -ENOMEM;
+	pthread_mutex_init(&worker->delivery, NULL);
 	atomic_fetch_add(&loop->idle, 1);
-	/* Those that end a session are the supervisor's. */
-	sigemptyset(&ours);
-	sigaddset(&ours, SIGTERM);
-	sigaddset(&ours, SIGINT);
-	sigaddset(&ours, SIGHUP);
-	sigaddset(&ours, SIGQUIT);
-	pthread_sigmask(SIG_BLOCK, &ours, &before);
-	err = pthread_create(&worker->thread, NULL, work, worker);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	err = start_thread(worker);
 	if (err) {
 		atomic_fetch_sub(&loop->idle, 1);
 		munmap(worker->buffer, BUFFER_SIZE);
-		return -err;
+		return err;
 	}
 	loop->nr_workers++;
 	return 0;
 }
 
-/* Has every worker been at the same request since the last look? */
-static bool all_stuck(struct loop *loop)
+/*
+ * Deliver the replies that wait, and add a worker if all have been at the same requests
+ * since the last look. Returns whether there is reason to look again.
+ */
+static bool look(struct loop *loop)
 {
-	bool stuck = true;
+	bool room = loop->nr_workers < loop->max_workers;
+	bool stuck = true, news = false;
 	unsigned int i;
 
 	for (i = 0; i < loop->nr_workers; i++) {
 		struct worker *worker = &loop->workers[i];
 		uint64_t begun = atomic_load(&worker->begun);
 
+		if (atomic_load(&worker->waiting))
+			deliver(worker);
 		if (!atomic_load(&worker->busy) || begun != worker->seen)
 			stuck = false;
+		news |= begun != worker->seen;
 		worker->seen = begun;
 	}
-	return stuck;
+	if (stuck && room)
+		add_worker(loop, &loop->channels[loop->nr_workers % loop->nr_channels], -1);
+	return news || (room && atomic_load(&loop->idle) <= 0);
 }
 
-/* As long as all workers are busy, look at them now and then. */
-static void watch(struct loop *loop)
+/* Wait for the next look, or for a signal: its handler may have ended the session. */
+static void supervisor_wait(struct loop *loop)
 {
-	const struct timespec pause = { .tv_nsec = STUCK_NS };
+	const struct timespec pause = { .tv_nsec = LOOK_NS };
+	struct pollfd event = { .fd = loop->event, .events = POLLIN };
+	eventfd_t ignored;
 
-	do {
-		nanosleep(&pause, NULL);
-		if (loop->nr_workers < loop->max_workers && all_stuck(loop))
-			add_worker(loop, &loop->channels[loop->nr_workers % loop->nr_channels], -1);
-	} while (!fuse_session_exited(loop->se) && atomic_load(&loop->idle) <= 0);
-	atomic_store(&loop->watched, false);
-	/* One may have become busy before it saw that nobody watches. */
-	if (atomic_load(&loop->idle) <= 0 && !atomic_exchange(&loop->watched, true))
-		sem_post(&loop->wake);
+	if (ppoll(&event, 1, atomic_load(&loop->watched) ? &pause : NULL,
+		  &loop->signals) > 0)
+		eventfd_read(loop->event, &ignored);
 }
 
 static void supervise(struct loop *loop)
 {
+	sigset_t all;
+	bool watching;
+
+	/* So that no signal comes between the question and the waiting. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, NULL);
 	while (!fuse_session_exited(loop->se)) {
-		/* A signal's handler may have ended the session. */
-		if (sem_wait(&loop->wake) && errno == EINTR)
+		watching = atomic_load(&loop->watched);
+		supervisor_wait(loop);
+		if (!watching || look(loop))
 			continue;
-		if (!fuse_session_exited(loop->se))
-			watch(loop);
+		atomic_store(&loop->watched, false);
+		/* What came before anybody could see that nobody watches. */
+		if (look(loop))
+			atomic_store(&loop->watched, true);
 	}
+	pthread_sigmask(SIG_SETMASK, &loop->signals, NULL);
 }
 
 static void join_workers(struct loop *loop)
@@ -279,22 +410,32 @@ static void join_workers(struct loop *loop)
 
 	for (i = 0; i < loop->nr_workers; i++)
 		pthread_cancel(loop->workers[i].thread);
-	for (i = 0; i < loop->nr_workers; i++) {
+	for (i = 0; i < loop->nr_workers; i++)
 		pthread_join(loop->workers[i].thread, NULL);
-		munmap(loop->workers[i].buffer, BUFFER_SIZE);
+	for (i = 0; i < loop->nr_workers; i++) {
+		struct worker *worker = &loop->workers[i];
+
+		/* What it was about to deliver, or has: who has the answer ignores another. */
+		if (worker->sending)
+			write_stored(worker, worker->sending);
+		deliver(worker);
+		pthread_mutex_destroy(&worker->delivery);
+		munmap(worker->buffer, BUFFER_SIZE);
 	}
 }
 
 /* A channel for each CPU that there may be: none is left out if it comes later. */
 static int open_channels(struct loop *loop)
 {
-	int device = fuse_session_fd(loop->se);
-	uint32_t slots = loop->max_workers < EFUSE_MAX_SLOTS ? loop->max_workers : EFUSE_MAX_SLOTS;
+	/* A worker has one slot at most. */
+	uint32_t slots = (loop->max_workers + loop->nr_channels - 1) / loop->nr_channels;
 	unsigned int i;
 	int err;
 
+	if (slots > EFUSE_MAX_SLOTS)
+		slots = EFUSE_MAX_SLOTS;
 	for (i = 0; i < loop->nr_channels; i++) {
-		err = channel_open(&loop->channels[i], device, i, slots, SLOT_SIZE);
+		err = channel_open(&loop->channels[i], loop->fd, i, slots, SLOT_SIZE);
 		if (err) {
 			loop->nr_channels = i;
 			return err;
@@ -303,33 +444,91 @@ static int open_channels(struct loop *loop)
 	return 0;
 }
 
+static int start_workers(struct loop *loop)
+{
+	unsigned int i;
+	int err = 0;
+
+	for (i = 0; !err && i < loop->nr_channels; i++)
+		err = add_worker(loop, &loop->channels[i], (int)i);
+	/* One can do the work of all. */
+	return loop->nr_workers ? 0 : err;
+}
+
+static void in_child(void)
+{
+	if (self && self->pinned)
+		unpin(self);
+}
+
+static void at_fork(void)
+{
+	pthread_atfork(NULL, NULL, in_child);
+}
+
+/**
+ * loop_unpinned - call a function that starts threads
+ * @start: called where the threads that it starts may run anywhere
+ * @arg: its argument
+ *
+ * Return: what it returned
+ */
+int loop_unpinned(int (*start)(void *arg), void *arg)
+{
+	struct worker *worker = self;
+	int result;
+
+	if (!worker || !worker->pinned)
+		return start(arg);
+	unpin(worker);
+	result = start(arg);
+	pin(worker);
+	return result;
+}
+
 /**
  * loop_channels - handle a session's requests over channels until it ends
  * @se: a mounted session
- * @max_workers: the most threads
+ * @max_workers: the most threads; 0: libfuse's default, or one for each CPU if those are
+ *               more
  * @started: set if it was begun; else the session is as it was
  *
- * Return: 0 or a negative errno
+ * Return: 0 or a negative errno, or what libfuse says of the session's end, such as the
+ *         number of a signal
  */
 int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *started)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_CONF);
-	struct loop loop = { .se = se, .nr_channels = (unsigned int)cpus };
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	unsigned int cpus = (unsigned int)sysconf(_SC_NPROCESSORS_CONF);
+	struct loop loop = { .se = se, .fd = fuse_session_fd(se) };
+	int err = -ENOMEM, ended;
 	unsigned int i;
-	int err = -ENOMEM;
 
 	*started = false;
-	loop.max_workers = max_workers > loop.nr_channels ? max_workers : loop.nr_channels;
+	pthread_once(&once, at_fork);
+	pthread_sigmask(SIG_SETMASK, NULL, &loop.signals);
+	if (!max_workers)
+		max_workers = cpus > MAX_WORKERS ? cpus : MAX_WORKERS;
+	loop.max_workers = max_workers;
+	loop.nr_channels = cpus < max_workers ? cpus : max_workers;
+	/* Of more CPUs than the set has room for: then anywhere. */
+	if (sched_getaffinity(0, sizeof(loop.cpus), &loop.cpus))
+		CPU_ZERO(&loop.cpus);
 	loop.channels = calloc(loop.nr_channels, sizeof(*loop.channels));
 	loop.workers = calloc(loop.max_workers, sizeof(*loop.workers));
-	if (!loop.channels || !loop.workers || sem_init(&loop.wake, 0, 0))
+	if (!loop.channels || !loop.workers)
 		goto out_free;
+	loop.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (loop.event < 0) {
+		err = -errno;
+		goto out_free;
+	}
 	err = open_channels(&loop);
-	*started = !err;
 	if (!err)
-		err = fuse_session_custom_io(se, &loop_io, fuse_session_fd(se));
-	for (i = 0; !err && i < loop.nr_channels; i++)
-		err = add_worker(&loop, &loop.channels[i], (int)i);
+		err = fuse_session_custom_io(se, &loop_io, loop.fd);
+	if (!err)
+		err = start_workers(&loop);
+	*started = !err;
 	if (!err) {
 		supervise(&loop);
 		err = atomic_load(&loop.error);
@@ -337,9 +536,12 @@ int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *start
 	join_workers(&loop);
 	for (i = 0; i < loop.nr_channels; i++)
 		channel_close(&loop.channels[i]);
-	if (*started)
-		fuse_session_reset(se);
-	sem_destroy(&loop.wake);
+	close(loop.event);
+	if (*started) {
+		/* Of a session that has ended it only says why, and resets it. */
+		ended = fuse_session_loop(se);
+		err = ended ? ended : err;
+	}
 
 out_free:
 	free(loop.workers);

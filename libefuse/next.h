@@ -7,13 +7,16 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The next definition of a function, looked up once. */
+/* The next definition of a function; looked up once, or by several threads at once. */
 #define NEXT(name) \
 	({ \
-		static __typeof__(&name) next; \
-		if (!next) \
-			next = (__typeof__(&name))dlsym(RTLD_NEXT, #name); \
-		next; \
+		static __typeof__(&name) next_; \
+		__typeof__(&name) found_ = __atomic_load_n(&next_, __ATOMIC_RELAXED); \
+		if (!found_) { \
+			found_ = (__typeof__(&name))dlsym(RTLD_NEXT, #name); \
+			__atomic_store_n(&next_, found_, __ATOMIC_RELAXED); \
+		} \
+		found_; \
 	})
 
 #endif

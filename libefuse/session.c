@@ -1,29 +1,42 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/*
- * Preloaded into an unmodified libfuse daemon, this gives its session's loop channels.
- *
- * All of libfuse's multi-threaded loops end in one of these. A daemon that asks for a
- * single thread keeps libfuse's own loop: it need not bear more than one. Where there are
- * no channels libfuse's loop goes on, and standard error says why.
- */
-#define _GNU_SOURCE
-#include "loop.h"
-#include "next.h"
+/* Whether a session is served over channels; where it is not, standard error says why. */
 #include "session.h"
+#include "loop.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* libfuse's own default. */
-#define MAX_WORKERS	10
+static const char *reason(int err)
+{
+	switch (err) {
+	case -ENOENT:
+	case -ENXIO:
+	case -ENODEV:
+		return "the kernel has no eFuse";
+	case -EINVAL:
+		return "the mount is not of the type efuse";
+	case -ENOTTY:
+		return "the kernel's eFuse is older than channels";
+	case -EBUSY:
+		return "the mount's channels are taken";
+	default:
+		return strerror(-err);
+	}
+}
 
-int fuse_session_loop_mt_31(struct fuse_session *se, int clone_fd);
-int fuse_session_loop_mt_32(struct fuse_session *se, struct fuse_loop_config *config);
-int fuse_session_loop_mt_312(struct fuse_session *se, struct fuse_loop_config *config);
-
-/* Returns whether the session was served; @result: how it ended. */
-static bool served(struct fuse_session *se, int *result)
+/**
+ * session_served - serve a session over channels until it ends, if there are channels
+ * @se: a mounted session
+ * @max_workers: as for loop_channels()
+ * @result: how it ended, as of loop_channels()
+ *
+ * EFUSE_CHANNELS=0 in the environment says that none are wanted.
+ *
+ * Return: whether it was served; if not it is as it was
+ */
+bool session_served(struct fuse_session *se, unsigned int max_workers, int *result)
 {
 	const char *wanted = getenv("EFUSE_CHANNELS");
 	bool started;
@@ -34,29 +47,8 @@ static bool served(struct fuse_session *se, int *result)
 		fprintf(stderr, "efuse: no channels: libfuse is older than 3.14\n");
 		return false;
 	}
-	*result = loop_channels(se, MAX_WORKERS, &started);
+	*result = loop_channels(se, max_workers, &started);
 	if (!started)
-		fprintf(stderr, "efuse: no channels: %s\n", strerror(-*result));
+		fprintf(stderr, "efuse: no channels: %s\n", reason(*result));
 	return started;
-}
-
-EXPORT int fuse_session_loop_mt_312(struct fuse_session *se, struct fuse_loop_config *config)
-{
-	int result;
-
-	return served(se, &result) ? result : NEXT(fuse_session_loop_mt_312)(se, config);
-}
-
-EXPORT int fuse_session_loop_mt_32(struct fuse_session *se, struct fuse_loop_config *config)
-{
-	int result;
-
-	return served(se, &result) ? result : NEXT(fuse_session_loop_mt_32)(se, config);
-}
-
-EXPORT int fuse_session_loop_mt_31(struct fuse_session *se, int clone_fd)
-{
-	int result;
-
-	return served(se, &result) ? result : NEXT(fuse_session_loop_mt_31)(se, clone_fd);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * What libefuse uses of libfuse. All of it is weak: the library is preloaded into whatever
- * program a daemon starts, most of which have no libfuse and never come here.
+ * program a daemon starts, most of which have no libfuse and never come here; and a libfuse
+ * older than 3.14 has not all of it.
  */
 #ifndef EFUSE_SESSION_H
 #define EFUSE_SESSION_H
@@ -9,11 +10,16 @@
 #define FUSE_USE_VERSION 312
 #include <fuse3/fuse_lowlevel.h>
 
+#include <stdbool.h>
+
+#pragma weak fuse_log
 #pragma weak fuse_session_custom_io
 #pragma weak fuse_session_exit
 #pragma weak fuse_session_exited
 #pragma weak fuse_session_fd
+#pragma weak fuse_session_loop
 #pragma weak fuse_session_process_buf
-#pragma weak fuse_session_reset
+
+bool session_served(struct fuse_session *se, unsigned int max_workers, int *result);
 
 #endif

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * Preloaded into an unmodified libfuse daemon, this gives its session's loop channels.
+ *
+ * All of libfuse's multi-threaded loops end in one. A daemon that asks for a single thread
+ * keeps libfuse's own loop: it need not bear more than one.
+ */
+#define _GNU_SOURCE
+#include "loop.h"
+#include "next.h"
+#include "session.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* libfuse's default, which says nothing of what the daemon can bear. */
+#define DEFAULT_THREADS	10
+
+int fuse_session_loop_mt_312(struct fuse_session *se, struct fuse_loop_config *config);
+int efuse_loop_of_version(struct fuse_session *se, struct fuse_loop_config *config);
+
+/* What the daemon said last of its threads, and of which configuration: it is opaque. */
+static _Atomic(struct fuse_loop_config *) configured;
+static atomic_uint max_threads;
+
+EXPORT void fuse_loop_cfg_set_max_threads(struct fuse_loop_config *config, unsigned int value)
+{
+	atomic_store(&configured, config);
+	atomic_store(&max_threads, value);
+	NEXT(fuse_loop_cfg_set_max_threads)(config, value);
+}
+
+EXPORT int fuse_session_loop_mt_312(struct fuse_session *se, struct fuse_loop_config *config)
+{
+	unsigned int threads = 0;
+	int result;
+
+	if (config && atomic_load(&configured) == config)
+		threads = atomic_load(&max_threads);
+	if (session_served(se, threads == DEFAULT_THREADS ? 0 : threads, &result))
+		return result;
+	return NEXT(fuse_session_loop_mt_312)(se, config);
+}
+
+/* The same under the name that programs have which were compiled for libfuse 3.12 and later. */
+EXPORT __attribute__((symver("fuse_session_loop_mt@@FUSE_3.12")))
+int efuse_loop_of_version(struct fuse_session *se, struct fuse_loop_config *config)
+{
+	return fuse_session_loop_mt_312(se, config);
+}
+
+struct creation {
+	pthread_t *thread;
+	const pthread_attr_t *attr;
+	void *(*function)(void *arg);
+	void *arg;
+};
+
+static int create(void *arg)
+{
+	const struct creation *new = arg;
+
+	return NEXT(pthread_create)(new->thread, new->attr, new->function, new->arg);
+}
+
+/* A thread that a handler starts is not to stay on the worker's CPU. */
+EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attr,
+			  void *(*function)(void *arg), void *arg)
+{
+	struct creation new = { thread, attr, function, arg };
+
+	return loop_unpinned(create, &new);
+}
