@@ -20,7 +20,7 @@ def library(name: str) -> Path:
     """
     source = paths.data("libefuse")
     header = paths.data("kernel_patches") / "include" / "uapi" / "linux" / "efuse.h"
-    sources = (*sorted(source.glob("*.[ch]")), source / "Makefile", header)
+    sources = (*sorted(source.glob("*.[ch]")), source / "preload.map", source / "Makefile", header)
     return paths.made_once("libefuse", name, sources, lambda out: _make(source, out))
 
 
@@ -39,5 +39,6 @@ def _make(source: Path, out: Path) -> None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["make said nothing"])[-1]
         raise EfuseError(
-            f"{out.name} cannot be built: {last}", hint="apt-get install gcc libc6-dev"
+            f"{out.name} cannot be built: {last}",
+            hint="apt-get install gcc libc6-dev pkg-config libfuse3-dev",
         )

@@ -33,6 +33,12 @@ _PROMISES = ("caller_independent", "flush_free", "handleless", "lazy_atime", "st
     help="What is true of this daemon; see docs/writing-a-file-system.md.",
 )
 @size_options(data_cache="Default: 0.")
+@click.option(
+    "--channels/--no-channels",
+    default=True,
+    show_default=True,
+    help="Bring requests to a daemon of several threads through shared memory, CPU by CPU.",
+)
 @click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- DAEMON ...")
 def cli(
@@ -41,6 +47,7 @@ def cli(
     data_cache: int | None,
     max_request: int | None,
     max_readdir: int | None,
+    channels: bool,
     require: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -48,6 +55,9 @@ def cli(
 
     Returns when the daemon does: a daemon that goes into the background leaves a process there that
     holds the handlers until the file system is unmounted. The exit status is the daemon's.
+
+    A daemon of libfuse 3.14 or later gets channels: see docs/channels.md. One that was told to use
+    a single thread (-s), or is of an older libfuse, reads and writes /dev/efuse as ever.
 
     \b
     efuse run -- sshfs host:/srv /mnt
@@ -79,7 +89,7 @@ def cli(
             )
         click.echo(f"{command[0]}: not accelerated: {why}", err=True)
         sys.exit(run_plain(command))
-    daemon = start_daemon(command)
+    daemon = start_daemon(command, channels=channels)
     hint: str | None = None
     with forwarding(daemon.process):
         try:

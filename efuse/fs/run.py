@@ -72,15 +72,19 @@ class Daemon:
             self.reason = "the handlers were detached"
 
 
-def start_daemon(command: Sequence[str]) -> Daemon:
+def start_daemon(command: Sequence[str], *, channels: bool = True) -> Daemon:
     """Start *command* on eFuse and return when it has mounted its file system.
 
+    :param channels: whether its requests shall come through channels, if it has several threads
+        and a libfuse that can.
     :raises MountError: it ended, or failed, without mounting anything on eFuse.
     """
     environment = dict(os.environ)
     already = environment.get("LD_PRELOAD")
     shim = str(preload_library())
     environment["LD_PRELOAD"] = f"{shim}:{already}" if already else shim
+    if not channels:
+        environment["EFUSE_CHANNELS"] = "0"
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with theirs:

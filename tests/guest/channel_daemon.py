@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""libfuse daemons with the shim preloaded, and whether their requests come through channels."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from efuse import paths
+from efuse.bench.programs import built
+from efuse.control import Connection, find
+from efuse.errors import ControlError
+from efuse.fs.mountpoint import unmount
+from efuse.fs.preload import preload_library
+from tests.guest.hand import DEADLINE_S, until
+
+CPUS = os.cpu_count() or 1
+_IOCTL, _EFUSE_IOC_NEXT = "16", "0xc018e543"
+_LOOP_DAEMON = paths.package().parent / "tests/libefuse/loop_daemon.c"
+
+
+def loop_daemon() -> Path:
+    """Return tests/libefuse/loop_daemon.c as a program."""
+
+    def compiled(out: Path) -> None:
+        flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)
+        words = ["gcc", "-O1", "-g", "-o", out, _LOOP_DAEMON, *flags.split(), "-pthread"]
+        subprocess.run(words, check=True)
+
+    return paths.made_once("daemons", "loop_daemon", [_LOOP_DAEMON], compiled)
+
+
+LOOP_DAEMON_DATA = bytes((i * 31 + i // 251) & 0xFF for i in range(300000))
+"""What a file of it holds."""
+
+
+def passthrough_ll(source: Path, *options: str) -> list[str]:
+    """The words of libfuse's example in the foreground, but for the mountpoint."""
+    every = ",".join(["timeout=0", f"source={source}", *options])
+    return [str(built("passthrough_ll")), "-f", "-o", every]
+
+
+def bindfs(source: Path) -> list[str]:
+    return ["bindfs", "-f", "-o", "entry_timeout=0,attr_timeout=0", str(source)]
+
+
+def sshfs(source: Path) -> list[str]:
+    ssh = source.parent / "ssh"
+    ssh.write_text("#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n")
+    ssh.chmod(0o755)
+    return ["sshfs", "-f", "-o", f"ssh_command={ssh},dir_cache=no", f"here:{source}"]
+
+
+class ChannelDaemon:
+    """A started daemon with its file system mounted; `None` for who is no child of ours."""
+
+    def __init__(self, process: subprocess.Popen[bytes], mountpoint: Path, said: Path) -> None:
+        self.process = process
+        self.path = mountpoint
+        self.connection = Connection(find(mountpoint).connection)
+        self._said = said
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def say(self, text: bytes = b".") -> None:
+        """Write to its standard input."""
+        assert self.process.stdin
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
+
+    def hear(self) -> bytes:
+        """Read a line of its standard output."""
+        assert self.process.stdout
+        return self.process.stdout.readline()
+
+    def said(self) -> str:
+        """Return what it has written to standard error."""
+        return self._said.read_text(errors="replace")
+
+    def looked(self) -> int:
+        """How often a worker has looked for a request: none does without channels."""
+        return looked(self.connection)
+
+    def waiting(self) -> int:
+        """How many threads wait for a request in a channel."""
+        return len(waiting(self.pid))
+
+    def end(self) -> int:
+        """Unmount, and return its exit status."""
+        unmount(str(self.path))
+        return self.process.wait(DEADLINE_S)
+
+
+def looked(connection: Connection) -> int:
+    channels = (connection.path / "channels").iterdir()
+    names = ("poll_hits", "poll_misses")
+    return sum(int((channel / name).read_text()) for channel in channels for name in names)
+
+
+def mapped(pid: int) -> int:
+    """How many channels a process has mapped."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return sum(line.endswith("/dev/efuse") and " rw-s " in line for line in lines)
+
+
+def waiting(pid: int) -> list[int]:
+    """The threads of a process that wait in EFUSE_IOC_NEXT."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = (task / "syscall").read_text().split()
+            if words[0] == _IOCTL and words[2] == _EFUSE_IOC_NEXT:
+                found.append(int(task.name))
+    return found
+
+
+def _is_mounted(mountpoint: Path, process: subprocess.Popen[bytes], said: Path) -> bool:
+    assert process.poll() is None, f"it ended with {process.returncode}: {said.read_text()}"
+    try:
+        find(mountpoint)
+    except ControlError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def started(
+    words: Sequence[str | Path],
+    mountpoint: Path,
+    *,
+    before: Sequence[str] = (),
+    shim: str | None = None,
+    **environment: str,
+) -> Iterator[ChannelDaemon]:
+    """Start a daemon that mounts *mountpoint*; its handlers are those of nobody.
+
+    :param before: what stands before the daemon's words.
+    :param shim: what to preload, if not the shim as it is built for `efuse run`.
+    """
+    settings = {"LD_PRELOAD": shim or str(preload_library()), **environment}
+    command = [*before, "env", *(f"{k}={v}" for k, v in settings.items()), *map(str, words)]
+    with tempfile.NamedTemporaryFile() as said:
+        process = subprocess.Popen(
+            [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+        )
+        try:
+            until(lambda: _is_mounted(mountpoint, process, Path(said.name)))
+            yield ChannelDaemon(process, mountpoint, Path(said.name))
+        finally:
+            process.kill()
+            process.wait(DEADLINE_S)
+            for stream in (process.stdin, process.stdout):
+                assert stream
+                stream.close()
+            with contextlib.suppress(OSError):
+                unmount(str(mountpoint), lazy=True)
+
+
+SIZES = (0, 1, 4095, 4096, 8000, 8193, 100_000, 1 << 20, (3 << 20) + 5)
+"""Of files: their WRITEs and READs fit a slot, and do not."""
+
+
+def content(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def write_and_compare(root: Path, lower: Path) -> None:
+    """Write files through *root*, read them back, and compare with *lower*."""
+    for size in SIZES:
+        (root / f"f{size}").write_bytes(content(size))
+        assert (lower / f"f{size}").read_bytes() == content(size)
+        assert (root / f"f{size}").read_bytes() == content(size)
+        with (root / f"f{size}").open("r+b") as file:
+            file.seek(size // 3)
+            file.write(b"changed")
+        changed = (lower / f"f{size}").read_bytes()
+        assert changed[size // 3 :][:7] == b"changed"
+        assert (root / f"f{size}").read_bytes() == changed
+
+
+def facts(root: Path) -> list[tuple[object, ...]]:
+    """What lstat(2) says of all that is below *root*."""
+
+    def of(path: Path) -> tuple[object, ...]:
+        st = path.lstat()
+        size = 0 if path.is_dir() else st.st_size
+        name = str(path.relative_to(root))
+        return name, st.st_mode, st.st_uid, st.st_gid, size, st.st_mtime_ns // 10**9
+
+    return sorted(map(of, root.rglob("*")))
+
+
+def change_names(root: Path) -> None:
+    """Make, link, rename, change and remove."""
+    (root / "dir").mkdir(mode=0o750)
+    (root / "dir" / "old").write_bytes(b"data")
+    os.rename(root / "dir" / "old", root / "dir" / "new")
+    os.symlink("new", root / "dir" / "link")
+    assert os.readlink(root / "dir" / "link") == "new"
+    os.chmod(root / "dir" / "new", 0o640)
+    os.chown(root / "dir" / "new", 12, 34)
+    os.truncate(root / "dir" / "new", 6)
+    assert (root / "dir" / "link").read_bytes() == b"data\0\0"
+    os.utime(root / "dir" / "new", ns=(10**18, 2 * 10**18))
+    for number in range(200):
+        (root / "dir" / f"many-with-a-long-name-{number}").touch()
+    assert len(os.listdir(root / "dir")) == 202
+    for number in range(200):
+        os.unlink(root / "dir" / f"many-with-a-long-name-{number}")
+
+
+Daemon = Callable[[Path], list[str]]

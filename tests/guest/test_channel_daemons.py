@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Unmodified libfuse daemons over channels: what they serve, how they block, how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from efuse.control import Connection, find
+from efuse.fs.mountpoint import unmount
+from efuse.module import live
+from tests.commands import EFUSE
+from tests.guest.channel_daemon import (
+    CPUS,
+    LOOP_DAEMON_DATA,
+    ChannelDaemon,
+    Daemon,
+    bindfs,
+    change_names,
+    facts,
+    looked,
+    loop_daemon,
+    mapped,
+    passthrough_ll,
+    sshfs,
+    started,
+    write_and_compare,
+)
+from tests.guest.daemons import lookup_again
+from tests.guest.hand import DEADLINE_S, until
+from tests.libefuse.installed import Installed
+
+
+@pytest.fixture
+def looper(mountpoint: Path) -> Iterator[ChannelDaemon]:
+    """tests/libefuse/loop_daemon.c with its default of threads."""
+    with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as made:
+        yield made
+
+
+def read(path: Path, size: int = 100) -> bytes:
+    """One READ, or as many as a readahead makes of it."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, size)
+    finally:
+        os.close(fd)
+
+
+def stat_on(cpu: int, path: Path) -> int:
+    words = ["timeout", str(DEADLINE_S), "taskset", "-c", str(cpu), "stat", "-c", "%s", str(path)]
+    return int(subprocess.check_output(words))
+
+
+def served(daemon: ChannelDaemon) -> bool:
+    """Is the root's size to be had on each CPU?"""
+    return [stat_on(cpu, daemon.path) for cpu in range(CPUS)] == [0] * CPUS
+
+
+# What they serve
+
+
+@pytest.mark.parametrize("program", [passthrough_ll, bindfs, sshfs])
+def test_data_names_and_attributes_are_the_lower_ones(
+    program: Daemon, lower: Path, mountpoint: Path
+) -> None:
+    source = lower / "source"
+    source.mkdir()
+    with started([*program(source), mountpoint], mountpoint) as daemon:
+        assert mapped(daemon.pid) == CPUS
+        before = daemon.looked()
+        write_and_compare(mountpoint, source)
+        change_names(mountpoint)
+        assert facts(mountpoint) == facts(source)
+        assert daemon.looked() > before
+        assert "no channels" not in daemon.said()
+        assert daemon.end() == 0
+
+
+@pytest.mark.parametrize("program", [passthrough_ll, bindfs])
+def test_run_gives_channels_to_a_daemon_in_the_background(
+    program: Daemon, lower: Path, mountpoint: Path
+) -> None:
+    words = [word for word in program(lower) if word != "-f"]
+    subprocess.run([*EFUSE, "run", "--require", "--", *words, mountpoint], check=True)
+    connection = Connection(find(mountpoint).connection)
+    try:
+        write_and_compare(mountpoint, lower)
+        assert looked(connection) > 0
+        assert [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _maps(pid)]
+    finally:
+        unmount(str(mountpoint))
+
+
+def _maps(pid: int) -> bool:
+    try:
+        return mapped(pid) == CPUS
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_daemon_forgets_what_the_kernel_drops(lower: Path, mountpoint: Path) -> None:
+    """passthrough_ll holds a descriptor of each inode that the kernel knows."""
+    for number in range(600):
+        (lower / str(number)).touch()
+    with started([*passthrough_ll(lower), mountpoint], mountpoint) as daemon:
+        fds = Path(f"/proc/{daemon.pid}/fd")
+        before = len(os.listdir(fds))
+        looked_before = daemon.looked()
+        for name in os.listdir(mountpoint):
+            os.stat(mountpoint / name)
+        assert len(os.listdir(fds)) >= before + 600
+        lookup_again(mountpoint)
+        until(lambda: len(os.listdir(fds)) <= before)
+        assert daemon.looked() > looked_before
+        assert daemon.end() == 0
+
+
+@pytest.mark.parametrize("name", ["plain", "thread"])
+@pytest.mark.parametrize("size", [1, 8000, 100_000, 300_000])
+def test_replies_of_any_size_from_any_thread(looper: ChannelDaemon, name: str, size: int) -> None:
+    """From the handler, or from another thread when the worker has gone on."""
+    assert mapped(looper.pid) == CPUS
+    for _ in range(20):
+        assert read(looper.path / name, size) == LOOP_DAEMON_DATA[:size]
+    assert looper.looked() > 0
+
+
+def test_two_mounts_in_one_process(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    with started([loop_daemon(), "0", one, two], one) as daemon:
+        until(lambda: mapped(daemon.pid) == 2 * CPUS)
+        with ThreadPoolExecutor(4) as pool:
+            reads = [
+                pool.submit(read, path / name, size)
+                for path in (one, two)
+                for name in ("plain", "thread")
+                for size in (100, 300_000)
+                for _ in range(10)
+            ]
+            for each in reads:
+                result = each.result(DEADLINE_S)
+                assert result == LOOP_DAEMON_DATA[: len(result)]
+                assert len(result) in (100, 300_000)
+        assert looked(Connection(find(one).connection)) > 0
+        assert looked(Connection(find(two).connection)) > 0
+        unmount(str(two))
+        until(lambda: mapped(daemon.pid) == CPUS)
+        assert served(daemon)
+        assert daemon.end() == 0
+
+
+def test_a_daemon_linked_with_libefuse(tmp_path: Path, mountpoint: Path) -> None:
+    installed = Installed(tmp_path)
+    program = installed.compiled("docs/examples/hello.c", tmp_path / "hello")
+    path = {"LD_LIBRARY_PATH": installed.environment["LD_LIBRARY_PATH"]}
+    with started([program, "-f", mountpoint], mountpoint, **path) as daemon:
+        assert mapped(daemon.pid) == CPUS
+        for _ in range(50):
+            assert read(mountpoint / "hello") == b"Hello, world!\n"
+        assert os.listdir(mountpoint) == ["hello"]
+        assert daemon.looked() > 0
+        assert daemon.end() == 0
+        assert daemon.said() == ""
+
+
+# Handlers that block
+
+
+def _blocked(daemon: ChannelDaemon, pool: ThreadPoolExecutor, number: int) -> list[Future[bytes]]:
+    """Have so many handlers wait for a byte."""
+    reads = [pool.submit(read, daemon.path / "block") for _ in range(number)]
+    until(lambda: _in_read(daemon.pid) == number)
+    return reads
+
+
+def _in_read(pid: int) -> int:
+    """How many threads read standard input."""
+    found = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        words = (task / "syscall").read_text().split()
+        found += words[:2] == ["0", "0x0"]
+    return found
+
+
+def test_the_channel_of_a_worker_that_is_blocked_is_drained(
+    looper: ChannelDaemon, pool: ThreadPoolExecutor
+) -> None:
+    reads = _blocked(looper, pool, 1)
+    assert served(looper)
+    looper.say()
+    assert reads[0].result(DEADLINE_S) == LOOP_DAEMON_DATA[:100]
+
+
+def test_workers_are_added_when_all_are_blocked(
+    looper: ChannelDaemon, pool: ThreadPoolExecutor
+) -> None:
+    reads = _blocked(looper, pool, CPUS + 3)
+    assert served(looper)
+    looper.say(b"." * len(reads))
+    for each in reads:
+        assert each.result(DEADLINE_S) == LOOP_DAEMON_DATA[:100]
+
+
+def test_there_are_no_more_threads_than_the_daemon_allows(
+    mountpoint: Path, pool: ThreadPoolExecutor
+) -> None:
+    with started([loop_daemon(), "1", mountpoint], mountpoint) as daemon:
+        assert served(daemon)
+        assert mapped(daemon.pid) == 1
+        assert daemon.waiting() == 1
+        first, second = _blocked(daemon, pool, 1)[0], pool.submit(read, mountpoint / "plain")
+        daemon.say()
+        assert first.result(DEADLINE_S) == second.result(DEADLINE_S) == LOOP_DAEMON_DATA[:100]
+        assert daemon.waiting() == 1
+
+
+def test_a_reply_does_not_wait_for_what_its_handler_does_then(
+    looper: ChannelDaemon, pool: ThreadPoolExecutor
+) -> None:
+    """After a pause, and amid requests, when replies go with the call for the next."""
+    for amid in (False, True):
+        for _ in range(5):
+            traffic = [pool.submit(_stat_often, looper.path) for _ in range(3 * amid)]
+            assert read(looper.path / "early") == LOOP_DAEMON_DATA[:100]
+            looper.say()
+            for each in traffic:
+                each.result(DEADLINE_S)
+
+
+def _stat_often(path: Path) -> None:
+    for _ in range(100):
+        os.stat(path)
+
+
+def test_a_handler_may_notify_of_what_it_has_replied_to(
+    looper: ChannelDaemon, pool: ThreadPoolExecutor
+) -> None:
+    """The notification waits for a page that the reply unlocks."""
+    for _ in range(20):
+        traffic = pool.submit(_stat_often, looper.path)
+        assert read(looper.path / "notify") == LOOP_DAEMON_DATA[:100]
+        traffic.result(DEADLINE_S)
+
+
+def test_threads_and_children_of_handlers_run_on_any_cpu(looper: ChannelDaemon) -> None:
+    assert served(looper)
+    handler, init, thread, child = map(int, read(looper.path / "affinity").split())
+    assert handler == 1
+    assert init == thread == child == CPUS
+
+
+def test_a_daemon_stays_on_the_cpus_that_it_was_started_on(mountpoint: Path) -> None:
+    words = [loop_daemon(), "0", mountpoint]
+    with started(words, mountpoint, before=("taskset", "-c", "1")) as daemon:
+        assert served(daemon)
+        for task in Path(f"/proc/{daemon.pid}/task").iterdir():
+            assert os.sched_getaffinity(int(task.name)) == {1}
+        assert mapped(daemon.pid) == CPUS
+
+
+# Interrupts, and the end
+
+
+def test_a_daemon_hears_of_a_signal_to_its_caller(looper: ChannelDaemon) -> None:
+    for _ in range(5):
+        with subprocess.Popen(["cat", looper.path / "interrupt"]) as caller:
+            assert looper.hear() == b"waiting\n"
+            caller.send_signal(signal.SIGTERM)
+            assert caller.wait(DEADLINE_S) == -signal.SIGTERM
+    assert served(looper)
+
+
+@pytest.mark.parametrize("channels", ["1", "0"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_daemon_as_without_channels(
+    mountpoint: Path, number: signal.Signals, channels: str
+) -> None:
+    words = [loop_daemon(), "0", mountpoint]
+    with started(words, mountpoint, EFUSE_CHANNELS=channels) as daemon:
+        assert served(daemon)
+        daemon.process.send_signal(number)
+        assert daemon.process.wait(DEADLINE_S) == number
+        assert not os.path.ismount(mountpoint)
+
+
+def test_a_handler_may_end_the_session(mountpoint: Path) -> None:
+    with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
+        assert read(mountpoint / "exit") == LOOP_DAEMON_DATA[:100]
+        assert daemon.process.wait(DEADLINE_S) == 0
+        assert not os.path.ismount(mountpoint)
+
+
+def test_a_session_ends_when_it_is_aborted(looper: ChannelDaemon, pool: ThreadPoolExecutor) -> None:
+    reads = _blocked(looper, pool, CPUS)
+    looper.connection.abort()
+    for each in reads:
+        assert isinstance(each.exception(DEADLINE_S), OSError)
+    looper.say(b"." * CPUS)
+    assert looper.process.wait(DEADLINE_S) == 0
+
+
+def test_a_daemon_that_is_killed_leaves_errors_and_nothing_else(
+    mountpoint: Path, pool: ThreadPoolExecutor, module_file: Path
+) -> None:
+    with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
+        # More than it has threads: some were brought, some were not.
+        reads = [pool.submit(read, mountpoint / "block") for _ in range(14)]
+        until(lambda: _in_read(daemon.pid) == 10)
+        daemon.process.kill()
+        for each in reads:
+            assert isinstance(each.exception(DEADLINE_S), OSError)
+        daemon.process.wait(DEADLINE_S)
+        unmount(str(mountpoint))
+    live.unload()
+    live.load(module_file)
+
+
+# Without channels
+
+
+@pytest.mark.parametrize(
+    ("more", "environment"),
+    [(["-s"], {}), ([], {"EFUSE_CHANNELS": "0"})],
+    ids=["single", "unwanted"],
+)
+@pytest.mark.parametrize("program", [passthrough_ll, bindfs])
+def test_a_daemon_works_without_channels(
+    program: Daemon, more: list[str], environment: dict[str, str], lower: Path, mountpoint: Path
+) -> None:
+    with started([*program(lower), *more, mountpoint], mountpoint, **environment) as daemon:
+        write_and_compare(mountpoint, lower)
+        assert mapped(daemon.pid) == 0
+        assert daemon.looked() == 0
+        assert "no channels" not in daemon.said()
+        assert daemon.end() == 0
+
+
+def test_run_without_channels(lower: Path, mountpoint: Path) -> None:
+    words = [word for word in passthrough_ll(lower) if word != "-f"]
+    options = ["--require", "--no-channels"]
+    subprocess.run([*EFUSE, "run", *options, "--", *words, mountpoint], check=True)
+    try:
+        write_and_compare(mountpoint, lower)
+        assert looked(Connection(find(mountpoint).connection)) == 0
+    finally:
+        unmount(str(mountpoint))
+
+
+def test_a_daemon_without_channels_for_it_says_why(lower: Path, mountpoint: Path) -> None:
+    """It may open too few files."""
+    words = ["prlimit", "--nofile=5", *passthrough_ll(lower), mountpoint]
+    with started(words, mountpoint) as daemon:
+        until(lambda: "efuse: no channels: Too many open files" in daemon.said())
+        assert daemon.looked() == 0

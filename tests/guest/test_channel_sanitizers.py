@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""libefuse's loop under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from efuse import paths
+from tests.guest.channel_daemon import (
+    CPUS,
+    LOOP_DAEMON_DATA,
+    ChannelDaemon,
+    change_names,
+    loop_daemon,
+    mapped,
+    passthrough_ll,
+    started,
+    write_and_compare,
+)
+from tests.guest.hand import DEADLINE_S, until
+
+_REPORTS = ("Sanitizer", "runtime error")
+_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Build:
+    """The preload shim as it is built with sanitizers."""
+
+    shim: str
+    """What to preload: their libraries have to come first."""
+
+    libraries: tuple[str, ...]
+
+    @contextlib.contextmanager
+    def started(self, words: list[str], mountpoint: Path) -> Iterator[ChannelDaemon]:
+        """Start a daemon with it, and show that it is there and has nothing to say."""
+        options = "exitcode=66:report_signal_unsafe=0"
+        # ThreadSanitizer does not know the addresses of a kernel that spreads them further.
+        with started(
+            words,
+            mountpoint,
+            before=("setarch", "-R"),
+            shim=self.shim,
+            ASAN_OPTIONS="detect_leaks=1:exitcode=66",
+            UBSAN_OPTIONS="print_stacktrace=1",
+            TSAN_OPTIONS=options,
+        ) as daemon:
+            assert mapped(daemon.pid) == CPUS
+            maps = Path(f"/proc/{daemon.pid}/maps").read_text()
+            assert all(f"/{library}" in maps for library in self.libraries)
+            yield daemon
+            assert not any(report in daemon.said() for report in _REPORTS), daemon.said()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("-fsanitize=address,undefined", "libasan.so.8", "libubsan.so.1"),
+        ("-fsanitize=thread", "libtsan.so.2"),
+    ],
+    ids=["address", "thread"],
+)
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    flag, *libraries = request.param
+    directory = tmp_path_factory.mktemp("sanitized")
+    shim = directory / "libefuse-preload.so"
+    source = paths.data("libefuse")
+    flags = f"CFLAGS=-O1 -g -fno-omit-frame-pointer {flag}"
+    subprocess.run(["make", "-s", "-C", source, f"OUT={directory}", flags, shim], check=True)
+    return Build(":".join([*libraries, str(shim)]), tuple(libraries))
+
+
+def _load(mountpoint: Path, lower: Path, number: int) -> None:
+    """What a program may do, in a directory of its own."""
+    here, there = mountpoint / str(number), lower / str(number)
+    here.mkdir()
+    write_and_compare(here, there)
+    change_names(here)
+
+
+def test_a_daemon_under_load(build: Build, lower: Path, mountpoint: Path) -> None:
+    with build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon:
+        before = daemon.looked()
+        with ThreadPoolExecutor(3) as pool:
+            for each in [pool.submit(_load, mountpoint, lower, n) for n in range(3)]:
+                each.result()
+        assert daemon.looked() > before
+        assert daemon.end() == 0
+
+
+def _until_it_fails(root: int) -> int:
+    """Ask by a descriptor of the root: the path leads elsewhere when it is unmounted."""
+    done = 0
+    with contextlib.suppress(OSError):
+        while True:
+            os.stat(root)
+            done += 1
+    return done
+
+
+def _sent(daemon: ChannelDaemon) -> int:
+    channels = (daemon.connection.path / "channels").iterdir()
+    return sum(int((channel / "sent").read_text()) for channel in channels)
+
+
+@pytest.mark.parametrize("how", ["signal", "abort"])
+def test_the_end_amid_requests(build: Build, lower: Path, mountpoint: Path, how: str) -> None:
+    with build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon:
+        with ThreadPoolExecutor(4) as pool:
+            roots = [os.open(mountpoint, os.O_RDONLY) for _ in range(4)]
+            callers = [pool.submit(_until_it_fails, root) for root in roots]
+            before = _sent(daemon)
+            until(lambda: _sent(daemon) > before + 500)
+            if how == "signal":
+                daemon.process.send_signal(signal.SIGTERM)
+            else:
+                daemon.connection.abort()
+            status = daemon.process.wait(DEADLINE_S)
+            assert all(each.result(DEADLINE_S) for each in callers)
+            for root in roots:
+                os.close(root)
+        assert status == (1 if how == "signal" else 0)
+
+
+def test_handlers_of_every_kind(build: Build, mountpoint: Path) -> None:
+    with build.started([str(loop_daemon()), "0", str(mountpoint)], mountpoint) as daemon:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(_ROUNDS):
+                reads = [
+                    pool.submit((mountpoint / name).read_bytes)
+                    for name in ("plain", "thread", "notify")
+                ]
+                assert [r.result(DEADLINE_S) for r in reads] == [LOOP_DAEMON_DATA] * 3
+            # More workers than CPUs.
+            blocked = [pool.submit(_first, mountpoint / "block") for _ in range(CPUS + 2)]
+            early = pool.submit(_first, mountpoint / "early")
+            assert early.result(DEADLINE_S) == LOOP_DAEMON_DATA[:1]
+            daemon.say(b"." * (CPUS + 3))
+            for each in blocked:
+                assert each.result(DEADLINE_S) == LOOP_DAEMON_DATA[:1]
+        for _ in range(_ROUNDS // 4):
+            with subprocess.Popen(["cat", mountpoint / "interrupt"]) as caller:
+                assert daemon.hear() == b"waiting\n"
+                caller.send_signal(signal.SIGTERM)
+                assert caller.wait(DEADLINE_S) == -signal.SIGTERM
+        assert daemon.end() == 0
+
+
+def _first(path: Path) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return file.read(1)

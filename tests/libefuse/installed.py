@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""libefuse, installed below a directory of a test's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from efuse import paths
+
+_ROOT = paths.package().parent
+
+
+class Installed:
+    """What ``make -C libefuse install`` leaves."""
+
+    def __init__(self, base: Path) -> None:
+        self.prefix = base / "prefix"
+        words = ["make", "-s", "-C", paths.data("libefuse"), f"OUT={base}", f"PREFIX={self.prefix}"]
+        subprocess.run([*words, "install"], check=True)
+        lib = self.prefix / "lib"
+        self.environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(lib),
+            "PKG_CONFIG_PATH": str(lib / "pkgconfig"),
+        }
+
+    def flags(self, *wanted: str) -> list[str]:
+        """What pkg-config says of the library."""
+        words = ["pkg-config", *wanted, "libefuse"]
+        return subprocess.check_output(words, env=self.environment, text=True).split()
+
+    def compiled(self, source: str, program: Path) -> Path:
+        """Return *source* of the repository as a program."""
+        words = ["gcc", "-Wall", "-Wextra", "-Werror", "-o", program, _ROOT / source]
+        subprocess.run([*words, *self.flags("--cflags", "--libs")], check=True)
+        return program

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * loop_daemon MAX_THREADS MOUNTPOINT...: a daemon for libfuse's own loop, 0 threads for its
+ * default, that does with each file what its name says. One process serves all its mounts.
+ */
+#define _GNU_SOURCE
+#define FUSE_USE_VERSION 312
+#include <errno.h>
+#include <fuse3/fuse_lowlevel.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIZE	300000	/* of each file, more than a slot */
+
+struct mount {
+	struct fuse_session *se;
+	const char *mountpoint;
+	unsigned int max_threads;
+	pthread_t thread;
+	int result;
+};
+
+struct answer {
+	fuse_req_t req;
+	size_t size;
+	off_t offset;
+};
+
+static char data[SIZE];
+
+static const struct mount *mount_of(fuse_req_t req)
+{
+	return fuse_req_userdata(req);
+}
+
+static void reply(fuse_req_t req, size_t size, off_t offset)
+{
+	if (offset > SIZE)
+		offset = SIZE;
+	if (size > (size_t)(SIZE - offset))
+		size = SIZE - offset;
+	fuse_reply_buf(req, data + offset, size);
+}
+
+static void *reply_in_thread(void *arg)
+{
+	struct answer *answer = arg;
+
+	reply(answer->req, answer->size, answer->offset);
+	free(answer);
+	return NULL;
+}
+
+/* Until the test writes a byte. */
+static void wait_for_test(void)
+{
+	char byte;
+
+	while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR)
+		;
+}
+
+static int cpus(void)
+{
+	cpu_set_t set;
+
+	sched_getaffinity(0, sizeof(set), &set);
+	return CPU_COUNT(&set);
+}
+
+static int init_cpus;
+
+static void *count_cpus(void *arg)
+{
+	*(int *)arg = cpus();
+	return NULL;
+}
+
+static int cpus_of_thread(void)
+{
+	pthread_t thread;
+	int count = -1;
+
+	if (!pthread_create(&thread, NULL, count_cpus, &count))
+		pthread_join(thread, NULL);
+	return count;
+}
+
+static int cpus_of_child(void)
+{
+	int status;
+	pid_t child = fork();
+
+	if (!child)
+		_exit(cpus());
+	return waitpid(child, &status, 0) == child ? WEXITSTATUS(status) : -1;
+}
+
+static void do_plain(fuse_req_t req, size_t size, off_t offset)
+{
+	reply(req, size, offset);
+}
+
+/* Another thread replies, perhaps when this one has the next request. */
+static void do_thread(fuse_req_t req, size_t size, off_t offset)
+{
+	struct answer *answer = malloc(sizeof(*answer));
+	pthread_t thread;
+
+	*answer = (struct answer){ req, size, offset };
+	if (pthread_create(&thread, NULL, reply_in_thread, answer))
+		abort();
+	pthread_detach(thread);
+}
+
+/* What follows the reply takes until the test says so. */
+static void do_early(fuse_req_t req, size_t size, off_t offset)
+{
+	reply(req, size, offset);
+	wait_for_test();
+}
+
+static void do_block(fuse_req_t req, size_t size, off_t offset)
+{
+	wait_for_test();
+	reply(req, size, offset);
+}
+
+static void do_notify(fuse_req_t req, size_t size, off_t offset);
+
+static void do_exit(fuse_req_t req, size_t size, off_t offset)
+{
+	struct fuse_session *se = mount_of(req)->se;
+
+	reply(req, size, offset);
+	fuse_session_exit(se);
+}
+
+static void do_affinity(fuse_req_t req, size_t size, off_t offset)
+{
+	char text[100];
+	int length = snprintf(text, sizeof(text), "%d %d %d %d\n", cpus(), init_cpus,
+			      cpus_of_thread(), cpus_of_child());
+
+	(void)size;
+	fuse_reply_buf(req, text, offset ? 0 : length);
+}
+
+static void reply_interrupted(fuse_req_t req, void *unused)
+{
+	(void)unused;
+	fuse_reply_err(req, EINTR);
+}
+
+/* Nothing but an interrupt ends it. */
+static void do_interrupt(fuse_req_t req, size_t size, off_t offset)
+{
+	(void)size;
+	(void)offset;
+	fuse_req_interrupt_func(req, reply_interrupted, NULL);
+	fputs("waiting\n", stdout);
+	fflush(stdout);
+}
+
+static const struct file {
+	const char *name;
+	void (*read)(fuse_req_t req, size_t size, off_t offset);
+} files[] = {
+	{ "plain", do_plain },
+	{ "thread", do_thread },
+	{ "early", do_early },
+	{ "block", do_block },
+	{ "notify", do_notify },
+	{ "exit", do_exit },
+	{ "affinity", do_affinity },
+	{ "interrupt", do_interrupt },
+};
+
+#define NR_FILES	(sizeof(files) / sizeof(files[0]))
+#define FIRST_NODEID	2
+#define NOTIFY_NODEID	(FIRST_NODEID + 4)
+
+/* The page that is read is locked until the reply arrives. */
+static void do_notify(fuse_req_t req, size_t size, off_t offset)
+{
+	struct fuse_session *se = mount_of(req)->se;
+
+	reply(req, size, offset);
+	fuse_lowlevel_notify_inval_inode(se, NOTIFY_NODEID, 0, 0);
+}
+
+static void attributes(fuse_ino_t nodeid, struct stat *st)
+{
+	memset(st, 0, sizeof(*st));
+	st->st_ino = nodeid;
+	st->st_nlink = 1;
+	st->st_mode = nodeid == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0644;
+	st->st_size = nodeid == FUSE_ROOT_ID ? 0 : SIZE;
+}
+
+static void op_init(void *mount, struct fuse_conn_info *conn)
+{
+	(void)mount;
+	(void)conn;
+	init_cpus = cpus_of_thread();
+}
+
+static void op_getattr(fuse_req_t req, fuse_ino_t nodeid, struct fuse_file_info *fi)
+{
+	struct stat st;
+
+	(void)fi;
+	attributes(nodeid, &st);
+	fuse_reply_attr(req, &st, 0);
+}
+
+static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fuse_entry_param entry = { 0 };
+	unsigned int i;
+
+	for (i = 0; i < NR_FILES && strcmp(files[i].name, name); i++)
+		;
+	if (parent != FUSE_ROOT_ID || i == NR_FILES) {
+		fuse_reply_err(req, ENOENT);
+		return;
+	}
+	entry.ino = FIRST_NODEID + i;
+	attributes(entry.ino, &entry.attr);
+	fuse_reply_entry(req, &entry);
+}
+
+static void op_open(fuse_req_t req, fuse_ino_t nodeid, struct fuse_file_info *fi)
+{
+	fi->direct_io = nodeid != NOTIFY_NODEID;
+	fuse_reply_open(req, fi);
+}
+
+static void op_read(fuse_req_t req, fuse_ino_t nodeid, size_t size, off_t offset,
+		    struct fuse_file_info *fi)
+{
+	(void)fi;
+	files[nodeid - FIRST_NODEID].read(req, size, offset);
+}
+
+static const struct fuse_lowlevel_ops operations = {
+	.init = op_init,
+	.lookup = op_lookup,
+	.getattr = op_getattr,
+	.open = op_open,
+	.read = op_read,
+};
+
+static void *serve(void *arg)
+{
+	struct mount *mount = arg;
+	struct fuse_loop_config *config = fuse_loop_cfg_create();
+
+	if (mount->max_threads)
+		fuse_loop_cfg_set_max_threads(config, mount->max_threads);
+	mount->result = fuse_session_loop_mt(mount->se, config);
+	fuse_loop_cfg_destroy(config);
+	fuse_session_unmount(mount->se);
+	return NULL;
+}
+
+static int begin(struct mount *mount, char *program)
+{
+	char *argv[] = { program, NULL };
+	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
+
+	mount->se = fuse_session_new(&args, &operations, sizeof(operations), mount);
+	fuse_opt_free_args(&args);
+	return mount->se ? fuse_session_mount(mount->se, mount->mountpoint) : -1;
+}
+
+int main(int argc, char **argv)
+{
+	struct mount *mounts = calloc(argc, sizeof(*mounts));
+	int i, count = argc - 2, result;
+
+	for (i = 0; i < SIZE; i++)
+		data[i] = (char)(i * 31 + i / 251);
+	for (i = 0; i < count; i++) {
+		mounts[i].mountpoint = argv[i + 2];
+		mounts[i].max_threads = (unsigned int)atoi(argv[1]);
+		if (begin(&mounts[i], argv[0]))
+			return 100;
+	}
+	fuse_set_signal_handlers(mounts[0].se);
+	for (i = 1; i < count; i++)
+		pthread_create(&mounts[i].thread, NULL, serve, &mounts[i]);
+	serve(&mounts[0]);
+	for (i = 1; i < count; i++)
+		pthread_join(mounts[i].thread, NULL);
+	fuse_remove_signal_handlers(mounts[0].se);
+	result = mounts[0].result;
+	for (i = 0; i < count; i++)
+		fuse_session_destroy(mounts[i].se);
+	free(mounts);
+	return result < 0 ? 99 : result;
+}

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""libefuse's makefile, and what ``efuse run`` says of channels."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import efuse
+from efuse import paths
+from efuse.cli.main import cli
+from efuse.fs import run
+
+
+def test_the_library_has_the_package_version() -> None:
+    makefile = (paths.data("libefuse") / "Makefile").read_text()
+    assert re.findall(r"^VERSION := (.*)$", makefile, re.MULTILINE) == [efuse.__version__]
+
+
+@pytest.mark.parametrize(("channels", "value"), [(True, "None"), (False, "0")])
+def test_who_wants_no_channels_says_so_to_the_daemon(
+    channels: bool, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EFUSE_CHANNELS", raising=False)
+    monkeypatch.setattr(run, "preload_library", lambda: "")
+    said = tmp_path / "said"
+    words = f"import os; open({str(said)!r}, 'w').write(str(os.environ.get('EFUSE_CHANNELS')))"
+    with pytest.raises(efuse.errors.MountError, match="mounted nothing"):
+        run.start_daemon([sys.executable, "-c", words], channels=channels)
+    assert said.read_text() == value
+
+
+def test_run_has_channels_unless_told_otherwise() -> None:
+    text = CliRunner().invoke(cli, ["run", "--help"]).output
+    assert "--channels / --no-channels" in text
+    assert "[default: channels]" in re.sub(r"\s+", " ", text)
