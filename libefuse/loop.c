@@ -156,6 +156,12 @@ static void deliver(struct worker *worker)
 	pthread_mutex_unlock(&worker->delivery);
 }
 
+/* Does somebody see to replies that stay in their slots? */
+static bool is_watched(struct loop *loop)
+{
+	return atomic_load(&loop->watched) && !fuse_session_exited(loop->se);
+}
+
 static bool fits_slot(const struct worker *worker, const struct fuse_out_header *out)
 {
 	return worker->message.reply && !worker->stored && out->unique == worker->unique &&
@@ -180,7 +186,7 @@ static ssize_t loop_writev(int fd, struct iovec *iov, int count, void *userdata)
 			deliver(worker);
 		return writev(worker->channel->fd, iov, count);
 	}
-	if (!atomic_load(&worker->loop->watched)) {
+	if (!is_watched(worker->loop)) {
 		ssize_t written = writev(worker->channel->fd, iov, count);
 		int error = errno;
 
@@ -196,7 +202,7 @@ static ssize_t loop_writev(int fd, struct iovec *iov, int count, void *userdata)
 	worker->stored = true;
 	atomic_store(&worker->waiting, out->len);
 	/* Either the supervisor's last look sees it, or this that it looks no more. */
-	if (!atomic_load(&worker->loop->watched))
+	if (!is_watched(worker->loop))
 		deliver(worker);
 	return out->len;
 }
@@ -299,6 +305,8 @@ static void *work(void *arg)
 		handle(worker);
 		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &ignored);
 	}
+	if (worker->stored)
+		deliver(worker);
 	/* The session may have been ended by a handler. */
 	loop_end(loop, 0);
 	return NULL;
@@ -408,8 +416,11 @@ static void join_workers(struct loop *loop)
 {
 	unsigned int i;
 
-	for (i = 0; i < loop->nr_workers; i++)
+	for (i = 0; i < loop->nr_workers; i++) {
 		pthread_cancel(loop->workers[i].thread);
+		/* Its handler may take long. */
+		deliver(&loop->workers[i]);
+	}
 	for (i = 0; i < loop->nr_workers; i++)
 		pthread_join(loop->workers[i].thread, NULL);
 	for (i = 0; i < loop->nr_workers; i++) {
@@ -418,7 +429,6 @@ static void join_workers(struct loop *loop)
 		/* What it was about to deliver, or has: who has the answer ignores another. */
 		if (worker->sending)
 			write_stored(worker, worker->sending);
-		deliver(worker);
 		pthread_mutex_destroy(&worker->delivery);
 		munmap(worker->buffer, BUFFER_SIZE);
 	}

@@ -45,7 +45,22 @@ def passthrough_ll(source: Path, *options: str) -> list[str]:
     return [str(built("passthrough_ll")), "-f", "-o", every]
 
 
+def passthrough_fh(source: Path) -> list[str]:
+    """Libfuse's example of the high-level interface."""
+    examples = Path("/usr/share/doc/libfuse3-dev/examples")
+    files = [examples / "passthrough_fh.c", examples / "passthrough_helpers.h"]
+
+    def compiled(out: Path) -> None:
+        flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)
+        words = ["gcc", "-O1", "-DHAVE_UTIMENSAT", "-o", out, files[0], *flags.split()]
+        subprocess.run(words, check=True)
+
+    program = paths.made_once("daemons", "passthrough_fh", files, compiled)
+    return [str(program), "-f", "-o", f"modules=subdir,subdir={source}"]
+
+
 def bindfs(source: Path) -> list[str]:
+    """It is of libfuse 2."""
     return ["bindfs", "-f", "-o", "entry_timeout=0,attr_timeout=0", str(source)]
 
 
@@ -83,6 +98,10 @@ class ChannelDaemon:
     def said(self) -> str:
         """Return what it has written to standard error."""
         return self._said.read_text(errors="replace")
+
+    def wait_for_channels(self, number: int = CPUS) -> None:
+        """Wait until it has so many: it mounts before it opens them."""
+        until(lambda: mapped(self.pid) == number)
 
     def looked(self) -> int:
         """How often a worker has looked for a request: none does without channels."""
@@ -145,7 +164,14 @@ def started(
     :param shim: what to preload, if not the shim as it is built for `efuse run`.
     """
     settings = {"LD_PRELOAD": shim or str(preload_library()), **environment}
-    command = [*before, "env", *(f"{k}={v}" for k, v in settings.items()), *map(str, words)]
+    # Signals that the tests' own shell may have had ignored end it all the same.
+    command = [
+        *before,
+        "env",
+        "--default-signal",
+        *(f"{k}={v}" for k, v in settings.items()),
+        *map(str, words),
+    ]
     with tempfile.NamedTemporaryFile() as said:
         process = subprocess.Popen(
             [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said

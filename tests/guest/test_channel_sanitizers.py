@@ -21,12 +21,12 @@ from tests.guest.channel_daemon import (
     ChannelDaemon,
     change_names,
     loop_daemon,
-    mapped,
     passthrough_ll,
     started,
     write_and_compare,
 )
 from tests.guest.hand import DEADLINE_S, until
+from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
 
 _REPORTS = ("Sanitizer", "runtime error")
 _ROUNDS = 20
@@ -44,18 +44,11 @@ class Build:
     @contextlib.contextmanager
     def started(self, words: list[str], mountpoint: Path) -> Iterator[ChannelDaemon]:
         """Start a daemon with it, and show that it is there and has nothing to say."""
-        options = "exitcode=66:report_signal_unsafe=0"
-        # ThreadSanitizer does not know the addresses of a kernel that spreads them further.
+        before = ("setarch", "-R")  # the addresses that ThreadSanitizer was made for
         with started(
-            words,
-            mountpoint,
-            before=("setarch", "-R"),
-            shim=self.shim,
-            ASAN_OPTIONS="detect_leaks=1:exitcode=66",
-            UBSAN_OPTIONS="print_stacktrace=1",
-            TSAN_OPTIONS=options,
+            words, mountpoint, before=before, shim=self.shim, **SANITIZER_OPTIONS
         ) as daemon:
-            assert mapped(daemon.pid) == CPUS
+            daemon.wait_for_channels()
             maps = Path(f"/proc/{daemon.pid}/maps").read_text()
             assert all(f"/{library}" in maps for library in self.libraries)
             yield daemon
@@ -64,20 +57,17 @@ class Build:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        ("-fsanitize=address,undefined", "libasan.so.8", "libubsan.so.1"),
-        ("-fsanitize=thread", "libtsan.so.2"),
-    ],
+    params=[ADDRESS, THREAD],
     ids=["address", "thread"],
 )
 def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    flag, *libraries = request.param
+    libraries = request.param.libraries
     directory = tmp_path_factory.mktemp("sanitized")
     shim = directory / "libefuse-preload.so"
     source = paths.data("libefuse")
-    flags = f"CFLAGS=-O1 -g -fno-omit-frame-pointer {flag}"
+    flags = f"CFLAGS=-O1 -g -fno-omit-frame-pointer {request.param.flags}"
     subprocess.run(["make", "-s", "-C", source, f"OUT={directory}", flags, shim], check=True)
-    return Build(":".join([*libraries, str(shim)]), tuple(libraries))
+    return Build(":".join([*libraries, str(shim)]), libraries)
 
 
 def _load(mountpoint: Path, lower: Path, number: int) -> None:
@@ -136,10 +126,8 @@ def test_handlers_of_every_kind(build: Build, mountpoint: Path) -> None:
     with build.started([str(loop_daemon()), "0", str(mountpoint)], mountpoint) as daemon:
         with ThreadPoolExecutor(8) as pool:
             for _ in range(_ROUNDS):
-                reads = [
-                    pool.submit((mountpoint / name).read_bytes)
-                    for name in ("plain", "thread", "notify")
-                ]
+                names = ("plain", "thread", "notify")
+                reads = [pool.submit((mountpoint / name).read_bytes) for name in names]
                 assert [r.result(DEADLINE_S) for r in reads] == [LOOP_DAEMON_DATA] * 3
             # More workers than CPUs.
             blocked = [pool.submit(_first, mountpoint / "block") for _ in range(CPUS + 2)]

@@ -48,13 +48,29 @@ static void reply(fuse_req_t req, size_t size, off_t offset)
 	fuse_reply_buf(req, data + offset, size);
 }
 
+static pthread_mutex_t repliers_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t repliers_gone = PTHREAD_COND_INITIALIZER;
+static int repliers;
+
 static void *reply_in_thread(void *arg)
 {
 	struct answer *answer = arg;
 
 	reply(answer->req, answer->size, answer->offset);
 	free(answer);
+	pthread_mutex_lock(&repliers_lock);
+	if (!--repliers)
+		pthread_cond_signal(&repliers_gone);
+	pthread_mutex_unlock(&repliers_lock);
 	return NULL;
+}
+
+static void wait_for_repliers(void)
+{
+	pthread_mutex_lock(&repliers_lock);
+	while (repliers)
+		pthread_cond_wait(&repliers_gone, &repliers_lock);
+	pthread_mutex_unlock(&repliers_lock);
 }
 
 /* Until the test writes a byte. */
@@ -114,6 +130,9 @@ static void do_thread(fuse_req_t req, size_t size, off_t offset)
 	pthread_t thread;
 
 	*answer = (struct answer){ req, size, offset };
+	pthread_mutex_lock(&repliers_lock);
+	repliers++;
+	pthread_mutex_unlock(&repliers_lock);
 	if (pthread_create(&thread, NULL, reply_in_thread, answer))
 		abort();
 	pthread_detach(thread);
@@ -186,13 +205,13 @@ static const struct file {
 #define FIRST_NODEID	2
 #define NOTIFY_NODEID	(FIRST_NODEID + 4)
 
-/* The page that is read is locked until the reply arrives. */
+/* The pages that are read are locked until the reply arrives. */
 static void do_notify(fuse_req_t req, size_t size, off_t offset)
 {
 	struct fuse_session *se = mount_of(req)->se;
 
 	reply(req, size, offset);
-	fuse_lowlevel_notify_inval_inode(se, NOTIFY_NODEID, 0, 0);
+	fuse_lowlevel_notify_inval_inode(se, NOTIFY_NODEID, offset, size);
 }
 
 static void attributes(fuse_ino_t nodeid, struct stat *st)
@@ -266,6 +285,7 @@ static void *serve(void *arg)
 		fuse_loop_cfg_set_max_threads(config, mount->max_threads);
 	mount->result = fuse_session_loop_mt(mount->se, config);
 	fuse_loop_cfg_destroy(config);
+	wait_for_repliers();
 	fuse_session_unmount(mount->se);
 	return NULL;
 }

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""libefuse's loop with sanitizers, on plain FUSE by ``tests/libefuse/plain_channel.c``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from efuse import paths
+from efuse.bench.programs import built
+from efuse.fs.mountpoint import unmount
+from tests.conftest import Eventually
+from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
+
+_ROOT = paths.package().parent
+_DATA = bytes((i * 31 + i // 251) & 0xFF for i in range(300000))
+_DEADLINE_S = 60
+_CPUS = os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Build:
+    """The loop to preload, and the daemon whose handlers do anything."""
+
+    preload: str
+    libraries: tuple[str, ...]
+    daemon: Path
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("-O2", ()),
+        (f"-O1 {ADDRESS.flags}", ADDRESS.libraries),
+        (f"-O1 {THREAD.flags}", THREAD.libraries),
+    ],
+    ids=["fast", "address", "thread"],
+)
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    flags, libraries = request.param
+    base = tmp_path_factory.mktemp("loop")
+    fuse = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True).split()
+    warn = ["-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull-compare", "-pthread"]
+    source = _ROOT / "libefuse"
+    loop = [source / name for name in ("preload_loop.c", "session.c", "loop.c")]
+    loop.append(_ROOT / "tests/libefuse/plain_channel.c")
+    include = [f"-I{source}", f"-I{_ROOT / 'kernel_patches/include/uapi'}"]
+    version = f"-Wl,--version-script={source / 'preload.map'}"
+    words = [
+        "gcc",
+        *flags.split(),
+        *warn,
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        *include,
+        *fuse[:1],
+    ]
+    subprocess.run([*words, version, "-o", base / "loop.so", *loop], check=True)
+    daemon = _ROOT / "tests/libefuse/loop_daemon.c"
+    subprocess.run(["gcc", *warn, "-o", base / "daemon", daemon, *fuse], check=True)
+    return Build(":".join([*libraries, str(base / "loop.so")]), libraries, base / "daemon")
+
+
+@dataclass
+class Daemon:
+    process: subprocess.Popen[bytes]
+    path: Path
+    pool: ThreadPoolExecutor
+    eventually: Eventually
+
+    def read(self, name: str, size: int = 100) -> Future[bytes]:
+        return self.pool.submit(_read, self.path / name, size)
+
+    def say(self, times: int = 1) -> None:
+        """Have so many handlers go on."""
+        assert self.process.stdin
+        self.process.stdin.write(b"." * times)
+        self.process.stdin.flush()
+
+    def hear(self) -> None:
+        assert self.process.stdout
+        assert self.process.stdout.readline() == b"waiting\n"
+
+    def in_read(self) -> int:
+        """How many handlers wait for say()."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum((task / "syscall").read_text().split()[:2] == ["0", "0x0"] for task in tasks)
+
+    def blocked(self, times: int) -> list[Future[bytes]]:
+        reads = [self.read("block") for _ in range(times)]
+        self.eventually(lambda: self.in_read() == times, what="handlers that wait")
+        return reads
+
+    def end(self) -> int:
+        unmount(str(self.path))
+        return self.process.wait(_DEADLINE_S)
+
+
+def _read(path: Path, size: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, size)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _started(
+    build: Build, words: list[str | Path], mountpoint: Path, eventually: Eventually, said: Path
+) -> Iterator[Daemon]:
+    environment = {**os.environ, **SANITIZER_OPTIONS, "LD_PRELOAD": build.preload}
+    with said.open("wb") as stderr, ThreadPoolExecutor(24) as pool:
+        # TSan does not know the addresses of a kernel that spreads them further.
+        process = subprocess.Popen(
+            ["setarch", "-R", "env", "--default-signal", *words],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
+        try:
+            eventually(lambda: os.path.ismount(mountpoint) or process.poll() is not None)
+            assert process.poll() is None, said.read_text()
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            assert "/loop.so" in maps
+            assert all(f"/{library}" in maps for library in build.libraries)
+            yield Daemon(process, mountpoint, pool, eventually)
+        finally:
+            process.kill()
+            process.communicate()
+            print(said.read_text())  # pytest shows it if the test fails
+            with contextlib.suppress(OSError):
+                unmount(str(mountpoint), lazy=True)
+    # libfuse says of its example's own default of idle threads that it ignores it.
+    lines = said.read_text().splitlines()
+    assert [line for line in lines if not line.startswith("Ignoring invalid max threads")] == []
+
+
+@pytest.fixture
+def daemon(build: Build, tmp_path: Path, eventually: Eventually) -> Iterator[Daemon]:
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    words: list[str | Path] = [build.daemon, "0", mountpoint]
+    with _started(build, words, mountpoint, eventually, tmp_path / "said") as made:
+        yield made
+
+
+def _stat_for(path: Path, seconds: float) -> int:
+    end = time.monotonic() + seconds
+    done = 0
+    while time.monotonic() < end:
+        os.stat(path)
+        done += 1
+    return done
+
+
+def test_replies_of_any_size_from_any_thread(daemon: Daemon) -> None:
+    for _ in range(100):
+        reads = {
+            (name, size): daemon.read(name, size)
+            for name in ("plain", "thread")
+            for size in (1, 4000, 8193, 300_000)
+        }
+        for (_, size), result in reads.items():
+            assert result.result(_DEADLINE_S) == _DATA[:size]
+    assert daemon.end() == 0
+
+
+@pytest.mark.parametrize("amid", [0, 3])
+def test_a_reply_does_not_wait_for_what_its_handler_does_then(daemon: Daemon, amid: int) -> None:
+    traffic = [daemon.pool.submit(_stat_for, daemon.path, 1.0) for _ in range(amid)]
+    for _ in range(30):
+        assert daemon.read("early").result(_DEADLINE_S) == _DATA[:100]
+        daemon.say()
+    assert all(each.result(_DEADLINE_S) for each in traffic)
+    assert daemon.end() == 0
+
+
+def test_a_handler_may_notify_of_what_it_has_replied_to(daemon: Daemon) -> None:
+    """The notification waits for pages that the reply unlocks."""
+    traffic = daemon.pool.submit(_stat_for, daemon.path, 1.0)
+    for _ in range(100):
+        assert daemon.read("notify").result(_DEADLINE_S) == _DATA[:100]
+    assert traffic.result(_DEADLINE_S)
+    assert daemon.end() == 0
+
+
+def test_handlers_that_block_leave_the_others_at_work(daemon: Daemon) -> None:
+    for times in (1, _CPUS, 9):
+        reads = daemon.blocked(times)
+        assert daemon.read("plain").result(_DEADLINE_S) == _DATA[:100]
+        assert daemon.pool.submit(_stat_for, daemon.path, 0.1).result(_DEADLINE_S) > 0
+        daemon.say(times)
+        assert [each.result(_DEADLINE_S) for each in reads] == [_DATA[:100]] * times
+    assert daemon.end() == 0
+
+
+def test_interrupts(daemon: Daemon) -> None:
+    for _ in range(20):
+        with subprocess.Popen(["cat", daemon.path / "interrupt"]) as caller:
+            daemon.hear()
+            caller.send_signal(signal.SIGTERM)
+            assert caller.wait(_DEADLINE_S) == -signal.SIGTERM
+    assert daemon.end() == 0
+
+
+def test_threads_and_children_of_handlers_run_on_any_cpu(daemon: Daemon) -> None:
+    os.stat(daemon.path)
+    handler, init, thread, child = map(int, daemon.read("affinity").result(_DEADLINE_S).split())
+    assert handler == 1
+    assert init == thread == child == len(os.sched_getaffinity(0))
+
+
+def test_a_handler_ends_the_session(daemon: Daemon) -> None:
+    fd = os.open(daemon.path / "exit", os.O_RDONLY)
+    assert daemon.pool.submit(os.read, fd, 100).result(_DEADLINE_S) == _DATA[:100]
+    with contextlib.suppress(OSError):  # nobody hears of it any more
+        os.close(fd)
+    assert daemon.process.wait(_DEADLINE_S) == 0
+
+
+def _until_it_fails(root: int) -> int:
+    """Ask by a descriptor: the path leads elsewhere when it is unmounted."""
+    done = 0
+    with contextlib.suppress(OSError):
+        while True:
+            os.stat(root)
+            done += 1
+    return done
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_amid_requests_is_what_the_loop_returns(
+    daemon: Daemon, number: signal.Signals
+) -> None:
+    roots = [os.open(daemon.path, os.O_RDONLY) for _ in range(4)]
+    callers = [daemon.pool.submit(_until_it_fails, root) for root in roots]
+    assert daemon.pool.submit(_stat_for, daemon.path, 0.3).result(_DEADLINE_S) > 0
+    daemon.process.send_signal(number)
+    assert daemon.process.wait(_DEADLINE_S) == number
+    assert all(each.result(_DEADLINE_S) for each in callers)
+    for root in roots:
+        os.close(root)
+
+
+def test_what_was_replied_is_delivered_when_the_session_ends(daemon: Daemon) -> None:
+    """And what is under way is finished."""
+    blocked = daemon.blocked(1)
+    early = daemon.read("early")
+    assert early.result(_DEADLINE_S) == _DATA[:100]
+    daemon.process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        daemon.process.wait(0.5)
+    daemon.say(2)
+    assert blocked[0].result(_DEADLINE_S) == _DATA[:100]
+    assert daemon.process.wait(_DEADLINE_S) == signal.SIGTERM
+
+
+def test_passthrough_ll_under_load(build: Build, tmp_path: Path, eventually: Eventually) -> None:
+    mountpoint, source = tmp_path / "mnt", tmp_path / "source"
+    mountpoint.mkdir()
+    source.mkdir()
+    program = [built("passthrough_ll"), "-f", "-o", f"timeout=0,source={source}", mountpoint]
+
+    def work(number: int) -> None:
+        for size in (0, 1, 8000, 8193, 200_000, 3 << 20):
+            data = os.urandom(size)
+            (mountpoint / f"{number}").write_bytes(data)
+            assert (source / f"{number}").read_bytes() == data
+            assert (mountpoint / f"{number}").read_bytes() == data
+        for name in range(100):
+            (mountpoint / f"{number}-{name}").touch()
+        assert len([n for n in os.listdir(mountpoint) if n.startswith(f"{number}-")]) == 100
+        for name in range(100):
+            os.unlink(mountpoint / f"{number}-{name}")
+
+    with _started(build, program, mountpoint, eventually, tmp_path / "said") as daemon:
+        for each in [daemon.pool.submit(work, number) for number in range(8)]:
+            each.result(_DEADLINE_S)
+        assert daemon.end() == 0

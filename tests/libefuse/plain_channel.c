@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * libefuse's channel.h on plain FUSE, by read(2) and write(2): for tests of the loop on any
+ * kernel, many times as fast as a guest. What the loop does wrong with its slots ends it.
+ */
+#define _GNU_SOURCE
+#include "channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Of all channels: whether a slot has a request that a worker is at. */
+static atomic_bool taken[1024][EFUSE_MAX_SLOTS];
+
+#define CHECK(what) \
+	do { \
+		if (!(what)) { \
+			fprintf(stderr, "plain_channel.c, line %d: %s\n", __LINE__, #what); \
+			abort(); \
+		} \
+	} while (0)
+
+static uint32_t slots_of(const struct channel *channel)
+{
+	return channel->size / channel->slot_size / 2;
+}
+
+static atomic_bool *slots_taken(const struct channel *channel)
+{
+	return taken[channel->fd];
+}
+
+int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t slots,
+		 uint32_t slot_size)
+{
+	uint32_t i;
+
+	(void)cpu;
+	channel->slot_size = slot_size;
+	channel->size = 2UL * slots * slot_size;
+	/* The same, not another of the mount: FUSE takes a reply only where the request was read. */
+	channel->fd = fcntl(device, F_DUPFD_CLOEXEC, 0);
+	if (channel->fd < 0)
+		return -errno;
+	channel->memory = mmap(NULL, channel->size, PROT_READ | PROT_WRITE,
+			       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(channel->memory != MAP_FAILED && channel->fd < 1024);
+	for (i = 0; i < slots; i++)
+		atomic_store(&slots_taken(channel)[i], false);
+	return 0;
+}
+
+void channel_close(struct channel *channel)
+{
+	munmap(channel->memory, channel->size);
+	close(channel->fd);
+}
+
+/* As the kernel: 0, or what the call for the next request fails with. */
+static int give_back(struct channel *channel, uint32_t slot, uint32_t reply_length)
+{
+	const char *reply = channel->memory + (2UL * slot + 1) * channel->slot_size;
+	ssize_t written = reply_length;
+	int err = 0;
+
+	CHECK(slot < slots_of(channel) && reply_length <= channel->slot_size);
+	if (reply_length)
+		written = write(channel->fd, reply, reply_length);
+	if (written < 0)
+		err = errno == ENOENT ? 0 : errno == EINVAL ? -EBADMSG : -errno;
+	CHECK(atomic_exchange(&slots_taken(channel)[slot], false));
+	return err;
+}
+
+static uint32_t take(struct channel *channel)
+{
+	uint32_t i;
+
+	for (i = 0; i < slots_of(channel); i++)
+		if (!atomic_exchange(&slots_taken(channel)[i], true))
+			return i;
+	/* Each worker has one at most. */
+	CHECK(!"a slot is free");
+	return EFUSE_NO_SLOT;
+}
+
+int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
+		 char *buffer, uint32_t size)
+{
+	uint32_t slot = message->slot;
+	ssize_t length;
+	int err = 0;
+
+	CHECK(slot != EFUSE_NO_SLOT || !reply_length);
+	message->slot = EFUSE_NO_SLOT;
+	if (slot != EFUSE_NO_SLOT)
+		err = give_back(channel, slot, reply_length);
+	if (err)
+		return err;
+	do {
+		length = read(channel->fd, buffer, size);
+	} while (length < 0 && errno == ENOENT);
+	if (length < 0)
+		return -errno;
+	message->length = length;
+	message->request = buffer;
+	message->reply = NULL;
+	if ((size_t)length <= channel->slot_size) {
+		message->slot = take(channel);
+		message->request = channel->memory + 2UL * message->slot * channel->slot_size;
+		message->reply = message->request + channel->slot_size;
+		memcpy(message->request, buffer, length);
+	}
+	return 0;
+}
