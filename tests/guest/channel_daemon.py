@@ -103,9 +103,9 @@ class ChannelDaemon:
         """Wait until it has so many: it mounts before it opens them."""
         until(lambda: mapped(self.pid) == number)
 
-    def looked(self) -> int:
-        """How often a worker has looked for a request: none does without channels."""
-        return looked(self.connection)
+    def brought(self) -> int:
+        """How many requests have come through channels: none does without them."""
+        return brought(self.connection)
 
     def waiting(self) -> int:
         """How many threads wait for a request in a channel."""
@@ -117,10 +117,9 @@ class ChannelDaemon:
         return self.process.wait(DEADLINE_S)
 
 
-def looked(connection: Connection) -> int:
-    channels = (connection.path / "channels").iterdir()
-    names = ("poll_hits", "poll_misses")
-    return sum(int((channel / name).read_text()) for channel in channels for name in names)
+def brought(connection: Connection) -> int:
+    channels = (connection.path / "channels").glob("*/brought")
+    return sum(int(path.read_text()) for path in channels)
 
 
 def mapped(pid: int) -> int:

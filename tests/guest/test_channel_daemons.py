@@ -23,9 +23,9 @@ from tests.guest.channel_daemon import (
     ChannelDaemon,
     Daemon,
     bindfs,
+    brought,
     change_names,
     facts,
-    looked,
     loop_daemon,
     mapped,
     passthrough_fh,
@@ -82,11 +82,11 @@ def test_data_names_and_attributes_are_the_lower_ones(
     source.mkdir()
     with started([*program(source), mountpoint], mountpoint) as daemon:
         daemon.wait_for_channels()
-        before = daemon.looked()
+        before = daemon.brought()
         write_and_compare(mountpoint, source)
         change_names(mountpoint)
         assert facts(mountpoint) == facts(source)
-        assert daemon.looked() > before
+        assert daemon.brought() > before
         assert "no channels" not in daemon.said()
         assert daemon.end() == 0
 
@@ -100,7 +100,7 @@ def test_run_gives_channels_to_a_daemon_in_the_background(
     connection = Connection(find(mountpoint).connection)
     try:
         write_and_compare(mountpoint, lower)
-        assert looked(connection) > 0
+        assert brought(connection) > 0
         assert [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _maps(pid)]
     finally:
         unmount(str(mountpoint))
@@ -120,13 +120,13 @@ def test_a_daemon_forgets_what_the_kernel_drops(lower: Path, mountpoint: Path) -
     with started([*passthrough_ll(lower), mountpoint], mountpoint) as daemon:
         fds = Path(f"/proc/{daemon.pid}/fd")
         before = len(os.listdir(fds))
-        looked_before = daemon.looked()
+        brought_before = daemon.brought()
         for name in os.listdir(mountpoint):
             os.stat(mountpoint / name)
         assert len(os.listdir(fds)) >= before + 600
         lookup_again(mountpoint)
         until(lambda: len(os.listdir(fds)) <= before)
-        assert daemon.looked() > looked_before
+        assert daemon.brought() > brought_before
         assert daemon.end() == 0
 
 
@@ -137,7 +137,7 @@ def test_replies_of_any_size_from_any_thread(looper: ChannelDaemon, name: str, s
     looper.wait_for_channels()
     for _ in range(20):
         assert read(looper.path / name, size) == LOOP_DAEMON_DATA[:size]
-    assert looper.looked() > 0
+    assert looper.brought() > 0
 
 
 def test_two_mounts_in_one_process(tmp_path: Path) -> None:
@@ -158,8 +158,8 @@ def test_two_mounts_in_one_process(tmp_path: Path) -> None:
                 result = each.result(DEADLINE_S)
                 assert result == LOOP_DAEMON_DATA[: len(result)]
                 assert len(result) in (100, 300_000)
-        assert looked(Connection(find(one).connection)) > 0
-        assert looked(Connection(find(two).connection)) > 0
+        assert brought(Connection(find(one).connection)) > 0
+        assert brought(Connection(find(two).connection)) > 0
         unmount(str(two))
         daemon.wait_for_channels()
         assert served(daemon)
@@ -175,7 +175,7 @@ def test_a_daemon_linked_with_libefuse(tmp_path: Path, mountpoint: Path) -> None
         for _ in range(50):
             assert read(mountpoint / "hello") == b"Hello, world!\n"
         assert os.listdir(mountpoint) == ["hello"]
-        assert daemon.looked() > 0
+        assert daemon.brought() > 0
         assert daemon.end() == 0
         assert daemon.said() == ""
 
@@ -350,7 +350,7 @@ def test_a_daemon_works_without_channels(
     with started([*program(lower), *more, mountpoint], mountpoint, **environment) as daemon:
         write_and_compare(mountpoint, lower)
         assert mapped(daemon.pid) == 0
-        assert daemon.looked() == 0
+        assert daemon.brought() == 0
         assert "no channels" not in daemon.said()
         assert daemon.end() == 0
 
@@ -359,7 +359,7 @@ def test_a_daemon_of_libfuse_2_works_and_says_nothing(lower: Path, mountpoint: P
     with started([*bindfs(lower), mountpoint], mountpoint) as daemon:
         write_and_compare(mountpoint, lower)
         assert mapped(daemon.pid) == 0
-        assert daemon.looked() == 0
+        assert daemon.brought() == 0
         assert daemon.said() == ""
         assert daemon.end() == 0
 
@@ -370,7 +370,7 @@ def test_run_without_channels(lower: Path, mountpoint: Path) -> None:
     subprocess.run([*EFUSE, "run", *options, "--", *words, mountpoint], check=True)
     try:
         write_and_compare(mountpoint, lower)
-        assert looked(Connection(find(mountpoint).connection)) == 0
+        assert brought(Connection(find(mountpoint).connection)) == 0
     finally:
         unmount(str(mountpoint))
 
@@ -380,4 +380,4 @@ def test_a_daemon_without_channels_for_it_says_why(lower: Path, mountpoint: Path
     words = ["prlimit", "--nofile=5", *passthrough_ll(lower), mountpoint]
     with started(words, mountpoint) as daemon:
         until(lambda: "efuse: no channels: Too many open files" in daemon.said())
-        assert daemon.looked() == 0
+        assert daemon.brought() == 0

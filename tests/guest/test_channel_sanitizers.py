@@ -80,11 +80,11 @@ def _load(mountpoint: Path, lower: Path, number: int) -> None:
 
 def test_a_daemon_under_load(build: Build, lower: Path, mountpoint: Path) -> None:
     with build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon:
-        before = daemon.looked()
+        before = daemon.brought()
         with ThreadPoolExecutor(3) as pool:
             for each in [pool.submit(_load, mountpoint, lower, n) for n in range(3)]:
                 each.result()
-        assert daemon.looked() > before
+        assert daemon.brought() > before
         assert daemon.end() == 0
 
 
@@ -99,8 +99,8 @@ def _until_it_fails(root: int) -> int:
 
 
 def _sent(daemon: ChannelDaemon) -> int:
-    channels = (daemon.connection.path / "channels").iterdir()
-    return sum(int((channel / "sent").read_text()) for channel in channels)
+    channels = (daemon.connection.path / "channels").glob("*/sent")
+    return sum(int(path.read_text()) for path in channels)
 
 
 @pytest.mark.parametrize("how", ["signal", "abort"])
