@@ -38,7 +38,7 @@ test-mutants: ## break the module in one place after the other: the guest's test
 	@.venv/bin/python -m tests.mutants
 
 lint: ## ruff and mypy
-	@.venv/bin/ruff check efuse tests
+	@.venv/bin/ruff check efuse tests docs/model
 	@.venv/bin/mypy
 
 check: lint test-unit ## lint, types, unit tests: under a minute

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Measure the model's parameters in guests, and what the model has to reproduce.
+
+``python -m docs.model.measure`` writes ``docs/model/measured.json``. In a guest of one CPU the
+clock counts instructions, in one of two it is time under software emulation. A request is an
+fstat(2) that libfuse's ``passthrough_ll`` answers; nothing is kept in the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from efuse.bench.programs import built
+from efuse.fs.mountpoint import unmount
+from efuse.fs.run import start_daemon
+
+_HERE = Path(__file__).parent
+_OUT = _HERE / "measured.json"
+_SYSTEMS = ("fuse", "queues", "channels")
+_ROUNDS = 3
+_LOAD_MS = {1: 400, 2: 2000}
+_CPUCLOCK_SCHED = 2
+
+
+def _cpu_ns(pid: int) -> int:
+    """Return how long a process has run: its CPU-time clock (clock_getcpuclockid(3))."""
+    return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
+
+
+@contextmanager
+def _served(system: str, lower: Path, point: Path) -> Iterator[int]:
+    """Mount *lower* by one of the systems; give the daemon's process number."""
+    options = f"source={lower},cache=never,timeout=0,clone_fd"
+    words = [str(built("passthrough_ll")), "-f", "-o", options, str(point)]
+    if system == "fuse":
+        process = subprocess.Popen(words)
+        while not point.is_mount():
+            time.sleep(0.01)
+    else:
+        os.environ["EFUSE_CHANNELS"] = str(int(system == "channels"))
+        process = start_daemon(words).process
+    try:
+        yield process.pid
+    finally:
+        unmount(str(point))
+        process.wait(60)
+
+
+def _round(costs: Path, system: str, lower: Path, point: Path) -> dict[str, dict[str, float]]:
+    """Return for one and two callers: requests per second, and ns of CPU for each request."""
+    found = {}
+    cpus = os.sched_getaffinity(0)
+    with _served(system, lower, point) as pid:
+        for callers in (1, 2):
+            on = [str(n % len(cpus)) for n in range(callers)]
+            before = _cpu_ns(pid)
+            words = [str(costs), "load", str(point / "file"), str(_LOAD_MS[len(cpus)]), *on]
+            said = json.loads(subprocess.check_output(words))
+            found[str(callers)] = {
+                "rate": said["requests"] * 1e9 / said["elapsed"],
+                "caller": said["caller"] / said["requests"],
+                "daemon": (_cpu_ns(pid) - before) / said["requests"],
+            }
+    return found
+
+
+def _in_guest(costs: Path) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as name:
+        lower, point = Path(name, "lower"), Path(name, "point")
+        lower.mkdir()
+        point.mkdir()
+        (lower / "file").write_bytes(bytes(4096))
+        parts = json.loads(subprocess.check_output([costs, "parts", lower / "file"]))
+        rounds = [{s: _round(costs, s, lower, point) for s in _SYSTEMS} for _ in range(_ROUNDS)]
+    systems = {
+        system: {
+            callers: {
+                key: round(statistics.median(r[system][callers][key] for r in rounds), 1)
+                for key in ("rate", "caller", "daemon")
+            }
+            for callers in ("1", "2")
+        }
+        for system in _SYSTEMS
+    }
+    return {"parts": parts, "systems": systems}
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        print(json.dumps(_in_guest(Path(sys.argv[1]))))
+        return
+    measured = {}
+    with tempfile.TemporaryDirectory(dir=_HERE) as name:
+        costs = Path(name, "costs")
+        subprocess.run(["gcc", "-O2", "-pthread", "-o", costs, _HERE / "costs.c"], check=True)
+        for cpus, more in (("1", ["--icount"]), ("2", [])):
+            words = [sys.executable, "-c", "from efuse.cli.main import main; main()", "guest"]
+            words += ["run", *more, "--again", "1", "--memory", "2000M", "--timeout", "500", "--"]
+            words += [sys.executable, "-m", "docs.model.measure", str(costs)]
+            said = subprocess.check_output(words, text=True)
+            print(cpus, said, flush=True)
+            measured[cpus] = json.loads(said.splitlines()[-1])
+    _OUT.write_text(json.dumps(measured, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

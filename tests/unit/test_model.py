@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The model of queues and channels: its machine, and that it says what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from docs.model.__main__ import modelled
+from docs.model.machine import SLEEP, SPIN, Hardware, Line, Machine, Pause, Steps, Thread
+from docs.model.measurements import costs, guest, large, ratio
+from docs.model.systems import SYSTEMS, Load, Result, Simulation
+
+HARDWARE = Hardware(8, 4, 1.0, near_ns=10.0, far_ns=100.0, overlap=2.0, idle_ns=1000.0)
+
+
+def machine(hardware: Hardware = HARDWARE) -> Machine:
+    return Machine(hardware, switch_ns=5.0, wake_ns=3.0, spin_ns=50.0, seed=1)
+
+
+# Memory
+
+
+def test_a_line_costs_by_where_it_is() -> None:
+    m, line = machine(), Line()  # CPU 0 has it.
+    assert m.read(0, line) == 0
+    assert [m.read(1, line), m.read(1, line)] == [10, 0]
+    assert [m.read(4, line), m.read(5, line)] == [100, 10]
+    assert m.write(0, line) == 100
+    assert m.write(0, line) == 0
+    assert [m.write(1, line), m.write(1, line)] == [10, 0]
+
+
+def test_who_changes_a_line_waits_for_who_does() -> None:
+    m, lock, counter = machine(), Line(), Line()
+    assert m.change(0, lock, 7.0, "lock") == 7
+    assert m.change(1, lock, 7.0, "lock") == 7 + 2 * 10 + 7
+    assert m.change(4, lock, 7.0, "lock") == 34 + 2 * 100 + 7
+    assert m.change(4, counter, 0.0, "counter") == 100
+    assert m.change(0, counter, 0.0, "counter") == 100 + 100
+    assert m.spent["lock"] == 7 + 34 + 241
+
+
+def test_many_lines_are_looked_at_at_once() -> None:
+    m, lines = machine(), [Line() for _ in range(6)]
+    assert m.scan(1, lines, 1.0, "scan") == 6 * 1 + 6 * 10 / 2
+    assert m.scan(1, lines, 1.0, "scan") == 6
+
+
+# Threads
+
+
+def test_a_sleeper_is_woken_and_one_cpu_runs_one_thread() -> None:
+    m, said = machine(), []
+
+    def sleeper(thread: Thread) -> Steps:
+        yield SLEEP
+        said.append(("woken", m.now))
+
+    def worker(thread: Thread) -> Steps:
+        yield Pause(5000.0)
+        yield 100.0
+        said.append(("wakes", m.now))
+        yield m.wake(asleep, thread.cpu.number)
+        said.append(("goes on", m.now))
+        yield Pause(1e9)
+
+    asleep = m.start(0, sleeper)
+    m.start(0, worker)
+    with pytest.raises(StopIteration):
+        m.run(1e6)
+    # From its pause to an idle CPU 1000 and a switch; who is woken goes first.
+    assert said == [("wakes", 7115.0), ("woken", 7123.0)]
+
+
+def test_looking_ends_with_a_wake_up_or_for_who_wants_the_cpu() -> None:
+    m, said = machine(), []
+
+    def looks(thread: Thread) -> Steps:
+        for _ in range(3):
+            yield SPIN
+            said.append(m.now)
+        yield SLEEP
+
+    def other(thread: Thread) -> Steps:
+        yield 20.0
+        m.wake(looking, thread.cpu.number)
+        yield SLEEP
+
+    def intruder(thread: Thread) -> Steps:
+        yield Pause(70.0)
+        yield SLEEP
+
+    looking = m.start(0, looks)
+    m.start(1, other)
+    m.start(2, intruder).cpu = m.cpus[0]
+    m.run(1e6)
+    # Woken across the node; then the time is over, or the intruder is there.
+    assert said[0] == 1005 + 20 + 10
+    assert said == sorted(said)
+    assert len(said) == 3
+
+
+# The systems
+
+
+def run(system: str, hardware: Hardware, load: Load, ns: float = 5e5) -> Result:
+    return Simulation(system, hardware, costs(system), load, seed=1).run(ns)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_run_follows_from_its_seed(system: str) -> None:
+    first, second = (run(system, large(), Load(20, think_ns=5000.0)) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_one_cpu_costs_what_its_parts_cost(system: str) -> None:
+    """Nothing is lost and nothing counted twice: the time of a CPU that is never idle is spent."""
+    result = run(system, guest(1), Load(1), 1e8)
+    assert sum(result.spent.values()) * result.rate == pytest.approx(1e9, rel=0.02)
+
+
+MARGIN = {1: 0.1, 2: 0.35}
+"""Of the guest of one CPU by instructions, and of that of two by emulated time."""
+
+
+# Not queues with one caller on two CPUs: docs/model/README.md.
+@pytest.mark.parametrize(
+    ("system", "cpus", "callers"),
+    [
+        ("queues", 1, 1),
+        ("queues", 1, 2),
+        ("queues", 2, 2),
+        ("channels", 1, 1),
+        ("channels", 1, 2),
+        ("channels", 2, 1),
+        ("channels", 2, 2),
+    ],
+)
+def test_the_ratios_of_the_guests_come_out(system: str, cpus: int, callers: int) -> None:
+    said = modelled(cpus, callers, system) / modelled(cpus, callers, "fuse")
+    assert said == pytest.approx(ratio(cpus, callers, system, "fuse"), rel=MARGIN[cpus])
+
+
+def test_one_queue_ends_with_its_lock() -> None:
+    by_cpus = [run("fuse", large(), Load(n)).rate for n in (16, 64, 128)]
+    assert by_cpus[1] > 2 * by_cpus[0]
+    assert by_cpus[2] < 1.2 * by_cpus[1]
+    assert run("fuse", large(), Load(128)).spent["queue"] > 10_000
+
+
+def test_channels_end_with_what_all_cpus_count_in() -> None:
+    load = Load(128)
+    assert run("channels", large(), load).rate > 2 * run("fuse", large(), load).rate
+    free = run("channels", large(near_ns=0.0, far_ns=0.0), load)
+    assert free.rate > 1.5 * run("channels", large(), load).rate
+    most = run("channels", large(), replace(load, background=True))
+    assert most.spent["bg_lock"] > most.spent["caller"]
