@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from docs.model.systems import Result
 
-_WIDTH, _HEIGHT, _MARGIN = 440, 300, 75
+_WIDTH, _HEIGHT, _MARGIN = 450, 300, 82
 _COLOURS = ("#b03030", "#3060b0", "#308030")
 
 
