@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 JSON ?=
-TESTS ?= tests/guest
+TESTS ?=
 export JSON
 
 .PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants lint-kernel demo clean

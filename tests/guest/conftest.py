@@ -17,6 +17,8 @@ import pytest
 
 from efuse.guest import kernel_log
 from efuse.module import live
+from tests.guest.channel import Channel
+from tests.guest.hand import Hand
 
 
 def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -140,3 +142,19 @@ def lower(lower_root: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     directory.mkdir(mode=0o755)
     yield directory
     shutil.rmtree(directory)
+
+
+@pytest.fixture
+def hand(mountpoint: Path) -> Iterator[Hand]:
+    made = Hand(mountpoint)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def channels(hand: Hand) -> Iterator[list[Channel]]:
+    """One for each CPU."""
+    made = [Channel(hand.fd, cpu) for cpu in (0, 1)]
+    yield made
+    for each in made:
+        each.close()

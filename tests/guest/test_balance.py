@@ -32,15 +32,6 @@ def hand(mountpoint: Path) -> Iterator[Hand]:
     made.close()
 
 
-@pytest.fixture
-def channels(hand: Hand) -> Iterator[list[Channel]]:
-    """One for each CPU."""
-    made = [Channel(hand.fd, cpu) for cpu in (0, 1)]
-    yield made
-    for each in made:
-        each.close()
-
-
 @pytest.fixture(params=["kernel", "program"])
 def balanced(request: pytest.FixtureRequest, hand: Hand) -> Iterator[None]:
     """By either of the two balancers."""

@@ -11,9 +11,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,22 +21,6 @@ from tests.guest import channel as by_hand
 from tests.guest import wire
 from tests.guest.channel import NO_SLOT, Channel, Message
 from tests.guest.hand import DEADLINE_S, Hand, root_attributes
-
-
-@pytest.fixture
-def hand(mountpoint: Path) -> Iterator[Hand]:
-    made = Hand(mountpoint)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def channels(hand: Hand) -> Iterator[list[Channel]]:
-    """One for each CPU."""
-    made = [Channel(hand.fd, cpu) for cpu in (0, 1)]
-    yield made
-    for each in made:
-        each.close()
 
 
 def reply(to: Message, size: int) -> bytes:

@@ -5,9 +5,7 @@ import errno
 import os
 import select
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +14,6 @@ from tests.guest.hand import DEADLINE_S, Hand
 
 RESENT = 1 << 63
 NOTIFY_RESEND = 7
-
-
-@pytest.fixture
-def hand(mountpoint: Path) -> Iterator[Hand]:
-    made = Hand(mountpoint)
-    yield made
-    made.close()
 
 
 def test_a_request_waits_in_the_queue_of_the_cpu_that_sent_it(hand: Hand) -> None:

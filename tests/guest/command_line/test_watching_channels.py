@@ -97,15 +97,6 @@ def hand(mountpoint: Path) -> Iterator[Hand]:
     made.close()
 
 
-@pytest.fixture
-def channels(hand: Hand) -> Iterator[list[Channel]]:
-    """One for each CPU."""
-    made = [Channel(hand.fd, cpu) for cpu in (0, 1)]
-    yield made
-    for each in made:
-        each.close()
-
-
 def sent(every: Numbers) -> int:
     return sum(channel["sent"] for channel in every.values())
 
