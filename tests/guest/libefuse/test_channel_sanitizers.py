@@ -119,7 +119,7 @@ def test_the_end_amid_requests(build: Build, lower: Path, mountpoint: Path, how:
             assert all(each.result(DEADLINE_S) for each in callers)
             for root in roots:
                 os.close(root)
-        assert status == (1 if how == "signal" else 0)
+        assert status == (1 if how == "signal" else 0), daemon.said()
 
 
 def test_handlers_of_every_kind(build: Build, mountpoint: Path) -> None:
