@@ -22,6 +22,7 @@ _LEAK = (_REPORTS / "leak.txt").read_text()
     ("name", "word"),
     [
         ("kasan", "BUG: KASAN: slab-out-of-bounds in fault_kasan"),
+        ("lockdep", "WARNING: possible circular locking dependency detected"),
         ("list", "list_del corruption"),
         ("hung", "INFO: task efuse-hung:"),
     ],
