@@ -233,10 +233,10 @@ static void handle(struct worker *worker)
 		.size = worker->message.length,
 		.mem = worker->message.request,
 	};
+	const struct fuse_in_header *in = buf.mem;
 
-	worker->unique = ((const struct fuse_in_header *)buf.mem)->unique;
-	if (worker->message.slot != EFUSE_NO_SLOT &&
-	    ((const struct fuse_in_header *)buf.mem)->opcode == FUSE_WRITE)
+	worker->unique = in->unique;
+	if (worker->message.slot != EFUSE_NO_SLOT && in->opcode == FUSE_WRITE)
 		buf.mem = memcpy(worker->buffer + REQUEST_START, buf.mem, buf.size);
 	atomic_store_explicit(&worker->busy, true, memory_order_relaxed);
 	atomic_fetch_add_explicit(&worker->begun, 1, memory_order_relaxed);

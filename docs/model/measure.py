@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from efuse.bench.foreground import wait_for_mount
 from efuse.bench.programs import built
 from efuse.fs.mountpoint import unmount
 from efuse.fs.run import start_daemon
@@ -43,8 +44,7 @@ def _served(system: str, lower: Path, point: Path) -> Iterator[int]:
     words = [str(built("passthrough_ll")), "-f", "-o", options, str(point)]
     if system == "fuse":
         process = subprocess.Popen(words)
-        while not point.is_mount():
-            time.sleep(0.01)
+        wait_for_mount(process, point)
     else:
         os.environ["EFUSE_CHANNELS"] = str(int(system == "channels"))
         process = start_daemon(words).process

@@ -19,7 +19,7 @@ from efuse.fs.mountpoint import unmount
 from efuse.fs.options import Options
 from efuse.fs.run import start_daemon
 
-__all__ = ["Program"]
+__all__ = ["Program", "wait_for_mount"]
 
 _POLL_MS = 500
 
@@ -61,7 +61,7 @@ class Program:
                 process, mount = daemon.process, daemon.mount
             else:
                 process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
-                mount = _wait_for_mount(process, mountpoint)
+                mount = wait_for_mount(process, mountpoint)
                 stack.callback(_end, process, mountpoint)
             program = cls(process, mount)
             stack.callback(program.close)
@@ -101,7 +101,11 @@ def _mount_at(mountpoint: Path) -> Mount | None:
     return next((m for m in table if m.mountpoint == str(mountpoint)), None)
 
 
-def _wait_for_mount(process: subprocess.Popen[bytes], mountpoint: Path) -> Mount:
+def wait_for_mount(process: subprocess.Popen[bytes], mountpoint: Path) -> Mount:
+    """Return what *process* mounts on *mountpoint*, once it has.
+
+    :raises EfuseError: it ended, and mounted nothing.
+    """
     fd = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
     try:
         poll = select.poll()

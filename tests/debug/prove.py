@@ -34,9 +34,10 @@ def _heard(log: KernelLog, fault: str, word: str) -> bool:
     end = time.monotonic() + _DEADLINE_S
     text = ""
     while not (heard := any(word in c for c in kernel_log.complaints(text))):
-        if time.monotonic() > end:
+        remaining_s = end - time.monotonic()
+        if remaining_s < 0:
             break
-        time.sleep(1)
+        log.wait(remaining_s)
         text += log.new_text() + "\n"
     print(f"--- {fault}\n{text}", flush=True)
     return heard

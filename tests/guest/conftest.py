@@ -8,6 +8,7 @@ complains has failed, whatever else it found.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -52,6 +53,12 @@ class KernelLog:
             except BrokenPipeError:  # The ring buffer was overrun: what is left follows.
                 continue
             lines.append(record.partition(";")[2].partition("\n")[0])
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until there is something to read, *timeout_s* seconds at most."""
+        poll = select.poll()
+        poll.register(self._log, select.POLLIN)
+        poll.poll(timeout_s * 1000)
 
     @staticmethod
     def taint() -> int:

@@ -46,9 +46,9 @@ _AT_FORCE_SYNC, _AT_NOFOLLOW, _AT_FDCWD = 0x2000, 0x100, -100
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def eventually(condition: Callable[[], T], what: str = "") -> T:
+def eventually(condition: Callable[[], T], what: str = "", *, deadline_s: float = DEADLINE_S) -> T:
     """Poll until *condition* is true and return what it returned."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + deadline_s
     while not (result := condition()):
         assert time.monotonic() < end, f"never came true: {what or condition}"
         threading.Event().wait(0.01)

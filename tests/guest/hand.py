@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,16 +13,14 @@ from pathlib import Path
 from efuse.control import Connection, find
 from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
 from tests.guest import wire
+from tests.guest.daemons import eventually
 from tests.guest.wire import Request
 
 DEADLINE_S = 60
 
 
 def until(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    eventually(happened, deadline_s=DEADLINE_S)
 
 
 def root_attributes(size: int) -> bytes:

@@ -31,6 +31,7 @@ SECONDS = float(os.environ.get("EFUSE_FUZZ_S", "20"))
 SEED = int(os.environ.get("EFUSE_FUZZ_SEED", time.time_ns() % 1_000_000))
 ROUND_S = 5
 QUIET_S = 0.5
+PAUSE_S = 0.0002  # for the other threads, which share an interpreter
 SLOTS = 8
 
 _libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run
@@ -72,10 +73,17 @@ while True:
 class Liar:
     """Works a channel: most answers are well formed, some are not, and none is left out."""
 
-    def __init__(self, channel: Channel, chance: random.Random, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        chance: random.Random,
+        stop: threading.Event,
+        asked: threading.Event,
+    ) -> None:
         self.channel = channel
         self.chance = chance
         self.stop = stop
+        self.asked = asked
         self.requests = 0
         self.garbled = 0
 
@@ -86,7 +94,10 @@ class Liar:
             except OSError as error:
                 assert error.errno == errno.ENODEV, error  # the connection has ended
                 return
+            except struct.error:  # the slot was given back by others, and is being filled again
+                continue
             self.requests += 1
+            self.asked.set()
             with suppress(OSError):  # garbage, or the slot is another's by now
                 self._answer(message)
             self._give_up(message.request)
@@ -99,7 +110,7 @@ class Liar:
         raw = raw[: self.channel.slot_size]
         self.channel.put(message.slot, raw)
         if self.chance.random() < 0.3:
-            time.sleep(0.001)  # others may come between
+            self.stop.wait(0.001)  # it has work to do, and others may come between
         self.channel.reply(message.slot, len(raw))
 
     def _give_up(self, request: Request) -> None:
@@ -154,21 +165,20 @@ def scribble(channel: Channel, chance: random.Random, stop: threading.Event) -> 
     """Put random bytes where replies are, mostly into their heads; return how often."""
     start = ctypes.addressof(ctypes.c_char.from_buffer(channel.memory))
     times = 0
-    while not stop.is_set():
+    while not stop.wait(PAUSE_S):
         at = (2 * chance.randrange(SLOTS) + 1) * channel.slot_size
         length = chance.choice((1, 4, 8, 16, 144, channel.slot_size))
         first = chance.choice((0, 4, 8, 16)) if length < 144 else 0
         length = min(length, channel.slot_size - first)
         assert _libc.getrandom(ctypes.c_void_p(start + at + first), length, 0) == length
         times += 1
-        time.sleep(0.0002)
     return times
 
 
 def give_back(channel: Channel, chance: random.Random, stop: threading.Event) -> int:
     """Call the kernel with slots and lengths that nobody gave; return how many it took."""
     taken = 0
-    while not stop.is_set():
+    while not stop.wait(PAUSE_S):
         slot = chance.choice(
             (chance.randrange(SLOTS), chance.randrange(SLOTS), chance.getrandbits(32))
         )
@@ -178,7 +188,6 @@ def give_back(channel: Channel, chance: random.Random, stop: threading.Event) ->
             taken += 1
         except OSError as error:
             taken += error.errno == errno.EBADMSG  # the slot was somebody's
-        time.sleep(0.0002)
     return taken
 
 
@@ -229,30 +238,20 @@ class Counts:
     given_back: int = 0
 
 
-def busy(liars: list[Liar]) -> bool:
-    """Wait for a request; False: none comes, since all that the mount shows is broken."""
-    before = sum(liar.requests for liar in liars)
-    end = time.monotonic() + QUIET_S
-    while time.monotonic() < end:
-        if sum(liar.requests for liar in liars) > before:
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
     """Lie to the users of a mount until its end comes, amid it all."""
-    stop = threading.Event()
+    stop, asked = threading.Event(), threading.Event()
     hand = Hand(mountpoint)
     channels = [Channel(hand.fd, cpu, SLOTS) for cpu in (0, 1)]
-    liars = [Liar(c, random.Random(seed + n), stop) for n, c in enumerate(channels * 2)]
+    liars = [Liar(c, random.Random(seed + n), stop, asked) for n, c in enumerate(channels * 2)]
     with ThreadPoolExecutor(8) as pool:
         worked = [pool.submit(liar.work) for liar in liars]
         scribbled = [pool.submit(scribble, c, random.Random(seed + 4), stop) for c in channels]
         given = [pool.submit(give_back, c, random.Random(seed + 5), stop) for c in channels]
         try:
             end = time.monotonic() + ROUND_S
-            while time.monotonic() < end and busy(liars):
+            while time.monotonic() < end and asked.wait(QUIET_S):
+                asked.clear()
                 steady.ask()
             hand.connection.abort()  # wakes the workers, and the programs that wait
         finally:

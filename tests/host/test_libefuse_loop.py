@@ -19,6 +19,7 @@ from efuse import paths
 from efuse.bench.programs import built
 from efuse.fs.mountpoint import unmount
 from tests.conftest import Eventually
+from tests.libefuse.callers import ask_until_it_fails
 from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
 
 _ROOT = paths.package().parent
@@ -229,22 +230,12 @@ def test_a_handler_ends_the_session(daemon: Daemon) -> None:
     assert daemon.process.wait(_DEADLINE_S) == 0
 
 
-def _until_it_fails(root: int) -> int:
-    """Ask by a descriptor: the path leads elsewhere when it is unmounted."""
-    done = 0
-    with contextlib.suppress(OSError):
-        while True:
-            os.stat(root)
-            done += 1
-    return done
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_amid_requests_is_what_the_loop_returns(
     daemon: Daemon, number: signal.Signals
 ) -> None:
     roots = [os.open(daemon.path, os.O_RDONLY) for _ in range(4)]
-    callers = [daemon.pool.submit(_until_it_fails, root) for root in roots]
+    callers = [daemon.pool.submit(ask_until_it_fails, root) for root in roots]
     assert daemon.pool.submit(_stat_for, daemon.path, 0.3).result(_DEADLINE_S) > 0
     daemon.process.send_signal(number)
     assert daemon.process.wait(_DEADLINE_S) == number

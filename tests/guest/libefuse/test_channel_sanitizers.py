@@ -26,6 +26,7 @@ from tests.guest.channel_daemon import (
     write_and_compare,
 )
 from tests.guest.hand import DEADLINE_S, until
+from tests.libefuse.callers import ask_until_it_fails
 from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
 
 _REPORTS = ("Sanitizer", "runtime error")
@@ -88,16 +89,6 @@ def test_a_daemon_under_load(build: Build, lower: Path, mountpoint: Path) -> Non
         assert daemon.end() == 0
 
 
-def _until_it_fails(root: int) -> int:
-    """Ask by a descriptor of the root: the path leads elsewhere when it is unmounted."""
-    done = 0
-    with contextlib.suppress(OSError):
-        while True:
-            os.stat(root)
-            done += 1
-    return done
-
-
 def _sent(daemon: ChannelDaemon) -> int:
     channels = (daemon.connection.path / "channels").glob("*/sent")
     return sum(int(path.read_text()) for path in channels)
@@ -108,7 +99,7 @@ def test_the_end_amid_requests(build: Build, lower: Path, mountpoint: Path, how:
     with build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon:
         with ThreadPoolExecutor(4) as pool:
             roots = [os.open(mountpoint, os.O_RDONLY) for _ in range(4)]
-            callers = [pool.submit(_until_it_fails, root) for root in roots]
+            callers = [pool.submit(ask_until_it_fails, root) for root in roots]
             before = _sent(daemon)
             until(lambda: _sent(daemon) > before + 500)
             if how == "signal":
