@@ -30,7 +30,7 @@ void __tsan_release(void *address);
  * @device: an open /dev/efuse that belongs to a mount
  * @cpu: whose requests it gets first; one that the machine may have
  * @slots: how many requests can be worked on at once, 1 to EFUSE_MAX_SLOTS
- * @slot_size: bytes; a multiple of the page size, 8192 or more
+ * @slot_size: bytes; a multiple of the page size, two or more
  *
  * Return: 0 or a negative errno: -ENOTTY for a module without channels, -EBUSY if the
  *         CPU has one
@@ -43,6 +43,7 @@ int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t
 	int err;
 
 	channel->slot_size = slot_size;
+	channel->request_start = EFUSE_REQUEST_START((uint32_t)sysconf(_SC_PAGESIZE));
 	channel->size = 2UL * slots * slot_size;
 	channel->fd = open("/dev/efuse", O_RDWR | O_CLOEXEC);
 	if (channel->fd < 0)
@@ -102,8 +103,10 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 	message->request = buffer;
 	message->reply = NULL;
 	if (next.slot != EFUSE_NO_SLOT) {
-		message->request = channel->memory + 2UL * next.slot * channel->slot_size;
-		message->reply = message->request + channel->slot_size;
+		char *slot = channel->memory + 2UL * next.slot * channel->slot_size;
+
+		message->request = slot + channel->request_start;
+		message->reply = slot + channel->slot_size;
 	}
 	return 0;
 }

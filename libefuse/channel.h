@@ -10,13 +10,15 @@
 /**
  * struct channel - one CPU's
  * @fd: its descriptor; read(2) and write(2) work on it, too
- * @slot_size: bytes of a request in a slot, and of its reply
+ * @slot_size: bytes of a slot's room for a request, and of that for its reply
+ * @request_start: where in its room a request begins: see EFUSE_REQUEST_START
  * @size: bytes of @memory
  * @memory: the slots
  */
 struct channel {
 	int fd;
 	uint32_t slot_size;
+	uint32_t request_start;
 	size_t size;
 	char *memory;
 };

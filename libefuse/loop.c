@@ -38,13 +38,6 @@
 #define LOOK_NS		10000000	/* between two looks of the supervisor */
 #define MAX_WORKERS	10		/* libfuse's own default */
 
-/*
- * Data of a WRITE has to begin at a page, for a file below that was opened with O_DIRECT: so
- * a request begins so far before it. libfuse has that from splicing.
- */
-#define PAGE		4096U
-#define REQUEST_START	(PAGE - sizeof(struct fuse_in_header) - sizeof(struct fuse_write_in))
-
 /* The kernel's largest WRITE with its headers; pages unused stay unmapped. */
 #define BUFFER_SIZE	(8U << 20 | 1U << 16)
 
@@ -57,7 +50,8 @@ struct loop;
  * @cpu: where it is to run, -1: anywhere
  * @pinned: whether it runs there only
  * @thread: it
- * @buffer: for requests that fit no slot, and WRITEs, at REQUEST_START
+ * @buffer: for requests that fit no slot; they begin where they do in a slot, so that data of
+ *          a WRITE can be handed on to a file below that was opened with O_DIRECT
  * @message: the request at hand
  * @unique: its number
  * @stored: its reply was put into its slot
@@ -233,11 +227,8 @@ static void handle(struct worker *worker)
 		.size = worker->message.length,
 		.mem = worker->message.request,
 	};
-	const struct fuse_in_header *in = buf.mem;
 
-	worker->unique = in->unique;
-	if (worker->message.slot != EFUSE_NO_SLOT && in->opcode == FUSE_WRITE)
-		buf.mem = memcpy(worker->buffer + REQUEST_START, buf.mem, buf.size);
+	worker->unique = ((const struct fuse_in_header *)buf.mem)->unique;
 	atomic_store_explicit(&worker->busy, true, memory_order_relaxed);
 	atomic_fetch_add_explicit(&worker->begun, 1, memory_order_relaxed);
 	if (atomic_fetch_sub(&loop->idle, 1) == 1)
@@ -250,6 +241,7 @@ static void handle(struct worker *worker)
 /* Wait for a request; only there the loop's end may take the thread away. */
 static int next(struct worker *worker)
 {
+	uint32_t start = worker->channel->request_start;
 	int err, ignored;
 
 	worker->sending = atomic_exchange(&worker->waiting, 0);
@@ -260,7 +252,7 @@ static int next(struct worker *worker)
 	}
 	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &ignored);
 	err = channel_next(worker->channel, &worker->message, worker->sending,
-			   worker->buffer + REQUEST_START, BUFFER_SIZE - REQUEST_START);
+			   worker->buffer + start, BUFFER_SIZE - start);
 	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &ignored);
 	worker->sending = 0;
 	worker->stored = false;

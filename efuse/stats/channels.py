@@ -47,6 +47,7 @@ class ChannelCounters:
     spin_misses: int = 0
     elsewhere: int = 0
     brought: int = 0
+    refused: int = 0
 
     def __add__(self, other: ChannelCounters) -> ChannelCounters:
         return ChannelCounters(*(getattr(self, n) + getattr(other, n) for n in CHANNEL_COUNTERS))

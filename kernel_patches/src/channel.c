@@ -102,14 +102,25 @@ static bool efuse_slots_free(struct efuse_channel *channel)
 	return false;
 }
 
-/* Go over @length bytes of a slot: of its request, or of its reply. */
-static void efuse_slot_iter(struct efuse_channel *channel, u32 slot, struct iov_iter *iter,
-			    unsigned int direction, size_t length)
+/* The room for a request, to be filled. */
+static void efuse_slot_request(struct efuse_channel *channel, u32 slot, struct iov_iter *iter)
 {
 	u32 pages = channel->slot_size / PAGE_SIZE;
-	u32 part = 2 * slot + (direction == ITER_SOURCE);
 
-	iov_iter_bvec(iter, direction, channel->bvec + part * pages, pages, length);
+	BUILD_BUG_ON(EFUSE_REQUEST_START(PAGE_SIZE) + sizeof(struct fuse_in_header) +
+		     sizeof(struct fuse_write_in) != PAGE_SIZE);
+	iov_iter_bvec(iter, ITER_DEST, channel->bvec + 2 * slot * pages, pages,
+		      channel->slot_size);
+	iov_iter_advance(iter, EFUSE_REQUEST_START(PAGE_SIZE));
+}
+
+/* A reply of @length bytes, to be read. */
+static void efuse_slot_reply(struct efuse_channel *channel, u32 slot, u32 length,
+			     struct iov_iter *iter)
+{
+	u32 pages = channel->slot_size / PAGE_SIZE;
+
+	iov_iter_bvec(iter, ITER_SOURCE, channel->bvec + (2 * slot + 1) * pages, pages, length);
 }
 
 /* Deliver what the daemon wrote into @slot. */
@@ -121,7 +132,7 @@ static int efuse_channel_reply(struct efuse_channel *channel, u32 slot, u32 leng
 	if (length > channel->slot_size || !efuse_slot_reclaim(channel, slot))
 		return -EINVAL;
 	if (length) {
-		efuse_slot_iter(channel, slot, &iter, ITER_SOURCE, length);
+		efuse_slot_reply(channel, slot, length, &iter);
 		ret = fuse_dev_reply(channel->fud, &iter);
 	}
 	efuse_slot_set(channel, slot, EFUSE_SLOT_FREE);
@@ -139,7 +150,7 @@ static ssize_t efuse_channel_fill(struct efuse_channel *channel, struct file *fi
 
 	if (found < 0)
 		return READ_ONCE(channel->fud->fc->iq.connected) ? found : -ENODEV;
-	efuse_slot_iter(channel, found, &iter, ITER_DEST, channel->slot_size);
+	efuse_slot_request(channel, found, &iter);
 	ret = fuse_dev_take(channel->fud, file, &iter);
 	efuse_slot_set(channel, found, ret < 0 ? EFUSE_SLOT_FREE : EFUSE_SLOT_DAEMON);
 	*slot = found;
@@ -206,6 +217,8 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 		return -EINVAL;
 	if (next.slot != EFUSE_NO_SLOT) {
 		err = efuse_channel_reply(channel, next.slot, next.length);
+		if (err == -EINVAL || err == -EBADMSG)
+			efuse_count_channel(channel->ec, EFUSE_REPLY_REFUSED);
 		if (err)
 			return err;
 	}
@@ -229,7 +242,7 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 	}
 	if (length < 0)
 		return length;
-	this_cpu_inc(channel->ec->stats->channel[EFUSE_BROUGHT]);
+	efuse_count_channel(channel->ec, EFUSE_BROUGHT);
 	next.length = length;
 	return copy_to_user(argp, &next, sizeof(next)) ? -EFAULT : 0;
 }
@@ -283,7 +296,7 @@ static bool efuse_channel_setup_valid(const struct efuse_channel_setup *setup)
 {
 	return !setup->flags && setup->cpu < nr_cpu_ids && cpu_possible(setup->cpu) &&
 	       setup->slots && setup->slots <= EFUSE_MAX_SLOTS &&
-	       setup->slot_size >= FUSE_MIN_READ_BUFFER && setup->slot_size % PAGE_SIZE == 0 &&
+	       setup->slot_size >= 2 * PAGE_SIZE && setup->slot_size % PAGE_SIZE == 0 &&
 	       setup->slot_size <= EFUSE_MAX_CHANNEL / (2 * setup->slots);
 }
 

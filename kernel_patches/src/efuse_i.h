@@ -96,6 +96,7 @@ enum efuse_channel_counter {
 	EFUSE_SPIN_MISSES,
 	EFUSE_ELSEWHERE,	/* sent to another channel than the CPU's home */
 	EFUSE_BROUGHT,		/* requests that EFUSE_IOC_NEXT brought */
+	EFUSE_REPLY_REFUSED,	/* replies in slots that were none, slots that were not given */
 	EFUSE_NR_CHANNEL_COUNTERS,
 };
 

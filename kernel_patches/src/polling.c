@@ -9,6 +9,7 @@
 #include "efuse_i.h"
 
 #include <linux/sched/clock.h>
+#include <linux/sched/stat.h>
 
 #define EFUSE_POLL_FREE		1
 #define EFUSE_POLL_CLAIMED	0x10000
@@ -40,6 +41,12 @@ static void efuse_luck_tell(struct efuse_luck *luck, bool hit)
 		WRITE_ONCE(luck->credit, credit + 1);
 	else if (!hit && credit)
 		WRITE_ONCE(luck->credit, credit - 1);
+}
+
+/* Has the CPU something else to do, or the one who looks? */
+static bool efuse_wanted(void)
+{
+	return need_resched() || !single_task_running() || signal_pending(current);
 }
 
 static atomic_t *efuse_looking(struct efuse_channel *channel)
@@ -108,7 +115,7 @@ bool efuse_poll(struct efuse_channel *channel)
 	efuse_poll_begin(channel);
 	do {
 		filled = efuse_queue_filled(channel->queue) || !READ_ONCE(fiq->connected);
-		if (filled || need_resched() || signal_pending(current))
+		if (filled || efuse_wanted())
 			break;
 		cpu_relax();
 	} while (local_clock() < end);
@@ -158,7 +165,7 @@ void efuse_request_spin(struct fuse_req *req)
 	end = local_clock() + ns;
 	do {
 		hit = test_bit(FR_FINISHED, &req->flags);
-		if (hit || need_resched() || signal_pending(current))
+		if (hit || efuse_wanted())
 			break;
 		cpu_relax();
 	} while (local_clock() < end);

@@ -18,6 +18,7 @@ EFUSE_IOC_CHANNEL = 0x4010E542
 EFUSE_IOC_NEXT = 0xC018E543
 NEXT_REPLY = 1
 NO_SLOT = 0xFFFFFFFF
+REQUEST_START = mmap.PAGESIZE - 80
 
 _SETUP = struct.Struct("=IIII")
 _NEXT = struct.Struct("=IIQII")
@@ -66,7 +67,7 @@ class Channel:
         slot, length, *_ = _NEXT.unpack(raw)
         if slot == NO_SLOT:
             return Message(wire.parse(self._buffer[:length]), slot)
-        at = 2 * slot * self.slot_size
+        at = 2 * slot * self.slot_size + REQUEST_START
         return Message(wire.parse(self.memory[at : at + length]), slot)
 
     def reply(self, slot: int, length: int) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.guest import channel as by_hand
 from tests.guest import wire
-from tests.guest.channel import NO_SLOT, Channel, Message
+from tests.guest.channel import NO_SLOT, REQUEST_START, Channel, Message
 from tests.guest.hand import DEADLINE_S, Hand, root_attributes
 
 
@@ -30,6 +30,11 @@ def reply(to: Message, size: int) -> bytes:
 def answer(channel: Channel, to: Message, size: int) -> int:
     """Put the answer into the request's slot; return its length."""
     return channel.put(to.slot, reply(to, size))
+
+
+def refused(hand: Hand) -> int:
+    """How many calls were refused, of workers on any CPU."""
+    return sum(hand.channel(cpu, "refused") for cpu in (0, 1))
 
 
 # What it is for
@@ -105,6 +110,22 @@ def test_a_request_larger_than_a_slot_comes_in_the_buffer(hand: Hand) -> None:
         set_ = pool.submit(os.setxattr, hand.mountpoint, "user.large", value)
         message = channel.next()
         assert (message.request.opcode, message.slot) == ("setxattr", NO_SLOT)
+        assert message.request.rest == b"user.large\0" + value
+        os.write(channel.fd, wire.reply(message.request.unique, 0))
+        set_.result(DEADLINE_S)
+    channel.close()
+
+
+@pytest.mark.parametrize(("beyond", "fits"), [(0, True), (1, False)])
+def test_a_request_fits_a_slot_if_it_ends_with_it(hand: Hand, beyond: int, fits: bool) -> None:
+    """Before it is left what makes data of a WRITE begin at a page; see REQUEST_START."""
+    channel = Channel(hand.fd, 0)
+    heads = 40 + 8 + len(b"user.large\0")  # fuse_in_header, fuse_setxattr_in's first half
+    value = os.urandom(channel.slot_size - REQUEST_START - heads + beyond)
+    with ThreadPoolExecutor(1) as pool:
+        set_ = pool.submit(os.setxattr, hand.mountpoint, "user.large", value)
+        message = channel.next()
+        assert (message.slot != NO_SLOT) == fits
         assert message.request.rest == b"user.large\0" + value
         os.write(channel.fd, wire.reply(message.request.unique, 0))
         set_.result(DEADLINE_S)
@@ -329,6 +350,7 @@ def test_calls_that_make_no_sense_do_nothing(
     with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
         channels[0].next(**wrong(message))
     assert not size.done()
+    assert refused(hand) == ("size" not in wrong(message))
     channels[0].reply(message.slot, answer(channels[0], message, 3))
     assert size.result(DEADLINE_S) == 3
 
@@ -341,6 +363,7 @@ def test_a_slot_is_given_back_once(hand: Hand, channels: list[Channel]) -> None:
     with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
         channels[0].next(message.slot, length)
     assert size.result(DEADLINE_S) == 3
+    assert refused(hand) == 1
 
 
 @pytest.mark.parametrize(
@@ -363,6 +386,7 @@ def test_a_reply_that_is_none_leaves_the_request_to_be_answered(
     with pytest.raises(OSError, match=re_errno(errno.EBADMSG)):
         channels[0].next(message.slot, length)
     assert not size.done()
+    assert refused(hand) == 1
     os.write(channels[0].fd, reply(message, 2))
     assert size.result(DEADLINE_S) == 2
 
@@ -384,6 +408,7 @@ def test_a_reply_to_nothing_is_dropped(hand: Hand, channels: list[Channel]) -> N
     wrong = wire.reply(message.request.unique + 2, 0, root_attributes(1))
     channels[0].reply(message.slot, channels[0].put(message.slot, wrong))
     assert not size.done()
+    assert refused(hand) == 0
     os.write(channels[0].fd, reply(message, 2))
     assert size.result(DEADLINE_S) == 2
 

@@ -45,6 +45,7 @@ int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t
 
 	(void)cpu;
 	channel->slot_size = slot_size;
+	channel->request_start = EFUSE_REQUEST_START((uint32_t)sysconf(_SC_PAGESIZE));
 	channel->size = 2UL * slots * slot_size;
 	/* The same, not another of the mount: FUSE takes a reply only where the request was read. */
 	channel->fd = fcntl(device, F_DUPFD_CLOEXEC, 0);
@@ -113,10 +114,13 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 	message->length = length;
 	message->request = buffer;
 	message->reply = NULL;
-	if ((size_t)length <= channel->slot_size) {
+	if (length + channel->request_start <= channel->slot_size) {
+		char *slot;
+
 		message->slot = take(channel);
-		message->request = channel->memory + 2UL * message->slot * channel->slot_size;
-		message->reply = message->request + channel->slot_size;
+		slot = channel->memory + 2UL * message->slot * channel->slot_size;
+		message->request = slot + channel->request_start;
+		message->reply = slot + channel->slot_size;
 		memcpy(message->request, buffer, length);
 	}
 	return 0;

@@ -291,17 +291,21 @@ struct efuse_unmap {
  * EFUSE_IOC_CHANNEL on a descriptor of /dev/efuse that FUSE_DEV_IOC_CLONE has tied to a
  * mount makes it the channel of a CPU, whose requests it gets before those of others.
  * mmap(2) of it maps the slots: slot S has room for a request at 2 * S * slot_size, and
- * for its reply slot_size behind that. read(2) and write(2) go on as before.
+ * for its reply slot_size behind that. A request begins EFUSE_REQUEST_START behind where
+ * its room does: so data of a WRITE begins at a page. read(2) and write(2) go on as before.
  */
 struct efuse_channel_setup {
 	__u32	cpu;		/* one that the machine may have, with no other channel */
 	__u32	slots;		/* 1 to EFUSE_MAX_SLOTS */
-	__u32	slot_size;	/* bytes: a multiple of the page size, 8192 or more */
+	__u32	slot_size;	/* bytes: two pages or more */
 	__u32	flags;		/* 0 */
 };
 
 #define EFUSE_MAX_SLOTS		64
 #define EFUSE_NO_SLOT		0xffffffff
+
+/* In bytes: struct fuse_in_header and struct fuse_write_in end with the first page. */
+#define EFUSE_REQUEST_START(page_size)	((page_size) - 80)
 
 /*
  * EFUSE_IOC_NEXT on a channel, by any number of threads: as write(2) of the reply that
