@@ -32,7 +32,9 @@ def root_attributes(size: int) -> bytes:
 class Hand:
     """Programs on a CPU of choice ask for the root's size; see `ask`."""
 
-    def __init__(self, mountpoint: Path, cpus: tuple[int, ...] = (0, 1)) -> None:
+    def __init__(
+        self, mountpoint: Path, cpus: tuple[int, ...] = (0, 1), init_flags: int = 0
+    ) -> None:
         self._cpus = cpus
         self.mountpoint = mountpoint
         self._pool = ThreadPoolExecutor(64)
@@ -41,7 +43,7 @@ class Hand:
         os.set_blocking(self.fd, False)
         init = self.read()
         assert init.opcode == "init"
-        os.write(self.fd, wire.reply(init.unique, 0, wire.init_out(0)))
+        os.write(self.fd, wire.reply(init.unique, 0, wire.init_out(init_flags)))
         self.connection = Connection(find(mountpoint).connection)
         self._channels = self.connection.path / "channels"
         self._before = {

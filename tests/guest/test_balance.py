@@ -21,6 +21,8 @@ from tests.guest.hand import DEADLINE_S, Hand, root_attributes, until
 
 EXAMPLES = paths.data("bpf_programs") / "examples"
 GETATTR = 3
+FUSE_ASYNC_READ = 1
+PART = 128 << 10  # of a READ, by what the daemon said to INIT
 
 
 @pytest.fixture
@@ -192,6 +194,73 @@ def test_a_killed_callers_request_is_no_load(hand: Hand, channels: list[Channel]
             program.kill()
             program.wait(DEADLINE_S)
         assert depths(hand) == [0, 0]
+
+
+def _open_on(cpu: int, path: Path) -> int:
+    os.sched_setaffinity(0, {cpu})
+    return os.open(path, os.O_RDONLY)
+
+
+def _opened_on(cpu: int, hand: Hand, channels: list[Channel], size: int) -> int:
+    """Open a file of *size* bytes from *cpu*."""
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(_open_on, cpu, hand.mountpoint / "file")
+        while (message := channels[cpu].next()).request.opcode != "open":
+            assert message.request.opcode == "lookup"
+            attributes = wire.attributes(2, size, (0, 0, 0), 0o100644, 1, 0, 0)
+            body = wire.entry(2, 0, 60, 60, attributes)
+            raw = wire.reply(message.request.unique, 0, body)
+            channels[cpu].reply(message.slot, channels[cpu].put(message.slot, raw))
+        raw = wire.reply(message.request.unique, 0, wire.open_out(1, 0))
+        channels[cpu].reply(message.slot, channels[cpu].put(message.slot, raw))
+        return opened.result(DEADLINE_S)
+
+
+def _read_ahead_on(cpu: int, fd: int, size: int) -> None:
+    os.sched_setaffinity(0, {cpu})
+    for offset in range(0, size, PART):  # one call reads no more than the device's readahead
+        os.posix_fadvise(fd, offset, PART, os.POSIX_FADV_WILLNEED)
+
+
+@pytest.mark.parametrize(("spread", "placed"), [(1, [1, 3]), (0, [4, 0])])
+def test_parts_of_a_large_read_are_spread(mountpoint: Path, spread: int, placed: list[int]) -> None:
+    """They are of the background: for them a home that has one is loaded already.
+
+    The other channel passes for a quick one, since it has not had any.
+    """
+    data = os.urandom(4 * PART)
+    hand = Hand(mountpoint, init_flags=FUSE_ASYNC_READ)
+    hand.connection.spin_ns = 0
+    hand.connection.threshold = 16
+    hand.connection.spread = spread
+    channels = [Channel(hand.fd, cpu) for cpu in (0, 1)]
+    with ThreadPoolExecutor(1) as pool:
+        fd = _opened_on(0, hand, channels, len(data))
+        before = hand.channel(0, "elsewhere")
+        ahead = pool.submit(_read_ahead_on, 0, fd, len(data))
+        try:
+            until(lambda: sum(depths(hand)) == 4)
+            assert depths(hand) == placed
+            assert hand.channel(0, "elsewhere") - before == placed[1]
+            for _ in range(4):
+                _answer_part(channels[1], data)
+            ahead.result(DEADLINE_S)
+            assert os.pread(fd, len(data), 0) == data
+        finally:
+            hand.connection.abort()  # wakes who still waits
+    for channel in channels:
+        channel.close()
+    hand.close(lazy=True)
+    os.close(fd)
+
+
+def _answer_part(channel: Channel, data: bytes) -> None:
+    message = channel.next()
+    request = message.request
+    assert (request.opcode, request.size) == ("read", PART)
+    part = data[request.offset : request.offset + PART]
+    os.write(channel.fd, wire.reply(request.unique, 0, part))
+    channel.reply(message.slot, 0)
 
 
 # Workers that look
