@@ -8,6 +8,9 @@
  * `stat` is fstat(2); `read` is pread(2) of BLOCK bytes. FILE has SIZE bytes, of which each
  * eight hold the number of the first of them: every answer is looked at. Prints one line of
  * JSON; an answer that is wrong, or none, ends it with a status of 1.
+ *
+ * A daemon may say in st_mtim when it took a request (see stamp.c). If all answers do, what
+ * is printed has how long requests waited for that; else null.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -39,7 +42,9 @@
  * @requests: how many it sent
  * @switches: how often it gave the CPU away meanwhile
  * @preempted: how often the CPU was taken from it
+ * @stamped: of how many the daemon said when it took them
  * @times: of its requests by how long they took
+ * @waits: of those by how long they waited to be taken
  */
 struct caller {
 	pthread_t thread;
@@ -48,7 +53,9 @@ struct caller {
 	uint64_t requests;
 	uint64_t switches;
 	uint64_t preempted;
+	uint64_t stamped;
 	uint32_t times[NR_CLASSES];
+	uint32_t waits[NR_CLASSES];
 };
 
 static const char *path;
@@ -56,12 +63,17 @@ static uint64_t size, block, begin_ns, length_ns;
 static bool reads;
 static pthread_barrier_t ready;
 
+static uint64_t in_ns(const struct timespec *t)
+{
+	return t->tv_sec * 1000000000ULL + t->tv_nsec;
+}
+
 static uint64_t now_ns(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ULL + t.tv_nsec;
+	return in_ns(&t);
 }
 
 static unsigned int class_of(uint64_t ns)
@@ -85,7 +97,8 @@ static uint64_t time_of(unsigned int class)
 	return ((uint64_t)(class % CLASSES + CLASSES) << shift) + (1ULL << shift) / 2;
 }
 
-static void ask_status(int fd)
+/* Returns what the answer says of when it was begun. */
+static uint64_t ask_status(int fd)
 {
 	struct stat st;
 
@@ -93,6 +106,7 @@ static void ask_status(int fd)
 		err(1, "fstat of %s", path);
 	if ((uint64_t)st.st_size != size)
 		errx(1, "%s: wrong size %lld", path, (long long)st.st_size);
+	return in_ns(&st.st_mtim);
 }
 
 static void ask_data(int fd, char *buf, uint64_t offset)
@@ -115,7 +129,7 @@ static void ask_data(int fd, char *buf, uint64_t offset)
 static void *call(void *arg)
 {
 	struct caller *caller = arg;
-	uint64_t start, offset = (uint64_t)caller->cpu * block % size;
+	uint64_t start, taken, offset = (uint64_t)caller->cpu * block % size;
 	struct rusage before, after;
 	int fd = open(path, O_RDONLY);
 	char *buf = malloc(block);
@@ -132,16 +146,22 @@ static void *call(void *arg)
 	/* Its pages are there before the first time is taken. */
 	memset(buf, 1, block);
 	memset(caller->times, 0, sizeof(caller->times));
+	memset(caller->waits, 0, sizeof(caller->waits));
 	pthread_barrier_wait(&ready);
 	pthread_barrier_wait(&ready);
 	getrusage(RUSAGE_THREAD, &before);
 	do {
+		taken = 0;
 		start = now_ns();
 		if (reads)
 			ask_data(fd, buf, offset);
 		else
-			ask_status(fd);
+			taken = ask_status(fd);
 		caller->end_ns = now_ns();
+		if (taken >= start && taken <= caller->end_ns) {
+			caller->waits[class_of(taken - start)]++;
+			caller->stamped++;
+		}
 		caller->times[class_of(caller->end_ns - start)]++;
 		caller->requests++;
 		offset = (offset + block) % size;
@@ -154,27 +174,36 @@ static void *call(void *arg)
 	return NULL;
 }
 
-/* How long so many of @all requests took, at most. */
-static uint64_t quantile_ns(const struct caller *callers, int nr, uint64_t all, double share)
+/* The time that such a share of @all counts in @sum does not exceed. */
+static uint64_t quantile_ns(const uint64_t *sum, uint64_t all, double share)
 {
 	uint64_t wanted = all * share, seen = 0;
 	unsigned int class;
-	int i;
 
 	for (class = 0; class < NR_CLASSES; class++) {
-		for (i = 0; i < nr; i++)
-			seen += callers[i].times[class];
+		seen += sum[class];
 		if (seen > wanted)
 			break;
 	}
 	return time_of(class);
 }
 
+static void print_quantiles(const char *name, const uint64_t *sum, uint64_t all)
+{
+	if (all)
+		printf(", \"%s_p50_ns\": %llu, \"%s_p99_ns\": %llu",
+		       name, (unsigned long long)quantile_ns(sum, all, 0.50),
+		       name, (unsigned long long)quantile_ns(sum, all, 0.99));
+	else
+		printf(", \"%s_p50_ns\": null, \"%s_p99_ns\": null", name, name);
+}
+
 int main(int argc, char **argv)
 {
-	uint64_t requests = 0, switches = 0, preempted = 0, end_ns = 0;
+	uint64_t requests = 0, switches = 0, preempted = 0, stamped = 0, end_ns = 0;
+	static uint64_t times[NR_CLASSES], waits[NR_CLASSES];
 	struct caller *callers;
-	int i, nr = argc - 6;
+	int i, j, nr = argc - 6;
 
 	if (nr < 1)
 		errx(2, "usage: load FILE SIZE stat|read BLOCK MILLISECONDS CPU...");
@@ -202,14 +231,19 @@ int main(int argc, char **argv)
 		requests += callers[i].requests;
 		switches += callers[i].switches;
 		preempted += callers[i].preempted;
+		stamped += callers[i].stamped;
+		for (j = 0; j < (int)NR_CLASSES; j++) {
+			times[j] += callers[i].times[j];
+			waits[j] += callers[i].waits[j];
+		}
 		if (callers[i].end_ns > end_ns)
 			end_ns = callers[i].end_ns;
 	}
-	printf("{\"requests\": %llu, \"elapsed_ns\": %llu, \"p50_ns\": %llu, \"p99_ns\": %llu, "
-	       "\"switches\": %llu, \"preempted\": %llu}\n",
+	printf("{\"requests\": %llu, \"elapsed_ns\": %llu, \"switches\": %llu, \"preempted\": %llu",
 	       (unsigned long long)requests, (unsigned long long)(end_ns - begin_ns),
-	       (unsigned long long)quantile_ns(callers, nr, requests, 0.50),
-	       (unsigned long long)quantile_ns(callers, nr, requests, 0.99),
 	       (unsigned long long)switches, (unsigned long long)preempted);
+	print_quantiles("latency", times, requests);
+	print_quantiles("queueing", waits, stamped == requests ? requests : 0);
+	puts("}");
 	return 0;
 }

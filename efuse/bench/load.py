@@ -27,15 +27,18 @@ FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all callers together found: requests answered in how long, how long half of them took at
-    most and 99 %, how often callers gave the CPU away, and how often it was taken from them."""
+    """What all callers together found: requests answered in how long, how often callers gave the
+    CPU away, and how often it was taken from them, how long half of the requests took at most and
+    99 %, and how long they waited until the daemon took them, if it said so (``stamp.c``)."""
 
     requests: int
     elapsed_ns: int
-    p50_ns: int
-    p99_ns: int
     switches: int
     preempted: int
+    latency_p50_ns: int
+    latency_p99_ns: int
+    queueing_p50_ns: int | None
+    queueing_p99_ns: int | None
 
     @property
     def per_second(self) -> float:

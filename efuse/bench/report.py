@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
 
 __all__ = ["Ratio", "Report", "Result", "Series", "measure_tables", "ratios", "table"]
+
+
+# So many columns have room in 80 characters.
+_VALUES_WIDE, _TIMES_WIDE = 4, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +141,45 @@ def measure_tables(report: dict[str, Any]) -> list[Table]:
     results = [result for result in report["results"] if result["measures"]]
     if not results:
         return []
-    series = results[0]["measures"]
-    values = _table([f"{name.replace('_', ' ')} {series[name]['unit']}" for name in series])
+    series = {name: one for result in results for name, one in result["measures"].items()}
+    values = [
+        _filled(results, names, [f"{name} {series[name]['unit']}" for name in names], _value)
+        for names in _parts(list(series), _VALUES_WIDE)
+    ]
     compared = [name for name in series if series[name]["compared"]]
-    times = _table([f"efuse is better: {name.replace('_', ' ')}" for name in compared])
+    times = [
+        _filled(
+            results,
+            names,
+            [f"efuse is better: {name}" for name in names],
+            lambda result, name: _times(report, result, name),
+        )
+        for names in _parts(compared, _TIMES_WIDE)
+    ]
+    return [*values, *(table for table in times if table.row_count)]
+
+
+def _parts(names: list[str], length: int) -> list[list[str]]:
+    return [names[first : first + length] for first in range(0, len(names), length)]
+
+
+def _value(result: dict[str, Any], name: str) -> str:
+    return f"{result['measures'][name]['value']:.4g}" if name in result["measures"] else ""
+
+
+def _filled(
+    results: list[dict[str, Any]],
+    names: list[str],
+    titles: list[str],
+    cell: Callable[[dict[str, Any], str], str],
+) -> Table:
+    """Make a table with a row for each of *results* that has any of *names*."""
+    made = _table(title.replace("_", " ") for title in titles)
     for result in results:
-        names = (result["workload"], result["system"])
-        values.add_row(*names, *(f"{result['measures'][name]['value']:.4g}" for name in series))
-        found = [_times(report, result, name) for name in compared]
-        if any(found):
-            times.add_row(*names, *found)
-    return [values, times] if times.row_count else [values]
+        cells = [cell(result, name) for name in names]
+        if any(cells):
+            made.add_row(result["workload"], result["system"], *cells)
+    return made
 
 
 def _table(titles: Iterable[str]) -> Table:

@@ -78,11 +78,16 @@ class RequestWorkload:
         """Do one round."""
         found = load(mount / _FILE, self.kind, self.block, count, self.placed(self.threads))
         slept, preempted = (n / found.requests for n in (found.switches, found.preempted))
+        times = {
+            "latency_p50": found.latency_p50_ns,
+            "latency_p99": found.latency_p99_ns,
+            "queueing_p50": found.queueing_p50_ns,
+            "queueing_p99": found.queueing_p99_ns,
+        }
         return Outcome(
             found.per_second,
             measures={
-                "latency_p50": Measure(found.p50_ns / 1000, "us"),
-                "latency_p99": Measure(found.p99_ns / 1000, "us"),
+                **{name: Measure(ns / 1000, "us") for name, ns in times.items() if ns is not None},
                 "caller_switches": Measure(slept, "/req", compared=False),
                 "caller_preempted": Measure(preempted, "/req", compared=False),
             },

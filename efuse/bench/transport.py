@@ -2,7 +2,7 @@
 """Ways for requests to reach a daemon, each proven to be the one that was taken.
 
 The daemon is libfuse's ``passthrough_ll``, unmodified. It lets the kernel keep nothing, and on
-eFuse no handlers are attached: it gets every request.
+eFuse no handlers are attached: it gets every request. ``stamp.c`` is preloaded into it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from efuse.bench.foreground import Program
-from efuse.bench.programs import command
+from efuse.bench.programs import command, compiled
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage, channel_counts, switches
 from efuse.control import Connection
@@ -32,6 +32,9 @@ TRANSPORTS = ("fuse", "fuse-clone-fd", "efuse-queues", "efuse")
 BALANCED = (*TRANSPORTS[:-1], "efuse-own", TRANSPORTS[-1])
 """``efuse-own`` is ``efuse`` without balancing: each channel gets what its own CPU sends."""
 
+_STAMP = Path(__file__).with_name("stamp.c")
+# What `efuse run` preloads goes before it.
+_PRELOADING = 'stamp=$1; shift; LD_PRELOAD="$LD_PRELOAD:$stamp" exec "$@"'
 _OPTIONS = "cache=never,timeout=0"
 _CLONED = ("fuse-clone-fd", "efuse-queues")
 
@@ -120,8 +123,10 @@ def misused(name: str, device: _Device) -> str:
 def _words(name: str, source: Path, mountpoint: Path) -> Sequence[str]:
     options = _OPTIONS + (",clone_fd" if name in _CLONED else "")
     words = command(DAEMON, name, source, mountpoint, options=options)
-    # env(1) becomes the daemon: it has its process number.
-    return ["env", f"EFUSE_CHANNELS={name not in _CLONED:d}", *words]
+    stamp = compiled("programs", "stamp.so", [_STAMP], ["-shared", "-fPIC"])
+    # Each becomes the next: the daemon has the process number.
+    shell = ["sh", "-c", _PRELOADING, "sh", str(stamp)]
+    return ["env", f"EFUSE_CHANNELS={name not in _CLONED:d}", *shell, *words]
 
 
 @contextmanager

@@ -86,6 +86,13 @@ def test_measures_have_tables_of_their_own() -> None:
     assert lines[4:] == ["skew fuse 2.5 x (2-3)"]
 
 
+def test_what_a_workload_does_not_measure_is_left_empty() -> None:
+    first = measured("fuse", (10.0, 12.0))
+    other = replace(first, measures={"queueing_p99": Series(3.0, "us", (3.0, 3.0))})
+    (values,) = measure_tables(Report({}, "", {}, {}, (first, other), ()).json())
+    assert [list(column.cells) for column in values.columns[2:]] == [["10", ""], ["", "3"]]
+
+
 def test_a_measure_that_is_not_compared_has_a_value_alone() -> None:
     series = {"daemon_preempted": Series(1.0, "/req", (1.0,), compared=False)}
     results = [replace(FUSE, system=s, measures=series) for s in ("fuse", "efuse")]
@@ -95,16 +102,16 @@ def test_a_measure_that_is_not_compared_has_a_value_alone() -> None:
 
 
 def test_tables_of_measures_give_all_in_full_in_80_columns() -> None:
-    names = ("latency_p50", "latency_p99", "switches")
+    names = ("latency_p50", "latency_p99", "queueing_p50", "queueing_p99", "switches")
     wide = {name: Series(-1.234e-5, "us", (1.2345,) * 3) for name in names}
     over = replace(FUSE, workload="scale-stat-128", system="fuse-clone-fd", measures=wide)
     results = (over, replace(over, system="efuse"))
     out = io.StringIO()
     made = Report({}, "", {}, {}, results, ratios(results))
     Console(file=out, width=80).print(*measure_tables(made.json()))
-    assert out.getvalue().count("scale-stat-128") == 3
-    assert out.getvalue().count("-1.234e-05") == 6 and "…" not in out.getvalue()
-    assert out.getvalue().count("1 x") == 3
+    assert out.getvalue().count("scale-stat-128") == 2 * 2 + 2  # two tables of each kind
+    assert out.getvalue().count("-1.234e-05") == 10 and "…" not in out.getvalue()
+    assert out.getvalue().count("1 x") == 5
 
 
 def test_without_measures_there_is_no_table_of_them() -> None:

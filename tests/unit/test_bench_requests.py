@@ -39,7 +39,8 @@ def test_callers_count_and_time_each_request(file: Path, kind: str) -> None:
     found = load(file, kind, 4096, 50, [CPU, CPU])
     assert found.requests > 1
     assert found.elapsed_ns >= 50_000_000
-    assert 0 < found.p50_ns <= found.p99_ns < found.elapsed_ns
+    assert 0 < found.latency_p50_ns <= found.latency_p99_ns < found.elapsed_ns
+    assert (found.queueing_p50_ns, found.queueing_p99_ns) == (None, None)  # no daemon says so
     assert found.per_second == pytest.approx(found.requests / (found.elapsed_ns / 1e9))
 
 
