@@ -88,7 +88,7 @@ def _breaks(pool: Pool) -> None:
         "every reply on another descriptor": (large(), replace(load, adopted=True)),
         "callers that think": (large(), free),
         "the same, waitq for nothing": (large(), replace(free, without=frozenset({"waitq"}))),
-        "the same, nobody looks while others wait": (large(), replace(free, considerate=True)),
+        "the same, who looks lets others wait": (large(), replace(free, considerate=False)),
         "the same, idle CPUs 10 us away": (large(idle_ns=10_000.0), free),
     }
     found = _all(pool, [(s, hw, ld) for hw, ld in cases.values() for s in SYSTEMS])
@@ -102,10 +102,10 @@ def main() -> None:
     _checks()
     with Pool() as pool:
         busy, thinking = _scale(pool, Load(1)), _scale(pool, Load(1, think_ns=THINK_NS))
-        considerate = _scale(pool, Load(1, think_ns=THINK_NS, considerate=True))
+        not_considerate = _scale(pool, Load(1, think_ns=THINK_NS, considerate=False))
         _print_scale("A CALLER ON EACH CPU THAT ASKS WITHOUT A PAUSE", busy)
         _print_scale(f"ONE THAT THINKS FOR {THINK_NS / 1000:.0f} us", thinking)
-        _print_scale("THE SAME, NOBODY LOOKS WHILE OTHERS WAIT FOR THE CPU", considerate)
+        _print_scale("THE SAME, WHO LOOKS LETS OTHERS WAIT FOR THE CPU", not_considerate)
         _breaks(pool)
     panels = {"callers without a pause": busy, "callers that think": thinking}
     Path(__file__).with_name("scale.svg").write_text(plot(CPUS, panels))

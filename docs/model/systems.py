@@ -62,7 +62,7 @@ class Load:
     think_ns: float = 0.0
     background: bool = False
     adopted: bool = False
-    considerate: bool = False
+    considerate: bool = True
     without: frozenset[str] = frozenset()
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from efuse import paths
 from efuse.bench.foreground import Program
 from efuse.bench.programs import command, compiled
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage, channel_counts, switches
+from efuse.bpf import attach
 from efuse.control import Connection
 from efuse.errors import EfuseError
 
@@ -29,8 +31,11 @@ TRANSPORTS = ("fuse", "fuse-clone-fd", "efuse-queues", "efuse")
 """``fuse`` is plain FUSE, ``fuse-clone-fd`` with a descriptor for each of the daemon's threads,
 ``efuse-queues`` the same on eFuse, with its queues but without channels, ``efuse`` with both."""
 
-BALANCED = (*TRANSPORTS[:-1], "efuse-own", TRANSPORTS[-1])
-"""``efuse-own`` is ``efuse`` without balancing: each channel gets what its own CPU sends."""
+BALANCED = (*TRANSPORTS[:-1], "efuse-own", "efuse-bpf", TRANSPORTS[-1])
+"""``efuse-own`` is ``efuse`` without balancing: each channel gets what its own CPU sends. In
+``efuse-bpf`` a program says where a request goes."""
+
+_BALANCER = "least_loaded"  # of the examples
 
 _STAMP = Path(__file__).with_name("stamp.c")
 # What `efuse run` preloads goes before it.
@@ -83,6 +88,8 @@ class _TransportSystem(System):
         path = "/dev/efuse" if is_efuse(self.name) else "/dev/fuse"
         device = _Device.of(self._program.pid, path)
         why = missed(self.name, before, after, requests) or misused(self.name, device)
+        if not why and self.connection is not None:
+            why = mistaken(self.name, Connection(self.connection).ops)
         if why:
             raise EfuseError(f"{self.name} was not measured: {why}")
 
@@ -120,6 +127,12 @@ def misused(name: str, device: _Device) -> str:
     return f"{device.mappings} channels for {cpus} CPUs" * (device.mappings < cpus)
 
 
+def mistaken(name: str, ops: str) -> str:
+    """Return why *ops*, a mount's programs, are not the transport *name*'s; empty: they are."""
+    meant = _BALANCER if name == "efuse-bpf" else "none"
+    return f"its programs are {ops}, not {meant}" * (ops != meant)
+
+
 def _words(name: str, source: Path, mountpoint: Path) -> Sequence[str]:
     options = _OPTIONS + (",clone_fd" if name in _CLONED else "")
     words = command(DAEMON, name, source, mountpoint, options=options)
@@ -139,7 +152,16 @@ def transported(name: str, source: Path, mountpoint: Path) -> Iterator[System]:
     words = _words(name, source, mountpoint)
     with Program.started(words, mountpoint, accelerated=is_efuse(name), handlers=False) as program:
         system = _TransportSystem(name, mountpoint, program)
-        if name == "efuse-own":
-            assert system.connection is not None
-            Connection(system.connection).policy = "own"
-        yield system
+        with ExitStack() as stack:
+            if system.connection is not None:
+                _balance(name, system.connection, stack)
+            yield system
+
+
+def _balance(name: str, connection: int, stack: ExitStack) -> None:
+    if name == "efuse-own":
+        Connection(connection).policy = "own"
+    if name == "efuse-bpf":
+        text = (paths.data("bpf_programs") / "examples" / f"{_BALANCER}.c").read_text()
+        handlers = {"select_channel": text}
+        stack.enter_context(attach(connection, handlers, name=_BALANCER, with_builtin=False))

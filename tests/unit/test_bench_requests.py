@@ -16,7 +16,7 @@ from efuse.bench import usage as usage_module
 from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.requests import expanded
 from efuse.bench.run import _daemon, _switches, _systems, check
-from efuse.bench.transport import _Device, _words, missed, misused
+from efuse.bench.transport import _Device, _words, missed, mistaken, misused
 from efuse.bench.usage import Usage, channel_counts
 from efuse.bench.workload import Outcome
 from efuse.bench.workloads import METADATA
@@ -147,7 +147,8 @@ def test_every_transport_has_its_words() -> None:
     cloned = {name for name, words in found.items() if "clone_fd" in " ".join(words)}
     assert cloned == {"fuse-clone-fd", "efuse-queues"}
     assert "EFUSE_CHANNELS=0" in found["efuse-queues"]
-    assert "EFUSE_CHANNELS=1" in found["efuse"] and "EFUSE_CHANNELS=1" in found["efuse-own"]
+    for name in ("efuse", "efuse-own", "efuse-bpf"):
+        assert "EFUSE_CHANNELS=1" in found[name]
 
 
 def test_both_kinds_of_workload_may_be_measured_on_what_both_know() -> None:
@@ -229,11 +230,18 @@ def test_a_daemon_is_known_by_how_it_uses_the_device(monkeypatch: pytest.MonkeyP
         "efuse-queues": cloned,
         "efuse": channels,
         "efuse-own": channels,
+        "efuse-bpf": channels,
     }
     for name, its in right.items():
         for device in (one, cloned, channels):
             assert (misused(name, device) == "") == (device == its), (name, device)
     assert "1 channels for 2 CPUs" in misused("efuse", _Device(2, 1))
+
+
+def test_programs_are_only_where_they_are_measured() -> None:
+    assert mistaken("efuse", "none") == mistaken("efuse-bpf", "least_loaded") == ""
+    assert "not least_loaded" in mistaken("efuse-bpf", "none")
+    assert "not none" in mistaken("efuse-own", "least_loaded")
 
 
 def test_descriptors_and_mappings_of_a_process_are_counted() -> None:

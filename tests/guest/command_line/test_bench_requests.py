@@ -77,12 +77,12 @@ def test_skew_sends_from_one_cpu_and_balances_only_where_it_is_meant_to(skew: An
     assert all(result["verified"] for result in results.values())
     assert results["fuse"]["channels"] == []
     moved = {}
-    for name in ("efuse-own", "efuse"):
+    for name in ("efuse-own", "efuse-bpf", "efuse"):
         first, second = results[name]["channels"]
         assert first["sent"] + second["sent"] >= results[name]["daemon_requests"]
         moved[name] = sum(cpu["elsewhere"] + cpu["stolen"] for cpu in (first, second))
     assert moved["efuse-own"] == 0
-    assert moved["efuse"] > 0, "nothing was balanced"
+    assert moved["efuse"] > 0 and moved["efuse-bpf"] > 0, "nothing was balanced"
 
 
 # What proves it
