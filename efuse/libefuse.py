@@ -9,7 +9,7 @@ from pathlib import Path
 from efuse import paths
 from efuse.errors import EfuseError, reason
 
-__all__ = ["library"]
+__all__ = ["library", "sources"]
 
 
 def library(name: str) -> Path:
@@ -18,16 +18,20 @@ def library(name: str) -> Path:
     :param name: a target of ``libefuse/Makefile``.
     :raises EfuseError: it cannot be built.
     """
+    return paths.made_once("libefuse", name, sources(), lambda out: _make(out))
+
+
+def sources() -> tuple[Path, ...]:
+    """Return the files that they are made of."""
     source = paths.data("libefuse")
     header = paths.data("kernel_patches") / "include" / "uapi" / "linux" / "efuse.h"
-    sources = (*sorted(source.glob("*.[ch]")), source / "preload.map", source / "Makefile", header)
-    return paths.made_once("libefuse", name, sources, lambda out: _make(source, out))
+    return (*sorted(source.glob("*.[ch]")), source / "preload.map", source / "Makefile", header)
 
 
-def _make(source: Path, out: Path) -> None:
+def _make(out: Path) -> None:
     try:
         done = subprocess.run(
-            ["make", "-s", "-C", str(source), f"OUT={out.parent}", str(out)],
+            ["make", "-s", "-C", str(paths.data("libefuse")), f"OUT={out.parent}", str(out)],
             capture_output=True,
             text=True,
             check=False,

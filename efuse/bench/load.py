@@ -17,7 +17,7 @@ from pathlib import Path
 from efuse.bench.programs import compiled
 from efuse.errors import EfuseError
 
-__all__ = ["FILE_BYTES", "Load", "load", "prepare"]
+__all__ = ["FILE_BYTES", "Load", "load", "load_program", "prepare"]
 
 _SOURCE = Path(__file__).with_name("load.c")
 
@@ -51,6 +51,11 @@ def prepare(file: Path) -> None:
     file.write_bytes(struct.pack(f"={FILE_BYTES // 8}Q", *range(0, FILE_BYTES, 8)))
 
 
+def load_program() -> Path:
+    """Return the callers' program, compiled now if it is not in the cache."""
+    return compiled("programs", "load", [_SOURCE], ["-pthread"])
+
+
 def load(file: Path, kind: str, block: int, milliseconds: int, cpus: Sequence[int]) -> Load:
     """Ask for *file* from a thread on each of *cpus* and return what came of it.
 
@@ -58,8 +63,7 @@ def load(file: Path, kind: str, block: int, milliseconds: int, cpus: Sequence[in
     :param block: bytes of a read.
     :raises EfuseError: an answer was an error, or wrong.
     """
-    program = compiled("programs", "load", [_SOURCE], ["-pthread"])
-    words = [program, file, FILE_BYTES, kind, block, milliseconds, *cpus]
+    words = [load_program(), file, FILE_BYTES, kind, block, milliseconds, *cpus]
     done = subprocess.run(
         [str(word) for word in words], capture_output=True, text=True, check=False
     )

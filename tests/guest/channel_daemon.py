@@ -17,11 +17,14 @@ from efuse.control import Connection, find
 from efuse.errors import ControlError
 from efuse.fs.mountpoint import unmount
 from efuse.fs.preload import preload_library
+from efuse.libefuse import library
+from efuse.libefuse import sources as libefuse_sources
 from tests.guest.hand import DEADLINE_S, until
 
 CPUS = os.cpu_count() or 1
 _IOCTL, _EFUSE_IOC_NEXT = "16", "0xc018e543"
-_LOOP_DAEMON = paths.package().parent / "tests/libefuse/loop_daemon.c"
+_ROOT = paths.package().parent
+_LOOP_DAEMON = _ROOT / "tests/libefuse/loop_daemon.c"
 
 
 def loop_daemon() -> Path:
@@ -33,6 +36,20 @@ def loop_daemon() -> Path:
         subprocess.run(words, check=True)
 
     return paths.made_once("daemons", "loop_daemon", [_LOOP_DAEMON], compiled)
+
+
+def hello() -> tuple[Path, dict[str, str]]:
+    """Return docs/examples/hello.c, linked with libefuse, and the environment that finds that."""
+    shared = library("libefuse.so.0")
+    sources = [_ROOT / "docs/examples/hello.c", *libefuse_sources()]
+
+    def compiled(out: Path) -> None:
+        flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)
+        words = ["gcc", "-o", out, sources[0], f"-I{_ROOT / 'libefuse'}", shared, *flags.split()]
+        subprocess.run(words, check=True)
+
+    program = paths.made_once("daemons", "hello", sources, compiled)
+    return program, {"LD_LIBRARY_PATH": str(shared.parent)}
 
 
 LOOP_DAEMON_DATA = bytes((i * 31 + i // 251) & 0xFF for i in range(300000))

@@ -18,7 +18,14 @@ from efuse.errors import AttachError, UsageError
 from efuse.fs.options import CAPACITY_MAPS
 from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
-PASS = '#include "efuse.bpf.h"\nint {member}(struct efuse_req *req)\n{{\n\treturn 0;\n}}\n'
+COUNTER = """#include "efuse.bpf.h"
+BPF_ARRAY(own, u64, 4);
+
+int write(struct efuse_req *req)
+{
+	return 0;
+}
+"""
 MAXIMAL = '#include "efuse.bpf.h"\n' + "".join(
     f"int {member}(void *argument)\n{{\n\treturn 0;\n}}\n" for member in MEMBERS
 )
@@ -192,8 +199,7 @@ def test_pinned_set_outlives_its_attachment(tiny: Tiny) -> None:
 
 
 def test_replace_moves_the_pins(tiny: Tiny) -> None:
-    counter = PASS.format(member="write").replace("int write", "BPF_ARRAY(own, u64, 4);\nint write")
-    with bpf.attach(tiny.connection, {"write": counter}) as attachment:
+    with bpf.attach(tiny.connection, {"write": COUNTER}) as attachment:
         directory = attachment.pin()
         assert (directory / "own").exists()
         attachment.replace()

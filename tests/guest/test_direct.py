@@ -694,18 +694,20 @@ def test_a_forced_path(mountpoint: Path, lower: Path) -> None:
             assert read_direct(m / "f", 10) == fill("b")[:10]
 
 
-def test_a_program_that_chooses(mountpoint: Path, lower: Path) -> None:
-    chooser = """
-    #include "efuse.bpf.h"
+_CHOOSER = """
+#include "efuse.bpf.h"
 
-    int select_path(struct efuse_req *req)
-    {
-        return efuse_req_offset(req) < 4096 ? EFUSE_PATH_DAEMON :
-               efuse_req_offset(req) < 8192 ? EFUSE_PATH_DIRECT : 77;
-    }
-    """
+int select_path(struct efuse_req *req)
+{
+    return efuse_req_offset(req) < 4096 ? EFUSE_PATH_DAEMON :
+           efuse_req_offset(req) < 8192 ? EFUSE_PATH_DIRECT : 77;
+}
+"""
+
+
+def test_a_program_that_chooses(mountpoint: Path, lower: Path) -> None:
     with mounted(mountpoint, attach=False) as m:
-        m.attach(handlers={"select_path": chooser})
+        m.attach(handlers={"select_path": _CHOOSER})
         make(m, "f", fill("d"))
         whole(m, backing(lower, fill("b")))
         assert read_direct(m / "f", 10) == fill("d")[:10]

@@ -290,18 +290,24 @@ def test_buffers_that_are_not_there_yet(m: Forced) -> None:
 # Programs
 
 
-def test_a_program_refuses_each(mountpoint: Path, lower: Path) -> None:
-    refuse = """
-    #include "efuse.bpf.h"
+_REFUSING = """
+#include "efuse.bpf.h"
 
-    int %s(struct efuse_req *req)
-    {
-        return efuse_req_offset(req) == 8 ? -%d : EFUSE_PASS;
-    }
-    """
-    handlers = {"read": refuse % ("read", errno.EPERM), "write": refuse % ("write", errno.EROFS)}
+int read(struct efuse_req *req)
+{
+    return efuse_req_offset(req) == 8 ? -EPERM : EFUSE_PASS;
+}
+
+int write(struct efuse_req *req)
+{
+    return efuse_req_offset(req) == 8 ? -EROFS : EFUSE_PASS;
+}
+"""
+
+
+def test_a_program_refuses_each(mountpoint: Path, lower: Path) -> None:
     with mounted(mountpoint, attach=False) as m:
-        m.attach(handlers=handlers)
+        m.attach(handlers={"read": _REFUSING, "write": _REFUSING})
         make(m, "f", fill("d"))
         whole(m, backing(lower, DATA), write=True)
         fails(errno.EPERM, read, m / "f", 10, 8)

@@ -147,21 +147,23 @@ def test_eviction_costs_only_misses(tiny: Tiny) -> None:
         assert int(tiny.read("map_full")) == 0
 
 
+_NEVER_EVICTING = HEAD + (
+    'BPF_TABLE("hash", struct efuse_blob_key, struct efuse_blob, few, 8);\n'
+    "int learn(struct efuse_req *req)\n{\n"
+    "\tstruct efuse_blob_key *key = efuse_learn_key(req, sizeof(*key));\n"
+    "\tstruct efuse_blob *value = efuse_learn_value(req, sizeof(*value));\n\n"
+    "\treturn key && value ? few.update(key, value) : 0;\n}\n"
+    "int getxattr(struct efuse_req *req)\n{\n"
+    "\tstruct efuse_blob_key *key = efuse_req_key(req, sizeof(*key));\n"
+    "\tstruct efuse_blob *value = key ? few.lookup(key) : 0;\n\n"
+    "\treturn value ? efuse_reply_blob(req, value, sizeof(*value)) : 0;\n}\n"
+)
+
+
 def test_full_map_that_does_not_evict_is_counted(tiny: Tiny) -> None:
-    text = HEAD + (
-        'BPF_TABLE("hash", struct efuse_blob_key, struct efuse_blob, few, 8);\n'
-        "int learn(struct efuse_req *req)\n{\n"
-        "\tstruct efuse_blob_key *key = efuse_learn_key(req, sizeof(*key));\n"
-        "\tstruct efuse_blob *value = efuse_learn_value(req, sizeof(*value));\n\n"
-        "\treturn key && value ? few.update(key, value) : 0;\n}\n"
-        "int getxattr(struct efuse_req *req)\n{\n"
-        "\tstruct efuse_blob_key *key = efuse_req_key(req, sizeof(*key));\n"
-        "\tstruct efuse_blob *value = key ? few.lookup(key) : 0;\n\n"
-        "\treturn value ? efuse_reply_blob(req, value, sizeof(*value)) : 0;\n}\n"
-    )
     tiny.forget()
     full = int(tiny.read("map_full"))
-    handlers = {"learn": text, "getxattr": text}
+    handlers = {"learn": _NEVER_EVICTING, "getxattr": _NEVER_EVICTING}
     with bpf.attach(tiny.connection, handlers, with_builtin=False) as attachment:
         for _ in range(2):
             for number in range(20):

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from efuse import libefuse, paths
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,19 @@ class Sanitizer:
     flags: str
     libraries: tuple[str, ...]
     """To be preloaded before libefuse: the daemon is not linked with them."""
+
+    def preload_library(self) -> Path:
+        """Return the shim of `efuse run` as it is built so, made once."""
+
+        def made(out: Path) -> None:
+            flags = f"CFLAGS=-O1 -g -fno-omit-frame-pointer {self.flags}"
+            words = ["make", "-s", "-C", paths.data("libefuse"), f"OUT={out.parent}", flags, out]
+            subprocess.run(words, check=True)
+
+        # This file has the flags.
+        kind = f"sanitized/{self.libraries[0]}"
+        sources = (*libefuse.sources(), Path(__file__))
+        return paths.made_once(kind, "libefuse-preload.so", sources, made)
 
 
 # AddressSanitizer does not know of a stack that pthread_cancel(3) has unwound.

@@ -26,6 +26,7 @@ from tests.guest.channel_daemon import (
     brought,
     change_names,
     facts,
+    hello,
     loop_daemon,
     mapped,
     passthrough_fh,
@@ -36,7 +37,6 @@ from tests.guest.channel_daemon import (
 )
 from tests.guest.daemons import lookup_again
 from tests.guest.hand import DEADLINE_S, until
-from tests.libefuse.installed import Installed
 
 
 @pytest.fixture
@@ -166,11 +166,10 @@ def test_two_mounts_in_one_process(tmp_path: Path) -> None:
         assert daemon.end() == 0
 
 
-def test_a_daemon_linked_with_libefuse(tmp_path: Path, mountpoint: Path) -> None:
-    installed = Installed(tmp_path)
-    program = installed.compiled("docs/examples/hello.c", tmp_path / "hello")
-    path = {"LD_LIBRARY_PATH": installed.environment["LD_LIBRARY_PATH"]}
-    with started([program, "-f", mountpoint], mountpoint, **path) as daemon:
+def test_a_daemon_linked_with_libefuse(mountpoint: Path) -> None:
+    """tests/host/test_libefuse.py builds the same as an author does, with pkg-config."""
+    program, environment = hello()
+    with started([program, "-f", mountpoint], mountpoint, **environment) as daemon:
         daemon.wait_for_channels()
         for _ in range(50):
             assert read(mountpoint / "hello") == b"Hello, world!\n"

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from efuse import paths
 from tests.guest.channel_daemon import (
     CPUS,
     LOOP_DAEMON_DATA,
@@ -56,19 +55,10 @@ class Build:
             assert not any(report in daemon.said() for report in _REPORTS), daemon.said()
 
 
-@pytest.fixture(
-    scope="module",
-    params=[ADDRESS, THREAD],
-    ids=["address", "thread"],
-)
-def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+@pytest.fixture(params=[ADDRESS, THREAD], ids=["address", "thread"])
+def build(request: pytest.FixtureRequest) -> Build:
     libraries = request.param.libraries
-    directory = tmp_path_factory.mktemp("sanitized")
-    shim = directory / "libefuse-preload.so"
-    source = paths.data("libefuse")
-    flags = f"CFLAGS=-O1 -g -fno-omit-frame-pointer {request.param.flags}"
-    subprocess.run(["make", "-s", "-C", source, f"OUT={directory}", flags, shim], check=True)
-    return Build(":".join([*libraries, str(shim)]), libraries)
+    return Build(":".join([*libraries, str(request.param.preload_library())]), libraries)
 
 
 def _load(mountpoint: Path, lower: Path, number: int) -> None:

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Make what the guest's tests run where compilers have full speed: ``python -m tests.guest.made``.
+
+All of it goes into the cache, by content, and is found there by the tests. What is missing they
+make themselves, which takes up to a minute each under software emulation. The handlers are the
+examples, and those that the test modules have as constants of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from efuse import paths
+from efuse.bench.load import load_program
+from efuse.bench.programs import PROGRAMS, built
+from efuse.bpf.compile import builtin, compile_text
+from efuse.libefuse import library
+from tests.guest.channel_daemon import hello, loop_daemon, passthrough_fh
+from tests.libefuse.sanitizers import ADDRESS, THREAD
+
+_HERE = Path(__file__).parent
+_ROOT = paths.package().parent
+
+
+def handlers() -> Iterator[str]:
+    """Yield the C texts that the tests attach."""
+    for path in sorted((paths.data("bpf_programs") / "examples").glob("*.c")):
+        yield path.read_text()
+    for path in sorted(_HERE.rglob("test_*.py")):
+        name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+        for value in vars(importlib.import_module(name)).values():
+            # Not the beginning that several texts have in common.
+            if isinstance(value, str) and '#include "efuse.bpf.h"' in value and "\nint " in value:
+                yield value
+
+
+def main() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(built, name) for name in PROGRAMS]
+        made += [pool.submit(load_program)]
+        made += [pool.submit(each) for each in (loop_daemon, ADDRESS.preload_library)]
+        made += [pool.submit(THREAD.preload_library), pool.submit(hello)]
+        made += [pool.submit(passthrough_fh, Path())]
+        made += [pool.submit(library, f"libefuse-{name}.so") for name in ("preload", "publish")]
+        made += [pool.submit(builtin)]
+        made += [pool.submit(compile_text, text, "a test's handler") for text in set(handlers())]
+        for each in made:
+            each.result()
+
+
+if __name__ == "__main__":
+    main()
