@@ -149,9 +149,13 @@ def _check(settings: Settings, workload: Workload) -> None:
 
 def _together(names: Sequence[str]) -> list[tuple[str, ...]]:
     """Group workloads that share their mounts: those of data get fresh ones, and the room."""
-    small = tuple(name for name in names if WORKLOADS[name].has_reference)
-    large: list[tuple[str, ...]] = [(name,) for name in names if not WORKLOADS[name].has_reference]
-    return [small, *large] if small else large
+    groups: dict[object, tuple[str, ...]] = {}
+    for name in sorted(names, key=lambda name: not WORKLOADS[name].has_reference):
+        workload = WORKLOADS[name]
+        # Callers that only ask leave nothing behind.
+        group = workload.has_reference or workload.transports or name
+        groups[group] = (*groups.get(group, ()), name)
+    return list(groups.values())
 
 
 def _lower_mib(settings: Settings) -> int:

@@ -72,6 +72,14 @@ def test_data_workloads_have_mounts_of_their_own() -> None:
     ]
 
 
+def test_workloads_of_requests_alone_share_mounts_by_transports() -> None:
+    assert _together(("scale-stat-1", "skew", "scale-read-4", "stat")) == [
+        ("stat",),
+        ("scale-stat-1", "scale-read-4"),
+        ("skew",),
+    ]
+
+
 @needs_fio
 @pytest.mark.parametrize("name", ["t1-single", "t2-small-read", "t3-large", "seq-write"])
 def test_workload_is_measured_and_verified(tmp_path: Path, name: str) -> None:
