@@ -17,9 +17,10 @@ from pathlib import Path
 from efuse.bench.programs import compiled
 from efuse.errors import EfuseError
 
-__all__ = ["FILE_BYTES", "Load", "load", "load_program", "prepare"]
+__all__ = ["FILE_BYTES", "Load", "load", "load_program", "prepare", "stamp_library"]
 
 _SOURCE = Path(__file__).with_name("load.c")
+_STAMP = Path(__file__).with_name("stamp.c")
 
 FILE_BYTES = 1 << 20
 """The file's size. Each eight bytes of it hold the number of the first of them."""
@@ -54,6 +55,11 @@ def prepare(file: Path) -> None:
 def load_program() -> Path:
     """Return the callers' program, compiled now if it is not in the cache."""
     return compiled("programs", "load", [_SOURCE], ["-pthread"])
+
+
+def stamp_library() -> Path:
+    """Return what is preloaded into a daemon that shall say when it took a request."""
+    return compiled("programs", "stamp.so", [_STAMP], ["-shared", "-fPIC"])
 
 
 def load(file: Path, kind: str, block: int, milliseconds: int, cpus: Sequence[int]) -> Load:

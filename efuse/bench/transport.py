@@ -15,7 +15,8 @@ from pathlib import Path
 
 from efuse import paths
 from efuse.bench.foreground import Program
-from efuse.bench.programs import command, compiled
+from efuse.bench.load import stamp_library
+from efuse.bench.programs import command
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage, channel_counts, switches
 from efuse.bpf import attach
@@ -37,7 +38,6 @@ BALANCED = (*TRANSPORTS[:-1], "efuse-own", "efuse-bpf", TRANSPORTS[-1])
 
 _BALANCER = "least_loaded"  # of the examples
 
-_STAMP = Path(__file__).with_name("stamp.c")
 # What `efuse run` preloads goes before it.
 _PRELOADING = 'stamp=$1; shift; LD_PRELOAD="$LD_PRELOAD:$stamp" exec "$@"'
 _OPTIONS = "cache=never,timeout=0"
@@ -136,9 +136,8 @@ def mistaken(name: str, ops: str) -> str:
 def _words(name: str, source: Path, mountpoint: Path) -> Sequence[str]:
     options = _OPTIONS + (",clone_fd" if name in _CLONED else "")
     words = command(DAEMON, name, source, mountpoint, options=options)
-    stamp = compiled("programs", "stamp.so", [_STAMP], ["-shared", "-fPIC"])
     # Each becomes the next: the daemon has the process number.
-    shell = ["sh", "-c", _PRELOADING, "sh", str(stamp)]
+    shell = ["sh", "-c", _PRELOADING, "sh", str(stamp_library())]
     return ["env", f"EFUSE_CHANNELS={name not in _CLONED:d}", *shell, *words]
 
 

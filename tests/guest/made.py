@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from efuse import paths
-from efuse.bench.load import load_program
+from efuse.bench.load import load_program, stamp_library
 from efuse.bench.programs import PROGRAMS, built
 from efuse.bpf.compile import builtin, compile_text
 from efuse.libefuse import library
@@ -40,7 +40,7 @@ def handlers() -> Iterator[str]:
 def main() -> None:
     with ThreadPoolExecutor(2) as pool:
         made = [pool.submit(built, name) for name in PROGRAMS]
-        made += [pool.submit(load_program)]
+        made += [pool.submit(load_program), pool.submit(stamp_library)]
         made += [pool.submit(each) for each in (loop_daemon, ADDRESS.preload_library)]
         made += [pool.submit(THREAD.preload_library), pool.submit(hello)]
         made += [pool.submit(passthrough_fh, Path())]
