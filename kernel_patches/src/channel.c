@@ -174,12 +174,17 @@ static bool efuse_channel_ready(struct efuse_channel *channel)
 	       (efuse_slots_free(channel) && efuse_queue_find(channel->fud));
 }
 
-/* Look for a request for a while; then sleep. */
-static int efuse_channel_wait(struct efuse_channel *channel)
+/* Look for a request for a while; then sleep, or leave off: -EAGAIN. */
+static int efuse_channel_wait(struct efuse_channel *channel, bool may_sleep)
 {
 	struct efuse_node *node = channel->ec->nodes[channel->queue->node];
 	int err = 0;
 
+	if (!may_sleep) {
+		efuse_poll(channel);
+		/* Who sent while it looked woke nobody else. */
+		return efuse_channel_ready(channel) ? 0 : -EAGAIN;
+	}
 	atomic_inc(&node->waiting);
 	/* Who sends after this sees it; what was sent before is seen in efuse_channel_ready(). */
 	smp_mb__after_atomic();
@@ -212,7 +217,7 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 		return -EINVAL;
 	if (copy_from_user(&next, argp, sizeof(next)))
 		return -EFAULT;
-	if (next.flags & ~EFUSE_NEXT_REPLY ||
+	if ((next.flags && next.flags != EFUSE_NEXT_REPLY && next.flags != EFUSE_NEXT_SMALL) ||
 	    (!next.flags && next.size < efuse_read_size(fud->fc)))
 		return -EINVAL;
 	if (next.slot != EFUSE_NO_SLOT) {
@@ -227,18 +232,16 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 	next.slot = EFUSE_NO_SLOT;
 	for (;;) {
 		length = efuse_channel_fill(channel, file, &next.slot);
-		if (length == -EMSGSIZE) {
+		if (length == -EMSGSIZE && !next.flags) {
 			next.slot = EFUSE_NO_SLOT;
 			length = efuse_channel_fill_large(channel, file, &next);
 		}
 		if (length != -EAGAIN)
 			break;
-		if (file->f_flags & O_NONBLOCK)
-			return -EAGAIN;
-		err = efuse_channel_wait(channel);
+		err = efuse_channel_wait(channel, !(file->f_flags & O_NONBLOCK));
 		/* Not to be restarted: the reply would be delivered twice. */
 		if (err)
-			return -EINTR;
+			return err == -EAGAIN ? err : -EINTR;
 	}
 	if (length < 0)
 		return length;

@@ -16,7 +16,7 @@ from tests.guest.wire import Request
 FUSE_DEV_IOC_CLONE = 0x8004E500
 EFUSE_IOC_CHANNEL = 0x4010E542
 EFUSE_IOC_NEXT = 0xC018E543
-NEXT_REPLY = 1
+NEXT_REPLY, NEXT_SMALL = 1, 2
 NO_SLOT = 0xFFFFFFFF
 REQUEST_START = mmap.PAGESIZE - 80
 
@@ -58,11 +58,13 @@ class Channel:
         self.memory.close()
         os.close(self.fd)
 
-    def next(self, slot: int = NO_SLOT, length: int = 0, size: int | None = None) -> Message:
+    def next(
+        self, slot: int = NO_SLOT, length: int = 0, size: int | None = None, flags: int = 0
+    ) -> Message:
         """Give *slot* back with a reply of *length* bytes; wait for a request."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         size = len(self._buffer) if size is None else size
-        raw = bytearray(_NEXT.pack(slot, length, address, size, 0))
+        raw = bytearray(_NEXT.pack(slot, length, address, size, flags))
         fcntl.ioctl(self.fd, EFUSE_IOC_NEXT, raw)
         slot, length, *_ = _NEXT.unpack(raw)
         if slot == NO_SLOT:

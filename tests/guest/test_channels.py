@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 from tests.guest import channel as by_hand
 from tests.guest import wire
 from tests.guest.channel import NO_SLOT, REQUEST_START, Channel, Message
-from tests.guest.hand import DEADLINE_S, Hand, root_attributes
+from tests.guest.hand import DEADLINE_S, Hand, root_attributes, until
 
 
 def reply(to: Message, size: int) -> bytes:
@@ -103,6 +104,45 @@ def test_a_reader_beside_the_channels_is_woken_if_no_worker_waits(
     assert size.result(DEADLINE_S) == 6
 
 
+@pytest.mark.parametrize("policy", ["least", "own"])
+@pytest.mark.parametrize("spin_ns", [0, 1_000_000])
+def test_who_does_not_sleep_there_looks_and_is_woken_in_poll(
+    hand: Hand, policy: str, spin_ns: int
+) -> None:
+    """One worker for all CPUs, who sleeps in poll(2) on another descriptor of the mount."""
+    hand.connection.policy = policy
+    hand.connection.spin_ns = spin_ns
+    channel = Channel(hand.fd, 0, slots=1)
+    os.set_blocking(channel.fd, False)
+    # As of an event loop, which looks at the descriptor once and then relies on being woken.
+    sleeping = select.epoll()
+    sleeping.register(hand.fd, select.EPOLLIN | select.EPOLLET)
+    wanted = 400
+    os.sched_setaffinity(0, {0})
+    with sleeping, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(_ask, hand, cpu, wanted // 2) for cpu in (0, 1)]
+        slot, length = NO_SLOT, 0
+        for size in range(wanted):
+            while True:
+                try:
+                    message = channel.next(slot, length)
+                    break
+                except BlockingIOError:
+                    slot, length = NO_SLOT, 0
+                    assert sleeping.poll(DEADLINE_S), f"nobody woke it for request {size}"
+            slot, length = message.slot, answer(channel, message, size)
+        channel.reply(slot, length)
+        sizes = [size for each in asked for size in each.result(DEADLINE_S)]
+    channel.close()
+    assert sorted(sizes) == list(range(wanted))
+    assert (hand.channel(0, "poll_hits") > 0) == (spin_ns > 0)
+
+
+def _ask(hand: Hand, cpu: int, times: int) -> list[int]:
+    os.sched_setaffinity(0, {cpu})
+    return [os.stat(hand.mountpoint).st_size for _ in range(times)]
+
+
 def test_a_request_larger_than_a_slot_comes_in_the_buffer(hand: Hand) -> None:
     channel = Channel(hand.fd, 0)
     value = os.urandom(20000)
@@ -128,6 +168,26 @@ def test_a_request_fits_a_slot_if_it_ends_with_it(hand: Hand, beyond: int, fits:
         assert (message.slot != NO_SLOT) == fits
         assert message.request.rest == b"user.large\0" + value
         os.write(channel.fd, wire.reply(message.request.unique, 0))
+        set_.result(DEADLINE_S)
+    channel.close()
+
+
+def test_a_request_larger_than_a_slot_is_left_for_who_wants_small_ones(hand: Hand) -> None:
+    """The reply that the call has brought is delivered."""
+    channel = Channel(hand.fd, 0)
+    value = os.urandom(20000)
+    size = hand.ask(0)
+    message = channel.next(size=0, flags=by_hand.NEXT_SMALL)
+    with ThreadPoolExecutor(1) as pool:
+        set_ = pool.submit(os.setxattr, hand.mountpoint, "user.large", value)
+        until(lambda: hand.connection.waiting == 2)
+        length = answer(channel, message, 9)
+        with pytest.raises(OSError, match=re_errno(errno.EMSGSIZE)):
+            channel.next(message.slot, length, size=0, flags=by_hand.NEXT_SMALL)
+        assert size.result(DEADLINE_S) == 9
+        large = channel.next()
+        assert (large.slot, large.request.rest) == (NO_SLOT, b"user.large\0" + value)
+        os.write(channel.fd, wire.reply(large.request.unique, 0))
         set_.result(DEADLINE_S)
     channel.close()
 
@@ -339,8 +399,13 @@ def test_a_descriptor_of_no_mount_is_no_channel() -> None:
         lambda m: {"slot": m.slot, "length": 0xFFFFFFFF},
         lambda m: {"slot": m.slot, "length": 16, "size": 8191},
         lambda m: {"slot": m.slot, "length": 16, "size": 0},
+        lambda m: {"slot": m.slot, "length": 16, "flags": 3},
+        lambda m: {"slot": m.slot, "length": 16, "flags": 4},
     ],
-    ids=["slot", "large-slot", "free-slot", "length", "large-length", "buffer", "no-buffer"],
+    ids=[
+        *("slot", "large-slot", "free-slot", "length", "large-length", "buffer", "no-buffer"),
+        *("two-flags", "flag"),
+    ],
 )
 def test_calls_that_make_no_sense_do_nothing(
     hand: Hand, channels: list[Channel], wrong: Callable[[Message], dict[str, int]]
@@ -350,7 +415,8 @@ def test_calls_that_make_no_sense_do_nothing(
     with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
         channels[0].next(**wrong(message))
     assert not size.done()
-    assert refused(hand) == ("size" not in wrong(message))
+    # What is wrong with the rest of the call is found before its slot is looked at.
+    assert refused(hand) == (wrong(message).keys() <= {"slot", "length"})
     channels[0].reply(message.slot, answer(channels[0], message, 3))
     assert size.result(DEADLINE_S) == 3
 

@@ -314,6 +314,9 @@ struct efuse_channel_setup {
  *
  * With EINVAL nothing was done. With any other error the reply has been taken and its
  * slot is free; EBADMSG: it was no reply to a request, which failed with EIO.
+ *
+ * With O_NONBLOCK it does not sleep, but may look for a request for spin_ns before it
+ * says EAGAIN. Who sleeps in poll(2) instead may do so on any descriptor of the mount.
  */
 struct efuse_next {
 	__u32	slot;		/* of the reply; then of the request; or EFUSE_NO_SLOT */
@@ -325,6 +328,9 @@ struct efuse_next {
 
 /* Only deliver the reply: buffer and size mean nothing. */
 #define EFUSE_NEXT_REPLY	1
+
+/* Likewise; and if a request fits no slot, it stays where it is: EMSGSIZE. */
+#define EFUSE_NEXT_SMALL	2
 
 #define EFUSE_IOC_CHANNEL	_IOW(EFUSE_IOC_MAGIC, 66, struct efuse_channel_setup)
 #define EFUSE_IOC_NEXT		_IOWR(EFUSE_IOC_MAGIC, 67, struct efuse_next)
