@@ -18,6 +18,7 @@ import pytest
 
 from efuse.guest import kernel_log
 from efuse.module import live
+from tests.guest import share
 from tests.guest.channel import Channel
 from tests.guest.hand import Hand
 
@@ -33,6 +34,12 @@ def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.Comp
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("EFUSE_GUEST") != "1" and items:
         raise pytest.UsageError("tests/guest runs inside a guest only: make test-guest")
+
+
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Leave the files of tests that other guests have taken to them."""
+    me = os.environ.get(share.VARIABLE)
+    return None if me is None or share.takes(Path(me), item.path) else True
 
 
 class KernelLog:

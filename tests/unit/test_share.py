@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How guests share the files of tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.guest.share import takes
+
+
+def test_each_file_is_taken_by_the_first_that_comes_to_it(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert takes(one, Path("/a/test_1.py"))
+    assert not takes(other, Path("/a/test_1.py"))
+    assert takes(other, Path("/b/test_1.py"))
+    assert not takes(one, Path("/b/test_1.py"))
+
+
+def test_who_has_taken_a_file_finds_it_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert takes(tmp_path / "one", Path("/a/test_1.py"))
