@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""CPUs that go and come back while a daemon serves over channels."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.guest.channel_daemon import ChannelDaemon, passthrough_ll, started
+from tests.guest.hand import DEADLINE_S, until
+
+ONLINE = Path("/sys/devices/system/cpu/cpu1/online")
+SIZE = 1 << 16
+
+
+@pytest.fixture
+def switched() -> Iterator[Path]:
+    """The switch of a CPU, which is on again in the end; and so is who may run there."""
+    before = os.sched_getaffinity(0)
+    yield ONLINE
+    ONLINE.write_text("1")
+    os.sched_setaffinity(0, before)
+
+
+class User(threading.Thread):
+    """Reads a file again and again, and compares it."""
+
+    def __init__(self, path: Path, data: bytes, stop: threading.Event) -> None:
+        super().__init__()
+        self._path = path
+        self._data = data
+        self._stop_ = stop
+        self.done = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._stop_.is_set():
+                assert self._path.read_bytes() == self._data
+                assert self._path.stat().st_size == len(self._data)
+                self.done += 1
+        except (AssertionError, OSError) as error:
+            self.error = error
+
+
+def go_on(users: list[User], daemon: ChannelDaemon) -> None:
+    """Wait until each of them has got further, through channels."""
+    before, brought = [user.done for user in users], daemon.brought()
+    until(
+        lambda: all(
+            user.error or user.done >= then + 3 for user, then in zip(users, before, strict=True)
+        )
+    )
+    assert [user.error for user in users] == [None] * len(users)
+    assert daemon.brought() > brought
+
+
+def test_a_cpu_goes_and_comes_back_under_load(
+    lower: Path, mountpoint: Path, switched: Path
+) -> None:
+    data = os.urandom(SIZE)
+    (lower / "file").write_bytes(data)
+    stop = threading.Event()
+    with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
+        daemon.wait_for_channels()
+        users = [User(mountpoint / "file", data, stop) for _ in range(4)]
+        for user in users:
+            user.start()
+        try:
+            go_on(users, daemon)
+            for _ in range(3):
+                switched.write_text("0")
+                go_on(users, daemon)
+                switched.write_text("1")
+                go_on(users, daemon)
+        finally:
+            stop.set()
+            for user in users:
+                user.join(DEADLINE_S)
+        assert not any(user.is_alive() for user in users)
+        assert daemon.end() == 0
+
+
+def test_what_waits_for_a_cpu_that_goes_is_served(
+    lower: Path, mountpoint: Path, switched: Path
+) -> None:
+    """Its worker may be in the middle of anything."""
+    (lower / "file").write_bytes(b"data")
+    with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
+        daemon.wait_for_channels()
+        daemon.connection.policy = "own"
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(10):
+                asked = [pool.submit(_stat_on, 1, mountpoint / "file") for _ in range(4)]
+                switched.write_text("0")
+                assert [each.result(DEADLINE_S) for each in asked] == [4] * 4
+                switched.write_text("1")
+        assert daemon.brought() >= 40
+        assert daemon.end() == 0
+
+
+def _stat_on(cpu: int, path: Path) -> int:
+    """Ask from *cpu*, or from where it runs if that CPU is gone."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, {cpu})
+    return path.stat().st_size
