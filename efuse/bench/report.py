@@ -6,9 +6,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["Ratio", "Report", "Result", "Series", "measure_tables", "ratios", "table"]
 
@@ -183,6 +184,8 @@ def _filled(
 
 
 def _table(titles: Iterable[str]) -> Table:
+    from rich.table import Table  # the daemons that are measured print none
+
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for title in ("WORKLOAD", "SYSTEM"):
         made.add_column(title, no_wrap=True)

@@ -6,15 +6,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
-from rich.console import Console
-from rich.table import Table
 
 from efuse.control import Connection, mounts
 from efuse.errors import EfuseError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "MOUNT",
@@ -36,6 +37,8 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 def console() -> Console:
     """Return where tables go: as wide as the terminal, and in a pipe at least 200 columns."""
+    from rich.console import Console  # slow to import
+
     made = Console(highlight=False, markup=False)
     if not made.is_terminal:
         made.width = max(made.width, 200)
@@ -47,6 +50,8 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right:
 
     :param right: for each column ``r`` to align it right, anything else for left.
     """
+    from rich.table import Table
+
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for i, header in enumerate(headers):
         table.add_column(header, justify="right" if right[i : i + 1] == "r" else "left")
