@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -77,11 +78,12 @@ void channel_close(struct channel *channel)
  * @channel: the channel
  * @message: what the reply is to, or one without a slot; then the request
  * @reply_length: bytes in @message->reply; 0: there is none, or it was sent by write(2)
- * @buffer: for a request that fits no slot
+ * @buffer: for a request that fits no slot; NULL: such a one is left with -EMSGSIZE
  * @size: of it in bytes, as large as read(2) would need
  *
  * Return: 0 or a negative errno. With -EINTR the reply was delivered, and with -EBADMSG
- *         it was none; @message has no slot then.
+ *         it was none; @message has no slot then. -EAGAIN, of a descriptor with O_NONBLOCK,
+ *         and -EMSGSIZE are as -EINTR.
  */
 int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
 		 char *buffer, uint32_t size)
@@ -91,6 +93,7 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 		.length = reply_length,
 		.buffer = (uintptr_t)buffer,
 		.size = size,
+		.flags = buffer ? 0 : EFUSE_NEXT_SMALL,
 	};
 
 	message->slot = EFUSE_NO_SLOT;
@@ -109,4 +112,46 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 		message->reply = slot + channel->slot_size;
 	}
 	return 0;
+}
+
+/**
+ * channel_reply - deliver a reply, and no more
+ * @channel: the channel
+ * @message: what the reply is to; has no slot then
+ * @reply_length: bytes in @message->reply; 0: there is none, or it was sent by write(2)
+ *
+ * Return: 0 or a negative errno; -EBADMSG: it was none
+ */
+int channel_reply(struct channel *channel, struct message *message, uint32_t reply_length)
+{
+	struct efuse_next next = {
+		.slot = message->slot,
+		.length = reply_length,
+		.flags = EFUSE_NEXT_REPLY,
+	};
+
+	message->slot = EFUSE_NO_SLOT;
+	return ioctl(channel->fd, EFUSE_IOC_NEXT, &next) ? -errno : 0;
+}
+
+/**
+ * channel_reason - why there is no channel, in words
+ * @err: what channel_open() has returned
+ */
+const char *channel_reason(int err)
+{
+	switch (err) {
+	case -ENOENT:
+	case -ENXIO:
+	case -ENODEV:
+		return "the kernel has no eFuse";
+	case -EINVAL:
+		return "the mount is not of the type efuse";
+	case -ENOTTY:
+		return "the kernel's eFuse is older than channels";
+	case -EBUSY:
+		return "the mount's channels are taken";
+	default:
+		return strerror(-err);
+	}
 }

@@ -42,5 +42,7 @@ int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t
 void channel_close(struct channel *channel);
 int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
 		 char *buffer, uint32_t size);
+int channel_reply(struct channel *channel, struct message *message, uint32_t reply_length);
+const char *channel_reason(int err);
 
 #endif

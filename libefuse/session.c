@@ -1,30 +1,12 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /* Whether a session is served over channels; where it is not, standard error says why. */
 #include "session.h"
+#include "channel.h"
 #include "loop.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *reason(int err)
-{
-	switch (err) {
-	case -ENOENT:
-	case -ENXIO:
-	case -ENODEV:
-		return "the kernel has no eFuse";
-	case -EINVAL:
-		return "the mount is not of the type efuse";
-	case -ENOTTY:
-		return "the kernel's eFuse is older than channels";
-	case -EBUSY:
-		return "the mount's channels are taken";
-	default:
-		return strerror(-err);
-	}
-}
 
 /**
  * session_served - serve a session over channels until it ends, if there are channels
@@ -49,6 +31,6 @@ bool session_served(struct fuse_session *se, unsigned int max_workers, int *resu
 	}
 	*result = loop_channels(se, max_workers, &started);
 	if (!started)
-		fprintf(stderr, "efuse: no channels: %s\n", reason(*result));
+		fprintf(stderr, "efuse: no channels: %s\n", channel_reason(*result));
 	return started;
 }

@@ -18,6 +18,7 @@
 #pragma weak fuse_session_exited
 #pragma weak fuse_session_fd
 #pragma weak fuse_session_loop
+#pragma weak fuse_session_mount
 #pragma weak fuse_session_process_buf
 
 bool session_served(struct fuse_session *se, unsigned int max_workers, int *result);

@@ -92,12 +92,13 @@ class Request:
     options: set[str] = dataclasses.field(default_factory=lambda: {"default_permissions"})
     plain: bool = False
     require: bool = False
+    channels: bool = True
 
     def take(self, options: Iterable[str]) -> None:
         """Sort mount *options*: eFuse's own and the mount's.
 
         eFuse's are arg=NAME=VALUE, consistency=, data_cache=, max_request=, max_readdir=, plain,
-        require and no_default_permissions.
+        require, no_channels and no_default_permissions.
 
         :raises UsageError: one of eFuse's own makes no sense.
         """
@@ -107,6 +108,8 @@ class Request:
                 continue
             if option == "no_default_permissions":
                 self.options.discard("default_permissions")
+            elif option == "no_channels":
+                self.channels = False
             elif option in ("plain", "require"):
                 setattr(self, option, True)
             elif name == "consistency":
@@ -243,7 +246,11 @@ def split_options(texts: Iterable[str]) -> list[str]:
 def describe(mounted: Mounted | State | Daemon) -> str:
     """Return in one line how it is mounted."""
     if mounted.accelerated:
-        return f"{mounted.mountpoint}: eFuse, connection {mounted.connection}"
+        # A daemon in C says of itself why it has none.
+        lacks = getattr(mounted, "channels_reason", "")
+        return f"{mounted.mountpoint}: eFuse, connection {mounted.connection}" + (
+            f", no channels: {lacks}" if lacks else ""
+        )
     return f"{mounted.mountpoint}: not accelerated: {mounted.reason}"
 
 

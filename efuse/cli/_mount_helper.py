@@ -25,7 +25,8 @@ __all__ = ["main"]
     "-o",
     "options",
     multiple=True,
-    help="Mount options; consistency=, data_cache=, max_request=, max_readdir=, plain, arg=K=V.",
+    help="Mount options; consistency=, data_cache=, max_request=, max_readdir=, plain, "
+    "no_channels, arg=K=V.",
 )
 @click.option("-s", "sloppy", is_flag=True, help="Ignored: mount(8) may give it.")
 @click.option("-f", "fake", is_flag=True, help="Do everything but mount.")

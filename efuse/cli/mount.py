@@ -27,6 +27,12 @@ __all__ = ["cli"]
     help="How long the kernel believes an answer.",
 )
 @size_options(data_cache="Default: as the file system says, or 16M.")
+@click.option(
+    "--channels/--no-channels",
+    default=True,
+    show_default=True,
+    help="Bring requests through shared memory.",
+)
 @click.option("--plain", is_flag=True, help="Plain FUSE, even where the kernel has eFuse.")
 @click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
 @click.option("-f", "--foreground", is_flag=True, help="Stay here until it is unmounted.")
@@ -40,6 +46,7 @@ def cli(
     data_cache: int | None,
     max_request: int | None,
     max_readdir: int | None,
+    channels: bool,
     plain: bool,
     require: bool,
     foreground: bool,
@@ -57,6 +64,7 @@ def cli(
     """
     request = Request(what, plain=plain, require=require)
     request.take(split_options(options))
+    request.channels = request.channels and channels
     for text in arguments:
         request.add_argument(text)
     request.consistency = consistency or request.consistency
@@ -95,6 +103,7 @@ def mount(request: Request, mountpoint: str, *, foreground: bool, as_json: bool)
         request.options,
         plain=request.plain,
         required=request.require,
+        channels=request.channels,
         daemonize=True,
     )
     if as_json:
@@ -119,6 +128,8 @@ def _serve_here(request: Request, mountpoint: str, as_json: bool) -> None:
                         "accelerated": state.accelerated,
                         "reason": state.reason,
                         "connection": state.connection,
+                        "channels": state.channels,
+                        "channels_reason": state.channels_reason,
                     }
                 )
             else:
@@ -131,6 +142,7 @@ def _serve_here(request: Request, mountpoint: str, as_json: bool) -> None:
             request.options,
             plain=request.plain,
             required=request.require,
+            channels=request.channels,
             task_status=Said(),
         )
 

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,12 @@ class Mounted:
     connection: int | None
     """Its number below /sys/fs/efuse; None where it is not accelerated."""
 
+    channels: bool
+    """Whether its requests come through a channel."""
+
+    channels_reason: str
+    """Why they do not although that was wanted, in one sentence; else empty."""
+
 
 def start(
     make: Callable[[], pyfuse3.Operations],
@@ -53,6 +59,7 @@ def start(
     *,
     plain: bool = False,
     required: bool = False,
+    channels: bool = True,
     daemonize: bool = False,
 ) -> Mounted:
     """Serve what *make* returns in a child process; return when it is mounted.
@@ -62,11 +69,12 @@ def start(
 
     :raises EfuseError: it could not be mounted, or *make* failed.
     """
+    run = functools.partial(serve, plain=plain, required=required, channels=channels)
     receive, send = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(receive)
-        os._exit(_child(make, os.fspath(mountpoint), options, plain, required, daemonize, send))
+        os._exit(_child(run, make, os.fspath(mountpoint), options, daemonize, send))
     os.close(send)
     with os.fdopen(receive, "rb") as pipe:
         message = pipe.read()
@@ -92,6 +100,7 @@ def mount(
     *,
     plain: bool = False,
     required: bool = False,
+    channels: bool = True,
 ) -> Iterator[Mounted]:
     """Have *operations* mounted on *mountpoint* within the block, served by a child process.
 
@@ -100,7 +109,14 @@ def mount(
 
     :raises MountError: it could not be mounted, or its process failed.
     """
-    mounted = start(lambda: operations, mountpoint, options, plain=plain, required=required)
+    mounted = start(
+        lambda: operations,
+        mountpoint,
+        options,
+        plain=plain,
+        required=required,
+        channels=channels,
+    )
     try:
         yield mounted
     finally:
@@ -116,19 +132,17 @@ def mount(
 
 
 def _child(
+    run: Callable[..., Awaitable[None]],
     make: Callable[[], pyfuse3.Operations],
     mountpoint: str,
     options: Collection[str],
-    plain: bool,
-    required: bool,
     daemonize: bool,
     send: int,
 ) -> int:
     """Serve, and tell the parent once it is mounted or has failed; returns the exit status."""
     parent = _Parent(send, daemonize)
     try:
-        run = functools.partial(serve, plain=plain, required=required, task_status=parent)
-        trio.run(run, make(), mountpoint, options)
+        trio.run(functools.partial(run, task_status=parent), make(), mountpoint, options)
     except EfuseError as error:
         parent.failed(error)
         return error.exit_code
@@ -156,6 +170,8 @@ class _Parent:
             accelerated=state.accelerated,
             reason=state.reason,
             connection=state.connection,
+            channels=state.channels,
+            channels_reason=state.channels_reason,
         )
 
     def failed(self, error: EfuseError) -> None:

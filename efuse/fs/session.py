@@ -17,6 +17,7 @@ import trio
 
 from efuse.control import find
 from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError, reason
+from efuse.fs.channel import SessionChannel
 from efuse.fs.guard import Guard
 from efuse.fs.mountpoint import MountOptions, kernel_lacks_efuse, mount_efuse, unmount
 from efuse.fs.options import Options
@@ -39,6 +40,7 @@ async def serve(
     *,
     plain: bool = False,
     required: bool = False,
+    channels: bool = True,
     task_status: trio.TaskStatus[State] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mount *operations* on *mountpoint* and serve it until it is unmounted.
@@ -54,6 +56,8 @@ async def serve(
     :param options: mount options, each ``name`` or ``name=value`` (allow_other, ro, fsname=...).
     :param plain: plain FUSE even where the kernel has eFuse.
     :param required: no plain FUSE: fail where the mount cannot be accelerated.
+    :param channels: bring requests through shared memory, where the kernel and libfuse can
+        (``operations.efuse.channels``); ``EFUSE_CHANNELS=0`` in the environment says no, too.
     :raises MountError: it cannot be mounted, or a file system is served already.
     :raises NotSupportedError: *required*, and the kernel has no eFuse.
     """
@@ -63,7 +67,7 @@ async def serve(
             hint="use efuse.mount(), which serves each in a process of its own",
         )
     try:
-        session = _Session(operations, os.fspath(mountpoint), options)
+        session = _Session(operations, os.fspath(mountpoint), options, channels=channels)
         session.mount(plain=plain, required=required)
         try:
             await session.run(task_status)
@@ -78,11 +82,18 @@ class _Session:
     """One mounted file system."""
 
     def __init__(
-        self, operations: pyfuse3.Operations, mountpoint: str, options: Collection[str]
+        self,
+        operations: pyfuse3.Operations,
+        mountpoint: str,
+        options: Collection[str],
+        *,
+        channels: bool,
     ) -> None:
         self._operations = operations
         self._mountpoint = str(Path(mountpoint).absolute())
         self._options = options
+        self._channels = channels
+        self._channel: SessionChannel | None = None
         state = getattr(operations, "efuse", None)
         self._state = state if isinstance(state, State) else State()
         self._connection = -1
@@ -122,16 +133,21 @@ class _Session:
             ) from error
         self._state.mounted_type = "fuse"
         self._state.reason = why
+        if self._channels:
+            self._state.channels_reason = "the mount is plain FUSE"
         _log.warning("%s is plain FUSE: %s", self._mountpoint, why)
 
     def _mount_efuse(self, *, required: bool) -> None:
         parsed = MountOptions.parse(self._options)
+        # Now, since it may have to be built: a mount's callers would wait for that.
+        channel = SessionChannel(wanted=self._channels)
         fd = mount_efuse(self._mountpoint, parsed)
         # From mountinfo: a stat of the mount would wait for this very process.
         self._connection = find(self._mountpoint).connection
         self._state.mounted_type = "efuse"
         try:
-            pyfuse3.init(self._guard, f"/dev/fd/{fd}", set(parsed.library))
+            with channel.found():
+                pyfuse3.init(self._guard, f"/dev/fd/{fd}", set(parsed.library))
         except RuntimeError as error:
             unmount(self._mountpoint, lazy=True)
             os.close(fd)
@@ -140,15 +156,25 @@ class _Session:
                 hint="what libfuse printed above says why",
             ) from error
         self._state.device = fd
+        self._open(channel)
         try:
             self._accelerate()
         except EfuseError as error:
             if required:
                 unmount(self._mountpoint, lazy=True)
+                channel.close()
                 pyfuse3.close(unmount=False)
                 raise
             self._state.reason = str(error)
             _log.warning("%s is not accelerated: %s", self._mountpoint, error)
+
+    def _open(self, channel: SessionChannel) -> None:
+        channel.open()
+        self._channel = channel
+        self._state.channels = channel.is_open
+        self._state.channels_reason = channel.reason
+        if channel.reason:
+            _log.warning("%s has no channels: %s", self._mountpoint, channel.reason)
 
     def _accelerate(self) -> None:
         from efuse.fs.acceleration import accelerate
@@ -210,6 +236,9 @@ class _Session:
             self._state.accelerator = None
         if self._state.mounted_type == "efuse":
             self._unmount_what_is_left()
+            if self._channel is not None:
+                self._channel.close()
+                self._state.channels = False
             self._state.device = None
             pyfuse3.close(unmount=False)
         else:

@@ -69,6 +69,12 @@ class State:
     mounted_type: str | None = None
     """``fuse`` or ``efuse`` while mounted."""
 
+    channels: bool = False
+    """Whether requests come through a channel; see docs/channels.md."""
+
+    channels_reason: str = ""
+    """Why they do not although that was wanted, in one sentence; else empty."""
+
     _requests: Counter[str] = field(default_factory=Counter, repr=False)
     _errors: Counter[str] = field(default_factory=Counter, repr=False)
 

@@ -15,7 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
+
+/* With O_NONBLOCK it looks so long before it gives up. */
+#define LOOK_NS		50000
 
 /* Of all channels: whether a slot has a request that a worker is at. */
 static atomic_bool taken[1024][EFUSE_MAX_SLOTS];
@@ -93,10 +97,36 @@ static uint32_t take(struct channel *channel)
 	return EFUSE_NO_SLOT;
 }
 
+int channel_reply(struct channel *channel, struct message *message, uint32_t reply_length)
+{
+	uint32_t slot = message->slot;
+
+	message->slot = EFUSE_NO_SLOT;
+	return give_back(channel, slot, reply_length);
+}
+
+const char *channel_reason(int err)
+{
+	return strerror(-err);
+}
+
+/* A request that was left since it fits no slot: of a loop of one thread. */
+static _Thread_local char left[2 << 20];
+static _Thread_local size_t left_length;
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
 		 char *buffer, uint32_t size)
 {
 	uint32_t slot = message->slot;
+	uint64_t end = now_ns() + LOOK_NS;
 	ssize_t length;
 	int err = 0;
 
@@ -106,11 +136,28 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 		err = give_back(channel, slot, reply_length);
 	if (err)
 		return err;
+	if (left_length && buffer) {
+		CHECK(size >= left_length);
+		message->length = left_length;
+		message->request = memcpy(buffer, left, left_length);
+		message->reply = NULL;
+		left_length = 0;
+		return 0;
+	}
+	CHECK(!left_length);
+	if (!buffer) {
+		buffer = left;
+		size = sizeof(left);
+	}
 	do {
 		length = read(channel->fd, buffer, size);
-	} while (length < 0 && errno == ENOENT);
+	} while (length < 0 && (errno == ENOENT || (errno == EAGAIN && now_ns() < end)));
 	if (length < 0)
 		return -errno;
+	if (buffer == left && (size_t)length > channel->slot_size) {
+		left_length = length;
+		return -EMSGSIZE;
+	}
 	message->length = length;
 	message->request = buffer;
 	message->reply = NULL;

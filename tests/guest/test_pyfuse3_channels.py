@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""pyfuse3's file systems behind a channel: the same as without, whatever they and others do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import trio
+
+import efuse
+from efuse.control import Connection, connections, find
+from efuse.fs import Mounted, State
+from efuse.fs.mountpoint import unmount
+from tests.guest.channel_daemon import (
+    brought,
+    change_names,
+    facts,
+    mapped,
+    write_and_compare,
+)
+from tests.guest.daemons import Call
+from tests.guest.hand import DEADLINE_S, until
+from tests.shelf import SIZES, Shelf, act, read_all
+
+GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT)
+
+
+class On:
+    """A file system that a child serves."""
+
+    def __init__(self, mounted: Mounted) -> None:
+        self.path = Path(mounted.mountpoint)
+        self.pid = mounted.pid
+        self.channels = mounted.channels
+        self.reason = mounted.channels_reason
+        self.connection = Connection(find(mounted.mountpoint).connection)
+
+    def brought(self) -> int:
+        return brought(self.connection)
+
+    def sent(self) -> int:
+        """How many requests have been put into queues: forgets and interrupts are not counted."""
+        paths = (self.connection.path / "channels").glob("*/sent")
+        return sum(int(path.read_text()) for path in paths)
+
+
+@contextlib.contextmanager
+def on(operations: efuse.Operations, mountpoint: Path, *, channels: bool = True) -> Iterator[On]:
+    with efuse.mount(operations, mountpoint, required=True, channels=channels) as mounted:
+        yield On(mounted)
+
+
+# What it is for
+
+
+@pytest.mark.parametrize("channels", [True, False])
+def test_every_request_comes_through_the_channel(
+    lower: Path, mountpoint: Path, channels: bool
+) -> None:
+    passthrough = efuse.Passthrough(lower, entry_timeout=0, attr_timeout=0)
+    with on(passthrough, mountpoint, channels=channels) as one:
+        assert (one.channels, one.reason) == (channels, "")
+        assert mapped(one.pid) == channels
+        write_and_compare(mountpoint, lower)
+        change_names(mountpoint)
+        assert facts(mountpoint) == facts(lower)
+        assert one.sent() > 500
+        # INIT may have been read before.
+        assert one.brought() >= one.sent() - 1 if channels else one.brought() == 0
+
+
+def test_the_environment_says_that_none_are_wanted(
+    mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EFUSE_CHANNELS", "0")
+    with on(Shelf(), mountpoint) as one:
+        assert (one.channels, one.reason) == (False, "")
+        read_all(mountpoint)
+        assert one.brought() == 0
+
+
+@pytest.mark.parametrize("policy", ["least", "own"])
+@pytest.mark.parametrize("spin_ns", [0, 50_000])
+def test_callers_at_once_get_their_own_answers(mountpoint: Path, policy: str, spin_ns: int) -> None:
+    with on(Shelf(), mountpoint) as one:
+        one.connection.policy = policy
+        one.connection.spin_ns = spin_ns
+        for call in [Call(read_all, mountpoint, 8) for _ in range(4)]:
+            call.result()
+        assert one.brought() >= one.sent() - 1
+
+
+def test_a_directory_is_read_with_its_attributes(mountpoint: Path) -> None:
+    with on(Shelf(2000), mountpoint) as one:
+        for _ in range(3):
+            found = {e.name: e.stat(follow_symlinks=False).st_size for e in os.scandir(mountpoint)}
+            assert found == {f"f{i}": SIZES[i % len(SIZES)] for i in range(2000)}
+        assert one.brought() >= one.sent() - 1
+
+
+def test_names_are_looked_up_and_forgotten(mountpoint: Path) -> None:
+    def storm(path: Path) -> None:
+        for _ in range(5):
+            assert sum(os.stat(path / f"f{i}").st_size for i in range(300)) > 0
+            Path("/proc/sys/vm/drop_caches").write_text("2")
+
+    with on(Shelf(300), mountpoint) as one:
+        for call in [Call(storm, mountpoint) for _ in range(2)]:
+            call.result()
+        read_all(mountpoint)
+        assert one.brought() > one.sent()  # the forgets
+
+
+# Handlers that do not return at once
+
+
+def test_others_are_served_while_handlers_sleep(mountpoint: Path) -> None:
+    """More of them than pyfuse3 keeps waiting; what they reply comes later, and comes."""
+    with on(Shelf(), mountpoint) as one, ThreadPoolExecutor(40) as pool:
+        for _ in range(3):
+            sleeping = [pool.submit(act, mountpoint, "gate") for _ in range(40)]
+            act(mountpoint, "asleep", 40)
+            read_all(mountpoint)
+            assert not any(each.done() for each in sleeping)
+            act(mountpoint, "go")
+            for each in sleeping:
+                each.result(DEADLINE_S)
+        read_all(mountpoint)
+        assert one.brought() >= one.sent() - 1
+        assert one.connection.waiting == 0
+
+
+def test_callers_that_are_killed_leave_nothing(mountpoint: Path) -> None:
+    with on(Shelf(), mountpoint) as one:
+        waiting = [Call(act, mountpoint, "gate") for _ in range(8)]
+        act(mountpoint, "asleep", 8)
+        for call in waiting:
+            os.kill(call.pid, signal.SIGKILL)
+        read_all(mountpoint)
+        act(mountpoint, "go")
+        until(lambda: one.connection.waiting == 0)
+        read_all(mountpoint)
+        for call in waiting:
+            with pytest.raises(AssertionError, match="the caller died"):
+                call.result()
+
+
+def test_a_handler_that_forks_keeps_its_channel(mountpoint: Path) -> None:
+    with on(Shelf(), mountpoint) as one:
+        act(mountpoint, "fork")
+        read_all(mountpoint, 3)
+        assert one.brought() >= one.sent() - 1
+        act(mountpoint, "reap")
+        read_all(mountpoint)
+
+
+@pytest.mark.parametrize("policy", ["least", "own"])
+def test_what_was_invalidated_is_asked_for_again(mountpoint: Path, policy: str) -> None:
+    """Amid requests of others: a notification of another thread passes no reply."""
+    with on(Shelf(), mountpoint) as one:
+        one.connection.policy = policy
+        assert os.stat(mountpoint / "changing").st_size == 1
+        busy = [Call(read_all, mountpoint, 10) for _ in range(2)]
+        fd = os.open(mountpoint / "poke", os.O_WRONLY)
+        for number in range(300):
+            os.write(fd, b"x")
+            assert os.stat(mountpoint / "changing").st_size == number + 2
+        os.close(fd)
+        for call in busy:
+            call.result()
+
+
+# In the process of the test
+
+
+async def _serve(
+    operations: efuse.Operations, mountpoint: Path, task_status: trio.TaskStatus[State]
+) -> None:
+    await efuse.serve(operations, mountpoint, required=True, task_status=task_status)
+
+
+def test_other_tasks_of_the_program_have_their_turn(mountpoint: Path) -> None:
+    """While one request follows the other."""
+    turns = 0
+
+    async def main() -> None:
+        nonlocal turns
+        async with trio.open_nursery() as nursery:
+            state = await nursery.start(_serve, Shelf(), mountpoint)
+            assert state.channels
+
+            async def take_turns() -> None:
+                nonlocal turns
+                while True:
+                    await trio.sleep(0.001)
+                    turns += 1
+
+            nursery.start_soon(take_turns)
+            callers = [threading.Thread(target=read_all, args=(mountpoint, 4)) for _ in range(3)]
+            for caller in callers:
+                caller.start()
+            for caller in callers:
+                await trio.to_thread.run_sync(caller.join)
+            assert turns > 50
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def _open_things() -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), mapped(os.getpid())
+
+
+def _resident() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10
+
+
+def test_fifty_mounts_in_a_process_leave_nothing(mountpoint: Path) -> None:
+    async def once() -> None:
+        async with trio.open_nursery() as nursery:
+            state = await nursery.start(_serve, Shelf(), mountpoint)
+            assert state.channels
+            await trio.to_thread.run_sync(read_all, mountpoint)
+            assert mapped(os.getpid()) == 1
+            nursery.cancel_scope.cancel()
+
+    before: list[tuple[int, int]] = []
+    resident: list[int] = []
+    for number in range(50):
+        trio.run(once)
+        if number >= 10:
+            before.append(_open_things())
+            resident.append(_resident())
+    assert set(before) == {before[0]}
+    assert before[0][1] == 0
+    assert resident[-1] - resident[0] < 4 << 20
+    assert not connections()
+
+
+# What ends
+
+
+def _read_until_gone(path: Path) -> str:
+    while True:
+        try:
+            read_all(path)
+        except OSError as error:
+            return errno.errorcode[error.errno or 0]
+
+
+def test_it_ends_by_a_signal_amid_load(mountpoint: Path) -> None:
+    with on(Shelf(), mountpoint) as one:
+        calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
+        until(lambda: one.brought() > 200)
+    # Its exit status was 0, or the block would have failed.
+    assert {call.result() for call in calls} <= {errno.errorcode[number] for number in GONE}
+    assert not os.path.ismount(mountpoint)
+    assert not connections()
+
+
+def test_it_ends_by_an_unmount_amid_load(mountpoint: Path) -> None:
+    with on(Shelf(), mountpoint) as one:
+        calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
+        until(lambda: one.brought() > 200)
+        unmount(str(mountpoint), lazy=True)
+        assert {call.result() for call in calls} <= {errno.errorcode[number] for number in GONE}
+        until(lambda: not connections())
+
+
+def test_callers_of_a_daemon_that_is_killed_are_told(mountpoint: Path) -> None:
+    with pytest.raises(efuse.errors.MountError, match="-9"), on(Shelf(), mountpoint) as one:
+        held = Call(act, mountpoint, "gate")
+        calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
+        until(lambda: one.brought() > 200)
+        os.kill(one.pid, signal.SIGKILL)
+        assert {call.result() for call in calls} <= {errno.errorcode[number] for number in GONE}
+        with pytest.raises(OSError):
+            held.result()
+    unmount(str(mountpoint))
+
+
+def test_two_processes_serve_a_mount_each(mountpoint: Path) -> None:
+    (mountpoint / "a").mkdir()
+    (mountpoint / "b").mkdir()
+    with on(Shelf(), mountpoint / "a") as one, on(Shelf(), mountpoint / "b") as other:
+        calls = [Call(read_all, each.path, 5) for each in (one, other) for _ in range(2)]
+        for call in calls:
+            call.result()
+        for each in (one, other):
+            assert each.brought() >= each.sent() - 1

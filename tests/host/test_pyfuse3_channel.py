@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""libefuse's half of pyfuse3's channel with sanitizers, on plain FUSE by ``plain_channel.c``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from efuse import paths
+from efuse.fs.mountpoint import unmount
+from tests.conftest import Eventually
+from tests.libefuse.sanitizers import ADDRESS
+from tests.shelf import SIZES, act, read_all
+
+_ROOT = paths.package().parent
+_DEADLINE_S = 60
+
+
+@dataclass(frozen=True)
+class Build:
+    library: Path
+    preload: str
+    """The sanitizers' libraries: Python has none."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("-O2", ()), (f"-O1 {ADDRESS.flags}", ADDRESS.libraries)],
+    ids=["fast", "address"],
+)
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    flags, libraries = request.param
+    out = tmp_path_factory.mktemp("python") / "python.so"
+    fuse = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True).split()
+    source = _ROOT / "libefuse"
+    files = [source / "python.c", source / "got.c", _ROOT / "tests/libefuse/plain_channel.c"]
+    include = [f"-I{source}", f"-I{_ROOT / 'kernel_patches/include/uapi'}"]
+    warn = ["-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull-compare"]
+    words = ["gcc", *flags.split(), *warn, "-fPIC", "-shared", "-fvisibility=hidden", "-o", out]
+    subprocess.run([*words, *include, *files, "-Wl,--no-as-needed", *fuse, "-ldl"], check=True)
+    return Build(out, ":".join(libraries))
+
+
+@pytest.fixture
+def shelf(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path]:
+    """One that is served; it ends well, has found requests by looking, and has nothing to say."""
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    daemon = _ROOT / "tests/libefuse/pyfuse3_daemon.py"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(_ROOT),
+        "LD_PRELOAD": build.preload,
+        # Of what Python keeps until its end nobody frees anything.
+        "ASAN_OPTIONS": "exitcode=66:detect_leaks=0",
+    }
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, daemon, build.library, mountpoint],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+        try:
+            eventually(lambda: os.path.ismount(mountpoint) or process.poll() is not None)
+            yield mountpoint
+            unmount(str(mountpoint))
+            found = process.communicate(timeout=_DEADLINE_S)[0]
+            assert process.returncode == 0
+            assert int(found) > 10
+        finally:
+            process.kill()
+            process.communicate()
+            with contextlib.suppress(OSError):
+                unmount(str(mountpoint), lazy=True)
+            said.seek(0)
+            text = said.read()
+            print(text)
+        assert text == ""
+
+
+def test_callers_at_once_get_their_own_answers(shelf: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(read_all, shelf, 10) for _ in range(4)]:
+            each.result(_DEADLINE_S)
+    for _ in range(10):
+        names = {entry.name: entry.stat().st_size for entry in os.scandir(shelf)}
+        assert names == {f"f{number}": size for number, size in enumerate(SIZES)}
+
+
+def test_large_writes_amid_small_requests(shelf: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        reading = [pool.submit(read_all, shelf, 20) for _ in range(2)]
+        fd = os.open(shelf / "f0", os.O_WRONLY)
+        for _ in range(20):
+            for size in (1, 8000, 1 << 17, 1 << 20):
+                assert os.write(fd, bytes(size)) == size
+        os.close(fd)
+        for each in reading:
+            each.result(_DEADLINE_S)
+
+
+def test_others_are_served_while_handlers_sleep(shelf: Path) -> None:
+    with ThreadPoolExecutor(40) as pool:
+        for _ in range(3):
+            sleeping = [pool.submit(act, shelf, "gate") for _ in range(40)]
+            act(shelf, "asleep", 40)
+            read_all(shelf, 3)
+            assert not any(each.done() for each in sleeping)
+            act(shelf, "go")
+            for each in sleeping:
+                each.result(_DEADLINE_S)
+    read_all(shelf, 3)
+
+
+def test_what_was_invalidated_is_asked_for_again(shelf: Path) -> None:
+    """A notification of another thread passes no reply, and waits for none."""
+    with ThreadPoolExecutor(2) as pool:
+        busy = [pool.submit(read_all, shelf, 30) for _ in range(2)]
+        fd = os.open(shelf / "poke", os.O_WRONLY)
+        for number in range(500):
+            os.write(fd, b"x")
+            assert os.stat(shelf / "changing").st_size == number + 2
+        os.close(fd)
+        for each in busy:
+            each.result(_DEADLINE_S)
+
+
+def test_a_handler_that_forks_keeps_its_channel(shelf: Path) -> None:
+    act(shelf, "fork")
+    read_all(shelf, 3)
+    act(shelf, "reap")
+    read_all(shelf, 3)

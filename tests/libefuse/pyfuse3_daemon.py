@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A shelf on plain FUSE whose channel is that of ``plain_channel.c``.
+
+``pyfuse3_daemon.py LIBRARY MOUNTPOINT`` serves until it is unmounted; then it prints how many
+requests have been found by looking for them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pyfuse3
+import trio
+
+from efuse.fs import channel as channel_module
+from efuse.fs.channel import SessionChannel
+from tests.shelf import Shelf
+
+
+def main(library: str, mountpoint: str) -> None:
+    found = 0
+    functions = channel_module.Functions(library)
+    look = functions.look
+
+    def counted() -> int:
+        nonlocal found
+        result = look()
+        found += result
+        return result
+
+    functions.look = counted
+    channel_module.functions = lambda: functions
+    channel = SessionChannel(wanted=True)
+    with channel.found():
+        pyfuse3.init(Shelf(), mountpoint, {"default_permissions"})
+    channel.open()
+    assert channel.is_open, channel.reason
+    trio.run(pyfuse3.main)
+    channel.close()
+    pyfuse3.close(unmount=False)
+    print(found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
