@@ -23,6 +23,7 @@ from tests.libefuse.sanitizers import ADDRESS, THREAD
 
 _HERE = Path(__file__).parent
 _ROOT = paths.package().parent
+LIBRARIES = ("preload", "publish", "python")
 
 
 def handlers() -> Iterator[str]:
@@ -44,7 +45,7 @@ def main() -> None:
         made += [pool.submit(each) for each in (loop_daemon, ADDRESS.preload_library)]
         made += [pool.submit(THREAD.preload_library), pool.submit(hello)]
         made += [pool.submit(passthrough_fh, Path())]
-        made += [pool.submit(library, f"libefuse-{name}.so") for name in ("preload", "publish")]
+        made += [pool.submit(library, f"libefuse-{name}.so") for name in LIBRARIES]
         made += [pool.submit(builtin)]
         made += [pool.submit(compile_text, text, "a test's handler") for text in set(handlers())]
         for each in made:
