@@ -30,6 +30,7 @@ def test_mount_within_a_block_is_gone_behind_it(place: Path) -> None:
     with efuse.mount(efuse.Passthrough(source), mountpoint, plain=True) as mounted:
         assert (mounted.type, mounted.accelerated) == ("fuse", False)
         assert mounted.reason == "plain FUSE was asked for"
+        assert (mounted.channels, mounted.channels_reason) == (False, "the mount is plain FUSE")
         (mountpoint / "f").write_bytes(b"through")
         assert os.path.ismount(mountpoint)
     assert not os.path.ismount(mountpoint)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pyfuse3
 import pytest
 
+from efuse.cli._filesystem import describe
 from efuse.errors import NotSupportedError
+from efuse.fs import Mounted
 from efuse.fs import channel as channel_module
 from efuse.fs.channel import SessionChannel
 
@@ -104,6 +107,13 @@ def test_a_pyfuse3_that_waits_in_another_way_is_the_reason(
 ) -> None:
     monkeypatch.delattr(pyfuse3, "_wait_fuse_readable")
     assert SessionChannel(wanted=True).reason == "this pyfuse3 is not known"
+
+
+def test_who_mounts_is_told_why_there_is_none() -> None:
+    mounted = Mounted(1, "/m", "efuse", True, "", 7, False, "libfuse is older than 3.14")
+    assert describe(mounted) == "/m: eFuse, connection 7, no channels: libfuse is older than 3.14"
+    mounted = dataclasses.replace(mounted, channels=True, channels_reason="")
+    assert describe(mounted) == "/m: eFuse, connection 7"
 
 
 def test_an_extension_that_mounts_nothing_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

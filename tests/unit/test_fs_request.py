@@ -28,6 +28,14 @@ def test_options_of_fstab_are_dropped_and_efuse_s_own_are_taken() -> None:
     assert request.arguments == {"source": "/x"}
 
 
+def test_channels_are_wanted_unless_an_option_says_otherwise() -> None:
+    request = Request("passthrough")
+    assert request.channels
+    request.take(["no_channels", "ro"])
+    assert not request.channels
+    assert request.options == {"default_permissions", "ro"}
+
+
 def test_permissions_may_be_left_to_the_daemon() -> None:
     request = Request("passthrough")
     request.take(["no_default_permissions"])
