@@ -17,7 +17,7 @@ import trio
 
 import efuse
 from efuse.control import Connection, connections, find
-from efuse.fs import Mounted, State
+from efuse.fs import Mounted, State, start
 from efuse.fs.mountpoint import unmount
 from tests.guest.channel_daemon import (
     brought,
@@ -268,12 +268,13 @@ def test_it_ends_by_a_signal_amid_load(mountpoint: Path) -> None:
 
 
 def test_it_ends_by_an_unmount_amid_load(mountpoint: Path) -> None:
-    with on(Shelf(), mountpoint) as one:
-        calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
-        until(lambda: one.brought() > 200)
-        unmount(str(mountpoint), lazy=True)
-        assert {call.result() for call in calls} <= {errno.errorcode[number] for number in GONE}
-        until(lambda: not connections())
+    one = On(start(Shelf, mountpoint, required=True))
+    calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
+    until(lambda: one.brought() > 200)
+    unmount(str(mountpoint), lazy=True)
+    assert {call.result() for call in calls} <= {errno.errorcode[number] for number in GONE}
+    assert os.waitpid(one.pid, 0)[1] == 0
+    assert not connections()
 
 
 def test_callers_of_a_daemon_that_is_killed_are_told(mountpoint: Path) -> None:
