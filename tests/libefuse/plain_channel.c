@@ -129,6 +129,7 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 	uint64_t end = now_ns() + LOOK_NS;
 	ssize_t length;
 	int err = 0;
+	bool fits;
 
 	CHECK(slot != EFUSE_NO_SLOT || !reply_length);
 	message->slot = EFUSE_NO_SLOT;
@@ -154,14 +155,15 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 	} while (length < 0 && (errno == ENOENT || (errno == EAGAIN && now_ns() < end)));
 	if (length < 0)
 		return -errno;
-	if (buffer == left && (size_t)length > channel->slot_size) {
+	fits = length + channel->request_start <= channel->slot_size;
+	if (buffer == left && !fits) {
 		left_length = length;
 		return -EMSGSIZE;
 	}
 	message->length = length;
 	message->request = buffer;
 	message->reply = NULL;
-	if (length + channel->request_start <= channel->slot_size) {
+	if (fits) {
 		char *slot;
 
 		message->slot = take(channel);
