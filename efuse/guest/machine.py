@@ -148,8 +148,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _start_virtiofsd(directory: Path) -> subprocess.Popen[bytes]:
-    """Start the file server; it is listening when this returns and ends with its one client."""
+def _start_virtiofsd(directory: Path, *, keep: bool) -> subprocess.Popen[bytes]:
+    """Start the file server; it is listening when this returns and ends with its one client.
+
+    :param keep: the guest keeps what it has read. Otherwise it forgets a file at each open(2), the
+        pages of programs and libraries too: starting one takes several times as long.
+    """
     program = _virtiofsd()
     assert program is not None
     # Bound here rather than by its path there: then nobody has to wait for it to appear.
@@ -157,7 +161,8 @@ def _start_virtiofsd(directory: Path) -> subprocess.Popen[bytes]:
         listener.bind(f"{directory}/fs.sock")
         listener.listen(1)
         command = [program, "-f", f"--fd={listener.fileno()}"]
-        command += ["-o", "source=/,cache=auto,sandbox=chroot,log_level=err"]
+        cache = "always" if keep else "auto"
+        command += ["-o", f"source=/,cache={cache},sandbox=chroot,log_level=err"]
         with (directory / "virtiofsd.log").open("wb") as log:
             return subprocess.Popen(
                 command,
@@ -187,7 +192,8 @@ def started(machine: Machine, directory: Path, *, shell: bool = False) -> Iterat
             "a guest cannot be started: serving the root file system needs root", hint="sudo"
         )
     with contextlib.ExitStack() as stack:
-        server = _start_virtiofsd(directory)
+        # Who works in a shell may change files here meanwhile.
+        server = _start_virtiofsd(directory, keep=not shell)
         stack.callback(_stop, server)
         streams: dict[str, BinaryIO] = {}
         write_ends = []

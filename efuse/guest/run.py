@@ -393,7 +393,8 @@ def run(
     """Boot a guest, load the module, run ``command`` in the current directory, and end the guest.
 
     The command sees the host's files, the caller's environment with ``EFUSE_GUEST=1``, and no
-    standard input.
+    standard input. A file that changes on the host after the guest has looked at it may not change
+    for the guest; for a shell it does.
 
     :param shell: give the command the terminal instead.
     :param stdout: where its output goes; by default this process's.
