@@ -236,6 +236,9 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 			next.slot = EFUSE_NO_SLOT;
 			length = efuse_channel_fill_large(channel, file, &next);
 		}
+		/* It ended while it was brought: there may be others. */
+		if (length == -ENOENT)
+			continue;
 		if (length != -EAGAIN)
 			break;
 		err = efuse_channel_wait(channel, !(file->f_flags & O_NONBLOCK));

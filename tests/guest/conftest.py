@@ -36,10 +36,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError("tests/guest runs inside a guest only: make test-guest")
 
 
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Leave the files of tests that other guests have taken to them."""
     me = os.environ.get(share.VARIABLE)
-    return None if me is None or share.takes(Path(me), item.path) else True
+    if me is None or session.testsfailed:  # those are errors of collecting, which end it
+        return None
+    ours = (item for item in session.items if share.takes(Path(me), item.path))
+    item = next(ours, None)
+    while item is not None:
+        # As pytest's own loop. What one test leaves for the next is kept only if that one is ours.
+        following = next(ours, None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True
 
 
 class KernelLog:
