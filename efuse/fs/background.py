@@ -141,6 +141,7 @@ def _child(
 ) -> int:
     """Serve, and tell the parent once it is mounted or has failed; returns the exit status."""
     parent = _Parent(send, daemonize)
+    signal.signal(signal.SIGTERM, parent.take)
     try:
         trio.run(functools.partial(run, task_status=parent), make(), mountpoint, options)
     except EfuseError as error:
@@ -173,6 +174,12 @@ class _Parent:
             channels=state.channels,
             channels_reason=state.channels_reason,
         )
+
+    def take(self, number: int, _frame: object) -> None:
+        """Take a signal that :func:`serve` does not: before it is mounted, and while it ends."""
+        if self._send is not None:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def failed(self, error: EfuseError) -> None:
         """Tell it the error, or print that if the parent has gone on already."""

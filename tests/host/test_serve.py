@@ -37,6 +37,14 @@ def test_mount_within_a_block_is_gone_behind_it(place: Path) -> None:
     assert (source / "f").read_bytes() == b"through"
 
 
+def test_a_block_whose_mount_somebody_takes_away_ends_well(place: Path) -> None:
+    """The signal that ends its process comes while that ends by itself."""
+    source, mountpoint = _places(place)
+    for _ in range(20):
+        with efuse.mount(efuse.Passthrough(source), mountpoint, plain=True):
+            mountpoint_module.unmount(str(mountpoint))
+
+
 def test_two_mounts_at_once_in_processes_of_their_own(place: Path) -> None:
     source, mountpoint = _places(place)
     second = place / "second"
