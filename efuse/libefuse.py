@@ -18,7 +18,7 @@ def library(name: str) -> Path:
     :param name: a target of ``libefuse/Makefile``.
     :raises EfuseError: it cannot be built.
     """
-    return paths.made_once("libefuse", name, sources(), lambda out: _make(out))
+    return paths.made_once("libefuse", name, sources(), _make)
 
 
 def sources() -> tuple[Path, ...]:

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyfuse3
@@ -24,6 +25,7 @@ ACTS = {
     b"reap": 10**6 + 4,
 }
 LONG = 3600.0
+DEADLINE_S = 60
 
 
 def content(size: int) -> bytes:
@@ -42,6 +44,30 @@ def act(root: Path, name: str, number: int = 0) -> None:
     """Read a file of a shelf that acts."""
     fd = os.open(root / name, os.O_RDONLY)
     assert os.pread(fd, 1, number) == b""
+    os.close(fd)
+
+
+def read_beside_sleepers(root: Path, sleepers: int = 40) -> None:
+    """Read the files of a shelf while handlers sleep, and have them wake up, three times."""
+    with ThreadPoolExecutor(sleepers) as pool:
+        for _ in range(3):
+            sleeping = [pool.submit(act, root, "gate") for _ in range(sleepers)]
+            act(root, "asleep", sleepers)
+            read_all(root, 3)
+            assert not any(each.done() for each in sleeping)
+            act(root, "go")
+            for each in sleeping:
+                each.result(DEADLINE_S)
+    read_all(root, 3)
+
+
+def poke(root: Path, times: int) -> None:
+    """Have ``changing`` grow on a shelf, and look at it at once."""
+    size = os.stat(root / "changing").st_size
+    fd = os.open(root / "poke", os.O_WRONLY)
+    for larger in range(size + 1, size + times + 1):
+        os.write(fd, b"x")
+        assert os.stat(root / "changing").st_size == larger
     os.close(fd)
 
 

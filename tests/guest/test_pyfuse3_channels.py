@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,8 +26,8 @@ from tests.guest.channel_daemon import (
     write_and_compare,
 )
 from tests.guest.daemons import Call
-from tests.guest.hand import DEADLINE_S, until
-from tests.shelf import SIZES, Shelf, act, read_all
+from tests.guest.hand import until
+from tests.shelf import SIZES, Shelf, act, poke, read_all, read_beside_sleepers
 
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT)
 
@@ -124,16 +123,8 @@ def test_names_are_looked_up_and_forgotten(mountpoint: Path) -> None:
 
 def test_others_are_served_while_handlers_sleep(mountpoint: Path) -> None:
     """More of them than pyfuse3 keeps waiting; what they reply comes later, and comes."""
-    with on(Shelf(), mountpoint) as one, ThreadPoolExecutor(40) as pool:
-        for _ in range(3):
-            sleeping = [pool.submit(act, mountpoint, "gate") for _ in range(40)]
-            act(mountpoint, "asleep", 40)
-            read_all(mountpoint)
-            assert not any(each.done() for each in sleeping)
-            act(mountpoint, "go")
-            for each in sleeping:
-                each.result(DEADLINE_S)
-        read_all(mountpoint)
+    with on(Shelf(), mountpoint) as one:
+        read_beside_sleepers(mountpoint)
         assert one.brought() >= one.sent() - 1
         assert one.connection.waiting == 0
 
@@ -167,13 +158,8 @@ def test_what_was_invalidated_is_asked_for_again(mountpoint: Path, policy: str) 
     """Amid requests of others: a notification of another thread passes no reply."""
     with on(Shelf(), mountpoint) as one:
         one.connection.policy = policy
-        assert os.stat(mountpoint / "changing").st_size == 1
         busy = [Call(read_all, mountpoint, 10) for _ in range(2)]
-        fd = os.open(mountpoint / "poke", os.O_WRONLY)
-        for number in range(300):
-            os.write(fd, b"x")
-            assert os.stat(mountpoint / "changing").st_size == number + 2
-        os.close(fd)
+        poke(mountpoint, 300)
         for call in busy:
             call.result()
 

@@ -19,7 +19,7 @@ from efuse import paths
 from efuse.fs.mountpoint import unmount
 from tests.conftest import Eventually
 from tests.libefuse.sanitizers import ADDRESS
-from tests.shelf import SIZES, act, read_all
+from tests.shelf import SIZES, act, poke, read_all, read_beside_sleepers
 
 _ROOT = paths.package().parent
 _DEADLINE_S = 60
@@ -111,27 +111,14 @@ def test_large_writes_amid_small_requests(shelf: Path) -> None:
 
 
 def test_others_are_served_while_handlers_sleep(shelf: Path) -> None:
-    with ThreadPoolExecutor(40) as pool:
-        for _ in range(3):
-            sleeping = [pool.submit(act, shelf, "gate") for _ in range(40)]
-            act(shelf, "asleep", 40)
-            read_all(shelf, 3)
-            assert not any(each.done() for each in sleeping)
-            act(shelf, "go")
-            for each in sleeping:
-                each.result(_DEADLINE_S)
-    read_all(shelf, 3)
+    read_beside_sleepers(shelf)
 
 
 def test_what_was_invalidated_is_asked_for_again(shelf: Path) -> None:
     """A notification of another thread passes no reply, and waits for none."""
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(read_all, shelf, 30) for _ in range(2)]
-        fd = os.open(shelf / "poke", os.O_WRONLY)
-        for number in range(500):
-            os.write(fd, b"x")
-            assert os.stat(shelf / "changing").st_size == number + 2
-        os.close(fd)
+        poke(shelf, 500)
         for each in busy:
             each.result(_DEADLINE_S)
 
