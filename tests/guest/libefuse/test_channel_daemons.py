@@ -223,11 +223,11 @@ def test_there_are_no_more_threads_than_the_daemon_allows(
     with started([loop_daemon(), "1", mountpoint], mountpoint) as daemon:
         assert served(daemon)
         assert mapped(daemon.pid) == 1
-        assert daemon.waiting() == 1
+        until(lambda: daemon.waiting() == 1)
         first, second = _blocked(daemon, pool, 1)[0], pool.submit(read, mountpoint / "plain")
         daemon.say()
         assert first.result(DEADLINE_S) == second.result(DEADLINE_S) == LOOP_DAEMON_DATA[:100]
-        assert daemon.waiting() == 1
+        until(lambda: daemon.waiting() == 1)
 
 
 def test_a_reply_does_not_wait_for_what_its_handler_does_then(
