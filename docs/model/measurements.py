@@ -14,8 +14,9 @@ MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text())
 """What `docs.model.measure` wrote: by CPUs of the guest."""
 
 # Counted in `objdump -d efuse.ko`: between spin_lock() and spin_unlock() of efuse_queue_send_req();
-# a turn of the loop in efuse_queue_search(), find_next_bit() included.
-_HOLD, _LOOK = 60, 40
+# a turn of the loop in efuse_queue_search() where the queue is empty; one in efuse_channels_wake()
+# where nobody sleeps, find_next_bit() included.
+_HOLD, _LOOK, _LOOK_FOR_WORKER = 60, 21, 40
 
 # Of a switch measured as a whole, what the one who wakes pays.
 _WAKE_SHARE = 0.5
@@ -43,6 +44,7 @@ def costs(system: str, emulated: bool = False) -> Costs:
         switch=switch - wake,
         hold=_HOLD,
         look=_LOOK,
+        look_for_worker=_LOOK_FOR_WORKER,
         spin_ns=_SPIN_NS,
     )
 

@@ -9,7 +9,7 @@ part has callers, who ask again when they are answered, and one worker.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from docs.model.machine import SLEEP, SPIN, Hardware, Line, Machine, Pause, Steps, Thread
@@ -29,7 +29,8 @@ class Costs:
     :ivar wake: of who wakes another.
     :ivar switch: of a CPU from one thread to another.
     :ivar hold: while a lock is held.
-    :ivar look: at one queue, or one channel.
+    :ivar look: at one queue.
+    :ivar look_for_worker: at one channel.
     :ivar spin_ns: nanoseconds of looking before sleeping.
     """
 
@@ -39,6 +40,7 @@ class Costs:
     switch: float
     hold: float
     look: float
+    look_for_worker: float
     spin_ns: float
 
 
@@ -126,6 +128,7 @@ class Simulation:
         self.daemon_ns = costs.daemon * unit
         self.hold_ns = costs.hold * unit
         self.look_ns = costs.look * unit
+        self.look_for_worker_ns = costs.look_for_worker * unit
         self.machine = Machine(
             hardware, costs.switch * unit, costs.wake * unit, costs.spin_ns, seed
         )
@@ -203,7 +206,7 @@ class Simulation:
                 looked.append(other.channel)
                 if other.polls or other.sleeper:
                     break
-            yield machine.scan(cpu, looked, self.look_ns, "look for a worker")
+            yield machine.scan(cpu, looked, self.look_for_worker_ns, "look for a worker")
             if other.polls:
                 machine.wake(self._pollers[other.cpu], cpu)
             elif (worker := other.sleeper) is not None:
@@ -248,16 +251,20 @@ class Simulation:
         if self.system == "fuse":
             yield self.machine.scan(cpu, [own.line], self.look_ns, "look for a request")
             return own if own.items else None
-        own.looks += 1
-        order: Iterable[_Queue] = (own, *self._node_from(cpu), *self._all_from(cpu))
-        if own.looks % ROTATION == 0:
-            order = self._all_from(own.looks // ROTATION % len(self.queues))
+        first = cpu
+        if own.items:
+            own.looks += 1
+            if own.looks % ROTATION == 0:
+                first = own.looks // ROTATION % len(self.queues)
         looked, found = [], None
-        for queue in order:
+        node = cpu // self.machine.hardware.per_node
+        for queue in self._all_from(first):
             looked.append(queue.line)
-            if queue.items:
+            if queue.items and (own.items or queue.cpu // self.machine.hardware.per_node == node):
                 found = queue
                 break
+            if queue.items and found is None:
+                found = queue
         yield self.machine.scan(cpu, looked, self.look_ns, "look for a request")
         return found
 

@@ -35,23 +35,43 @@ static void efuse_service_count(struct efuse_channel *channel, u64 ns)
 	WRITE_ONCE(channel->service_ns, mean ? mean - mean / 8 + ns / 8 : ns);
 }
 
+/* The first slot with nothing in it, or how many there are. */
+static u32 efuse_slot_find(const struct efuse_channel *channel)
+{
+	u32 i;
+
+	for (i = 0; i < channel->slots; i++)
+		if (READ_ONCE(channel->state[i]) == EFUSE_SLOT_FREE)
+			break;
+	return i;
+}
+
+/* Is there a slot to fill? If not, who empties one wakes all. */
+static bool efuse_slots_free(struct efuse_channel *channel)
+{
+	bool free = efuse_slot_find(channel) < channel->slots;
+
+	if (free)
+		return true;
+	spin_lock(&channel->lock);
+	free = efuse_slot_find(channel) < channel->slots;
+	if (!free)
+		channel->full = true;
+	spin_unlock(&channel->lock);
+	return free;
+}
+
 /* A slot to fill, or -EAGAIN. */
 static int efuse_slot_claim(struct efuse_channel *channel)
 {
-	int found = -EAGAIN;
-	u32 i;
+	u32 slot;
 
 	spin_lock(&channel->lock);
-	for (i = 0; i < channel->slots && found < 0; i++) {
-		if (channel->state[i] == EFUSE_SLOT_FREE) {
-			channel->state[i] = EFUSE_SLOT_KERNEL;
-			found = i;
-		}
-	}
-	if (found < 0)
-		channel->full = true;
+	slot = efuse_slot_find(channel);
+	if (slot < channel->slots)
+		channel->state[slot] = EFUSE_SLOT_KERNEL;
 	spin_unlock(&channel->lock);
-	return found;
+	return slot < channel->slots ? slot : -EAGAIN;
 }
 
 /* The daemon is done with @slot: true for the first who says so. */
@@ -90,16 +110,6 @@ static void efuse_slot_set(struct efuse_channel *channel, u32 slot, enum efuse_s
 	/* Those who found none look again. */
 	if (wanted)
 		wake_up_all(&channel->waitq);
-}
-
-static bool efuse_slots_free(struct efuse_channel *channel)
-{
-	u32 i;
-
-	for (i = 0; i < channel->slots; i++)
-		if (READ_ONCE(channel->state[i]) == EFUSE_SLOT_FREE)
-			return true;
-	return false;
 }
 
 /* The room for a request, to be filled. */
@@ -171,15 +181,17 @@ static ssize_t efuse_channel_fill_large(struct efuse_channel *channel, struct fi
 static bool efuse_channel_ready(struct efuse_channel *channel)
 {
 	return !READ_ONCE(channel->fud->fc->iq.connected) ||
-	       (efuse_slots_free(channel) && efuse_queue_find(channel->fud));
+	       (efuse_slots_free(channel) && efuse_queues_filled(channel->fud));
 }
 
-/* Look for a request for a while; then sleep, or leave off: -EAGAIN. */
+/* If there is no request, look for one for a while; then sleep, or leave off: -EAGAIN. */
 static int efuse_channel_wait(struct efuse_channel *channel, bool may_sleep)
 {
 	struct efuse_node *node = channel->ec->nodes[channel->queue->node];
 	int err = 0;
 
+	if (efuse_channel_ready(channel))
+		return 0;
 	if (!may_sleep) {
 		efuse_poll(channel);
 		/* Who sent while it looked woke nobody else. */
@@ -230,22 +242,18 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 	if (next.flags & EFUSE_NEXT_REPLY)
 		return 0;
 	next.slot = EFUSE_NO_SLOT;
-	for (;;) {
+	do {
+		err = efuse_channel_wait(channel, !(file->f_flags & O_NONBLOCK));
+		/* Not to be restarted: the reply would be delivered twice. */
+		if (err)
+			return err == -EAGAIN ? err : -EINTR;
 		length = efuse_channel_fill(channel, file, &next.slot);
 		if (length == -EMSGSIZE && !next.flags) {
 			next.slot = EFUSE_NO_SLOT;
 			length = efuse_channel_fill_large(channel, file, &next);
 		}
-		/* It ended while it was brought: there may be others. */
-		if (length == -ENOENT)
-			continue;
-		if (length != -EAGAIN)
-			break;
-		err = efuse_channel_wait(channel, !(file->f_flags & O_NONBLOCK));
-		/* Not to be restarted: the reply would be delivered twice. */
-		if (err)
-			return err == -EAGAIN ? err : -EINTR;
-	}
+		/* Another worker was first, or it ended while it was brought. */
+	} while (length == -EAGAIN || length == -ENOENT);
 	if (length < 0)
 		return length;
 	efuse_count_channel(channel->ec, EFUSE_BROUGHT);

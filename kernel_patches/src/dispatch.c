@@ -184,6 +184,7 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 	struct efuse_conn *ec = req->ec;
 	struct fuse_args *args = req->args;
 	struct efuse_ops *ops;
+	bool blocks;
 
 	if (efuse_changes_cancelled(args, req->error)) {
 		efuse_epoch_cancel(ec, ch);
@@ -216,8 +217,9 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 		ops->reply(req, req->error);
 	if (ops && ops->learn)
 		efuse_learn(req, ops, ch);
+	blocks = ops && ops->block && efuse_is_io(args);
 	rcu_read_unlock();
-	if (efuse_is_io(args))
+	if (blocks)
 		efuse_blocks_learn(req, ch);
 }
 

@@ -115,7 +115,7 @@ void efuse_inode_written(struct inode *inode);
 u64 efuse_unique_step(void);
 struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_req *req);
 void efuse_queue_taken(struct fuse_dev *fud, struct fuse_iqueue *fiq);
-bool efuse_queues_filled(const struct fuse_conn *fc);
+bool efuse_queues_filled(struct fuse_dev *fud);
 int efuse_queue_wait(struct fuse_dev *fud, const struct file *file, struct fuse_iqueue **found);
 void efuse_queue_withdrawn(struct fuse_iqueue *fiq);
 void efuse_queues_resend(struct list_head *requests);

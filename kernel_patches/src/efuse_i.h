@@ -816,7 +816,6 @@ void efuse_homes_find(struct efuse_conn *ec);
 
 /* queues.c */
 bool efuse_queue_filled(const struct efuse_queue *queue);
-struct fuse_iqueue *efuse_queue_find(struct fuse_dev *fud);
 void efuse_queues_wake_all(struct fuse_conn *fc);
 int efuse_queues_add(struct efuse_conn *ec);
 void efuse_queues_free(struct efuse_conn *ec);

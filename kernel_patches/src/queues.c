@@ -214,56 +214,83 @@ static bool efuse_queue_allowed(const struct efuse_queue *queue,
 	return !its || its == channel;
 }
 
-/* The first of @cpus from @cpu on whose queue has something for a reader with @channel. */
-static struct fuse_iqueue *efuse_queue_search(struct efuse_conn *ec, const struct cpumask *cpus,
-					      int cpu, const struct efuse_channel *channel)
+/*
+ * From @cpu on, the first queue of @node that has something for the reader of @fud; if there
+ * is none, or @node is NUMA_NO_NODE, the first of any.
+ */
+static struct fuse_iqueue *efuse_queue_search(struct fuse_dev *fud, unsigned int cpu, int node)
 {
+	/* Pairs with efuse_channel_make(). */
+	const struct efuse_channel *channel = smp_load_acquire(&fud->channel);
+	struct efuse_conn *ec = efuse_conn_get(fud->fc);
+	struct fuse_iqueue *elsewhere = NULL;
 	struct efuse_queue *queue;
-	int other;
+	unsigned int left;
 
-	for_each_cpu_wrap(other, cpus, cpu) {
-		queue = ec->queues[other];
-		if (efuse_queue_filled(queue) && efuse_queue_allowed(queue, channel))
+	for (left = nr_cpu_ids; left; left--, cpu++) {
+		if (cpu == nr_cpu_ids)
+			cpu = 0;
+		queue = ec->queues[cpu];
+		if (!queue || !efuse_queue_filled(queue) || !efuse_queue_allowed(queue, channel))
+			continue;
+		if (node == NUMA_NO_NODE || queue->node == node)
 			return &queue->iq;
+		if (!elsewhere)
+			elsewhere = &queue->iq;
 	}
-	return NULL;
+	return elsewhere;
+}
+
+/* The queue that the reader of @fud looks into first; NULL: there is but FUSE's. */
+static struct efuse_queue *efuse_queue_own(struct fuse_dev *fud)
+{
+	/* Pairs with efuse_channel_make(). */
+	const struct efuse_channel *channel = smp_load_acquire(&fud->channel);
+	struct efuse_conn *ec = efuse_conn_get(fud->fc);
+
+	if (channel)
+		return channel->queue;
+	return ec ? ec->queues[raw_smp_processor_id()] : NULL;
 }
 
 /**
- * efuse_queue_find - where a reader is to look
+ * efuse_queues_filled - is there something for a reader, or has the connection ended?
  * @fud: the reader's descriptor
  *
- * Context: any, without locks: what is there may be gone when the caller has locked it.
- * Return: a queue that has something, NULL if none has; FUSE's own if the connection ended
+ * Context: any; whoever shall be woken waits already.
  */
-struct fuse_iqueue *efuse_queue_find(struct fuse_dev *fud)
+bool efuse_queues_filled(struct fuse_dev *fud)
 {
-	struct fuse_conn *fc = fud->fc;
-	struct efuse_conn *ec = efuse_conn_get(fc);
-	struct fuse_iqueue *fiq = NULL;
-	struct efuse_channel *channel;
-	struct efuse_queue *own;
-	int first;
+	const struct efuse_queue *own = efuse_queue_own(fud);
+	const struct fuse_iqueue *fiq = &fud->fc->iq;
 
-	if (!READ_ONCE(fc->iq.connected) || efuse_iqueue_filled(&fc->iq))
-		return &fc->iq;
-	if (!ec)
+	/* Pairs with efuse_queue_wake(): either it sees who waits, or this what was sent. */
+	smp_mb();
+	return !READ_ONCE(fiq->connected) || efuse_iqueue_filled(fiq) ||
+	       (own && efuse_queue_search(fud, own->cpu, NUMA_NO_NODE));
+}
+
+/*
+ * Where the reader of @fud is to take something: a queue that has it, NULL if none has;
+ * FUSE's own if the connection ended. What is there may be gone when the caller has locked it.
+ */
+static struct fuse_iqueue *efuse_queue_find(struct fuse_dev *fud)
+{
+	struct efuse_queue *own = efuse_queue_own(fud);
+	struct fuse_iqueue *fiq = &fud->fc->iq;
+	u32 looks;
+
+	if (!READ_ONCE(fiq->connected) || efuse_iqueue_filled(fiq))
+		return fiq;
+	if (!own)
 		return NULL;
-	/* Pairs with efuse_channel_make(). */
-	channel = smp_load_acquire(&fud->channel);
-	own = channel ? channel->queue : ec->queues[raw_smp_processor_id()];
-	first = own->cpu;
-	if (efuse_queue_filled(own)) {
-		u32 looks = READ_ONCE(own->looks) + 1;
-
-		WRITE_ONCE(own->looks, looks);
-		if (looks % EFUSE_ROTATION)
-			return &own->iq;
-		first = looks / EFUSE_ROTATION % nr_cpu_ids;
-	} else if (nr_online_nodes > 1) {
-		fiq = efuse_queue_search(ec, cpumask_of_node(own->node), first, channel);
-	}
-	return fiq ?: efuse_queue_search(ec, cpu_possible_mask, first, channel);
+	if (!efuse_queue_filled(own))
+		return efuse_queue_search(fud, own->cpu, own->node);
+	looks = READ_ONCE(own->looks) + 1;
+	WRITE_ONCE(own->looks, looks);
+	if (looks % EFUSE_ROTATION)
+		return &own->iq;
+	return efuse_queue_search(fud, looks / EFUSE_ROTATION % nr_cpu_ids, NUMA_NO_NODE);
 }
 
 /**
@@ -299,29 +326,6 @@ void efuse_queue_withdrawn(struct fuse_iqueue *fiq)
 	/* FUSE's own queue has none. */
 	if (queue)
 		queue->depth--;
-}
-
-/**
- * efuse_queues_filled - is there something to read?
- * @fc: the connection
- *
- * Context: any; whoever shall be woken waits on FUSE's queue already.
- */
-bool efuse_queues_filled(const struct fuse_conn *fc)
-{
-	const struct efuse_conn *ec = efuse_conn_get(fc);
-	int cpu;
-
-	/* Pairs with efuse_queue_wake(): either it sees who waits, or this what was sent. */
-	smp_mb();
-	if (efuse_iqueue_filled(&fc->iq))
-		return true;
-	if (!ec)
-		return false;
-	for_each_possible_cpu(cpu)
-		if (efuse_iqueue_filled(&ec->queues[cpu]->iq))
-			return true;
-	return false;
 }
 
 /**
