@@ -81,7 +81,8 @@ static struct efuse_queue *efuse_balance(struct efuse_conn *ec, struct efuse_que
 	struct efuse_channel *channel = rcu_dereference(home->channel);
 	struct efuse_queue *found;
 
-	if (channel && efuse_poll_claim(channel))
+	if (channel && (efuse_poll_claim(channel) ||
+			(atomic_read(&channel->coming) && efuse_queue_load(home) < threshold)))
 		return home;
 	found = efuse_claim(ec, home->node, home->cpu);
 	if (found)

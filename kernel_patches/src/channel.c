@@ -134,7 +134,7 @@ static void efuse_slot_reply(struct efuse_channel *channel, u32 slot, u32 length
 }
 
 /* Deliver what the daemon wrote into @slot. */
-static int efuse_channel_reply(struct efuse_channel *channel, u32 slot, u32 length)
+static int efuse_slot_deliver(struct efuse_channel *channel, u32 slot, u32 length)
 {
 	struct iov_iter iter;
 	ssize_t ret = 0;
@@ -149,6 +149,16 @@ static int efuse_channel_reply(struct efuse_channel *channel, u32 slot, u32 leng
 	if (ret == -ENOENT)	/* The request ended without it. */
 		return 0;
 	return ret == -EINVAL ? -EBADMSG : min_t(ssize_t, ret, 0);
+}
+
+/* The same, if there is one; what is refused is counted. */
+static int efuse_channel_reply(struct efuse_channel *channel, u32 slot, u32 length)
+{
+	int err = slot == EFUSE_NO_SLOT ? 0 : efuse_slot_deliver(channel, slot, length);
+
+	if (err == -EINVAL || err == -EBADMSG)
+		efuse_count_channel(channel->ec, EFUSE_REPLY_REFUSED);
+	return err;
 }
 
 /* Bring a request into a slot; -EAGAIN: there is none, or no slot. */
@@ -207,6 +217,29 @@ static int efuse_channel_wait(struct efuse_channel *channel, bool may_sleep)
 	return err;
 }
 
+/* Bring a request: its length, or a negative errno. */
+static ssize_t efuse_channel_bring(struct efuse_channel *channel, struct file *file,
+				   struct efuse_next *next)
+{
+	ssize_t length;
+	int err;
+
+	next->slot = EFUSE_NO_SLOT;
+	do {
+		err = efuse_channel_wait(channel, !(file->f_flags & O_NONBLOCK));
+		/* Not to be restarted: the reply would be delivered twice. */
+		if (err)
+			return err == -EAGAIN ? err : -EINTR;
+		length = efuse_channel_fill(channel, file, &next->slot);
+		if (length == -EMSGSIZE && !next->flags) {
+			next->slot = EFUSE_NO_SLOT;
+			length = efuse_channel_fill_large(channel, file, next);
+		}
+		/* Another worker was first, or it ended while it was brought. */
+	} while (length == -EAGAIN || length == -ENOENT);
+	return length;
+}
+
 /**
  * efuse_channel_next - EFUSE_IOC_NEXT: deliver a reply, bring a request
  * @fud: a channel
@@ -232,28 +265,19 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 	if ((next.flags && next.flags != EFUSE_NEXT_REPLY && next.flags != EFUSE_NEXT_SMALL) ||
 	    (!next.flags && next.size < efuse_read_size(fud->fc)))
 		return -EINVAL;
-	if (next.slot != EFUSE_NO_SLOT) {
-		err = efuse_channel_reply(channel, next.slot, next.length);
-		if (err == -EINVAL || err == -EBADMSG)
-			efuse_count_channel(channel->ec, EFUSE_REPLY_REFUSED);
-		if (err)
-			return err;
-	}
 	if (next.flags & EFUSE_NEXT_REPLY)
-		return 0;
-	next.slot = EFUSE_NO_SLOT;
-	do {
-		err = efuse_channel_wait(channel, !(file->f_flags & O_NONBLOCK));
-		/* Not to be restarted: the reply would be delivered twice. */
-		if (err)
-			return err == -EAGAIN ? err : -EINTR;
-		length = efuse_channel_fill(channel, file, &next.slot);
-		if (length == -EMSGSIZE && !next.flags) {
-			next.slot = EFUSE_NO_SLOT;
-			length = efuse_channel_fill_large(channel, file, &next);
-		}
-		/* Another worker was first, or it ended while it was brought. */
-	} while (length == -EAGAIN || length == -ENOENT);
+		return efuse_channel_reply(channel, next.slot, next.length);
+
+	atomic_inc(&channel->coming);
+	err = efuse_channel_reply(channel, next.slot, next.length);
+	/* Who gets the reply may have the CPU, and send the next request before this looks. */
+	cond_resched();
+	/* Fully ordered: who sends finds this worker coming, or this finds what was sent. */
+	atomic_dec_return(&channel->coming);
+	length = err ?: efuse_channel_bring(channel, file, &next);
+	/* Whoever found this worker coming or looking has woken nobody, and it took but one. */
+	if (efuse_queue_filled(channel->queue))
+		efuse_queue_wake(channel->queue);
 	if (length < 0)
 		return length;
 	efuse_count_channel(channel->ec, EFUSE_BROUGHT);

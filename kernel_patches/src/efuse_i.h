@@ -205,6 +205,7 @@ enum efuse_policy {
  * @service_ns: the mean time that it had one lately, 0: it had none
  * @full: a worker has found no free slot since one was freed
  * @waitq: where its workers sleep
+ * @coming: its workers that deliver a reply and then look for a request
  * @polls: its workers that do not sleep yet, see polling.c
  * @luck: of those
  */
@@ -224,6 +225,7 @@ struct efuse_channel {
 	u32 service_ns;
 	bool full;
 	wait_queue_head_t waitq;
+	atomic_t coming;
 	atomic_t polls;
 	struct efuse_luck luck;
 };
@@ -816,6 +818,7 @@ void efuse_homes_find(struct efuse_conn *ec);
 
 /* queues.c */
 bool efuse_queue_filled(const struct efuse_queue *queue);
+void efuse_queue_wake(const struct efuse_queue *queue);
 void efuse_queues_wake_all(struct fuse_conn *fc);
 int efuse_queues_add(struct efuse_conn *ec);
 void efuse_queues_free(struct efuse_conn *ec);

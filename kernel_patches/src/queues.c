@@ -66,7 +66,8 @@ static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
 	if (!channel && READ_ONCE(queue->home) == queue)
 		return false;
 	if (channel) {
-		if (efuse_poll_any(channel) || efuse_channel_wake(channel))
+		if (atomic_read(&channel->coming) || efuse_poll_any(channel) ||
+		    efuse_channel_wake(channel))
 			return true;
 		/* Others may not take it: the first worker who is done here will. */
 		if (READ_ONCE(ec->policy) == EFUSE_POLICY_OWN)
@@ -81,8 +82,13 @@ static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
 	return false;
 }
 
-/* Something was put into @queue: who sleeps or looks for work shall take it. */
-static void efuse_queue_wake(const struct efuse_queue *queue)
+/**
+ * efuse_queue_wake - something is in a queue: who sleeps, looks or is about to shall take it
+ * @queue: the queue
+ *
+ * Context: any, without locks.
+ */
+void efuse_queue_wake(const struct efuse_queue *queue)
 {
 	struct fuse_conn *fc = queue->fc;
 	bool woken;

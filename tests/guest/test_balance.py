@@ -7,8 +7,9 @@ import contextlib
 import errno
 import os
 import struct
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from efuse import bpf, paths
 from efuse.errors import VerifierError
 from tests.guest import wire
 from tests.guest.channel import NO_SLOT, Channel, Message
+from tests.guest.channel_daemon import waiting
 from tests.guest.hand import DEADLINE_S, Hand, root_attributes, until
 
 EXAMPLES = paths.data("bpf_programs") / "examples"
@@ -49,10 +51,14 @@ def depths(hand: Hand) -> list[int]:
     return [hand.channel(cpu, "depth") for cpu in (0, 1)]
 
 
-def answer(channel: Channel, to: Message, size: int) -> None:
-    raw = wire.reply(to.request.unique, 0, root_attributes(size))
+def put_answer(channel: Channel, to: Message, size: int) -> int:
+    """Put it into the request's slot; return its length."""
     assert to.slot != NO_SLOT
-    channel.reply(to.slot, channel.put(to.slot, raw))
+    return channel.put(to.slot, wire.reply(to.request.unique, 0, root_attributes(size)))
+
+
+def answer(channel: Channel, to: Message, size: int) -> None:
+    channel.reply(to.slot, put_answer(channel, to, size))
 
 
 def serve(channels: list[Channel], sizes: list[Future[int]]) -> None:
@@ -265,7 +271,92 @@ def _answer_part(channel: Channel, data: bytes) -> None:
     channel.reply(message.slot, 0)
 
 
-# Workers that look
+# Workers that look, and those that are about to
+
+
+def _ask_until(stop: threading.Event, hand: Hand) -> int:
+    """Ask from CPU 0, one request after the other; return how many were answered."""
+    os.sched_setaffinity(0, {0})
+    done = 0
+    while not stop.is_set():
+        os.stat(hand.mountpoint)
+        done += 1
+    return done
+
+
+def _help_out(channel: Channel, got_one: Callable[[], object]) -> None:
+    """Answer whatever comes, until the connection ends."""
+    slot, length = NO_SLOT, 0
+    with contextlib.suppress(OSError):
+        while True:
+            message = channel.next(slot, length)
+            slot, length = message.slot, put_answer(channel, message, 1)
+            got_one()
+
+
+@pytest.mark.parametrize("spin_ns", [0, 1_000_000])
+def test_what_was_left_to_a_worker_that_took_another_is_taken(
+    hand: Hand, channels: list[Channel], spin_ns: int
+) -> None:
+    """Two callers find the worker of their CPU about to look and wake nobody; it takes one.
+
+    It answers that only when the worker of the other CPU has got the next one.
+    """
+    hand.connection.spin_ns = spin_ns
+    hand.connection.threshold = 16  # so both are sent to the same channel
+    stop, others = threading.Event(), threading.Semaphore(0)
+    os.sched_setaffinity(0, {0})
+    with ThreadPoolExecutor(3) as pool:
+        helping = pool.submit(_help_out, channels[1], others.release)
+        asking = [pool.submit(_ask_until, stop, hand) for _ in range(2)]
+        try:
+            slot, length = NO_SLOT, 0
+            for number in range(500):
+                message = channels[0].next(slot, length)
+                while others.acquire(blocking=False):
+                    pass
+                assert others.acquire(timeout=DEADLINE_S), f"request {number} lets others wait"
+                slot, length = message.slot, put_answer(channels[0], message, 1)
+            stop.set()
+            channels[0].reply(slot, length)
+            assert all(each.result(DEADLINE_S) for each in asking)
+        finally:
+            stop.set()
+            hand.connection.abort()  # wakes who waits
+            helping.result(DEADLINE_S)
+
+
+def _voluntary_switches(thread: int) -> int:
+    status = Path(f"/proc/self/task/{thread}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_nobody_else_is_woken_for_a_worker_that_is_about_to_look(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    """It shares a CPU with its caller, who sends the next request when it has been answered."""
+    wanted, stop = 1000, threading.Event()
+    os.sched_setaffinity(0, {0})
+    with ThreadPoolExecutor(2) as pool:
+        helping = pool.submit(_help_out, channels[1], lambda: None)
+        until(lambda: hand.channel(1, "sleeping") == 1)
+        (helper,) = waiting(os.getpid())
+        before = _voluntary_switches(helper)
+        asking = pool.submit(_ask_until, stop, hand)
+        slot, length = NO_SLOT, 0
+        try:
+            for _ in range(wanted):
+                message = channels[0].next(slot, length)
+                slot, length = message.slot, put_answer(channels[0], message, 1)
+            woken = _voluntary_switches(helper) - before
+            stop.set()
+            channels[0].reply(slot, length)
+            asking.result(DEADLINE_S)
+        finally:
+            stop.set()
+            hand.connection.abort()
+            helping.result(DEADLINE_S)
+    assert woken < wanted / 2
 
 
 def test_a_request_goes_to_a_worker_that_looks(hand: Hand, channels: list[Channel]) -> None:
@@ -275,8 +366,7 @@ def test_a_request_goes_to_a_worker_that_looks(hand: Hand, channels: list[Channe
     def work(channel: Channel) -> None:
         message = channel.next()
         while message.request.opcode == "getattr":
-            raw = wire.reply(message.request.unique, 0, root_attributes(4))
-            message = channel.next(message.slot, channel.put(message.slot, raw))
+            message = channel.next(message.slot, put_answer(channel, message, 4))
 
     with ThreadPoolExecutor(2) as pool:
         worker = pool.submit(work, channels[0])
