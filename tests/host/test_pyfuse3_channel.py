@@ -18,7 +18,7 @@ import pytest
 from efuse import paths
 from efuse.fs.mountpoint import unmount
 from tests.conftest import Eventually
-from tests.libefuse.sanitizers import ADDRESS
+from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
 from tests.shelf import SIZES, act, poke, read_all, read_beside_sleepers
 
 _ROOT = paths.package().parent
@@ -34,8 +34,12 @@ class Build:
 
 @pytest.fixture(
     scope="module",
-    params=[("-O2", ()), (f"-O1 {ADDRESS.flags}", ADDRESS.libraries)],
-    ids=["fast", "address"],
+    params=[
+        ("-O2", ()),
+        (f"-O1 {ADDRESS.flags}", ADDRESS.libraries),
+        (f"-O1 {THREAD.flags}", THREAD.libraries),
+    ],
+    ids=["fast", "address", "thread"],
 )
 def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
     flags, libraries = request.param
@@ -58,6 +62,7 @@ def shelf(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path
     daemon = _ROOT / "tests/libefuse/pyfuse3_daemon.py"
     environment = {
         **os.environ,
+        **SANITIZER_OPTIONS,
         "PYTHONPATH": str(_ROOT),
         "LD_PRELOAD": build.preload,
         # Of what Python keeps until its end nobody frees anything.
