@@ -107,6 +107,7 @@ class _Queue:
     line: Line = field(default_factory=Line)
     items: deque[_Request] = field(default_factory=deque)
     channel: Line = field(default_factory=Line)
+    coming: bool = False
     polls: bool = False
     claimed: bool = False
     sleeper: Thread | None = None
@@ -188,10 +189,13 @@ class Simulation:
             self.times.append((begin, machine.now))
 
     def _choose(self, cpu: int) -> _Queue:
-        """The own queue, unless a worker of the node looks for work already: that one's."""
+        """The own queue, unless its worker is not coming and one of the node looks: that one's."""
         if self.system == "fuse":
             return self.queues[0]
         if self.system == "channels":
+            own = self.queues[cpu]
+            if own.coming and not own.items:
+                return own
             for queue in self._node_from(cpu):
                 if queue.polls and not queue.claimed:
                     queue.claimed = True
@@ -201,6 +205,8 @@ class Simulation:
     def _wake(self, cpu: int, queue: _Queue) -> Steps:
         machine = self.machine
         if self.system == "channels":
+            if queue.coming:
+                return
             looked: list[Line] = []
             for other in (queue, *self._node_from(cpu), *self._all_from(cpu)):
                 looked.append(other.channel)
@@ -224,6 +230,7 @@ class Simulation:
 
     def _worker(self, thread: Thread) -> Steps:
         machine = self.machine
+        own = self.queues[thread.cpu.number % len(self.queues)]
         while True:
             request = None
             while request is None:
@@ -235,6 +242,9 @@ class Simulation:
                     continue
                 yield machine.change(cpu, queue.line, self.hold_ns, "queue")
                 request = queue.items.popleft() if queue.items else None
+                # Whoever found this worker coming or looking has woken nobody.
+                if self.system == "channels" and own.items:
+                    yield from self._wake(cpu, own)
             work_ns = self.daemon_ns * machine.random.uniform(0.5, 1.5)
             yield work_ns
             machine.spent["daemon"] += work_ns
@@ -243,7 +253,9 @@ class Simulation:
             if self.load.background:
                 yield machine.change(cpu, self.bg, self.hold_ns, "bg_lock")
             request.done = True
+            own.coming = True
             yield machine.wake(request.caller, cpu)
+            own.coming = False
 
     def _find(self, cpu: int) -> Generator[float, None, _Queue | None]:
         """Look as efuse_queue_find() does."""
