@@ -210,7 +210,8 @@ static int efuse_channel_wait(struct efuse_channel *channel, bool may_sleep)
 	atomic_inc(&node->waiting);
 	/* Who sends after this sees it; what was sent before is seen in efuse_channel_ready(). */
 	smp_mb__after_atomic();
-	if (!efuse_poll(channel))
+	/* Without a slot there is nothing to look for. */
+	if (!efuse_slots_free(channel) || !efuse_poll(channel))
 		err = wait_event_interruptible_exclusive(channel->waitq,
 							 efuse_channel_ready(channel));
 	atomic_dec(&node->waiting);

@@ -49,6 +49,7 @@ class Channel:
 
     def __init__(self, fd: int, cpu: int, slots: int = 4, slot_size: int = 8192) -> None:
         self.fd = tied(fd)
+        self.cpu = cpu
         self.slot_size = slot_size
         make(self.fd, cpu, slots, slot_size)
         self.memory = mmap.mmap(self.fd, 2 * slots * slot_size)

@@ -19,7 +19,6 @@ from efuse import bpf, paths
 from efuse.errors import VerifierError
 from tests.guest import wire
 from tests.guest.channel import NO_SLOT, Channel, Message
-from tests.guest.channel_daemon import waiting
 from tests.guest.hand import DEADLINE_S, Hand, root_attributes, until
 
 EXAMPLES = paths.data("bpf_programs") / "examples"
@@ -285,7 +284,8 @@ def _ask_until(stop: threading.Event, hand: Hand) -> int:
 
 
 def _help_out(channel: Channel, got_one: Callable[[], object]) -> None:
-    """Answer whatever comes, until the connection ends."""
+    """Answer whatever comes, on the channel's CPU, until the connection ends."""
+    os.sched_setaffinity(0, {channel.cpu})
     slot, length = NO_SLOT, 0
     with contextlib.suppress(OSError):
         while True:
@@ -324,39 +324,6 @@ def test_what_was_left_to_a_worker_that_took_another_is_taken(
             stop.set()
             hand.connection.abort()  # wakes who waits
             helping.result(DEADLINE_S)
-
-
-def _voluntary_switches(thread: int) -> int:
-    status = Path(f"/proc/self/task/{thread}/status").read_text()
-    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
-
-
-def test_nobody_else_is_woken_for_a_worker_that_is_about_to_look(
-    hand: Hand, channels: list[Channel]
-) -> None:
-    """It shares a CPU with its caller, who sends the next request when it has been answered."""
-    wanted, stop = 1000, threading.Event()
-    os.sched_setaffinity(0, {0})
-    with ThreadPoolExecutor(2) as pool:
-        helping = pool.submit(_help_out, channels[1], lambda: None)
-        until(lambda: hand.channel(1, "sleeping") == 1)
-        (helper,) = waiting(os.getpid())
-        before = _voluntary_switches(helper)
-        asking = pool.submit(_ask_until, stop, hand)
-        slot, length = NO_SLOT, 0
-        try:
-            for _ in range(wanted):
-                message = channels[0].next(slot, length)
-                slot, length = message.slot, put_answer(channels[0], message, 1)
-            woken = _voluntary_switches(helper) - before
-            stop.set()
-            channels[0].reply(slot, length)
-            asking.result(DEADLINE_S)
-        finally:
-            stop.set()
-            hand.connection.abort()
-            helping.result(DEADLINE_S)
-    assert woken < wanted / 2
 
 
 def test_a_request_goes_to_a_worker_that_looks(hand: Hand, channels: list[Channel]) -> None:

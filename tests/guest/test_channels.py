@@ -193,6 +193,25 @@ def test_a_request_larger_than_a_slot_is_left_for_who_wants_small_ones(hand: Han
     channel.close()
 
 
+def test_a_worker_that_waits_for_a_slot_is_told_of_one(hand: Hand) -> None:
+    channel = Channel(hand.fd, 0, slots=1)
+    first = hand.ask(0)
+    message = channel.next()
+    second = hand.ask(0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(channel.next)
+        try:
+            until(lambda: hand.channel(0, "sleeping") == 1)
+            channel.reply(message.slot, answer(channel, message, 1))
+            assert first.result(DEADLINE_S) == 1
+            message = waiting.result(DEADLINE_S)
+            channel.reply(message.slot, answer(channel, message, 2))
+            assert second.result(DEADLINE_S) == 2
+        finally:
+            hand.connection.abort()  # wakes it if nothing else does
+    channel.close()
+
+
 def test_a_reply_may_be_written_and_the_slot_given_back(
     hand: Hand, channels: list[Channel]
 ) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from efuse.bench.load import load, prepare
+from efuse.bench.usage import switches
 from efuse.control import Connection, find
 from efuse.fs.mountpoint import unmount
 from efuse.module import live
@@ -215,6 +217,22 @@ def test_workers_are_added_when_all_are_blocked(
     looper.say(b"." * len(reads))
     for each in reads:
         assert each.result(DEADLINE_S) == LOOP_DAEMON_DATA[:100]
+
+
+def test_nobody_else_is_woken_for_a_worker_that_is_about_to_look(
+    lower: Path, mountpoint: Path
+) -> None:
+    """It shares a CPU with its caller, who sends the next request when it has been answered."""
+    prepare(lower / "file")
+    with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
+        daemon.wait_for_channels()
+        slept = []
+        for _ in range(5):
+            before = switches([daemon.pid])
+            found = load(mountpoint / "file", "stat", 4096, 200, [0])
+            slept.append((switches([daemon.pid]) - before) / found.requests)
+    # Each request would have put somebody to sleep again.
+    assert min(slept) < 0.5, slept
 
 
 def test_there_are_no_more_threads_than_the_daemon_allows(
