@@ -62,12 +62,12 @@ def read_beside_sleepers(root: Path, sleepers: int = 40) -> None:
 
 
 def poke(root: Path, times: int) -> None:
-    """Have ``changing`` grow on a shelf, and look at it at once."""
-    size = os.stat(root / "changing").st_size
+    """Have ``changing`` grow on a new shelf, and look at it at once."""
+    assert os.stat(root / "changing").st_size == 1
     fd = os.open(root / "poke", os.O_WRONLY)
-    for larger in range(size + 1, size + times + 1):
+    for number in range(times):
         os.write(fd, b"x")
-        assert os.stat(root / "changing").st_size == larger
+        assert os.stat(root / "changing").st_size == number + 2
     os.close(fd)
 
 
