@@ -272,11 +272,12 @@ class Simulation:
         node = cpu // self.machine.hardware.per_node
         for queue in self._all_from(first):
             looked.append(queue.line)
-            if queue.items and (own.items or queue.cpu // self.machine.hardware.per_node == node):
+            if not queue.items:
+                continue
+            found = found or queue
+            if own.items or queue.cpu // self.machine.hardware.per_node == node:
                 found = queue
                 break
-            if queue.items and found is None:
-                found = queue
         yield self.machine.scan(cpu, looked, self.look_ns, "look for a request")
         return found
 

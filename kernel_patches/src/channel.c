@@ -49,9 +49,9 @@ static u32 efuse_slot_find(const struct efuse_channel *channel)
 /* Is there a slot to fill? If not, who empties one wakes all. */
 static bool efuse_slots_free(struct efuse_channel *channel)
 {
-	bool free = efuse_slot_find(channel) < channel->slots;
+	bool free;
 
-	if (free)
+	if (efuse_slot_find(channel) < channel->slots)
 		return true;
 	spin_lock(&channel->lock);
 	free = efuse_slot_find(channel) < channel->slots;
