@@ -58,7 +58,8 @@ def test_kernel_side_c_is_gpl_and_python_is_lgpl() -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in (_ROOT / "scripts").iterdir()))
 def test_script_parses_and_is_executable(name: str) -> None:
     script = _ROOT / "scripts" / name
-    assert os.access(script, os.X_OK)
+    # What ends in .sh is for other scripts to read.
+    assert os.access(script, os.X_OK) == (script.suffix != ".sh")
     with script.open() as file:
         first = file.readline()
     if "bash" in first:
