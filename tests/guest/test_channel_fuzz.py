@@ -237,6 +237,9 @@ class Counts:
     scribbled: int = 0
     given_back: int = 0
 
+    def tried_all(self) -> bool:
+        return min(self.garbled, self.scribbled, self.given_back) > 0
+
 
 def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
     """Lie to the users of a mount until its end comes, amid it all."""
@@ -276,13 +279,14 @@ def test_whatever_is_in_the_shared_memory(mountpoint: Path, tmp_path: Path) -> N
     counts = Counts()
     end = time.monotonic() + SECONDS
     rounds = 0
-    # A mount does not last: one wrong answer about its root is enough.
+    # A mount does not last: one wrong answer about its root is enough. In a slow kernel it may end
+    # before all was tried.
     with load(mountpoint, 3, SEED):
-        while time.monotonic() < end or rounds < 2:
+        while time.monotonic() < end or rounds < 2 or (not counts.tried_all() and rounds < 50):
             fuzz(mountpoint, steady, SEED + 100 * rounds, counts)
             rounds += 1
     steady.ask()
     print(f"{rounds} mounts, {counts}, {steady.answered} answers beside them")
     steady.close()
     assert counts.requests > 2 * rounds
-    assert min(counts.garbled, counts.scribbled, counts.given_back) > 0
+    assert counts.tried_all()
