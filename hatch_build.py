@@ -30,7 +30,7 @@ class DataBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         root = Path(self.root)
         included = build_data["force_include"]
-        for name in ("bpf_programs", "kernel_patches", "libefuse"):
+        for name in ("bpf_programs", "csd", "kernel_patches", "libefuse"):
             if (root / name).is_dir():
                 included[str(root / name)] = f"efuse/_data/{name}"
         self._specs = tempfile.TemporaryDirectory()

@@ -13,7 +13,7 @@ from efuse.errors import EfuseError
 
 __all__ = ["cache", "data", "made_once", "package"]
 
-_DATA_NAMES = ("bpf_programs", "kernel_patches", "libefuse", "specs")
+_DATA_NAMES = ("bpf_programs", "csd", "kernel_patches", "libefuse", "specs")
 
 
 def package() -> Path:
@@ -55,7 +55,7 @@ def data(name: str) -> Path:
 
     An installed package carries it in ``efuse/_data``, a checkout at its root.
 
-    :param name: one of ``bpf_programs``, ``kernel_patches``, ``libefuse``, ``specs``.
+    :param name: one of ``bpf_programs``, ``csd``, ``kernel_patches``, ``libefuse``, ``specs``.
     :raises ValueError: there is no data of that name.
     :raises EfuseError: the installation lacks it.
     """

@@ -369,7 +369,7 @@ def _load_set(
 ) -> int:
     describe_cache(spec, map_fds)
     with load_programs(target, spec.programs, map_fds) as fds:
-        return create_set(target, fds, connection, name)
+        return create_set(target, fds, {"connection": connection}, name)
 
 
 def _not_attached(connection: int, error: OSError) -> AttachError:

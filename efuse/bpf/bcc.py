@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from efuse import paths
-from efuse.bpf.members import MEMBERS
+from efuse.bpf.members import Interface
 from efuse.bpf.spec import (
     INSTRUCTION_BYTES,
     MAP_RINGBUF,
@@ -49,9 +49,12 @@ _FIRST_KFUNC = 1000001
 _MAP_NAME_MAX = 15
 
 
-def run(sources: Sequence[Source], include: Sequence[Path], digest: str) -> Spec:
+def run(
+    sources: Sequence[Source], interface: Interface, include: Sequence[Path], digest: str
+) -> Spec:
     """Compile *sources* as one text; see `efuse.bpf.compile.compile_text`.
 
+    :param interface: what the text implements.
     :param include: directories for ``#include``.
     :param digest: what the spec keeps as its ``source_hash``.
     :raises CompileError: it does not compile.
@@ -61,7 +64,7 @@ def run(sources: Sequence[Source], include: Sequence[Path], digest: str) -> Spec
     result, said = _run_bcc(text, sources, include)
     disassembly = _lines_by_function(said)
     original = _original_lines(text, said)
-    kfuncs = _kfunc_names()
+    kfuncs = _kfunc_names(interface)
     maps = {m["name"]: _map(m) for m in result["maps"]}
     for name in maps:
         if len(name) > _MAP_NAME_MAX:
@@ -71,10 +74,10 @@ def run(sources: Sequence[Source], include: Sequence[Path], digest: str) -> Spec
     by_fd = {m["fd"]: m["name"] for m in result["maps"]}
     programs = {}
     for name, code in result["functions"].items():
-        if name not in MEMBERS:
+        if name not in interface.members + interface.constants:
             raise CompileError(
-                f"{sources[0].name}: {name}() is no member of struct efuse_ops",
-                hint="make helper functions static inline; members: " + " ".join(MEMBERS),
+                f"{sources[0].name}: {name}() is no member of struct {interface.struct}",
+                hint="make helper functions static inline; members: " + " ".join(interface.members),
             )
         lines = tuple(
             Line(index, *_locate(sources, original[number]))
@@ -86,7 +89,7 @@ def run(sources: Sequence[Source], include: Sequence[Path], digest: str) -> Spec
     if not programs:
         raise CompileError(
             f"{sources[0].name} defines no handler",
-            hint="define a function named after its opcode: int lookup(struct efuse_req *req)",
+            hint=f"define a function named after its member: {interface.example}",
         )
     return Spec(programs, maps, digest)
 
@@ -208,9 +211,9 @@ def _map(m: dict[str, Any]) -> MapSpec:
     return MapSpec(m["type"], key_bytes, value_bytes, m["max_entries"], m["flags"])
 
 
-def _kfunc_names() -> dict[int, str]:
-    header = (paths.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
-    found = re.findall(r"\(\*(\w+)\)\([^;]*?EFUSE_KFUNC\((\d+)\)", header)
+def _kfunc_names(interface: Interface) -> dict[int, str]:
+    header = paths.data(interface.data) / interface.include / interface.header
+    found = re.findall(r"\(\*(\w+)\)\([^;]*?_KFUNC\((\d+)\)", header.read_text())
     return {int(number): name for name, number in found}
 
 

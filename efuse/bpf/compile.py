@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from efuse import paths
+from efuse.bpf.members import EFUSE_OPS, Interface
 from efuse.bpf.spec import Spec
 from efuse.errors import EfuseError
 
@@ -44,21 +45,26 @@ def builtin(*, use_shipped: bool = True) -> Spec:
     return compile_sources(builtin_sources(), cached=use_shipped)
 
 
-def compile_text(text: str, name: str, *, cached: bool = True) -> Spec:
+def compile_text(
+    text: str, name: str, *, interface: Interface = EFUSE_OPS, cached: bool = True
+) -> Spec:
     """Return the spec of one text.
 
     :param text: C for BCC that defines one function per member it implements.
     :param name: what errors call the text, a file's name for example.
+    :param interface: what the text implements.
     :param cached: False to compile even what is in the cache.
     :raises CompileError: it does not compile; the message has the first error and its line.
     :raises NotSupportedError: it has to be compiled and BCC is not installed.
     """
-    return compile_sources((Source(name, text),), cached=cached)
+    return compile_sources((Source(name, text),), interface=interface, cached=cached)
 
 
-def compile_sources(sources: Sequence[Source], *, cached: bool = True) -> Spec:
+def compile_sources(
+    sources: Sequence[Source], *, interface: Interface = EFUSE_OPS, cached: bool = True
+) -> Spec:
     """Return the spec of several files that make one text; see compile_text()."""
-    digest = _digest(sources)
+    digest = _digest(sources, interface)
     if cached:
         for directory in _spec_directories():
             path = directory / f"{digest}.json"
@@ -66,7 +72,7 @@ def compile_sources(sources: Sequence[Source], *, cached: bool = True) -> Spec:
                 return _named(Spec.from_json(path.read_text()), sources)
     from efuse.bpf.bcc import run  # what it needs is slow to import
 
-    spec = run(sources, _include_directories(), digest)
+    spec = run(sources, interface, _include_directories(interface), digest)
     store(spec, paths.cache() / "specs")
     return spec
 
@@ -87,11 +93,9 @@ def _spec_directories() -> Iterable[Path]:
     yield paths.cache() / "specs"
 
 
-def _include_directories() -> tuple[Path, ...]:
-    return (
-        paths.data("bpf_programs") / "include",
-        paths.data("kernel_patches") / "include" / "uapi",
-    )
+def _include_directories(interface: Interface) -> tuple[Path, ...]:
+    uapi = paths.data("kernel_patches" if interface is EFUSE_OPS else interface.data)
+    return (paths.data(interface.data) / interface.include, uapi / "include" / "uapi")
 
 
 def _named(spec: Spec, sources: Sequence[Source]) -> Spec:
@@ -107,13 +111,13 @@ def _named(spec: Spec, sources: Sequence[Source]) -> Spec:
     return replace(spec, programs=programs)
 
 
-def _digest(sources: Sequence[Source]) -> str:
+def _digest(sources: Sequence[Source], interface: Interface) -> str:
     """SHA-256 of all that the compiler's result depends on.
 
     The name of a single text makes no difference: _named() puts it right.
     """
     parts = [str(_VERSION)]
-    for directory in _include_directories():
+    for directory in _include_directories(interface):
         parts += [path.read_text() for path in sorted(directory.rglob("*.h"))]
     for source in sources:
         parts += [source.name if len(sources) > 1 else "", source.text]

@@ -18,7 +18,7 @@ from efuse.bpf.members import MEMBERS, REPLY
 from efuse.bpf.spec import INSTRUCTION_BYTES, Line, MapSpec, ProgramSpec, Reference, Spec
 from efuse.errors import UsageError
 
-__all__ = ["Handlers", "compile_handlers", "compose"]
+__all__ = ["Handlers", "compile_handlers", "compose", "entry"]
 
 Handlers = Mapping[str, str]
 """C text by the member of ``struct efuse_ops`` that it implements."""
@@ -103,13 +103,13 @@ def compose(base: Spec | None, own: Iterable[Spec] = ()) -> Spec:
     for member in MEMBERS:
         parts = [part[member] for part in (first, base.programs if base else {}) if member in part]
         if parts:
-            programs[member] = _entry(member, parts)
+            programs[member] = entry(member, parts)
     hashes = [spec.source_hash for spec in ((base,) if base else ()) + own]
     digest = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
     return Spec(programs, maps, digest)
 
 
-def _entry(member: str, parts: list[ProgramSpec]) -> ProgramSpec:
+def entry(member: str, parts: list[ProgramSpec]) -> ProgramSpec:
     """Return the program that the kernel calls for *member*, made of one or two functions."""
     has_context = member == REPLY
     if len(parts) == 1:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from efuse.bpf import libbpf
 from efuse.bpf.btf import Btf, module_btf
 from efuse.bpf.link import resolve
+from efuse.bpf.members import EFUSE_OPS, Interface
 from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
 from efuse.bpf.values import Geometry
 from efuse.bpf.verifier import refusal
@@ -29,8 +30,6 @@ __all__ = [
     "open_target",
 ]
 
-MODULE = "efuse"
-_OPS = "efuse_ops"
 NAME_MAX = 31
 """The longest name of a program set, in bytes."""
 _LOG_BYTES = 4 << 20
@@ -40,14 +39,16 @@ _LOG_BYTES = 4 << 20
 class Target:
     """The loaded module, as far as loading needs it.
 
+    :param interface: what of it programs are to implement.
     :param btf: its types.
     :param btf_fd: descriptor of its BTF.
-    :param ops_id: BTF id of ``struct efuse_ops``.
+    :param ops_id: BTF id of the interface's struct.
     :param members: (index, offset in the value in bytes) by member.
     :param value_id: BTF id of the value type around the struct.
     :param value_bytes: size of that.
     """
 
+    interface: Interface
     btf: Btf
     btf_fd: int
     ops_id: int
@@ -70,47 +71,48 @@ class Target:
 
 
 @contextmanager
-def open_target() -> Iterator[Target]:
+def open_target(interface: Interface = EFUSE_OPS) -> Iterator[Target]:
     """Open the loaded module's types; its BTF's descriptor is closed at the end.
 
+    :param interface: what programs are to implement.
     :raises NotSupportedError: the module is not loaded, or is not one of ours.
     """
-    with module_btf(MODULE) as btf:
+    with module_btf(interface.module) as btf:
         try:
-            ops_id = btf.struct(_OPS)
-            value_id = btf.struct(f"bpf_struct_ops_{_OPS}")
+            ops_id = btf.struct(interface.struct)
+            value_id = btf.struct(f"bpf_struct_ops_{interface.struct}")
             data = next(m for m in btf.members(value_id) if m.name == "data").offset_bytes
         except (KeyError, StopIteration) as error:
             raise NotSupportedError(
-                f"the loaded module {MODULE} does not define struct {_OPS}",
+                f"the loaded module {interface.module} does not define struct {interface.struct}",
                 hint="efuse module build, then efuse module load",
             ) from error
         members = {
             member.name: (index, data + member.offset_bytes)
             for index, member in enumerate(btf.members(ops_id))
         }
-        fd = _module_btf_fd()
+        fd = _module_btf_fd(interface.module)
         try:
-            yield Target(btf, fd, ops_id, members, value_id, btf.size(value_id))
+            yield Target(interface, btf, fd, ops_id, members, value_id, btf.size(value_id))
         finally:
             os.close(fd)
 
 
-def _module_btf_fd() -> int:
+def _module_btf_fd(module: str) -> int:
     try:
         # The kernel counts upwards, and the module is among the last.
         for number in reversed(list(libbpf.btf_ids())):
             fd = libbpf.btf_by_id(number)
             if fd is None:
                 continue
-            if libbpf.btf_name(fd) == MODULE:
+            if libbpf.btf_name(fd) == module:
                 return fd
             os.close(fd)
     except OSError as error:
         raise NotSupportedError(
             f"cannot look at the kernel's BTF objects: {reason(error)}", hint="run as root"
         ) from error
-    raise NotSupportedError(f"module {MODULE} has no BTF", hint="efuse module build")
+    raise NotSupportedError(f"module {module} has no BTF", hint="efuse module build")
 
 
 def describe_cache(spec: Spec, fds: Mapping[str, int]) -> None:
@@ -177,7 +179,7 @@ def load_programs(
         for member, program in programs.items():
             if member not in target.members:
                 raise NotSupportedError(
-                    f"the loaded module {MODULE} has no member {member!r}",
+                    f"the loaded module {target.interface.module} has no member {member!r}",
                     hint="efuse module build, then efuse module load",
                 )
             code = resolve(program, kfuncs=kfuncs, map_fds=map_fds)
@@ -206,11 +208,13 @@ def _load(target: Target, member: str, program: ProgramSpec, code: bytes) -> int
     raise refusal(member, program, -fd, log)
 
 
-def create_set(target: Target, program_fds: Mapping[str, int], connection: int, name: str) -> int:
+def create_set(
+    target: Target, program_fds: Mapping[str, int], numbers: Mapping[str, int], name: str
+) -> int:
     """Make a set of loaded programs, ready to be registered; return its map's descriptor.
 
-    :param connection: for which connection.
-    :param name: what sysfs calls it, up to 31 bytes.
+    :param numbers: the struct's own, by name.
+    :param name: what it is called, up to 31 bytes.
     :raises UsageError: the name does not do.
     :raises AttachError: the kernel refused the set.
     """
@@ -223,14 +227,15 @@ def create_set(target: Target, program_fds: Mapping[str, int], connection: int, 
     value = bytearray(target.value_bytes)
     for member, fd in program_fds.items():
         struct.pack_into("<Q", value, target.members[member][1], fd)
-    struct.pack_into("<I", value, target.members["connection"][1], connection)
+    for member, number in numbers.items():
+        struct.pack_into("<I", value, target.members[member][1], number)
     start = target.members["name"][1]
     value[start : start + len(raw)] = raw
     try:
         btf_fd = libbpf.btf_load(_own_btf())
         try:
             set_fd = libbpf.struct_ops_map_create(
-                _OPS, target.value_bytes, target.value_id, btf_fd, target.btf_fd
+                target.interface.struct, target.value_bytes, target.value_id, btf_fd, target.btf_fd
             )
         finally:
             os.close(btf_fd)

@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The members of ``struct efuse_ops`` that a program can implement."""
+"""What programs can implement: the struct_ops types of our modules, and their members."""
 
 from __future__ import annotations
 
-__all__ = ["MEMBERS", "REPLY", "REQUEST_MEMBERS"]
+from dataclasses import dataclass
+
+__all__ = [
+    "CSD_FUNCTION",
+    "EFUSE_OPS",
+    "MEMBERS",
+    "REPLY",
+    "REQUEST_MEMBERS",
+    "Interface",
+]
 
 REQUEST_MEMBERS = (
     "lookup", "getattr", "setattr", "access", "readlink", "getxattr", "setxattr", "listxattr",
@@ -29,3 +38,52 @@ MEMBERS = (
     "exit",
 )
 """All, in the order of the struct."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A struct_ops type.
+
+    :param module: the kernel module that has it.
+    :param struct: its name.
+    :param members: those that a program can implement, in the struct's order.
+    :param constants: its numbers that a text gives, each by a function that returns it.
+    :param data: which of the package's data it belongs to.
+    :param include: below that: the directory of the headers.
+    :param header: in that: declares what the programs may call.
+    :param example: of a member, for who has written none.
+    """
+
+    module: str
+    struct: str
+    members: tuple[str, ...]
+    constants: tuple[str, ...]
+    data: str
+    include: str
+    header: str
+    example: str
+
+
+EFUSE_OPS = Interface(
+    module="efuse",
+    struct="efuse_ops",
+    members=MEMBERS,
+    constants=(),
+    data="bpf_programs",
+    include="include",
+    header="efuse.bpf.h",
+    example="int lookup(struct efuse_req *req)",
+)
+"""Handlers of the requests of a mount."""
+
+CSD_FUNCTION = Interface(
+    module="csd",
+    struct="csd_function",
+    members=("step", "finish"),
+    constants=("scratch_size", "args_size"),
+    data="csd",
+    include="functions/include",
+    header="csd.bpf.h",
+    example="int step(struct csd_run *run)",
+)
+"""A function that is run over the blocks of a file."""

@@ -26,13 +26,16 @@ from efuse.guest.machine import Machine, Processes, started
 from efuse.module import build as module_build
 from efuse.module import kernel
 
-__all__ = ["INSIDE", "MODULE", "Options", "Result", "run"]
+__all__ = ["CSD_MODULE", "INSIDE", "MODULE", "Options", "Result", "run"]
 
 INSIDE = "EFUSE_GUEST"
 """The variable that is set to 1 in the environment of whatever runs in a guest."""
 
 MODULE = "EFUSE_MODULE"
 """The variable that holds the path of the module that was loaded in the guest."""
+
+CSD_MODULE = "EFUSE_CSD_MODULE"
+"""Likewise of ``csd.ko``, which is there to be loaded."""
 
 _BOOT_TIMEOUT_S = 300.0
 _END_TIMEOUT_S = 120.0
@@ -194,10 +197,9 @@ def _write_directory(
     (directory / "fstab").write_text(_FSTAB + "".join(binds[1:] + binds[:1]))
 
 
-def _environment(module: Path | None) -> dict[str, str]:
+def _environment(modules: Mapping[str, Path]) -> dict[str, str]:
     environment = {**os.environ, INSIDE: "1"}
-    if module is not None:
-        environment[MODULE] = str(module)
+    environment |= {name: str(module) for name, module in modules.items()}
     environment.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
     # Bash exports functions under names that env cannot set, and the guest's /tmp is its own.
     unusable = [key for key in environment if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)]
@@ -413,7 +415,10 @@ def run(
             f"a guest cannot be booted: the image of kernel {target.release} is not here",
             hint="scripts/setup",
         )
-    module = module_build.build(target, say=say) if options.module else None
+    modules = {}
+    if options.module:
+        modules[MODULE] = module_build.build(target, say=say)
+        modules[CSD_MODULE] = module_build.build(target, module_build.CSD, say=say)
     _guests().mkdir(parents=True, exist_ok=True)
     _sweep()
     acceleration = (
@@ -439,7 +444,7 @@ def run(
             return _attempt(
                 machine,
                 lambda directory: _write_directory(
-                    directory, command, target, module, _environment(module)
+                    directory, command, target, modules.get(MODULE), _environment(modules)
                 ),
                 options,
                 shell,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Build ``efuse.ko`` for a kernel and keep it by the hash of what it was made from."""
+"""Build the modules for a kernel and keep them by the hash of what they were made from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from efuse import paths
@@ -16,10 +17,32 @@ from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import kernel, source
 from efuse.module.kernel import Kernel
 
-__all__ = ["Say", "build", "built", "has_btf", "make"]
+__all__ = ["CSD", "EFUSE", "Say", "Source", "build", "built", "has_btf", "make"]
 
 Say = Callable[[str], None]
 """Takes one line about the progress."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a module is made from.
+
+    :ivar name: of the module.
+    :ivar data: which of the package's data.
+    :ivar said: what a person is told that is being prepared.
+    :ivar write: writes the tree below a directory, from the data; returns what kbuild is given.
+    """
+
+    name: str
+    data: str
+    said: str
+    write: Callable[[Path, Path], Path]
+
+
+EFUSE = Source(
+    "efuse", "kernel_patches", f"fs/fuse of linux-source-{kernel.SERIES}", source.write_tree
+)
+CSD = Source("csd", "csd", "csd", source.write_csd_tree)
 
 
 def _silent(_text: str) -> None:
@@ -38,7 +61,7 @@ def _plain_locale() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}
 
 
-def _directory(target: Kernel) -> Path:
+def _directory(target: Kernel, of: Source) -> Path:
     """Return where the build of the present sources for ``target`` belongs."""
     symvers = target.headers / "Module.symvers"
     vmlinux = target.headers / "vmlinux"
@@ -48,45 +71,44 @@ def _directory(target: Kernel) -> Path:
         if path.is_file()
     ]
     archive = kernel.source_archive().stat()
-    key = source.content_hash(
-        paths.data("kernel_patches"), target.release, *stat, str(archive.st_size)
-    )
+    key = source.content_hash(paths.data(of.data), target.release, *stat, str(archive.st_size))
     return paths.cache() / "modules" / key
 
 
-def built(target: Kernel) -> Path | None:
+def built(target: Kernel, of: Source = EFUSE) -> Path | None:
     """Return the module that was built from the present sources for ``target``, if it was."""
-    module = _directory(target) / "efuse.ko"
+    module = _directory(target, of) / f"{of.name}.ko"
     return module if module.is_file() else None
 
 
-def build(target: Kernel, *, say: Say = _silent, force: bool = False) -> Path:
-    """Return ``efuse.ko`` for ``target``, building it unless that was done before.
+def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool = False) -> Path:
+    """Return a module for ``target``, building it unless that was done before.
 
+    :param of: which.
     :param say: is told what is being done.
     :param force: build it even so.
     :raises NotSupportedError: the kernel's source or BTF is not here.
     :raises ModuleBuildError: a patch does not apply, the compiler refuses, or no BTF came of it.
     """
-    directory = _directory(target)
-    module = directory / "efuse.ko"
+    directory = _directory(target, of)
+    module = directory / f"{of.name}.ko"
     if module.is_file() and not force:
         return module
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as name:
         work = Path(name)
-        say(f"preparing fs/fuse of {kernel.source_archive().name}")
-        tree = source.write_tree(work, paths.data("kernel_patches"))
-        say(f"compiling efuse.ko for {target.release}")
+        say(f"preparing {of.said}")
+        tree = of.write(work, paths.data(of.data))
+        say(f"compiling {module.name} for {target.release}")
         make(target, tree, work)
-        if not has_btf(tree / "efuse.ko"):
+        if not has_btf(tree / module.name):
             raise ModuleBuildError(
-                "efuse.ko was built without BTF: struct_ops and kfuncs cannot register",
+                f"{module.name} was built without BTF: struct_ops and kfuncs cannot register",
                 hint="apt-get install dwarves (pahole), then efuse module build --force",
             )
         fresh = work / "result"
         fresh.mkdir(mode=0o755)
-        shutil.copy(tree / "efuse.ko", fresh)
+        shutil.copy(tree / module.name, fresh)
         # Two builds at once end with the same content: whoever comes second replaces it.
         if directory.exists():
             shutil.rmtree(directory)
@@ -124,7 +146,7 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
     log.write_text(result.stdout)
     if result.returncode != 0:
         raise ModuleBuildError(
-            f"efuse.ko could not be compiled for {target.release}:\n{_errors(result.stdout, tree)}",
+            f"the module cannot be compiled for {target.release}:\n{_errors(result.stdout, tree)}",
             hint=f"the whole output is in {log}",
         )
     return result.stdout

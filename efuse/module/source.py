@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Take ``fs/fuse`` from the kernel's source package and make it the module's source tree."""
+"""Make the modules' source trees: ``fs/fuse`` of the kernel's source package for ``efuse.ko``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from efuse import paths
 from efuse.errors import ModuleBuildError
 from efuse.module import kernel
 
-__all__ = ["content_hash", "pristine", "write_pristine", "write_tree"]
+__all__ = ["content_hash", "pristine", "write_csd_tree", "write_pristine", "write_tree"]
 
 # Not part of the module: other devices' drivers that live in the same directory.
 _LEFT_OUT = ("cuse.c", "virtio_fs.c")
@@ -67,18 +67,19 @@ def _series(patches: Path) -> list[Path]:
     return [patches / name for name in names if name]
 
 
-def content_hash(kernel_patches: Path, *more: str) -> str:
-    """Return a hash of everything below ``kernel_patches`` that goes into the module.
+def content_hash(sources: Path, *more: str) -> str:
+    """Return a hash of everything below ``sources`` that goes into the module.
 
+    :param sources: ``kernel_patches`` or ``csd``.
     :param more: further strings that the result depends on.
     """
     digest = hashlib.sha256()
     for text in more:
         digest.update(text.encode() + b"\0")
     for directory in ("6.12", "src", "include"):
-        for path in sorted((kernel_patches / directory).rglob("*")):
+        for path in sorted((sources / directory).rglob("*")):
             if path.is_file():
-                digest.update(str(path.relative_to(kernel_patches)).encode() + b"\0")
+                digest.update(str(path.relative_to(sources)).encode() + b"\0")
                 digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -123,6 +124,16 @@ def write_tree(target: Path, kernel_patches: Path, archive: Path | None = None) 
     shutil.copytree(kernel_patches / "include", target / "include")
     shutil.copy(kernel_patches / kernel.SERIES / "Kbuild", fuse / "Kbuild")
     return fuse
+
+
+def write_csd_tree(target: Path, csd: Path) -> Path:
+    """Write the source of ``csd.ko`` below ``target``.
+
+    :returns: the directory to hand to kbuild as ``M=``.
+    """
+    for directory in ("src", "include"):
+        shutil.copytree(csd / directory, target / "csd" / directory)
+    return target / "csd/src"
 
 
 def _last_line(text: str) -> str:

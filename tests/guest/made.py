@@ -17,6 +17,7 @@ from efuse import paths
 from efuse.bench.load import load_program, stamp_library
 from efuse.bench.programs import PROGRAMS, built
 from efuse.bpf.compile import builtin, compile_text
+from efuse.bpf.members import CSD_FUNCTION, EFUSE_OPS, Interface
 from efuse.libefuse import library
 from tests.guest.channel_daemon import hello, loop_daemon, passthrough_fh
 from tests.libefuse.sanitizers import ADDRESS, THREAD
@@ -26,15 +27,17 @@ _ROOT = paths.package().parent
 LIBRARIES = ("preload", "publish", "python")
 
 
-def handlers() -> Iterator[str]:
-    """Yield the C texts that the tests attach."""
-    for path in sorted((paths.data("bpf_programs") / "examples").glob("*.c")):
+def handlers(interface: Interface) -> Iterator[str]:
+    """Yield the C texts that the tests attach or load."""
+    directories = {EFUSE_OPS: "examples", CSD_FUNCTION: "functions"}
+    for path in sorted((paths.data(interface.data) / directories[interface]).glob("*.c")):
         yield path.read_text()
     for path in sorted(_HERE.rglob("test_*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         for value in vars(importlib.import_module(name)).values():
             # Not the beginning that several texts have in common.
-            if isinstance(value, str) and '#include "efuse.bpf.h"' in value and "\nint " in value:
+            begins = f'#include "{interface.header}"'
+            if isinstance(value, str) and begins in value and "\nint " in value:
                 yield value
 
 
@@ -47,7 +50,9 @@ def main() -> None:
         made += [pool.submit(passthrough_fh, Path())]
         made += [pool.submit(library, f"libefuse-{name}.so") for name in LIBRARIES]
         made += [pool.submit(builtin)]
-        made += [pool.submit(compile_text, text, "a test's handler") for text in set(handlers())]
+        for interface in (EFUSE_OPS, CSD_FUNCTION):
+            for text in set(handlers(interface)):
+                made.append(pool.submit(compile_text, text, "a test's own", interface=interface))
         for each in made:
             each.result()
 

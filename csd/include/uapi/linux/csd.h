@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * Storage functions: what csd.ko, the functions and user space share.
+ *
+ * Everything here is fixed width, in host byte order and without implicit padding.
+ */
+#ifndef _UAPI_LINUX_CSD_H
+#define _UAPI_LINUX_CSD_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define CSD_NAME_LEN		32	/* of a function, with the NUL */
+#define CSD_BLOCK_SIZE		4096	/* bytes that step() is given at a time */
+#define CSD_MAX_ARGS		4096
+#define CSD_MAX_SCRATCH		(256 << 10)
+#define CSD_STEP_OUTPUT		(64 << 10)	/* most that one call of a function may emit */
+
+/* What step() returns: or a negative errno, which ends the run. */
+enum csd_verdict {
+	CSD_GO_ON	= 0,	/* with the block named by csd_next(), else the next one */
+	CSD_DONE	= 1,	/* the run is over; finish() is called */
+};
+
+/* Where a function runs. */
+enum csd_place {
+	CSD_AUTO	= 0,	/* where it is thought to be quicker */
+	CSD_DEVICE	= 1,	/* in the device that the file lies on; only the result leaves it */
+	CSD_KERNEL	= 2,	/* in this kernel, next to the page cache */
+	CSD_NR_PLACES,
+};
+
+/* Why a file's blocks are not read by the device itself. */
+enum csd_why {
+	CSD_WHY_NOT		= 0,	/* they are */
+	CSD_WHY_NO_DEVICE	= 1,	/* its file system lies on none */
+	CSD_WHY_FILESYSTEM	= 2,	/* not one that is known to keep blocks in their place */
+	CSD_WHY_BLOCK_SIZE	= 3,	/* the file system's is another than CSD_BLOCK_SIZE */
+	CSD_WHY_CONTENT		= 4,	/* encrypted, verified, journaled, inline, ... */
+	CSD_WHY_UNMAPPED	= 5,	/* some block has no place of its own: a hole, shared */
+	CSD_WHY_FAILED		= 6,	/* the device did not do it */
+	CSD_WHY_ASKED		= 7,	/* the caller wanted another place */
+};
+
+/*
+ * CSD_IOC_RUN on a descriptor of /dev/csd makes a run of a function over a range of a file that
+ * is open for reading, and returns a descriptor of the run. read(2) of that brings the next
+ * of what the function emits; it returns 0 when the function is done, and fails with the errno
+ * that it failed with. A signal interrupts read(2), and the next one goes on. With O_NONBLOCK
+ * it looks at some blocks, and fails with EAGAIN if the function has emitted nothing by then.
+ */
+struct csd_setup {
+	char	name[CSD_NAME_LEN];	/* of the function */
+	__s32	fd;			/* the file */
+	__u32	place;			/* enum csd_place */
+	__u64	offset;			/* in the file: a multiple of CSD_BLOCK_SIZE */
+	__u64	length;			/* bytes from there, 0: to its end */
+	__u64	max_steps;		/* 0: as many as the range has blocks */
+	__u64	args;			/* address of the function's arguments */
+	__u32	args_size;		/* of them in bytes, as the function wants them */
+	__u32	flags;			/* 0 */
+};
+
+/* CSD_IOC_STATUS on a run: how far it is. */
+struct csd_status {
+	__u64	position;		/* in the file, bytes: of the block that comes next */
+	__u64	end;			/* of the range, or of the file if that is first */
+	__u64	steps[CSD_NR_PLACES];	/* blocks that were looked at, by place; [0]: 0 */
+	__u64	emitted;		/* bytes of output */
+	__u32	done;			/* 1: the function is */
+	__u32	why;			/* enum csd_why: of the last block that the kernel took */
+};
+
+#define CSD_IOC_MAGIC	0xc5
+#define CSD_IOC_RUN	_IOW(CSD_IOC_MAGIC, 0, struct csd_setup)
+#define CSD_IOC_STATUS	_IOR(CSD_IOC_MAGIC, 1, struct csd_status)
+
+#endif /* _UAPI_LINUX_CSD_H */

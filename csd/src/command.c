@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Commands: what a core of a device does with what is in the device's memory.
+ *
+ * A command is a request of the device's queue, like a read. A core is a worker; one works on
+ * one command from its beginning to its end, in the order in which they came.
+ *
+ * It has a time of its own, which begins when it does. The medium and the core begin with a
+ * range together, and the range is done when both are:
+ *	at = max(medium(at, bytes), at + what the core took * core_percent / 100).
+ * The core sleeps where that is ahead of the clock. Where the clock is ahead (the worker did not
+ * get a CPU, or looked for the next range) nothing is added: that is none of the device's time.
+ */
+#include "csd_i.h"
+
+#include <linux/hrtimer.h>
+#include <linux/sched/clock.h>
+#include <linux/sched/signal.h>
+
+static struct workqueue_struct *csd_cores;
+
+/* Whoever waits for a command. */
+struct csd_waiter {
+	struct completion done;
+	blk_status_t status;
+};
+
+static struct csd_request *csd_work_request(struct csd_work *work)
+{
+	return container_of(work, struct csd_request, work);
+}
+
+/* Is it to be ended, and with what? */
+static int csd_work_stopped(struct csd_work *work)
+{
+	if (READ_ONCE(csd_work_request(work)->device->off))
+		return -ENODEV;
+	return READ_ONCE(work->cancelled) ? -EINTR : 0;
+}
+
+/* Until that time, or until it is to be ended. */
+static int csd_core_sleep(struct csd_work *work, u64 at)
+{
+	struct csd_device *device = csd_work_request(work)->device;
+	ktime_t until = ns_to_ktime(at);
+	DEFINE_WAIT(wait);
+	int err;
+
+	while (!(err = csd_work_stopped(work)) && ktime_get_ns() < at) {
+		prepare_to_wait(&device->core_wait, &wait, TASK_IDLE);
+		if (!csd_work_stopped(work))
+			schedule_hrtimeout_range(&until, 0, HRTIMER_MODE_ABS);
+		finish_wait(&device->core_wait, &wait);
+	}
+	return err;
+}
+
+static int csd_block_run(struct csd_work *work, u64 pos, u32 len, u64 *core_at)
+{
+	struct csd_device *device = csd_work_request(work)->device;
+	struct csd_command *cmd = work->command;
+	u64 start;
+	u64 ns;
+	int ret;
+
+	rcu_read_lock();
+	/* The clock is the CPU's, and what others do on it is not measured. */
+	preempt_disable();
+	start = local_clock();
+	ret = cmd->block(cmd, csd_memory_block(&device->memory, pos), len);
+	ns = local_clock() - start;
+	preempt_enable();
+	rcu_read_unlock();
+	*core_at += csd_model_core(&device->model, ns);
+	return ret;
+}
+
+static int csd_range_run(struct csd_work *work, const struct csd_range *range, u64 *at)
+{
+	struct csd_device *device = csd_work_request(work)->device;
+	u64 media_at = csd_model_media(&device->model, *at, range->bytes);
+	u64 pos = work->start + ((u64)range->sector << SECTOR_SHIFT);
+	u64 core_at = *at;
+	u32 left = range->bytes;
+	u32 len;
+	int ret = 0;
+
+	for (; left && !ret; left -= len, pos += len) {
+		len = min_t(u32, left, CSD_BLOCK);
+		ret = csd_work_stopped(work) ?: csd_block_run(work, pos, len, &core_at);
+		cond_resched();
+	}
+	*at = max(media_at, core_at);
+	return ret < 0 ? ret : csd_core_sleep(work, *at);
+}
+
+static int csd_range_check(const struct csd_work *work, const struct csd_range *range)
+{
+	sector_t sectors = work->size >> SECTOR_SHIFT;
+
+	if (range->sector > sectors ||
+	    DIV_ROUND_UP(range->bytes, SECTOR_SIZE) > sectors - range->sector)
+		return -ERANGE;
+	if (!range->bytes ||
+	    !IS_ALIGNED(work->start + ((u64)range->sector << SECTOR_SHIFT), CSD_BLOCK))
+		return -EINVAL;
+	return 0;
+}
+
+static int csd_work_run(struct csd_work *work, u64 *at)
+{
+	struct csd_command *cmd = work->command;
+	struct csd_range range;
+	int ret;
+
+	for (;;) {
+		ret = csd_work_stopped(work) ?: cmd->next(cmd, &range);
+		if (ret <= 0)
+			return ret;
+		ret = csd_range_check(work, &range) ?: csd_range_run(work, &range, at);
+		if (ret)
+			return ret;
+	}
+}
+
+/* The core takes the command that has waited longest. */
+static void csd_core_release(struct csd_device *device)
+{
+	struct csd_request *request;
+	struct request *rq;
+
+	spin_lock(&device->core_lock);
+	rq = list_first_entry_or_null(&device->core_list, struct request, queuelist);
+	if (rq)
+		list_del_init(&rq->queuelist);
+	else
+		device->cores_busy--;
+	spin_unlock(&device->core_lock);
+	if (rq) {
+		request = blk_mq_rq_to_pdu(rq);
+		queue_work(csd_cores, &request->work.work);
+	}
+}
+
+static void csd_core_work(struct work_struct *work_struct)
+{
+	struct csd_work *work = container_of(work_struct, struct csd_work, work);
+	struct csd_request *request = csd_work_request(work);
+	struct csd_device *device = request->device;
+	struct csd_command *cmd = work->command;
+	u64 at = ktime_get_ns();
+
+	work->error = csd_work_run(work, &at);
+	/* What it has not come to is not waited for. */
+	if (csd_work_stopped(work))
+		at = min(at, ktime_get_ns());
+	at = csd_model_result(&device->model, at, work->error ? 0 : cmd->result(cmd));
+	/* With the request's end the device may go. */
+	csd_core_release(device);
+	csd_request_end(blk_mq_rq_from_pdu(request), BLK_STS_OK, at);
+}
+
+/**
+ * csd_work_queue - give a command to a core, once there is one
+ * @device: the device
+ * @rq: the command, which is the device's to end
+ */
+void csd_work_queue(struct csd_device *device, struct request *rq)
+{
+	struct csd_request *request = blk_mq_rq_to_pdu(rq);
+	bool free;
+
+	atomic64_inc(&device->commands);
+	spin_lock(&device->core_lock);
+	free = device->cores_busy < device->cores;
+	if (free)
+		device->cores_busy++;
+	else
+		list_add_tail(&rq->queuelist, &device->core_list);
+	spin_unlock(&device->core_lock);
+	if (free)
+		queue_work(csd_cores, &request->work.work);
+}
+
+static enum rq_end_io_ret csd_command_done(struct request *rq, blk_status_t status)
+{
+	struct csd_waiter *waiter = rq->end_io_data;
+
+	waiter->status = status;
+	complete(&waiter->done);
+	return RQ_END_IO_NONE;
+}
+
+/* Until the device is done with it; told by a signal, it leaves off soon. */
+static void csd_command_wait(struct csd_request *request, struct csd_waiter *waiter)
+{
+	if (!wait_for_completion_interruptible(&waiter->done))
+		return;
+	WRITE_ONCE(request->work.cancelled, true);
+	/* It is not done, or done and not freed: the device is there. */
+	wake_up_all(&request->device->core_wait);
+	wait_for_completion(&waiter->done);
+}
+
+/**
+ * csd_command_run - let a core of a device do something
+ * @bdev: of the device, all or a part
+ * @cmd: what; the device does not touch it any more when this returns
+ *
+ * A signal makes the device end it before the next block, if it was not through by then.
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno: that of @cmd's own; -EINTR: a signal; -ERANGE, -EINVAL: a range
+ *         is not within @bdev, or does not begin with a block of the device; -ENODEV: the device
+ *         has gone; -EIO: it failed
+ */
+int csd_command_run(struct block_device *bdev, struct csd_command *cmd)
+{
+	struct csd_waiter waiter = {
+		.done = COMPLETION_INITIALIZER_ONSTACK(waiter.done),
+	};
+	struct csd_request *request;
+	struct request *rq;
+	int err;
+
+	rq = blk_mq_alloc_request(bdev_get_queue(bdev), REQ_OP_DRV_IN, 0);
+	if (IS_ERR(rq))
+		return PTR_ERR(rq);
+	request = blk_mq_rq_to_pdu(rq);
+	request->work.command = cmd;
+	request->work.start = (u64)get_start_sect(bdev) << SECTOR_SHIFT;
+	request->work.size = bdev_nr_bytes(bdev);
+	request->work.cancelled = false;
+	request->work.error = 0;
+	rq->end_io = csd_command_done;
+	rq->end_io_data = &waiter;
+	blk_execute_rq_nowait(rq, false);
+	csd_command_wait(request, &waiter);
+	err = request->work.error ?: blk_status_to_errno(waiter.status);
+	blk_mq_free_request(rq);
+	return err;
+}
+
+void csd_work_init(struct csd_work *work)
+{
+	INIT_WORK(&work->work, csd_core_work);
+}
+
+int csd_cores_init(void)
+{
+	/* A device's own count is what limits its cores. */
+	csd_cores = alloc_workqueue("csd", WQ_UNBOUND, WQ_MAX_ACTIVE);
+	return csd_cores ? 0 : -ENOMEM;
+}
+
+void csd_cores_exit(void)
+{
+	destroy_workqueue(csd_cores);
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0
+/* /dev/csd: where runs are asked for. */
+#include "csd_i.h"
+
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+
+static long csd_control_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return cmd == CSD_IOC_RUN ? csd_run_make((void __user *)arg) : -ENOTTY;
+}
+
+static const struct file_operations csd_control_fops = {
+	.owner = THIS_MODULE,
+	.unlocked_ioctl = csd_control_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+};
+
+/* For all: a function runs on what its caller has opened for reading. */
+static struct miscdevice csd_control = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "csd",
+	.mode = 0666,
+	.fops = &csd_control_fops,
+};
+
+int csd_control_init(void)
+{
+	return misc_register(&csd_control);
+}
+
+void csd_control_exit(void)
+{
+	misc_deregister(&csd_control);
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * csd.ko's insides: one section for each .c file beside this header.
+ */
+#ifndef _CSD_I_H
+#define _CSD_I_H
+
+#include <linux/blk-mq.h>
+#include <linux/blkdev.h>
+#include <linux/configfs.h>
+#include <linux/csd.h>
+#include <linux/xarray.h>
+
+#include "function.h"
+
+#define CSD_VERSION	"0.1.0"
+#define CSD_BLOCK	4096	/* bytes that a device's core is given at a time */
+
+struct csd_device;
+
+/* command.c */
+
+/* A range of the device: whole blocks of CSD_BLOCK, but for the last of a file. */
+struct csd_range {
+	sector_t sector;	/* in the block device */
+	u32 bytes;
+};
+
+/**
+ * struct csd_command - work for a core of the device
+ * @next: the range to read next. Returns 1, or 0 if there is none, or a negative errno.
+ *	  What is read from the medium in one range streams; each costs the medium's latency.
+ * @block: is given each block in turn, in the device's memory. Returns 0 to go on, 1 if
+ *	   nothing more of this range is wanted, or a negative errno that ends the command.
+ * @result: how many bytes the link has to carry when it is done.
+ *
+ * All three are called by a core of the device: in process context, one at a time.
+ */
+struct csd_command {
+	int (*next)(struct csd_command *cmd, struct csd_range *range);
+	int (*block)(struct csd_command *cmd, const void *data, u32 len);
+	u64 (*result)(struct csd_command *cmd);
+};
+
+int csd_command_run(struct block_device *bdev, struct csd_command *cmd);
+
+/* Of a request that is a command. */
+struct csd_work {
+	struct work_struct work;
+	struct csd_command *command;
+	u64 start;		/* in bytes: what of the disk is the block device */
+	u64 size;
+	bool cancelled;
+	int error;		/* with which it ended */
+};
+
+void csd_work_init(struct csd_work *work);
+void csd_work_queue(struct csd_device *device, struct request *rq);
+int csd_cores_init(void);
+void csd_cores_exit(void);
+
+/* model.c */
+#define CSD_MAX_UNITS	256
+
+struct csd_model {
+	/* config.c: of the device's files of these names. */
+	u64 model;
+	u64 link_mib_per_s;
+	u64 link_latency_ns;
+	u64 media_mib_per_s;
+	u64 media_latency_ns;
+	u64 media_units;
+	u64 core_percent;
+	atomic64_t link_read_bytes;
+	atomic64_t link_write_bytes;
+	atomic64_t media_read_bytes;
+	atomic64_t media_write_bytes;
+	atomic64_t core_busy_ns;
+
+	spinlock_t lock;	/* the rest, in ns of ktime_get_ns() */
+	u64 link_read_free_at;
+	u64 link_write_free_at;
+	u64 media_free_at;
+	u64 unit_free_at[CSD_MAX_UNITS];
+};
+
+u64 csd_model_media(struct csd_model *model, u64 at, u64 bytes);
+u64 csd_model_result(struct csd_model *model, u64 at, u64 bytes);
+u64 csd_model_read(struct csd_model *model, u64 at, u64 bytes);
+u64 csd_model_write(struct csd_model *model, u64 at, u64 bytes);
+u64 csd_model_core(struct csd_model *model, u64 ns);
+void csd_model_reset(struct csd_model *model);
+void csd_model_init(struct csd_model *model);
+
+/* memory.c */
+const void *csd_memory_block(struct xarray *memory, u64 pos);
+void csd_memory_read(struct xarray *memory, u64 pos, void *to, u32 len);
+int csd_memory_write(struct xarray *memory, u64 pos, const void *from, u32 len);
+void csd_memory_zero(struct xarray *memory, u64 pos, u64 len);
+void csd_memory_truncate(struct xarray *memory, u64 pos);
+
+/* device.c */
+struct csd_device {
+	struct config_item item;
+
+	/* Held while power is given or taken, and around what can be set without it only. */
+	struct mutex mutex;
+	struct gendisk *disk;	/* while powered */
+	int index;		/* of the disk, or -1 */
+	struct blk_mq_tag_set tags;
+	u64 size_mib;
+	u64 queues;
+	u64 depth;
+	u64 logical_block_size;
+	u64 cores;
+
+	struct xarray memory;
+	struct csd_model model;
+	u64 delay_ns;
+	atomic64_t reads;
+	atomic64_t writes;
+	atomic64_t commands;
+
+	spinlock_t lock;	/* these, and that no timer starts without power */
+	u64 fail_every;
+	u64 fail_count;		/* since fail_every was set */
+	u64 fail_next;
+	u64 hold;
+	u64 held;
+	struct list_head held_list;
+	bool off;		/* the power: nothing is done any more */
+
+	spinlock_t core_lock;	/* these */
+	u64 cores_busy;
+	struct list_head core_list;	/* commands that wait for one */
+	wait_queue_head_t core_wait;	/* cores that sleep until something is to be ended */
+};
+
+/* Behind each request. */
+struct csd_request {
+	struct csd_device *device;
+	struct hrtimer timer;
+	blk_status_t status;
+	struct csd_work work;
+};
+
+bool csd_device_is(struct block_device *bdev);
+void csd_request_end(struct request *rq, blk_status_t status, u64 at);
+void csd_device_fail_every(struct csd_device *device, u64 every);
+void csd_device_fail_next(struct csd_device *device, u64 next);
+void csd_device_hold(struct csd_device *device, u64 hold);
+int csd_device_on(struct csd_device *device);
+void csd_device_off(struct csd_device *device);
+struct csd_device *csd_device_alloc(void);
+void csd_device_free(struct csd_device *device);
+int csd_devices_init(void);
+void csd_devices_exit(void);
+
+/* config.c */
+int csd_config_init(void);
+void csd_config_exit(void);
+
+/* function.c */
+struct csd_entry;
+extern const struct btf *csd_function_btf;
+int csd_functions_init(void);
+struct csd_entry *csd_entry_get(const char *name);
+void csd_entry_put(struct csd_entry *entry);
+u32 csd_entry_scratch_size(const struct csd_entry *entry);
+u32 csd_entry_args_size(const struct csd_entry *entry);
+int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last);
+
+/* kfuncs.c */
+int csd_kfuncs_init(void);
+
+/* run.c */
+#define CSD_BUFFER	(64 * CSD_BLOCK_SIZE)	/* that the kernel reads at a time */
+
+/**
+ * struct csd_run - a function on its way through a range of a file
+ * @function: it
+ * @file: of whoever made the run
+ * @place: where they want it to run
+ * @mutex: held by who takes it on; all but the first three is theirs alone
+ * @block: for the function: CSD_BLOCK_SIZE bytes
+ * @len: likewise: those of them that are the file's
+ * @offset: likewise: in the file
+ * @scratch: likewise
+ * @scratch_size: in bytes
+ * @args: likewise
+ * @args_size: in bytes
+ * @next: the block that it named last
+ * @jumps: in its last call
+ * @start: of the range in the file
+ * @end: likewise
+ * @position: of the block that comes next
+ * @steps: taken, by place
+ * @steps_left: that it may take
+ * @output: what it emitted, for read(2)
+ * @output_start: of what was not read yet
+ * @output_end: likewise
+ * @sent: of it that the device did not emit
+ * @call_emitted: by the call that it is in
+ * @emitted: ever
+ * @overflown: it emitted more than a call may
+ * @stopped: it wants no more blocks
+ * @done: finish() was called
+ * @error: with which it failed
+ * @why: the device did not have the last block that the kernel looked at
+ * @buffer: CSD_BUFFER bytes
+ * @digest: of the file; NULL until it is needed
+ * @command: to the device
+ */
+struct csd_run {
+	struct csd_entry *function;
+	struct file *file;
+	enum csd_place place;
+	struct mutex mutex;
+
+	const u8 *block;
+	u32 len;
+	u64 offset;
+	u8 *scratch;
+	u32 scratch_size;
+	u8 *args;
+	u32 args_size;
+	u64 next;
+	bool jumps;
+
+	u64 start;
+	u64 end;
+	u64 position;
+	u64 steps[CSD_NR_PLACES];
+	u64 steps_left;
+
+	u8 *output;
+	u32 output_start;
+	u32 output_end;
+	u32 sent;
+	u32 call_emitted;
+	u64 emitted;
+	bool overflown;
+
+	bool stopped;
+	bool done;
+	int error;
+	enum csd_why why;
+
+	u8 *buffer;
+	struct csd_digest *digest;
+	struct csd_command command;
+};
+
+int csd_output_add(struct csd_run *run, const void *data, u32 size);
+bool csd_run_ready(const struct csd_run *run);
+void csd_run_finish(struct csd_run *run);
+bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u32 len);
+long csd_run_make(const struct csd_setup __user *argp);
+
+/* host.c */
+int csd_host(struct csd_run *run, u64 end, u64 blocks);
+
+/* offload.c */
+int csd_offload(struct csd_run *run, u64 blocks);
+
+/* digest.c */
+#define CSD_WINDOW	256	/* blocks of a digest at most */
+
+/**
+ * struct csd_spot - where a block of a file is
+ * @blocks: of the file that follow each other on the device, from there on; 0: it is not there
+ * @sector: of the device
+ * @data: if it is not there: its bytes
+ */
+struct csd_spot {
+	u32 blocks;
+	sector_t sector;
+	u8 *data;
+};
+
+struct csd_digest *csd_digest_alloc(void);
+void csd_digest_free(struct csd_digest *digest);
+int csd_digest_take(struct csd_digest *digest, struct file *file, u64 position, u32 blocks);
+void csd_digest_give(struct csd_digest *digest);
+bool csd_digest_find(const struct csd_digest *digest, u64 position, struct csd_spot *spot);
+u32 csd_digest_len(const struct csd_digest *digest, u64 position);
+bool csd_digest_catch(struct request *rq);
+
+/* control.c */
+int csd_control_init(void);
+void csd_control_exit(void);
+
+#endif /* _CSD_I_H */

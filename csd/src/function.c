@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * struct csd_function as a struct_ops type, and the functions that there are.
+ *
+ * A run holds a struct csd_entry, not the program: that goes when its link ends. Each call of it
+ * is in a read section of csd_calls, whose end the one who unregisters waits for.
+ */
+#include "csd_i.h"
+
+#include <linux/bpf.h>
+#include <linux/bpf_verifier.h>
+#include <linux/btf.h>
+#include <linux/ctype.h>
+#include <linux/module.h>
+
+/* What a function may return as an error. */
+#define CSD_MAX_ERRNO	511
+
+/**
+ * struct csd_entry - a function that is or was registered
+ * @ops: NULL once it is not
+ * @refs: one of the registration, one of each run
+ * @link: in csd_entries
+ * @name: of the function
+ * @scratch_size: likewise
+ * @args_size: likewise
+ */
+struct csd_entry {
+	struct csd_function __rcu *ops;
+	refcount_t refs;
+	struct list_head link;
+	char name[CSD_NAME_LEN];
+	u32 scratch_size;
+	u32 args_size;
+};
+
+static LIST_HEAD(csd_entries);
+static DEFINE_MUTEX(csd_entries_mutex);
+DEFINE_STATIC_SRCU(csd_calls);
+
+static int csd_stub(struct csd_run *run)
+{
+	return 0;
+}
+
+static struct csd_function csd_cfi_stubs = {
+	.step = csd_stub,
+	.finish = csd_stub,
+};
+
+static bool csd_is_valid_access(int off, int size, enum bpf_access_type type,
+				const struct bpf_prog *prog, struct bpf_insn_access_aux *info)
+{
+	return bpf_tracing_btf_ctx_access(off, size, type, prog, info);
+}
+
+static int csd_btf_struct_access(struct bpf_verifier_log *log, const struct bpf_reg_state *reg,
+				 int off, int size)
+{
+	bpf_log(log, "a run is reached through the functions csd_*() alone\n");
+	return -EACCES;
+}
+
+static const struct bpf_verifier_ops csd_verifier_ops = {
+	.get_func_proto = bpf_base_func_proto,
+	.is_valid_access = csd_is_valid_access,
+	.btf_struct_access = csd_btf_struct_access,
+};
+
+/* The types of the module, by which kfuncs.c knows a program of this struct_ops. */
+const struct btf *csd_function_btf;
+
+static int csd_function_btf_init(struct btf *btf)
+{
+	csd_function_btf = btf;
+	return 0;
+}
+
+static bool csd_name_valid(const char *name)
+{
+	size_t i, len = strnlen(name, CSD_NAME_LEN);
+
+	if (!len || len == CSD_NAME_LEN)
+		return false;
+	for (i = 0; i < len; i++)
+		if (!isalnum(name[i]) && !strchr("_.-", name[i]))
+			return false;
+	return true;
+}
+
+static int csd_function_init_member(const struct btf_type *t, const struct btf_member *member,
+				    void *kdata, const void *udata)
+{
+	const struct csd_function *from = udata;
+	struct csd_function *to = kdata;
+
+	switch (__btf_member_bit_offset(t, member) / 8) {
+	case offsetof(struct csd_function, scratch_size):
+		if (from->scratch_size > CSD_MAX_SCRATCH)
+			return -E2BIG;
+		to->scratch_size = from->scratch_size;
+		return 1;
+	case offsetof(struct csd_function, args_size):
+		if (from->args_size > CSD_MAX_ARGS)
+			return -E2BIG;
+		to->args_size = from->args_size;
+		return 1;
+	case offsetof(struct csd_function, flags):
+		return from->flags ? -EINVAL : 1;
+	case offsetof(struct csd_function, name):
+		if (!csd_name_valid(from->name))
+			return -EINVAL;
+		strscpy(to->name, from->name, sizeof(to->name));
+		return 1;
+	}
+	return 0;
+}
+
+static int csd_function_check_member(const struct btf_type *t, const struct btf_member *member,
+				     const struct bpf_prog *prog)
+{
+	return prog->sleepable ? -EINVAL : 0;
+}
+
+/* Under csd_entries_mutex. */
+static struct csd_entry *csd_entry_find(const char *name)
+{
+	struct csd_entry *entry;
+
+	list_for_each_entry(entry, &csd_entries, link)
+		if (!strcmp(entry->name, name))
+			return entry;
+	return NULL;
+}
+
+static int csd_function_reg(void *kdata, struct bpf_link *link)
+{
+	struct csd_function *ops = kdata;
+	struct csd_entry *entry;
+	int err = 0;
+
+	if (!ops->step)
+		return -EINVAL;
+	entry = kzalloc(sizeof(*entry), GFP_KERNEL);
+	if (!entry)
+		return -ENOMEM;
+	refcount_set(&entry->refs, 1);
+	strscpy(entry->name, ops->name, sizeof(entry->name));
+	entry->scratch_size = ops->scratch_size;
+	entry->args_size = ops->args_size;
+	RCU_INIT_POINTER(entry->ops, ops);
+
+	mutex_lock(&csd_entries_mutex);
+	if (csd_entry_find(ops->name))
+		err = -EEXIST;
+	else
+		list_add_tail(&entry->link, &csd_entries);
+	mutex_unlock(&csd_entries_mutex);
+	if (err)
+		kfree(entry);
+	return err;
+}
+
+static void csd_function_unreg(void *kdata, struct bpf_link *link)
+{
+	struct csd_function *ops = kdata;
+	struct csd_entry *entry;
+
+	mutex_lock(&csd_entries_mutex);
+	entry = csd_entry_find(ops->name);
+	list_del(&entry->link);
+	mutex_unlock(&csd_entries_mutex);
+	RCU_INIT_POINTER(entry->ops, NULL);
+	/* Who called it before has returned. */
+	synchronize_srcu(&csd_calls);
+	csd_entry_put(entry);
+}
+
+static struct bpf_struct_ops bpf_csd_function = {
+	.verifier_ops = &csd_verifier_ops,
+	.init = csd_function_btf_init,
+	.check_member = csd_function_check_member,
+	.init_member = csd_function_init_member,
+	.reg = csd_function_reg,
+	.unreg = csd_function_unreg,
+	.cfi_stubs = &csd_cfi_stubs,
+	.owner = THIS_MODULE,
+	.name = "csd_function",
+};
+
+/**
+ * csd_entry_get - the function of a name
+ * @name: of it
+ *
+ * Context: process context, may sleep.
+ * Return: the function, to be given back with csd_entry_put(), or NULL
+ */
+struct csd_entry *csd_entry_get(const char *name)
+{
+	struct csd_entry *entry;
+
+	mutex_lock(&csd_entries_mutex);
+	entry = csd_entry_find(name);
+	if (entry)
+		refcount_inc(&entry->refs);
+	mutex_unlock(&csd_entries_mutex);
+	return entry;
+}
+
+void csd_entry_put(struct csd_entry *entry)
+{
+	if (refcount_dec_and_test(&entry->refs))
+		kfree(entry);
+}
+
+u32 csd_entry_scratch_size(const struct csd_entry *entry)
+{
+	return entry->scratch_size;
+}
+
+u32 csd_entry_args_size(const struct csd_entry *entry)
+{
+	return entry->args_size;
+}
+
+/**
+ * csd_entry_call - call step(), or finish() if there is one
+ * @entry: the function
+ * @run: what it is called for
+ * @last: finish()
+ *
+ * Context: any that may not be interrupted by another call for the same run.
+ * Return: what it returned; -EPROTO if that is no verdict, -ESTALE if it is not there any more
+ */
+int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last)
+{
+	int idx = srcu_read_lock(&csd_calls);
+	struct csd_function *ops = srcu_dereference(entry->ops, &csd_calls);
+	int ret = -ESTALE;
+
+	if (ops) {
+		rcu_read_lock();
+		if (!last)
+			ret = ops->step(run);
+		else
+			ret = ops->finish ? ops->finish(run) : 0;
+		rcu_read_unlock();
+		if (ret < -CSD_MAX_ERRNO || ret > (last ? CSD_GO_ON : CSD_DONE))
+			ret = -EPROTO;
+	}
+	srcu_read_unlock(&csd_calls, idx);
+	return ret;
+}
+
+int csd_functions_init(void)
+{
+	return register_bpf_struct_ops(&bpf_csd_function, csd_function);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * struct csd_function: what a BPF program implements to be a storage function. This is the manual.
+ */
+#ifndef _CSD_FUNCTION_H
+#define _CSD_FUNCTION_H
+
+#include <linux/csd.h>
+#include <linux/types.h>
+
+struct csd_run;
+
+/**
+ * struct csd_function - a function that is run over the blocks of a file
+ *
+ * A function is registered through a struct_ops link, by its name, and runs where its data
+ * lies: in a storage device, or in the kernel. It is the same program in both, sees the
+ * same blocks in the same order, and so emits the same bytes. A run belongs to one caller; its
+ * members are called one at a time, but on any CPU, under rcu_read_lock(), and may not sleep.
+ *
+ * @step: look at a block: csd_block() is its bytes, of which csd_len() are the file's, from
+ *	csd_offset() on. What shall be remembered until the next call goes to csd_scratch(), which
+ *	is zeroes at first. May call csd_emit(), csd_emit_block(), and csd_next() for another
+ *	block than the following one. Returns CSD_GO_ON, CSD_DONE, or ``-1`` to
+ *	``-511``, with which the run fails; anything else fails it with EPROTO. Required.
+ * @finish: all blocks of the range were looked at, or @step said CSD_DONE. May call csd_emit().
+ *	Returns 0 or a negative errno, as @step.
+ *
+ * @scratch_size: bytes of csd_scratch(), up to CSD_MAX_SCRATCH.
+ * @args_size: bytes of the arguments, up to CSD_MAX_ARGS; a caller must bring as many.
+ * @flags: 0.
+ * @name: by which it is called. Letters, digits and ``_.-``. Registration fails with EEXIST if
+ *	there is one of that name. Required.
+ */
+struct csd_function {
+	int (*step)(struct csd_run *run);
+	int (*finish)(struct csd_run *run);
+
+	u32 scratch_size;
+	u32 args_size;
+	u32 flags;
+	char name[CSD_NAME_LEN];
+};
+
+#endif /* _CSD_FUNCTION_H */

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Blocks that the kernel looks at: read as any reader of the file would, with its locks and by way
+ * of its page cache, so that they are right whatever the file is.
+ */
+#include "csd_i.h"
+
+#include <linux/fs.h>
+#include <linux/uio.h>
+
+static ssize_t csd_host_read(struct csd_run *run, size_t size)
+{
+	struct kvec kvec = { .iov_base = run->buffer, .iov_len = size };
+	struct iov_iter iter;
+	struct kiocb kiocb;
+
+	init_sync_kiocb(&kiocb, run->file);
+	/* The buffer is not aligned for a device, and the caller waits. */
+	kiocb.ki_flags &= ~(IOCB_DIRECT | IOCB_NOWAIT);
+	kiocb.ki_pos = run->position;
+	iov_iter_kvec(&iter, ITER_DEST, &kvec, 1, size);
+	return vfs_iocb_iter_read(run->file, &kiocb, &iter);
+}
+
+/**
+ * csd_host - take a run on by some blocks, in this kernel
+ * @run: the run
+ * @end: of its range or its file, behind its position
+ * @blocks: not more than these
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno
+ */
+int csd_host(struct csd_run *run, u64 end, u64 blocks)
+{
+	size_t size = min_t(u64, min(end - run->position, blocks * CSD_BLOCK_SIZE), CSD_BUFFER);
+	ssize_t have = csd_host_read(run, size);
+	size_t at;
+
+	if (have < 0) {
+		run->error = have;
+		return 0;
+	}
+	if (!have) {	/* It became shorter meanwhile. */
+		run->stopped = true;
+		return 0;
+	}
+	memset(run->buffer + have, 0, round_up(have, CSD_BLOCK_SIZE) - have);
+	for (at = 0; at < have && csd_run_ready(run); at += CSD_BLOCK_SIZE) {
+		if (!csd_run_step(run, CSD_KERNEL, run->buffer + at,
+				  min_t(size_t, have - at, CSD_BLOCK_SIZE)))
+			break;
+		cond_resched();
+	}
+	return 0;
+}

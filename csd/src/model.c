@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The time that a device takes, worked out when a request comes.
+ *
+ * A device has a medium, a link and cores. All but the cores are kept as the time at which they
+ * will be free again: whatever comes at time `at` begins at max(at, free_at).
+ *
+ * - A pipe carries bytes one after the other:
+ *	free_at = max(at, free_at) + bytes * 10^9 / (mib_per_s * 2^20), and is done then.
+ *   One of 0 MiB/s is not limited, and takes no time.
+ * - The medium is media_units units, and a pipe of media_mib_per_s behind them. An access takes
+ *   the unit that is free first, for media_latency_ns, and then the pipe:
+ *	unit = max(at, unit) + media_latency_ns, done = pipe(unit, bytes).
+ * - The link is a pipe of link_mib_per_s for each direction, and a way of link_latency_ns, on
+ *   which there is room for any number: done = pipe(at, bytes) + link_latency_ns.
+ *
+ * A read is done at link(medium(at)), a write at medium(link(at)); what moves no bytes, such as
+ * a discard, is a write of none. A command charges the medium for each of its ranges, and the
+ * link for its result; its cores' time is in command.c.
+ *
+ * To work out the end at the beginning is exact while what comes first to a resource also came
+ * first to the device: each resource serves in that order, in a time that depends on nothing
+ * else. That holds for any number of reads, or of writes. Where both are mixed, or commands with
+ * either, one that is early may find a resource taken by one that will need it only later, and
+ * waits behind it: never less than a device would take.
+ */
+#include "csd_i.h"
+
+#include <linux/math64.h>
+
+static u64 csd_pipe_take(u64 *free_at, u64 at, u64 bytes, u64 mib_per_s)
+{
+	if (!mib_per_s)
+		return at;
+	/* Of what one request moves, the product with 10^9 may need more than 64 bits. */
+	*free_at = max(at, *free_at) + mul_u64_u64_div_u64(bytes, NSEC_PER_SEC, mib_per_s << 20);
+	return *free_at;
+}
+
+static u64 csd_media_take(struct csd_model *model, u64 at, u64 bytes)
+{
+	u32 units = READ_ONCE(model->media_units);
+	u64 *unit = &model->unit_free_at[0];
+	u32 i;
+
+	lockdep_assert_held(&model->lock);
+	for (i = 1; i < units; i++)
+		if (model->unit_free_at[i] < *unit)
+			unit = &model->unit_free_at[i];
+	*unit = max(at, *unit) + READ_ONCE(model->media_latency_ns);
+	return csd_pipe_take(&model->media_free_at, *unit, bytes,
+			     READ_ONCE(model->media_mib_per_s));
+}
+
+static u64 csd_link_take(struct csd_model *model, u64 *free_at, u64 at, u64 bytes)
+{
+	lockdep_assert_held(&model->lock);
+	return csd_pipe_take(free_at, at, bytes, READ_ONCE(model->link_mib_per_s)) +
+	       READ_ONCE(model->link_latency_ns);
+}
+
+/**
+ * csd_model_media - a command reads from the medium
+ * @model: of a device
+ * @at: when it asks for it
+ * @bytes: how much
+ *
+ * Return: when it is there
+ */
+u64 csd_model_media(struct csd_model *model, u64 at, u64 bytes)
+{
+	atomic64_add(bytes, &model->media_read_bytes);
+	if (!READ_ONCE(model->model))
+		return at;
+	spin_lock(&model->lock);
+	at = csd_media_take(model, at, bytes);
+	spin_unlock(&model->lock);
+	return at;
+}
+
+/**
+ * csd_model_result - a command sends its result
+ * @model: of a device
+ * @at: when
+ * @bytes: how much
+ *
+ * Return: when the host has it
+ */
+u64 csd_model_result(struct csd_model *model, u64 at, u64 bytes)
+{
+	atomic64_add(bytes, &model->link_read_bytes);
+	if (!READ_ONCE(model->model))
+		return at;
+	spin_lock(&model->lock);
+	at = csd_link_take(model, &model->link_read_free_at, at, bytes);
+	spin_unlock(&model->lock);
+	return at;
+}
+
+/**
+ * csd_model_read - the host reads
+ * @model: of a device
+ * @at: when it asks for it
+ * @bytes: how much
+ *
+ * Return: when the host has it
+ */
+u64 csd_model_read(struct csd_model *model, u64 at, u64 bytes)
+{
+	atomic64_add(bytes, &model->media_read_bytes);
+	atomic64_add(bytes, &model->link_read_bytes);
+	if (!READ_ONCE(model->model))
+		return at;
+	spin_lock(&model->lock);
+	at = csd_media_take(model, at, bytes);
+	at = csd_link_take(model, &model->link_read_free_at, at, bytes);
+	spin_unlock(&model->lock);
+	return at;
+}
+
+/**
+ * csd_model_write - the host writes
+ * @model: of a device
+ * @at: when it sends it
+ * @bytes: how much
+ *
+ * Return: when it is on the medium
+ */
+u64 csd_model_write(struct csd_model *model, u64 at, u64 bytes)
+{
+	atomic64_add(bytes, &model->link_write_bytes);
+	atomic64_add(bytes, &model->media_write_bytes);
+	if (!READ_ONCE(model->model))
+		return at;
+	spin_lock(&model->lock);
+	at = csd_link_take(model, &model->link_write_free_at, at, bytes);
+	at = csd_media_take(model, at, bytes);
+	spin_unlock(&model->lock);
+	return at;
+}
+
+/**
+ * csd_model_core - a core has worked
+ * @model: of a device
+ * @ns: as long as the host took for it
+ *
+ * Return: for how long
+ */
+u64 csd_model_core(struct csd_model *model, u64 ns)
+{
+	if (READ_ONCE(model->model))
+		ns = mul_u64_u32_div(ns, READ_ONCE(model->core_percent), 100);
+	atomic64_add(ns, &model->core_busy_ns);
+	return ns;
+}
+
+/**
+ * csd_model_reset - forget what is under way
+ * @model: of a device that has no power
+ */
+void csd_model_reset(struct csd_model *model)
+{
+	spin_lock(&model->lock);
+	model->link_read_free_at = 0;
+	model->link_write_free_at = 0;
+	model->media_free_at = 0;
+	memset(model->unit_free_at, 0, sizeof(model->unit_free_at));
+	spin_unlock(&model->lock);
+}
+
+/**
+ * csd_model_init - a device's first settings: everything takes no time
+ * @model: of the device, zeroed
+ */
+void csd_model_init(struct csd_model *model)
+{
+	spin_lock_init(&model->lock);
+	model->media_units = 1;
+	model->core_percent = 100;
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Blocks that the device looks at by itself: only what the function emits leaves it.
+ *
+ * What has no block of its own there (a hole, for example) the kernel looks at in
+ * between; what the device cannot do at all is the kernel's from there on.
+ */
+#include "csd_i.h"
+
+#include <linux/fs.h>
+
+/* Their direct reads go to the blocks themselves, and keep them where they are. */
+static const char * const csd_filesystems[] = { "ext2", "ext3", "ext4", "xfs" };
+
+static enum csd_why csd_offload_why(const struct csd_run *run)
+{
+	const struct inode *inode = file_inode(run->file);
+	const struct super_block *sb = inode->i_sb;
+
+	if (!sb->s_bdev || !csd_device_is(sb->s_bdev))
+		return CSD_WHY_NO_DEVICE;
+	if (match_string(csd_filesystems, ARRAY_SIZE(csd_filesystems), sb->s_type->name) < 0)
+		return CSD_WHY_FILESYSTEM;
+	if (inode->i_blkbits != ilog2(CSD_BLOCK_SIZE))
+		return CSD_WHY_BLOCK_SIZE;
+	if (IS_ENCRYPTED(inode) || IS_VERITY(inode) || IS_DAX(inode) ||
+	    !(run->file->f_mode & FMODE_CAN_ODIRECT))
+		return CSD_WHY_CONTENT;
+	return CSD_WHY_NOT;
+}
+
+static struct csd_run *csd_run_of(struct csd_command *cmd)
+{
+	return container_of(cmd, struct csd_run, command);
+}
+
+/* How many bytes of the run's next block are the file's, and in its range. */
+static u32 csd_offload_len(const struct csd_run *run)
+{
+	return min_t(u64, csd_digest_len(run->digest, run->position), run->end - run->position);
+}
+
+static int csd_offload_next(struct csd_command *cmd, struct csd_range *range)
+{
+	struct csd_run *run = csd_run_of(cmd);
+	struct csd_spot spot;
+
+	if (!csd_run_ready(run) || !csd_digest_find(run->digest, run->position, &spot) ||
+	    !spot.blocks)
+		return 0;
+	range->sector = spot.sector;
+	range->bytes = spot.blocks * CSD_BLOCK_SIZE;
+	return 1;
+}
+
+static int csd_offload_block(struct csd_command *cmd, const void *data, u32 size)
+{
+	struct csd_run *run = csd_run_of(cmd);
+	u32 len = csd_offload_len(run);
+
+	if (len < CSD_BLOCK_SIZE) {
+		/* What lies behind the file's end is nobody's. */
+		memcpy(run->buffer, data, len);
+		memset(run->buffer + len, 0, CSD_BLOCK_SIZE - len);
+		data = run->buffer;
+	}
+	return !csd_run_step(run, CSD_DEVICE, data, len) || !csd_run_ready(run);
+}
+
+static u64 csd_offload_result(struct csd_command *cmd)
+{
+	struct csd_run *run = csd_run_of(cmd);
+
+	csd_run_finish(run);
+	return run->output_end - run->sent;
+}
+
+/* Go through the window that the digest holds. */
+static int csd_offload_window(struct csd_run *run, struct block_device *bdev)
+{
+	struct csd_spot spot;
+	int err = 0;
+	u32 len;
+
+	run->command.next = csd_offload_next;
+	run->command.block = csd_offload_block;
+	run->command.result = csd_offload_result;
+	while (!err && csd_run_ready(run) &&
+	       csd_digest_find(run->digest, run->position, &spot)) {
+		if (spot.blocks) {
+			run->sent = run->output_end;
+			err = csd_command_run(bdev, &run->command);
+			continue;
+		}
+		run->why = CSD_WHY_UNMAPPED;
+		len = csd_offload_len(run);
+		memset(spot.data + len, 0, CSD_BLOCK_SIZE - len);
+		csd_run_step(run, CSD_KERNEL, spot.data, len);
+	}
+	return err;
+}
+
+/**
+ * csd_offload - take a run on by some blocks, at the device that has them
+ * @run: the run
+ * @blocks: not more than these
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno; -EOPNOTSUPP: the kernel has to, and @run->why says why
+ */
+int csd_offload(struct csd_run *run, u64 blocks)
+{
+	enum csd_why why = csd_offload_why(run);
+	int err;
+
+	if (why) {
+		run->why = why;
+		return -EOPNOTSUPP;
+	}
+	if (!run->digest)
+		run->digest = csd_digest_alloc();
+	if (!run->digest)
+		return -ENOMEM;
+	err = csd_digest_take(run->digest, run->file, run->position,
+			      min_t(u64, blocks, CSD_WINDOW));
+	if (!err) {
+		err = csd_offload_window(run, bdev_whole(file_inode(run->file)->i_sb->s_bdev));
+		csd_digest_give(run->digest);
+	}
+	if (!err || err == -EINTR)
+		return err;
+	/* What the device did is done; the kernel goes on from there. */
+	run->why = CSD_WHY_FAILED;
+	return -EOPNOTSUPP;
+}

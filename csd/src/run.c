@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Runs: a function on its way through a range of a file.
+ *
+ * All that a run is lies in one place, whoever makes its next step: it goes on at the device, or
+ * here, from one block to the next. Its descriptor's read(2) takes it on until there is output.
+ */
+#include "csd_i.h"
+
+#include <linux/anon_inodes.h>
+#include <linux/file.h>
+#include <linux/sched/signal.h>
+#include <linux/uaccess.h>
+
+/* Of a run's output that nobody has read: room for a few calls. */
+#define CSD_OUTPUT	(4 * CSD_STEP_OUTPUT)
+
+/**
+ * csd_output_add - append to a run's output
+ * @run: the run
+ * @data: what
+ * @size: of it in bytes
+ *
+ * Return: 0, or -ENOSPC, which ends the run behind the call that it is in
+ */
+int csd_output_add(struct csd_run *run, const void *data, u32 size)
+{
+	if (size > CSD_STEP_OUTPUT - run->call_emitted) {
+		run->overflown = true;
+		return -ENOSPC;
+	}
+	memcpy(run->output + run->output_end, data, size);
+	run->output_end += size;
+	run->call_emitted += size;
+	run->emitted += size;
+	return 0;
+}
+
+/* Is there room for what a call may emit? */
+static bool csd_output_free(const struct csd_run *run)
+{
+	return CSD_OUTPUT - run->output_end >= CSD_STEP_OUTPUT;
+}
+
+static int csd_run_call(struct csd_run *run, bool last)
+{
+	int ret;
+
+	run->call_emitted = 0;
+	ret = csd_entry_call(run->function, run, last);
+	if (run->overflown)
+		ret = -ENOSPC;
+	if (ret < 0)
+		run->error = ret;
+	return ret;
+}
+
+/* The range, or what is left of the file. */
+static u64 csd_run_end(const struct csd_run *run)
+{
+	return min_t(u64, run->end, i_size_read(file_inode(run->file)));
+}
+
+/**
+ * csd_run_finish - call finish(), if all blocks were looked at
+ * @run: a run that is ready, or wants no more blocks
+ *
+ * Context: as csd_run_step().
+ */
+void csd_run_finish(struct csd_run *run)
+{
+	if (run->done || run->error || !csd_output_free(run) ||
+	    (!run->stopped && run->position < csd_run_end(run)))
+		return;
+	csd_run_call(run, true);
+	WRITE_ONCE(run->done, true);
+}
+
+/* Has it been through, or has it failed? */
+static bool csd_run_over(const struct csd_run *run)
+{
+	return run->done || run->error;
+}
+
+/**
+ * csd_run_ready - may step() be called for the next block?
+ * @run: the run
+ *
+ * Return: false if the run is over, has to be read from first, or was interrupted
+ */
+bool csd_run_ready(const struct csd_run *run)
+{
+	return !run->stopped && !run->error && csd_output_free(run);
+}
+
+/* Where the run goes on after a block. */
+static int csd_run_move(struct csd_run *run)
+{
+	if (!run->jumps) {
+		run->position += CSD_BLOCK_SIZE;
+		return 0;
+	}
+	if (run->next % CSD_BLOCK_SIZE || run->next < run->start || run->next >= run->end)
+		return -ERANGE;
+	run->position = run->next;
+	return 0;
+}
+
+/**
+ * csd_run_step - let the function look at the run's next block
+ * @run: a run that is ready
+ * @place: who calls
+ * @data: CSD_BLOCK_SIZE bytes, of which those behind @len are zeroes
+ * @len: bytes of the file
+ *
+ * Context: may not be preempted by another step of the run; does not sleep.
+ * Return: whether the block that follows this one comes next
+ */
+bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u32 len)
+{
+	int ret;
+
+	if (run->steps_left == 0) {
+		run->error = -ELOOP;
+		return false;
+	}
+	run->steps_left--;
+	run->steps[place]++;
+	run->block = data;
+	run->len = len;
+	run->offset = run->position;
+	run->jumps = false;
+	ret = csd_run_call(run, false);
+	if (ret < 0)
+		return false;
+	if (ret == CSD_DONE) {
+		run->stopped = true;
+		return false;
+	}
+	run->error = csd_run_move(run);
+	return !run->error && !run->jumps;
+}
+
+/* Take the run on by some blocks, here or at the device. */
+static int csd_run_batch(struct csd_run *run)
+{
+	u64 end = csd_run_end(run);
+	u64 blocks;
+	int err;
+
+	if (run->stopped || run->position >= end) {
+		csd_run_finish(run);
+		return 0;
+	}
+	/* From one block to another it is not known what comes next. */
+	blocks = run->jumps ? 1 : DIV_ROUND_UP(end - run->position, CSD_BLOCK_SIZE);
+	if (run->place != CSD_KERNEL) {
+		err = csd_offload(run, blocks);
+		if (err != -EOPNOTSUPP)
+			return err;
+	}
+	return csd_host(run, end, blocks);
+}
+
+/* Until there is something to read, or the run is over, or (@once) for a batch. */
+static int csd_run_go_on(struct csd_run *run, bool once)
+{
+	int err;
+
+	while (run->output_start == run->output_end && !csd_run_over(run)) {
+		run->output_start = 0;
+		run->output_end = 0;
+		err = csd_run_batch(run);
+		if (err)
+			return err;
+		if (signal_pending(current))
+			return -EINTR;
+		if (once && run->output_start == run->output_end && !csd_run_over(run))
+			return -EAGAIN;
+		cond_resched();
+	}
+	return 0;
+}
+
+static ssize_t csd_run_read(struct file *file, char __user *buffer, size_t size, loff_t *pos)
+{
+	struct csd_run *run = file->private_data;
+	size_t waiting;
+	ssize_t ret;
+
+	if (mutex_lock_interruptible(&run->mutex))
+		return -EINTR;
+	ret = csd_run_go_on(run, file->f_flags & O_NONBLOCK);
+	waiting = run->output_end - run->output_start;
+	if (waiting) {
+		size = min(size, waiting);
+		ret = -EFAULT;
+		if (!copy_to_user(buffer, run->output + run->output_start, size)) {
+			run->output_start += size;
+			ret = size;
+		}
+	} else if (!ret) {
+		ret = run->error;
+	}
+	mutex_unlock(&run->mutex);
+	return ret;
+}
+
+static long csd_run_status(struct csd_run *run, struct csd_status __user *argp)
+{
+	struct csd_status status = {};
+
+	/* While it goes on: each number is one that it had lately. */
+	status.position = READ_ONCE(run->position);
+	status.end = csd_run_end(run);
+	status.steps[CSD_DEVICE] = READ_ONCE(run->steps[CSD_DEVICE]);
+	status.steps[CSD_KERNEL] = READ_ONCE(run->steps[CSD_KERNEL]);
+	status.emitted = READ_ONCE(run->emitted);
+	status.done = READ_ONCE(run->done);
+	status.why = READ_ONCE(run->why);
+	return copy_to_user(argp, &status, sizeof(status)) ? -EFAULT : 0;
+}
+
+static long csd_run_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	if (cmd != CSD_IOC_STATUS)
+		return -ENOTTY;
+	return csd_run_status(file->private_data, (void __user *)arg);
+}
+
+static void csd_run_free(struct csd_run *run)
+{
+	csd_digest_free(run->digest);
+	kvfree(run->buffer);
+	kvfree(run->output);
+	kvfree(run->scratch);
+	kvfree(run->args);
+	if (run->function)
+		csd_entry_put(run->function);
+	if (run->file)
+		fput(run->file);
+	kfree(run);
+}
+
+static int csd_run_release(struct inode *inode, struct file *file)
+{
+	csd_run_free(file->private_data);
+	return 0;
+}
+
+static const struct file_operations csd_run_fops = {
+	.owner = THIS_MODULE,
+	.read = csd_run_read,
+	.unlocked_ioctl = csd_run_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.release = csd_run_release,
+};
+
+static int csd_setup_check(const struct csd_setup *setup)
+{
+	if (setup->flags || setup->place >= CSD_NR_PLACES || setup->offset % CSD_BLOCK_SIZE)
+		return -EINVAL;
+	if (setup->offset > LLONG_MAX || setup->length > LLONG_MAX - setup->offset)
+		return -EOVERFLOW;
+	return 0;
+}
+
+/* A file whose bytes the caller may read, and where they have places. */
+static int csd_file_check(const struct file *file)
+{
+	if (!file)
+		return -EBADF;
+	if (!(file->f_mode & FMODE_READ) || !(file->f_mode & FMODE_CAN_READ))
+		return -EBADF;
+	if (S_ISDIR(file_inode(file)->i_mode))
+		return -EISDIR;
+	if (!S_ISREG(file_inode(file)->i_mode) || !file->f_op->read_iter)
+		return -EINVAL;
+	return 0;
+}
+
+static int csd_run_bring_args(struct csd_run *run, const struct csd_setup *setup)
+{
+	run->args_size = csd_entry_args_size(run->function);
+	if (setup->args_size != run->args_size)
+		return -EMSGSIZE;
+	if (!run->args_size)
+		return 0;
+	run->args = kvmalloc(run->args_size, GFP_KERNEL_ACCOUNT);
+	if (!run->args)
+		return -ENOMEM;
+	return copy_from_user(run->args, u64_to_user_ptr(setup->args), run->args_size) ?
+	       -EFAULT : 0;
+}
+
+static int csd_run_fill(struct csd_run *run, const struct csd_setup *setup)
+{
+	int err;
+
+	run->file = fget(setup->fd);
+	err = csd_file_check(run->file);
+	if (err)
+		return err;
+	run->function = csd_entry_get(setup->name);
+	if (!run->function)
+		return -ENOENT;
+	err = csd_run_bring_args(run, setup);
+	if (err)
+		return err;
+	run->scratch_size = csd_entry_scratch_size(run->function);
+	run->scratch = kvzalloc(max_t(u32, run->scratch_size, 1), GFP_KERNEL_ACCOUNT);
+	run->output = kvmalloc(CSD_OUTPUT, GFP_KERNEL_ACCOUNT);
+	run->buffer = kvmalloc(CSD_BUFFER, GFP_KERNEL_ACCOUNT);
+	if (!run->scratch || !run->output || !run->buffer)
+		return -ENOMEM;
+
+	run->place = setup->place;
+	run->start = setup->offset;
+	run->position = setup->offset;
+	run->end = setup->length ? setup->offset + setup->length : LLONG_MAX;
+	run->end = csd_run_end(run);
+	run->steps_left = setup->max_steps;
+	if (!run->steps_left && run->end > run->start)
+		run->steps_left = DIV_ROUND_UP(run->end - run->start, CSD_BLOCK_SIZE);
+	return 0;
+}
+
+/**
+ * csd_run_make - CSD_IOC_RUN
+ * @argp: struct csd_setup
+ *
+ * Context: process context, may sleep.
+ * Return: a descriptor, or a negative errno: -ENOENT: there is no such function; -EMSGSIZE: it
+ *         wants other arguments
+ */
+long csd_run_make(const struct csd_setup __user *argp)
+{
+	struct csd_setup setup;
+	struct csd_run *run;
+	long ret;
+
+	if (copy_from_user(&setup, argp, sizeof(setup)))
+		return -EFAULT;
+	setup.name[CSD_NAME_LEN - 1] = '\0';
+	ret = csd_setup_check(&setup);
+	if (ret)
+		return ret;
+	run = kzalloc(sizeof(*run), GFP_KERNEL_ACCOUNT);
+	if (!run)
+		return -ENOMEM;
+	mutex_init(&run->mutex);
+	ret = csd_run_fill(run, &setup);
+	if (!ret)
+		ret = anon_inode_getfd("[csd-run]", &csd_run_fops, run, O_RDONLY | O_CLOEXEC);
+	if (ret < 0)
+		csd_run_free(run);
+	return ret;
+}

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Storage functions: BPF programs that run over a file where its data lies.
+
+::
+
+    wanted = functions.Count(b"error")
+    with functions.load("count"), functions.run("count", path, wanted.encode()) as run:
+        print(wanted.decode(run.result()))
+"""
+
+from efuse.functions.catalog import SHIPPED, Shipped
+from efuse.functions.count import Count, Counted
+from efuse.functions.crc32c import Crc32c
+from efuse.functions.loading import Loaded, compile_function, load
+from efuse.functions.records import (
+    Aggregate,
+    Aggregated,
+    Field,
+    Filter,
+    Histogram,
+    Histogrammed,
+    Records,
+)
+from efuse.functions.running import Place, Run, Status, Why, run
+
+__all__ = [
+    "SHIPPED",
+    "Aggregate",
+    "Aggregated",
+    "Count",
+    "Counted",
+    "Crc32c",
+    "Field",
+    "Filter",
+    "Histogram",
+    "Histogrammed",
+    "Loaded",
+    "Place",
+    "Records",
+    "Run",
+    "Shipped",
+    "Status",
+    "Why",
+    "compile_function",
+    "load",
+    "run",
+]

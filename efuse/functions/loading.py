@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A function's C text into the kernel, where it is called by its name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from efuse import paths
+from efuse.bpf import libbpf
+from efuse.bpf.compile import compile_text
+from efuse.bpf.compose import entry
+from efuse.bpf.load import create_maps, create_set, load_programs, open_target
+from efuse.bpf.members import CSD_FUNCTION
+from efuse.bpf.spec import ProgramSpec, Spec
+from efuse.errors import AttachError, CompileError, UsageError, reason
+
+__all__ = ["Loaded", "compile_function", "function_text", "load"]
+
+# What a function that does nothing but return a number is compiled to.
+_MOVE, _EXIT = 0xB7, 0x95
+
+
+def function_text(name: str) -> str:
+    """Return the text of a function that is shipped.
+
+    :raises UsageError: there is none of that name.
+    """
+    directory = paths.data("csd") / "functions"
+    path = directory / f"{name}.c"
+    if not path.is_file():
+        known = sorted(found.stem for found in directory.glob("*.c"))
+        raise UsageError(f"there is no storage function {name!r}", hint="one of " + " ".join(known))
+    return path.read_text()
+
+
+def compile_function(text: str, name: str) -> tuple[Spec, dict[str, int]]:
+    """Return a function's programs, and its numbers by their names in ``struct csd_function``.
+
+    :param text: C for BCC; see csd.bpf.h.
+    :param name: what errors call it.
+    :raises CompileError: it does not compile, or has no ``step()``.
+    """
+    spec = compile_text(text, f"{name}.c", interface=CSD_FUNCTION)
+    if "step" not in spec.programs:
+        raise CompileError(f"{name}.c has no step()", hint=f"define {CSD_FUNCTION.example}")
+    numbers = {
+        constant: _number(constant, spec.programs[constant])
+        for constant in CSD_FUNCTION.constants
+        if constant in spec.programs
+    }
+    programs = {
+        member: entry(member, [spec.programs[member]])
+        for member in CSD_FUNCTION.members
+        if member in spec.programs
+    }
+    return replace(spec, programs=programs), numbers
+
+
+def _number(name: str, program: ProgramSpec) -> int:
+    """Return the number that a function of two instructions returns."""
+    if len(program.code) == 16:
+        opcode, registers, offset, number = struct.unpack_from("<BBhi", program.code)
+        if (opcode, registers, offset, program.code[8]) == (_MOVE, 0, 0, _EXIT) and number >= 0:
+            return int(number)
+    raise CompileError(f"{name}() does not return a constant", hint="use CSD_SCRATCH and CSD_ARGS")
+
+
+class Loaded:
+    """A function in the kernel; it goes when this is closed.
+
+    :ivar name: by which it is called.
+    """
+
+    def __init__(self, name: str, link_fd: int) -> None:
+        self.name = name
+        self._link_fd = link_fd
+
+    def close(self) -> None:
+        """Take the function out of the kernel. Runs of it fail with ESTALE."""
+        if self._link_fd >= 0:
+            os.close(self._link_fd)
+            self._link_fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def load(name: str, text: str | None = None) -> Loaded:
+    """Compile a function, unless that was done before, and put it into the kernel.
+
+    :param name: by which it is to be called.
+    :param text: its C text; by default that of the shipped function of this name.
+    :raises UsageError: there is no such function.
+    :raises CompileError: it does not compile.
+    :raises VerifierError: the kernel refuses it.
+    :raises AttachError: there is a function of this name already, or no right to load one.
+    :raises NotSupportedError: csd.ko is not loaded.
+    """
+    spec, numbers = compile_function(function_text(name) if text is None else text, name)
+    with open_target(CSD_FUNCTION) as target:
+        map_fds = create_maps(spec.maps, {})
+        try:
+            with load_programs(target, spec.programs, map_fds) as fds:
+                set_fd = create_set(target, fds, numbers, name)
+        finally:
+            for fd in map_fds.values():
+                os.close(fd)
+    try:
+        return Loaded(name, libbpf.link_create(set_fd))
+    except OSError as error:
+        taken = error.errno == errno.EEXIST
+        why = "there is one of that name (EEXIST)" if taken else reason(error)
+        raise AttachError(
+            f"cannot load the storage function {name!r}: {why}",
+            hint="efuse csd functions" if taken else "run as root",
+        ) from error
+    finally:
+        os.close(set_fd)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs of storage functions: over a file, at the device that it lies on or in the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
+
+__all__ = ["Place", "Run", "Status", "Why", "run"]
+
+_DEVICE = "/dev/csd"
+_SETUP = struct.Struct("<32siIQQQQII")
+_STATUS = struct.Struct("<QQ3QQII")
+_IOC_RUN = 1 << 30 | _SETUP.size << 16 | 0xC5 << 8
+_IOC_STATUS = 2 << 30 | _STATUS.size << 16 | 0xC5 << 8 | 1
+_READ_BYTES = 256 << 10
+
+
+class Place(enum.IntEnum):
+    """Where a function runs (``enum csd_place``)."""
+
+    AUTO = 0
+    DEVICE = 1
+    KERNEL = 2
+
+
+class Why(enum.IntEnum):
+    """Why the kernel looks at blocks itself (``enum csd_why``)."""
+
+    NOT = 0
+    NO_DEVICE = 1
+    FILESYSTEM = 2
+    BLOCK_SIZE = 3
+    CONTENT = 4
+    UNMAPPED = 5
+    FAILED = 6
+    ASKED = 7
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a run is.
+
+    :ivar position: in the file, bytes: of the block that comes next.
+    :ivar end: of the range, or of the file if that is first.
+    :ivar device_steps: blocks that the device looked at.
+    :ivar kernel_steps: blocks that the kernel looked at.
+    :ivar emitted: bytes of output.
+    :ivar done: whether the function is.
+    :ivar why: of the last block that the kernel looked at.
+    """
+
+    position: int
+    end: int
+    device_steps: int
+    kernel_steps: int
+    emitted: int
+    done: bool
+    why: Why
+
+
+class Run:
+    """A function on its way through a file; an iterator of what it emits.
+
+    :param fd: of the run; becomes this object's.
+    :param name: of the function, for errors.
+    """
+
+    def __init__(self, fd: int, name: str) -> None:
+        self._fd = fd
+        self._name = name
+        os.set_blocking(fd, False)
+
+    def go_on(self) -> bytes | None:
+        """Take the run on by some blocks, and return what it has emitted, or None: nothing yet.
+
+        :returns: ``b""`` when it is done.
+        :raises EfuseError: the function failed, or the file could not be read.
+        """
+        try:
+            return os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise _failed(self._name, error) from error
+
+    def __iter__(self) -> Iterator[bytes]:
+        while (some := self.go_on()) != b"":
+            if some is not None:
+                yield some
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Iterate what the function emits; the run goes on in a thread, and can be cancelled."""
+        while (some := await trio.to_thread.run_sync(self.go_on)) != b"":
+            if some is not None:
+                yield some
+
+    def result(self, progress: Callable[[Status], None] | None = None) -> bytes:
+        """Run to the end and return all that the function emitted.
+
+        :param progress: is told now and then how far it is.
+        :raises EfuseError: as `go_on`.
+        """
+        parts = []
+        while (some := self.go_on()) != b"":
+            if some is not None:
+                parts.append(some)
+            if progress is not None:
+                progress(self.status())
+        return b"".join(parts)
+
+    def status(self) -> Status:
+        """Return how far the run is."""
+        raw = bytearray(_STATUS.size)
+        fcntl.ioctl(self._fd, _IOC_STATUS, raw)
+        position, end, _, device, kernel, emitted, done, why = _STATUS.unpack(raw)
+        return Status(position, end, device, kernel, emitted, bool(done), Why(why))
+
+    def close(self) -> None:
+        """End the run, wherever it is."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def run(
+    name: str,
+    file: int | str | os.PathLike[str],
+    args: bytes = b"",
+    *,
+    offset: int = 0,
+    length: int = 0,
+    place: Place = Place.AUTO,
+    max_steps: int = 0,
+) -> Run:
+    """Begin a run of a function that is in the kernel.
+
+    :param name: of the function.
+    :param file: a path, or a descriptor that is open for reading.
+    :param args: what the function wants.
+    :param offset: of the range in the file, bytes: a multiple of 4096.
+    :param length: bytes from there; 0: to the end of the file.
+    :param place: where it shall run. What the device cannot do, the kernel does.
+    :param max_steps: blocks to look at; 0: as many as the range has.
+    :raises EfuseError: it cannot be begun.
+    """
+    if isinstance(file, int):
+        return Run(_begin(name, file, args, offset, length, place, max_steps), name)
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return Run(_begin(name, fd, args, offset, length, place, max_steps), name)
+    finally:
+        os.close(fd)
+
+
+def _begin(
+    name: str, fd: int, args: bytes, offset: int, length: int, place: Place, max_steps: int
+) -> int:
+    raw = name.encode()
+    if not 0 < len(raw) < 32:
+        raise UsageError(f"cannot run the storage function {name!r}: not a name")
+    buffer = bytearray(args)
+    address = _address(buffer)
+    setup = _SETUP.pack(
+        raw, fd, place, offset, length, max_steps, address if args else 0, len(args), 0
+    )
+    try:
+        control = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise NotSupportedError(
+            f"cannot run the storage function {name!r}: csd.ko is not loaded",
+            hint="efuse module load",
+        ) from error
+    try:
+        return int(fcntl.ioctl(control, _IOC_RUN, bytearray(setup)))
+    except OSError as error:
+        hints = {
+            errno.ENOENT: "efuse csd functions lists those that are loaded",
+            errno.EMSGSIZE: f"it got {len(args)} bytes of arguments, and wants another number",
+            errno.EBADF: "open the file for reading",
+            errno.EISDIR: "name a file",
+        }
+        number = error.errno or 0
+        why = "there is none of that name (ENOENT)" if number == errno.ENOENT else reason(error)
+        raise EfuseError(
+            f"cannot run the storage function {name!r}: {why}", hint=hints.get(number)
+        ) from error
+    finally:
+        os.close(control)
+
+
+def _address(buffer: bytearray) -> int:
+    return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer)) if buffer else 0
+
+
+_WHYS = {
+    errno.ELOOP: "it looked at as many blocks as it may",
+    errno.ENOSPC: "it emitted more at once than it may",
+    errno.ERANGE: "it asked for a block outside its range",
+    errno.EPROTO: "it returned what is no verdict",
+    errno.ESTALE: "it was unloaded meanwhile",
+}
+
+
+def _failed(name: str, error: OSError) -> EfuseError:
+    number = error.errno or 0
+    why = _WHYS.get(number)
+    code = errno.errorcode.get(number, str(number))
+    said = f"{why} ({code})" if why else reason(error)
+    return EfuseError(f"the storage function {name!r} failed: {said}")

@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Storage functions: device, kernel and Python say the same, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from efuse import functions
+from efuse.errors import AttachError, EfuseError, VerifierError
+from efuse.functions import (
+    Aggregate,
+    Count,
+    Crc32c,
+    Field,
+    Filter,
+    Histogram,
+    Place,
+    Records,
+    Shipped,
+    Why,
+)
+from tests.guest import csd_device
+from tests.guest.conftest import run
+from tests.guest.csd_device import Device
+from tests.guest.hand import DEADLINE_S, until
+
+BLOCK = 4096
+SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 300 * BLOCK + 77)
+"""The last is more than a digest has."""
+
+RECORDS = Records(64, Filter(Field(6, 2, signed=False), 1000, 40000))
+CALLS: tuple[Shipped, ...] = (
+    Count(b"\x01\n"),
+    Crc32c(),
+    Aggregate(RECORDS, Field(8)),
+    Aggregate(Records(8), Field(3, 1)),
+    Histogram(RECORDS, Field(16, 4), start=-(1 << 30), width=1 << 22, ranges=300),
+)
+
+# Emits where each block is that it is given, and takes those that its arguments name.
+JUMPS = """
+#include "csd.bpf.h"
+struct jumps { u64 offset[16]; };
+struct at { u64 number; };
+int step(struct csd_run *run)
+{
+	const struct jumps *jumps = csd_args(run, sizeof(*jumps));
+	struct at *at = csd_scratch(run, sizeof(*at));
+	const u8 *block = csd_block(run, CSD_BLOCK_SIZE);
+	u64 seen[2];
+	if (!jumps || !at || !block)
+		return -EPROTO;
+	seen[0] = csd_offset(run);
+	seen[1] = *(const u64 *)block;
+	csd_emit(run, seen, sizeof(seen));
+	u64 next = jumps->offset[at->number++ & 15];
+	if (next == 1)
+		return CSD_DONE;
+	csd_next(run, next);
+	return CSD_GO_ON;
+}
+CSD_SCRATCH(struct at)
+CSD_ARGS(struct jumps)
+"""
+
+EMITS = """
+#include "csd.bpf.h"
+int step(struct csd_run *run)
+{
+	if (csd_emit_block(run, 1, csd_len(run)) != -ERANGE)
+		return -EPROTO;
+	return csd_emit_block(run, 0, csd_len(run));
+}
+"""
+
+OVERFLOWS = """
+#include "csd.bpf.h"
+int step(struct csd_run *run)
+{
+	int i;
+	for (i = 0; i < 17; i++)
+		csd_emit_block(run, 0, CSD_BLOCK_SIZE);
+	return CSD_GO_ON;
+}
+"""
+
+RETURNS = """
+#include "csd.bpf.h"
+struct number { s64 number; };
+int step(struct csd_run *run)
+{
+	const struct number *number = csd_args(run, sizeof(*number));
+	return number ? number->number : 0;
+}
+CSD_ARGS(struct number)
+"""
+
+WRITES = """
+#include "csd.bpf.h"
+int step(struct csd_run *run)
+{
+	u8 *block = (u8 *)csd_block(run, CSD_BLOCK_SIZE);
+	if (block)
+		block[0] = 1;
+	return CSD_GO_ON;
+}
+"""
+
+LARGE_BLOCK = """
+#include "csd.bpf.h"
+int step(struct csd_run *run)
+{
+	const u8 *block = csd_block(run, CSD_BLOCK_SIZE);
+	return block ? block[csd_len(run)] & 1 : 0;
+}
+"""
+
+BLOCK_AT_THE_END = """
+#include "csd.bpf.h"
+int step(struct csd_run *run)
+{
+	return CSD_GO_ON;
+}
+int finish(struct csd_run *run)
+{
+	return csd_block(run, CSD_BLOCK_SIZE) ? 0 : -EPROTO;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    csd_device.load()
+    with csd_device.csd(size_mib=256, queues=2, cores=2, power=1) as made:
+        run("mkfs.ext4", "-q", "-b", str(BLOCK), made.path)
+        yield made
+    csd_device.unload()
+
+
+@pytest.fixture
+def files(device: Device, mountpoint: Path) -> Iterator[Path]:
+    """A directory on the device, of the test's own."""
+    run("mount", device.path, mountpoint)
+    yield mountpoint
+    run("umount", mountpoint)
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def result(call: Shipped, path: Path, place: Place) -> tuple[bytes, functions.Status]:
+    with functions.run(call.name, path, call.encode(), place=place) as one:
+        return one.result(), one.status()
+
+
+def blocks(size: int) -> int:
+    return -(-size // BLOCK)
+
+
+# The same everywhere
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+def test_device_kernel_and_python_agree(call: Shipped, device: Device, files: Path) -> None:
+    with functions.load(call.name):
+        for size in SIZES:
+            data = noise(size, size)
+            path = files / f"{size}"
+            path.write_bytes(data)
+            wanted = call.reference(data)
+            os.sync()
+            link = device.read("link_read_bytes")
+            found, status = result(call, path, Place.DEVICE)
+            assert found == wanted, size
+            assert (status.device_steps, status.kernel_steps) == (blocks(size), 0)
+            # Only the result crosses the link.
+            assert device.read("link_read_bytes") - link == len(wanted) * (size > 0)
+            found, status = result(call, path, Place.KERNEL)
+            assert found == wanted, size
+            assert (status.device_steps, status.kernel_steps) == (0, blocks(size))
+
+
+def test_a_known_checksum(files: Path) -> None:
+    (files / "f").write_bytes(b"123456789")
+    with functions.load("crc32c"):
+        found, _ = result(Crc32c(), files / "f", Place.DEVICE)
+    assert Crc32c().decode(found) == 0xE3069283  # the check value of the catalogues of CRCs
+
+
+def test_a_file_on_no_device_is_the_kernels(tmp_path: Path) -> None:
+    csd_device.load()
+    data = noise(5 * BLOCK + 3)
+    (tmp_path / "f").write_bytes(data)
+    with functions.load("count"):
+        found, status = result(CALLS[0], tmp_path / "f", Place.AUTO)
+    assert found == CALLS[0].reference(data)
+    assert (status.kernel_steps, status.why) == (6, Why.NO_DEVICE)
+
+
+def test_holes_and_what_is_not_written_yet(files: Path) -> None:
+    path = files / "f"
+    data = bytearray(600 * BLOCK + 5)
+    with path.open("wb") as file, functions.load("count"):
+        file.truncate(len(data))
+        for at in (0, 7 * BLOCK, 400 * BLOCK, 600 * BLOCK):
+            data[at : at + 5] = b"\x01\n\x01\n\n"
+            os.pwrite(file.fileno(), b"\x01\n\x01\n\n", at)
+        found, status = result(CALLS[0], path, Place.DEVICE)
+    assert found == CALLS[0].reference(data)
+    assert (status.device_steps, status.kernel_steps) == (4, 597)
+    assert status.why == Why.UNMAPPED
+
+
+def test_a_range_of_a_file(files: Path) -> None:
+    data = noise(40 * BLOCK + 9)
+    (files / "f").write_bytes(data)
+    call = CALLS[0]
+    with functions.load("count"):
+        for place in (Place.DEVICE, Place.KERNEL):
+            for offset, length in ((BLOCK, 0), (2 * BLOCK, 3 * BLOCK), (0, 100), (40 * BLOCK, 50)):
+                with functions.run(
+                    "count",
+                    files / "f",
+                    call.encode(),
+                    offset=offset,
+                    length=length,
+                    place=place,
+                ) as one:
+                    end = offset + length if length else len(data)
+                    assert one.result() == call.reference(data[offset:end])
+
+
+# What functions may do
+
+
+def _jump(path: Path, offsets: list[int], place: Place, **more: int) -> list[tuple[int, int]]:
+    args = struct.pack("<16Q", *offsets, *[1] * (16 - len(offsets)))
+    with functions.run("jumps", path, args, place=place, **more) as one:
+        raw = one.result()
+        assert one.status().device_steps == (len(raw) // 16 if place == Place.DEVICE else 0)
+    return list(struct.iter_unpack("<QQ", raw))
+
+
+@pytest.mark.parametrize("place", [Place.DEVICE, Place.KERNEL])
+def test_a_function_goes_from_block_to_block(files: Path, place: Place) -> None:
+    data = b"".join(struct.pack("<Q", n).ljust(BLOCK, b".") for n in range(700))
+    (files / "f").write_bytes(data)
+    with functions.load("jumps", JUMPS):
+        wanted = [0, 5, 699, 5, 6, 300]
+        assert _jump(files / "f", [n * BLOCK for n in wanted[1:]], place) == [
+            (n * BLOCK, n) for n in wanted
+        ]
+        for outside in (700 * BLOCK, 1 << 40, BLOCK + 8, (1 << 64) - BLOCK):
+            with pytest.raises(EfuseError, match="ERANGE"):
+                _jump(files / "f", [outside], place)
+        with pytest.raises(EfuseError, match="ERANGE"):
+            _jump(files / "f", [0], place, offset=BLOCK)
+        with pytest.raises(EfuseError, match="ELOOP"):
+            _jump(files / "f", [0] * 16, place, max_steps=9)
+
+
+@pytest.mark.parametrize("place", [Place.DEVICE, Place.KERNEL])
+def test_output_is_not_limited_as_a_whole(files: Path, place: Place) -> None:
+    data = noise(500 * BLOCK + 1234)
+    (files / "f").write_bytes(data)
+    with (
+        functions.load("emits", EMITS),
+        functions.run("emits", files / "f", place=place) as one,
+    ):
+        assert one.result() == data
+        status = one.status()
+    assert (status.emitted, status.done) == (len(data), True)
+    assert (status.device_steps > 0, status.kernel_steps > 0) == (
+        place == Place.DEVICE,
+        place == Place.KERNEL,
+    )
+
+
+@pytest.mark.parametrize("place", [Place.DEVICE, Place.KERNEL])
+def test_output_of_a_call_overflows_fails(files: Path, place: Place) -> None:
+    (files / "f").write_bytes(noise(BLOCK))
+    with (
+        functions.load("overflows", OVERFLOWS),
+        functions.run("overflows", files / "f", place=place) as one,
+        pytest.raises(EfuseError, match="ENOSPC"),
+    ):
+        one.result()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(-errno.EDOM, "EDOM"), (2, "EPROTO"), (-512, "EPROTO")]
+)
+def test_what_a_function_returns(files: Path, number: int, said: str) -> None:
+    (files / "f").write_bytes(noise(BLOCK))
+    args = struct.pack("<q", number)
+    with functions.load("returns", RETURNS):
+        for place in (Place.DEVICE, Place.KERNEL):
+            with (
+                functions.run("returns", files / "f", args, place=place) as one,
+                pytest.raises(EfuseError, match=said),
+            ):
+                one.result()
+
+
+@pytest.mark.parametrize("text", [WRITES, LARGE_BLOCK, BLOCK_AT_THE_END])
+def test_what_a_function_may_not_do_fails(text: str) -> None:
+    csd_device.load()
+    with pytest.raises(VerifierError):
+        functions.load("denied", text)
+
+
+# Who asks
+
+
+def test_begin_fails(files: Path) -> None:
+    (files / "f").write_bytes(b"x")
+    with functions.load("count"):
+        with pytest.raises(AttachError, match="EEXIST"):
+            functions.load("count")
+        for name, file, args, said in (
+            ("other", files / "f", b"", "ENOENT"),
+            ("count", files / "f", b"x", "EMSGSIZE"),
+            ("count", files, Count().encode(), "EISDIR"),
+            ("count", Path("/dev/null"), Count().encode(), "EINVAL"),
+        ):
+            with pytest.raises(EfuseError, match=said):
+                functions.run(name, file, args)
+        fd = os.open(files / "f", os.O_WRONLY)
+        with pytest.raises(EfuseError, match="EBADF"):
+            functions.run("count", fd, Count().encode())
+        os.close(fd)
+        with pytest.raises(EfuseError, match="EINVAL"):
+            functions.run("count", files / "f", Count().encode(), offset=100)
+
+
+def test_anybody_may_run_what_they_may_read(files: Path) -> None:
+    files.chmod(0o755)
+    (files / "f").write_bytes(b"a\nb\n")
+    (files / "f").chmod(0o644)
+    (files / "g").write_bytes(b"a\n")
+    (files / "g").chmod(0o600)
+    code = (
+        f"import os, sys; sys.path.insert(0, {os.getcwd()!r}); os.chdir({str(files)!r});"
+        "from efuse.functions import Count, run; os.setgid(65534); os.setuid(65534);"
+        "args = Count().encode();"
+        "print(Count().decode(run('count', 'f', args).result()).lines);"
+        "run('count', 'g', args)"
+    )
+    with functions.load("count"):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "2\n"
+    assert "PermissionError" in done.stderr.splitlines()[-1]
+
+
+def test_stream_in_trio(files: Path) -> None:
+    data = noise(300 * BLOCK)
+    (files / "f").write_bytes(data)
+
+    async def collect() -> bytes:
+        with functions.run("emits", files / "f") as one:
+            return b"".join([some async for some in one.stream()])
+
+    with functions.load("emits", EMITS):
+        assert trio.run(collect) == data
+
+
+# What happens meanwhile
+
+
+class Background:
+    """A run to its end in a thread."""
+
+    def __init__(self, path: Path, call: Shipped, place: Place = Place.DEVICE) -> None:
+        self.run = functions.run(call.name, path, call.encode(), place=place)
+        self.found: bytes | None = None
+        self.error: EfuseError | None = None
+        self._thread = threading.Thread(target=self._go)
+        self._thread.start()
+
+    def _go(self) -> None:
+        try:
+            self.found = self.run.result()
+        except EfuseError as error:
+            self.error = error
+
+    def end(self) -> functions.Status:
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        status = self.run.status()
+        self.run.close()
+        return status
+
+
+def test_truncate_waits_for_the_device(device: Device, files: Path) -> None:
+    """Blocks that a command is to read are not another file's before it has read them."""
+    data = noise(200 * BLOCK)
+    (files / "f").write_bytes(data)
+    os.sync()
+    with functions.load("count"):
+        device.write("hold", 1)
+        try:
+            one = Background(files / "f", CALLS[0])
+            device.wait("held", 1)
+            cut = threading.Thread(target=os.truncate, args=(files / "f", 0))
+            cut.start()
+            until(lambda: "inode_dio_wait" in _stack_of(cut))
+        finally:
+            device.write("hold", 0)
+        cut.join(DEADLINE_S)
+        status = one.end()
+    assert one.found == CALLS[0].reference(data)
+    assert status.device_steps == 200
+
+
+def _stack_of(thread: threading.Thread) -> str:
+    return Path(f"/proc/self/task/{thread.native_id}/stack").read_text()
+
+
+def test_device_errors_are_nobodys_business(device: Device, files: Path) -> None:
+    data = noise(600 * BLOCK)
+    (files / "f").write_bytes(data)
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+    (files / "f").read_bytes()
+    with functions.load("count"):
+        device.write("fail_next", 1)
+        found, status = result(CALLS[0], files / "f", Place.DEVICE)
+    assert found == CALLS[0].reference(data)
+    assert status.why == Why.FAILED
+    assert (status.device_steps, status.kernel_steps) == (536, 64)
+
+
+def test_unload_while_it_runs(device: Device, files: Path) -> None:
+    (files / "f").write_bytes(noise(200 * BLOCK))
+    os.sync()
+    with functions.load("count"):
+        device.write("hold", 1)
+        one = Background(files / "f", CALLS[0])
+        device.wait("held", 1)
+    device.write("hold", 0)
+    one.end()
+    assert one.error is not None
+    assert "ESTALE" in str(one.error)
+
+
+def test_a_signal_ends_the_wait(device: Device, files: Path) -> None:
+    (files / "f").write_bytes(noise(200 * BLOCK))
+    os.sync()
+    with functions.load("count"):
+        device.write("hold", 1)
+        try:
+            code = (
+                "from efuse.functions import Count, run, Place;"
+                f"run('count', {str(files / 'f')!r}, Count().encode(), place=Place.DEVICE).result()"
+            )
+            child = subprocess.Popen([sys.executable, "-c", code])
+            device.wait("held", 1)
+            child.send_signal(signal.SIGKILL)
+        finally:
+            device.write("hold", 0)
+        assert child.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+def test_power_goes_while_it_runs(mountpoint: Path) -> None:
+    csd_device.load()
+    data = noise(200 * BLOCK)
+    with csd_device.csd(size_mib=64, power=1) as device, functions.load("count"):
+        run("mkfs.ext4", "-q", "-b", str(BLOCK), device.path)
+        run("mount", device.path, mountpoint)
+        (mountpoint / "f").write_bytes(data)
+        os.sync()
+        device.write("hold", 1)
+        one = Background(mountpoint / "f", CALLS[0])
+        device.wait("held", 1)
+        device.write("power", 0)
+        one.end()
+        run("umount", mountpoint)
+    # What the page cache had, or an error: never anything else.
+    assert one.found == CALLS[0].reference(data) or "EIO" in str(one.error)
+
+
+def test_many_at_once(device: Device, files: Path) -> None:
+    wanted = {}
+    for n in range(6):
+        data = noise(100 * BLOCK + n, n)
+        (files / f"{n}").write_bytes(data)
+        wanted[n] = data
+    with functions.load("count"), functions.load("crc32c"):
+        calls = [(CALLS[0], Crc32c())[n % 2] for n in wanted]
+        ones = [Background(files / f"{n}", calls[n]) for n in wanted]
+        for n, one in enumerate(ones):
+            status = one.end()
+            assert one.found == calls[n].reference(wanted[n])
+            assert status.kernel_steps == 0

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The storage functions' Python side: arguments, twins, and what is refused."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+
+import pytest
+
+from efuse import paths
+from efuse.bpf.members import CSD_FUNCTION
+from efuse.errors import UsageError
+from efuse.functions import SHIPPED, Aggregate, Count, Crc32c, Field, Filter, Histogram, Records
+
+
+def test_every_shipped_function_has_a_text() -> None:
+    texts = {path.stem for path in (paths.data("csd") / "functions").glob("*.c")}
+    assert set(SHIPPED) == texts
+
+
+def test_members_are_those_of_the_struct() -> None:
+    header = (paths.data("csd") / "src" / "function.h").read_text()
+    assert tuple(re.findall(r"\(\*(\w+)\)\(", header)) == CSD_FUNCTION.members
+    numbers = re.findall(r"^\tu32 (\w+);", header, re.MULTILINE)
+    assert (*CSD_FUNCTION.constants, "flags") == tuple(numbers)
+
+
+def test_kfuncs_are_those_of_the_kernel() -> None:
+    kernel = (paths.data("csd") / "src" / "kfuncs.c").read_text()
+    declared = (paths.data("csd") / "functions" / "include" / "csd.bpf.h").read_text()
+    names = re.findall(r"BTF_ID_FLAGS\(func, (\w+)", kernel)
+    numbers = re.findall(r"\(\*(\w+)\)\([^;]*?CSD_KFUNC\((\d+)\)", declared)
+    assert [name for name, _ in numbers] == names
+    assert [int(number) for _, number in numbers] == list(range(1001001, 1001001 + len(names)))
+
+
+def test_count() -> None:
+    call = Count(b"aa")
+    found = call.decode(call.reference(b"aaa\nba\na"))
+    assert (found.lines, found.matches, found.size) == (2, 2, 8)
+    assert Count().decode(Count().reference(b"\n")).matches == 0
+    assert len(call.encode()) == 257 * 8
+
+
+def test_crc32c_of_the_catalogues() -> None:
+    assert Crc32c().decode(Crc32c().reference(b"123456789")) == 0xE3069283
+    assert Crc32c().decode(Crc32c().reference(b"")) == 0
+
+
+def test_aggregate() -> None:
+    data = b"".join(struct.pack("<hHi", n, n + 5, -n) for n in range(-3, 4)) + b"left"
+    call = Aggregate(Records(8, Filter(Field(0, 2), -2, 3)), Field(4, 4))
+    found = call.decode(call.reference(data))
+    assert (found.count, found.sum, found.least, found.most) == (6, -3, -3, 2)
+    assert found.mean == -0.5
+    none = call.decode(call.reference(b""))
+    assert (none.count, none.least, none.most, none.mean) == (0, None, None, None)
+
+
+def test_histogram() -> None:
+    data = random.Random(1).randbytes(8 * 1000)
+    call = Histogram(Records(8), Field(2, 2), start=-1024, width=256, ranges=8)
+    found = call.decode(call.reference(data))
+    numbers = [n for (n,) in struct.iter_unpack("<2xh4x", data)]
+    assert found.below == sum(n < -1024 for n in numbers)
+    assert found.above == sum(n >= 1024 for n in numbers)
+    assert found.counts[3] == sum(-256 <= n < 0 for n in numbers)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Count(b"x" * 65),
+        lambda: Field(0, 3),
+        lambda: Field(2, 4),
+        lambda: Field(-8, 8),
+        lambda: Field(0, 8, signed=False),
+        lambda: Records(4),
+        lambda: Records(24),
+        lambda: Records(8192),
+        lambda: Records(8, Filter(Field(8))),
+        lambda: Aggregate(Records(8), Field(8)),
+        lambda: Histogram(Records(8), Field(0), width=3),
+        lambda: Histogram(Records(8), Field(0), ranges=1023),
+        lambda: Histogram(Records(8), Field(0), ranges=0),
+    ],
+)
+def test_what_there_is_not_fails(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(UsageError):
+        make()
