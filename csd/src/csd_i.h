@@ -215,7 +215,7 @@ struct csd_run {
 	struct csd_entry *function;
 	struct file *file;
 	enum csd_place place;
-	struct mutex mutex;
+	struct mutex mutex;	/* all but the first three */
 
 	const u8 *block;
 	u32 len;

@@ -27,7 +27,7 @@
  * struct csd_digest - a window of a file
  * @kiocb: of the read
  * @completed: it is complete
- * @lock: guards the following four
+ * @lock: of the following four
  * @bios: held
  * @arrived: how many blocks of the window are the device's
  * @taken: the window is open
@@ -43,7 +43,7 @@
 struct csd_digest {
 	struct kiocb kiocb;
 	struct completion completed;
-	spinlock_t lock;
+	spinlock_t lock;	/* of the next four */
 	struct bio_list bios;
 	u32 arrived;
 	bool taken;

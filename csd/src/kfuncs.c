@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a storage function may call. */
+/* The kfuncs of kfuncs.h, and which member may call which. */
 #include "csd_i.h"
+#include "kfuncs.h"
 
 #include <linux/bpf.h>
 #include <linux/btf.h>
@@ -9,46 +10,36 @@
 
 __bpf_kfunc_start_defs();
 
-/* The block's bytes, to be read: zeroes behind the csd_len() that are the file's. */
 __bpf_kfunc const u8 *csd_block(struct csd_run *run, const u64 rdonly_buf_size)
 {
 	return rdonly_buf_size <= CSD_BLOCK_SIZE ? run->block : NULL;
 }
 
-/* How many bytes of the block are the file's. */
 __bpf_kfunc u32 csd_len(struct csd_run *run)
 {
 	return run->len;
 }
 
-/* Where in the file the block begins, in bytes. */
 __bpf_kfunc u64 csd_offset(struct csd_run *run)
 {
 	return run->offset;
 }
 
-/* What the function remembers. */
 __bpf_kfunc u8 *csd_scratch(struct csd_run *run, const u64 rdwr_buf_size)
 {
 	return rdwr_buf_size <= run->scratch_size ? run->scratch : NULL;
 }
 
-/* The caller's arguments. */
 __bpf_kfunc const u8 *csd_args(struct csd_run *run, const u64 rdonly_buf_size)
 {
 	return rdonly_buf_size <= run->args_size ? run->args : NULL;
 }
 
-/*
- * Append to the output: 0, or -ENOSPC if one call emits more than CSD_STEP_OUTPUT bytes, with
- * which the run fails whatever the function returns.
- */
 __bpf_kfunc int csd_emit(struct csd_run *run, const void *data, u32 data__sz)
 {
 	return csd_output_add(run, data, data__sz);
 }
 
-/* Likewise bytes of the block: 0, -ENOSPC, or -ERANGE if they are not the file's. */
 __bpf_kfunc int csd_emit_block(struct csd_run *run, u32 first, u32 size)
 {
 	if (first > run->len || size > run->len - first)
@@ -56,10 +47,6 @@ __bpf_kfunc int csd_emit_block(struct csd_run *run, u32 first, u32 size)
 	return csd_output_add(run, run->block + first, size);
 }
 
-/*
- * The block to look at next: where in the file it begins, a multiple of CSD_BLOCK_SIZE. The
- * run fails with ERANGE if that is not in its range. The last word of a call counts.
- */
 __bpf_kfunc int csd_next(struct csd_run *run, u64 offset)
 {
 	run->next = offset;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Check the module's source as the kernel's developers do: checkpatch, sparse and W=1."""
+"""Check the modules' sources as the kernel's developers do: checkpatch, sparse and W=1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from efuse import paths
 from efuse.module import build, kernel, source
 
-__all__ = ["checkpatch", "compile_remarks", "main"]
+__all__ = ["checkpatch", "compile_remarks", "csd_remarks", "main"]
 
 # A file of ours is no part of a mail, and MAINTAINERS is not here.
 _IGNORED = "FILE_PATH_CHANGES,EMAIL_SUBJECT,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,MISSING_SIGN_OFF"
@@ -22,13 +22,14 @@ _IGNORED += ",ENOSYS,EXPORT_SYMBOL,MACRO_ARG_UNUSED,MACRO_ARG_REUSE"
 _IGNORED_IN_PATCHES = ",PARENTHESIS_ALIGNMENT"
 
 
-def checkpatch(kernel_patches: Path) -> list[str]:
-    """Return what checkpatch says about our files and patches, one remark a line."""
+def checkpatch(sources: Path) -> list[str]:
+    """Return what checkpatch says about our files and patches, one remark a line.
+
+    :param sources: ``kernel_patches`` or ``csd``.
+    """
     script = source.pristine() / "scripts/checkpatch.pl"
-    files = sorted(
-        [*(kernel_patches / "src").glob("*.[ch]"), *(kernel_patches / "include").rglob("*.h")]
-    )
-    patches = sorted((kernel_patches / kernel.SERIES).glob("*.patch"))
+    files = sorted([*(sources / "src").glob("*.[ch]"), *(sources / "include").rglob("*.h")])
+    patches = sorted((sources / kernel.SERIES).glob("*.patch"))
     remarks: list[str] = []
     for mode, names, also in (("--file", files, ""), ("--patch", patches, _IGNORED_IN_PATCHES)):
         command = [
@@ -48,7 +49,7 @@ def checkpatch(kernel_patches: Path) -> list[str]:
                 command, capture_output=True, text=True, stdin=subprocess.DEVNULL
             )
             said = (result.stdout + result.stderr).splitlines()
-            remarks += [line.replace(f"{kernel_patches}/", "") for line in said if line.strip()]
+            remarks += [line.replace(f"{sources}/", "") for line in said if line.strip()]
     return remarks
 
 
@@ -74,6 +75,15 @@ def compile_remarks(target: kernel.Kernel, kernel_patches: Path) -> list[str]:
     return sorted(own | {line for line in patched if _text(line) not in known})
 
 
+def csd_remarks(target: kernel.Kernel, csd: Path) -> list[str]:
+    """Return what gcc with W=1 and sparse say about ``csd.ko``."""
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        tree = source.write_csd_tree(work, csd)
+        output = build.make(target, tree, work, "W=1", "C=2", "CF=-D__CHECK_ENDIAN__")
+        return sorted(_remarks(output, tree))
+
+
 def _text(remark: str) -> str:
     """Return a remark without the line and column it is about."""
     file, *_numbers, text = remark.split(":", maxsplit=3)
@@ -93,12 +103,14 @@ def _pristine_remarks(target: kernel.Kernel) -> set[str]:
 
 def main() -> None:
     """Print every remark and exit with 1 if there is one."""
-    kernel_patches = paths.data("kernel_patches")
+    kernel_patches, csd = paths.data("kernel_patches"), paths.data("csd")
     target = kernel.find()
     found = 0
     for title, remarks in (
-        ("checkpatch", checkpatch(kernel_patches)),
-        (f"W=1 and sparse, {target.release}", compile_remarks(target, kernel_patches)),
+        ("efuse.ko: checkpatch", checkpatch(kernel_patches)),
+        (f"efuse.ko: W=1 and sparse, {target.release}", compile_remarks(target, kernel_patches)),
+        ("csd.ko: checkpatch", checkpatch(csd)),
+        (f"csd.ko: W=1 and sparse, {target.release}", csd_remarks(target, csd)),
     ):
         print(f"{title}: {len(remarks) or 'no'} remarks")
         for remark in remarks:
