@@ -146,6 +146,8 @@ def device() -> Iterator[Device]:
     with csd_device.csd(size_mib=256, queues=2, cores=2, power=1) as made:
         run("mkfs.ext4", "-q", "-b", str(BLOCK), made.path)
         yield made
+    # The kernel lets go of a program some time after its link has ended.
+    until(lambda: (csd_device.MODULE / "refcnt").read_text() == "0\n")
     csd_device.unload()
 
 
