@@ -7,8 +7,6 @@ import errno
 import os
 import struct
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from efuse import paths
 from efuse.bpf import libbpf
@@ -17,6 +15,7 @@ from efuse.bpf.compose import entry
 from efuse.bpf.load import create_maps, create_set, load_programs, open_target
 from efuse.bpf.members import CSD_FUNCTION
 from efuse.bpf.spec import ProgramSpec, Spec
+from efuse.closing import Closing
 from efuse.errors import AttachError, CompileError, UsageError, reason
 
 __all__ = ["Loaded", "compile_function", "function_text", "load"]
@@ -70,7 +69,7 @@ def _number(name: str, program: ProgramSpec) -> int:
     raise CompileError(f"{name}() does not return a constant", hint="use CSD_SCRATCH and CSD_ARGS")
 
 
-class Loaded:
+class Loaded(Closing):
     """A function in the kernel; it goes when this is closed.
 
     :ivar name: by which it is called.
@@ -85,17 +84,6 @@ class Loaded:
         if self._link_fd >= 0:
             os.close(self._link_fd)
             self._link_fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def load(name: str, text: str | None = None) -> Loaded:

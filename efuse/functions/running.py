@@ -11,11 +11,10 @@ import os
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import trio
 
+from efuse.closing import Closing
 from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
 
 __all__ = ["Place", "Run", "Status", "Why", "run"]
@@ -71,7 +70,7 @@ class Status:
     why: Why
 
 
-class Run:
+class Run(Closing):
     """A function on its way through a file; an iterator of what it emits.
 
     :param fd: of the run; becomes this object's.
@@ -133,17 +132,6 @@ class Run:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def run(
