@@ -20,8 +20,8 @@ memory_of_guests() {
 all_in_guests() {
 	local rest=(tests/guest --ignore=tests/guest/numa) status=0
 	share=$(mktemp -d "${XDG_CACHE_HOME:-$HOME/.cache}/efuse/share.XXXXXX")
-	# A process group of its own, which ends as a whole.
-	trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$share"' EXIT
+	# A process group of its own, which ends as a whole. What it has said is shown however this ends.
+	trap 'kill -- "-$beside" 2>/dev/null || true; end_of_share' EXIT
 	set -m
 	(
 		shape=("${nodes[@]}")
@@ -33,10 +33,14 @@ all_in_guests() {
 	beside=$!
 	set +m
 	EFUSE_SHARE=$share/one in_guest "${rest[@]}" || status=$?
-	echo "the guest with two nodes, and the other one of those that shared the tests:"
 	wait "$beside" || status=$?
-	cat "$share/.said"
 	return "$status"
+}
+
+end_of_share() {
+	echo "the guest with two nodes, and the other one of those that shared the tests:"
+	cat "$share/.said"
+	rm -rf "$share"
 }
 
 # run_in_guests [PYTEST ARGUMENTS]: all tests in two guests; what the arguments say in one.
