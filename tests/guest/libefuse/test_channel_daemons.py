@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from efuse.bench.load import load, prepare
+from efuse.bench.usage import switches
 from efuse.control import Connection, find
 from efuse.fs.mountpoint import unmount
 from efuse.module import live
@@ -218,19 +219,6 @@ def test_workers_are_added_when_all_are_blocked(
         assert each.result(DEADLINE_S) == LOOP_DAEMON_DATA[:100]
 
 
-def _threads_of(pid: int, cpu: int) -> list[Path]:
-    """Return the threads of a process that run on no other CPU."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    found = [task for task in tasks if os.sched_getaffinity(int(task.name)) == {cpu}]
-    assert found
-    return found
-
-
-def _times_slept(threads: list[Path]) -> int:
-    texts = [(thread / "status").read_text() for thread in threads]
-    return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
-
-
 def test_nobody_else_is_woken_for_a_worker_that_is_about_to_look(
     lower: Path, mountpoint: Path
 ) -> None:
@@ -238,13 +226,12 @@ def test_nobody_else_is_woken_for_a_worker_that_is_about_to_look(
     prepare(lower / "file")
     with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
         daemon.wait_for_channels()
-        others = _threads_of(daemon.pid, cpu=1)
         slept = []
         for _ in range(5):
-            before = _times_slept(others)
+            before = switches([daemon.pid])
             found = load(mountpoint / "file", "stat", 4096, 200, [0])
-            slept.append((_times_slept(others) - before) / found.requests)
-    # Each request would have put one of them to sleep again.
+            slept.append((switches([daemon.pid]) - before) / found.requests)
+    # Each request would have put somebody to sleep again.
     assert min(slept) < 0.5, slept
 
 
