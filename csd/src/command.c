@@ -86,7 +86,7 @@ static int csd_range_run(struct csd_work *work, const struct csd_range *range, u
 	int ret = 0;
 
 	for (; left && !ret; left -= len, pos += len) {
-		len = min_t(u32, left, CSD_BLOCK);
+		len = min_t(u32, left, CSD_BLOCK_SIZE);
 		ret = csd_work_stopped(work) ?: csd_block_run(work, pos, len, &core_at);
 		cond_resched();
 	}
@@ -102,7 +102,7 @@ static int csd_range_check(const struct csd_work *work, const struct csd_range *
 	    DIV_ROUND_UP(range->bytes, SECTOR_SIZE) > sectors - range->sector)
 		return -ERANGE;
 	if (!range->bytes ||
-	    !IS_ALIGNED(work->start + ((u64)range->sector << SECTOR_SHIFT), CSD_BLOCK))
+	    !IS_ALIGNED(work->start + ((u64)range->sector << SECTOR_SHIFT), CSD_BLOCK_SIZE))
 		return -EINVAL;
 	return 0;
 }

@@ -164,9 +164,9 @@ static ssize_t csd_logical_block_size_store(struct config_item *item, const char
 					    size_t count)
 {
 	u64 value;
-	int err = csd_value_parse(page, SECTOR_SIZE, CSD_BLOCK, &value);
+	int err = csd_value_parse(page, SECTOR_SIZE, CSD_BLOCK_SIZE, &value);
 
-	if (!err && value != SECTOR_SIZE && value != CSD_BLOCK)
+	if (!err && value != SECTOR_SIZE && value != CSD_BLOCK_SIZE)
 		err = -EINVAL;
 	return err ?: csd_number_set(csd_device_of(item), &csd_number_logical_block_size,
 				     value) ?: count;

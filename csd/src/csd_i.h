@@ -14,13 +14,12 @@
 #include "function.h"
 
 #define CSD_VERSION	"0.1.0"
-#define CSD_BLOCK	4096	/* bytes that a device's core is given at a time */
 
 struct csd_device;
 
 /* command.c */
 
-/* A range of the device: whole blocks of CSD_BLOCK, but for the last of a file. */
+/* A range of the device: whole blocks of CSD_BLOCK_SIZE, but for the last of a file. */
 struct csd_range {
 	sector_t sector;	/* in the block device */
 	u32 bytes;

@@ -305,7 +305,7 @@ static struct gendisk *csd_disk_alloc(struct csd_device *device)
 {
 	struct queue_limits limits = {
 		.logical_block_size		= device->logical_block_size,
-		.physical_block_size		= CSD_BLOCK,
+		.physical_block_size		= CSD_BLOCK_SIZE,
 		.max_hw_sectors			= CSD_MAX_SECTORS,
 		.max_segments			= CSD_MAX_SECTORS * SECTOR_SIZE / PAGE_SIZE,
 		.max_hw_discard_sectors		= UINT_MAX >> SECTOR_SHIFT,

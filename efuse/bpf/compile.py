@@ -94,8 +94,10 @@ def _spec_directories() -> Iterable[Path]:
 
 
 def _include_directories(interface: Interface) -> tuple[Path, ...]:
-    uapi = paths.data("kernel_patches" if interface is EFUSE_OPS else interface.data)
-    return (paths.data(interface.data) / interface.include, uapi / "include" / "uapi")
+    return (
+        paths.data(interface.data) / interface.include,
+        paths.data(interface.uapi) / "include" / "uapi",
+    )
 
 
 def _named(spec: Spec, sources: Sequence[Source]) -> Spec:

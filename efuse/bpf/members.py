@@ -49,6 +49,7 @@ class Interface:
     :param members: those that a program can implement, in the struct's order.
     :param constants: its numbers that a text gives, each by a function that returns it.
     :param data: which of the package's data it belongs to.
+    :param uapi: which of them has the types that programs and kernel share.
     :param include: below that: the directory of the headers.
     :param header: in that: declares what the programs may call.
     :param example: of a member, for who has written none.
@@ -59,6 +60,7 @@ class Interface:
     members: tuple[str, ...]
     constants: tuple[str, ...]
     data: str
+    uapi: str
     include: str
     header: str
     example: str
@@ -70,6 +72,7 @@ EFUSE_OPS = Interface(
     members=MEMBERS,
     constants=(),
     data="bpf_programs",
+    uapi="kernel_patches",
     include="include",
     header="efuse.bpf.h",
     example="int lookup(struct efuse_req *req)",
@@ -82,6 +85,7 @@ CSD_FUNCTION = Interface(
     members=("step", "finish"),
     constants=("scratch_size", "args_size"),
     data="csd",
+    uapi="csd",
     include="functions/include",
     header="csd.bpf.h",
     example="int step(struct csd_run *run)",

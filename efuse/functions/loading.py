@@ -113,7 +113,7 @@ def load(name: str, text: str | None = None) -> Loaded:
         why = "there is one of that name (EEXIST)" if taken else reason(error)
         raise AttachError(
             f"cannot load the storage function {name!r}: {why}",
-            hint="efuse csd functions" if taken else "run as root",
+            hint="unload that one before, or take another name" if taken else "run as root",
         ) from error
     finally:
         os.close(set_fd)

@@ -171,22 +171,19 @@ def _begin(
     if not 0 < len(raw) < 32:
         raise UsageError(f"cannot run the storage function {name!r}: not a name")
     buffer = bytearray(args)
-    address = _address(buffer)
-    setup = _SETUP.pack(
-        raw, fd, place, offset, length, max_steps, address if args else 0, len(args), 0
-    )
+    setup = _SETUP.pack(raw, fd, place, offset, length, max_steps, _address(buffer), len(args), 0)
     try:
         control = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise NotSupportedError(
             f"cannot run the storage function {name!r}: csd.ko is not loaded",
-            hint="efuse module load",
+            hint="in a guest: insmod $EFUSE_CSD_MODULE",
         ) from error
     try:
         return int(fcntl.ioctl(control, _IOC_RUN, bytearray(setup)))
     except OSError as error:
         hints = {
-            errno.ENOENT: "efuse csd functions lists those that are loaded",
+            errno.ENOENT: "load it before, and keep it loaded",
             errno.EMSGSIZE: f"it got {len(args)} bytes of arguments, and wants another number",
             errno.EBADF: "open the file for reading",
             errno.EISDIR: "name a file",

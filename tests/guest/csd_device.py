@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.guest.hand import until
 
 CONFIG = Path("/sys/kernel/config")
 DEVICES = CONFIG / "csd"
@@ -76,10 +78,12 @@ class Device:
 
     def wait(self, attribute: str, value: int) -> None:
         """Wait until the number in the file *attribute* is at least *value*; fail after a while."""
-        end = time.monotonic() + 60
-        while self.read(attribute) < value:
-            assert time.monotonic() < end, f"{attribute} is {self.read(attribute)}"
-            time.sleep(0.001)
+        until(lambda: self.read(attribute) >= value)
+
+
+def noise(length: int, seed: int = 0) -> bytes:
+    """Return bytes that are the same for the same *seed*."""
+    return random.Random(seed).randbytes(length)
 
 
 @contextlib.contextmanager

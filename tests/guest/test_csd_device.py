@@ -23,7 +23,7 @@ import pytest
 
 from tests.guest import csd_device
 from tests.guest.conftest import run
-from tests.guest.csd_device import Device, csd
+from tests.guest.csd_device import Device, csd, noise
 from tests.guest.fsx import Exerciser, View
 
 BLKRRPART, BLKSSZGET, BLKDISCARD = 0x125F, 0x1268, 0x1277
@@ -131,10 +131,6 @@ def number(descriptor: int, request: int, kind: str) -> int:
 def zero(descriptor: int, request: int, offset: int, length: int) -> None:
     """BLKDISCARD or BLKZEROOUT."""
     fcntl.ioctl(descriptor, request, struct.pack("QQ", offset, length))
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(length)
 
 
 def counters(device: Device) -> dict[str, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import signal
 import struct
 import subprocess
@@ -33,7 +32,7 @@ from efuse.functions import (
 )
 from tests.guest import csd_device
 from tests.guest.conftest import run
-from tests.guest.csd_device import Device
+from tests.guest.csd_device import Device, noise
 from tests.guest.hand import DEADLINE_S, until
 
 BLOCK = 4096
@@ -157,10 +156,6 @@ def files(device: Device, mountpoint: Path) -> Iterator[Path]:
     run("mount", device.path, mountpoint)
     yield mountpoint
     run("umount", mountpoint)
-
-
-def noise(size: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size)
 
 
 def result(call: Shipped, path: Path, place: Place) -> tuple[bytes, functions.Status]:
