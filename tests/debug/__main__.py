@@ -3,8 +3,8 @@
 
 What KASAN, lockdep, list debugging and the watch over hung tasks find lies in the kernel's log: the
 test during which it came fails, and so does the guest (efuse.guest.kernel_log). kmemleak finds
-something only when it is asked. That is done at the end; what was allocated by way of the module's
-code fails, the rest is printed.
+something only when it is asked. That is done at the end; what was allocated by way of a module of
+ours, or by a module that has been unloaded since, fails; the rest is printed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def main() -> int:
     kernel.forget_leaks()
     status = subprocess.run([sys.executable, "-u", "-m", "pytest", *sys.argv[1:]]).returncode
     leaks = kernel.find_leaks()
-    ours = [leak for leak in leaks if leak.of("efuse")]
+    ours = [leak for leak in leaks if leak.of("efuse") or leak.of("csd") or leak.of_unloaded]
     for leak in leaks:
         print(leak.text)
-    print(f"test-debug: {len(ours)} leaks of the module, {len(leaks) - len(ours)} of others")
+    print(f"test-debug: {len(ours)} leaks of the modules, {len(leaks) - len(ours)} of others")
     if not kernel.lockdep_works():
         print("test-debug: lockdep has turned itself off")
     # Its caches complain of what is still in them.

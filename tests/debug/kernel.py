@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ _SYMBOLS = {"KASAN": "kasan_report", "list debugging": "__list_add_valid_or_repo
 # kmemleak reports an object that did not change between two scans and is that old (MSECS_MIN_AGE).
 _LEAST_AGE_S = 5.0
 _SCANS = 3
+
+# A line of a backtrace whose address belongs to no code that is loaded.
+_NAMELESS = re.compile(r"^\s+0x[0-9a-f]+$")
 
 
 def missing_checks() -> list[str]:
@@ -55,6 +59,11 @@ class Leak:
     def of(self, module: str) -> bool:
         """Was it allocated by way of that module's code?"""
         return any(line.endswith(f" [{module}]") for line in self.text.splitlines())
+
+    @property
+    def of_unloaded(self) -> bool:
+        """Was it allocated by way of a module that is gone, so that an address has no name now?"""
+        return any(_NAMELESS.match(line) for line in self.text.splitlines())
 
 
 def parse_leaks(text: str) -> list[Leak]:

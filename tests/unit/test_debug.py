@@ -39,6 +39,11 @@ def test_leaks_are_told_apart_by_whose_code_allocated_them() -> None:
     leaks = kernel.parse_leaks(_LEAK + other)
     assert [leak.of("efuse_faults") for leak in leaks] == [True, False]
     assert not any(leak.of("efuse") for leak in leaks)
+    assert [leak.of_unloaded for leak in leaks] == [False, False]
+    (unloaded,) = kernel.parse_leaks(
+        _LEAK.replace("fault_set+0x95/0x100 [efuse_faults]", "0xffffffffc0a51123")
+    )
+    assert unloaded.of_unloaded
     assert leaks[0].text == _LEAK.rstrip()
     assert kernel.parse_leaks("") == []
 
