@@ -206,6 +206,10 @@ class _Session:
         try:
             with self._answering:
                 await pyfuse3.main()
+        except* ConnectionAbortedError:
+            # What read(2) says of a request that was on its way when the mount went; else ENODEV,
+            # which libfuse takes as the end itself.
+            _log.info("%s ended while a request of it was read", self._mountpoint)
         finally:
             self._ended.set()
 

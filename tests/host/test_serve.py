@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyfuse3
 import pytest
 import trio
 
@@ -43,6 +46,30 @@ def test_a_block_whose_mount_somebody_takes_away_ends_well(place: Path) -> None:
     for _ in range(20):
         with efuse.mount(efuse.Passthrough(source), mountpoint, plain=True):
             mountpoint_module.unmount(str(mountpoint))
+
+
+_READ_FAILED = "fuse_session_receive_buf failed"
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EIO])
+def test_only_a_mount_that_goes_while_it_is_read_ends_well(
+    place: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Such a moment is some instructions long in the kernel: libfuse's answer is forced here."""
+
+    async def main() -> None:
+        raise ExceptionGroup("pyfuse3's nursery", [OSError(code, _READ_FAILED)])
+
+    monkeypatch.setattr(pyfuse3, "main", main)
+    source, mountpoint = _places(place)
+    ends_well = contextlib.nullcontext()
+    fails = pytest.raises(MountError, match="ended with 1")
+    with (
+        ends_well if code == errno.ECONNABORTED else fails,
+        efuse.mount(efuse.Passthrough(source), mountpoint, plain=True) as mounted,
+    ):
+        os.waitid(os.P_PID, mounted.pid, os.WEXITED | os.WNOWAIT)
+    assert not os.path.ismount(mountpoint)
 
 
 def test_two_mounts_at_once_in_processes_of_their_own(place: Path) -> None:
