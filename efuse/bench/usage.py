@@ -22,6 +22,7 @@ _CHANNEL_COUNTERS = (
     "spin_hits",
     "spin_misses",
     "elsewhere",
+    "others_woken",
     "brought",
 )
 

@@ -46,6 +46,7 @@ class ChannelCounters:
     spin_hits: int = 0
     spin_misses: int = 0
     elsewhere: int = 0
+    others_woken: int = 0
     brought: int = 0
     refused: int = 0
 

@@ -48,7 +48,7 @@ CHANNEL_HEADERS = (
 
 CHANNEL_TOTAL_HEADERS = (
     *("NODE", "CPU", "SLOTS", "DEPTH", "FLIGHT", "SERVICE", "LOOK", "SLEEP"),
-    *("POLL", "SPIN", "SENT", "STOLEN", "ELSEWHERE", "BROUGHT", "REFUSED"),
+    *("POLL", "SPIN", "SENT", "STOLEN", "ELSEWHERE", "WOKEN", "BROUGHT", "REFUSED"),
 )
 """Of `channel_total_row`; likewise."""
 
@@ -118,6 +118,7 @@ def channel_total_row(group: ChannelGroup, name: str = "") -> tuple[str, ...]:
         str(counters.sent),
         str(counters.stolen),
         str(counters.elsewhere),
+        str(counters.others_woken),
         str(counters.brought),
         str(counters.refused),
     )

@@ -107,6 +107,7 @@ EFUSE_CHANNEL_COUNT(poll_misses, EFUSE_POLL_MISSES);
 EFUSE_CHANNEL_COUNT(spin_hits, EFUSE_SPIN_HITS);
 EFUSE_CHANNEL_COUNT(spin_misses, EFUSE_SPIN_MISSES);
 EFUSE_CHANNEL_COUNT(elsewhere, EFUSE_ELSEWHERE);
+EFUSE_CHANNEL_COUNT(others_woken, EFUSE_OTHERS_WOKEN);
 EFUSE_CHANNEL_COUNT(brought, EFUSE_BROUGHT);
 EFUSE_CHANNEL_COUNT(refused, EFUSE_REPLY_REFUSED);
 
@@ -125,6 +126,7 @@ static const struct attribute *efuse_channel_attrs[] = {
 	&spin_hits_count.attr.attr,
 	&spin_misses_count.attr.attr,
 	&elsewhere_count.attr.attr,
+	&others_woken_count.attr.attr,
 	&brought_count.attr.attr,
 	&refused_count.attr.attr,
 	NULL

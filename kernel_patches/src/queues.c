@@ -41,16 +41,20 @@ static bool efuse_channel_wake(struct efuse_channel *channel)
 	return true;
 }
 
-/* Likewise of the channels of @cpus. */
-static bool efuse_channels_wake(struct efuse_conn *ec, const struct cpumask *cpus, int cpu)
+/* Likewise of the channels of @cpus, for what is in @queue. */
+static bool efuse_channels_wake(struct efuse_conn *ec, const struct cpumask *cpus,
+				const struct efuse_queue *queue)
 {
 	struct efuse_channel *channel;
 	int other;
 
-	for_each_cpu_wrap(other, cpus, cpu) {
+	for_each_cpu_wrap(other, cpus, queue->cpu) {
 		channel = rcu_dereference(ec->queues[other]->channel);
-		if (channel && efuse_channel_wake(channel))
-			return true;
+		if (!channel || !efuse_channel_wake(channel))
+			continue;
+		if (channel->queue != queue)
+			efuse_count_channel(ec, EFUSE_OTHERS_WOKEN);
+		return true;
 	}
 	return false;
 }
@@ -74,11 +78,11 @@ static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
 			return false;
 	}
 	if (atomic_read(&ec->nodes[queue->node]->waiting) &&
-	    efuse_channels_wake(ec, cpumask_of_node(queue->node), queue->cpu))
+	    efuse_channels_wake(ec, cpumask_of_node(queue->node), queue))
 		return true;
 	for_each_node(node)
 		if (atomic_read(&ec->nodes[node]->waiting))
-			return efuse_channels_wake(ec, cpu_possible_mask, queue->cpu);
+			return efuse_channels_wake(ec, cpu_possible_mask, queue);
 	return false;
 }
 

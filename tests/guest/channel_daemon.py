@@ -124,6 +124,10 @@ class ChannelDaemon:
         """How many requests have come through channels: none does without them."""
         return brought(self.connection)
 
+    def others_woken(self) -> int:
+        """How often a worker was woken for what was sent to another's channel."""
+        return _total(self.connection, "others_woken")
+
     def waiting(self) -> int:
         """How many threads wait for a request in a channel."""
         return len(waiting(self.pid))
@@ -135,7 +139,11 @@ class ChannelDaemon:
 
 
 def brought(connection: Connection) -> int:
-    channels = (connection.path / "channels").glob("*/brought")
+    return _total(connection, "brought")
+
+
+def _total(connection: Connection, counter: str) -> int:
+    channels = (connection.path / "channels").glob(f"*/{counter}")
     return sum(int(path.read_text()) for path in channels)
 
 

@@ -78,7 +78,7 @@ def test_stat_of_a_mount_shows_its_channels(
     sysfs.add(41, "/mnt/a", nodes=(0, 1), **{"channels/policy": "own", "channels/spin_ns": "0"})
     sysfs.count_channel(
         41, 0, slots=4, depth=2, in_flight=1, service_ns=9000, sleeping=1, sent=60, stolen=6,
-        poll_hits=9, poll_misses=1, brought=54, refused=3,
+        poll_hits=9, poll_misses=1, others_woken=5, brought=54, refused=3,
     )  # fmt: skip
     sysfs.count_channel(
         41, 1, node=1, slots=4, looking=1, sent=40, elsewhere=7, spin_hits=1, brought=46
@@ -87,11 +87,11 @@ def test_stat_of_a_mount_shows_its_channels(
     assert code == 0
     assert "policy own  threshold 1  spread 1  spin 0 ns" in out.splitlines()
     assert table(out, "NODE") == [
-        "NODE CPU SLOTS DEPTH FLIGHT SERVICE LOOK SLEEP POLL SPIN SENT STOLEN ELSEWHERE BROUGHT "
-        "REFUSED",
-        "0 0 4 2 1 9.0 us 0 1 90.0% - 60 6 0 54 3",
-        "1 1 4 0 0 - 1 0 - 100% 40 0 7 46 0",
-        "total 0-1 8 2 1 9.0 us 1 1 90.0% 100% 100 6 7 100 3",
+        "NODE CPU SLOTS DEPTH FLIGHT SERVICE LOOK SLEEP POLL SPIN SENT STOLEN ELSEWHERE WOKEN "
+        "BROUGHT REFUSED",
+        "0 0 4 2 1 9.0 us 0 1 90.0% - 60 6 0 5 54 3",
+        "1 1 4 0 0 - 1 0 - 100% 40 0 7 0 46 0",
+        "total 0-1 8 2 1 9.0 us 1 1 90.0% 100% 100 6 7 5 100 3",
     ]
 
 

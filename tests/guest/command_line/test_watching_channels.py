@@ -24,7 +24,7 @@ from tests.guest.hand import DEADLINE_S, Hand, root_attributes
 STATE = ("node", "slots", "depth", "in_flight", "service_ns", "looking", "sleeping")
 COUNTERS = (
     *("sent", "stolen", "poll_hits", "poll_misses", "spin_hits", "spin_misses"),
-    *("elsewhere", "brought", "refused"),
+    *("elsewhere", "others_woken", "brought", "refused"),
 )
 
 Numbers = dict[int, dict[str, int]]
@@ -141,7 +141,7 @@ def check_table(text: str, expected: Numbers) -> None:
         assert row[6:8] == [str(v["looking"]), str(v["sleeping"])]
         check_share(row[8], share(v["poll_hits"], v["poll_misses"]))
         check_share(row[9], share(v["spin_hits"], v["spin_misses"]))
-        counted = ("sent", "stolen", "elsewhere", "brought", "refused")
+        counted = ("sent", "stolen", "elsewhere", "others_woken", "brought", "refused")
         assert row[10:] == [str(v[name]) for name in counted]
         assert found["0-1"][10:] == [str(sum(e[n] for e in expected.values())) for n in counted]
 
