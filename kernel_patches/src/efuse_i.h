@@ -95,7 +95,7 @@ enum efuse_channel_counter {
 	EFUSE_SPIN_HITS,	/* a caller's look found its answer */
 	EFUSE_SPIN_MISSES,
 	EFUSE_ELSEWHERE,	/* sent to another channel than the CPU's home */
-	EFUSE_OTHERS_WOKEN,	/* sent to a channel without a free worker: another one's was woken */
+	EFUSE_OTHERS_WOKEN,	/* sent to a channel without a free worker; another's was woken */
 	EFUSE_BROUGHT,		/* requests that EFUSE_IOC_NEXT brought */
 	EFUSE_REPLY_REFUSED,	/* replies in slots that were none, slots that were not given */
 	EFUSE_NR_CHANNEL_COUNTERS,

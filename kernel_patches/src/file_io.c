@@ -223,9 +223,12 @@ static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
 
 	if (!efuse_file_clean(inode) || mapping_writably_mapped(mapping))
 		return false;
-	return !mapping->nrpages ||
-	       !invalidate_inode_pages2_range(mapping, pos >> PAGE_SHIFT,
-					      (pos + len - 1) >> PAGE_SHIFT);
+	if (mapping->nrpages &&
+	    invalidate_inode_pages2_range(mapping, pos >> PAGE_SHIFT,
+					  (pos + len - 1) >> PAGE_SHIFT))
+		return false;
+	/* Until it was gone, a page could be stored to and written back: by a WRITE under way. */
+	return efuse_file_clean(inode);
 }
 
 static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,

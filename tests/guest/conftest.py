@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,12 @@ def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.Comp
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("EFUSE_GUEST") != "1" and items:
         raise pytest.UsageError("tests/guest runs inside a guest only: make test-guest")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Show at once why a test failed: a guest that is ended later does not come to its summary."""
+    if report.failed:
+        print(f"\n{report.longreprtext}", file=sys.stderr, flush=True)
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

@@ -22,10 +22,21 @@ from tests.guest.daemons import Call, eventually, fails, force_stat, mounted
 from tests.guest.forced import Forced, forced
 from tests.guest.test_direct import BLOCK, backing, fill, make, read, whole, write
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
 
 def cached_pages(path: str | Path) -> int:
     """How many pages of a file its page cache has."""
     return int(run("fincore", "-n", "-b", "-o", "PAGES", path).stdout)
+
+
+def write_back(fd: int) -> None:
+    """Begin to write what is dirty of a file, without its inode's lock (sync_file_range(2))."""
+    begin = 2  # SYNC_FILE_RANGE_WRITE
+    everything = ctypes.c_int64(0)
+    if _libc.sync_file_range(fd, everything, everything, begin):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 SIZE = 10 * BLOCK
@@ -158,6 +169,49 @@ def test_a_write_waits_for_what_became_dirty_while_it_waited(mountpoint: Path, l
         assert writing.result() == 11
         os.close(fd)
     assert Path(path).read_bytes() == b"from a map" + DATA[10:11] + b"from pwrite" + DATA[22:]
+
+
+def test_a_write_waits_for_what_is_written_back_meanwhile(mountpoint: Path, lower: Path) -> None:
+    """All was clean when it looked; until the pages are gone one is stored to and written back."""
+    path = backing(lower, DATA)
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        path="direct",
+        write_through=path,
+        open_flags=NOFLUSH,
+    ) as m:
+        make(m, "f", DATA)
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        m.connection.forced_path = "daemon"
+        assert os.pread(fd, 1, BLOCK) == DATA[BLOCK : BLOCK + 1]
+        assert cached_pages(m / "f") == 1
+
+        # The page before it is locked until its READ is answered.
+        m.hold("read", "before")
+        reading = Call(os.pread, fd, 1, 0)
+        m.wait_held()
+        m.connection.forced_path = "direct"
+        writing = Call(os.pwrite, fd, b"from pwrite", BLOCK - 5)
+        eventually(lambda: "efuse_file_try_write" in writing.within())
+        m.hold("write", "before")
+        m.connection.forced_path = "daemon"
+        with mmap.mmap(fd, 0) as view:
+            view[BLOCK + 6 : BLOCK + 16] = b"from a map"
+            write_back(fd)
+            m.wait_held(2)
+        m.connection.forced_path = "direct"
+        m.release("read")
+        assert reading.result() == DATA[:1]
+        eventually(lambda: writing.done() or "fuse_cache_write_iter" in writing.within())
+        m.release("write")
+        assert writing.result() == 11
+        os.close(fd)
+    wanted = bytearray(DATA)
+    wanted[BLOCK - 5 : BLOCK + 16] = b"from pwritefrom a map"
+    assert Path(path).read_bytes() == wanted
 
 
 def test_a_read_shows_in_the_access_time(m: Forced, lower: Path) -> None:

@@ -24,7 +24,16 @@ from tests.commands import EFUSE
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MUTANTS = Path(__file__).with_name("mutants.toml")
-_COPIED = ("efuse", "bpf_programs", "kernel_patches", "libefuse", "tests", "pyproject.toml", "docs")
+_COPIED = (
+    "efuse",
+    "bpf_programs",
+    "csd",
+    "kernel_patches",
+    "libefuse",
+    "tests",
+    "pyproject.toml",
+    "docs",
+)
 _TIMEOUT_S = 1200
 
 
