@@ -9,6 +9,7 @@
 #include <linux/blkdev.h>
 #include <linux/configfs.h>
 #include <linux/csd.h>
+#include <linux/efuse_lower.h>
 #include <linux/xarray.h>
 
 #include "function.h"
@@ -207,7 +208,9 @@ int csd_kfuncs_init(void);
  * @error: with which it failed
  * @why: the device did not have the last block that the kernel looked at
  * @buffer: CSD_BUFFER bytes
- * @digest: of the file; NULL until it is needed
+ * @digest: of the file that has its bytes; NULL until it is needed
+ * @window_shift: from a position in @file to that in the digest's
+ * @window_end: in @file: where what lies there ends
  * @command: to the device
  */
 struct csd_run {
@@ -247,6 +250,8 @@ struct csd_run {
 
 	u8 *buffer;
 	struct csd_digest *digest;
+	u64 window_shift;
+	u64 window_end;
 	struct csd_command command;
 };
 
@@ -260,7 +265,11 @@ long csd_run_make(const struct csd_setup __user *argp);
 int csd_host(struct csd_run *run, u64 end, u64 blocks);
 
 /* offload.c */
-int csd_offload(struct csd_run *run, u64 blocks);
+int csd_offload(struct csd_run *run, u64 end, u64 blocks);
+
+/* lower.c */
+int csd_lower_begin(struct file *file, u64 position, u64 length, struct efuse_lower *lower);
+void csd_lower_end(struct file *file, struct efuse_lower *lower);
 
 /* digest.c */
 #define CSD_WINDOW	256	/* blocks of a digest at most */

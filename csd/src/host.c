@@ -8,18 +8,35 @@
 #include <linux/fs.h>
 #include <linux/uio.h>
 
-static ssize_t csd_host_read(struct csd_run *run, size_t size)
+static ssize_t csd_host_read_some(struct csd_run *run, size_t at, size_t size)
 {
-	struct kvec kvec = { .iov_base = run->buffer, .iov_len = size };
+	struct kvec kvec = { .iov_base = run->buffer + at, .iov_len = size - at };
 	struct iov_iter iter;
 	struct kiocb kiocb;
 
 	init_sync_kiocb(&kiocb, run->file);
 	/* The buffer is not aligned for a device, and the caller waits. */
 	kiocb.ki_flags &= ~(IOCB_DIRECT | IOCB_NOWAIT);
-	kiocb.ki_pos = run->position;
-	iov_iter_kvec(&iter, ITER_DEST, &kvec, 1, size);
+	kiocb.ki_pos = run->position + at;
+	iov_iter_kvec(&iter, ITER_DEST, &kvec, 1, size - at);
 	return vfs_iocb_iter_read(run->file, &kiocb, &iter);
+}
+
+/* Some file systems bring less than there is; nothing means that the file ends. */
+static ssize_t csd_host_read(struct csd_run *run, size_t size)
+{
+	size_t have = 0;
+	ssize_t ret;
+
+	while (have < size) {
+		ret = csd_host_read_some(run, have, size);
+		if (ret < 0)
+			return ret;
+		if (!ret)
+			break;
+		have += ret;
+	}
+	return have;
 }
 
 /**

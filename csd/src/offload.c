@@ -12,9 +12,9 @@
 /* Their direct reads go to the blocks themselves, and keep them where they are. */
 static const char * const csd_filesystems[] = { "ext2", "ext3", "ext4", "xfs" };
 
-static enum csd_why csd_offload_why(const struct csd_run *run)
+static enum csd_why csd_offload_why(const struct file *file)
 {
-	const struct inode *inode = file_inode(run->file);
+	const struct inode *inode = file_inode(file);
 	const struct super_block *sb = inode->i_sb;
 
 	if (!sb->s_bdev || !csd_device_is(sb->s_bdev))
@@ -24,7 +24,7 @@ static enum csd_why csd_offload_why(const struct csd_run *run)
 	if (inode->i_blkbits != ilog2(CSD_BLOCK_SIZE))
 		return CSD_WHY_BLOCK_SIZE;
 	if (IS_ENCRYPTED(inode) || IS_VERITY(inode) || IS_DAX(inode) ||
-	    !(run->file->f_mode & FMODE_CAN_ODIRECT))
+	    !(file->f_mode & FMODE_CAN_ODIRECT))
 		return CSD_WHY_CONTENT;
 	return CSD_WHY_NOT;
 }
@@ -34,10 +34,17 @@ static struct csd_run *csd_run_of(struct csd_command *cmd)
 	return container_of(cmd, struct csd_run, command);
 }
 
+static bool csd_offload_find(const struct csd_run *run, struct csd_spot *spot)
+{
+	return run->position < run->window_end &&
+	       csd_digest_find(run->digest, run->position + run->window_shift, spot);
+}
+
 /* How many bytes of the run's next block are the file's, and in its range. */
 static u32 csd_offload_len(const struct csd_run *run)
 {
-	return min_t(u64, csd_digest_len(run->digest, run->position), run->end - run->position);
+	return min_t(u64, csd_digest_len(run->digest, run->position + run->window_shift),
+		     run->window_end - run->position);
 }
 
 static int csd_offload_next(struct csd_command *cmd, struct csd_range *range)
@@ -45,8 +52,7 @@ static int csd_offload_next(struct csd_command *cmd, struct csd_range *range)
 	struct csd_run *run = csd_run_of(cmd);
 	struct csd_spot spot;
 
-	if (!csd_run_ready(run) || !csd_digest_find(run->digest, run->position, &spot) ||
-	    !spot.blocks)
+	if (!csd_run_ready(run) || !csd_offload_find(run, &spot) || !spot.blocks)
 		return 0;
 	range->sector = spot.sector;
 	range->bytes = spot.blocks * CSD_BLOCK_SIZE;
@@ -85,8 +91,7 @@ static int csd_offload_window(struct csd_run *run, struct block_device *bdev)
 	run->command.next = csd_offload_next;
 	run->command.block = csd_offload_block;
 	run->command.result = csd_offload_result;
-	while (!err && csd_run_ready(run) &&
-	       csd_digest_find(run->digest, run->position, &spot)) {
+	while (!err && csd_run_ready(run) && csd_offload_find(run, &spot)) {
 		if (spot.blocks) {
 			run->sent = run->output_end;
 			err = csd_command_run(bdev, &run->command);
@@ -100,36 +105,75 @@ static int csd_offload_window(struct csd_run *run, struct block_device *bdev)
 	return err;
 }
 
+/* What of the range is whole blocks of the file that has it; a block may end with the range. */
+static u64 csd_offload_whole(const struct csd_run *run, u64 end, const struct efuse_lower *lower)
+{
+	if (lower->position % CSD_BLOCK_SIZE)
+		return 0;
+	if (lower->length == end - run->position)
+		return lower->length;
+	return round_down(lower->length, CSD_BLOCK_SIZE);
+}
+
+/* Go through what a digest of the file can hold. Returns 0 or a negative errno. */
+static int csd_offload_held(struct csd_run *run, const struct efuse_lower *lower, u64 length)
+{
+	u64 steps_left = run->steps_left;
+	int err;
+
+	if (!run->digest)
+		run->digest = csd_digest_alloc();
+	if (!run->digest)
+		return -ENOMEM;
+	run->window_shift = lower->position - run->position;
+	run->window_end = run->position + length;
+	err = csd_digest_take(run->digest, lower->file, lower->position,
+			      DIV_ROUND_UP(length, CSD_BLOCK_SIZE));
+	if (err)
+		return err;
+	err = csd_offload_window(run, bdev_whole(file_inode(lower->file)->i_sb->s_bdev));
+	csd_digest_give(run->digest);
+	/* Nothing of it was there: the file became shorter, and read(2) knows. */
+	if (!err && csd_run_ready(run) && run->steps_left == steps_left)
+		err = -ENODATA;
+	return err;
+}
+
 /**
  * csd_offload - take a run on by some blocks, at the device that has them
  * @run: the run
+ * @end: of its range or its file, behind its position
  * @blocks: not more than these
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno; -EOPNOTSUPP: the kernel has to, and @run->why says why
  */
-int csd_offload(struct csd_run *run, u64 blocks)
+int csd_offload(struct csd_run *run, u64 end, u64 blocks)
 {
-	enum csd_why why = csd_offload_why(run);
+	u64 length = min_t(u64, end - run->position,
+			   min_t(u64, blocks, CSD_WINDOW) * CSD_BLOCK_SIZE);
+	struct efuse_lower lower;
+	enum csd_why why;
 	int err;
 
-	if (why) {
-		run->why = why;
-		return -EOPNOTSUPP;
+	err = csd_lower_begin(run->file, run->position, length, &lower);
+	if (err) {
+		why = err == -EOPNOTSUPP ? CSD_WHY_DAEMON : CSD_WHY_FAILED;
+		goto out;
 	}
-	if (!run->digest)
-		run->digest = csd_digest_alloc();
-	if (!run->digest)
-		return -ENOMEM;
-	err = csd_digest_take(run->digest, run->file, run->position,
-			      min_t(u64, blocks, CSD_WINDOW));
-	if (!err) {
-		err = csd_offload_window(run, bdev_whole(file_inode(run->file)->i_sb->s_bdev));
-		csd_digest_give(run->digest);
+	length = csd_offload_whole(run, end, &lower);
+	why = length ? csd_offload_why(lower.file) : CSD_WHY_UNMAPPED;
+	if (!why) {
+		why = CSD_WHY_FAILED;
+		err = csd_offload_held(run, &lower, length);
+	} else {
+		err = -EOPNOTSUPP;
 	}
+	csd_lower_end(run->file, &lower);
+out:
 	if (!err || err == -EINTR)
 		return err;
 	/* What the device did is done; the kernel goes on from there. */
-	run->why = CSD_WHY_FAILED;
+	run->why = why;
 	return -EOPNOTSUPP;
 }

@@ -154,12 +154,12 @@ static int csd_run_batch(struct csd_run *run)
 	}
 	/* From one block to another it is not known what comes next. */
 	blocks = run->jumps ? 1 : DIV_ROUND_UP(end - run->position, CSD_BLOCK_SIZE);
-	if (run->place != CSD_KERNEL) {
-		err = csd_offload(run, blocks);
-		if (err != -EOPNOTSUPP)
-			return err;
-	}
-	return csd_host(run, end, blocks);
+	err = -EOPNOTSUPP;
+	if (run->place == CSD_KERNEL)
+		run->why = CSD_WHY_ASKED;
+	else
+		err = csd_offload(run, end, blocks);
+	return err == -EOPNOTSUPP ? csd_host(run, end, blocks) : err;
 }
 
 /* Until there is something to read, or the run is over, or (@once) for a batch. */
@@ -279,6 +279,14 @@ static int csd_file_check(const struct file *file)
 	return 0;
 }
 
+/* Only the server may know how long a file of its is. */
+static int csd_file_look(const struct file *file)
+{
+	struct kstat stat;
+
+	return vfs_getattr(&file->f_path, &stat, STATX_SIZE, AT_STATX_SYNC_AS_STAT);
+}
+
 static int csd_run_bring_args(struct csd_run *run, const struct csd_setup *setup)
 {
 	run->args_size = csd_entry_args_size(run->function);
@@ -314,6 +322,9 @@ static int csd_run_fill(struct csd_run *run, const struct csd_setup *setup)
 	if (!run->scratch || !run->output || !run->buffer)
 		return -ENOMEM;
 
+	err = csd_file_look(run->file);
+	if (err)
+		return err;
 	run->place = setup->place;
 	run->start = setup->offset;
 	run->position = setup->offset;

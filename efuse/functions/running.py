@@ -46,6 +46,7 @@ class Why(enum.IntEnum):
     UNMAPPED = 5
     FAILED = 6
     ASKED = 7
+    DAEMON = 8
 
 
 @dataclass(frozen=True)

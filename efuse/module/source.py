@@ -76,12 +76,18 @@ def content_hash(sources: Path, *more: str) -> str:
     digest = hashlib.sha256()
     for text in more:
         digest.update(text.encode() + b"\0")
-    for directory in ("6.12", "src", "include"):
-        for path in sorted((sources / directory).rglob("*")):
+    # What one module exports the other one is compiled with.
+    for top in (*(sources / name for name in ("6.12", "src", "include")), _exports()):
+        for path in sorted(top.rglob("*")):
             if path.is_file():
-                digest.update(str(path.relative_to(sources)).encode() + b"\0")
+                digest.update(str(path.relative_to(top.parent)).encode() + b"\0")
                 digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _exports() -> Path:
+    """Return the directory of the headers of what ``efuse.ko`` exports."""
+    return paths.data("kernel_patches") / "include/linux"
 
 
 def write_pristine(target: Path) -> Path:
@@ -133,6 +139,7 @@ def write_csd_tree(target: Path, csd: Path) -> Path:
     """
     for directory in ("src", "include"):
         shutil.copytree(csd / directory, target / "csd" / directory)
+    shutil.copytree(_exports(), target / "kernel_patches/include/linux")
     return target / "csd/src"
 
 

@@ -15,7 +15,7 @@
  * As override_creds(), without touching the reference count that all CPUs share: the
  * extent holds one, and io_srcu the extent.
  */
-static const struct cred *efuse_act_as(const struct cred *cred)
+const struct cred *efuse_act_as(const struct cred *cred)
 {
 	const struct cred *old = current_cred();
 
@@ -47,15 +47,15 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
  * The access time of the file is that of the backing file. Where its file system keeps
  * that elsewhere, nobody knows whether it changed.
  */
-static void efuse_backing_accessed(struct efuse_req *req, const struct inode *inode,
-				   struct timespec64 before)
+void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inode *inode,
+			    struct timespec64 before)
 {
 	struct timespec64 now = inode_get_atime(inode);
 
-	if (READ_ONCE(req->ec->lazy_atime) ||
+	if (READ_ONCE(ec->lazy_atime) ||
 	    (!(inode->i_flags & S_NOATIME) && timespec64_equal(&before, &now)))
 		return;
-	efuse_epoch_bump(req->ec, efuse_bucket_inode(req->args->nodeid, EFUSE_KIND_ATIME));
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_ATIME));
 }
 
 static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backing *eb, u64 pos,
@@ -86,7 +86,7 @@ static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backin
 	}
 	efuse_act_as(old);
 	if (!write)
-		efuse_backing_accessed(req, inode, atime);
+		efuse_backing_accessed(req->ec, req->args->nodeid, inode, atime);
 	return ret;
 }
 

@@ -737,6 +737,9 @@ size_t efuse_blocks_missing(struct efuse_req *req, u64 pos, size_t len);
 void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 
 /* direct.c */
+const struct cred *efuse_act_as(const struct cred *cred);
+void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inode *inode,
+			    struct timespec64 before);
 bool efuse_direct_read(struct efuse_req *req);
 bool efuse_direct_write(struct efuse_req *req);
 
@@ -746,6 +749,9 @@ bool efuse_ask_in_parts(const struct efuse_req *req);
 void efuse_ask_all(struct efuse_req *req);
 bool efuse_ask_behind(struct efuse_req *req);
 ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len);
+
+/* file_io.c */
+bool efuse_file_clean(struct inode *inode);
 
 /* paths.c */
 bool efuse_path_take(struct efuse_req *req);

@@ -40,7 +40,7 @@ static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct
 }
 
 /* Is all that was written to the file where READ and WRITE find it? */
-static bool efuse_file_clean(struct inode *inode)
+bool efuse_file_clean(struct inode *inode)
 {
 	struct address_space *mapping = inode->i_mapping;
 	struct fuse_inode *fi = get_fuse_inode(inode);

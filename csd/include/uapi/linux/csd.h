@@ -40,6 +40,7 @@ enum csd_why {
 	CSD_WHY_UNMAPPED	= 5,	/* some block has no place of its own: a hole, shared */
 	CSD_WHY_FAILED		= 6,	/* the device did not do it */
 	CSD_WHY_ASKED		= 7,	/* the caller wanted another place */
+	CSD_WHY_DAEMON		= 8,	/* a FUSE mount: only its daemon knows where they are */
 };
 
 /*
