@@ -11,6 +11,7 @@
 from efuse.functions.catalog import SHIPPED, Shipped
 from efuse.functions.count import Count, Counted
 from efuse.functions.crc32c import Crc32c
+from efuse.functions.grep import Grep
 from efuse.functions.loading import Loaded, compile_function, load
 from efuse.functions.records import (
     Aggregate,
@@ -32,6 +33,7 @@ __all__ = [
     "Crc32c",
     "Field",
     "Filter",
+    "Grep",
     "Histogram",
     "Histogrammed",
     "Loaded",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from efuse.functions.count import Count
 from efuse.functions.crc32c import Crc32c
+from efuse.functions.grep import Grep
 from efuse.functions.records import Aggregate, Histogram
 
 __all__ = ["SHIPPED", "Shipped"]
@@ -29,6 +30,6 @@ class Shipped(Protocol):
 
 
 SHIPPED: Mapping[str, type[Shipped]] = {
-    shipped.name: shipped for shipped in (Aggregate, Count, Crc32c, Histogram)
+    shipped.name: shipped for shipped in (Aggregate, Count, Crc32c, Grep, Histogram)
 }
 """By name."""

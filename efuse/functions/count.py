@@ -7,12 +7,10 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from efuse.errors import UsageError
+from efuse.functions.patterns import check_pattern, encode_pattern
 
 __all__ = ["Count", "Counted"]
 
-_MOST_PATTERN = 64  # Bits of a word.
-_ARGS = struct.Struct("<256QQ")
 _RESULT = struct.Struct("<QQQ")
 
 
@@ -43,18 +41,11 @@ class Count:
     pattern: bytes = b""
 
     def __post_init__(self) -> None:
-        if len(self.pattern) > _MOST_PATTERN:
-            raise UsageError(
-                f"cannot look for a pattern of {len(self.pattern)} bytes: "
-                f"{_MOST_PATTERN} are the most"
-            )
+        check_pattern(self.pattern)
 
     def encode(self) -> bytes:
-        """Return the arguments as the function takes them (``struct count_args``)."""
-        accept = [0] * 256
-        for position, byte in enumerate(self.pattern):
-            accept[byte] |= 1 << position
-        return _ARGS.pack(*accept, 1 << len(self.pattern) >> 1)
+        """Return the arguments as the function takes them (``struct pattern_args``)."""
+        return encode_pattern(self.pattern)
 
     def reference(self, data: bytes) -> bytes:
         """Return what the function emits over *data*."""

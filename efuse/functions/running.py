@@ -17,7 +17,7 @@ import trio
 from efuse.closing import Closing
 from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
 
-__all__ = ["Place", "Run", "Status", "Why", "run"]
+__all__ = ["Place", "Run", "Status", "Why", "failure", "run"]
 
 _DEVICE = "/dev/csd"
 _SETUP = struct.Struct("<32siIQQQQII")
@@ -94,7 +94,7 @@ class Run(Closing):
         except BlockingIOError:
             return None
         except OSError as error:
-            raise _failed(self._name, error) from error
+            raise failure(self._name, error.errno or 0) from error
 
     def __iter__(self) -> Iterator[bytes]:
         while (some := self.go_on()) != b"":
@@ -205,15 +205,20 @@ def _address(buffer: bytearray) -> int:
 _WHYS = {
     errno.ELOOP: "it looked at as many blocks as it may",
     errno.ENOSPC: "it emitted more at once than it may",
+    errno.EOVERFLOW: "something in the file is longer than it can remember",
     errno.ERANGE: "it asked for a block outside its range",
     errno.EPROTO: "it returned what is no verdict",
     errno.ESTALE: "it was unloaded meanwhile",
 }
 
 
-def _failed(name: str, error: OSError) -> EfuseError:
-    number = error.errno or 0
+def failure(name: str, number: int) -> EfuseError:
+    """Return the error of a function that failed.
+
+    :param name: of the function.
+    :param number: the errno that it failed with.
+    """
     why = _WHYS.get(number)
     code = errno.errorcode.get(number, str(number))
-    said = f"{why} ({code})" if why else reason(error)
+    said = f"{why} ({code})" if why else reason(number)
     return EfuseError(f"the storage function {name!r} failed: {said}")

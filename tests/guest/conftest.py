@@ -19,9 +19,10 @@ import pytest
 
 from efuse.guest import kernel_log
 from efuse.module import live
-from tests.guest import share
+from tests.guest import csd_device, share
 from tests.guest.channel import Channel
-from tests.guest.hand import Hand
+from tests.guest.csd_device import Device
+from tests.guest.hand import Hand, until
 
 
 def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -192,3 +193,23 @@ def channels(hand: Hand) -> Iterator[list[Channel]]:
     yield made
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    """A computational storage device with an ext4 file system."""
+    csd_device.load()
+    with csd_device.csd(size_mib=256, queues=2, cores=2, power=1) as made:
+        run("mkfs.ext4", "-q", "-b", "4096", made.path)
+        yield made
+    # The kernel lets go of a program some time after its link has ended.
+    until(lambda: (csd_device.MODULE / "refcnt").read_text() == "0\n")
+    csd_device.unload()
+
+
+@pytest.fixture
+def files(device: Device, mountpoint: Path) -> Iterator[Path]:
+    """A directory on the device, of the test's own."""
+    run("mount", device.path, mountpoint)
+    yield mountpoint
+    run("umount", mountpoint)

@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from efuse.functions import (
     Crc32c,
     Field,
     Filter,
+    Grep,
     Histogram,
     Place,
     Records,
@@ -33,9 +33,9 @@ from efuse.functions import (
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
+from tests.guest.functions import BLOCK, agree, blocks, result
 from tests.guest.hand import DEADLINE_S, until
 
-BLOCK = 4096
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 300 * BLOCK + 77)
 """The last is more than a digest has."""
 
@@ -43,6 +43,7 @@ RECORDS = Records(64, Filter(Field(6, 2, signed=False), 1000, 40000))
 CALLS: tuple[Shipped, ...] = (
     Count(b"\x01\n"),
     Crc32c(),
+    Grep(b"\x01\x02"),
     Aggregate(RECORDS, Field(8)),
     Aggregate(Records(8), Field(3, 1)),
     Histogram(RECORDS, Field(16, 4), start=-(1 << 30), width=1 << 22, ranges=300),
@@ -139,34 +140,6 @@ int finish(struct csd_run *run)
 """
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    csd_device.load()
-    with csd_device.csd(size_mib=256, queues=2, cores=2, power=1) as made:
-        run("mkfs.ext4", "-q", "-b", str(BLOCK), made.path)
-        yield made
-    # The kernel lets go of a program some time after its link has ended.
-    until(lambda: (csd_device.MODULE / "refcnt").read_text() == "0\n")
-    csd_device.unload()
-
-
-@pytest.fixture
-def files(device: Device, mountpoint: Path) -> Iterator[Path]:
-    """A directory on the device, of the test's own."""
-    run("mount", device.path, mountpoint)
-    yield mountpoint
-    run("umount", mountpoint)
-
-
-def result(call: Shipped, path: Path, place: Place) -> tuple[bytes, functions.Status]:
-    with functions.run(call.name, path, call.encode(), place=place) as one:
-        return one.result(), one.status()
-
-
-def blocks(size: int) -> int:
-    return -(-size // BLOCK)
-
-
 # The same everywhere
 
 
@@ -205,6 +178,28 @@ def test_a_file_on_no_device_is_the_kernels(tmp_path: Path) -> None:
         found, status = result(CALLS[0], tmp_path / "f", Place.AUTO)
     assert found == CALLS[0].reference(data)
     assert (status.kernel_steps, status.why) == (6, Why.NO_DEVICE)
+
+
+@pytest.mark.parametrize(("before", "fails"), [(60 << 10, False), ((60 << 10) + 1, True)])
+def test_grep_remembers_the_beginning_of_a_line(files: Path, before: int, fails: bool) -> None:
+    """Of a line that goes on for long, and whose match begins with a block."""
+    first = b"short\n" * 1000
+    first += b"." * (-(len(first) + before) % BLOCK - 1) + b"\n"
+    data = first + b"." * before + b"match" + b"." * 300_000 + b"\nshort match\n"
+    call = Grep(b"match")
+    with functions.load("grep"):
+        agree(call, files / "f", data)
+        if fails:
+            with pytest.raises(EfuseError, match="EOVERFLOW"):
+                result(call, files / "f", Place.DEVICE)
+        else:
+            found, _ = result(call, files / "f", Place.DEVICE)
+            assert found == data[len(first) :]
+    # Nothing of a line without a match is needed.
+    with functions.load("grep"):
+        agree(Grep(b"short"), files / "f", data)
+        found, _ = result(Grep(b"short"), files / "f", Place.DEVICE)
+    assert found == b"short\n" * 1000 + b"short match\n"
 
 
 def test_holes_and_what_is_not_written_yet(files: Path) -> None:

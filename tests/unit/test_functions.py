@@ -6,13 +6,25 @@ from __future__ import annotations
 import random
 import re
 import struct
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from efuse import paths
 from efuse.bpf.members import CSD_FUNCTION
-from efuse.errors import UsageError
-from efuse.functions import SHIPPED, Aggregate, Count, Crc32c, Field, Filter, Histogram, Records
+from efuse.errors import EfuseError, UsageError
+from efuse.functions import (
+    SHIPPED,
+    Aggregate,
+    Count,
+    Crc32c,
+    Field,
+    Filter,
+    Grep,
+    Histogram,
+    Records,
+)
 
 
 def test_every_shipped_function_has_a_text() -> None:
@@ -44,6 +56,40 @@ def test_count() -> None:
     assert len(call.encode()) == 257 * 8
 
 
+@pytest.mark.parametrize(
+    ("pattern", "data"),
+    [
+        (b"a", b""),
+        (b"a", b"a"),
+        (b"a", b"\n\na\n\nba\nb\n"),
+        (b"ab", b"abab\na\nb\n ab\n"),
+        (b"\xff\0", b"\xff\0\n\r\xff\0\r\n\xff\n\0\n"),
+        (b"x" * 64, b"x" * 63 + b"\n" + b"x" * 65 + b"\n"),
+    ],
+)
+def test_grep_is_that_of_gnu(pattern: bytes, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "pattern").write_bytes(pattern)
+    found = Grep(pattern).reference(data)
+    printed = subprocess.run(
+        ["grep", "-aF", "-f", tmp_path / "pattern"],
+        input=data,
+        capture_output=True,
+        env={"LC_ALL": "C"},
+        check=False,
+    ).stdout
+    # It ends the last line if nobody else did.
+    assert found + b"\n" * (bool(found) and not found.endswith(b"\n")) == printed
+    assert b"\n".join(Grep(pattern).decode(found)) == printed.removesuffix(b"\n")
+
+
+def test_grep_forgets_the_beginning_of_a_long_line() -> None:
+    kept = b"." * (60 << 10) + b"a"
+    assert Grep(b"a").reference(kept) == kept
+    assert Grep(b"b").reference(b"." + kept + b"\nb") == b"b"
+    with pytest.raises(EfuseError, match="EOVERFLOW"):
+        Grep(b"a").reference(b"." * 4096 + kept)
+
+
 def test_crc32c_of_the_catalogues() -> None:
     assert Crc32c().decode(Crc32c().reference(b"123456789")) == 0xE3069283
     assert Crc32c().decode(Crc32c().reference(b"")) == 0
@@ -73,6 +119,9 @@ def test_histogram() -> None:
     "make",
     [
         lambda: Count(b"x" * 65),
+        lambda: Grep(b"x" * 65),
+        lambda: Grep(b""),
+        lambda: Grep(b"a\n"),
         lambda: Field(0, 3),
         lambda: Field(2, 4),
         lambda: Field(-8, 8),

@@ -19,7 +19,8 @@
  *	CSD_ARGS(struct args)
  *
  * Loops need a bound that the verifier sees. It goes through the whole of a loop over a
- * block's bytes, and gives up if there is a choice in each round: see csd_equal() and the like.
+ * block's bytes, and gives up if there is a choice in each round: see csd_equal() and the like, or
+ * csd_more().
  */
 #ifndef _CSD_BPF_H
 #define _CSD_BPF_H
@@ -54,6 +55,27 @@ static inline u64 csd_sign(u64 number)
 
 /* Likewise: whether any bit is set. */
 #define csd_any(a) csd_sign((u64)(a) | -(u64)(a))
+
+/*
+ * For a loop with choices: `for (left = csd_len(run); left && csd_more(); left--)`. The verifier
+ * then looks at a round for all numbers at once, if it does not know with which the loop begins.
+ * 1; 0 behind 8 million rounds, which no loop over a block has. (The instruction may_goto,
+ * which our clang has no name for. Linux 6.9)
+ */
+#define csd_more()						\
+({								\
+	__label__ csd_over, csd_decided;			\
+	int csd_goes_on = 1;					\
+								\
+	asm volatile goto("1: .byte 0xe5, 0\n"			\
+			  ".long (%l[csd_over] - 1b - 8) / 8 & 0xffff\n"	\
+			  ".short 0" : : : : csd_over);		\
+	goto csd_decided;					\
+csd_over:							\
+	csd_goes_on = 0;					\
+csd_decided:							\
+	csd_goes_on;						\
+})
 
 /* What the function remembers from one call to the next, and what its caller brings. */
 #define CSD_SCRATCH(type) int scratch_size(void) { return sizeof(type); }

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Storage functions that are run where their data lies, and what their twins in Python say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from efuse import functions
+from efuse.errors import EfuseError
+from efuse.functions import Place, Shipped, Status
+
+BLOCK = 4096
+
+
+def blocks(size: int) -> int:
+    """How many blocks a file of *size* bytes has."""
+    return -(-size // BLOCK)
+
+
+def result(call: Shipped, path: Path, place: Place) -> tuple[bytes, Status]:
+    """Run a function that is loaded to its end."""
+    with functions.run(call.name, path, call.encode(), place=place) as one:
+        return one.result(), one.status()
+
+
+def outcome(run: Callable[[], bytes]) -> bytes | str:
+    """What a function emitted, or the error that it failed with."""
+    try:
+        return run()
+    except EfuseError as error:
+        return str(error)
+
+
+def agree(call: Shipped, path: Path, data: bytes, seed: object = "") -> tuple[Status, Status]:
+    """Assert that device, kernel and Python make the same of a file: the bytes, or the error.
+
+    And that each was looked at where it was asked to be, and at as many blocks.
+
+    :param seed: what a failure says.
+    :returns: of the device and of the kernel.
+    """
+    path.write_bytes(data)
+    wanted = outcome(lambda: call.reference(data))
+    statuses = []
+    for place in (Place.DEVICE, Place.KERNEL):
+        with functions.run(call.name, path, call.encode(), place=place) as one:
+            found = outcome(one.result)
+            statuses.append(one.status())
+        assert found == wanted, (call, place, seed)
+    device, kernel = statuses
+    assert (device.kernel_steps, kernel.device_steps) == (0, 0), (call, seed)
+    assert device.device_steps == kernel.kernel_steps > 0 or not data, (call, seed)
+    return device, kernel
