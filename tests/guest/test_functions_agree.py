@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Whatever a shipped function is called with, device, kernel and Python emit the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from efuse import functions
+from efuse.functions import (
+    SHIPPED,
+    Aggregate,
+    Count,
+    Crc32c,
+    Field,
+    Filter,
+    Grep,
+    Histogram,
+    Records,
+    Shipped,
+)
+from tests.guest.functions import BLOCK, agree
+
+ROUNDS = 24
+_MOST_BLOCKS = 24
+
+Case = tuple[Shipped, bytes]
+"""A call, and the bytes of a file for it."""
+
+
+def _size(random: Random) -> int:
+    """Of a file: often about where a block ends."""
+    whole = random.randrange(_MOST_BLOCKS) * BLOCK
+    return max(0, whole + random.choice((0, 0, -1, 1, random.randrange(BLOCK))))
+
+
+def _text(random: Random) -> bytes:
+    """Bytes of few kinds, in lines that are short, or long, or one."""
+    letters = bytes(random.sample(range(256), random.randint(1, 4)))
+    data = bytearray(random.choices(letters, k=_size(random)))
+    for _ in range(len(data) // random.choice((2, 80, 3 * BLOCK, 1 << 20))):
+        data[random.randrange(len(data))] = ord("\n")
+    return bytes(data)
+
+
+def _pattern(random: Random, data: bytes) -> bytes:
+    """Some that occurs, or nearly, and is no more than a line."""
+    start = random.randrange(len(data) + 1)
+    pattern = bytearray(data[start : start + random.randint(1, 64)].partition(b"\n")[0] or b"x")
+    if random.random() < 0.3:
+        pattern[random.randrange(len(pattern))] = random.choice(b"\0x\xff")
+    return bytes(pattern)
+
+
+def _field(random: Random, record: int) -> Field:
+    size = random.choice([size for size in (1, 2, 4, 8) if size <= record])
+    return Field(random.randrange(0, record, size), size, signed=size == 8 or random.random() < 0.5)
+
+
+def _number(random: Random, field: Field) -> int:
+    bits = 8 * field.size
+    low = -(1 << bits - 1) if field.signed else 0
+    return random.randrange(low, low + (1 << bits))
+
+
+def _records(random: Random) -> Records:
+    size = 1 << random.randint(3, 12)
+    if random.random() < 0.3:
+        return Records(size)
+    field = _field(random, size)
+    least, most = sorted(_number(random, field) for _ in range(2))
+    return Records(size, Filter(field, least, most))
+
+
+def _aggregate(random: Random) -> Case:
+    records = _records(random)
+    return Aggregate(records, _field(random, records.size)), random.randbytes(_size(random))
+
+
+def _histogram(random: Random) -> Case:
+    records = _records(random)
+    field = _field(random, records.size)
+    width = 1 << random.randrange(8 * field.size)
+    call = Histogram(records, field, _number(random, field), width, random.randint(1, 1022))
+    return call, random.randbytes(_size(random))
+
+
+def _count(random: Random) -> Case:
+    data = _text(random)
+    return Count(_pattern(random, data)), data
+
+
+def _grep(random: Random) -> Case:
+    data = _text(random)
+    return Grep(_pattern(random, data)), data
+
+
+def _crc32c(random: Random) -> Case:
+    return Crc32c(), random.randbytes(_size(random))
+
+
+CASES: dict[str, Callable[[Random], Case]] = {
+    "aggregate": _aggregate,
+    "count": _count,
+    "crc32c": _crc32c,
+    "grep": _grep,
+    "histogram": _histogram,
+}
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_device_kernel_and_python_agree(name: str, files: Path) -> None:
+    with functions.load(name):
+        for seed in range(ROUNDS):
+            call, data = CASES[name](Random(seed))
+            agree(call, files / "f", data, seed)
