@@ -131,10 +131,12 @@ static void csd_core_release(struct csd_device *device)
 
 	spin_lock(&device->core_lock);
 	rq = list_first_entry_or_null(&device->core_list, struct request, queuelist);
-	if (rq)
+	if (rq) {
 		list_del_init(&rq->queuelist);
-	else
+		device->cores_waiting--;
+	} else {
 		device->cores_busy--;
+	}
 	spin_unlock(&device->core_lock);
 	if (rq) {
 		request = blk_mq_rq_to_pdu(rq);
@@ -148,13 +150,17 @@ static void csd_core_work(struct work_struct *work_struct)
 	struct csd_request *request = csd_work_request(work);
 	struct csd_device *device = request->device;
 	struct csd_command *cmd = work->command;
-	u64 at = ktime_get_ns();
+	u64 begun = ktime_get_ns(), at = begun;
 
+	cmd->waited_ns += begun - work->queued_ns;
 	work->error = csd_work_run(work, &at);
 	/* What it has not come to is not waited for. */
 	if (csd_work_stopped(work))
 		at = min(at, ktime_get_ns());
 	at = csd_model_result(&device->model, at, work->error ? 0 : cmd->result(cmd));
+	/* Two at a time make it less exact, and that is all. */
+	WRITE_ONCE(device->command_ns,
+		   (3 * READ_ONCE(device->command_ns) + ktime_get_ns() - begun) / 4);
 	/* With the request's end the device may go. */
 	csd_core_release(device);
 	csd_request_end(blk_mq_rq_from_pdu(request), BLK_STS_OK, at);
@@ -171,12 +177,15 @@ void csd_work_queue(struct csd_device *device, struct request *rq)
 	bool free;
 
 	atomic64_inc(&device->commands);
+	request->work.queued_ns = ktime_get_ns();
 	spin_lock(&device->core_lock);
 	free = device->cores_busy < device->cores;
-	if (free)
+	if (free) {
 		device->cores_busy++;
-	else
+	} else {
 		list_add_tail(&rq->queuelist, &device->core_list);
+		device->cores_waiting++;
+	}
 	spin_unlock(&device->core_lock);
 	if (free)
 		queue_work(csd_cores, &request->work.work);

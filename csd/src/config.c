@@ -143,6 +143,11 @@ CSD_COUNTER(core_busy_ns, model.core_busy_ns);
 CSD_COUNTER(reads, reads);
 CSD_COUNTER(writes, writes);
 CSD_COUNTER(commands, commands);
+CSD_COUNTER(chosen_device, schedule.chosen_device);
+CSD_COUNTER(chosen_kernel, schedule.chosen_kernel);
+CSD_COUNTER(predicted_ns, schedule.predicted_ns);
+CSD_COUNTER(actual_ns, schedule.actual_ns);
+CSD_COUNTER(error_ns, schedule.error_ns);
 
 static ssize_t csd_held_show(struct config_item *item, char *page)
 {
@@ -230,6 +235,11 @@ static struct configfs_attribute *csd_attrs[] = {
 	&csd_attr_reads,
 	&csd_attr_writes,
 	&csd_attr_commands,
+	&csd_attr_chosen_device,
+	&csd_attr_chosen_kernel,
+	&csd_attr_predicted_ns,
+	&csd_attr_actual_ns,
+	&csd_attr_error_ns,
 	NULL,
 };
 

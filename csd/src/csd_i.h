@@ -17,6 +17,7 @@
 #define CSD_VERSION	"0.1.0"
 
 struct csd_device;
+struct csd_run;
 
 /* command.c */
 
@@ -33,6 +34,7 @@ struct csd_range {
  * @block: is given each block in turn, in the device's memory. Returns 0 to go on, 1 if
  *	   nothing more of this range is wanted, or a negative errno that ends the command.
  * @result: how many bytes the link has to carry when it is done.
+ * @waited_ns: grows by how long it waited for a core.
  *
  * All three are called by a core of the device: in process context, one at a time.
  */
@@ -40,6 +42,7 @@ struct csd_command {
 	int (*next)(struct csd_command *cmd, struct csd_range *range);
 	int (*block)(struct csd_command *cmd, const void *data, u32 len);
 	u64 (*result)(struct csd_command *cmd);
+	u64 waited_ns;
 };
 
 int csd_command_run(struct block_device *bdev, struct csd_command *cmd);
@@ -50,6 +53,7 @@ struct csd_work {
 	struct csd_command *command;
 	u64 start;		/* in bytes: what of the disk is the block device */
 	u64 size;
+	u64 queued_ns;		/* when it came to the device */
 	bool cancelled;
 	int error;		/* with which it ended */
 };
@@ -99,9 +103,85 @@ int csd_memory_write(struct xarray *memory, u64 pos, const void *from, u32 len);
 void csd_memory_zero(struct xarray *memory, u64 pos, u64 len);
 void csd_memory_truncate(struct xarray *memory, u64 pos);
 
+/* schedule.c */
+enum csd_size { CSD_SMALL, CSD_MEDIUM, CSD_LARGE, CSD_NR_SIZES };
+
+/* What was measured; see schedule.c. */
+struct csd_mean {
+	u64 ns;
+	u32 samples;		/* not counted beyond what makes it known */
+};
+
+/**
+ * struct csd_cost - what a block costs in batches of a size
+ * @device: at the device
+ * @hot: in the kernel, if the page cache has it
+ * @cold: in the kernel, if it has not
+ * @better: the place that was predicted to be quicker
+ * @batches: since the other one was tried
+ * @patience: how many there are to be before it is tried again
+ */
+struct csd_cost {
+	struct csd_mean device;
+	struct csd_mean hot;
+	struct csd_mean cold;
+	enum csd_place better;
+	u32 batches;
+	u32 patience;
+};
+
+/* Of the function of a name. */
+struct csd_costs {
+	char name[CSD_NAME_LEN];
+	struct csd_cost size[CSD_NR_SIZES];
+};
+
+#define CSD_NR_COSTS	32
+
+/* Of a device. */
+struct csd_schedule {
+	spinlock_t lock;	/* the next two */
+	struct csd_costs costs[CSD_NR_COSTS];
+	u32 oldest;
+	/* config.c: of the device's files of these names. */
+	atomic64_t chosen_device;
+	atomic64_t chosen_kernel;
+	atomic64_t predicted_ns;
+	atomic64_t actual_ns;
+	atomic64_t error_ns;
+};
+
+/**
+ * struct csd_choice - where a batch of a run was sent
+ * @device: it lies on; NULL: nothing is to be learned from it
+ * @place: chosen
+ * @size: of the batch
+ * @blocks: likewise; the kernel looks at no more than these if it was chosen
+ * @resident: of @blocks, those that the page cache had
+ * @predicted_ns: that all would take there; 0: not known
+ * @begun_ns: when
+ * @steps: of the run there, before
+ * @others: elsewhere, before
+ */
+struct csd_choice {
+	struct csd_device *device;
+	enum csd_place place;
+	enum csd_size size;
+	u32 blocks;
+	u32 resident;
+	u64 predicted_ns;
+	u64 begun_ns;
+	u64 steps;
+	u64 others;
+};
+
+bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks);
+void csd_learn(struct csd_run *run);
+
 /* device.c */
 struct csd_device {
 	struct config_item item;
+	struct list_head link;	/* while powered, in the list of those */
 
 	/* Held while power is given or taken, and around what can be set without it only. */
 	struct mutex mutex;
@@ -130,8 +210,12 @@ struct csd_device {
 	struct list_head held_list;
 	bool off;		/* the power: nothing is done any more */
 
+	struct csd_schedule schedule;
+	u64 command_ns;		/* the mean that one took lately, without its wait for a core */
+
 	spinlock_t core_lock;	/* these */
 	u64 cores_busy;
+	u64 cores_waiting;	/* commands in core_list */
 	struct list_head core_list;	/* commands that wait for one */
 	wait_queue_head_t core_wait;	/* cores that sleep until something is to be ended */
 };
@@ -145,6 +229,8 @@ struct csd_request {
 };
 
 bool csd_device_is(struct block_device *bdev);
+struct csd_device *csd_device_get(struct block_device *bdev);
+void csd_device_put(struct csd_device *device);
 void csd_request_end(struct request *rq, blk_status_t status, u64 at);
 void csd_device_fail_every(struct csd_device *device, u64 every);
 void csd_device_fail_next(struct csd_device *device, u64 next);
@@ -166,6 +252,7 @@ extern const struct btf *csd_function_btf;
 int csd_functions_init(void);
 struct csd_entry *csd_entry_get(const char *name);
 void csd_entry_put(struct csd_entry *entry);
+const char *csd_entry_name(const struct csd_entry *entry);
 u32 csd_entry_scratch_size(const struct csd_entry *entry);
 u32 csd_entry_args_size(const struct csd_entry *entry);
 int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last);
@@ -212,6 +299,7 @@ int csd_kfuncs_init(void);
  * @window_shift: from a position in @file to that in the digest's
  * @window_end: in @file: where what lies there ends
  * @command: to the device
+ * @choice: of the place of the batch that it is in
  */
 struct csd_run {
 	struct csd_entry *function;
@@ -253,6 +341,7 @@ struct csd_run {
 	u64 window_shift;
 	u64 window_end;
 	struct csd_command command;
+	struct csd_choice choice;
 };
 
 int csd_output_add(struct csd_run *run, const void *data, u32 size);

@@ -21,6 +21,9 @@
 
 static DEFINE_IDA(csd_indexes);
 
+static LIST_HEAD(csd_powered);
+static DEFINE_SPINLOCK(csd_powered_lock);
+
 static const struct block_device_operations csd_fops = {
 	.owner = THIS_MODULE,
 };
@@ -355,6 +358,9 @@ int csd_device_on(struct csd_device *device)
 	if (err)
 		goto out_disk;
 	device->disk = disk;
+	spin_lock(&csd_powered_lock);
+	list_add_tail(&device->link, &csd_powered);
+	spin_unlock(&csd_powered_lock);
 	return 0;
 
 out_disk:
@@ -391,6 +397,9 @@ void csd_device_off(struct csd_device *device)
 	lockdep_assert_held(&device->mutex);
 	if (!device->disk)
 		return;
+	spin_lock(&csd_powered_lock);
+	list_del(&device->link);
+	spin_unlock(&csd_powered_lock);
 	spin_lock(&device->lock);
 	WRITE_ONCE(device->off, true);
 	spin_unlock(&device->lock);
@@ -414,7 +423,7 @@ void csd_device_off(struct csd_device *device)
  */
 struct csd_device *csd_device_alloc(void)
 {
-	struct csd_device *device = kzalloc(sizeof(*device), GFP_KERNEL);
+	struct csd_device *device = kvzalloc(sizeof(*device), GFP_KERNEL);
 
 	if (!device)
 		return NULL;
@@ -429,6 +438,7 @@ struct csd_device *csd_device_alloc(void)
 	csd_model_init(&device->model);
 	spin_lock_init(&device->lock);
 	INIT_LIST_HEAD(&device->held_list);
+	spin_lock_init(&device->schedule.lock);
 	spin_lock_init(&device->core_lock);
 	INIT_LIST_HEAD(&device->core_list);
 	init_waitqueue_head(&device->core_wait);
@@ -444,7 +454,7 @@ struct csd_device *csd_device_alloc(void)
 void csd_device_free(struct csd_device *device)
 {
 	csd_memory_truncate(&device->memory, 0);
-	kfree(device);
+	kvfree(device);
 }
 
 /**
@@ -456,6 +466,40 @@ void csd_device_free(struct csd_device *device)
 bool csd_device_is(struct block_device *bdev)
 {
 	return bdev->bd_disk->fops == &csd_fops;
+}
+
+/**
+ * csd_device_get - the device that a block device is of
+ * @bdev: one of ours, all of a disk or a part
+ *
+ * Context: any but interrupts.
+ * Return: it, to be given back with csd_device_put(), or NULL if it has no power any more
+ */
+struct csd_device *csd_device_get(struct block_device *bdev)
+{
+	struct csd_device *device, *found = NULL;
+
+	spin_lock(&csd_powered_lock);
+	list_for_each_entry(device, &csd_powered, link) {
+		if (device->disk == bdev->bd_disk) {
+			config_item_get(&device->item);
+			found = device;
+			break;
+		}
+	}
+	spin_unlock(&csd_powered_lock);
+	return found;
+}
+
+/**
+ * csd_device_put - give a device back
+ * @device: the device
+ *
+ * Context: process context, may sleep: it may have been removed meanwhile.
+ */
+void csd_device_put(struct csd_device *device)
+{
+	config_item_put(&device->item);
 }
 
 /* What frees pages may be under way when the last device has gone. */

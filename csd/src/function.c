@@ -213,6 +213,11 @@ void csd_entry_put(struct csd_entry *entry)
 		kfree(entry);
 }
 
+const char *csd_entry_name(const struct csd_entry *entry)
+{
+	return entry->name;
+}
+
 u32 csd_entry_scratch_size(const struct csd_entry *entry)
 {
 	return entry->scratch_size;

@@ -11,9 +11,10 @@
 
 static int csd_lower_ask(struct file *file, u64 position, u64 length, struct efuse_lower *lower)
 {
-	typeof(&efuse_lower_begin) begin = symbol_get(efuse_lower_begin);
+	int (*begin)(struct file *file, u64 position, u64 length, struct efuse_lower *lower);
 	int err;
 
+	begin = symbol_get(efuse_lower_begin);
 	if (!begin)
 		return -EOPNOTSUPP;
 	err = begin(file, position, length, lower);
@@ -44,7 +45,7 @@ int csd_lower_begin(struct file *file, u64 position, u64 length, struct efuse_lo
 
 void csd_lower_end(struct file *file, struct efuse_lower *lower)
 {
-	typeof(&efuse_lower_end) end;
+	void (*end)(struct efuse_lower *lower);
 
 	if (file_inode(file)->i_sb->s_magic != FUSE_SUPER_MAGIC)
 		return;

@@ -163,6 +163,8 @@ int csd_offload(struct csd_run *run, u64 end, u64 blocks)
 	}
 	length = csd_offload_whole(run, end, &lower);
 	why = length ? csd_offload_why(lower.file) : CSD_WHY_UNMAPPED;
+	if (!why && !csd_choose(run, &lower, DIV_ROUND_UP(length, CSD_BLOCK_SIZE)))
+		why = CSD_WHY_SLOWER;
 	if (!why) {
 		why = CSD_WHY_FAILED;
 		err = csd_offload_held(run, &lower, length);

@@ -159,7 +159,10 @@ static int csd_run_batch(struct csd_run *run)
 		run->why = CSD_WHY_ASKED;
 	else
 		err = csd_offload(run, end, blocks);
-	return err == -EOPNOTSUPP ? csd_host(run, end, blocks) : err;
+	if (err == -EOPNOTSUPP)
+		err = csd_host(run, end, run->why == CSD_WHY_SLOWER ? run->choice.blocks : blocks);
+	csd_learn(run);
+	return err;
 }
 
 /* Until there is something to read, or the run is over, or (@once) for a batch. */
@@ -283,8 +286,10 @@ static int csd_file_check(const struct file *file)
 static int csd_file_look(const struct file *file)
 {
 	struct kstat stat;
+	int err = vfs_getattr(&file->f_path, &stat, STATX_SIZE, AT_STATX_SYNC_AS_STAT);
 
-	return vfs_getattr(&file->f_path, &stat, STATX_SIZE, AT_STATX_SYNC_AS_STAT);
+	/* A FUSE mount of somebody else's: read(2) goes by what is known, too. */
+	return err == -EACCES ? 0 : err;
 }
 
 static int csd_run_bring_args(struct csd_run *run, const struct csd_setup *setup)

@@ -47,6 +47,7 @@ class Why(enum.IntEnum):
     FAILED = 6
     ASKED = 7
     DAEMON = 8
+    SLOWER = 9
 
 
 @dataclass(frozen=True)

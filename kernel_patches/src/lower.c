@@ -108,6 +108,8 @@ int efuse_lower_begin(struct file *file, u64 position, u64 length, struct efuse_
 	err = efuse_lower_find(ec, file, position, length, lower);
 	if (err)
 		srcu_read_unlock(&ec->io_srcu, lower->idx);
+	else
+		__release(&ec->io_srcu); /* For sparse: efuse_lower_end() ends it. */
 	return err;
 }
 EXPORT_SYMBOL_GPL(efuse_lower_begin);
@@ -122,6 +124,7 @@ void efuse_lower_end(struct efuse_lower *lower)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(lower->inode));
 
+	__acquire(&ec->io_srcu);
 	efuse_act_as(lower->cred);
 	efuse_backing_accessed(ec, get_node_id(lower->inode), file_inode(lower->file),
 			       lower->atime);

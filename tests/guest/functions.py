@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from efuse import functions
 from efuse.errors import EfuseError
 from efuse.functions import Place, Shipped, Status
+from tests.guest.hand import DEADLINE_S
 
 BLOCK = 4096
 
@@ -52,3 +54,33 @@ def agree(call: Shipped, path: Path, data: bytes, seed: object = "") -> tuple[St
     assert (device.kernel_steps, kernel.device_steps) == (0, 0), (call, seed)
     assert device.device_steps == kernel.kernel_steps > 0 or not data, (call, seed)
     return device, kernel
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """Return the kernel's functions that a thread waits in."""
+    return Path(f"/proc/self/task/{thread.native_id}/stack").read_text()
+
+
+class Background:
+    """A run to its end in a thread."""
+
+    def __init__(self, path: Path, call: Shipped, place: Place = Place.DEVICE) -> None:
+        self.run = functions.run(call.name, path, call.encode(), place=place)
+        self.found: bytes | None = None
+        self.error: EfuseError | None = None
+        self._thread = threading.Thread(target=self._go)
+        self._thread.start()
+
+    def _go(self) -> None:
+        try:
+            self.found = self.run.result()
+        except EfuseError as error:
+            self.error = error
+
+    def end(self) -> Status:
+        """Wait for its end."""
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        status = self.run.status()
+        self.run.close()
+        return status

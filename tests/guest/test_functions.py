@@ -33,7 +33,7 @@ from efuse.functions import (
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
-from tests.guest.functions import BLOCK, agree, blocks, result
+from tests.guest.functions import BLOCK, Background, agree, blocks, result, stack_of
 from tests.guest.hand import DEADLINE_S, until
 
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 300 * BLOCK + 77)
@@ -372,30 +372,6 @@ def test_stream_in_trio(files: Path) -> None:
 # What happens meanwhile
 
 
-class Background:
-    """A run to its end in a thread."""
-
-    def __init__(self, path: Path, call: Shipped, place: Place = Place.DEVICE) -> None:
-        self.run = functions.run(call.name, path, call.encode(), place=place)
-        self.found: bytes | None = None
-        self.error: EfuseError | None = None
-        self._thread = threading.Thread(target=self._go)
-        self._thread.start()
-
-    def _go(self) -> None:
-        try:
-            self.found = self.run.result()
-        except EfuseError as error:
-            self.error = error
-
-    def end(self) -> functions.Status:
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive()
-        status = self.run.status()
-        self.run.close()
-        return status
-
-
 def test_truncate_waits_for_the_device(device: Device, files: Path) -> None:
     """Blocks that a command is to read are not another file's before it has read them."""
     data = noise(200 * BLOCK)
@@ -408,17 +384,13 @@ def test_truncate_waits_for_the_device(device: Device, files: Path) -> None:
             device.wait("held", 1)
             cut = threading.Thread(target=os.truncate, args=(files / "f", 0))
             cut.start()
-            until(lambda: "inode_dio_wait" in _stack_of(cut))
+            until(lambda: "inode_dio_wait" in stack_of(cut))
         finally:
             device.write("hold", 0)
         cut.join(DEADLINE_S)
         status = one.end()
     assert one.found == CALLS[0].reference(data)
     assert status.device_steps == 200
-
-
-def _stack_of(thread: threading.Thread) -> str:
-    return Path(f"/proc/self/task/{thread.native_id}/stack").read_text()
 
 
 def test_device_errors_are_nobodys_business(device: Device, files: Path) -> None:

@@ -41,6 +41,7 @@ enum csd_why {
 	CSD_WHY_FAILED		= 6,	/* the device did not do it */
 	CSD_WHY_ASKED		= 7,	/* the caller wanted another place */
 	CSD_WHY_DAEMON		= 8,	/* a FUSE mount: only its daemon knows where they are */
+	CSD_WHY_SLOWER		= 9,	/* the device is thought to be slower */
 };
 
 /*

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Where a run's next blocks are looked at, if its caller leaves that open.
+ *
+ * A batch of blocks is sent where it is predicted to take less time:
+ *	device = n * device_ns + the commands ahead of it * command_ns / cores
+ *	kernel = resident * hot_ns + (n - resident) * cold_ns
+ * with n blocks, of which the page cache has `resident`. The times of a block are measured, of each
+ * function by its name, for each device, and for batches of about that size, since each
+ * batch has a cost of its own. A time is known by two batches, the quicker one; each that follows
+ * moves it by a quarter of the difference, but counts as no more than four times what was known: a
+ * batch that was held up by something else says little.
+ *
+ * What is not known is tried, and so is, now and then, the place that is thought to be slower: it
+ * may not be any more. As long as that changes nothing it is tried less and less often.
+ */
+#include "csd_i.h"
+
+#include <linux/fs.h>
+#include <linux/pagemap.h>
+
+#define CSD_TRY			32	/* blocks, in the kernel; the device's are whole batches */
+#define CSD_LEAST_PATIENCE	16	/* batches from one try to the next */
+#define CSD_MOST_PATIENCE	512
+
+static enum csd_size csd_size_of(u64 blocks)
+{
+	if (blocks < 8)
+		return CSD_SMALL;
+	return blocks < 64 ? CSD_MEDIUM : CSD_LARGE;
+}
+
+/* Of this function; those that have been there longest make room. Under the lock. */
+static struct csd_costs *csd_costs_of(struct csd_schedule *schedule, const char *name)
+{
+	struct csd_costs *costs;
+	u32 i;
+
+	for (i = 0; i < CSD_NR_COSTS; i++)
+		if (!strcmp(schedule->costs[i].name, name))
+			return &schedule->costs[i];
+	costs = &schedule->costs[schedule->oldest++ % CSD_NR_COSTS];
+	memset(costs, 0, sizeof(*costs));
+	strscpy(costs->name, name, sizeof(costs->name));
+	return costs;
+}
+
+/* How many of a file's blocks the page cache has: those that are just being read it has not. */
+static u32 csd_resident(const struct file *file, u64 position, u32 blocks)
+{
+	XA_STATE(xas, &file->f_mapping->i_pages, position >> PAGE_SHIFT);
+	pgoff_t first = position >> PAGE_SHIFT, last = first + blocks - 1;
+	struct folio *folio;
+	u32 resident = 0;
+
+	rcu_read_lock();
+	xas_for_each(&xas, folio, last) {
+		if (xas_retry(&xas, folio) || xa_is_value(folio))
+			continue;
+		if (folio_test_uptodate(folio))
+			resident += min(folio_next_index(folio) - 1, last) -
+				    max(folio->index, first) + 1;
+	}
+	rcu_read_unlock();
+	return min(resident, blocks);
+}
+
+/* Of the commands that are ahead of one that is sent now. */
+static u64 csd_queue_ns(const struct csd_device *device)
+{
+	u64 cores = READ_ONCE(device->cores), busy = READ_ONCE(device->cores_busy);
+
+	if (busy < cores)
+		return 0;
+	return (READ_ONCE(device->cores_waiting) + 1) * READ_ONCE(device->command_ns) / cores;
+}
+
+static bool csd_known(const struct csd_mean *mean)
+{
+	return mean->samples > 1;
+}
+
+static void csd_mean_add(struct csd_mean *mean, u64 sample)
+{
+	sample = max_t(u64, sample, 1);
+	if (csd_known(mean))
+		mean->ns = (3 * mean->ns + min(sample, 4 * mean->ns)) / 4;
+	else
+		mean->ns = mean->samples++ ? min(mean->ns, sample) : sample;
+}
+
+/* 0: not known. */
+static u64 csd_predict_device(const struct csd_choice *choice, const struct csd_cost *cost)
+{
+	if (!csd_known(&cost->device))
+		return 0;
+	return cost->device.ns * choice->blocks + csd_queue_ns(choice->device);
+}
+
+static u64 csd_predict_kernel(const struct csd_choice *choice, const struct csd_cost *cost)
+{
+	u32 resident = choice->resident;
+
+	if ((resident && !csd_known(&cost->hot)) ||
+	    (resident < choice->blocks && !csd_known(&cost->cold)))
+		return 0;
+	return cost->hot.ns * resident + cost->cold.ns * (choice->blocks - resident);
+}
+
+/* Is it time to try the place that is not thought to be the better one? */
+static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better)
+{
+	if (cost->better != better) {
+		cost->better = better;
+		cost->patience = CSD_LEAST_PATIENCE;
+		cost->batches = 0;
+		return false;
+	}
+	if (++cost->batches < cost->patience)
+		return false;
+	cost->batches = 0;
+	cost->patience = min_t(u32, 2 * cost->patience, CSD_MOST_PATIENCE);
+	return true;
+}
+
+/* Under the lock. */
+static enum csd_place csd_choose_place(const struct csd_choice *choice, struct csd_cost *cost,
+				       u64 device_ns, u64 kernel_ns)
+{
+	enum csd_place better;
+
+	if (!device_ns)
+		return CSD_DEVICE;
+	if (!kernel_ns)
+		return CSD_KERNEL;
+	better = device_ns <= kernel_ns ? CSD_DEVICE : CSD_KERNEL;
+	if (!csd_cost_impatient(cost, better))
+		return better;
+	return better == CSD_DEVICE ? CSD_KERNEL : CSD_DEVICE;
+}
+
+/**
+ * csd_choose - choose where a batch is looked at, and begin to measure it
+ * @run: the run
+ * @lower: the file that has it, on a device of ours
+ * @blocks: of the batch
+ *
+ * Context: process context. Ends with csd_learn().
+ * Return: whether the device is to; else the kernel, up to @run->choice.blocks
+ */
+bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks)
+{
+	struct csd_choice *choice = &run->choice;
+	struct csd_device *device = csd_device_get(file_inode(lower->file)->i_sb->s_bdev);
+	u64 device_ns, kernel_ns;
+	struct csd_cost *cost;
+	u32 most;
+
+	*choice = (struct csd_choice) { .device = device, .blocks = blocks };
+	/* Its power has just gone: what is sent there fails, and the kernel goes on. */
+	if (!device)
+		return true;
+	choice->size = csd_size_of(blocks);
+	choice->resident = csd_resident(lower->file, lower->position, blocks);
+	choice->place = CSD_DEVICE;
+
+	spin_lock(&device->schedule.lock);
+	cost = &csd_costs_of(&device->schedule, csd_entry_name(run->function))->size[choice->size];
+	device_ns = csd_predict_device(choice, cost);
+	kernel_ns = csd_predict_kernel(choice, cost);
+	choice->predicted_ns = device_ns;
+	if (run->place == CSD_AUTO)
+		choice->place = csd_choose_place(choice, cost, device_ns, kernel_ns);
+	if (choice->place == CSD_KERNEL) {
+		most = kernel_ns && kernel_ns < device_ns ? CSD_BUFFER / CSD_BLOCK_SIZE : CSD_TRY;
+		choice->blocks = min(blocks, most);
+		choice->resident = csd_resident(lower->file, lower->position, choice->blocks);
+		choice->predicted_ns = csd_predict_kernel(choice, cost);
+	}
+	spin_unlock(&device->schedule.lock);
+
+	if (run->place == CSD_AUTO)
+		atomic64_inc(choice->place == CSD_DEVICE ? &device->schedule.chosen_device :
+			     &device->schedule.chosen_kernel);
+	choice->steps = run->steps[choice->place];
+	choice->others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - choice->steps;
+	run->command.waited_ns = 0;
+	choice->begun_ns = ktime_get_ns();
+	return choice->place == CSD_DEVICE;
+}
+
+/* Under the lock. */
+static void csd_cost_learn(struct csd_cost *cost, const struct csd_choice *choice, u64 steps,
+			   u64 ns)
+{
+	u64 hot = div_u64(steps * choice->resident, choice->blocks);
+	u64 hot_ns = hot * cost->hot.ns;
+
+	if (choice->place == CSD_DEVICE)
+		csd_mean_add(&cost->device, div64_u64(ns, steps));
+	else if (hot == steps)
+		csd_mean_add(&cost->hot, div64_u64(ns, steps));
+	else if (!hot || csd_known(&cost->hot))
+		csd_mean_add(&cost->cold, div64_u64(ns > hot_ns ? ns - hot_ns : 0, steps - hot));
+	else
+		/* What both took together is not less than the quicker one. */
+		csd_mean_add(&cost->hot, div64_u64(ns, steps));
+}
+
+static void csd_count_error(struct csd_schedule *schedule, u64 predicted, u64 actual)
+{
+	atomic64_add(predicted, &schedule->predicted_ns);
+	atomic64_add(actual, &schedule->actual_ns);
+	atomic64_add(abs_diff(predicted, actual), &schedule->error_ns);
+}
+
+/**
+ * csd_learn - end what csd_choose() has begun, if it has
+ * @run: the run
+ */
+void csd_learn(struct csd_run *run)
+{
+	struct csd_choice *choice = &run->choice;
+	struct csd_device *device = choice->device;
+	u64 ns = ktime_get_ns() - choice->begun_ns;
+	u64 steps, others;
+	struct csd_cost *cost;
+
+	if (!device)
+		return;
+	choice->device = NULL;
+	steps = run->steps[choice->place] - choice->steps;
+	others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - run->steps[choice->place] -
+		 choice->others;
+	/* Of what went on at another place it is not known how long each took. */
+	if (steps && !others) {
+		if (choice->predicted_ns)
+			csd_count_error(&device->schedule,
+					div_u64(choice->predicted_ns * steps, choice->blocks), ns);
+		/* The wait for a core is none of the function's. */
+		ns -= min(ns, run->command.waited_ns);
+		spin_lock(&device->schedule.lock);
+		cost = &csd_costs_of(&device->schedule,
+				     csd_entry_name(run->function))->size[choice->size];
+		csd_cost_learn(cost, choice, steps, ns);
+		spin_unlock(&device->schedule.lock);
+	}
+	csd_device_put(device);
+}

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where storage functions run if it is left to the kernel: where it was seen to be quicker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse import functions
+from efuse.functions import Count, Place, Status, Why
+from tests.guest import csd_device
+from tests.guest.conftest import run
+from tests.guest.csd_device import Device, noise
+from tests.guest.forced import forced
+from tests.guest.functions import BLOCK, Background, result
+
+CALL = Count(b"\x01")
+WINDOW = 256  # blocks of a batch at the device at most
+TRY = 32  # blocks of a try in the kernel
+SIZE = 8 * WINDOW * BLOCK
+DATA = noise(SIZE)
+WANTED = CALL.reference(DATA)
+
+
+@pytest.fixture
+def f(files: Path) -> Iterator[Path]:
+    """A file on the device, of which the page cache has nothing."""
+    path = files / "f"
+    path.write_bytes(DATA)
+    os.sync()
+    forget(path)
+    with functions.load("count"):
+        yield path
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(device: Device) -> Iterator[None]:
+    """Each test begins with a model that costs nothing."""
+    yield
+    device.write("model", 0)
+    device.write("hold", 0)
+
+
+def forget(path: Path) -> None:
+    """Drop what the page cache has of a file."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def slow_cores(device: Device) -> None:
+    """A core that takes a hundred times what the host's takes."""
+    device.write("core_percent", 10000)
+    device.write("model", 1)
+
+
+def slow_link(device: Device) -> None:
+    """1 MiB takes a second to read, and no time to look at."""
+    device.write("core_percent", 100)
+    device.write("link_mib_per_s", 1)
+    device.write("model", 1)
+
+
+def auto(path: Path) -> Status:
+    """Run to the end; the answer is right wherever that was."""
+    found, status = result(CALL, path, Place.AUTO)
+    assert found == WANTED
+    return status
+
+
+def test_both_are_tried(f: Path) -> None:
+    """Of a function that nobody knows, the first batches are the device's and the next ones not."""
+    status = auto(f)
+    assert status.device_steps >= 2 * WINDOW
+    assert status.kernel_steps >= 2 * TRY
+    assert status.device_steps + status.kernel_steps == SIZE // BLOCK
+
+
+def test_slow_cores_are_left_alone(device: Device, f: Path) -> None:
+    slow_cores(device)
+    for _ in range(2):
+        auto(f)
+    before = device.read("chosen_device"), device.read("chosen_kernel")
+    status = auto(f)
+    assert status.why == Why.SLOWER
+    # A try now and then.
+    assert status.kernel_steps >= SIZE // BLOCK - WINDOW
+    assert device.read("chosen_device") - before[0] <= 1
+    assert device.read("chosen_kernel") - before[1] >= 7 * WINDOW // 64
+
+
+def test_a_slow_link_is_not_used(device: Device, f: Path) -> None:
+    """But for what the page cache has: that does not cross it."""
+    data = DATA[: 2 * WINDOW * BLOCK]
+    os.truncate(f, len(data))
+    slow_link(device)
+    for _ in range(4):
+        forget(f)
+        found, status = result(CALL, f, Place.AUTO)
+        assert found == CALL.reference(data)
+    assert status.device_steps >= WINDOW
+    assert status.kernel_steps <= TRY
+    # Now it has all of it, and looking is a matter of this CPU.
+    f.read_bytes()
+    device.write("core_percent", 10000)
+    for _ in range(3):
+        found, status = result(CALL, f, Place.AUTO)
+        assert found == CALL.reference(data)
+    assert status.kernel_steps >= WINDOW
+    assert status.why == Why.SLOWER
+
+
+def test_what_changes_is_noticed(device: Device, f: Path) -> None:
+    """The cores were slow and are not any more."""
+    slow_cores(device)
+    for _ in range(2):
+        auto(f)
+    device.write("model", 0)
+    device.write("link_mib_per_s", 0)
+    tried = device.read("chosen_device")
+    for _ in range(60):
+        status = auto(f)
+        if device.read("chosen_device") > tried:
+            return
+    pytest.fail(f"the device was not tried again: {status}")
+
+
+def test_predictions_are_compared(device: Device, f: Path) -> None:
+    names = ("predicted_ns", "actual_ns", "error_ns")
+    auto(f)
+    before = [device.read(name) for name in names]
+    auto(f)
+    predicted, actual, error = (
+        device.read(name) - was for name, was in zip(names, before, strict=True)
+    )
+    assert predicted > 0
+    assert actual > 0
+    assert abs(predicted - actual) <= error
+
+
+def test_a_busy_device_is_waited_for_no_longer_than_it_pays(device: Device, f: Path) -> None:
+    """Commands that are ahead count: one whose cores are all taken is not asked."""
+    for _ in range(2):
+        auto(f)
+    with csd_device.csd(size_mib=64, cores=1, core_percent=3000, model=1, power=1) as busy:
+        other = f.parent / "mounted"
+        other.mkdir()
+        run("mkfs.ext4", "-q", "-b", str(BLOCK), busy.path)
+        run("mount", busy.path, other)
+        try:
+            (other / "f").write_bytes(DATA)
+            os.sync()
+            (other / "f").read_bytes()
+            for _ in range(2):
+                auto(other / "f")
+            ones = [Background(other / "f", CALL) for _ in range(2)]
+            status = auto(other / "f")
+            for one in ones:
+                one.end()
+                assert one.found == WANTED
+            assert status.kernel_steps >= SIZE // BLOCK - WINDOW
+        finally:
+            run("umount", other)
+
+
+def test_a_mount_chooses_too(device: Device, f: Path, tmp_path: Path) -> None:
+    """The page cache that counts is the backing file's."""
+    slow_cores(device)
+    with forced(f.parent, tmp_path / "efuse", "auto", consistency="exclusive") as m:
+        for _ in range(2):
+            status = auto(m / "f")
+    assert status.why == Why.SLOWER
+    assert status.kernel_steps >= SIZE // BLOCK - WINDOW
+
+
+def test_power_goes_while_it_chooses(mountpoint: Path) -> None:
+    csd_device.load()
+    with csd_device.csd(size_mib=64, power=1) as device, functions.load("count"):
+        run("mkfs.ext4", "-q", "-b", str(BLOCK), device.path)
+        run("mount", device.path, mountpoint)
+        (mountpoint / "f").write_bytes(DATA)
+        os.sync()
+        (mountpoint / "f").read_bytes()
+        device.write("hold", 1)
+        one = Background(mountpoint / "f", CALL, Place.AUTO)
+        device.wait("held", 1)
+        device.directory.rmdir()
+        one.end()
+        run("umount", mountpoint)
+    assert one.found == WANTED or "EIO" in str(one.error)
