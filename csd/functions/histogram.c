@@ -20,8 +20,8 @@ struct histogram_state {
 static inline u64 histogram_index(u64 number, const struct histogram_args *args)
 {
 	u64 range = (number - args->start) >> (args->shift & 63);
-	u64 fits = record_less(range, args->ranges);
-	u64 least = record_less(number + RECORD_BIAS, args->start + RECORD_BIAS);
+	u64 fits = csd_less(range, args->ranges);
+	u64 least = csd_less(number + RECORD_BIAS, args->start + RECORD_BIAS);
 
 	range = (range & -fits) | (args->ranges & (fits - 1));
 	return (range + 1) & (least - 1);

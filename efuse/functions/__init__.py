@@ -8,6 +8,7 @@
         print(wanted.decode(run.result()))
 """
 
+from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
 from efuse.functions.catalog import SHIPPED, Shipped
 from efuse.functions.count import Count, Counted
 from efuse.functions.crc32c import Crc32c
@@ -28,6 +29,9 @@ __all__ = [
     "SHIPPED",
     "Aggregate",
     "Aggregated",
+    "BtreeAggregate",
+    "BtreeLookup",
+    "BtreeRange",
     "Count",
     "Counted",
     "Crc32c",

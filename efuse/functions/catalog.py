@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
+from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
 from efuse.functions.count import Count
 from efuse.functions.crc32c import Crc32c
 from efuse.functions.grep import Grep
@@ -30,6 +31,16 @@ class Shipped(Protocol):
 
 
 SHIPPED: Mapping[str, type[Shipped]] = {
-    shipped.name: shipped for shipped in (Aggregate, Count, Crc32c, Grep, Histogram)
+    shipped.name: shipped
+    for shipped in (
+        Aggregate,
+        BtreeAggregate,
+        BtreeLookup,
+        BtreeRange,
+        Count,
+        Crc32c,
+        Grep,
+        Histogram,
+    )
 }
 """By name."""

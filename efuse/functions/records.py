@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -139,6 +139,31 @@ class Aggregated:
         return self.sum / self.count if self.count else None
 
 
+def encode_sums(numbers: Sequence[int]) -> bytes:
+    """Return what functions emit of the numbers of some records (``struct record_sums``)."""
+    if not numbers:
+        return bytes(_AGGREGATED.size)
+    return _AGGREGATED.pack(
+        len(numbers),
+        sum(numbers) & _WORD,
+        ~_biased(min(numbers)) & _WORD,
+        _biased(max(numbers)),
+    )
+
+
+def decode_sums(raw: bytes) -> Aggregated:
+    """Return the same as Python has it."""
+    count, total, least, most = _AGGREGATED.unpack(raw)
+    if not count:
+        return Aggregated(0, 0, None, None)
+    return Aggregated(
+        count,
+        _signed(total),
+        _signed((~least - _BIAS) & _WORD),
+        _signed((most - _BIAS) & _WORD),
+    )
+
+
 @dataclass(frozen=True)
 class Aggregate:
     """Count records, and find the sum, least and most of one of their fields.
@@ -161,27 +186,11 @@ class Aggregate:
 
     def reference(self, data: bytes) -> bytes:
         """Return what the function emits over *data*."""
-        numbers = [self.field.number(record) for record in self.records.wanted(data)]
-        if not numbers:
-            return bytes(_AGGREGATED.size)
-        return _AGGREGATED.pack(
-            len(numbers),
-            sum(numbers) & _WORD,
-            ~_biased(min(numbers)) & _WORD,
-            _biased(max(numbers)),
-        )
+        return encode_sums([self.field.number(record) for record in self.records.wanted(data)])
 
     def decode(self, raw: bytes) -> Aggregated:
         """Return what the function emitted."""
-        count, total, least, most = _AGGREGATED.unpack(raw)
-        if not count:
-            return Aggregated(0, 0, None, None)
-        return Aggregated(
-            count,
-            _signed(total),
-            _signed((~least - _BIAS) & _WORD),
-            _signed((most - _BIAS) & _WORD),
-        )
+        return decode_sums(raw)
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,7 @@ _WHYS = {
     errno.ELOOP: "it looked at as many blocks as it may",
     errno.ENOSPC: "it emitted more at once than it may",
     errno.EOVERFLOW: "something in the file is longer than it can remember",
+    errno.EUCLEAN: "the file is not what it is for, or damaged",
     errno.ERANGE: "it asked for a block outside its range",
     errno.EPROTO: "it returned what is no verdict",
     errno.ESTALE: "it was unloaded meanwhile",

@@ -13,6 +13,9 @@ from efuse import functions
 from efuse.functions import (
     SHIPPED,
     Aggregate,
+    BtreeAggregate,
+    BtreeLookup,
+    BtreeRange,
     Count,
     Crc32c,
     Field,
@@ -22,9 +25,10 @@ from efuse.functions import (
     Records,
     Shipped,
 )
+from efuse.functions.btree_file import build
 from tests.guest.functions import BLOCK, agree
 
-ROUNDS = 24
+ROUNDS = 60
 _MOST_BLOCKS = 24
 
 Case = tuple[Shipped, bytes]
@@ -102,8 +106,50 @@ def _crc32c(random: Random) -> Case:
     return Crc32c(), random.randbytes(_size(random))
 
 
+def _tree(random: Random) -> tuple[list[int], bytes]:
+    """Some keys, a file of them; often damaged."""
+    spread = random.choice((1, 10, 1 << 48))
+    keys = sorted(random.sample(range(4096 * spread), random.choice((0, 1, 57, 500, 3000))))
+    data = bytearray(
+        build(((key, random.randbytes(64)) for key in keys), fanout=random.randint(2, 9))
+    )
+    if random.random() < 0.2:
+        del data[random.randrange(len(data)) :]
+    for _ in range(random.choice((0, 0, 1, 30))):
+        # In the head of a block or in what comes next: what is known of the tree, and keys.
+        at = random.randrange(0, max(1, len(data)), BLOCK) + random.randrange(48)
+        data[at : at + 1] = random.randbytes(1)
+    return keys, bytes(data)
+
+
+def _key(random: Random, keys: list[int]) -> int:
+    """One that is there, nearly, or anywhere."""
+    near = random.choice(keys or [0]) + random.choice((0, 0, 0, 1, 2))
+    return random.choice((near, near, near, random.randrange(1 << 64)))
+
+
+def _btree_lookup(random: Random) -> Case:
+    keys, data = _tree(random)
+    return BtreeLookup(_key(random, keys)), data
+
+
+def _btree_range(random: Random) -> Case:
+    keys, data = _tree(random)
+    first, last = sorted(_key(random, keys) for _ in range(2))
+    return BtreeRange(first, last), data
+
+
+def _btree_aggregate(random: Random) -> Case:
+    keys, data = _tree(random)
+    first, last = sorted(_key(random, keys) for _ in range(2))
+    return BtreeAggregate(first, last, _field(random, 64)), data
+
+
 CASES: dict[str, Callable[[Random], Case]] = {
     "aggregate": _aggregate,
+    "btree_aggregate": _btree_aggregate,
+    "btree_lookup": _btree_lookup,
+    "btree_range": _btree_range,
     "count": _count,
     "crc32c": _crc32c,
     "grep": _grep,

@@ -56,6 +56,12 @@ static inline u64 csd_sign(u64 number)
 /* Likewise: whether any bit is set. */
 #define csd_any(a) csd_sign((u64)(a) | -(u64)(a))
 
+/* Likewise: a < b, of any unsigned numbers (Warren, "Hacker's Delight", 2-12). */
+static inline u64 csd_less(u64 a, u64 b)
+{
+	return csd_sign((~a & b) | ((~a | b) & (a - b)));
+}
+
 /*
  * For a loop with choices: `for (left = csd_len(run); left && csd_more(); left--)`. The verifier
  * then looks at a round for all numbers at once, if it does not know with which the loop begins.

@@ -47,20 +47,34 @@ static inline u64 record_number(const u8 *block, u64 record, const struct record
 	return (word ^ field->sign) - field->sign;
 }
 
-/* 1 or 0: a < b, of unsigned numbers (Warren, "Hacker's Delight", 2-12). */
-static inline u64 record_less(u64 a, u64 b)
-{
-	return csd_sign((~a & b) | ((~a | b) & (a - b)));
-}
-
 /* 1 or 0: is the record at that offset of the block whole, and does it pass the filter? */
 static inline u64 record_wanted(const u8 *block, u64 record, u64 len, const struct records *records)
 {
 	u64 number = record_number(block, record, &records->filter.field) + RECORD_BIAS;
-	u64 out = record_less(number, records->filter.least) |
-		  record_less(records->filter.most, number);
+	u64 out = csd_less(number, records->filter.least) |
+		  csd_less(records->filter.most, number);
 
 	return ~out & csd_below(record + records->size, len + 1);
+}
+
+/* What is emitted of the numbers of some records. */
+struct record_sums {
+	u64 count;
+	u64 sum;		/* modulo 1 << 64 */
+	u64 least;		/* inverted and biased, so that it begins with 0 */
+	u64 most;		/* biased */
+};
+
+/* Add a number if @wanted, which is 1 or 0. */
+static inline void record_add(struct record_sums *sums, u64 number, u64 wanted)
+{
+	u64 mask = -wanted;
+
+	sums->count += wanted;
+	sums->sum += number & mask;
+	number += RECORD_BIAS;
+	sums->least ^= (sums->least ^ ~number) & mask & -csd_less(sums->least, ~number);
+	sums->most ^= (sums->most ^ number) & mask & -csd_less(sums->most, number);
 }
 
 #endif /* _RECORDS_BPF_H */

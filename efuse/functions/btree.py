@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``btree_lookup``, ``btree_range``, ``btree_aggregate``: of a file that `build` made.
+
+Each of them has ``walk()`` beside what all functions have: the twin in Python, which reads a block
+when it knows which.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from efuse.errors import EfuseError, UsageError
+from efuse.functions.btree_file import BLOCK, CHILD, HEADER, ITEM, MAGIC, MOST, NODE, NODE_MAGIC
+from efuse.functions.records import Aggregated, Field, decode_sums, encode_sums
+from efuse.functions.running import failure
+
+__all__ = ["BtreeAggregate", "BtreeLookup", "BtreeRange", "ReadBlock"]
+
+ReadBlock = Callable[[int], bytes]
+"""Returns a block by its number: 4096 bytes, or fewer at the end of the file."""
+
+_MOST_KEY = (1 << 64) - 1
+_MOST_BLOCKS = 1 << 51
+_VALUE = 8  # Where in an item it begins.
+_FIRST_FIELD = Field(0)
+
+
+class _Walking(ABC):
+    """The twins of functions that go from block to block."""
+
+    @abstractmethod
+    def walk(self, read: ReadBlock) -> bytes:
+        """Return what the function emits over blocks that are read as they are needed.
+
+        :raises EfuseError: it fails.
+        """
+
+    def reference(self, data: bytes) -> bytes:
+        """Return what the function emits over *data*.
+
+        :raises EfuseError: it fails.
+        """
+        return self.walk(lambda number: data[number * BLOCK : (number + 1) * BLOCK])
+
+
+@dataclass(frozen=True)
+class BtreeLookup(_Walking):
+    """Emit the value of a key, or nothing.
+
+    :param key: 0 to 2**64 - 1.
+    :raises UsageError: it is none.
+    """
+
+    name: ClassVar[str] = "btree_lookup"
+
+    key: int
+
+    def __post_init__(self) -> None:
+        _check_range(self.key, self.key)
+
+    def encode(self) -> bytes:
+        """Return the arguments as the function takes them (``struct btree_lookup_args``)."""
+        return struct.pack("<Q", self.key)
+
+    def walk(self, read: ReadBlock) -> bytes:
+        """Return what the function emits over blocks that are read as they are needed."""
+        _, leaf = next(_Walk(self.name, read).leaves(self.key))
+        item = leaf[_search(leaf, self.key)] if leaf else b""
+        return item[_VALUE:] if item and _key(item) == self.key else b""
+
+    def decode(self, raw: bytes) -> bytes | None:
+        """Return the value, or None: there is no such key."""
+        return raw or None
+
+
+@dataclass(frozen=True)
+class BtreeRange(_Walking):
+    """Emit the items whose keys are in a range.
+
+    :param first: the least key.
+    :param last: the greatest one.
+    :raises UsageError: there are no such keys.
+    """
+
+    name: ClassVar[str] = "btree_range"
+
+    first: int = 0
+    last: int = _MOST_KEY
+
+    def __post_init__(self) -> None:
+        _check_range(self.first, self.last)
+
+    def encode(self) -> bytes:
+        """Return the arguments as the function takes them (``struct btree_range``)."""
+        return struct.pack("<QQ", self.first, self.last)
+
+    def walk(self, read: ReadBlock) -> bytes:
+        """Return what the function emits over blocks that are read as they are needed."""
+        return b"".join(_Walk(self.name, read).items(self.first, self.last))
+
+    def decode(self, raw: bytes) -> list[tuple[int, bytes]]:
+        """Return keys and values."""
+        return list(ITEM.iter_unpack(raw))
+
+
+@dataclass(frozen=True)
+class BtreeAggregate(_Walking):
+    """Count the items whose keys are in a range, and find the sum, least and most of a field.
+
+    :param first: the least key.
+    :param last: the greatest one.
+    :param field: of the value: its first 8 bytes, if nothing is said.
+    :raises UsageError: there are no such keys, or no such field.
+    """
+
+    name: ClassVar[str] = "btree_aggregate"
+
+    first: int = 0
+    last: int = _MOST_KEY
+    field: Field = _FIRST_FIELD
+
+    def __post_init__(self) -> None:
+        _check_range(self.first, self.last)
+        if self.field.offset + self.field.size > ITEM.size - _VALUE:
+            raise UsageError(f"a value has no field at {self.field.offset}")
+
+    def encode(self) -> bytes:
+        """Return the arguments as the function takes them (``struct btree_aggregate_args``)."""
+        return struct.pack("<QQ", self.first, self.last) + self.field.encode()
+
+    def walk(self, read: ReadBlock) -> bytes:
+        """Return what the function emits over blocks that are read as they are needed."""
+        items = _Walk(self.name, read).items(self.first, self.last)
+        return encode_sums([self.field.number(item[_VALUE:]) for item in items])
+
+    def decode(self, raw: bytes) -> Aggregated:
+        """Return what the function emitted."""
+        return decode_sums(raw)
+
+
+class _Walk:
+    """On the way through a tree, as btree.bpf.h goes, with the same checks."""
+
+    def __init__(self, name: str, read: ReadBlock) -> None:
+        self._name = name
+        self._read = read
+        self._number = -1  # Of the block that was read last.
+
+    def items(self, first: int, last: int) -> Iterator[bytes]:
+        """Iterate the items of a range."""
+        before = -1
+        for following, leaf in self.leaves(first):
+            for item in leaf:
+                if _key(item) <= before:
+                    raise self._damaged()
+                before = _key(item)
+            yield from (item for item in leaf if first <= _key(item) <= last)
+            if before > last or not following:
+                return
+
+    def leaves(self, key: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Iterate the leaves from a key's on: the next one's block, and the items."""
+        magic, blocks, number, level, _ = HEADER.unpack_from(self._block(0))
+        if magic != MAGIC or blocks > _MOST_BLOCKS:
+            raise self._damaged()
+        while True:
+            if not 0 < number < blocks:
+                raise self._damaged()
+            following, entries = self._node(number, level)
+            if level:
+                level -= 1
+                number = CHILD.unpack(entries[_search(entries, key)])[1]
+            else:
+                yield following, entries
+                number = following
+
+    def _node(self, number: int, level: int) -> tuple[int, list[bytes]]:
+        block = self._block(number)
+        magic, its_level, count, following = NODE.unpack_from(block)
+        entry = CHILD if level else ITEM
+        if magic != NODE_MAGIC or its_level != level or count > MOST[entry]:
+            raise self._damaged()
+        if not count and (level or following):
+            raise self._damaged()
+        starts = range(NODE.size, NODE.size + count * entry.size, entry.size)
+        return following, [block[start : start + entry.size] for start in starts]
+
+    def _block(self, number: int) -> bytes:
+        block = self._read(number)
+        # Where it is the following one, a run ends before it; elsewhere it may not go.
+        if not block and number != self._number + 1:
+            raise failure(self._name, errno.ERANGE)
+        if len(block) != BLOCK:
+            raise self._damaged()
+        self._number = number
+        return block
+
+    def _damaged(self) -> EfuseError:
+        return failure(self._name, errno.EUCLEAN)
+
+
+# As btree_search(), step by step: the entries of a damaged node may be in any order.
+def _search(entries: list[bytes], key: int) -> int:
+    found, step = 0, 128
+    while step:
+        if found + step < len(entries) and _key(entries[found + step]) <= key:
+            found += step
+        step >>= 1
+    return found
+
+
+def _key(entry: bytes) -> int:
+    return int.from_bytes(entry[:8], "little")
+
+
+def _check_range(first: int, last: int) -> None:
+    if not 0 <= first <= last <= _MOST_KEY:
+        raise UsageError(f"there are no keys from {first} to {last}")
