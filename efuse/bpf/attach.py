@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 from efuse.bpf import libbpf
 from efuse.bpf.compose import Handlers, compile_handlers
+from efuse.bpf.links import struct_ops_links, value_of
 from efuse.bpf.load import (
     Target,
     create_maps,
@@ -24,9 +24,11 @@ from efuse.bpf.load import (
     open_target,
 )
 from efuse.bpf.maps import BpfMap, mapping
+from efuse.bpf.members import EFUSE_OPS
 from efuse.bpf.spec import MAP_RINGBUF, MapSpec, Spec
 from efuse.closing import Closing
 from efuse.errors import AttachError, UsageError, reason
+from efuse.kernel_fs import BPFFS, mount_bpffs
 
 __all__ = [
     "Attached",
@@ -39,7 +41,6 @@ __all__ = [
     "unpin",
 ]
 
-_BPFFS = Path("/sys/fs/bpf")
 _LINK = "link"
 
 
@@ -77,7 +78,7 @@ class Attached:
 
 def pin_directory(connection: int) -> Path:
     """Return where the set of *connection* is pinned unless another place is named."""
-    return _BPFFS / "efuse" / str(connection)
+    return BPFFS / "efuse" / str(connection)
 
 
 class Attachment(Closing):
@@ -110,7 +111,7 @@ class Attachment(Closing):
         :raises AttachError: the connection has no programs.
         """
         with open_target() as target:
-            for _, link_fd, value in _struct_ops_links():
+            for _, link_fd, value in struct_ops_links(EFUSE_OPS):
                 found, name, programs = target.describe(value)
                 if found == connection:
                     maps = _maps_of(programs.values())
@@ -140,7 +141,7 @@ class Attachment(Closing):
                         fd = libbpf.object_get(path)
                         undo.callback(os.close, fd)
                         maps[path.name] = _mapping_of(fd, path.name)
-                value = _value_of(link_fd)
+                value = value_of(link_fd, EFUSE_OPS)
             except OSError as error:
                 raise AttachError(
                     f"cannot open the programs pinned in {directory}: {reason(error)}",
@@ -161,7 +162,12 @@ class Attachment(Closing):
             former set of that number make room.
         :raises AttachError: it is not on a bpffs, or holds pins already.
         """
-        _mount_bpffs()
+        try:
+            mount_bpffs()
+        except OSError as error:
+            raise AttachError(
+                f"cannot mount a bpffs on {BPFFS}: {reason(error)}", hint="run as root"
+            ) from error
         if directory is None:
             directory = pin_directory(self.connection)
             unpin(directory)
@@ -176,7 +182,7 @@ class Attachment(Closing):
                 unpin(directory)
             raise AttachError(
                 f"cannot pin the programs in {directory}: {reason(error)}",
-                hint=f"use a new directory below {_BPFFS}",
+                hint=f"use a new directory below {BPFFS}",
             ) from error
         self._pins = directory
         return directory
@@ -347,7 +353,7 @@ def list_attached() -> tuple[Attached, ...]:
     """
     found = []
     with open_target() as target:
-        for link_id, _, value in _struct_ops_links():
+        for link_id, _, value in struct_ops_links(EFUSE_OPS):
             connection, name, programs = target.describe(value)
             maps = _maps_of(programs.values())
             found.append(Attached(connection, name, tuple(programs), tuple(sorted(maps)), link_id))
@@ -393,40 +399,6 @@ def _agree(one: MapSpec, other: MapSpec) -> bool:
     return replace(one, max_entries=1) == replace(other, max_entries=1)
 
 
-def _struct_ops_links() -> Iterator[tuple[int, int, bytes]]:
-    """Iterate (id, descriptor, value) of our sets' links; the descriptor ends with the step."""
-    try:
-        for link_id in libbpf.link_ids():
-            fd = libbpf.link_by_id(link_id)
-            if fd is None:
-                continue
-            try:
-                value = _value_of(fd)
-                if value is not None:
-                    yield link_id, fd, value
-            finally:
-                os.close(fd)
-    except OSError as error:
-        raise AttachError(
-            f"cannot look at the kernel's BPF links: {reason(error)}", hint="run as root"
-        ) from error
-
-
-def _value_of(link_fd: int) -> bytes | None:
-    """Return the value of the set that a link holds, or None if it is none of ours."""
-    map_id = libbpf.link_info(link_fd).map_id
-    fd = libbpf.map_by_id(map_id) if map_id else None
-    if fd is None:
-        return None
-    try:
-        info = libbpf.map_info(fd)
-        if info.name != "efuse_ops":
-            return None
-        return libbpf.map_lookup(fd, bytes(4), info.value_bytes)
-    finally:
-        os.close(fd)
-
-
 def _maps_of(program_ids: Iterable[int]) -> dict[str, BpfMap[Any, Any]]:
     """Return all maps that the programs use, open."""
     map_ids: set[int] = set()
@@ -453,19 +425,3 @@ def _mapping_of(fd: int, name: str) -> BpfMap[Any, Any]:
         name,
         MapSpec(info.type, info.key_bytes, info.value_bytes, info.max_entries, info.flags),
     )
-
-
-def _mount_bpffs() -> None:
-    """Mount a bpffs where systemd would, if there is none."""
-    if _is_bpffs():
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"bpf", os.fsencode(_BPFFS), b"bpf", 0, b"mode=0700") != 0:
-        raise AttachError(
-            f"cannot mount a bpffs on {_BPFFS}: {reason(ctypes.get_errno())}", hint="run as root"
-        )
-
-
-def _is_bpffs() -> bool:
-    mounts = Path("/proc/self/mounts").read_text().splitlines()
-    return any(line.split()[1:3] == [str(_BPFFS), "bpf"] for line in mounts)

@@ -31,18 +31,37 @@ class Source:
     :ivar data: which of the package's data.
     :ivar said: what a person is told that is being prepared.
     :ivar write: writes the tree below a directory, from the data; returns what kbuild is given.
+    :ivar sysfs: the directory that is there, with ``version`` in it, while the module is loaded.
+    :ivar let_go: what to try where it is in use.
+    :ivar needs: modules of the kernel's that it needs.
     """
 
     name: str
     data: str
     said: str
     write: Callable[[Path, Path], Path]
+    sysfs: Path
+    let_go: str
+    needs: tuple[str, ...] = ()
 
 
 EFUSE = Source(
-    "efuse", "kernel_patches", f"fs/fuse of linux-source-{kernel.SERIES}", source.write_tree
+    "efuse",
+    "kernel_patches",
+    f"fs/fuse of linux-source-{kernel.SERIES}",
+    source.write_tree,
+    Path("/sys/fs/efuse"),
+    "umount -a -t efuse; end the daemons that hold /dev/efuse",
 )
-CSD = Source("csd", "csd", "csd", source.write_csd_tree)
+CSD = Source(
+    "csd",
+    "csd",
+    "csd",
+    source.write_csd_tree,
+    Path("/sys/module/csd"),
+    "efuse csd remove the devices, efuse csd unload the functions, end what runs",
+    needs=("configfs",),
+)
 
 
 def _silent(_text: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Load and unload the module in the running kernel, and say what there is of it."""
+"""Load and unload the modules in the running kernel, and say what there is of them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 
 from efuse.errors import EfuseError, ModuleBuildError, NotSupportedError
 from efuse.module import build, kernel
+from efuse.module.build import EFUSE, Source
 
 __all__ = ["Status", "load", "loaded", "status", "unload"]
 
 _LOADABLE = Path("/proc/modules")
-_SYSFS = Path("/sys/fs/efuse")
 
 
 @dataclass(frozen=True)
 class Status:
-    """What there is of the module.
+    """What there is of a module.
 
     :ivar kernel: the running kernel's release.
     :ivar loaded: whether the module is in it.
     :ivar version: the loaded module's.
-    :ivar users: how many mounts and open devices hold it; None: not loaded.
+    :ivar users: how many hold it, such as mounts and open devices; None: not loaded.
     :ivar built: the module built for this kernel from the present sources.
     :ivar installed: the module that modprobe would load.
     """
@@ -53,81 +53,84 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _users() -> int | None:
+def _users(of: Source) -> int | None:
     if not _LOADABLE.is_file():
         return None
     for line in _LOADABLE.read_text().splitlines():
         name, _size, users, *_ = line.split()
-        if name == "efuse":
+        if name == of.name:
             return int(users)
     return None
 
 
-def loaded() -> bool:
-    """Return whether the module is in the running kernel."""
-    return _SYSFS.is_dir()
+def loaded(of: Source = EFUSE) -> bool:
+    """Return whether a module is in the running kernel."""
+    return of.sysfs.is_dir()
 
 
-def _installed() -> str | None:
+def _installed(of: Source) -> str | None:
     if shutil.which("modinfo", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
         return None
-    result = _run("modinfo", "-n", "efuse")
+    result = _run("modinfo", "-n", of.name)
     return result.stdout.strip() or None if result.returncode == 0 else None
 
 
-def status() -> Status:
-    """Return what there is of the module, here and now."""
+def status(of: Source = EFUSE) -> Status:
+    """Return what there is of a module, here and now."""
     release = _release()
     try:
-        found = build.built(kernel.find(release=release))
+        found = build.built(kernel.find(release=release), of)
     except EfuseError:
         found = None
-    version = _SYSFS / "version"
+    version = of.sysfs / "version"
     return Status(
         kernel=release,
-        loaded=loaded(),
+        loaded=loaded(of),
         version=version.read_text().strip() if version.is_file() else None,
-        users=_users(),
+        users=_users(of),
         built=str(found) if found else None,
-        installed=_installed(),
+        installed=_installed(of),
     )
 
 
-def load(module: Path | None = None, *, say: build.Say = print) -> None:
-    """Load the module; nothing happens if it is loaded.
+def load(module: Path | None = None, of: Source = EFUSE, *, say: build.Say = print) -> None:
+    """Load a module; nothing happens if it is loaded.
 
     :param module: the file; by default the installed one, or one built now for this kernel.
+    :param of: which.
     :raises NotSupportedError: this kernel takes no modules, or has no headers here.
     :raises ModuleBuildError: it cannot be built, or the kernel refuses it.
     """
-    if loaded():
+    if loaded(of):
         return
     if not _LOADABLE.is_file():
         raise NotSupportedError(
-            f"efuse.ko cannot be loaded: kernel {_release()} is built without modules",
+            f"{of.name}.ko cannot be loaded: kernel {_release()} is built without modules",
             hint="efuse guest run -- COMMAND",
         )
-    if module is None and _installed():
-        result = _run("modprobe", "efuse")
+    if module is None and _installed(of):
+        result = _run("modprobe", of.name)
     else:
-        file = module or build.build(kernel.find(release=_release()), say=say)
+        file = module or build.build(kernel.find(release=_release()), of, say=say)
+        # Those that are built in cannot be loaded; what is missing, the kernel says itself.
+        for needed in of.needs:
+            _run("modprobe", needed)
         result = _run("insmod", str(file))
     if result.returncode != 0:
         raise ModuleBuildError(
-            f"efuse.ko could not be loaded: {result.stderr.strip()}", hint="dmesg | tail"
+            f"{of.name}.ko could not be loaded: {result.stderr.strip()}", hint="dmesg | tail"
         )
 
 
-def unload() -> None:
-    """Unload the module; nothing happens if it is not loaded.
+def unload(of: Source = EFUSE) -> None:
+    """Unload a module; nothing happens if it is not loaded.
 
     :raises ModuleBuildError: it is in use, or this user may not.
     """
-    if not loaded():
+    if not loaded(of):
         return
-    result = _run("rmmod", "efuse")
+    result = _run("rmmod", of.name)
     if result.returncode != 0:
         raise ModuleBuildError(
-            f"efuse.ko could not be unloaded: {result.stderr.strip()}",
-            hint="umount -a -t efuse; end the daemons that hold /dev/efuse",
+            f"{of.name}.ko could not be unloaded: {result.stderr.strip()}", hint=of.let_go
         )

@@ -22,7 +22,7 @@ from efuse.module import live
 from tests.guest import csd_device, share
 from tests.guest.channel import Channel
 from tests.guest.csd_device import Device
-from tests.guest.hand import Hand, until
+from tests.guest.hand import Hand
 
 
 def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -202,8 +202,6 @@ def device() -> Iterator[Device]:
     with csd_device.csd(size_mib=256, queues=2, cores=2, power=1) as made:
         run("mkfs.ext4", "-q", "-b", "4096", made.path)
         yield made
-    # The kernel lets go of a program some time after its link has ended.
-    until(lambda: (csd_device.MODULE / "refcnt").read_text() == "0\n")
     csd_device.unload()
 
 

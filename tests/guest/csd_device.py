@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Make computational storage devices by configfs: ``csd.ko``'s directories and their files.
+"""Computational storage devices as tests make them, and do to them what nobody else would.
 
 ``EFUSE_CSD_MODULE`` names the module that :func:`load` loads.
 """
@@ -10,60 +10,25 @@ import contextlib
 import itertools
 import os
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from efuse import csd as package
+from efuse.csd import unload
 from tests.guest.hand import until
 
-CONFIG = Path("/sys/kernel/config")
-DEVICES = CONFIG / "csd"
-MODULE = Path("/sys/module/csd")
+__all__ = ["Device", "csd", "load", "noise", "unload"]
 
 _numbers = itertools.count()
 
 
-def _run(*command: str | os.PathLike[str]) -> None:
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-
-
 def load() -> None:
     """Load the module, unless it is loaded."""
-    if MODULE.exists():
-        return
-    # It may be built in.
-    if not CONFIG.exists():
-        _run("modprobe", "configfs")
-    if not os.path.ismount(CONFIG):
-        _run("mount", "-t", "configfs", "none", CONFIG)
-    _run("insmod", os.environ["EFUSE_CSD_MODULE"])
+    package.load(Path(os.environ["EFUSE_CSD_MODULE"]))
 
 
-def unload() -> None:
-    """Unload the module.
-
-    :raises subprocess.CalledProcessError: it is in use.
-    """
-    _run("rmmod", "csd")
-
-
-class Device:
-    """A device's directory.
-
-    :ivar directory: of its attributes.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.directory = DEVICES / name
-
-    @property
-    def path(self) -> Path:
-        """The block device, while there is power."""
-        return Path(f"/dev/csd{self.read('index')}")
-
-    def read(self, attribute: str) -> int:
-        """Return the number in the file *attribute*."""
-        return int((self.directory / attribute).read_text())
+class Device(package.Device):
+    """A device that a test makes, and does to what the package would not."""
 
     def write(self, attribute: str, value: int | str) -> None:
         """Write *value* to the file *attribute*, in one system call.

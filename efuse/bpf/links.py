@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The links of our struct_ops sets, whichever task made them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from efuse.bpf import libbpf
+from efuse.bpf.members import Interface
+from efuse.errors import AttachError, reason
+
+__all__ = ["struct_ops_links", "value_of"]
+
+
+def struct_ops_links(interface: Interface) -> Iterator[tuple[int, int, bytes]]:
+    """Iterate (id, descriptor, value) of the links of an interface's sets.
+
+    The descriptor ends with the step.
+
+    :raises AttachError: this task may not look at them.
+    """
+    try:
+        for link_id in libbpf.link_ids():
+            fd = libbpf.link_by_id(link_id)
+            if fd is None:
+                continue
+            try:
+                value = value_of(fd, interface)
+                if value is not None:
+                    yield link_id, fd, value
+            finally:
+                os.close(fd)
+    except OSError as error:
+        raise AttachError(
+            f"cannot look at the kernel's BPF links: {reason(error)}", hint="run as root"
+        ) from error
+
+
+def value_of(link_fd: int, interface: Interface) -> bytes | None:
+    """Return the value of the set that a link holds, or None if it is none of the interface's."""
+    map_id = libbpf.link_info(link_fd).map_id
+    fd = libbpf.map_by_id(map_id) if map_id else None
+    if fd is None:
+        return None
+    try:
+        info = libbpf.map_info(fd)
+        if info.name != interface.struct:
+            return None
+        return libbpf.map_lookup(fd, bytes(4), info.value_bytes)
+    finally:
+        os.close(fd)

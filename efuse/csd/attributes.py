@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The files of a device's directory in configfs: what each holds, and what may be written to it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from efuse.errors import UsageError
+
+__all__ = ["ATTRIBUTES", "Attribute", "Kind", "attribute"]
+
+_MIB_PER_S = 1 << 24
+_NS = 60 * 10**9
+_U32 = (1 << 32) - 1
+
+
+class Kind(enum.Enum):
+    """What can be done with an attribute."""
+
+    FIXED = "fixed"
+    """Set while there is no power."""
+    SETTING = "setting"
+    """Set at any time."""
+    STATE = "state"
+    """Says how the device is."""
+    COUNTER = "counter"
+    """Counts from when the device was made."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A file of a device's directory.
+
+    :ivar name: of the file.
+    :ivar kind: what can be done with it.
+    :ivar doc: what it is, in a few words.
+    :ivar unit: of the number in it.
+    :ivar least: that can be written.
+    :ivar most: that can be written; None: nothing can.
+    :ivar values: the only ones between these; empty: all are.
+    :ivar default: of a new device.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+    unit: str = ""
+    least: int = 0
+    most: int | None = None
+    values: tuple[int, ...] = ()
+    default: int = 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether it can be written."""
+        return self.most is not None
+
+    @property
+    def range(self) -> str:
+        """What can be written, in words."""
+        if self.values:
+            return " or ".join(map(str, self.values))
+        return f"{self.least} to {self.most}" if self.writable else ""
+
+    def parse(self, text: str) -> int:
+        """Return the number that a person typed.
+
+        :raises UsageError: it cannot be written, or not this.
+        """
+        if not self.writable:
+            raise UsageError(
+                f"{self.name} cannot be set: it is a {self.kind.value} of the device (EACCES)",
+                hint="efuse csd attributes says which can be",
+            )
+        good = text.isascii() and text.isdecimal() and self._takes(int(text))
+        if not good:
+            raise UsageError(
+                f"{self.name} cannot be {text!r} (EINVAL)",
+                hint=f"it takes {self.range}{f' {self.unit}' if self.unit else ''}",
+            )
+        return int(text)
+
+    def _takes(self, number: int) -> bool:
+        if self.values:
+            return number in self.values
+        return self.most is not None and self.least <= number <= self.most
+
+
+def _fixed(name: str, doc: str, unit: str, most: int, default: int) -> Attribute:
+    return Attribute(name, Kind.FIXED, doc, unit, 1, most, default=default)
+
+
+def _setting(
+    name: str, doc: str, unit: str, most: int, least: int = 0, default: int = 0
+) -> Attribute:
+    return Attribute(name, Kind.SETTING, doc, unit, least, most, default=default)
+
+
+def _counter(name: str, doc: str, unit: str) -> Attribute:
+    return Attribute(name, Kind.COUNTER, doc, unit)
+
+
+_ALL = (
+    _fixed("size_mib", "how large it is", "MiB", 1 << 20, 256),
+    _fixed("queues", "hardware queues, not more than there are CPUs", "queues", 64, 1),
+    _fixed("depth", "requests that a queue takes at once", "requests", 1024, 64),
+    Attribute(
+        "logical_block_size",
+        Kind.FIXED,
+        "least that it reads and writes",
+        "bytes",
+        512,
+        4096,
+        (512, 4096),
+        512,
+    ),
+    _fixed("cores", "commands that compute at once", "cores", 64, 1),
+    Attribute("power", Kind.STATE, "whether it is there as a disk", most=1),
+    Attribute("index", Kind.STATE, "N of /dev/csdN; -1: it has no power", default=-1),
+    _setting("model", "1: it takes the time of the model; 0: as fast as memory", "", 1),
+    _setting("link_mib_per_s", "of the link, each way; 0: not limited", "MiB/s", _MIB_PER_S),
+    _setting("link_latency_ns", "of the link, each way", "ns", _NS),
+    _setting("media_mib_per_s", "of the medium; 0: not limited", "MiB/s", _MIB_PER_S),
+    _setting("media_latency_ns", "of an access to the medium", "ns", _NS),
+    _setting("media_units", "accesses to the medium at once", "units", 256, 1, 1),
+    _setting(
+        "core_percent", "time of a core for what takes the host's 100", "%", 100_000, 100, 100
+    ),
+    _setting("fail_every", "each so many requests one fails; 0: none", "requests", _U32),
+    _setting("fail_next", "so many requests fail from now on", "requests", _U32),
+    _setting("delay_ns", "each request takes so much longer", "ns", _NS),
+    _setting("hold", "1: requests are held until it is 0 again", "", 1),
+    Attribute("held", Kind.STATE, "requests that are held now", "requests"),
+    _counter("link_read_bytes", "to the host over the link", "bytes"),
+    _counter("link_write_bytes", "from the host over the link", "bytes"),
+    _counter("media_read_bytes", "out of the medium", "bytes"),
+    _counter("media_write_bytes", "into the medium", "bytes"),
+    _counter("core_busy_ns", "time of the cores", "ns"),
+    _counter("reads", "requests that read", "requests"),
+    _counter("writes", "requests that write", "requests"),
+    _counter("commands", "runs of functions over some blocks", "commands"),
+)
+
+ATTRIBUTES: Mapping[str, Attribute] = {each.name: each for each in _ALL}
+"""By name, in the order of the documentation."""
+
+
+def attribute(name: str) -> Attribute:
+    """Return the attribute of a name.
+
+    :raises UsageError: there is none.
+    """
+    if name not in ATTRIBUTES:
+        raise UsageError(
+            f"no attribute of a device is called {name!r} (ENOENT)",
+            hint="one of " + " ".join(ATTRIBUTES),
+        )
+    return ATTRIBUTES[name]

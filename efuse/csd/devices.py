@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Make, set and remove devices: a directory of configfs each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from efuse.csd.attributes import ATTRIBUTES, Kind, attribute
+from efuse.errors import ControlError, NotSupportedError, UsageError, reason
+from efuse.kernel_fs import CONFIGFS
+
+__all__ = ["Device", "create", "device", "devices"]
+
+_ROOT = CONFIGFS / "csd"
+_MOUNTINFO = Path("/proc/self/mountinfo")
+
+
+class Device:
+    """A device, by its directory.
+
+    :ivar name: of the directory.
+    :ivar directory: with a file for each attribute.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.directory = _ROOT / name
+
+    def __repr__(self) -> str:
+        return f"Device({self.name!r})"
+
+    @property
+    def powered(self) -> bool:
+        """Whether it is there as a disk."""
+        return bool(self.read("power"))
+
+    @property
+    def path(self) -> Path:
+        """The block device, while there is power."""
+        return Path(f"/dev/csd{self.read('index')}")
+
+    def read(self, name: str) -> int:
+        """Return the number in the file of an attribute.
+
+        :raises ControlError: the device has gone.
+        """
+        try:
+            return int((self.directory / name).read_text())
+        except OSError as error:
+            raise _failed(f"read {name} of", self.name, error) from error
+
+    def values(self) -> dict[str, int]:
+        """Return all attributes by name."""
+        return {name: self.read(name) for name in ATTRIBUTES}
+
+    def set(self, name: str, value: int) -> None:
+        """Write an attribute; ``power`` as `power_on` and `power_off` do.
+
+        :raises UsageError: there is none of that name, or it does not take that.
+        :raises ControlError: the kernel refuses it: EBUSY if it is fixed while there is power.
+        """
+        number = attribute(name).parse(str(value))
+        if name == "power" and not number:
+            self.power_off()
+        else:
+            self._write(name, number)
+
+    def power_on(self) -> None:
+        """Make a disk of it.
+
+        :raises ControlError: there is not enough memory.
+        """
+        self._write("power", 1)
+
+    def power_off(self) -> None:
+        """Take its power. What it remembers stays.
+
+        :raises ControlError: it is in use, such as mounted.
+        """
+        with self._claimed("power off"):
+            self._write("power", 0)
+
+    def remove(self) -> None:
+        """Remove it, with all that it remembers.
+
+        :raises ControlError: it is in use, such as mounted.
+        """
+        with self._claimed("remove"):
+            try:
+                self.directory.rmdir()
+            except OSError as error:
+                raise _failed("remove", self.name, error) from error
+
+    def mounts(self) -> list[str]:
+        """Return where it is mounted, as far as this task sees it."""
+        if not self.powered:
+            return []
+        status = self.path.stat()
+        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+        lines = (line.split() for line in _MOUNTINFO.read_text().splitlines())
+        return [
+            re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), words[4])
+            for words in lines
+            if words[2] == number
+        ]
+
+    def _write(self, name: str, value: int) -> None:
+        try:
+            descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, f"{value}\n".encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno == errno.EBUSY and ATTRIBUTES[name].kind is Kind.FIXED:
+                raise ControlError(
+                    f"cannot set {name} of the device {self.name}: it is fixed while there is "
+                    "power (EBUSY)",
+                    hint=f"efuse csd set {self.name} power=0 {name}={value} power=1",
+                ) from error
+            raise _failed(f"set {name} of", self.name, error) from error
+
+    @contextmanager
+    def _claimed(self, verb: str) -> Iterator[None]:
+        """Keep others from using the disk, if there is one: nobody can mount it meanwhile."""
+        if not self.powered:
+            yield
+            return
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise _failed(verb, self.name, error) from error
+            where = self.mounts()
+            said = f"it is mounted on {' and '.join(where)}" if where else "it is in use"
+            raise ControlError(
+                f"cannot {verb} the device {self.name}: {said} (EBUSY)",
+                hint=f"umount {' '.join(where)}" if where else f"lsblk {self.path}",
+            ) from error
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def devices() -> tuple[Device, ...]:
+    """Return all devices, by name.
+
+    :raises NotSupportedError: csd.ko is not loaded.
+    """
+    _need_module()
+    return tuple(Device(path.name) for path in sorted(_ROOT.iterdir()) if path.is_dir())
+
+
+def device(name: str) -> Device:
+    """Return the device of a name.
+
+    :raises ControlError: there is none.
+    :raises NotSupportedError: csd.ko is not loaded.
+    """
+    _need_module()
+    found = Device(name)
+    if not _is_name(name) or not found.directory.is_dir():
+        raise ControlError(f"there is no device {name!r} (ENOENT)", hint="efuse csd list")
+    return found
+
+
+def create(name: str, values: Mapping[str, int]) -> Device:
+    """Make a device, set its attributes, and power it.
+
+    :param values: by attribute; the others have their defaults, and ``power`` is 1.
+    :raises UsageError: one is none, or the name.
+    :raises ControlError: there is a device of that name, or the kernel refuses it.
+    :raises NotSupportedError: csd.ko is not loaded.
+    """
+    if not _is_name(name):
+        raise UsageError(f"a device cannot be called {name!r} (EINVAL)", hint="use one word")
+    for key, value in values.items():
+        attribute(key).parse(str(value))
+    _need_module()
+    made = Device(name)
+    try:
+        made.directory.mkdir()
+    except OSError as error:
+        raise _failed("create", name, error) from error
+    try:
+        for key, value in values.items():
+            if key != "power":
+                made.set(key, value)
+        made.set("power", values.get("power", 1))
+    except BaseException:
+        made.directory.rmdir()
+        raise
+    return made
+
+
+def _is_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", name) is not None
+
+
+def _need_module() -> None:
+    if not _ROOT.is_dir():
+        raise NotSupportedError(
+            f"there are no devices: csd.ko is not loaded, or no configfs is mounted on {CONFIGFS}",
+            hint="efuse module load --csd",
+        )
+
+
+def _failed(verb: str, name: str, error: OSError) -> ControlError:
+    hints = {
+        errno.EACCES: "run as root",
+        errno.EPERM: "run as root",
+        errno.EEXIST: f"take another name, or: efuse csd set {name} ...",
+        errno.ENOENT: "efuse csd list",
+        errno.ENOMEM: "give it a smaller depth or fewer queues",
+    }
+    number = error.errno or 0
+    why = "there is one of that name (EEXIST)" if number == errno.EEXIST else reason(error)
+    return ControlError(f"cannot {verb} the device {name}: {why}", hint=hints.get(number))
