@@ -1,15 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse module``: build, install, load and unload the kernel module."""
+"""``efuse module``: build, install, load and unload the kernel modules."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from efuse.module.build import Source
+
 __all__ = ["cli"]
+
+
+_csd_option = click.option(
+    "--csd", "is_csd", is_flag=True, help="csd.ko, of the emulated storage devices."
+)
+
+
+def _source(is_csd: bool) -> Source:
+    from efuse.module import build
+
+    return build.CSD if is_csd else build.EFUSE
 
 
 def _say(text: str) -> None:
@@ -18,7 +33,7 @@ def _say(text: str) -> None:
 
 @click.group()
 def cli() -> None:
-    """Build, install, load and unload the kernel module."""
+    """Build, install, load and unload the kernel modules."""
 
 
 @cli.command("build")
@@ -29,49 +44,84 @@ def cli() -> None:
     help="Build for the kernel built in this source tree.",
 )
 @click.option("--force", is_flag=True, help="Build even if it was built before.")
-def build_command(release: str | None, tree: Path | None, force: bool) -> None:
-    """Build efuse.ko from the distribution's kernel source and print where it is."""
+@_csd_option
+def build_command(release: str | None, tree: Path | None, force: bool, is_csd: bool) -> None:
+    """Build efuse.ko from the distribution's kernel source and print where it is.
+
+    \b
+    efuse module build --csd
+    """
     from efuse.module import build, kernel
 
     target = kernel.from_tree(tree) if tree else kernel.find(release=release)
-    click.echo(build.build(target, say=_say, force=force))
+    click.echo(build.build(target, _source(is_csd), say=_say, force=force))
 
 
 @cli.command("install")
 @click.option("--kernel", "release", metavar="RELEASE", help="Instead of the running kernel.")
-def install_command(release: str | None) -> None:
-    """Install the module by DKMS."""
+@_csd_option
+def install_command(release: str | None, is_csd: bool) -> None:
+    """Install the module by DKMS.
+
+    \b
+    efuse module install --csd
+    """
     from efuse.module import dkms
 
-    dkms.install(release, say=_say)
+    dkms.install(release, _source(is_csd), say=_say)
 
 
 @cli.command("load")
 @click.argument(
     "module", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-def load_command(module: Path | None) -> None:
-    """Load the module: MODULE, the installed one, or one built now."""
-    from efuse.module import live
+@_csd_option
+def load_command(module: Path | None, is_csd: bool) -> None:
+    """Load the module: MODULE, the installed one, or one built now.
 
-    live.load(module, say=_say)
+    \b
+    efuse module load --csd
+    """
+    if is_csd:
+        from efuse import csd
+
+        csd.load(module, say=_say)
+    else:
+        from efuse.module import live
+
+        live.load(module, say=_say)
 
 
 @cli.command("unload")
-def unload_command() -> None:
-    """Unload the module."""
-    from efuse.module import live
+@_csd_option
+def unload_command(is_csd: bool) -> None:
+    """Unload the module.
 
-    live.unload()
+    \b
+    efuse module unload --csd
+    """
+    if is_csd:
+        from efuse import csd
+
+        csd.unload()
+    else:
+        from efuse.module import live
+
+        live.unload()
 
 
 @cli.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status_command(as_json: bool) -> None:
-    """Say what there is of the module."""
+@_csd_option
+def status_command(as_json: bool, is_csd: bool) -> None:
+    """Say what there is of the module.
+
+    \b
+    efuse module status --csd --json
+    """
     from efuse.module import live
 
-    fields = dataclasses.asdict(live.status())
+    fields = dataclasses.asdict(live.status(_source(is_csd)))
     if as_json:
         click.echo(json.dumps(fields, indent=2))
         return

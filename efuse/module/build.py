@@ -33,6 +33,7 @@ class Source:
     :ivar write: writes the tree below a directory, from the data; returns what kbuild is given.
     :ivar sysfs: the directory that is there, with ``version`` in it, while the module is loaded.
     :ivar let_go: what to try where it is in use.
+    :ivar package: what DKMS calls it.
     :ivar needs: modules of the kernel's that it needs.
     """
 
@@ -42,6 +43,7 @@ class Source:
     write: Callable[[Path, Path], Path]
     sysfs: Path
     let_go: str
+    package: str
     needs: tuple[str, ...] = ()
 
 
@@ -52,6 +54,7 @@ EFUSE = Source(
     source.write_tree,
     Path("/sys/fs/efuse"),
     "umount -a -t efuse; end the daemons that hold /dev/efuse",
+    "efuse",
 )
 CSD = Source(
     "csd",
@@ -60,6 +63,7 @@ CSD = Source(
     source.write_csd_tree,
     Path("/sys/module/csd"),
     "efuse csd remove the devices, efuse csd unload the functions, end what runs",
+    "efuse-csd",
     needs=("configfs",),
 )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Install the module by DKMS, so that it is built again for each new kernel of the series."""
+"""Install a module by DKMS, so that it is built again for each new kernel of the series."""
 
 from __future__ import annotations
 
@@ -11,39 +11,44 @@ from pathlib import Path
 import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
-from efuse.module import source
-from efuse.module.build import Say
+from efuse.module.build import EFUSE, Say, Source
 
 __all__ = ["install", "write_source"]
 
 
-def write_source(target: Path, version: str) -> None:
-    """Write the source tree that DKMS takes to ``target``: the patched fs/fuse and dkms.conf.
+def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
+    """Write the source tree that DKMS takes to ``target``: the module's, and dkms.conf.
 
     :param version: goes where the configuration says ``@VERSION@``.
+    :param of: which.
     """
-    kernel_patches = paths.data("kernel_patches")
-    source.write_tree(target, kernel_patches)
-    text = (kernel_patches / "dkms.conf.in").read_text()
+    data = paths.data(of.data)
+    of.write(target, data)
+    text = (data / "dkms.conf.in").read_text()
     (target / "dkms.conf").write_text(text.replace("@VERSION@", version))
 
 
-def _dkms(*arguments: str) -> None:
+def _dkms(package: str, verb: str, *arguments: str) -> None:
+    version = efuse.__version__
     result = subprocess.run(
-        ["dkms", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        ["dkms", verb, f"{package}/{version}", *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
     if result.returncode != 0:
         said = (result.stderr.strip() or result.stdout.strip()).splitlines()[-10:]
         raise ModuleBuildError(
-            f"dkms {arguments[0]} failed:\n" + "\n".join(said),
-            hint="look at /var/lib/dkms/efuse/*/build/make.log",
+            f"dkms {verb} failed:\n" + "\n".join(said),
+            hint=f"look at /var/lib/dkms/{package}/*/build/make.log",
         )
 
 
-def install(release: str | None = None, *, say: Say = print) -> None:
-    """Register the module's source with DKMS, build it and install it.
+def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print) -> None:
+    """Register a module's source with DKMS, build it and install it.
 
     :param release: the kernel to build for; by default the running one.
+    :param of: which.
     :raises NotSupportedError: DKMS is not installed, or the kernel's source package.
     :raises ModuleBuildError: it does not build.
     """
@@ -54,20 +59,20 @@ def install(release: str | None = None, *, say: Say = print) -> None:
     if os.geteuid() != 0:
         raise NotSupportedError("the module cannot be installed: that needs root", hint="sudo")
     version = efuse.__version__
-    target = Path("/usr/src") / f"efuse-{version}"
+    target = Path("/usr/src") / f"{of.package}-{version}"
     if target.exists():
-        say(f"replacing efuse {version}")
+        say(f"replacing {of.package} {version}")
         subprocess.run(
-            ["dkms", "remove", f"efuse/{version}", "--all"],
+            ["dkms", "remove", f"{of.package}/{version}", "--all"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         shutil.rmtree(target)
     say(f"writing the source to {target}")
-    write_source(target, version)
+    write_source(target, version, of)
     kernel = release or os.uname().release
     say(f"building for {kernel}")
-    _dkms("add", f"efuse/{version}")
-    _dkms("build", f"efuse/{version}", "-k", kernel)
-    _dkms("install", f"efuse/{version}", "-k", kernel)
+    _dkms(of.package, "add")
+    _dkms(of.package, "build", "-k", kernel)
+    _dkms(of.package, "install", "-k", kernel)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -208,6 +209,28 @@ def test_dkms_source_names_its_version(archive: Path, patches: Path, tmp_path: P
     dkms.write_source(tmp_path / "efuse-9.8", "9.8")
     assert (tmp_path / "efuse-9.8/dkms.conf").read_text() == 'PACKAGE_VERSION="9.8"\n'
     assert (tmp_path / "efuse-9.8/fs/fuse/efuse/ours.c").is_file()
+
+
+@pytest.mark.parametrize("of", [build.EFUSE, build.CSD], ids=lambda of: of.name)
+def test_dkms_configuration_is_the_modules(of: build.Source) -> None:
+    text = (paths.data(of.data) / "dkms.conf.in").read_text()
+    fields = dict(re.findall(r'^([A-Z_]+)(?:\[0\])?="(.*)"$', text, re.MULTILINE))
+    assert fields["PACKAGE_NAME"] == of.package
+    assert fields["BUILT_MODULE_NAME"] == of.name
+    where = fields["BUILT_MODULE_LOCATION"]
+    build_directory = f"${{dkms_tree}}/{of.package}/@VERSION@/build/{where}"
+    assert f"M={build_directory} modules" in fields["MAKE"]
+    assert f"{where}/{of.name}.ko" in fields["MAKE"]
+    assert f"M={build_directory} clean" in fields["CLEAN"]
+
+
+def test_dkms_source_of_csd(tmp_path: Path) -> None:
+    dkms.write_source(tmp_path / "efuse-csd-9.8", "9.8", build.CSD)
+    configuration = (tmp_path / "efuse-csd-9.8/dkms.conf").read_text()
+    assert 'PACKAGE_VERSION="9.8"' in configuration
+    assert "@VERSION@" not in configuration
+    assert (tmp_path / "efuse-csd-9.8/csd/src/Kbuild").is_file()
+    assert (tmp_path / "efuse-csd-9.8/csd/include/uapi/linux/csd.h").is_file()
 
 
 def test_dkms_missing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
