@@ -19,6 +19,7 @@ __all__ = [
     "GuestError",
     "ModuleBuildError",
     "MountError",
+    "NoFunctionError",
     "NotSupportedError",
     "UsageError",
     "VerifierError",
@@ -107,6 +108,10 @@ class VerifierError(EfuseError):
 
 class AttachError(EfuseError):
     """A loaded program set could not be attached, replaced or detached."""
+
+
+class NoFunctionError(EfuseError):
+    """No storage function of that name is in the kernel."""
 
 
 class MountError(EfuseError):

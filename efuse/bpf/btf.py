@@ -159,9 +159,10 @@ class Btf:
 
 
 @contextmanager
-def module_btf(name: str) -> Iterator[Btf]:
+def module_btf(name: str, hint: str = "efuse module load") -> Iterator[Btf]:
     """Open the BTF of the loaded module *name*.
 
+    :param hint: what loads it.
     :raises NotSupportedError: it is not loaded, or has no BTF.
     """
     with ExitStack() as stack:
@@ -176,9 +177,7 @@ def module_btf(name: str) -> Iterator[Btf]:
                 base_string=base.string,
             )
         except FileNotFoundError as error:
-            raise NotSupportedError(
-                f"the kernel module {name} is not loaded", hint="efuse module load"
-            ) from error
+            raise NotSupportedError(f"the kernel module {name} is not loaded", hint=hint) from error
         except OSError as error:
             raise NotSupportedError(
                 f"cannot read the types of module {name}: {reason(error)}", hint="run as root"

@@ -77,7 +77,7 @@ def open_target(interface: Interface = EFUSE_OPS) -> Iterator[Target]:
     :param interface: what programs are to implement.
     :raises NotSupportedError: the module is not loaded, or is not one of ours.
     """
-    with module_btf(interface.module) as btf:
+    with module_btf(interface.module, interface.load) as btf:
         try:
             ops_id = btf.struct(interface.struct)
             value_id = btf.struct(f"bpf_struct_ops_{interface.struct}")
@@ -85,7 +85,7 @@ def open_target(interface: Interface = EFUSE_OPS) -> Iterator[Target]:
         except (KeyError, StopIteration) as error:
             raise NotSupportedError(
                 f"the loaded module {interface.module} does not define struct {interface.struct}",
-                hint="efuse module build, then efuse module load",
+                hint=f"build the module anew, then: {interface.load}",
             ) from error
         members = {
             member.name: (index, data + member.offset_bytes)
@@ -180,7 +180,7 @@ def load_programs(
             if member not in target.members:
                 raise NotSupportedError(
                     f"the loaded module {target.interface.module} has no member {member!r}",
-                    hint="efuse module build, then efuse module load",
+                    hint=f"build the module anew, then: {target.interface.load}",
                 )
             code = resolve(program, kfuncs=kfuncs, map_fds=map_fds)
             fds[member] = _load(target, member, program, code)

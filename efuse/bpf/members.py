@@ -45,6 +45,7 @@ class Interface:
     """A struct_ops type.
 
     :param module: the kernel module that has it.
+    :param load: what loads the module.
     :param struct: its name.
     :param members: those that a program can implement, in the struct's order.
     :param constants: its numbers that a text gives, each by a function that returns it.
@@ -56,6 +57,7 @@ class Interface:
     """
 
     module: str
+    load: str
     struct: str
     members: tuple[str, ...]
     constants: tuple[str, ...]
@@ -68,6 +70,7 @@ class Interface:
 
 EFUSE_OPS = Interface(
     module="efuse",
+    load="efuse module load",
     struct="efuse_ops",
     members=MEMBERS,
     constants=(),
@@ -81,6 +84,7 @@ EFUSE_OPS = Interface(
 
 CSD_FUNCTION = Interface(
     module="csd",
+    load="efuse module load --csd",
     struct="csd_function",
     members=("step", "finish"),
     constants=("scratch_size", "args_size"),

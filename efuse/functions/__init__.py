@@ -8,11 +8,14 @@
         print(wanted.decode(run.result()))
 """
 
+from efuse.functions.anywhere import Outcome, Work, begin, begin_loaded
 from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
-from efuse.functions.catalog import SHIPPED, Shipped
+from efuse.functions.catalog import COMMANDS, SHIPPED, Shipped
+from efuse.functions.command import Command
 from efuse.functions.count import Count, Counted
 from efuse.functions.crc32c import Crc32c
 from efuse.functions.grep import Grep
+from efuse.functions.loaded import InKernel, loaded, unload
 from efuse.functions.loading import Loaded, compile_function, load
 from efuse.functions.records import (
     Aggregate,
@@ -26,12 +29,14 @@ from efuse.functions.records import (
 from efuse.functions.running import Place, Run, Status, Why, run
 
 __all__ = [
+    "COMMANDS",
     "SHIPPED",
     "Aggregate",
     "Aggregated",
     "BtreeAggregate",
     "BtreeLookup",
     "BtreeRange",
+    "Command",
     "Count",
     "Counted",
     "Crc32c",
@@ -40,14 +45,21 @@ __all__ = [
     "Grep",
     "Histogram",
     "Histogrammed",
+    "InKernel",
     "Loaded",
+    "Outcome",
     "Place",
     "Records",
     "Run",
     "Shipped",
     "Status",
     "Why",
+    "Work",
+    "begin",
+    "begin_loaded",
     "compile_function",
     "load",
+    "loaded",
     "run",
+    "unload",
 ]

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
+from efuse.functions import btree_command, count, crc32c, grep, records_command
 from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
+from efuse.functions.command import Command
 from efuse.functions.count import Count
 from efuse.functions.crc32c import Crc32c
 from efuse.functions.grep import Grep
 from efuse.functions.records import Aggregate, Histogram
 
-__all__ = ["SHIPPED", "Shipped"]
+__all__ = ["COMMANDS", "SHIPPED", "Shipped"]
 
 
 class Shipped(Protocol):
@@ -44,3 +46,18 @@ SHIPPED: Mapping[str, type[Shipped]] = {
     )
 }
 """By name."""
+
+COMMANDS: Mapping[str, Command] = {
+    command.name: command
+    for command in (
+        records_command.AGGREGATE,
+        btree_command.AGGREGATE,
+        btree_command.LOOKUP,
+        btree_command.RANGE,
+        count.COMMAND,
+        crc32c.COMMAND,
+        grep.COMMAND,
+        records_command.HISTOGRAM,
+    )
+}
+"""How they look on the command line, by name."""

@@ -7,9 +7,13 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from efuse.functions.patterns import check_pattern, encode_pattern
+import click
 
-__all__ = ["Count", "Counted"]
+from efuse.functions.command import BYTES, Command
+from efuse.functions.patterns import check_pattern, encode_pattern
+from efuse.functions.twin import Twin, whole
+
+__all__ = ["COMMAND", "Count", "Counted"]
 
 _RESULT = struct.Struct("<QQQ")
 
@@ -49,11 +53,45 @@ class Count:
 
     def reference(self, data: bytes) -> bytes:
         """Return what the function emits over *data*."""
-        matches = start = 0
-        while self.pattern and (start := data.find(self.pattern, start) + 1):
-            matches += 1
-        return _RESULT.pack(data.count(b"\n"), matches, len(data))
+        return whole(self.twin(), data)
+
+    def twin(self) -> Twin:
+        """Return its twin in Python."""
+        return _Twin(self.pattern)
 
     def decode(self, raw: bytes) -> Counted:
         """Return what the function emitted."""
         return Counted(*_RESULT.unpack(raw))
+
+
+class _Twin:
+    def __init__(self, pattern: bytes) -> None:
+        self._pattern = pattern
+        self._lines = 0
+        self._matches = 0
+        self._size = 0
+        self._before = b""
+        """The end of what came before: a match may begin in it."""
+
+    def step(self, data: bytes) -> bytes:
+        self._lines += data.count(b"\n")
+        self._size += len(data)
+        if self._pattern:
+            seen = self._before + data
+            start = 0
+            while start := seen.find(self._pattern, start) + 1:
+                self._matches += 1
+            self._before = seen[max(len(seen) - len(self._pattern) + 1, 0) :]
+        return b""
+
+    def finish(self) -> bytes:
+        return _RESULT.pack(self._lines, self._matches, self._size)
+
+
+COMMAND = Command(
+    Count,
+    example="--pattern error /var/log/syslog",
+    options=(
+        click.Option(["--pattern"], type=BYTES, default="", metavar="TEXT", help="Look for TEXT."),
+    ),
+)

@@ -7,7 +7,10 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-__all__ = ["Crc32c"]
+from efuse.functions.command import Command
+from efuse.functions.twin import Twin, whole
+
+__all__ = ["COMMAND", "Crc32c"]
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reversed: RFC 3720, appendix B.4.
 
@@ -34,13 +37,37 @@ class Crc32c:
 
     def reference(self, data: bytes) -> bytes:
         """Return what the function emits over *data*."""
-        table = _table()
-        crc = 0xFFFFFFFF
-        for byte in data:
-            crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-        return struct.pack("<I", crc ^ 0xFFFFFFFF)
+        return whole(self.twin(), data)
+
+    def twin(self) -> Twin:
+        """Return its twin in Python."""
+        return _Twin()
 
     def decode(self, raw: bytes) -> int:
         """Return what the function emitted."""
         (crc,) = struct.unpack("<I", raw)
         return int(crc)
+
+
+class _Twin:
+    def __init__(self) -> None:
+        self._table = _table()
+        self._crc = 0xFFFFFFFF
+
+    def step(self, data: bytes) -> bytes:
+        table, crc = self._table, self._crc
+        for byte in data:
+            crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+        self._crc = crc
+        return b""
+
+    def finish(self) -> bytes:
+        return struct.pack("<I", self._crc ^ 0xFFFFFFFF)
+
+
+COMMAND = Command(
+    Crc32c,
+    example="/usr/bin/python3",
+    lines=lambda crc: [f"{crc:08x}"],
+    fields=lambda crc: {"crc32c": crc},
+)

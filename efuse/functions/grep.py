@@ -7,11 +7,14 @@ import errno
 from dataclasses import dataclass
 from typing import ClassVar
 
+import click
+
 from efuse.errors import UsageError
+from efuse.functions.command import BYTES, Command
 from efuse.functions.patterns import check_pattern, encode_pattern
 from efuse.functions.running import failure
 
-__all__ = ["Grep"]
+__all__ = ["COMMAND", "Grep"]
 
 _BLOCK = 4096
 _KEPT = 60 << 10
@@ -65,3 +68,12 @@ class Grep:
     def decode(self, raw: bytes) -> list[bytes]:
         """Return the lines that the function emitted, without their newlines."""
         return raw.removesuffix(b"\n").split(b"\n") if raw else []
+
+
+COMMAND = Command(
+    Grep,
+    example="error /var/log/syslog",
+    options=(click.Argument(["pattern"], type=BYTES),),
+    fields=lambda lines: {"lines": [line.decode(errors="replace") for line in lines]},
+    found=lambda call, pieces: pieces,
+)

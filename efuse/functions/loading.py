@@ -7,6 +7,7 @@ import errno
 import os
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 from efuse import paths
 from efuse.bpf import libbpf
@@ -17,11 +18,17 @@ from efuse.bpf.members import CSD_FUNCTION
 from efuse.bpf.spec import ProgramSpec, Spec
 from efuse.closing import Closing
 from efuse.errors import AttachError, CompileError, UsageError, reason
+from efuse.kernel_fs import BPFFS, mount_bpffs
 
-__all__ = ["Loaded", "compile_function", "function_text", "load"]
+__all__ = ["Loaded", "compile_function", "function_text", "load", "pin_of"]
 
 # What a function that does nothing but return a number is compiled to.
 _MOVE, _EXIT = 0xB7, 0x95
+
+
+def pin_of(name: str) -> Path:
+    """Return where the link of a function is pinned, if it is."""
+    return BPFFS / "efuse-csd" / name
 
 
 def function_text(name: str) -> str:
@@ -79,8 +86,27 @@ class Loaded(Closing):
         self.name = name
         self._link_fd = link_fd
 
+    def pin(self) -> Path:
+        """Let the function outlive this task, until `efuse.functions.unload`; return its pin.
+
+        :raises AttachError: there is no bpffs, or this task may not.
+        """
+        path = pin_of(self.name)
+        try:
+            mount_bpffs()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Of a function of this name that has gone otherwise.
+            path.unlink(missing_ok=True)
+            libbpf.object_pin(self._link_fd, path)
+        except OSError as error:
+            raise AttachError(
+                f"cannot pin the storage function {self.name!r} at {path}: {reason(error)}",
+                hint="run as root",
+            ) from error
+        return path
+
     def close(self) -> None:
-        """Take the function out of the kernel. Runs of it fail with ESTALE."""
+        """Take the function out of the kernel, unless it is pinned. Runs fail with ESTALE."""
         if self._link_fd >= 0:
             os.close(self._link_fd)
             self._link_fd = -1
@@ -97,8 +123,9 @@ def load(name: str, text: str | None = None) -> Loaded:
     :raises AttachError: there is a function of this name already, or no right to load one.
     :raises NotSupportedError: csd.ko is not loaded.
     """
-    spec, numbers = compile_function(function_text(name) if text is None else text, name)
+    text = function_text(name) if text is None else text
     with open_target(CSD_FUNCTION) as target:
+        spec, numbers = compile_function(text, name)
         map_fds = create_maps(spec.maps, {})
         try:
             with load_programs(target, spec.programs, map_fds) as fds:

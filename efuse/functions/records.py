@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from efuse.errors import UsageError
+from efuse.functions.twin import Twin, whole
 
 __all__ = ["Aggregate", "Aggregated", "Field", "Filter", "Histogram", "Histogrammed", "Records"]
 
@@ -139,16 +140,37 @@ class Aggregated:
         return self.sum / self.count if self.count else None
 
 
+class Sums:
+    """What functions emit of the numbers of some records (``struct record_sums``)."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sum = 0
+        self._ends: list[int] = []
+        """The least and the most so far, once there is one."""
+
+    def add(self, numbers: Sequence[int]) -> None:
+        """Add numbers."""
+        if numbers:
+            self._count += len(numbers)
+            self._sum += sum(numbers)
+            self._ends = [min([*numbers, *self._ends]), max([*numbers, *self._ends])]
+
+    def encode(self) -> bytes:
+        """Return it as it is emitted."""
+        if not self._ends:
+            return bytes(_AGGREGATED.size)
+        least, most = self._ends
+        return _AGGREGATED.pack(
+            self._count, self._sum & _WORD, ~_biased(least) & _WORD, _biased(most)
+        )
+
+
 def encode_sums(numbers: Sequence[int]) -> bytes:
-    """Return what functions emit of the numbers of some records (``struct record_sums``)."""
-    if not numbers:
-        return bytes(_AGGREGATED.size)
-    return _AGGREGATED.pack(
-        len(numbers),
-        sum(numbers) & _WORD,
-        ~_biased(min(numbers)) & _WORD,
-        _biased(max(numbers)),
-    )
+    """Return what functions emit of all numbers."""
+    sums = Sums()
+    sums.add(numbers)
+    return sums.encode()
 
 
 def decode_sums(raw: bytes) -> Aggregated:
@@ -186,7 +208,11 @@ class Aggregate:
 
     def reference(self, data: bytes) -> bytes:
         """Return what the function emits over *data*."""
-        return encode_sums([self.field.number(record) for record in self.records.wanted(data)])
+        return whole(self.twin(), data)
+
+    def twin(self) -> Twin:
+        """Return its twin in Python."""
+        return _AggregateTwin(self)
 
     def decode(self, raw: bytes) -> Aggregated:
         """Return what the function emitted."""
@@ -243,17 +269,47 @@ class Histogram:
 
     def reference(self, data: bytes) -> bytes:
         """Return what the function emits over *data*."""
-        counts = [0] * (self.ranges + 2)
-        for record in self.records.wanted(data):
-            number = self.field.number(record)
-            at = min((number - self.start) // self.width, self.ranges)
-            counts[at + 1 if number >= self.start else 0] += 1
-        return struct.pack(f"<{len(counts)}Q", *counts)
+        return whole(self.twin(), data)
+
+    def twin(self) -> Twin:
+        """Return its twin in Python."""
+        return _HistogramTwin(self)
 
     def decode(self, raw: bytes) -> Histogrammed:
         """Return what the function emitted."""
         below, *counts, above = struct.unpack(f"<{self.ranges + 2}Q", raw)
         return Histogrammed(below, tuple(counts), above)
+
+
+class _AggregateTwin:
+    def __init__(self, call: Aggregate) -> None:
+        self._call = call
+        self._sums = Sums()
+
+    def step(self, data: bytes) -> bytes:
+        call = self._call
+        self._sums.add([call.field.number(record) for record in call.records.wanted(data)])
+        return b""
+
+    def finish(self) -> bytes:
+        return self._sums.encode()
+
+
+class _HistogramTwin:
+    def __init__(self, call: Histogram) -> None:
+        self._call = call
+        self._counts = [0] * (call.ranges + 2)
+
+    def step(self, data: bytes) -> bytes:
+        call = self._call
+        for record in call.records.wanted(data):
+            number = call.field.number(record)
+            at = min((number - call.start) // call.width, call.ranges)
+            self._counts[at + 1 if number >= call.start else 0] += 1
+        return b""
+
+    def finish(self) -> bytes:
+        return struct.pack(f"<{len(self._counts)}Q", *self._counts)
 
 
 def _biased(number: int) -> int:

@@ -12,14 +12,14 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
-import trio
-
 from efuse.closing import Closing
-from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
+from efuse.errors import EfuseError, NoFunctionError, NotSupportedError, UsageError, reason
 
-__all__ = ["Place", "Run", "Status", "Why", "failure", "run"]
+__all__ = ["CONTROL", "Place", "Run", "Status", "Why", "failure", "run"]
 
-_DEVICE = "/dev/csd"
+CONTROL = "/dev/csd"
+"""Where runs are asked for, while csd.ko is loaded."""
+
 _SETUP = struct.Struct("<32siIQQQQII")
 _STATUS = struct.Struct("<QQ3QQII")
 _IOC_RUN = 1 << 30 | _SETUP.size << 16 | 0xC5 << 8
@@ -48,6 +48,23 @@ class Why(enum.IntEnum):
     ASKED = 7
     DAEMON = 8
     SLOWER = 9
+
+    @property
+    def said(self) -> str:
+        """It in words."""
+        return _SAID[self]
+
+
+_SAID = {
+    Why.NOT: "the device does",
+    Why.NO_DEVICE: "the file lies on no device of csd.ko",
+    Why.FILESYSTEM: "its file system is not known to keep blocks in their place",
+    Why.BLOCK_SIZE: "its file system has no blocks of 4096 bytes",
+    Why.CONTENT: "what is in the blocks is not what is in the file",
+    Why.UNMAPPED: "not all of it has a place of its own: a hole, or shared",
+    Why.FAILED: "the device failed",
+    Why.ASKED: "it was asked for",
+}
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,8 @@ class Run(Closing):
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Iterate what the function emits; the run goes on in a thread, and can be cancelled."""
+        import trio  # slow to import
+
         while (some := await trio.to_thread.run_sync(self.go_on)) != b"":
             if some is not None:
                 yield some
@@ -175,25 +194,28 @@ def _begin(
     buffer = bytearray(args)
     setup = _SETUP.pack(raw, fd, place, offset, length, max_steps, _address(buffer), len(args), 0)
     try:
-        control = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise NotSupportedError(
             f"cannot run the storage function {name!r}: csd.ko is not loaded",
-            hint="in a guest: insmod $EFUSE_CSD_MODULE",
+            hint="efuse module load --csd",
         ) from error
     try:
         return int(fcntl.ioctl(control, _IOC_RUN, bytearray(setup)))
+    except FileNotFoundError as error:
+        raise NoFunctionError(
+            f"cannot run the storage function {name!r}: there is none of that name (ENOENT)",
+            hint=f"efuse csd load {name}",
+        ) from error
     except OSError as error:
         hints = {
-            errno.ENOENT: "load it before, and keep it loaded",
             errno.EMSGSIZE: f"it got {len(args)} bytes of arguments, and wants another number",
             errno.EBADF: "open the file for reading",
             errno.EISDIR: "name a file",
         }
-        number = error.errno or 0
-        why = "there is none of that name (ENOENT)" if number == errno.ENOENT else reason(error)
         raise EfuseError(
-            f"cannot run the storage function {name!r}: {why}", hint=hints.get(number)
+            f"cannot run the storage function {name!r}: {reason(error)}",
+            hint=hints.get(error.errno or 0),
         ) from error
     finally:
         os.close(control)

@@ -15,21 +15,35 @@ from efuse import paths
 from efuse.bpf.members import CSD_FUNCTION
 from efuse.errors import EfuseError, UsageError
 from efuse.functions import (
+    COMMANDS,
     SHIPPED,
     Aggregate,
     Count,
+    Counted,
     Crc32c,
     Field,
     Filter,
     Grep,
     Histogram,
     Records,
+    Shipped,
+    Why,
 )
+from efuse.functions.twin import InPieces
 
 
 def test_every_shipped_function_has_a_text() -> None:
     texts = {path.stem for path in (paths.data("csd") / "functions").glob("*.c")}
     assert set(SHIPPED) == texts
+
+
+def test_every_shipped_function_has_a_command() -> None:
+    assert set(COMMANDS) == set(SHIPPED)
+    assert all(COMMANDS[name].function is shipped for name, shipped in SHIPPED.items())
+
+
+def test_every_reason_has_words() -> None:
+    assert all(why.said for why in Why)
 
 
 def test_members_are_those_of_the_struct() -> None:
@@ -93,6 +107,33 @@ def test_grep_forgets_the_beginning_of_a_long_line() -> None:
 def test_crc32c_of_the_catalogues() -> None:
     assert Crc32c().decode(Crc32c().reference(b"123456789")) == 0xE3069283
     assert Crc32c().decode(Crc32c().reference(b"")) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Count(b"aa"),
+        Count(b"a"),
+        Count(),
+        Crc32c(),
+        Aggregate(Records(8, Filter(Field(0, 1), -50, 90)), Field(0, 2)),
+        Aggregate(Records(8, Filter(Field(0, 1), 1, 0)), Field(0, 2)),
+        Histogram(Records(16), Field(0, 1), start=-64, width=16, ranges=6),
+    ],
+)
+def test_twins_see_the_same_in_pieces(call: Shipped) -> None:
+    data = bytes(random.Random(2).choices(b"aab\n\0\xff", k=3 * 4096 + 77))
+    assert isinstance(call, InPieces)
+    twin = call.twin()
+    parts = [twin.step(data[at : at + 4096]) for at in range(0, len(data), 4096)]
+    assert b"".join(parts) + twin.finish() == call.reference(data)
+
+
+def test_count_across_pieces() -> None:
+    twin = Count(b"abc").twin()
+    for piece in (b"ab", b"c", b"a", b"b", b"cab", b"c"):
+        twin.step(piece)
+    assert Count().decode(twin.finish()) == Counted(0, 3, 9)
 
 
 def test_aggregate() -> None:
