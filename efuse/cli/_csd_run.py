@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse csd run``: a command for each function."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from efuse.cli._output import print_json
+from efuse.errors import UsageError
+from efuse.functions.anywhere import WHERE, Outcome, Work, begin, begin_loaded
+from efuse.functions.catalog import COMMANDS
+from efuse.functions.command import Command
+
+__all__ = ["run"]
+
+# A scan that is over sooner needs no bar.
+_BAR_AFTER_S = 1.0
+
+
+class _Functions(click.Group):
+    """A command for each function that is shipped, and one for any other name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        found = COMMANDS.get(name)
+        return _of_shipped(found) if found is not None else _of_loaded(name)
+
+
+@click.group(cls=_Functions, subcommand_metavar="FUNCTION [OPTIONS] FILE")
+def run() -> None:
+    """Run FUNCTION over FILE: at its device, else in the kernel, else in this process.
+
+    Which way was taken, and why, is said on stderr. A FUNCTION that is none of these has to be
+    loaded; it takes --args, and what it emits is printed as it is.
+
+    \b
+    efuse csd run count --pattern error /mnt/log
+    efuse csd run mine --args 0100000000000000 /mnt/log
+    """
+
+
+def _of_shipped(command: Command) -> click.Command:
+    def act(file: Path, place: str, as_json: bool, progress: bool | None, **values: object) -> None:
+        call = command.call(**values)
+        show = _Bar(progress, streams=command.found is not None and not as_json)
+        with begin(call, file, place) as work, show:
+            if as_json:
+                result = command.fields(call.decode(b"".join(show.pieces(work))))
+                _print_json(command.name, file, result, work.outcome())
+                return
+            if command.found is not None:
+                _stream(command.found(call, show.pieces(work)))
+            else:
+                result = call.decode(b"".join(show.pieces(work)))
+                show.close()
+                for line in command.text(result):
+                    click.echo(line)
+            outcome = work.outcome()
+        click.echo(f"{command.name}: {outcome}", err=True)
+
+    example = f"\b\nefuse csd run {command.name} {command.example}"
+    return click.Command(
+        command.name,
+        callback=act,
+        params=[*command.options, *_common()],
+        help=f"{command.doc}\n\n{example}",
+    )
+
+
+def _of_loaded(name: str) -> click.Command:
+    def act(args: str, file: Path, place: str, as_json: bool, progress: bool | None) -> None:
+        try:
+            raw = bytes.fromhex(args)
+        except ValueError as error:
+            raise UsageError(
+                f"the arguments cannot be {args!r}: {error}", hint="two digits a byte: --args 0a00"
+            ) from error
+        show = _Bar(progress, streams=not as_json)
+        with begin_loaded(name, raw, file, place) as work, show:
+            if as_json:
+                result = {"output": b"".join(show.pieces(work)).hex()}
+                _print_json(name, file, result, work.outcome())
+                return
+            _stream(show.pieces(work))
+            outcome = work.outcome()
+        click.echo(f"{name}: {outcome}", err=True)
+
+    option = click.Option(
+        ["--args"], default="", metavar="HEX", help="What it wants: bytes as hexadecimal digits."
+    )
+    return click.Command(
+        name,
+        callback=act,
+        params=[option, *_common()],
+        help=f"Run the function {name}, which has to be loaded, and print what it emits.",
+    )
+
+
+def _common() -> list[click.Parameter]:
+    """Return what all of them take."""
+    return [
+        click.Argument(["file"], type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+        click.Option(
+            ["--place"],
+            type=click.Choice(WHERE),
+            default="auto",
+            show_default=True,
+            help="Where: the daemon is this process.",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
+        click.Option(
+            ["--progress/--no-progress"],
+            default=None,
+            help="Show how far it is, on a terminal. Default: if it takes a while.",
+        ),
+    ]
+
+
+def _print_json(name: str, file: Path, result: dict[str, Any], outcome: Outcome) -> None:
+    print_json(
+        {
+            "function": name,
+            "file": str(file),
+            "result": result,
+            "blocks": {
+                "device": outcome.device,
+                "kernel": outcome.kernel,
+                "daemon": outcome.daemon,
+            },
+            "why": outcome.why,
+            "loaded_for_this": outcome.loaded,
+        }
+    )
+
+
+def _stream(pieces: Iterator[bytes]) -> None:
+    """Print what is found while it comes."""
+    for piece in pieces:
+        click.echo(piece, nl=False)
+
+
+class _Bar(ExitStack):
+    """A progress bar on stderr, if it is wanted and that is a terminal.
+
+    :param wanted: None: if nothing else is printed on the terminal meanwhile, and the scan takes
+        a while.
+    :param streams: results are printed while they come.
+    """
+
+    def __init__(self, wanted: bool | None, *, streams: bool) -> None:
+        super().__init__()
+        if wanted is None:
+            wanted = sys.stderr.isatty() and not (streams and sys.stdout.isatty())
+            self._from = time.monotonic() + _BAR_AFTER_S
+        else:
+            self._from = 0.0
+        self._wanted = wanted
+        self._update: Callable[[int, int], None] | None = None
+
+    def pieces(self, work: Work) -> Iterator[bytes]:
+        """Iterate what the function emits, and show how far it is."""
+        while (some := work.go_on()) != b"":
+            if self._wanted and time.monotonic() >= self._from:
+                self._show(work)
+            if some is not None:
+                yield some
+
+    def _show(self, work: Work) -> None:
+        if self._update is None:
+            self._update = self._begin()
+        status = work.status()
+        self._update(status.position, status.end)
+
+    def _begin(self) -> Callable[[int, int], None]:
+        from rich.console import Console  # slow to import
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            self._wanted = False
+            return lambda position, end: None
+        columns = (BarColumn(), DownloadColumn(True), TransferSpeedColumn(), TimeRemainingColumn())
+        bar = self.enter_context(Progress(*columns, console=console, transient=True))
+        task = bar.add_task("")
+        return lambda position, end: bar.update(task, completed=position, total=end)
