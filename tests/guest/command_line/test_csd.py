@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse csd``: devices and functions by command, and the way that each run takes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import efuse
+from efuse.functions import Count, Why
+from efuse.functions.btree_file import build
+from tests.commands import EFUSE
+from tests.guest import csd_device
+from tests.guest.conftest import run
+from tests.guest.csd_device import Device
+from tests.guest.hand import DEADLINE_S, until
+
+BLOCK = 4096
+LOG = b"".join(b"line %d: some error\n" % n for n in range(3000))
+FOUND = {"lines": 3000, "matches": 3000, "size": len(LOG)}
+BLOCKS = -(-len(LOG) // BLOCK)
+
+# Emits the file.
+COPY = """
+#include "csd.bpf.h"
+int step(struct csd_run *run)
+{
+	return csd_emit_block(run, 0, csd_len(run));
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _csd_is_loaded() -> Iterator[None]:
+    csd_device.load()
+    yield
+    csd_device.unload()
+
+
+def csd(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run ``efuse csd``."""
+    result = run(*EFUSE, "csd", *arguments, check=False)
+    assert result.returncode == status, result.stderr
+    return result
+
+
+def module(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run ``efuse module`` on csd.ko."""
+    result = run(*EFUSE, "module", *arguments, "--csd", check=False)
+    assert result.returncode == status, result.stderr
+    return result
+
+
+def csd_json(*arguments: str | Path) -> Any:
+    return json.loads(csd(*arguments, "--json").stdout)
+
+
+def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run ``efuse csd`` as another user, who may read this checkout, and no more."""
+    reads = "-all,+dac_read_search"
+    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    caps = (f"--inh-caps={reads}", f"--ambient-caps={reads}", f"--bounding-set={reads}")
+    return run(*user, *caps, *EFUSE, "csd", *arguments, check=False)
+
+
+def loaded() -> dict[str, bool]:
+    """Return which functions are in the kernel, and whether each is pinned."""
+    return {f["name"]: f["pinned"] for f in csd_json("functions") if f["loaded"]}
+
+
+def files_of(child: subprocess.Popen[str]) -> list[str]:
+    """Return what a process has open."""
+    found = []
+    for fd in Path(f"/proc/{child.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was just closed
+            found.append(os.readlink(fd))
+    return found
+
+
+@pytest.fixture
+def disk() -> Iterator[Device]:
+    """A device made by command."""
+    made = csd("create", "one", "--size", "64M", "--profile", "slow-cores", "--set", "model=0")
+    device = Device("one")
+    assert made.stdout == f"{device.path}\n"
+    yield device
+    if device.directory.exists():
+        csd("remove", "one")
+
+
+@pytest.fixture
+def files(disk: Device, mountpoint: Path) -> Iterator[Path]:
+    """A file system on it."""
+    run("mkfs.ext4", "-q", "-b", str(BLOCK), disk.path)
+    run("mount", disk.path, mountpoint)
+    yield mountpoint
+    if os.path.ismount(mountpoint):
+        run("umount", mountpoint)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A file on no device, that anybody may read."""
+    for directory in (tmp_path, *tmp_path.parents[:2]):
+        directory.chmod(0o755)
+    path = tmp_path / "log"
+    path.write_bytes(LOG)
+    path.chmod(0o644)
+    return path
+
+
+def test_at_the_device(disk: Device, files: Path) -> None:
+    (files / "log").write_bytes(LOG)
+    os.sync()
+    before = disk.read("link_read_bytes")
+    found = csd_json("run", "count", "--pattern", "error", files / "log")
+    assert found["result"] == FOUND
+    assert found["blocks"] == {"device": BLOCKS, "kernel": 0, "daemon": 0}
+    assert (found["why"], found["loaded_for_this"]) == (None, True)
+    # Only the result has crossed the link.
+    assert disk.read("link_read_bytes") - before == len(Count().reference(b""))
+    assert loaded() == {}
+
+
+def test_what_functions_emit_is_printed(disk: Device, files: Path) -> None:
+    (files / "log").write_bytes(LOG)
+    items = [(key, b"%08d" % key * 8) for key in range(5000)]
+    (files / "tree").write_bytes(build(items))
+    os.sync()
+    said = csd("run", "grep", "line 7", files / "log")
+    assert said.stdout == run("grep", "-aF", "line 7", files / "log").stdout
+    assert said.stderr == f"grep: {BLOCKS} blocks at the device\n"
+    said = csd("run", "btree_lookup", "4711", files / "tree")
+    assert said.stdout == f"value  {dict(items)[4711].hex()}\n"
+    # The header, the root and a leaf.
+    assert said.stderr == "btree_lookup: 3 blocks at the device\n"
+
+
+def test_what_is_mounted_is_not_removed(disk: Device, files: Path) -> None:
+    for refused in (("remove", "one"), ("set", "one", "power=0")):
+        error = csd(*refused, status=1).stderr
+        assert f"it is mounted on {files} (EBUSY)" in error
+        assert f"try: umount {files}" in error
+    (found,) = csd_json("list")
+    assert (found["name"], found["disk"], found["mounts"]) == ("one", str(disk.path), [str(files)])
+    assert (files / "lost+found").is_dir()
+    run("umount", files)
+    csd("remove", "one")
+    assert csd_json("list") == []
+
+
+def test_set(disk: Device) -> None:
+    error = csd("set", "one", "cores=8", status=1).stderr
+    assert "fixed while there is power (EBUSY)" in error
+    csd("set", "one", "power=0", "cores=8", "power=1", "link_mib_per_s=500")
+    assert (disk.read("cores"), disk.read("link_mib_per_s"), disk.powered) == (8, 500, True)
+    values = {each["name"]: each["value"] for each in csd_json("attributes", "one")}
+    assert (values["cores"], values["core_percent"]) == (8, 600)
+    assert "it takes 1 to 64 cores" in csd("set", "one", "cores=65", status=2).stderr
+
+
+def test_in_the_kernel(log: Path) -> None:
+    said = csd("run", "count", "--pattern", "error", log)
+    assert said.stdout == f"lines    3000\nmatches  3000\nsize     {len(LOG)}\n"
+    assert said.stderr == f"count: {BLOCKS} blocks in the kernel: {Why.NO_DEVICE.said}\n"
+
+
+def test_without_the_module(log: Path) -> None:
+    module("unload")
+    try:
+        assert not json.loads(module("status", "--json").stdout)["loaded"]
+        found = csd_json("run", "count", "--pattern", "error", log)
+        assert found["result"] == FOUND
+        assert found["blocks"] == {"device": 0, "kernel": 0, "daemon": BLOCKS}
+        assert found["why"] == "csd.ko is not loaded"
+        error = csd("run", "count", "--place", "kernel", log, status=3).stderr
+        assert "try: efuse module load --csd" in error
+        csd("list", status=3)
+    finally:
+        module("load", os.environ["EFUSE_CSD_MODULE"])
+    assert csd_json("list") == []
+
+
+def test_module_in_use_is_not_unloaded(disk: Device) -> None:
+    error = module("unload", status=1).stderr
+    assert "csd.ko could not be unloaded" in error
+    assert "try: efuse csd remove" in error
+    found = json.loads(module("status", "--json").stdout)
+    assert (found["loaded"], found["version"]) == (True, efuse.__version__)
+    assert found["users"] > 0
+
+
+def test_a_loaded_function_stays(log: Path) -> None:
+    csd("load", "count")
+    try:
+        assert loaded() == {"count": True}
+        found = csd_json("run", "count", "--pattern", "error", log)
+        assert found["result"] == FOUND
+        assert found["blocks"]["kernel"] == BLOCKS
+        assert not found["loaded_for_this"]
+        said = as_nobody("run", "count", "--pattern", "error", log, "--json")
+        assert json.loads(said.stdout) == found
+        assert "EEXIST" in csd("load", "count", status=1).stderr
+    finally:
+        csd("unload", "count")
+    assert loaded() == {}
+    assert "ENOENT" in csd("unload", "count", status=1).stderr
+
+
+def test_who_may_not_load_has_the_twin(log: Path) -> None:
+    said = as_nobody("run", "count", "--pattern", "error", log, "--json")
+    found = json.loads(said.stdout)
+    assert found["result"] == FOUND
+    assert found["blocks"]["daemon"] == BLOCKS
+    assert found["why"].startswith("count is not loaded, and cannot be: ")
+    assert found["why"].endswith("(EPERM)")
+    assert {f["loaded"] for f in json.loads(as_nobody("functions", "--json").stdout)} == {None}
+    refused = as_nobody("create", "two")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines() == [
+        "efuse: cannot create the device two: Permission denied (EACCES)",
+        "try: run as root",
+    ]
+
+
+def test_a_function_of_ones_own(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy.c").write_text(COPY)
+    csd("load", tmp_path / "copy.c")
+    try:
+        said = csd("run", "copy", log)
+        assert said.stdout == LOG.decode()
+        assert said.stderr.startswith(f"copy: {BLOCKS} blocks in the kernel: ")
+        assert csd_json("run", "copy", log)["result"] == {"output": LOG.hex()}
+        assert "EMSGSIZE" in csd("run", "copy", "--args", "00", log, status=1).stderr
+    finally:
+        csd("unload", "copy")
+
+
+def test_interrupt_ends_a_run(disk: Device, files: Path) -> None:
+    (files / "log").write_bytes(LOG)
+    os.sync()
+    disk.write("hold", 1)
+    try:
+        # What is started in the background ignores it otherwise.
+        command = ["env", "--default-signal=INT", *EFUSE, "csd", "run", "count", files / "log"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+            until(lambda: "anon_inode:[csd-run]" in files_of(child))
+            child.send_signal(signal.SIGINT)
+            disk.write("hold", 0)
+            _, error = child.communicate(timeout=DEADLINE_S)
+    finally:
+        disk.write("hold", 0)
+    assert (child.returncode, error.strip()) == (130, "efuse: interrupted")
