@@ -58,3 +58,4 @@ int finish(struct csd_run *run)
 
 CSD_SCRATCH(struct btree_aggregate_state)
 CSD_ARGS(struct btree_aggregate_args)
+CSD_FLAGS(CSD_JUMPS)

@@ -35,3 +35,4 @@ int finish(struct csd_run *run)
 
 CSD_SCRATCH(struct btree)
 CSD_ARGS(struct btree_lookup_args)
+CSD_FLAGS(CSD_JUMPS)

@@ -32,3 +32,4 @@ int finish(struct csd_run *run)
 
 CSD_SCRATCH(struct btree)
 CSD_ARGS(struct btree_range)
+CSD_FLAGS(CSD_JUMPS)

@@ -255,6 +255,7 @@ void csd_entry_put(struct csd_entry *entry);
 const char *csd_entry_name(const struct csd_entry *entry);
 u32 csd_entry_scratch_size(const struct csd_entry *entry);
 u32 csd_entry_args_size(const struct csd_entry *entry);
+u32 csd_entry_flags(const struct csd_entry *entry);
 int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last);
 
 /* kfuncs.c */
@@ -278,6 +279,7 @@ int csd_kfuncs_init(void);
  * @args_size: in bytes
  * @next: the block that it named last
  * @jumps: in its last call
+ * @ahead: blocks that it is thought to look at one behind the other, up to CSD_WINDOW
  * @start: of the range in the file
  * @end: likewise
  * @position: of the block that comes next
@@ -316,6 +318,7 @@ struct csd_run {
 	u32 args_size;
 	u64 next;
 	bool jumps;
+	u32 ahead;
 
 	u64 start;
 	u64 end;

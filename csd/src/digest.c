@@ -198,6 +198,36 @@ static ssize_t csd_digest_send(struct csd_digest *digest, struct file *file, u32
 	return ret;
 }
 
+static int csd_digest_add_page(struct csd_digest *digest, u32 i)
+{
+	struct page *page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	int err;
+
+	if (!page)
+		return -ENOMEM;
+	err = xa_err(xa_store(&csd_digest_pages, page_to_pfn(page), digest, GFP_KERNEL));
+	if (err) {
+		__free_page(page);
+		return err;
+	}
+	set_page_private(page, i);
+	digest->pages[i] = page;
+	bvec_set_page(&digest->bvec[i], page, PAGE_SIZE, 0);
+	return 0;
+}
+
+/* Pages for as many blocks, if they are not there from an earlier window. */
+static int csd_digest_fill(struct csd_digest *digest, u32 blocks)
+{
+	int err = 0;
+	u32 i;
+
+	for (i = 0; i < blocks && !err; i++)
+		if (!digest->pages[i])
+			err = csd_digest_add_page(digest, i);
+	return err;
+}
+
 /**
  * csd_digest_take - open a window, and hold it
  * @digest: one that is not held
@@ -212,6 +242,9 @@ int csd_digest_take(struct csd_digest *digest, struct file *file, u64 position, 
 {
 	ssize_t ret;
 
+	ret = csd_digest_fill(digest, blocks);
+	if (ret)
+		return ret;
 	reinit_completion(&digest->completed);
 	digest->position = position;
 	digest->arrived = 0;
@@ -322,8 +355,6 @@ void csd_digest_free(struct csd_digest *digest)
 struct csd_digest *csd_digest_alloc(void)
 {
 	struct csd_digest *digest = kvzalloc(sizeof(*digest), GFP_KERNEL_ACCOUNT);
-	struct page *page;
-	u32 i;
 
 	if (!digest)
 		return NULL;
@@ -331,21 +362,5 @@ struct csd_digest *csd_digest_alloc(void)
 	spin_lock_init(&digest->lock);
 	init_waitqueue_head(&digest->waitq);
 	bio_list_init(&digest->bios);
-	for (i = 0; i < CSD_WINDOW; i++) {
-		page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-		if (!page)
-			goto out_free;
-		if (xa_err(xa_store(&csd_digest_pages, page_to_pfn(page), digest, GFP_KERNEL))) {
-			__free_page(page);
-			goto out_free;
-		}
-		set_page_private(page, i);
-		digest->pages[i] = page;
-		bvec_set_page(&digest->bvec[i], page, PAGE_SIZE, 0);
-	}
 	return digest;
-
-out_free:
-	csd_digest_free(digest);
-	return NULL;
 }

@@ -24,6 +24,7 @@
  * @name: of the function
  * @scratch_size: likewise
  * @args_size: likewise
+ * @flags: likewise
  */
 struct csd_entry {
 	struct csd_function __rcu *ops;
@@ -32,6 +33,7 @@ struct csd_entry {
 	char name[CSD_NAME_LEN];
 	u32 scratch_size;
 	u32 args_size;
+	u32 flags;
 };
 
 static LIST_HEAD(csd_entries);
@@ -106,7 +108,10 @@ static int csd_function_init_member(const struct btf_type *t, const struct btf_m
 		to->args_size = from->args_size;
 		return 1;
 	case offsetof(struct csd_function, flags):
-		return from->flags ? -EINVAL : 1;
+		if (from->flags & ~CSD_JUMPS)
+			return -EINVAL;
+		to->flags = from->flags;
+		return 1;
 	case offsetof(struct csd_function, name):
 		if (!csd_name_valid(from->name))
 			return -EINVAL;
@@ -148,6 +153,7 @@ static int csd_function_reg(void *kdata, struct bpf_link *link)
 	strscpy(entry->name, ops->name, sizeof(entry->name));
 	entry->scratch_size = ops->scratch_size;
 	entry->args_size = ops->args_size;
+	entry->flags = ops->flags;
 	RCU_INIT_POINTER(entry->ops, ops);
 
 	mutex_lock(&csd_entries_mutex);
@@ -226,6 +232,11 @@ u32 csd_entry_scratch_size(const struct csd_entry *entry)
 u32 csd_entry_args_size(const struct csd_entry *entry)
 {
 	return entry->args_size;
+}
+
+u32 csd_entry_flags(const struct csd_entry *entry)
+{
+	return entry->flags;
 }
 
 /**

@@ -28,9 +28,11 @@ struct csd_run;
  *
  * @scratch_size: bytes of csd_scratch(), up to CSD_MAX_SCRATCH.
  * @args_size: bytes of the arguments, up to CSD_MAX_ARGS; a caller must bring as many.
- * @flags: 0.
+ * @flags: enum csd_flags. With CSD_JUMPS blocks are looked up and read one at a time, and more
+ *	only as long as none is jumped over; without it as many as can be from the beginning.
  * @name: by which it is called. Letters, digits and ``_.-``. Registration fails with EEXIST if
- *	there is one of that name. Required.
+ *	there is one of that name. Where it is quicker is remembered by what is in front of the
+ *	first dot: what follows tells loads of the same function apart. Required.
  */
 struct csd_function {
 	int (*step)(struct csd_run *run);

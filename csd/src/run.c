@@ -15,6 +15,8 @@
 /* Of a run's output that nobody has read: room for a few calls. */
 #define CSD_OUTPUT	(4 * CSD_STEP_OUTPUT)
 
+#define CSD_AHEAD_GROWTH	4
+
 /**
  * csd_output_add - append to a run's output
  * @run: the run
@@ -152,8 +154,7 @@ static int csd_run_batch(struct csd_run *run)
 		csd_run_finish(run);
 		return 0;
 	}
-	/* From one block to another it is not known what comes next. */
-	blocks = run->jumps ? 1 : DIV_ROUND_UP(end - run->position, CSD_BLOCK_SIZE);
+	blocks = min_t(u64, DIV_ROUND_UP(end - run->position, CSD_BLOCK_SIZE), run->ahead);
 	err = -EOPNOTSUPP;
 	if (run->place == CSD_KERNEL)
 		run->why = CSD_WHY_ASKED;
@@ -162,6 +163,8 @@ static int csd_run_batch(struct csd_run *run)
 	if (err == -EOPNOTSUPP)
 		err = csd_host(run, end, run->why == CSD_WHY_SLOWER ? run->choice.blocks : blocks);
 	csd_learn(run);
+	/* From one block to another it is not known what comes next. */
+	run->ahead = run->jumps ? 1 : min(CSD_AHEAD_GROWTH * run->ahead, CSD_WINDOW);
 	return err;
 }
 
@@ -331,6 +334,7 @@ static int csd_run_fill(struct csd_run *run, const struct csd_setup *setup)
 	if (err)
 		return err;
 	run->place = setup->place;
+	run->ahead = csd_entry_flags(run->function) & CSD_JUMPS ? 1 : CSD_WINDOW;
 	run->start = setup->offset;
 	run->position = setup->offset;
 	run->end = setup->length ? setup->offset + setup->length : LLONG_MAX;

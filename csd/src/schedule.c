@@ -34,14 +34,16 @@ static enum csd_size csd_size_of(u64 blocks)
 static struct csd_costs *csd_costs_of(struct csd_schedule *schedule, const char *name)
 {
 	struct csd_costs *costs;
+	char known_as[CSD_NAME_LEN];
 	u32 i;
 
+	strscpy(known_as, name, min(strcspn(name, ".") + 1, sizeof(known_as)));
 	for (i = 0; i < CSD_NR_COSTS; i++)
-		if (!strcmp(schedule->costs[i].name, name))
+		if (!strcmp(schedule->costs[i].name, known_as))
 			return &schedule->costs[i];
 	costs = &schedule->costs[schedule->oldest++ % CSD_NR_COSTS];
 	memset(costs, 0, sizeof(*costs));
-	strscpy(costs->name, name, sizeof(costs->name));
+	strscpy(costs->name, known_as, sizeof(costs->name));
 	return costs;
 }
 

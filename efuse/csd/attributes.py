@@ -141,6 +141,15 @@ _ALL = (
     _counter("reads", "requests that read", "requests"),
     _counter("writes", "requests that write", "requests"),
     _counter("commands", "runs of functions over some blocks", "commands"),
+    _counter(
+        "chosen_device",
+        "batches of blocks that the device was thought to be quicker for",
+        "batches",
+    ),
+    _counter("chosen_kernel", "those that the kernel was thought to be quicker for", "batches"),
+    _counter("predicted_ns", "that batches were predicted to take", "ns"),
+    _counter("actual_ns", "that the same batches took", "ns"),
+    _counter("error_ns", "between the two, of each", "ns"),
 )
 
 ATTRIBUTES: Mapping[str, Attribute] = {each.name: each for each in _ALL}

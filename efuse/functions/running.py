@@ -64,6 +64,8 @@ _SAID = {
     Why.UNMAPPED: "not all of it has a place of its own: a hole, or shared",
     Why.FAILED: "the device failed",
     Why.ASKED: "it was asked for",
+    Why.DAEMON: "on a FUSE mount, where only the daemon knows where its bytes lie",
+    Why.SLOWER: "the device is thought to be slower",
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from efuse import functions
 from efuse.functions import Count, Place, Status, Why
+from efuse.functions.loading import function_text
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
@@ -128,6 +129,19 @@ def test_what_changes_is_noticed(device: Device, f: Path) -> None:
     pytest.fail(f"the device was not tried again: {status}")
 
 
+def test_loads_of_the_same_function_share_what_is_known(device: Device, f: Path) -> None:
+    """A dot tells them apart, as for one that is loaded for a single run."""
+    slow_cores(device)
+    for _ in range(3):
+        auto(f)
+    with (
+        functions.load("count.other", function_text("count")),
+        functions.run("count.other", f, CALL.encode()) as one,
+    ):
+        assert one.result() == WANTED
+        assert one.status().device_steps <= WINDOW
+
+
 def test_predictions_are_compared(device: Device, f: Path) -> None:
     names = ("predicted_ns", "actual_ns", "error_ns")
     auto(f)
@@ -170,7 +184,7 @@ def test_a_mount_chooses_too(device: Device, f: Path, tmp_path: Path) -> None:
     """The page cache that counts is the backing file's."""
     slow_cores(device)
     with forced(f.parent, tmp_path / "efuse", "auto", consistency="exclusive") as m:
-        for _ in range(2):
+        for _ in range(3):
             status = auto(m / "f")
     assert status.why == Why.SLOWER
     assert status.kernel_steps >= SIZE // BLOCK - WINDOW

@@ -87,4 +87,7 @@ csd_decided:							\
 #define CSD_SCRATCH(type) int scratch_size(void) { return sizeof(type); }
 #define CSD_ARGS(type) int args_size(void) { return sizeof(type); }
 
+/* What it is like: enum csd_flags. */
+#define CSD_FLAGS(value) int flags(void) { return (value); }
+
 #endif /* _CSD_BPF_H */

@@ -138,7 +138,7 @@ def test_what_functions_emit_is_printed(disk: Device, files: Path) -> None:
     said = csd("run", "grep", "line 7", files / "log")
     assert said.stdout == run("grep", "-aF", "line 7", files / "log").stdout
     assert said.stderr == f"grep: {BLOCKS} blocks at the device\n"
-    said = csd("run", "btree_lookup", "4711", files / "tree")
+    said = csd("run", "btree_lookup", "--place", "device", "4711", files / "tree")
     assert said.stdout == f"value  {dict(items)[4711].hex()}\n"
     # The header, the root and a leaf.
     assert said.stderr == "btree_lookup: 3 blocks at the device\n"

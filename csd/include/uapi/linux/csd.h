@@ -22,6 +22,11 @@ enum csd_verdict {
 	CSD_DONE	= 1,	/* the run is over; finish() is called */
 };
 
+/* What a function is like. */
+enum csd_flags {
+	CSD_JUMPS	= 1,	/* it seldom looks at the block that follows */
+};
+
 /* Where a function runs. */
 enum csd_place {
 	CSD_AUTO	= 0,	/* where it is thought to be quicker */
