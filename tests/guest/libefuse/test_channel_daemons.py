@@ -230,8 +230,8 @@ def test_nobody_else_is_woken_for_a_worker_that_is_about_to_look(
             before = daemon.others_woken()
             found = load(mountpoint / "file", "stat", 4096, 200, [0])
             woken.append((daemon.others_woken() - before) / found.requests)
-    # Each request would have.
-    assert min(woken) < 0.1, woken
+    # If nobody saw that it comes, 3 to 8 of 100 requests would.
+    assert min(woken) < 0.01, woken
 
 
 def test_there_are_no_more_threads_than_the_daemon_allows(
