@@ -145,6 +145,7 @@ CSD_COUNTER(writes, writes);
 CSD_COUNTER(commands, commands);
 CSD_COUNTER(chosen_device, schedule.chosen_device);
 CSD_COUNTER(chosen_kernel, schedule.chosen_kernel);
+CSD_COUNTER(chosen_policy, schedule.chosen_policy);
 CSD_COUNTER(predicted_ns, schedule.predicted_ns);
 CSD_COUNTER(actual_ns, schedule.actual_ns);
 CSD_COUNTER(error_ns, schedule.error_ns);
@@ -237,6 +238,7 @@ static struct configfs_attribute *csd_attrs[] = {
 	&csd_attr_commands,
 	&csd_attr_chosen_device,
 	&csd_attr_chosen_kernel,
+	&csd_attr_chosen_policy,
 	&csd_attr_predicted_ns,
 	&csd_attr_actual_ns,
 	&csd_attr_error_ns,

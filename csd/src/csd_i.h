@@ -146,6 +146,7 @@ struct csd_schedule {
 	/* config.c: of the device's files of these names. */
 	atomic64_t chosen_device;
 	atomic64_t chosen_kernel;
+	atomic64_t chosen_policy;
 	atomic64_t predicted_ns;
 	atomic64_t actual_ns;
 	atomic64_t error_ns;
@@ -257,6 +258,12 @@ u32 csd_entry_scratch_size(const struct csd_entry *entry);
 u32 csd_entry_args_size(const struct csd_entry *entry);
 u32 csd_entry_flags(const struct csd_entry *entry);
 int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last);
+
+bool csd_name_valid(const char *name);
+
+/* policy.c */
+enum csd_place csd_policy_choose(struct csd_batch *batch);
+int csd_policies_init(void);
 
 /* kfuncs.c */
 int csd_kfuncs_init(void);

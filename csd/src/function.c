@@ -78,7 +78,13 @@ static int csd_function_btf_init(struct btf *btf)
 	return 0;
 }
 
-static bool csd_name_valid(const char *name)
+/**
+ * csd_name_valid - may a function or a policy be called that?
+ * @name: CSD_NAME_LEN bytes
+ *
+ * Return: whether it may
+ */
+bool csd_name_valid(const char *name)
 {
 	size_t i, len = strnlen(name, CSD_NAME_LEN);
 

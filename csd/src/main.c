@@ -17,10 +17,12 @@ static int __init csd_init(void)
 	if (err)
 		goto out_config;
 
-	/* Neither has an end of its own: both go with the module's BTF. */
+	/* None has an end of its own: all go with the module's BTF. */
 	err = csd_kfuncs_init();
 	if (!err)
 		err = csd_functions_init();
+	if (!err)
+		err = csd_policies_init();
 	if (!err)
 		return 0;
 	csd_control_exit();

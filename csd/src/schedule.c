@@ -126,8 +126,7 @@ static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better)
 }
 
 /* Under the lock. */
-static enum csd_place csd_choose_place(const struct csd_choice *choice, struct csd_cost *cost,
-				       u64 device_ns, u64 kernel_ns)
+static enum csd_place csd_choose_place(struct csd_cost *cost, u64 device_ns, u64 kernel_ns)
 {
 	enum csd_place better;
 
@@ -139,6 +138,52 @@ static enum csd_place csd_choose_place(const struct csd_choice *choice, struct c
 	if (!csd_cost_impatient(cost, better))
 		return better;
 	return better == CSD_DEVICE ? CSD_KERNEL : CSD_DEVICE;
+}
+
+/* What is known of a choice's batch, and, if that is open, where it would be sent. */
+static void csd_predict(struct csd_choice *choice, bool open, struct csd_batch *batch)
+{
+	struct csd_schedule *schedule = &choice->device->schedule;
+	struct csd_cost *cost;
+
+	batch->blocks = choice->blocks;
+	batch->resident = choice->resident;
+	batch->queue_ns = csd_queue_ns(choice->device);
+	spin_lock(&schedule->lock);
+	cost = &csd_costs_of(schedule, batch->function)->size[choice->size];
+	batch->device_ns = csd_predict_device(choice, cost);
+	batch->kernel_ns = csd_predict_kernel(choice, cost);
+	if (open)
+		batch->place = csd_choose_place(cost, batch->device_ns, batch->kernel_ns);
+	spin_unlock(&schedule->lock);
+}
+
+static enum csd_place csd_choose_auto(struct csd_choice *choice, struct csd_batch *batch)
+{
+	struct csd_schedule *schedule = &choice->device->schedule;
+	enum csd_place place = csd_policy_choose(batch);
+
+	if (place != CSD_AUTO)
+		atomic64_inc(&schedule->chosen_policy);
+	else
+		place = batch->place;
+	atomic64_inc(place == CSD_DEVICE ? &schedule->chosen_device : &schedule->chosen_kernel);
+	return place;
+}
+
+/* The kernel takes fewer blocks at a time, and the fewer if it is only tried. */
+static void csd_choose_kernel(struct csd_choice *choice, const struct efuse_lower *lower,
+			      struct csd_batch *batch)
+{
+	bool better = batch->kernel_ns && batch->kernel_ns < batch->device_ns;
+	u32 most = better ? CSD_BUFFER / CSD_BLOCK_SIZE : CSD_TRY;
+
+	if (choice->blocks > most) {
+		choice->blocks = most;
+		choice->resident = csd_resident(lower->file, lower->position, most);
+		csd_predict(choice, false, batch);
+	}
+	choice->predicted_ns = batch->kernel_ns;
 }
 
 /**
@@ -154,36 +199,21 @@ bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks
 {
 	struct csd_choice *choice = &run->choice;
 	struct csd_device *device = csd_device_get(file_inode(lower->file)->i_sb->s_bdev);
-	u64 device_ns, kernel_ns;
-	struct csd_cost *cost;
-	u32 most;
+	struct csd_batch batch = {};
 
 	*choice = (struct csd_choice) { .device = device, .blocks = blocks };
 	/* Its power has just gone: what is sent there fails, and the kernel goes on. */
 	if (!device)
 		return true;
+	strscpy(batch.function, csd_entry_name(run->function), sizeof(batch.function));
 	choice->size = csd_size_of(blocks);
 	choice->resident = csd_resident(lower->file, lower->position, blocks);
-	choice->place = CSD_DEVICE;
-
-	spin_lock(&device->schedule.lock);
-	cost = &csd_costs_of(&device->schedule, csd_entry_name(run->function))->size[choice->size];
-	device_ns = csd_predict_device(choice, cost);
-	kernel_ns = csd_predict_kernel(choice, cost);
-	choice->predicted_ns = device_ns;
-	if (run->place == CSD_AUTO)
-		choice->place = csd_choose_place(choice, cost, device_ns, kernel_ns);
-	if (choice->place == CSD_KERNEL) {
-		most = kernel_ns && kernel_ns < device_ns ? CSD_BUFFER / CSD_BLOCK_SIZE : CSD_TRY;
-		choice->blocks = min(blocks, most);
-		choice->resident = csd_resident(lower->file, lower->position, choice->blocks);
-		choice->predicted_ns = csd_predict_kernel(choice, cost);
-	}
-	spin_unlock(&device->schedule.lock);
-
-	if (run->place == CSD_AUTO)
-		atomic64_inc(choice->place == CSD_DEVICE ? &device->schedule.chosen_device :
-			     &device->schedule.chosen_kernel);
+	csd_predict(choice, run->place == CSD_AUTO, &batch);
+	choice->place = run->place == CSD_AUTO ? csd_choose_auto(choice, &batch) : CSD_DEVICE;
+	if (choice->place == CSD_KERNEL)
+		csd_choose_kernel(choice, lower, &batch);
+	else
+		choice->predicted_ns = batch.device_ns;
 	choice->steps = run->steps[choice->place];
 	choice->others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - choice->steps;
 	run->command.waited_ns = 0;

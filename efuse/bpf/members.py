@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = [
     "CSD_FUNCTION",
+    "CSD_POLICY",
     "EFUSE_OPS",
     "MEMBERS",
     "REPLY",
@@ -95,3 +96,13 @@ CSD_FUNCTION = Interface(
     example="int step(struct csd_run *run)",
 )
 """A function that is run over the blocks of a file."""
+
+CSD_POLICY = replace(
+    CSD_FUNCTION,
+    struct="csd_policy",
+    members=("choose",),
+    constants=(),
+    header="policy.bpf.h",
+    example="int choose(struct csd_batch *batch)",
+)
+"""Where functions run whose callers leave that open."""

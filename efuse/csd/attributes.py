@@ -147,6 +147,7 @@ _ALL = (
         "batches",
     ),
     _counter("chosen_kernel", "those that the kernel was thought to be quicker for", "batches"),
+    _counter("chosen_policy", "of both, those that a policy has said", "batches"),
     _counter("predicted_ns", "that batches were predicted to take", "ns"),
     _counter("actual_ns", "that the same batches took", "ns"),
     _counter("error_ns", "between the two, of each", "ns"),

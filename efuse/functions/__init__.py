@@ -17,6 +17,7 @@ from efuse.functions.crc32c import Crc32c
 from efuse.functions.grep import Grep
 from efuse.functions.loaded import InKernel, loaded, unload
 from efuse.functions.loading import Loaded, compile_function, load
+from efuse.functions.policy import Policy, load_policy
 from efuse.functions.records import (
     Aggregate,
     Aggregated,
@@ -49,6 +50,7 @@ __all__ = [
     "Loaded",
     "Outcome",
     "Place",
+    "Policy",
     "Records",
     "Run",
     "Shipped",
@@ -59,6 +61,7 @@ __all__ = [
     "begin_loaded",
     "compile_function",
     "load",
+    "load_policy",
     "loaded",
     "run",
     "unload",

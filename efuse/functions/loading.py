@@ -14,13 +14,13 @@ from efuse.bpf import libbpf
 from efuse.bpf.compile import compile_text
 from efuse.bpf.compose import entry
 from efuse.bpf.load import create_maps, create_set, load_programs, open_target
-from efuse.bpf.members import CSD_FUNCTION
+from efuse.bpf.members import CSD_FUNCTION, Interface
 from efuse.bpf.spec import ProgramSpec, Spec
 from efuse.closing import Closing
 from efuse.errors import AttachError, CompileError, UsageError, reason
 from efuse.kernel_fs import BPFFS, mount_bpffs
 
-__all__ = ["Loaded", "compile_function", "function_text", "load", "pin_of"]
+__all__ = ["Loaded", "compile_function", "compiled_set", "function_text", "load", "pin_of"]
 
 # What a function that does nothing but return a number is compiled to.
 _MOVE, _EXIT = 0xB7, 0x95
@@ -51,17 +51,22 @@ def compile_function(text: str, name: str) -> tuple[Spec, dict[str, int]]:
     :param name: what errors call it.
     :raises CompileError: it does not compile, or has no ``step()``.
     """
-    spec = compile_text(text, f"{name}.c", interface=CSD_FUNCTION)
-    if "step" not in spec.programs:
-        raise CompileError(f"{name}.c has no step()", hint=f"define {CSD_FUNCTION.example}")
+    return _compile(CSD_FUNCTION, text, name)
+
+
+def _compile(interface: Interface, text: str, name: str) -> tuple[Spec, dict[str, int]]:
+    spec = compile_text(text, f"{name}.c", interface=interface)
+    required = interface.members[0]
+    if required not in spec.programs:
+        raise CompileError(f"{name}.c has no {required}()", hint=f"define {interface.example}")
     numbers = {
         constant: _number(constant, spec.programs[constant])
-        for constant in CSD_FUNCTION.constants
+        for constant in interface.constants
         if constant in spec.programs
     }
     programs = {
         member: entry(member, [spec.programs[member]])
-        for member in CSD_FUNCTION.members
+        for member in interface.members
         if member in spec.programs
     }
     return replace(spec, programs=programs), numbers
@@ -112,6 +117,22 @@ class Loaded(Closing):
             self._link_fd = -1
 
 
+def compiled_set(interface: Interface, text: str, name: str) -> int:
+    """Return the descriptor of a set of a text's programs, ready to be registered.
+
+    :raises EfuseError: as `load`.
+    """
+    with open_target(interface) as target:
+        spec, numbers = _compile(interface, text, name)
+        map_fds = create_maps(spec.maps, {})
+        try:
+            with load_programs(target, spec.programs, map_fds) as fds:
+                return create_set(target, fds, numbers, name)
+        finally:
+            for fd in map_fds.values():
+                os.close(fd)
+
+
 def load(name: str, text: str | None = None) -> Loaded:
     """Compile a function, unless that was done before, and put it into the kernel.
 
@@ -123,16 +144,7 @@ def load(name: str, text: str | None = None) -> Loaded:
     :raises AttachError: there is a function of this name already, or no right to load one.
     :raises NotSupportedError: csd.ko is not loaded.
     """
-    text = function_text(name) if text is None else text
-    with open_target(CSD_FUNCTION) as target:
-        spec, numbers = compile_function(text, name)
-        map_fds = create_maps(spec.maps, {})
-        try:
-            with load_programs(target, spec.programs, map_fds) as fds:
-                set_fd = create_set(target, fds, numbers, name)
-        finally:
-            for fd in map_fds.values():
-                os.close(fd)
+    set_fd = compiled_set(CSD_FUNCTION, function_text(name) if text is None else text, name)
     try:
         return Loaded(name, libbpf.link_create(set_fd))
     except OSError as error:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from efuse.csd import devices
+from efuse.csd.attributes import ATTRIBUTES, Kind
 from efuse.errors import ModuleBuildError, NotSupportedError
 from tests.guest import csd_device
 from tests.guest.conftest import run
@@ -34,54 +35,11 @@ MIB = 1 << 20
 NS = 10**9
 GONE = {errno.EIO, errno.ENODEV, errno.ENXIO}
 
-DEFAULTS = {
-    "size_mib": 256,
-    "queues": 1,
-    "depth": 64,
-    "logical_block_size": 512,
-    "cores": 1,
-    "power": 0,
-    "index": -1,
-    "model": 0,
-    "link_mib_per_s": 0,
-    "link_latency_ns": 0,
-    "media_mib_per_s": 0,
-    "media_latency_ns": 0,
-    "media_units": 1,
-    "core_percent": 100,
-    "fail_every": 0,
-    "fail_next": 0,
-    "delay_ns": 0,
-    "hold": 0,
-    "held": 0,
-    "link_read_bytes": 0,
-    "link_write_bytes": 0,
-    "media_read_bytes": 0,
-    "media_write_bytes": 0,
-    "core_busy_ns": 0,
-    "reads": 0,
-    "writes": 0,
-    "commands": 0,
-}
+DEFAULTS = {name: each.default for name, each in ATTRIBUTES.items()}
 RANGES = {
-    "size_mib": (1, 1 << 20),
-    "queues": (1, 64),
-    "depth": (1, 1024),
-    "logical_block_size": (512, 4096),
-    "cores": (1, 64),
-    "power": (0, 1),
-    "model": (0, 1),
-    "link_mib_per_s": (0, 1 << 24),
-    "link_latency_ns": (0, 60 * NS),
-    "media_mib_per_s": (0, 1 << 24),
-    "media_latency_ns": (0, 60 * NS),
-    "media_units": (1, 256),
-    "core_percent": (100, 100_000),
-    "fail_every": (0, 2**32 - 1),
-    "fail_next": (0, 2**32 - 1),
-    "delay_ns": (0, 60 * NS),
-    "hold": (0, 1),
+    name: (each.least, each.most) for name, each in ATTRIBUTES.items() if each.most is not None
 }
+COUNTERS = [name for name, each in ATTRIBUTES.items() if each.kind is Kind.COUNTER]
 GEOMETRY = ("size_mib", "queues", "depth", "logical_block_size", "cores")
 
 
@@ -135,7 +93,7 @@ def zero(descriptor: int, request: int, offset: int, length: int) -> None:
 
 
 def counters(device: Device) -> dict[str, int]:
-    return {name: device.read(name) for name in list(DEFAULTS)[-8:]}
+    return {name: device.read(name) for name in COUNTERS}
 
 
 def change(device: Device, act: Callable[[], object]) -> dict[str, int]:

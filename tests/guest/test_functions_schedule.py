@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from efuse import functions
+from efuse.errors import AttachError, CompileError, VerifierError
 from efuse.functions import Count, Place, Status, Why
 from efuse.functions.loading import function_text
 from tests.guest import csd_device
@@ -140,6 +141,72 @@ def test_loads_of_the_same_function_share_what_is_known(device: Device, f: Path)
     ):
         assert one.result() == WANTED
         assert one.status().device_steps <= WINDOW
+
+
+# A policy that says where, and one that does so by what it is told.
+SAYS = """
+#include "policy.bpf.h"
+int choose(struct csd_batch *batch)
+{{
+	return {};
+}}
+"""
+TOLD = """
+#include "policy.bpf.h"
+int choose(struct csd_batch *batch)
+{
+	int count = batch->function[0] == 'c' && !batch->function[5];
+	int whole = batch->blocks && batch->resident <= batch->blocks && batch->place;
+	int known = batch->kernel_ns && batch->device_ns > batch->queue_ns;
+	return count && whole && known ? CSD_KERNEL : CSD_DEVICE;
+}
+"""
+WRITES = """
+#include "policy.bpf.h"
+int choose(struct csd_batch *batch)
+{
+	batch->blocks = 0;
+	return CSD_AUTO;
+}
+"""
+
+
+def test_a_policy_says_where(device: Device, f: Path) -> None:
+    for _ in range(3):
+        auto(f)
+    asked = device.read("chosen_policy")
+    with functions.load_policy(SAYS.format("CSD_KERNEL")) as policy:
+        assert auto(f).device_steps == 0
+        policy.replace(SAYS.format("CSD_DEVICE"))
+        assert auto(f).kernel_steps == 0
+        policy.replace(TOLD)
+        assert auto(f).device_steps == 0
+        said = device.read("chosen_policy")
+        assert said - asked >= 3 * (SIZE // BLOCK // WINDOW)
+        # Who does not leave it open is not overruled.
+        found, status = result(CALL, f, Place.DEVICE)
+        assert (found, status.kernel_steps) == (WANTED, 0)
+        # No word, or no answer: as without one.
+        for answer in ("CSD_AUTO", "3", "-1"):
+            policy.replace(SAYS.format(answer))
+            auto(f)
+        assert device.read("chosen_policy") == said
+    auto(f)
+    assert device.read("chosen_policy") == said
+
+
+def test_a_policy_that_is_refused(device: Device) -> None:
+    with pytest.raises(VerifierError):
+        functions.load_policy(WRITES)
+    with pytest.raises(CompileError, match="is no member"):
+        functions.load_policy('#include "policy.bpf.h"\nint chose(void) { return 0; }\n')
+    with functions.load_policy(SAYS.format("CSD_AUTO")) as policy:
+        with pytest.raises(AttachError, match="EBUSY"):
+            functions.load_policy(SAYS.format("CSD_AUTO"))
+        with pytest.raises(VerifierError):
+            policy.replace(WRITES)
+    with functions.load_policy(SAYS.format("CSD_AUTO")):
+        pass
 
 
 def test_predictions_are_compared(device: Device, f: Path) -> None:

@@ -50,6 +50,21 @@ enum csd_why {
 };
 
 /*
+ * What a policy is asked: where a batch of blocks of a run is to be looked at. Times are predicted,
+ * of all of the batch, in ns; 0: not known.
+ */
+struct csd_batch {
+	char	function[CSD_NAME_LEN];	/* its name */
+	__u32	blocks;
+	__u32	resident;		/* of them, those that the page cache has */
+	__u64	device_ns;		/* with @queue_ns */
+	__u64	queue_ns;		/* until the commands that wait at the device are done */
+	__u64	kernel_ns;
+	__u32	place;			/* enum csd_place: without the policy's word */
+	__u32	pad;
+};
+
+/*
  * CSD_IOC_RUN on a descriptor of /dev/csd makes a run of a function over a range of a file that
  * is open for reading, and returns a descriptor of the run. read(2) of that brings the next
  * of what the function emits; it returns 0 when the function is done, and fails with the errno

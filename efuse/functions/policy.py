@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A policy's C text into the kernel: where functions run whose callers leave that open."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from efuse.bpf import libbpf
+from efuse.bpf.members import CSD_POLICY
+from efuse.closing import Closing
+from efuse.errors import AttachError, reason
+from efuse.functions.loading import compiled_set
+
+__all__ = ["Policy", "load_policy"]
+
+
+class Policy(Closing):
+    """A policy in the kernel; when this is closed, the kernel decides as before.
+
+    :ivar name: of it.
+    """
+
+    def __init__(self, name: str, link_fd: int) -> None:
+        self.name = name
+        self._link_fd = link_fd
+
+    def replace(self, text: str) -> None:
+        """Put another one in its place; each batch is asked one of the two about.
+
+        :raises EfuseError: as `load_policy`; the one that was there stays.
+        """
+        set_fd = compiled_set(CSD_POLICY, text, self.name)
+        try:
+            libbpf.link_update(self._link_fd, set_fd)
+        except OSError as error:
+            raise AttachError(
+                f"cannot replace the policy {self.name!r}: {reason(error)}"
+            ) from error
+        finally:
+            os.close(set_fd)
+
+    def close(self) -> None:
+        """Take the policy out of the kernel."""
+        if self._link_fd >= 0:
+            os.close(self._link_fd)
+            self._link_fd = -1
+
+
+def load_policy(text: str, name: str = "policy") -> Policy:
+    """Compile a policy, unless that was done before, and put it into the kernel.
+
+    :param text: C text with ``choose()``: see policy.bpf.h.
+    :param name: of it, for those who look.
+    :raises CompileError: it does not compile.
+    :raises VerifierError: the kernel refuses it.
+    :raises AttachError: there is a policy already, or no right to load one.
+    :raises NotSupportedError: csd.ko is not loaded.
+    """
+    set_fd = compiled_set(CSD_POLICY, text, name)
+    try:
+        return Policy(name, libbpf.link_create(set_fd))
+    except OSError as error:
+        taken = error.errno == errno.EBUSY
+        why = "there is one (EBUSY)" if taken else reason(error)
+        raise AttachError(
+            f"cannot load the policy {name!r}: {why}",
+            hint="close that one, or replace it" if taken else "run as root",
+        ) from error
+    finally:
+        os.close(set_fd)
