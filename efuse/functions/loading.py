@@ -20,7 +20,7 @@ from efuse.closing import Closing
 from efuse.errors import AttachError, CompileError, UsageError, reason
 from efuse.kernel_fs import BPFFS, mount_bpffs
 
-__all__ = ["Loaded", "compile_function", "compiled_set", "function_text", "load", "pin_of"]
+__all__ = ["Loaded", "compile_function", "compiled_set", "function_text", "link", "load", "pin_of"]
 
 # What a function that does nothing but return a number is compiled to.
 _MOVE, _EXIT = 0xB7, 0x95
@@ -120,7 +120,7 @@ class Loaded(Closing):
 def compiled_set(interface: Interface, text: str, name: str) -> int:
     """Return the descriptor of a set of a text's programs, ready to be registered.
 
-    :raises EfuseError: as `load`.
+    :raises EfuseError: as `load`, but for what is there already.
     """
     with open_target(interface) as target:
         spec, numbers = _compile(interface, text, name)
@@ -131,6 +131,25 @@ def compiled_set(interface: Interface, text: str, name: str) -> int:
         finally:
             for fd in map_fds.values():
                 os.close(fd)
+
+
+def link(interface: Interface, text: str, name: str, taken: int, hint: str) -> int:
+    """Register a text's programs, and return the descriptor of the link that keeps them.
+
+    :param taken: the errno that says that its place is taken.
+    :param hint: what to do then.
+    :raises EfuseError: as `load`.
+    """
+    set_fd = compiled_set(interface, text, name)
+    try:
+        return libbpf.link_create(set_fd)
+    except OSError as error:
+        raise AttachError(
+            f"cannot load {name!r} as struct {interface.struct}: {reason(error)}",
+            hint=hint if error.errno == taken else "run as root",
+        ) from error
+    finally:
+        os.close(set_fd)
 
 
 def load(name: str, text: str | None = None) -> Loaded:
@@ -144,15 +163,5 @@ def load(name: str, text: str | None = None) -> Loaded:
     :raises AttachError: there is a function of this name already, or no right to load one.
     :raises NotSupportedError: csd.ko is not loaded.
     """
-    set_fd = compiled_set(CSD_FUNCTION, function_text(name) if text is None else text, name)
-    try:
-        return Loaded(name, libbpf.link_create(set_fd))
-    except OSError as error:
-        taken = error.errno == errno.EEXIST
-        why = "there is one of that name (EEXIST)" if taken else reason(error)
-        raise AttachError(
-            f"cannot load the storage function {name!r}: {why}",
-            hint="unload that one before, or take another name" if taken else "run as root",
-        ) from error
-    finally:
-        os.close(set_fd)
+    text = function_text(name) if text is None else text
+    return Loaded(name, link(CSD_FUNCTION, text, name, errno.EEXIST, "unload the one of that name"))

@@ -10,7 +10,7 @@ from efuse.bpf import libbpf
 from efuse.bpf.members import CSD_POLICY
 from efuse.closing import Closing
 from efuse.errors import AttachError, reason
-from efuse.functions.loading import compiled_set
+from efuse.functions.loading import compiled_set, link
 
 __all__ = ["Policy", "load_policy"]
 
@@ -57,15 +57,5 @@ def load_policy(text: str, name: str = "policy") -> Policy:
     :raises AttachError: there is a policy already, or no right to load one.
     :raises NotSupportedError: csd.ko is not loaded.
     """
-    set_fd = compiled_set(CSD_POLICY, text, name)
-    try:
-        return Policy(name, libbpf.link_create(set_fd))
-    except OSError as error:
-        taken = error.errno == errno.EBUSY
-        why = "there is one (EBUSY)" if taken else reason(error)
-        raise AttachError(
-            f"cannot load the policy {name!r}: {why}",
-            hint="close that one, or replace it" if taken else "run as root",
-        ) from error
-    finally:
-        os.close(set_fd)
+    hint = "close the one that is there, or replace it"
+    return Policy(name, link(CSD_POLICY, text, name, errno.EBUSY, hint))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -18,7 +19,7 @@ import pytest
 
 from efuse import stats
 from tests.guest.conftest import run
-from tests.guest.daemons import Call, eventually, fails, force_stat, mounted
+from tests.guest.daemons import Call, Mount, eventually, fails, force_stat, mounted
 from tests.guest.forced import Forced, forced
 from tests.guest.test_direct import BLOCK, backing, fill, make, read, whole, write
 
@@ -138,9 +139,9 @@ def test_stores_and_writes_of_the_same_pages_lose_nothing(m: Forced, lower: Path
         assert words[page * BLOCK // 8 :][:2] == [stored, rounds]
 
 
-def test_a_write_waits_for_what_became_dirty_while_it_waited(mountpoint: Path, lower: Path) -> None:
-    """All was clean when it was called: it looks once more when it has the inode's lock."""
-    path = backing(lower, DATA)
+@contextlib.contextmanager
+def written_through(mountpoint: Path, path: str) -> Iterator[tuple[Mount, int]]:
+    """A mount whose file ``f`` is mapped to *path*, as its daemon writes it, and ``f``, open."""
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -151,6 +152,13 @@ def test_a_write_waits_for_what_became_dirty_while_it_waited(mountpoint: Path, l
         make(m, "f", DATA)
         whole(m, path, write=True)
         fd = os.open(m / "f", os.O_RDWR)
+        yield m, fd
+        os.close(fd)
+
+
+def test_a_write_waits_for_what_became_dirty_while_it_waited(mountpoint: Path, lower: Path) -> None:
+    """All was clean when it was called: it looks once more when it has the inode's lock."""
+    with written_through(mountpoint, path := backing(lower, DATA)) as (m, fd):
         m.hold("setattr", "before")
         change = Call(os.chmod, m / "f", 0o600)  # It has the inode's lock until it is answered.
         m.wait_held()
@@ -167,23 +175,12 @@ def test_a_write_waits_for_what_became_dirty_while_it_waited(mountpoint: Path, l
         eventually(lambda: writing.done() or "fuse_cache_write_iter" in writing.within())
         m.release("write")
         assert writing.result() == 11
-        os.close(fd)
     assert Path(path).read_bytes() == b"from a map" + DATA[10:11] + b"from pwrite" + DATA[22:]
 
 
 def test_a_write_waits_for_what_is_written_back_meanwhile(mountpoint: Path, lower: Path) -> None:
     """All was clean when it looked; until the pages are gone one is stored to and written back."""
-    path = backing(lower, DATA)
-    with mounted(
-        mountpoint,
-        consistency="exclusive",
-        path="direct",
-        write_through=path,
-        open_flags=NOFLUSH,
-    ) as m:
-        make(m, "f", DATA)
-        whole(m, path, write=True)
-        fd = os.open(m / "f", os.O_RDWR)
+    with written_through(mountpoint, path := backing(lower, DATA)) as (m, fd):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         m.connection.forced_path = "daemon"
         assert os.pread(fd, 1, BLOCK) == DATA[BLOCK : BLOCK + 1]
@@ -208,7 +205,6 @@ def test_a_write_waits_for_what_is_written_back_meanwhile(mountpoint: Path, lowe
         eventually(lambda: writing.done() or "fuse_cache_write_iter" in writing.within())
         m.release("write")
         assert writing.result() == 11
-        os.close(fd)
     wanted = bytearray(DATA)
     wanted[BLOCK - 5 : BLOCK + 16] = b"from pwritefrom a map"
     assert Path(path).read_bytes() == wanted
