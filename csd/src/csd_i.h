@@ -259,8 +259,6 @@ u32 csd_entry_args_size(const struct csd_entry *entry);
 u32 csd_entry_flags(const struct csd_entry *entry);
 int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last);
 
-bool csd_name_valid(const char *name);
-
 /* policy.c */
 enum csd_place csd_policy_choose(struct csd_batch *batch);
 int csd_policies_init(void);

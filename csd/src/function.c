@@ -6,11 +6,11 @@
  * is in a read section of csd_calls, whose end the one who unregisters waits for.
  */
 #include "csd_i.h"
+#include "struct_ops.h"
 
 #include <linux/bpf.h>
 #include <linux/bpf_verifier.h>
 #include <linux/btf.h>
-#include <linux/ctype.h>
 #include <linux/module.h>
 
 /* What a function may return as an error. */
@@ -50,12 +50,6 @@ static struct csd_function csd_cfi_stubs = {
 	.finish = csd_stub,
 };
 
-static bool csd_is_valid_access(int off, int size, enum bpf_access_type type,
-				const struct bpf_prog *prog, struct bpf_insn_access_aux *info)
-{
-	return bpf_tracing_btf_ctx_access(off, size, type, prog, info);
-}
-
 static int csd_btf_struct_access(struct bpf_verifier_log *log, const struct bpf_reg_state *reg,
 				 int off, int size)
 {
@@ -76,24 +70,6 @@ static int csd_function_btf_init(struct btf *btf)
 {
 	csd_function_btf = btf;
 	return 0;
-}
-
-/**
- * csd_name_valid - may a function or a policy be called that?
- * @name: CSD_NAME_LEN bytes
- *
- * Return: whether it may
- */
-bool csd_name_valid(const char *name)
-{
-	size_t i, len = strnlen(name, CSD_NAME_LEN);
-
-	if (!len || len == CSD_NAME_LEN)
-		return false;
-	for (i = 0; i < len; i++)
-		if (!isalnum(name[i]) && !strchr("_.-", name[i]))
-			return false;
-	return true;
 }
 
 static int csd_function_init_member(const struct btf_type *t, const struct btf_member *member,
@@ -119,18 +95,9 @@ static int csd_function_init_member(const struct btf_type *t, const struct btf_m
 		to->flags = from->flags;
 		return 1;
 	case offsetof(struct csd_function, name):
-		if (!csd_name_valid(from->name))
-			return -EINVAL;
-		strscpy(to->name, from->name, sizeof(to->name));
-		return 1;
+		return csd_name_init(to->name, from->name);
 	}
 	return 0;
-}
-
-static int csd_function_check_member(const struct btf_type *t, const struct btf_member *member,
-				     const struct bpf_prog *prog)
-{
-	return prog->sleepable ? -EINVAL : 0;
 }
 
 /* Under csd_entries_mutex. */
@@ -191,7 +158,7 @@ static void csd_function_unreg(void *kdata, struct bpf_link *link)
 static struct bpf_struct_ops bpf_csd_function = {
 	.verifier_ops = &csd_verifier_ops,
 	.init = csd_function_btf_init,
-	.check_member = csd_function_check_member,
+	.check_member = csd_check_member,
 	.init_member = csd_function_init_member,
 	.reg = csd_function_reg,
 	.unreg = csd_function_unreg,

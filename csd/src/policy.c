@@ -2,6 +2,7 @@
 /* struct csd_policy as a struct_ops type, and the policy that there is. */
 #include "csd_i.h"
 #include "policy.h"
+#include "struct_ops.h"
 
 #include <linux/bpf.h>
 #include <linux/bpf_verifier.h>
@@ -19,16 +20,9 @@ static struct csd_policy csd_policy_cfi_stubs = {
 	.choose = csd_policy_stub,
 };
 
-static bool csd_policy_is_valid_access(int off, int size, enum bpf_access_type type,
-				       const struct bpf_prog *prog,
-				       struct bpf_insn_access_aux *info)
-{
-	return bpf_tracing_btf_ctx_access(off, size, type, prog, info);
-}
-
 static const struct bpf_verifier_ops csd_policy_verifier_ops = {
 	.get_func_proto = bpf_base_func_proto,
-	.is_valid_access = csd_policy_is_valid_access,
+	.is_valid_access = csd_is_valid_access,
 };
 
 static int csd_policy_init(struct btf *btf)
@@ -42,22 +36,9 @@ static int csd_policy_init_member(const struct btf_type *t, const struct btf_mem
 	const struct csd_policy *from = udata;
 	struct csd_policy *to = kdata;
 
-	switch (__btf_member_bit_offset(t, member) / 8) {
-	case offsetof(struct csd_policy, flags):
-		return from->flags ? -EINVAL : 1;
-	case offsetof(struct csd_policy, name):
-		if (!csd_name_valid(from->name))
-			return -EINVAL;
-		strscpy(to->name, from->name, sizeof(to->name));
-		return 1;
-	}
+	if (__btf_member_bit_offset(t, member) / 8 == offsetof(struct csd_policy, name))
+		return csd_name_init(to->name, from->name);
 	return 0;
-}
-
-static int csd_policy_check_member(const struct btf_type *t, const struct btf_member *member,
-				   const struct bpf_prog *prog)
-{
-	return prog->sleepable ? -EINVAL : 0;
 }
 
 /* From one to another: whoever called it has returned at the end. NULL: there is none. */
@@ -96,7 +77,7 @@ static void csd_policy_unreg(void *kdata, struct bpf_link *link)
 static struct bpf_struct_ops bpf_csd_policy = {
 	.verifier_ops = &csd_policy_verifier_ops,
 	.init = csd_policy_init,
-	.check_member = csd_policy_check_member,
+	.check_member = csd_check_member,
 	.init_member = csd_policy_init_member,
 	.reg = csd_policy_reg,
 	.update = csd_policy_update,

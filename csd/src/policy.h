@@ -15,13 +15,11 @@
  *	sleep. What it is given it may only read. Returns CSD_DEVICE, CSD_KERNEL, or CSD_AUTO for
  *	what its argument's ``place`` says; anything else counts as CSD_AUTO. Required.
  *
- * @flags: 0.
  * @name: for those who look which one it is. Letters, digits and ``_.-``. Required.
  */
 struct csd_policy {
 	int (*choose)(struct csd_batch *batch);
 
-	u32 flags;
 	char name[CSD_NAME_LEN];
 };
 

@@ -199,6 +199,7 @@ bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks
 {
 	struct csd_choice *choice = &run->choice;
 	struct csd_device *device = csd_device_get(file_inode(lower->file)->i_sb->s_bdev);
+	bool open = run->place == CSD_AUTO;
 	struct csd_batch batch = {};
 
 	*choice = (struct csd_choice) { .device = device, .blocks = blocks };
@@ -207,9 +208,10 @@ bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks
 		return true;
 	strscpy(batch.function, csd_entry_name(run->function), sizeof(batch.function));
 	choice->size = csd_size_of(blocks);
-	choice->resident = csd_resident(lower->file, lower->position, blocks);
-	csd_predict(choice, run->place == CSD_AUTO, &batch);
-	choice->place = run->place == CSD_AUTO ? csd_choose_auto(choice, &batch) : CSD_DEVICE;
+	if (open)
+		choice->resident = csd_resident(lower->file, lower->position, blocks);
+	csd_predict(choice, open, &batch);
+	choice->place = open ? csd_choose_auto(choice, &batch) : CSD_DEVICE;
 	if (choice->place == CSD_KERNEL)
 		csd_choose_kernel(choice, lower, &batch);
 	else

@@ -7,12 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 from efuse.functions import btree_command, count, crc32c, grep, records_command
-from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
 from efuse.functions.command import Command
-from efuse.functions.count import Count
-from efuse.functions.crc32c import Crc32c
-from efuse.functions.grep import Grep
-from efuse.functions.records import Aggregate, Histogram
 
 __all__ = ["COMMANDS", "SHIPPED", "Shipped"]
 
@@ -32,21 +27,6 @@ class Shipped(Protocol):
         """Return what the function emitted, as Python has it."""
 
 
-SHIPPED: Mapping[str, type[Shipped]] = {
-    shipped.name: shipped
-    for shipped in (
-        Aggregate,
-        BtreeAggregate,
-        BtreeLookup,
-        BtreeRange,
-        Count,
-        Crc32c,
-        Grep,
-        Histogram,
-    )
-}
-"""By name."""
-
 COMMANDS: Mapping[str, Command] = {
     command.name: command
     for command in (
@@ -61,3 +41,6 @@ COMMANDS: Mapping[str, Command] = {
     )
 }
 """How they look on the command line, by name."""
+
+SHIPPED: Mapping[str, type[Shipped]] = {name: each.function for name, each in COMMANDS.items()}
+"""By name."""

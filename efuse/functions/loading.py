@@ -20,7 +20,16 @@ from efuse.closing import Closing
 from efuse.errors import AttachError, CompileError, UsageError, reason
 from efuse.kernel_fs import BPFFS, mount_bpffs
 
-__all__ = ["Loaded", "compile_function", "compiled_set", "function_text", "link", "load", "pin_of"]
+__all__ = [
+    "Linked",
+    "Loaded",
+    "compile_function",
+    "compiled_set",
+    "function_text",
+    "link",
+    "load",
+    "pin_of",
+]
 
 # What a function that does nothing but return a number is compiled to.
 _MOVE, _EXIT = 0xB7, 0x95
@@ -81,15 +90,25 @@ def _number(name: str, program: ProgramSpec) -> int:
     raise CompileError(f"{name}() does not return a constant", hint="use CSD_SCRATCH and CSD_ARGS")
 
 
-class Loaded(Closing):
-    """A function in the kernel; it goes when this is closed.
+class Linked(Closing):
+    """Programs in the kernel; they go when this is closed.
 
-    :ivar name: by which it is called.
+    :ivar name: of them.
     """
 
     def __init__(self, name: str, link_fd: int) -> None:
         self.name = name
         self._link_fd = link_fd
+
+    def close(self) -> None:
+        """Take the programs out of the kernel, unless they are pinned."""
+        if self._link_fd >= 0:
+            os.close(self._link_fd)
+            self._link_fd = -1
+
+
+class Loaded(Linked):
+    """A function in the kernel, by its name; runs fail with ESTALE when it has gone."""
 
     def pin(self) -> Path:
         """Let the function outlive this task, until `efuse.functions.unload`; return its pin.
@@ -109,12 +128,6 @@ class Loaded(Closing):
                 hint="run as root",
             ) from error
         return path
-
-    def close(self) -> None:
-        """Take the function out of the kernel, unless it is pinned. Runs fail with ESTALE."""
-        if self._link_fd >= 0:
-            os.close(self._link_fd)
-            self._link_fd = -1
 
 
 def compiled_set(interface: Interface, text: str, name: str) -> int:

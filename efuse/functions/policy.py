@@ -8,22 +8,14 @@ import os
 
 from efuse.bpf import libbpf
 from efuse.bpf.members import CSD_POLICY
-from efuse.closing import Closing
 from efuse.errors import AttachError, reason
-from efuse.functions.loading import compiled_set, link
+from efuse.functions.loading import Linked, compiled_set, link
 
 __all__ = ["Policy", "load_policy"]
 
 
-class Policy(Closing):
-    """A policy in the kernel; when this is closed, the kernel decides as before.
-
-    :ivar name: of it.
-    """
-
-    def __init__(self, name: str, link_fd: int) -> None:
-        self.name = name
-        self._link_fd = link_fd
+class Policy(Linked):
+    """A policy in the kernel; when this is closed, the kernel decides as before."""
 
     def replace(self, text: str) -> None:
         """Put another one in its place; each batch is asked one of the two about.
@@ -39,12 +31,6 @@ class Policy(Closing):
             ) from error
         finally:
             os.close(set_fd)
-
-    def close(self) -> None:
-        """Take the policy out of the kernel."""
-        if self._link_fd >= 0:
-            os.close(self._link_fd)
-            self._link_fd = -1
 
 
 def load_policy(text: str, name: str = "policy") -> Policy:
