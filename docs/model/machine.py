@@ -21,6 +21,8 @@ SLEEP = "sleep"
 SPIN = "spin"
 """Yielded to look for `Machine.spin_ns`, until that, or until another thread wants the CPU."""
 
+RESCHED = "resched"
+"""Yielded where the CPU goes to who has preempted the thread: cond_resched(), or to user space."""
 
 SLICE_NS = 3e6
 """How long a thread keeps its CPU from others that wait for it (base_slice_ns of the scheduler)."""
@@ -89,7 +91,6 @@ class Thread:
         self.state = "ready"
         self.woken = False
         self.spins = 0
-        self.looked = False
         self.steps: Steps
 
 
@@ -170,10 +171,13 @@ class Machine:
         self._at(0.0, lambda: self._enqueue(thread))
         return thread
 
-    def wake(self, thread: Thread, by: int) -> float:
-        """Wake a thread; return what it costs the one who does, on the CPU *by*."""
+    def wake(self, thread: Thread, by: int, preempts: bool = True) -> float:
+        """Wake a thread; return what it costs the one who does, on the CPU *by*.
+
+        :param preempts: it need not wait until the one who runs there sleeps.
+        """
         if thread.state == "sleeping":
-            self._enqueue(thread)
+            self._enqueue(thread, preempts)
             self.spent["wake"] += self._wake_ns
             return self._wake_ns
         if thread.state == "spinning":
@@ -201,7 +205,7 @@ class Machine:
         node = self.cpus[first : first + self.hardware.per_node]
         return next((cpu for cpu in node if cpu.online and cpu.current is None), own)
 
-    def _enqueue(self, thread: Thread) -> None:
+    def _enqueue(self, thread: Thread, preempts: bool = True) -> None:
         cpu = thread.cpu = self._place(thread)
         thread.state = "ready"
         if cpu.current is None:
@@ -212,14 +216,13 @@ class Machine:
             return
         # Who was woken slept longest: it goes first.
         cpu.waiting.appendleft(thread)
-        cpu.resched = True
+        cpu.resched |= preempts
         if cpu.current.state == "spinning":
             self._end_spin(cpu.current, 0.0)
 
     def _end_spin(self, thread: Thread, delay: float) -> None:
         thread.state = "running"
         thread.spins += 1
-        thread.looked = True
         self._at(delay, lambda: self._step(thread))
 
     def _leave(self, cpu: Cpu) -> None:
@@ -233,21 +236,19 @@ class Machine:
 
     def _step(self, thread: Thread) -> None:
         cpu = thread.cpu
-        # Who looks sees that the CPU is wanted, and says that it looks no more.
-        looked, thread.looked = thread.looked, False
-        if cpu.waiting and self.now - cpu.since > SLICE_NS:
-            cpu.resched = True
-        if cpu.resched and cpu.waiting and not looked:
-            thread.state = "ready"
-            self._leave(cpu)
-            cpu.waiting.append(thread)
-            return
         thread.state = "running"
         said = next(thread.steps)
         while said in (SLEEP, SPIN) and thread.woken:
             thread.woken = False
             said = next(thread.steps)
-        if said == SLEEP:
+        if said == RESCHED:
+            if cpu.waiting and (cpu.resched or self.now - cpu.since > SLICE_NS):
+                thread.state = "ready"
+                self._leave(cpu)
+                cpu.waiting.append(thread)
+            else:
+                self._at(0.0, lambda: self._step(thread))
+        elif said == SLEEP:
             thread.state = "sleeping"
             self._leave(cpu)
         elif said == SPIN and self.considerate and cpu.waiting:

@@ -37,6 +37,15 @@ def _cpu_ns(pid: int) -> int:
     return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
 
 
+def _sleeps(pid: int) -> int:
+    """Return how often a process's threads gave their CPU away to wait (proc(5), status)."""
+    found = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        lines = status.read_text().splitlines()
+        found += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
+    return found
+
+
 @contextmanager
 def _served(system: str, lower: Path, point: Path) -> Iterator[int]:
     """Mount *lower* by one of the systems; give the daemon's process number."""
@@ -56,19 +65,20 @@ def _served(system: str, lower: Path, point: Path) -> Iterator[int]:
 
 
 def _round(costs: Path, system: str, lower: Path, point: Path) -> dict[str, dict[str, float]]:
-    """Return for one and two callers: requests per second, and ns of CPU for each request."""
+    """Return by number of callers: requests per second; ns of CPU and sleeps for each request."""
     found = {}
     cpus = os.sched_getaffinity(0)
     with _served(system, lower, point) as pid:
         for callers in (1, 2):
             on = [str(n % len(cpus)) for n in range(callers)]
-            before = _cpu_ns(pid)
+            before, slept = _cpu_ns(pid), _sleeps(pid)
             words = [str(costs), "load", str(point / "file"), str(_LOAD_MS[len(cpus)]), *on]
             said = json.loads(subprocess.check_output(words))
             found[str(callers)] = {
                 "rate": said["requests"] * 1e9 / said["elapsed"],
                 "caller": said["caller"] / said["requests"],
                 "daemon": (_cpu_ns(pid) - before) / said["requests"],
+                "sleeps": (_sleeps(pid) - slept) / said["requests"],
             }
     return found
 
@@ -84,8 +94,8 @@ def _in_guest(costs: Path) -> dict[str, object]:
     systems = {
         system: {
             callers: {
-                key: round(statistics.median(r[system][callers][key] for r in rounds), 1)
-                for key in ("rate", "caller", "daemon")
+                key: round(statistics.median(r[system][callers][key] for r in rounds), 3)
+                for key in ("rate", "caller", "daemon", "sleeps")
             }
             for callers in ("1", "2")
         }

@@ -28,24 +28,27 @@ _SPIN_NS = 50_000.0
 def costs(system: str, emulated: bool = False) -> Costs:
     """Return what *system* costs, of one caller in the guest with one CPU.
 
-    :param emulated: with a switch that takes as long as in the guest with two CPUs.
+    :param emulated: in that with two.
     """
-    switch = MEASURED["1"]["parts"]["switch"]
-    one = MEASURED["1"]["systems"][system]["1"]
-    # Of each side a switch, a wake-up and what is under a lock is counted by itself.
-    apart = switch + 2 * _HOLD
-    if emulated:
-        switch = MEASURED["2"]["parts"]["switch"] / guest(2).instruction_ns
+    cpus = 2 if emulated else 1
+    measured, unit = MEASURED[str(cpus)], guest(cpus).instruction_ns
+    switch = measured["parts"]["switch"] / unit
     wake = switch * _WAKE_SHARE
+    one = measured["systems"][system]["1"]
+    # Counted by themselves: of each side a switch and what is under a lock, of who replies a
+    # wake-up, and one of who asks if the daemon sleeps.
+    sleeps = min(1.0, one["sleeps"])
+    apart = switch - wake + 2 * _HOLD
     return Costs(
-        caller=one["caller"] - apart,
-        daemon=one["daemon"] - apart,
+        caller=one["caller"] / unit - apart - wake * sleeps,
+        daemon=one["daemon"] / unit - apart - wake,
         wake=wake,
         switch=switch - wake,
         hold=_HOLD,
         look=_LOOK,
         look_for_worker=_LOOK_FOR_WORKER,
         spin_ns=_SPIN_NS,
+        hands_over=sleeps < 1 / 2,
     )
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from docs.model.machine import SLEEP, SPIN, Hardware, Line, Machine, Pause, Steps, Thread
+from docs.model.machine import RESCHED, SLEEP, SPIN, Hardware, Line, Machine, Pause, Steps, Thread
 
 SYSTEMS = ("fuse", "queues", "channels")
 
@@ -32,6 +32,7 @@ class Costs:
     :ivar look: at one queue.
     :ivar look_for_worker: at one channel.
     :ivar spin_ns: nanoseconds of looking before sleeping.
+    :ivar hands_over: who gets a reply gets the CPU, before the worker looks for the next request.
     """
 
     caller: float
@@ -42,6 +43,7 @@ class Costs:
     look: float
     look_for_worker: float
     spin_ns: float
+    hands_over: bool
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Simulation:
     ) -> None:
         self.system = system
         self.load = load
+        self.hands_over = costs.hands_over
         unit = hardware.instruction_ns
         self.caller_ns = costs.caller * unit / 2
         self.daemon_ns = costs.daemon * unit
@@ -164,6 +167,7 @@ class Simulation:
         machine, cpu = self.machine, thread.cpu.number
         yield Pause(machine.random.uniform(0.0, self.caller_ns + self.daemon_ns))
         while True:
+            yield RESCHED
             if self.load.think_ns:
                 yield Pause(machine.random.expovariate(1 / self.load.think_ns))
             begin = machine.now
@@ -254,7 +258,8 @@ class Simulation:
                 yield machine.change(cpu, self.bg, self.hold_ns, "bg_lock")
             request.done = True
             own.coming = True
-            yield machine.wake(request.caller, cpu)
+            yield machine.wake(request.caller, cpu, self.hands_over)
+            yield RESCHED
             own.coming = False
 
     def _find(self, cpu: int) -> Generator[float, None, _Queue | None]:
@@ -263,23 +268,27 @@ class Simulation:
         if self.system == "fuse":
             yield self.machine.scan(cpu, [own.line], self.look_ns, "look for a request")
             return own if own.items else None
-        first = cpu
-        if own.items:
+        first, filled = cpu, bool(own.items)
+        if filled:
             own.looks += 1
             if own.looks % ROTATION == 0:
                 first = own.looks // ROTATION % len(self.queues)
-        looked, found = [], None
-        node = cpu // self.machine.hardware.per_node
+        elsewhere = None
+        looked: list[Line] = []
+        size = self.machine.hardware.per_node
         for queue in self._all_from(first):
             looked.append(queue.line)
-            if not queue.items:
+            if not queue.items and len(looked) < size:
                 continue
-            found = found or queue
-            if own.items or queue.cpu // self.machine.hardware.per_node == node:
-                found = queue
-                break
+            # What was there may have gone before this comes to it.
+            yield self.machine.scan(cpu, looked, self.look_ns, "look for a request")
+            looked.clear()
+            if queue.items and (filled or queue.cpu // size == cpu // size):
+                return queue
+            if queue.items:
+                elsewhere = elsewhere or queue
         yield self.machine.scan(cpu, looked, self.look_ns, "look for a request")
-        return found
+        return elsewhere
 
     def _rest(self, thread: Thread) -> Steps:
         """Look for a while, if it is a channel's worker; then sleep, unless something is there."""

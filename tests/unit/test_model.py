@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from docs.model.__main__ import modelled
-from docs.model.machine import SLEEP, SPIN, Hardware, Line, Machine, Pause, Steps, Thread
+from docs.model.machine import RESCHED, SLEEP, SPIN, Hardware, Line, Machine, Pause, Steps, Thread
 from docs.model.measurements import costs, guest, large, ratio
 from docs.model.systems import SYSTEMS, Load, Result, Simulation
 
@@ -63,6 +63,7 @@ def test_a_sleeper_is_woken_and_one_cpu_runs_one_thread() -> None:
         yield 100.0
         said.append(("wakes", m.now))
         yield m.wake(asleep, thread.cpu.number)
+        yield RESCHED
         said.append(("goes on", m.now))
         yield Pause(1e9)
 
@@ -126,12 +127,12 @@ MARGIN = {1: 0.1, 2: 0.35}
 """Of the guest of one CPU by instructions, and of that of two by emulated time."""
 
 
-# Not queues with one caller on two CPUs: docs/model/README.md.
 @pytest.mark.parametrize(
     ("system", "cpus", "callers"),
     [
         ("queues", 1, 1),
         ("queues", 1, 2),
+        ("queues", 2, 1),
         ("queues", 2, 2),
         ("channels", 1, 1),
         ("channels", 1, 2),
@@ -145,9 +146,9 @@ def test_the_ratios_of_the_guests_come_out(system: str, cpus: int, callers: int)
 
 
 def test_one_queue_ends_with_its_lock() -> None:
-    by_cpus = [run("fuse", large(), Load(n)).rate for n in (16, 64, 128)]
-    assert by_cpus[1] > 2 * by_cpus[0]
-    assert by_cpus[2] < 1.2 * by_cpus[1]
+    by_cpus = [run("fuse", large(), Load(n)).rate for n in (16, 32, 128)]
+    assert by_cpus[1] > 1.7 * by_cpus[0]
+    assert by_cpus[2] < by_cpus[1]
     assert run("fuse", large(), Load(128)).spent["queue"] > 10_000
 
 
