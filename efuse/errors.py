@@ -20,6 +20,7 @@ __all__ = [
     "ModuleBuildError",
     "MountError",
     "NoFunctionError",
+    "NoPolicyError",
     "NotSupportedError",
     "UsageError",
     "VerifierError",
@@ -112,6 +113,10 @@ class AttachError(EfuseError):
 
 class NoFunctionError(EfuseError):
     """No storage function of that name is in the kernel."""
+
+
+class NoPolicyError(EfuseError):
+    """No policy of storage functions is in the kernel."""
 
 
 class MountError(EfuseError):

@@ -11,6 +11,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from efuse import csd, functions
+from efuse.cli._c_text import c_text
+from efuse.cli._csd_policy import policy
 from efuse.cli._csd_run import run
 from efuse.cli._output import json_option, print_json, print_table
 from efuse.cli._sizes import SIZE
@@ -96,6 +98,7 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(policy)
 
 
 @cli.command()
@@ -314,11 +317,7 @@ def load(function: str) -> None:
     name, text = function, None
     if function.endswith(".c"):
         path = Path(function)
-        name = path.stem
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the function in {path}: {error}") from error
+        name, text = path.stem, c_text(path, "the function")
     with functions.load(name, text) as made:
         made.pin()
     click.echo(f"loaded {name!r}")

@@ -11,6 +11,7 @@ import click
 
 from efuse import bpf
 from efuse.bpf.compile import compile_text
+from efuse.cli._c_text import c_text
 from efuse.cli._output import MOUNT, connection, json_option, print_json, print_table
 from efuse.errors import NotSupportedError, UsageError, VerifierError
 
@@ -59,10 +60,7 @@ def _spec(handlers: tuple[str, ...], no_builtin: bool) -> bpf.Spec:
     for given in handlers:
         member, separator, file = given.partition("=")
         path = Path(file if separator else given)
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the handler in {path}: {error}") from error
+        text = c_text(path, "the handler")
         members = [member] if separator else list(compile_text(text, path.name).programs)
         for name in members:
             if name in texts:

@@ -17,7 +17,7 @@ from efuse.functions.crc32c import Crc32c
 from efuse.functions.grep import Grep
 from efuse.functions.loaded import InKernel, loaded, unload
 from efuse.functions.loading import Loaded, compile_function, load
-from efuse.functions.policy import Policy, load_policy
+from efuse.functions.policy import Policy, load_policy, replace_policy, unload_policy
 from efuse.functions.records import (
     Aggregate,
     Aggregated,
@@ -63,6 +63,8 @@ __all__ = [
     "load",
     "load_policy",
     "loaded",
+    "replace_policy",
     "run",
     "unload",
+    "unload_policy",
 ]

@@ -106,6 +106,19 @@ class Linked(Closing):
             os.close(self._link_fd)
             self._link_fd = -1
 
+    def _pin(self, path: Path) -> Path:
+        try:
+            mount_bpffs()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Of programs of this name that have gone otherwise.
+            path.unlink(missing_ok=True)
+            libbpf.object_pin(self._link_fd, path)
+        except OSError as error:
+            raise AttachError(
+                f"cannot pin {self.name!r} at {path}: {reason(error)}", hint="run as root"
+            ) from error
+        return path
+
 
 class Loaded(Linked):
     """A function in the kernel, by its name; runs fail with ESTALE when it has gone."""
@@ -115,19 +128,7 @@ class Loaded(Linked):
 
         :raises AttachError: there is no bpffs, or this task may not.
         """
-        path = pin_of(self.name)
-        try:
-            mount_bpffs()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Of a function of this name that has gone otherwise.
-            path.unlink(missing_ok=True)
-            libbpf.object_pin(self._link_fd, path)
-        except OSError as error:
-            raise AttachError(
-                f"cannot pin the storage function {self.name!r} at {path}: {reason(error)}",
-                hint="run as root",
-            ) from error
-        return path
+        return self._pin(pin_of(self.name))
 
 
 def compiled_set(interface: Interface, text: str, name: str) -> int:

@@ -326,3 +326,8 @@ def test_run_takes_the_functions_options() -> None:
             "progress",
         }
         assert all(isinstance(option, click.Parameter) for option in command.options)
+
+
+def test_a_policy_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = efuse(capsys, "csd", "policy", "load", tmp_path / "none.c", status=2)[1]
+    assert "cannot read the policy in" in error

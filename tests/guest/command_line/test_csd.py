@@ -28,6 +28,14 @@ LOG = b"".join(b"line %d: some error\n" % n for n in range(3000))
 FOUND = {"lines": 3000, "matches": 3000, "size": len(LOG)}
 BLOCKS = -(-len(LOG) // BLOCK)
 
+# Sends all batches to one place.
+SAYS = """
+#include "policy.bpf.h"
+int choose(struct csd_batch *batch)
+{{
+	return {};
+}}
+"""
 # Emits the file.
 COPY = """
 #include "csd.bpf.h"
@@ -242,6 +250,37 @@ def test_a_function_of_ones_own(log: Path, tmp_path: Path) -> None:
         assert "EMSGSIZE" in csd("run", "copy", "--args", "00", log, status=1).stderr
     finally:
         csd("unload", "copy")
+
+
+def test_a_policy_says_where(disk: Device, files: Path, tmp_path: Path) -> None:
+    (files / "log").write_bytes(LOG)
+    os.sync()
+
+    def auto() -> Any:
+        found = csd_json("run", "count", "--pattern", "error", files / "log")
+        assert found["result"] == FOUND
+        return found
+
+    own = tmp_path / "own.c"
+    own.write_text(SAYS.format("CSD_KERNEL"))
+    assert "there is none (ENOENT)" in csd("policy", "load", "--replace", own, status=1).stderr
+    assert csd("policy", "load", own).stdout == "loaded the policy 'own'\n"
+    try:
+        assert auto()["blocks"] == {"device": 0, "kernel": BLOCKS, "daemon": 0}
+        assert "EBUSY" in csd("policy", "load", own, status=1).stderr
+        own.write_text(SAYS.format("CSD_DEVICE"))
+        csd("policy", "load", "--replace", own)
+        decided = disk.read("chosen_policy")
+        assert auto()["blocks"] == {"device": BLOCKS, "kernel": 0, "daemon": 0}
+        assert disk.read("chosen_policy") > decided
+        own.write_text("int chose(void) { return 0; }\n")
+        assert "is no member" in csd("policy", "load", "--replace", own, status=1).stderr
+    finally:
+        csd("policy", "unload")
+    decided = disk.read("chosen_policy")
+    auto()
+    assert disk.read("chosen_policy") == decided
+    assert "there is none (ENOENT)" in csd("policy", "unload", status=1).stderr
 
 
 def test_interrupt_ends_a_run(disk: Device, files: Path) -> None:

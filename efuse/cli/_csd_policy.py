@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse csd policy``: who decides where functions run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from efuse import functions
+from efuse.cli._c_text import c_text
+
+__all__ = ["policy"]
+
+
+@click.group()
+def policy() -> None:
+    """Load a BPF program that decides where functions run whose callers leave that open."""
+
+
+@policy.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE.c")
+@click.option("--replace", is_flag=True, help="Put it in the place of the one that is there.")
+def load(file: Path, *, replace: bool) -> None:
+    """Load the policy in FILE.c, for all devices, until it is unloaded. That takes root.
+
+    \b
+    efuse csd policy load ./mine.c
+    """
+    text = c_text(file, "the policy")
+    if replace:
+        functions.replace_policy(text, file.stem)
+    else:
+        with functions.load_policy(text, file.stem) as made:
+            made.pin()
+    click.echo(f"loaded the policy {file.stem!r}")
+
+
+@policy.command()
+def unload() -> None:
+    """Take the policy out of the kernel, whoever loaded it: the kernel decides as before.
+
+    \b
+    efuse csd policy unload
+    """
+    functions.unload_policy()
+    click.echo("unloaded the policy")
