@@ -30,8 +30,13 @@ static struct csd_request *csd_work_request(struct csd_work *work)
 	return container_of(work, struct csd_request, work);
 }
 
-/* Is it to be ended, and with what? */
-static int csd_work_stopped(struct csd_work *work)
+/**
+ * csd_work_stopped - is it to be ended?
+ * @work: under way
+ *
+ * Return: 0, or the negative errno to end it with
+ */
+int csd_work_stopped(struct csd_work *work)
 {
 	if (READ_ONCE(csd_work_request(work)->device->off))
 		return -ENODEV;
@@ -94,7 +99,14 @@ static int csd_range_run(struct csd_work *work, const struct csd_range *range, u
 	return ret < 0 ? ret : csd_core_sleep(work, *at);
 }
 
-static int csd_range_check(const struct csd_work *work, const struct csd_range *range)
+/**
+ * csd_work_check - is a range one of the block device's?
+ * @work: on the block device
+ * @range: of it
+ *
+ * Return: 0, or -ERANGE, or -EINVAL: it does not begin with a block of the device
+ */
+int csd_work_check(const struct csd_work *work, const struct csd_range *range)
 {
 	sector_t sectors = work->size >> SECTOR_SHIFT;
 
@@ -117,7 +129,7 @@ static int csd_work_run(struct csd_work *work, u64 *at)
 		ret = csd_work_stopped(work) ?: cmd->next(cmd, &range);
 		if (ret <= 0)
 			return ret;
-		ret = csd_range_check(work, &range) ?: csd_range_run(work, &range, at);
+		ret = csd_work_check(work, &range) ?: csd_range_run(work, &range, at);
 		if (ret)
 			return ret;
 	}
@@ -212,18 +224,15 @@ static void csd_command_wait(struct csd_request *request, struct csd_waiter *wai
 }
 
 /**
- * csd_command_run - let a core of a device do something
+ * csd_work_send - send a command or hops to a device, and wait for it
  * @bdev: of the device, all or a part
- * @cmd: what; the device does not touch it any more when this returns
- *
- * A signal makes the device end it before the next block, if it was not through by then.
+ * @cmd: the command, or NULL
+ * @hops: the hops, or NULL
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno: that of @cmd's own; -EINTR: a signal; -ERANGE, -EINVAL: a range
- *         is not within @bdev, or does not begin with a block of the device; -ENODEV: the device
- *         has gone; -EIO: it failed
+ * Return: 0 or a negative errno
  */
-int csd_command_run(struct block_device *bdev, struct csd_command *cmd)
+int csd_work_send(struct block_device *bdev, struct csd_command *cmd, struct csd_hops *hops)
 {
 	struct csd_waiter waiter = {
 		.done = COMPLETION_INITIALIZER_ONSTACK(waiter.done),
@@ -237,6 +246,7 @@ int csd_command_run(struct block_device *bdev, struct csd_command *cmd)
 		return PTR_ERR(rq);
 	request = blk_mq_rq_to_pdu(rq);
 	request->work.command = cmd;
+	request->work.hops = hops;
 	request->work.start = (u64)get_start_sect(bdev) << SECTOR_SHIFT;
 	request->work.size = bdev_nr_bytes(bdev);
 	request->work.cancelled = false;
@@ -248,6 +258,23 @@ int csd_command_run(struct block_device *bdev, struct csd_command *cmd)
 	err = request->work.error ?: blk_status_to_errno(waiter.status);
 	blk_mq_free_request(rq);
 	return err;
+}
+
+/**
+ * csd_command_run - let a core of a device do something
+ * @bdev: of the device, all or a part
+ * @cmd: what; the device does not touch it any more when this returns
+ *
+ * A signal makes the device end it before the next block, if it was not through by then.
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno: that of @cmd's own; -EINTR: a signal; -ERANGE, -EINVAL: a range
+ *         is not within @bdev, or does not begin with a block of the device; -ENODEV: the device
+ *         has gone; -EIO: it failed
+ */
+int csd_command_run(struct block_device *bdev, struct csd_command *cmd)
+{
+	return csd_work_send(bdev, cmd, NULL);
 }
 
 void csd_work_init(struct csd_work *work)

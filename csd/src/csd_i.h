@@ -47,10 +47,11 @@ struct csd_command {
 
 int csd_command_run(struct block_device *bdev, struct csd_command *cmd);
 
-/* Of a request that is a command. */
+/* Of a request that is a command, or hops. */
 struct csd_work {
 	struct work_struct work;
 	struct csd_command *command;
+	struct csd_hops *hops;	/* NULL: a command */
 	u64 start;		/* in bytes: what of the disk is the block device */
 	u64 size;
 	u64 queued_ns;		/* when it came to the device */
@@ -58,10 +59,32 @@ struct csd_work {
 	int error;		/* with which it ended */
 };
 
+int csd_work_send(struct block_device *bdev, struct csd_command *cmd, struct csd_hops *hops);
+int csd_work_stopped(struct csd_work *work);
+int csd_work_check(const struct csd_work *work, const struct csd_range *range);
 void csd_work_init(struct csd_work *work);
 void csd_work_queue(struct csd_device *device, struct request *rq);
 int csd_cores_init(void);
 void csd_cores_exit(void);
+
+/* hops.c */
+
+/**
+ * struct csd_hops - reads of blocks, each of which says which is next
+ * @sector: of the next one, in the block device
+ * @data: where to: CSD_BLOCK_SIZE bytes
+ * @arrived: is told that it is there. Returns whether to go on, with what @sector says by then.
+ *	     In any context, one at a time.
+ */
+struct csd_hops {
+	sector_t sector;
+	void *data;
+	bool (*arrived)(struct csd_hops *hops);
+};
+
+int csd_hops_run(struct block_device *bdev, struct csd_hops *hops);
+void csd_hops_go(struct request *rq);
+void csd_hops_due(struct request *rq);
 
 /* model.c */
 #define CSD_MAX_UNITS	256
@@ -176,6 +199,7 @@ struct csd_choice {
 	u64 others;
 };
 
+u32 csd_resident(const struct file *file, u64 position, u32 blocks);
 bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks);
 void csd_learn(struct csd_run *run);
 
@@ -232,7 +256,10 @@ struct csd_request {
 bool csd_device_is(struct block_device *bdev);
 struct csd_device *csd_device_get(struct block_device *bdev);
 void csd_device_put(struct csd_device *device);
+bool csd_request_wait(struct request *rq, u64 at);
 void csd_request_end(struct request *rq, blk_status_t status, u64 at);
+bool csd_request_hold(struct csd_device *device, struct request *rq);
+bool csd_device_fails(struct csd_device *device);
 void csd_device_fail_every(struct csd_device *device, u64 every);
 void csd_device_fail_next(struct csd_device *device, u64 next);
 void csd_device_hold(struct csd_device *device, u64 hold);
@@ -267,6 +294,7 @@ int csd_policies_init(void);
 int csd_kfuncs_init(void);
 
 /* run.c */
+#define CSD_AHEAD_GROWTH	4
 #define CSD_BUFFER	(64 * CSD_BLOCK_SIZE)	/* that the kernel reads at a time */
 
 /**
@@ -285,11 +313,15 @@ int csd_kfuncs_init(void);
  * @next: the block that it named last
  * @jumps: in its last call
  * @ahead: blocks that it is thought to look at one behind the other, up to CSD_WINDOW
+ * @passes: through the range, begun
  * @start: of the range in the file
- * @end: likewise
+ * @limit: its end, or LLONG_MAX
+ * @end: its end, in the file as it was when the pass began
  * @position: of the block that comes next
  * @steps: taken, by place
+ * @chained: of those of the kernel, from one completion to the next
  * @steps_left: that it may take
+ * @max_steps: that it may take in a pass; 0: as many as the range has blocks
  * @output: what it emitted, for read(2)
  * @output_start: of what was not read yet
  * @output_end: likewise
@@ -301,11 +333,15 @@ int csd_kfuncs_init(void);
  * @done: finish() was called
  * @error: with which it failed
  * @why: the device did not have the last block that the kernel looked at
+ * @unchained: the last block that the kernel read by way of the file system
  * @buffer: CSD_BUFFER bytes
  * @digest: of the file that has its bytes; NULL until it is needed
  * @window_shift: from a position in @file to that in the digest's
  * @window_end: in @file: where what lies there ends
+ * @lease: on the file; NULL until it is needed
  * @command: to the device
+ * @hops: likewise
+ * @hops_left: that they may go on for
  * @choice: of the place of the batch that it is in
  */
 struct csd_run {
@@ -325,11 +361,15 @@ struct csd_run {
 	bool jumps;
 	u32 ahead;
 
+	u64 passes;
 	u64 start;
+	u64 limit;
 	u64 end;
 	u64 position;
 	u64 steps[CSD_NR_PLACES];
+	u64 chained;
 	u64 steps_left;
+	u64 max_steps;
 
 	u8 *output;
 	u32 output_start;
@@ -343,12 +383,16 @@ struct csd_run {
 	bool done;
 	int error;
 	enum csd_why why;
+	enum csd_unchained unchained;
 
 	u8 *buffer;
 	struct csd_digest *digest;
 	u64 window_shift;
 	u64 window_end;
+	struct csd_lease *lease;
 	struct csd_command command;
+	struct csd_hops hops;
+	u32 hops_left;
 	struct csd_choice choice;
 };
 
@@ -358,10 +402,28 @@ void csd_run_finish(struct csd_run *run);
 bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u32 len);
 long csd_run_make(const struct csd_setup __user *argp);
 
+/* chain.c */
+#define CSD_HOPS	64	/* of a chain: others want the CPU, and the file */
+enum csd_unchained csd_chain_begin(struct csd_run *run);
+void csd_chain_end(struct csd_run *run);
+int csd_chain_find(struct csd_run *run, struct csd_range *range);
+int csd_chain_look(struct csd_run *run, struct csd_range *range);
+u32 csd_chain_len(const struct csd_run *run);
+int csd_chain(struct csd_run *run, u64 end);
+
+/* lease.c */
+struct csd_lease *csd_lease_alloc(const struct file *file);
+void csd_lease_free(struct csd_lease *lease);
+int csd_lease_begin(struct csd_lease *lease);
+void csd_lease_end(struct csd_lease *lease);
+int csd_lease_find(struct csd_lease *lease, u64 position, sector_t *sector);
+int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 position);
+
 /* host.c */
 int csd_host(struct csd_run *run, u64 end, u64 blocks);
 
 /* offload.c */
+enum csd_why csd_offload_why(const struct file *file);
 int csd_offload(struct csd_run *run, u64 end, u64 blocks);
 
 /* lower.c */

@@ -4,7 +4,7 @@
  *
  * A request that comes while they are held waits in a list; then, or at once, it is found out
  * whether it fails, it is done, and it ends at the time that model.c says, by a timer of its own.
- * All but the end happens in process context, where memory can be waited for.
+ * All but the end, and what hops do, happens in process context, where memory can be waited for.
  *
  * Power goes as if a plug was pulled: what is held, what waits for its time and what comes later
  * fails, and what the host had not sent is lost. What was written is there when power is back.
@@ -32,7 +32,10 @@ static void csd_request_complete(struct request *rq)
 {
 	struct csd_request *request = blk_mq_rq_to_pdu(rq);
 
-	blk_mq_end_request(rq, request->status);
+	if (req_op(rq) == REQ_OP_DRV_IN && request->work.hops && !request->status)
+		csd_hops_due(rq);
+	else
+		blk_mq_end_request(rq, request->status);
 }
 
 static enum hrtimer_restart csd_request_due(struct hrtimer *timer)
@@ -41,6 +44,34 @@ static enum hrtimer_restart csd_request_due(struct hrtimer *timer)
 
 	blk_mq_complete_request(blk_mq_rq_from_pdu(request));
 	return HRTIMER_NORESTART;
+}
+
+/**
+ * csd_request_wait - wait, by a timer, until the device is done with a request
+ * @rq: a request that nothing else is to be done with by then
+ * @at: when it is, if the device takes no longer
+ *
+ * Context: any.
+ * Return: whether it waits: it is completed by then, or when the power goes. Else it was done at
+ *         once.
+ */
+bool csd_request_wait(struct request *rq, u64 at)
+{
+	struct csd_request *request = blk_mq_rq_to_pdu(rq);
+	struct csd_device *device = request->device;
+	unsigned long flags;
+	bool waits;
+
+	at += READ_ONCE(device->delay_ns);
+	if (at <= ktime_get_ns())
+		return false;
+	/* Who takes the power finds the timer, or this finds that it has gone. */
+	spin_lock_irqsave(&device->lock, flags);
+	waits = !device->off;
+	if (waits)
+		hrtimer_start(&request->timer, ns_to_ktime(at), HRTIMER_MODE_ABS);
+	spin_unlock_irqrestore(&device->lock, flags);
+	return waits;
 }
 
 /**
@@ -54,22 +85,11 @@ static enum hrtimer_restart csd_request_due(struct hrtimer *timer)
 void csd_request_end(struct request *rq, blk_status_t status, u64 at)
 {
 	struct csd_request *request = blk_mq_rq_to_pdu(rq);
-	struct csd_device *device = request->device;
-	bool waits;
 
 	request->status = status;
-	at += READ_ONCE(device->delay_ns);
-	if (at > ktime_get_ns()) {
-		/* Who takes the power finds the timer, or this finds that it has gone. */
-		spin_lock(&device->lock);
-		waits = !device->off;
-		if (waits)
-			hrtimer_start(&request->timer, ns_to_ktime(at), HRTIMER_MODE_ABS);
-		spin_unlock(&device->lock);
-		if (waits)
-			return;
-	}
-	if (READ_ONCE(device->off))
+	if (csd_request_wait(rq, at))
+		return;
+	if (READ_ONCE(request->device->off))
 		request->status = BLK_STS_OFFLINE;
 	blk_mq_end_request(rq, request->status);
 }
@@ -123,14 +143,21 @@ static void csd_request_zero(struct csd_device *device, struct request *rq)
 	csd_request_end(rq, BLK_STS_OK, at);
 }
 
-/* Is this the one that fails? */
-static bool csd_device_fails(struct csd_device *device)
+/**
+ * csd_device_fails - is this the request that fails?
+ * @device: the device
+ *
+ * Context: any. To be asked once for each request.
+ * Return: whether it is
+ */
+bool csd_device_fails(struct csd_device *device)
 {
+	unsigned long flags;
 	bool fails = false;
 
 	if (!READ_ONCE(device->fail_every) && !READ_ONCE(device->fail_next))
 		return false;
-	spin_lock(&device->lock);
+	spin_lock_irqsave(&device->lock, flags);
 	if (device->fail_every && ++device->fail_count == device->fail_every) {
 		device->fail_count = 0;
 		fails = true;
@@ -139,7 +166,7 @@ static bool csd_device_fails(struct csd_device *device)
 		WRITE_ONCE(device->fail_next, device->fail_next - 1);
 		fails = true;
 	}
-	spin_unlock(&device->lock);
+	spin_unlock_irqrestore(&device->lock, flags);
 	return fails;
 }
 
@@ -168,27 +195,38 @@ static void csd_request_do(struct request *rq)
 		csd_request_zero(device, rq);
 		break;
 	case REQ_OP_DRV_IN:
-		csd_work_queue(device, rq);
+		if (request->work.hops)
+			csd_hops_go(rq);
+		else
+			csd_work_queue(device, rq);
 		break;
 	default:
 		csd_request_end(rq, BLK_STS_NOTSUPP, 0);
 	}
 }
 
-/* Keep the request if they are held now. */
-static bool csd_request_hold(struct csd_device *device, struct request *rq)
+/**
+ * csd_request_hold - keep a request if they are held now
+ * @device: its device
+ * @rq: the request
+ *
+ * Context: any.
+ * Return: whether it is kept: it is done when they are let go
+ */
+bool csd_request_hold(struct csd_device *device, struct request *rq)
 {
+	unsigned long flags;
 	bool hold;
 
 	if (!READ_ONCE(device->hold))
 		return false;
-	spin_lock(&device->lock);
+	spin_lock_irqsave(&device->lock, flags);
 	hold = device->hold && !device->off;
 	if (hold) {
 		list_add_tail(&rq->queuelist, &device->held_list);
 		WRITE_ONCE(device->held, device->held + 1);
 	}
-	spin_unlock(&device->lock);
+	spin_unlock_irqrestore(&device->lock, flags);
 	return hold;
 }
 
@@ -238,10 +276,10 @@ static void csd_device_release(struct csd_device *device)
 	struct request *rq, *next;
 	LIST_HEAD(list);
 
-	spin_lock(&device->lock);
+	spin_lock_irq(&device->lock);
 	list_splice_init(&device->held_list, &list);
 	WRITE_ONCE(device->held, 0);
-	spin_unlock(&device->lock);
+	spin_unlock_irq(&device->lock);
 	list_for_each_entry_safe(rq, next, &list, queuelist) {
 		list_del_init(&rq->queuelist);
 		csd_request_do(rq);
@@ -257,9 +295,9 @@ static void csd_device_release(struct csd_device *device)
  */
 void csd_device_hold(struct csd_device *device, u64 hold)
 {
-	spin_lock(&device->lock);
+	spin_lock_irq(&device->lock);
 	WRITE_ONCE(device->hold, hold);
-	spin_unlock(&device->lock);
+	spin_unlock_irq(&device->lock);
 	if (!hold)
 		csd_device_release(device);
 }
@@ -271,10 +309,10 @@ void csd_device_hold(struct csd_device *device, u64 hold)
  */
 void csd_device_fail_every(struct csd_device *device, u64 every)
 {
-	spin_lock(&device->lock);
+	spin_lock_irq(&device->lock);
 	WRITE_ONCE(device->fail_every, every);
 	device->fail_count = 0;
-	spin_unlock(&device->lock);
+	spin_unlock_irq(&device->lock);
 }
 
 /**
@@ -284,9 +322,9 @@ void csd_device_fail_every(struct csd_device *device, u64 every)
  */
 void csd_device_fail_next(struct csd_device *device, u64 next)
 {
-	spin_lock(&device->lock);
+	spin_lock_irq(&device->lock);
 	WRITE_ONCE(device->fail_next, next);
-	spin_unlock(&device->lock);
+	spin_unlock_irq(&device->lock);
 }
 
 static int csd_tags_alloc(struct csd_device *device)
@@ -400,9 +438,9 @@ void csd_device_off(struct csd_device *device)
 	spin_lock(&csd_powered_lock);
 	list_del(&device->link);
 	spin_unlock(&csd_powered_lock);
-	spin_lock(&device->lock);
+	spin_lock_irq(&device->lock);
 	WRITE_ONCE(device->off, true);
-	spin_unlock(&device->lock);
+	spin_unlock_irq(&device->lock);
 	csd_device_release(device);
 	wake_up_all(&device->core_wait);
 	/* A file system may wait for what is under way before it hears that the disk has gone. */

@@ -69,12 +69,14 @@ static u64 csd_link_take(struct csd_model *model, u64 *free_at, u64 at, u64 byte
  */
 u64 csd_model_media(struct csd_model *model, u64 at, u64 bytes)
 {
+	unsigned long flags;
+
 	atomic64_add(bytes, &model->media_read_bytes);
 	if (!READ_ONCE(model->model))
 		return at;
-	spin_lock(&model->lock);
+	spin_lock_irqsave(&model->lock, flags);
 	at = csd_media_take(model, at, bytes);
-	spin_unlock(&model->lock);
+	spin_unlock_irqrestore(&model->lock, flags);
 	return at;
 }
 
@@ -88,12 +90,14 @@ u64 csd_model_media(struct csd_model *model, u64 at, u64 bytes)
  */
 u64 csd_model_result(struct csd_model *model, u64 at, u64 bytes)
 {
+	unsigned long flags;
+
 	atomic64_add(bytes, &model->link_read_bytes);
 	if (!READ_ONCE(model->model))
 		return at;
-	spin_lock(&model->lock);
+	spin_lock_irqsave(&model->lock, flags);
 	at = csd_link_take(model, &model->link_read_free_at, at, bytes);
-	spin_unlock(&model->lock);
+	spin_unlock_irqrestore(&model->lock, flags);
 	return at;
 }
 
@@ -107,14 +111,16 @@ u64 csd_model_result(struct csd_model *model, u64 at, u64 bytes)
  */
 u64 csd_model_read(struct csd_model *model, u64 at, u64 bytes)
 {
+	unsigned long flags;
+
 	atomic64_add(bytes, &model->media_read_bytes);
 	atomic64_add(bytes, &model->link_read_bytes);
 	if (!READ_ONCE(model->model))
 		return at;
-	spin_lock(&model->lock);
+	spin_lock_irqsave(&model->lock, flags);
 	at = csd_media_take(model, at, bytes);
 	at = csd_link_take(model, &model->link_read_free_at, at, bytes);
-	spin_unlock(&model->lock);
+	spin_unlock_irqrestore(&model->lock, flags);
 	return at;
 }
 
@@ -128,14 +134,16 @@ u64 csd_model_read(struct csd_model *model, u64 at, u64 bytes)
  */
 u64 csd_model_write(struct csd_model *model, u64 at, u64 bytes)
 {
+	unsigned long flags;
+
 	atomic64_add(bytes, &model->link_write_bytes);
 	atomic64_add(bytes, &model->media_write_bytes);
 	if (!READ_ONCE(model->model))
 		return at;
-	spin_lock(&model->lock);
+	spin_lock_irqsave(&model->lock, flags);
 	at = csd_link_take(model, &model->link_write_free_at, at, bytes);
 	at = csd_media_take(model, at, bytes);
-	spin_unlock(&model->lock);
+	spin_unlock_irqrestore(&model->lock, flags);
 	return at;
 }
 
@@ -160,12 +168,14 @@ u64 csd_model_core(struct csd_model *model, u64 ns)
  */
 void csd_model_reset(struct csd_model *model)
 {
-	spin_lock(&model->lock);
+	unsigned long flags;
+
+	spin_lock_irqsave(&model->lock, flags);
 	model->link_read_free_at = 0;
 	model->link_write_free_at = 0;
 	model->media_free_at = 0;
 	memset(model->unit_free_at, 0, sizeof(model->unit_free_at));
-	spin_unlock(&model->lock);
+	spin_unlock_irqrestore(&model->lock, flags);
 }
 
 /**

@@ -12,7 +12,13 @@
 /* Their direct reads go to the blocks themselves, and keep them where they are. */
 static const char * const csd_filesystems[] = { "ext2", "ext3", "ext4", "xfs" };
 
-static enum csd_why csd_offload_why(const struct file *file)
+/**
+ * csd_offload_why - may the device read a file's blocks by itself?
+ * @file: the file
+ *
+ * Return: CSD_WHY_NOT: it may; or why not
+ */
+enum csd_why csd_offload_why(const struct file *file)
 {
 	const struct inode *inode = file_inode(file);
 	const struct super_block *sb = inode->i_sb;
@@ -59,11 +65,9 @@ static int csd_offload_next(struct csd_command *cmd, struct csd_range *range)
 	return 1;
 }
 
-static int csd_offload_block(struct csd_command *cmd, const void *data, u32 size)
+/* Let the function look at a block, of which @len bytes are the file's. Is it the last for now? */
+static int csd_offload_step(struct csd_run *run, const void *data, u32 len)
 {
-	struct csd_run *run = csd_run_of(cmd);
-	u32 len = csd_offload_len(run);
-
 	if (len < CSD_BLOCK_SIZE) {
 		/* What lies behind the file's end is nobody's. */
 		memcpy(run->buffer, data, len);
@@ -71,6 +75,13 @@ static int csd_offload_block(struct csd_command *cmd, const void *data, u32 size
 		data = run->buffer;
 	}
 	return !csd_run_step(run, CSD_DEVICE, data, len) || !csd_run_ready(run);
+}
+
+static int csd_offload_block(struct csd_command *cmd, const void *data, u32 size)
+{
+	struct csd_run *run = csd_run_of(cmd);
+
+	return csd_offload_step(run, data, csd_offload_len(run));
 }
 
 static u64 csd_offload_result(struct csd_command *cmd)
@@ -103,6 +114,59 @@ static int csd_offload_window(struct csd_run *run, struct block_device *bdev)
 		csd_run_step(run, CSD_KERNEL, spot.data, len);
 	}
 	return err;
+}
+
+static int csd_leased_next(struct csd_command *cmd, struct csd_range *range)
+{
+	struct csd_run *run = csd_run_of(cmd);
+	int ret;
+
+	if (!csd_run_ready(run) || !run->hops_left)
+		return 0;
+	ret = csd_chain_find(run, range);
+	if (ret <= 0)
+		return 0;
+	run->hops_left--;
+	run->ahead = min(CSD_AHEAD_GROWTH * run->ahead, CSD_WINDOW);
+	return 1;
+}
+
+static int csd_leased_block(struct csd_command *cmd, const void *data, u32 size)
+{
+	struct csd_run *run = csd_run_of(cmd);
+	int ret = csd_offload_step(run, data, csd_chain_len(run));
+
+	if (run->jumps)
+		run->ahead = 1;
+	return ret;
+}
+
+/*
+ * Go from block to block in a single command, while a lease keeps them all. Returns 0 or a negative
+ * errno; -EOPNOTSUPP: one after the other, by digests.
+ */
+static int csd_offload_leased(struct csd_run *run, u64 end)
+{
+	struct csd_range range;
+	int ret;
+
+	if (csd_chain_begin(run))
+		return -EOPNOTSUPP;
+	run->window_end = end;
+	ret = csd_chain_look(run, &range);
+	if (ret > 0) {
+		run->command.next = csd_leased_next;
+		run->command.block = csd_leased_block;
+		run->command.result = csd_offload_result;
+		run->sent = run->output_end;
+		run->hops_left = CSD_HOPS;
+		ret = csd_command_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev),
+				      &run->command);
+	} else {
+		ret = ret ?: -EOPNOTSUPP;
+	}
+	csd_chain_end(run);
+	return ret;
 }
 
 /* What of the range is whole blocks of the file that has it; a block may end with the range. */
@@ -167,7 +231,9 @@ int csd_offload(struct csd_run *run, u64 end, u64 blocks)
 		why = CSD_WHY_SLOWER;
 	if (!why) {
 		why = CSD_WHY_FAILED;
-		err = csd_offload_held(run, &lower, length);
+		err = csd_offload_leased(run, end);
+		if (err == -EOPNOTSUPP)
+			err = csd_offload_held(run, &lower, length);
 	} else {
 		err = -EOPNOTSUPP;
 	}

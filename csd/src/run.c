@@ -15,8 +15,6 @@
 /* Of a run's output that nobody has read: room for a few calls. */
 #define CSD_OUTPUT	(4 * CSD_STEP_OUTPUT)
 
-#define CSD_AHEAD_GROWTH	4
-
 /**
  * csd_output_add - append to a run's output
  * @run: the run
@@ -161,6 +159,8 @@ static int csd_run_batch(struct csd_run *run)
 	else
 		err = csd_offload(run, end, blocks);
 	if (err == -EOPNOTSUPP)
+		err = csd_chain(run, end);
+	if (err == -EOPNOTSUPP)
 		err = csd_host(run, end, run->why == CSD_WHY_SLOWER ? run->choice.blocks : blocks);
 	csd_learn(run);
 	/* From one block to another it is not known what comes next. */
@@ -224,18 +224,92 @@ static long csd_run_status(struct csd_run *run, struct csd_status __user *argp)
 	status.emitted = READ_ONCE(run->emitted);
 	status.done = READ_ONCE(run->done);
 	status.why = READ_ONCE(run->why);
+	status.chained = READ_ONCE(run->chained);
+	status.unchained = READ_ONCE(run->unchained);
 	return copy_to_user(argp, &status, sizeof(status)) ? -EFAULT : 0;
+}
+
+static int csd_run_bring_args(struct csd_run *run, u64 args, u32 size)
+{
+	if (size != run->args_size)
+		return -EMSGSIZE;
+	return copy_from_user(run->args, u64_to_user_ptr(args), size) ? -EFAULT : 0;
+}
+
+/* Only the server may know how long a file of its is. */
+static int csd_file_look(const struct file *file)
+{
+	struct kstat stat;
+	int err = vfs_getattr(&file->f_path, &stat, STATX_SIZE, AT_STATX_SYNC_AS_STAT);
+
+	/* A FUSE mount of somebody else's: read(2) goes by what is known, too. */
+	return err == -EACCES ? 0 : err;
+}
+
+/* To the beginning of the range, and of what the function remembers. */
+static int csd_run_rewind(struct csd_run *run)
+{
+	int err = csd_file_look(run->file);
+
+	if (err)
+		return err;
+	memset(run->scratch, 0, run->scratch_size);
+	memset(run->steps, 0, sizeof(run->steps));
+	run->jumps = false;
+	run->ahead = csd_entry_flags(run->function) & CSD_JUMPS ? 1 : CSD_WINDOW;
+	run->passes++;
+	run->position = run->start;
+	run->end = run->limit;
+	run->end = csd_run_end(run);
+	run->chained = 0;
+	run->steps_left = run->max_steps;
+	if (!run->steps_left && run->end > run->start)
+		run->steps_left = DIV_ROUND_UP(run->end - run->start, CSD_BLOCK_SIZE);
+	run->output_start = 0;
+	run->output_end = 0;
+	run->emitted = 0;
+	run->overflown = false;
+	run->stopped = false;
+	run->done = false;
+	run->error = 0;
+	run->why = CSD_WHY_NOT;
+	run->unchained = CSD_UNCHAINED_NOT;
+	return 0;
+}
+
+static long csd_run_again(struct csd_run *run, const struct csd_again __user *argp)
+{
+	struct csd_again again;
+	long ret;
+
+	if (copy_from_user(&again, argp, sizeof(again)))
+		return -EFAULT;
+	if (again.flags)
+		return -EINVAL;
+	if (mutex_lock_interruptible(&run->mutex))
+		return -EINTR;
+	ret = csd_run_bring_args(run, again.args, again.args_size) ?: csd_run_rewind(run);
+	/* Some of its arguments may be new: it is not to go on with those. */
+	if (ret && ret != -EMSGSIZE)
+		run->error = ret;
+	mutex_unlock(&run->mutex);
+	return ret;
 }
 
 static long csd_run_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
-	if (cmd != CSD_IOC_STATUS)
-		return -ENOTTY;
-	return csd_run_status(file->private_data, (void __user *)arg);
+	switch (cmd) {
+	case CSD_IOC_STATUS:
+		return csd_run_status(file->private_data, (void __user *)arg);
+	case CSD_IOC_AGAIN:
+		return csd_run_again(file->private_data, (void __user *)arg);
+	}
+	return -ENOTTY;
 }
 
 static void csd_run_free(struct csd_run *run)
 {
+	csd_lease_free(run->lease);
 	csd_digest_free(run->digest);
 	kvfree(run->buffer);
 	kvfree(run->output);
@@ -285,30 +359,6 @@ static int csd_file_check(const struct file *file)
 	return 0;
 }
 
-/* Only the server may know how long a file of its is. */
-static int csd_file_look(const struct file *file)
-{
-	struct kstat stat;
-	int err = vfs_getattr(&file->f_path, &stat, STATX_SIZE, AT_STATX_SYNC_AS_STAT);
-
-	/* A FUSE mount of somebody else's: read(2) goes by what is known, too. */
-	return err == -EACCES ? 0 : err;
-}
-
-static int csd_run_bring_args(struct csd_run *run, const struct csd_setup *setup)
-{
-	run->args_size = csd_entry_args_size(run->function);
-	if (setup->args_size != run->args_size)
-		return -EMSGSIZE;
-	if (!run->args_size)
-		return 0;
-	run->args = kvmalloc(run->args_size, GFP_KERNEL_ACCOUNT);
-	if (!run->args)
-		return -ENOMEM;
-	return copy_from_user(run->args, u64_to_user_ptr(setup->args), run->args_size) ?
-	       -EFAULT : 0;
-}
-
 static int csd_run_fill(struct csd_run *run, const struct csd_setup *setup)
 {
 	int err;
@@ -320,29 +370,23 @@ static int csd_run_fill(struct csd_run *run, const struct csd_setup *setup)
 	run->function = csd_entry_get(setup->name);
 	if (!run->function)
 		return -ENOENT;
-	err = csd_run_bring_args(run, setup);
-	if (err)
-		return err;
+	run->args_size = csd_entry_args_size(run->function);
+	run->args = kvmalloc(max_t(u32, run->args_size, 1), GFP_KERNEL_ACCOUNT);
 	run->scratch_size = csd_entry_scratch_size(run->function);
-	run->scratch = kvzalloc(max_t(u32, run->scratch_size, 1), GFP_KERNEL_ACCOUNT);
+	run->scratch = kvmalloc(max_t(u32, run->scratch_size, 1), GFP_KERNEL_ACCOUNT);
 	run->output = kvmalloc(CSD_OUTPUT, GFP_KERNEL_ACCOUNT);
 	run->buffer = kvmalloc(CSD_BUFFER, GFP_KERNEL_ACCOUNT);
-	if (!run->scratch || !run->output || !run->buffer)
+	if (!run->args || !run->scratch || !run->output || !run->buffer)
 		return -ENOMEM;
-
-	err = csd_file_look(run->file);
+	err = csd_run_bring_args(run, setup->args, setup->args_size);
 	if (err)
 		return err;
+
 	run->place = setup->place;
-	run->ahead = csd_entry_flags(run->function) & CSD_JUMPS ? 1 : CSD_WINDOW;
 	run->start = setup->offset;
-	run->position = setup->offset;
-	run->end = setup->length ? setup->offset + setup->length : LLONG_MAX;
-	run->end = csd_run_end(run);
-	run->steps_left = setup->max_steps;
-	if (!run->steps_left && run->end > run->start)
-		run->steps_left = DIV_ROUND_UP(run->end - run->start, CSD_BLOCK_SIZE);
-	return 0;
+	run->limit = setup->length ? setup->offset + setup->length : LLONG_MAX;
+	run->max_steps = setup->max_steps;
+	return csd_run_rewind(run);
 }
 
 /**

@@ -47,8 +47,16 @@ static struct csd_costs *csd_costs_of(struct csd_schedule *schedule, const char 
 	return costs;
 }
 
-/* How many of a file's blocks the page cache has: those that are just being read it has not. */
-static u32 csd_resident(const struct file *file, u64 position, u32 blocks)
+/**
+ * csd_resident - how many of a file's blocks the page cache has
+ * @file: the file
+ * @position: in it: of the first block
+ * @blocks: how many are asked for
+ *
+ * Context: process context.
+ * Return: how many; of those that are just being read, none
+ */
+u32 csd_resident(const struct file *file, u64 position, u32 blocks)
 {
 	XA_STATE(xas, &file->f_mapping->i_pages, position >> PAGE_SHIFT);
 	pgoff_t first = position >> PAGE_SHIFT, last = first + blocks - 1;

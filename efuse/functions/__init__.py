@@ -27,7 +27,7 @@ from efuse.functions.records import (
     Histogrammed,
     Records,
 )
-from efuse.functions.running import Place, Run, Status, Why, run
+from efuse.functions.running import Place, Run, Status, Unchained, Why, run
 
 __all__ = [
     "COMMANDS",
@@ -55,6 +55,7 @@ __all__ = [
     "Run",
     "Shipped",
     "Status",
+    "Unchained",
     "Why",
     "Work",
     "begin",

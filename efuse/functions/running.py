@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from efuse.closing import Closing
 from efuse.errors import EfuseError, NoFunctionError, NotSupportedError, UsageError, reason
 
-__all__ = ["CONTROL", "Place", "Run", "Status", "Why", "failure", "run"]
+__all__ = ["CONTROL", "Place", "Run", "Status", "Unchained", "Why", "failure", "run"]
 
 CONTROL = "/dev/csd"
 """Where runs are asked for, while csd.ko is loaded."""
 
 _SETUP = struct.Struct("<32siIQQQQII")
-_STATUS = struct.Struct("<QQ3QQII")
+_STATUS = struct.Struct("<QQ3QQIIQII")
+_AGAIN = struct.Struct("<QII")
 _IOC_RUN = 1 << 30 | _SETUP.size << 16 | 0xC5 << 8
 _IOC_STATUS = 2 << 30 | _STATUS.size << 16 | 0xC5 << 8 | 1
+_IOC_AGAIN = 1 << 30 | _AGAIN.size << 16 | 0xC5 << 8 | 2
 _READ_BYTES = 256 << 10
 
 
@@ -69,6 +71,23 @@ _SAID = {
 }
 
 
+class Unchained(enum.IntEnum):
+    """Why the kernel reads by way of the file system (``enum csd_unchained``).
+
+    Else the device is sent for a block as soon as the one before has named it.
+    """
+
+    NOT = 0
+    FIRST = 1
+    FOLLOWS = 2
+    FILESYSTEM = 3
+    WRITTEN = 4
+    CACHED = 5
+    WARMS = 6
+    UNMAPPED = 7
+    FAILED = 8
+
+
 @dataclass(frozen=True)
 class Status:
     """How far a run is.
@@ -80,6 +99,8 @@ class Status:
     :ivar emitted: bytes of output.
     :ivar done: whether the function is.
     :ivar why: of the last block that the kernel looked at.
+    :ivar chained: of the kernel's blocks, those that it has read below the file system.
+    :ivar unchained: of the last one that it has not.
     """
 
     position: int
@@ -89,6 +110,8 @@ class Status:
     emitted: int
     done: bool
     why: Why
+    chained: int = 0
+    unchained: Unchained = Unchained.NOT
 
 
 class Run(Closing):
@@ -147,8 +170,26 @@ class Run(Closing):
         """Return how far the run is."""
         raw = bytearray(_STATUS.size)
         fcntl.ioctl(self._fd, _IOC_STATUS, raw)
-        position, end, _, device, kernel, emitted, done, why = _STATUS.unpack(raw)
-        return Status(position, end, device, kernel, emitted, bool(done), Why(why))
+        position, end, _, device, kernel, emitted, done, why, chained, because, _ = _STATUS.unpack(
+            raw
+        )
+        place, chain = Why(why), Unchained(because)
+        return Status(position, end, device, kernel, emitted, bool(done), place, chained, chain)
+
+    def again(self, args: bytes = b"") -> None:
+        """Begin anew, with other arguments; what was emitted and not read is gone.
+
+        For many small questions to one file: what the kernel has found out about the file's
+        blocks stays with the run, so that it goes from block to block below the file system.
+
+        :param args: what the function wants.
+        :raises EfuseError: these are no arguments of its, or the file cannot be looked at.
+        """
+        buffer = bytearray(args)
+        try:
+            fcntl.ioctl(self._fd, _IOC_AGAIN, _AGAIN.pack(_address(buffer), len(args), 0))
+        except OSError as error:
+            raise _not_begun(self._name, len(args), error) from error
 
     def close(self) -> None:
         """End the run, wherever it is."""
@@ -210,17 +251,21 @@ def _begin(
             hint=f"efuse csd load {name}",
         ) from error
     except OSError as error:
-        hints = {
-            errno.EMSGSIZE: f"it got {len(args)} bytes of arguments, and wants another number",
-            errno.EBADF: "open the file for reading",
-            errno.EISDIR: "name a file",
-        }
-        raise EfuseError(
-            f"cannot run the storage function {name!r}: {reason(error)}",
-            hint=hints.get(error.errno or 0),
-        ) from error
+        raise _not_begun(name, len(args), error) from error
     finally:
         os.close(control)
+
+
+def _not_begun(name: str, args_bytes: int, error: OSError) -> EfuseError:
+    hints = {
+        errno.EMSGSIZE: f"it got {args_bytes} bytes of arguments, and wants another number",
+        errno.EBADF: "open the file for reading",
+        errno.EISDIR: "name a file",
+    }
+    return EfuseError(
+        f"cannot run the storage function {name!r}: {reason(error)}",
+        hint=hints.get(error.errno or 0),
+    )
 
 
 def _address(buffer: bytearray) -> int:

@@ -3,16 +3,58 @@
 
 from __future__ import annotations
 
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from efuse import functions
 from efuse.errors import EfuseError
-from efuse.functions import Place, Shipped, Status
+from efuse.functions import Place, Run, Shipped, Status
 from tests.guest.hand import DEADLINE_S
 
 BLOCK = 4096
+
+# Emits where each block is that it is given, and takes those that its arguments name.
+JUMPS = """
+#include "csd.bpf.h"
+struct jumps { u64 offset[16]; };
+struct at { u64 number; };
+int step(struct csd_run *run)
+{
+	const struct jumps *jumps = csd_args(run, sizeof(*jumps));
+	struct at *at = csd_scratch(run, sizeof(*at));
+	const u8 *block = csd_block(run, CSD_BLOCK_SIZE);
+	u64 seen[2];
+	if (!jumps || !at || !block)
+		return -EPROTO;
+	seen[0] = csd_offset(run);
+	seen[1] = *(const u64 *)block;
+	csd_emit(run, seen, sizeof(seen));
+	u64 next = jumps->offset[at->number++ & 15];
+	if (next == 1)
+		return CSD_DONE;
+	csd_next(run, next);
+	return CSD_GO_ON;
+}
+CSD_SCRATCH(struct at)
+CSD_ARGS(struct jumps)
+"""
+
+
+def numbered(numbers: Iterable[int]) -> bytes:
+    """Return blocks that begin with these numbers."""
+    return b"".join(struct.pack("<Q", number).ljust(BLOCK, b".") for number in numbers)
+
+
+def jumps_args(offsets: Sequence[int]) -> bytes:
+    """Return the arguments of `JUMPS`: up to 16 blocks to take behind the first one, by offset."""
+    return struct.pack("<16Q", *offsets, *[1] * (16 - len(offsets)))
+
+
+def jumps_seen(raw: bytes) -> list[tuple[int, int]]:
+    """Return the (offset, number) of each block that `JUMPS` was given."""
+    return list(struct.iter_unpack("<QQ", raw))
 
 
 def blocks(size: int) -> int:
@@ -64,8 +106,8 @@ def stack_of(thread: threading.Thread) -> str:
 class Background:
     """A run to its end in a thread."""
 
-    def __init__(self, path: Path, call: Shipped, place: Place = Place.DEVICE) -> None:
-        self.run = functions.run(call.name, path, call.encode(), place=place)
+    def __init__(self, run: Run) -> None:
+        self.run = run
         self.found: bytes | None = None
         self.error: EfuseError | None = None
         self._thread = threading.Thread(target=self._go)
@@ -77,10 +119,19 @@ class Background:
         except EfuseError as error:
             self.error = error
 
-    def end(self) -> Status:
-        """Wait for its end."""
+    def end(self, *, last: bool = True) -> Status:
+        """Wait for its end.
+
+        :param last: the run is not needed any more.
+        """
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
         status = self.run.status()
-        self.run.close()
+        if last:
+            self.run.close()
         return status
+
+
+def background(path: Path, call: Shipped, place: Place = Place.DEVICE) -> Background:
+    """Run a function that is loaded in a thread."""
+    return Background(functions.run(call.name, path, call.encode(), place=place))

@@ -38,7 +38,7 @@ def index(kv: ModuleType, files: Path) -> Iterator[int]:
     """A descriptor of the file that the example makes."""
     path = files / "index"
     path.write_bytes(kv.build(kv.make_items(COUNT).items()))
-    fd = os.open(path, os.O_RDONLY)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     yield fd
     os.close(fd)
 
@@ -52,9 +52,9 @@ def _aggregated(values: list[bytes]) -> Aggregated:
 def test_each_way_answers_as_a_dict(kv: ModuleType, index: int, way: str) -> None:
     items = kv.make_items(COUNT)
     for what, questions in kv.make_questions(COUNT).items():
-        with functions.load(questions[0].name):
+        with functions.load(questions[0].name), kv.asking(way, index, questions) as ask:
             for question in questions:
-                raw, device, kernel = kv.WAYS[way](question, index)
+                raw, device, kernel = ask(question)
                 found = question.decode(raw)
                 if what == "lookup":
                     assert found == items.get(question.key)

@@ -33,7 +33,18 @@ from efuse.functions import (
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
-from tests.guest.functions import BLOCK, Background, agree, blocks, result, stack_of
+from tests.guest.functions import (
+    BLOCK,
+    JUMPS,
+    agree,
+    background,
+    blocks,
+    jumps_args,
+    jumps_seen,
+    numbered,
+    result,
+    stack_of,
+)
 from tests.guest.hand import DEADLINE_S, until
 
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 300 * BLOCK + 77)
@@ -48,32 +59,6 @@ CALLS: tuple[Shipped, ...] = (
     Aggregate(Records(8), Field(3, 1)),
     Histogram(RECORDS, Field(16, 4), start=-(1 << 30), width=1 << 22, ranges=300),
 )
-
-# Emits where each block is that it is given, and takes those that its arguments name.
-JUMPS = """
-#include "csd.bpf.h"
-struct jumps { u64 offset[16]; };
-struct at { u64 number; };
-int step(struct csd_run *run)
-{
-	const struct jumps *jumps = csd_args(run, sizeof(*jumps));
-	struct at *at = csd_scratch(run, sizeof(*at));
-	const u8 *block = csd_block(run, CSD_BLOCK_SIZE);
-	u64 seen[2];
-	if (!jumps || !at || !block)
-		return -EPROTO;
-	seen[0] = csd_offset(run);
-	seen[1] = *(const u64 *)block;
-	csd_emit(run, seen, sizeof(seen));
-	u64 next = jumps->offset[at->number++ & 15];
-	if (next == 1)
-		return CSD_DONE;
-	csd_next(run, next);
-	return CSD_GO_ON;
-}
-CSD_SCRATCH(struct at)
-CSD_ARGS(struct jumps)
-"""
 
 EMITS = """
 #include "csd.bpf.h"
@@ -239,17 +224,15 @@ def test_a_range_of_a_file(files: Path) -> None:
 
 
 def _jump(path: Path, offsets: list[int], place: Place, **more: int) -> list[tuple[int, int]]:
-    args = struct.pack("<16Q", *offsets, *[1] * (16 - len(offsets)))
-    with functions.run("jumps", path, args, place=place, **more) as one:
-        raw = one.result()
-        assert one.status().device_steps == (len(raw) // 16 if place == Place.DEVICE else 0)
-    return list(struct.iter_unpack("<QQ", raw))
+    with functions.run("jumps", path, jumps_args(offsets), place=place, **more) as one:
+        seen = jumps_seen(one.result())
+        assert one.status().device_steps == (len(seen) if place == Place.DEVICE else 0)
+    return seen
 
 
 @pytest.mark.parametrize("place", [Place.DEVICE, Place.KERNEL])
 def test_a_function_goes_from_block_to_block(files: Path, place: Place) -> None:
-    data = b"".join(struct.pack("<Q", n).ljust(BLOCK, b".") for n in range(700))
-    (files / "f").write_bytes(data)
+    (files / "f").write_bytes(numbered(range(700)))
     with functions.load("jumps", JUMPS):
         wanted = [0, 5, 699, 5, 6, 300]
         assert _jump(files / "f", [n * BLOCK for n in wanted[1:]], place) == [
@@ -380,7 +363,7 @@ def test_truncate_waits_for_the_device(device: Device, files: Path) -> None:
     with functions.load("count"):
         device.write("hold", 1)
         try:
-            one = Background(files / "f", CALLS[0])
+            one = background(files / "f", CALLS[0])
             device.wait("held", 1)
             cut = threading.Thread(target=os.truncate, args=(files / "f", 0))
             cut.start()
@@ -412,7 +395,7 @@ def test_unload_while_it_runs(device: Device, files: Path) -> None:
     os.sync()
     with functions.load("count"):
         device.write("hold", 1)
-        one = Background(files / "f", CALLS[0])
+        one = background(files / "f", CALLS[0])
         device.wait("held", 1)
     device.write("hold", 0)
     one.end()
@@ -447,7 +430,7 @@ def test_power_goes_while_it_runs(mountpoint: Path) -> None:
         (mountpoint / "f").write_bytes(data)
         os.sync()
         device.write("hold", 1)
-        one = Background(mountpoint / "f", CALLS[0])
+        one = background(mountpoint / "f", CALLS[0])
         device.wait("held", 1)
         device.write("power", 0)
         one.end()
@@ -464,7 +447,7 @@ def test_many_at_once(device: Device, files: Path) -> None:
         wanted[n] = data
     with functions.load("count"), functions.load("crc32c"):
         calls = [(CALLS[0], Crc32c())[n % 2] for n in wanted]
-        ones = [Background(files / f"{n}", calls[n]) for n in wanted]
+        ones = [background(files / f"{n}", calls[n]) for n in wanted]
         for n, one in enumerate(ones):
             status = one.end()
             assert one.found == calls[n].reference(wanted[n])

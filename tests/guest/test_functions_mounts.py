@@ -19,7 +19,7 @@ from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
 from tests.guest.daemons import Call, Mount, fails, force_stat, mounted
 from tests.guest.forced import Forced, forced
-from tests.guest.functions import BLOCK, Background, blocks, result
+from tests.guest.functions import BLOCK, background, blocks, result
 from tests.guest.hand import DEADLINE_S, until
 from tests.guest.test_direct import make
 
@@ -198,7 +198,7 @@ def test_unmap_waits_for_the_device(device: Device, hole: Mount, files: Path) ->
     os.sync()
     device.write("hold", 1)
     try:
-        one = Background(Path(hole / "f"), CALL)
+        one = background(Path(hole / "f"), CALL)
         device.wait("held", 1)
         unmap = threading.Thread(target=hole.call, args=("unmap_extents", "f"))
         unmap.start()
@@ -221,7 +221,7 @@ def test_truncate_waits_for_the_device(device: Device, m: Forced) -> None:
     with functions.load("count"):
         device.write("hold", 1)
         try:
-            one = Background(m / "f", CALL)
+            one = background(m / "f", CALL)
             device.wait("held", 1)
             cut = Call(os.truncate, m / "f", 0)
             until(lambda: "inode_dio_wait" in _stacks(m.pid))

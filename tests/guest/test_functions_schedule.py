@@ -17,7 +17,7 @@ from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
 from tests.guest.forced import forced
-from tests.guest.functions import BLOCK, Background, result
+from tests.guest.functions import BLOCK, background, result
 
 CALL = Count(b"\x01")
 WINDOW = 256  # blocks of a batch at the device at most
@@ -237,7 +237,7 @@ def test_a_busy_device_is_waited_for_no_longer_than_it_pays(device: Device, f: P
             (other / "f").read_bytes()
             for _ in range(2):
                 auto(other / "f")
-            ones = [Background(other / "f", CALL) for _ in range(2)]
+            ones = [background(other / "f", CALL) for _ in range(2)]
             status = auto(other / "f")
             for one in ones:
                 one.end()
@@ -266,7 +266,7 @@ def test_power_goes_while_it_chooses(mountpoint: Path) -> None:
         os.sync()
         (mountpoint / "f").read_bytes()
         device.write("hold", 1)
-        one = Background(mountpoint / "f", CALL, Place.AUTO)
+        one = background(mountpoint / "f", CALL, Place.AUTO)
         device.wait("held", 1)
         device.directory.rmdir()
         one.end()

@@ -49,6 +49,19 @@ enum csd_why {
 	CSD_WHY_SLOWER		= 9,	/* the device is thought to be slower */
 };
 
+/* Why what the kernel looked at was read by way of the file system. */
+enum csd_unchained {
+	CSD_UNCHAINED_NOT	 = 0,	/* it was not: the device sent a block behind the other */
+	CSD_UNCHAINED_FIRST	 = 1,	/* the run has not gone again: it would not pay */
+	CSD_UNCHAINED_FOLLOWS	 = 2,	/* the function does not go from block to block */
+	CSD_UNCHAINED_FILESYSTEM = 3,	/* not one that moves blocks for writers only */
+	CSD_UNCHAINED_WRITTEN	 = 4,	/* the file is open for writing */
+	CSD_UNCHAINED_CACHED	 = 5,	/* the page cache had it */
+	CSD_UNCHAINED_WARMS	 = 6,	/* the page cache was to have it, now and then */
+	CSD_UNCHAINED_UNMAPPED	 = 7,	/* the block has no place of its own: a hole */
+	CSD_UNCHAINED_FAILED	 = 8,	/* the device did not do it */
+};
+
 /*
  * What a policy is asked: where a batch of blocks of a run is to be looked at. Times are predicted,
  * of all of the batch, in ns; 0: not known.
@@ -91,10 +104,24 @@ struct csd_status {
 	__u64	emitted;		/* bytes of output */
 	__u32	done;			/* 1: the function is */
 	__u32	why;			/* enum csd_why: of the last block that the kernel took */
+	__u64	chained;		/* of the kernel's blocks, those not by the file system */
+	__u32	unchained;		/* enum csd_unchained: of the last one that was */
+	__u32	pad;
+};
+
+/*
+ * CSD_IOC_AGAIN on a run, wherever it is: as if it was made anew, with other arguments. What was
+ * not read of what it emitted is gone. It is quicker than another run, and so is what follows.
+ */
+struct csd_again {
+	__u64	args;			/* address of the function's arguments */
+	__u32	args_size;		/* of them in bytes, as the function wants them */
+	__u32	flags;			/* 0 */
 };
 
 #define CSD_IOC_MAGIC	0xc5
 #define CSD_IOC_RUN	_IOW(CSD_IOC_MAGIC, 0, struct csd_setup)
 #define CSD_IOC_STATUS	_IOR(CSD_IOC_MAGIC, 1, struct csd_status)
+#define CSD_IOC_AGAIN	_IOW(CSD_IOC_MAGIC, 2, struct csd_again)
 
 #endif /* _UAPI_LINUX_CSD_H */

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Chains: in this kernel, a function goes from block to block below the file system.
+ *
+ * The block that a function names is sent for from the completion of the one before (hops.c), at
+ * the place that a lease keeps it in (lease.c). All else is read by way of the file system, by
+ * host.c, which has the right answer always; so is the rest of a chain that cannot go on.
+ *
+ * What the page cache has, is quicker there, and a chain leaves nothing in it. So some passes go by
+ * the page cache, unless the file is open with O_DIRECT.
+ */
+#include "csd_i.h"
+
+#include <linux/err.h>
+#include <linux/fs.h>
+
+#define CSD_WARM	16	/* passes of which one goes by the page cache */
+
+/*
+ * They move a file's blocks for those only who have it open for writing. On xfs, who may write to a
+ * file needs not even have it open for that, to have it share another file's blocks.
+ */
+static const char * const csd_chain_filesystems[] = { "ext2", "ext3", "ext4" };
+
+static bool csd_chain_filesystem(const struct file *file)
+{
+	return !csd_offload_why(file) &&
+	       match_string(csd_chain_filesystems, ARRAY_SIZE(csd_chain_filesystems),
+			    file_inode(file)->i_sb->s_type->name) >= 0;
+}
+
+static int csd_chain_alloc(struct csd_run *run)
+{
+	struct csd_lease *lease;
+
+	if (!run->digest)
+		run->digest = csd_digest_alloc();
+	if (!run->digest)
+		return -ENOMEM;
+	if (run->lease)
+		return 0;
+	lease = csd_lease_alloc(run->file);
+	if (IS_ERR(lease))
+		return PTR_ERR(lease);
+	run->lease = lease;
+	return 0;
+}
+
+static enum csd_unchained csd_chain_why(const struct csd_run *run)
+{
+	if (!(csd_entry_flags(run->function) & CSD_JUMPS))
+		return CSD_UNCHAINED_FOLLOWS;
+	if (run->passes < 2)
+		return CSD_UNCHAINED_FIRST;
+	if (!csd_chain_filesystem(run->file))
+		return CSD_UNCHAINED_FILESYSTEM;
+	return CSD_UNCHAINED_NOT;
+}
+
+/**
+ * csd_chain_begin - keep the blocks of a run's file where they are
+ * @run: the run
+ *
+ * Context: process context, may sleep.
+ * Return: CSD_UNCHAINED_NOT, to be followed by csd_chain_end(); or why not
+ */
+enum csd_unchained csd_chain_begin(struct csd_run *run)
+{
+	enum csd_unchained why = csd_chain_why(run);
+	int err;
+
+	if (why)
+		return why;
+	err = csd_chain_alloc(run) ?: csd_lease_begin(run->lease);
+	if (err)
+		return err == -EAGAIN ? CSD_UNCHAINED_WRITTEN : CSD_UNCHAINED_FAILED;
+	return CSD_UNCHAINED_NOT;
+}
+
+void csd_chain_end(struct csd_run *run)
+{
+	csd_lease_end(run->lease);
+}
+
+/**
+ * csd_chain_find - where a run's next blocks are
+ * @run: one whose chain has begun
+ * @range: is told: as many as it is thought to look at, before @run->window_end
+ *
+ * Context: any.
+ * Return: 1; 0: there is none, or it has no place of its own; -ENODATA: not known
+ */
+int csd_chain_find(struct csd_run *run, struct csd_range *range)
+{
+	u64 left = run->window_end - run->position;
+	int blocks;
+
+	if (run->position >= run->window_end)
+		return 0;
+	blocks = csd_lease_find(run->lease, run->position, &range->sector);
+	if (blocks <= 0)
+		return blocks;
+	blocks = min_t(u64, min_t(u32, blocks, run->ahead), DIV_ROUND_UP(left, CSD_BLOCK_SIZE));
+	range->bytes = blocks * CSD_BLOCK_SIZE;
+	return 1;
+}
+
+/**
+ * csd_chain_look - likewise, and find it out if it is not known
+ * @run: one whose chain has begun
+ * @range: is told
+ *
+ * Context: process context, may sleep.
+ * Return: 1 or 0, or a negative errno
+ */
+int csd_chain_look(struct csd_run *run, struct csd_range *range)
+{
+	int ret = csd_chain_find(run, range);
+
+	if (ret != -ENODATA)
+		return ret;
+	return csd_lease_fill(run->lease, run->digest, run->position) ?:
+	       csd_chain_find(run, range);
+}
+
+/**
+ * csd_chain_len - how many bytes of a run's next block are the file's, and in its range
+ * @run: one whose chain has begun
+ *
+ * Return: up to CSD_BLOCK_SIZE
+ */
+u32 csd_chain_len(const struct csd_run *run)
+{
+	return min_t(u64, run->window_end - run->position, CSD_BLOCK_SIZE);
+}
+
+static struct csd_run *csd_run_of(struct csd_hops *hops)
+{
+	return container_of(hops, struct csd_run, hops);
+}
+
+static bool csd_chain_arrived(struct csd_hops *hops)
+{
+	struct csd_run *run = csd_run_of(hops);
+	u32 len = csd_chain_len(run);
+	struct csd_range range;
+
+	/* What lies behind the file's end is nobody's. */
+	memset(run->buffer + len, 0, CSD_BLOCK_SIZE - len);
+	csd_run_step(run, CSD_KERNEL, run->buffer, len);
+	if (!run->jumps || !csd_run_ready(run) || !--run->hops_left ||
+	    csd_chain_find(run, &range) <= 0)
+		return false;
+	hops->sector = range.sector;
+	return true;
+}
+
+static int csd_chain_hops(struct csd_run *run)
+{
+	struct csd_range range;
+	int ret = csd_chain_look(run, &range);
+
+	if (ret <= 0)
+		return ret ?: -ENODATA;
+	run->hops.sector = range.sector;
+	run->hops.data = run->buffer;
+	run->hops.arrived = csd_chain_arrived;
+	run->hops_left = CSD_HOPS;
+	return csd_hops_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev), &run->hops);
+}
+
+/* Is the page cache the better way? */
+static enum csd_unchained csd_chain_cached(const struct csd_run *run)
+{
+	if (run->file->f_flags & O_DIRECT)
+		return CSD_UNCHAINED_NOT;
+	if (run->passes % CSD_WARM == 0)
+		return CSD_UNCHAINED_WARMS;
+	return csd_resident(run->file, run->position, 1) ? CSD_UNCHAINED_CACHED :
+							    CSD_UNCHAINED_NOT;
+}
+
+/**
+ * csd_chain - take a run on by some blocks, in this kernel, below the file system
+ * @run: the run
+ * @end: of its range or its file, behind its position
+ *
+ * Context: process context, may sleep.
+ * Return: 0 or a negative errno; -EOPNOTSUPP: by way of the file system, and @run->unchained
+ *         says why
+ */
+int csd_chain(struct csd_run *run, u64 end)
+{
+	u64 steps = run->steps[CSD_KERNEL];
+	enum csd_unchained why;
+	int err;
+
+	why = run->ahead > 1 ? CSD_UNCHAINED_FOLLOWS : csd_chain_why(run);
+	why = why ?: csd_chain_cached(run);
+	why = why ?: csd_chain_begin(run);
+	if (!why) {
+		run->window_end = end;
+		err = csd_chain_hops(run);
+		csd_chain_end(run);
+		run->chained += run->steps[CSD_KERNEL] - steps;
+		if (!err || err == -EINTR)
+			return err;
+		why = err == -ENODATA ? CSD_UNCHAINED_UNMAPPED : CSD_UNCHAINED_FAILED;
+	}
+	run->unchained = why;
+	return -EOPNOTSUPP;
+}

@@ -1,0 +1,623 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs that go again: below the file system from block to block, as long as nobody writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from efuse import functions
+from efuse.errors import EfuseError
+from efuse.functions import BtreeLookup, BtreeRange, Count, Place, Run, Status, Unchained, Why
+from efuse.functions.btree_file import build
+from tests.guest import csd_device
+from tests.guest.conftest import run
+from tests.guest.csd_device import Device, noise
+from tests.guest.functions import (
+    BLOCK,
+    JUMPS,
+    Background,
+    jumps_args,
+    jumps_seen,
+    numbered,
+    outcome,
+    stack_of,
+)
+from tests.guest.hand import DEADLINE_S, until
+
+COUNT = 700
+"""Blocks of a file: more than a digest has."""
+PLACES = (Place.KERNEL, Place.DEVICE)
+HOPS = JUMPS + "CSD_FLAGS(CSD_JUMPS)\n"
+ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
+
+# Emits 64 KiB for each block that it jumps to.
+LOUD = """
+#include "csd.bpf.h"
+struct at { u64 number; };
+int step(struct csd_run *run)
+{
+	struct at *at = csd_scratch(run, sizeof(*at));
+	if (!at)
+		return -EPROTO;
+	for (int i = 0; i < 16; i++)
+		csd_emit_block(run, 0, csd_len(run));
+	if (++at->number == 12)
+		return CSD_DONE;
+	csd_next(run, at->number * 50 * CSD_BLOCK_SIZE);
+	return CSD_GO_ON;
+}
+CSD_SCRATCH(struct at)
+CSD_FLAGS(CSD_JUMPS)
+"""
+
+
+def offsets(numbers: Sequence[int]) -> bytes:
+    """Return the arguments of HOPS for blocks by their numbers."""
+    return jumps_args([number * BLOCK for number in numbers])
+
+
+def seen(numbers: Sequence[int], add: int = 0) -> list[tuple[int, int]]:
+    """Return what HOPS sees, whose file's blocks have their own numbers plus *add*."""
+    return [(number * BLOCK, number + add) for number in (0, *numbers)]
+
+
+@contextlib.contextmanager
+def hopping(path: Path, place: Place = Place.KERNEL, flags: int = os.O_RDONLY) -> Iterator[Run]:
+    """A run of HOPS that has gone once, over a file of which the page cache has nothing."""
+    with functions.load("hops", HOPS):
+        fd = os.open(path, flags)
+        try:
+            with functions.run("hops", fd, offsets([]), place=place) as one:
+                one.result()
+                assert one.status().chained == 0
+                if place == Place.KERNEL:
+                    assert one.status().unchained == Unchained.FIRST
+                cool(path)
+                yield one
+        finally:
+            os.close(fd)
+
+
+def cool(path: Path) -> None:
+    """Let the page cache have nothing of a file."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def again(one: Run, numbers: Sequence[int]) -> tuple[list[tuple[int, int]], Status]:
+    """Let HOPS go again."""
+    one.again(offsets(numbers))
+    return jumps_seen(one.result()), one.status()
+
+
+def in_one_go(status: Status, place: Place, steps: int) -> bool:
+    """Were all blocks of a pass looked at below the file system?"""
+    if place == Place.DEVICE:
+        return status.device_steps == steps
+    return status.chained == status.kernel_steps == steps
+
+
+@pytest.fixture
+def f(files: Path) -> Path:
+    """A file of numbered blocks."""
+    path = files / "f"
+    path.write_bytes(numbered(range(COUNT)))
+    os.sync()
+    return path
+
+
+@contextlib.contextmanager
+def held(device: Device, one: Run, numbers: Sequence[int]) -> Iterator[Background]:
+    """HOPS goes again, and the device holds its first request; until the block ends."""
+    one.again(offsets(numbers))
+    # What is not known yet of where the file's blocks are is found out by other requests.
+    device.write("hold", 1)
+    try:
+        waiting = Background(one)
+        device.wait("held", 1)
+        yield waiting
+    finally:
+        device.write("hold", 0)
+
+
+# What goes again
+
+
+def test_a_run_goes_again_with_other_arguments(files: Path) -> None:
+    data = noise(100 * BLOCK + 7)
+    (files / "f").write_bytes(data)
+    calls = [Count(bytes([n])) for n in range(5)]
+    for place in (*PLACES, Place.AUTO):
+        with (
+            functions.load("count"),
+            functions.run("count", files / "f", Count().encode(), place=place) as one,
+        ):
+            for call in calls:
+                one.again(call.encode())
+                assert one.result() == call.reference(data)
+                # As much of it as it likes: it begins anew.
+                one.again(call.encode())
+                one.go_on()
+            status = one.status()
+            assert status.chained == 0
+            if place == Place.KERNEL:
+                assert status.unchained == Unchained.FOLLOWS
+            with pytest.raises(EfuseError, match="EMSGSIZE"):
+                one.again(b"1")
+            with (files / "f").open("ab") as file:
+                file.write(b"x" * BLOCK)
+            one.again(calls[0].encode())
+            assert one.result() == calls[0].reference(data + b"x" * BLOCK)
+            (files / "f").write_bytes(data)
+
+
+def test_one_that_failed_goes_again(f: Path) -> None:
+    for place in PLACES:
+        with hopping(f, place) as one:
+            for _ in range(3):
+                one.again(offsets([COUNT]))
+                with pytest.raises(EfuseError, match="ERANGE"):
+                    one.result()
+                found, status = again(one, [5, 3])
+                assert found == seen([5, 3])
+                assert in_one_go(status, place, 3)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_lookups_in_a_tree(place: Place, device: Device, files: Path) -> None:
+    path = files / "f"
+    path.write_bytes(build(ITEMS.items()))
+    cool(path)
+    keys = [0, 1, 59_997, 59_998, 1 << 63, *Random(1).sample(range(60_000), 40)]
+    call = BtreeLookup(keys[0])
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    with (
+        functions.load(call.name),
+        functions.run(call.name, fd, call.encode(), place=place) as one,
+    ):
+        one.result()
+        # Where the blocks are is found out.
+        one.again(call.encode())
+        one.result()
+        before = device.read("commands"), device.read("reads")
+        for key in keys:
+            call = BtreeLookup(key)
+            one.again(call.encode())
+            assert call.decode(one.result()) == ITEMS.get(key)
+            # The header, the root, a node and a leaf.
+            assert in_one_go(one.status(), place, 4)
+        commands, reads = (
+            device.read("commands") - before[0],
+            device.read("reads") - before[1],
+        )
+        if place == Place.DEVICE:
+            assert (commands, reads) == (len(keys), 0)
+        else:
+            assert (commands, reads) == (0, 4 * len(keys))
+    os.close(fd)
+
+
+@pytest.mark.parametrize("place", [*PLACES, Place.AUTO])
+def test_ranges_of_a_tree(place: Place, files: Path) -> None:
+    """From node to node, and then along the leaves."""
+    path = files / "f"
+    path.write_bytes(build(ITEMS.items()))
+    cool(path)
+    source = Random(2)
+    call = BtreeRange(0, 0)
+    with (
+        functions.load(call.name),
+        functions.run(call.name, path, call.encode(), place=place) as one,
+    ):
+        for _ in range(40):
+            first = source.randrange(60_000)
+            call = BtreeRange(first, first + source.randrange(30_000))
+            one.again(call.encode())
+            wanted = [(k, v) for k, v in ITEMS.items() if call.first <= k <= call.last]
+            assert call.decode(one.result()) == wanted
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_output_that_nobody_has_read(place: Place, f: Path) -> None:
+    wanted = b"".join(16 * numbered([50 * n]) for n in range(12))
+    with functions.load("loud", LOUD), functions.run("loud", f, place=place) as one:
+        assert one.result() == wanted
+        cool(f)
+        for _ in range(3):
+            one.again()
+            assert one.result() == wanted
+            assert in_one_go(one.status(), place, 12)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_bounds(place: Place, f: Path) -> None:
+    with functions.load("hops", HOPS):
+        for limits, numbers, said in (
+            ({"max_steps": 9}, [0] * 16, "ELOOP"),
+            ({"offset": BLOCK}, [0], "ERANGE"),
+            ({"length": 5 * BLOCK}, [5], "ERANGE"),
+        ):
+            with functions.run("hops", f, offsets([]), place=place, **limits) as one:
+                one.result()
+                cool(f)
+                for _ in range(2):
+                    one.again(offsets(numbers))
+                    with pytest.raises(EfuseError, match=said):
+                        one.result()
+                steps = one.status().device_steps + one.status().chained
+                assert steps == (9 if said == "ELOOP" else 1)
+
+
+def test_a_chain_ends_after_a_while(device: Device, f: Path) -> None:
+    """Who goes on for ever lets others have the file now and then, and is ended."""
+    endless = HOPS.replace("at->number++ & 15", "0")
+    with (
+        functions.load("hops", endless),
+        functions.run("hops", f, offsets([7]), max_steps=1000, place=Place.KERNEL) as one,
+    ):
+        for _ in range(2):
+            one.again(offsets([7]))
+            with pytest.raises(EfuseError, match="ELOOP"):
+                one.result()
+            cool(f)
+        status = one.status()
+    assert (status.kernel_steps, status.chained) == (1000, 1000)
+
+
+# What does not go below the file system
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_last_block_and_holes(place: Place, files: Path) -> None:
+    path = files / "f"
+    path.write_bytes(numbered(range(10)) + struct.pack("<I", 10))
+    # Not there, and not written yet.
+    run("fallocate", "-p", "-o", str(3 * BLOCK), "-l", str(2 * BLOCK), path)
+    run("fallocate", "-o", str(4 * BLOCK), "-l", str(BLOCK), path)
+    with hopping(path, place) as one:
+        for _ in range(3):
+            found, status = again(one, [10, 2])
+            assert found == seen([10, 2])
+            assert in_one_go(status, place, 3)
+            found, status = again(one, [2, 3, 5, 4, 1])
+            assert found == [(n * BLOCK, 0 if n in (3, 4) else n) for n in (0, 2, 3, 5, 4, 1)]
+            # Those that the file system was asked for may have brought others with them.
+            assert status.device_steps + status.chained in range(2, 5)
+            cool(path)
+
+
+def test_what_the_page_cache_has(device: Device, f: Path) -> None:
+    with hopping(f) as one:
+        reasons = []
+        for passes in range(2, 42):
+            found, status = again(one, [500, 9])
+            assert found == seen([500, 9])
+            # One of 16 brings it into the page cache, where the following ones find it.
+            assert status.chained == (0 if passes >= 16 else 3)
+            reasons.append(status.unchained)
+        assert reasons.count(Unchained.NOT) == 14
+        assert reasons.count(Unchained.WARMS) == 2
+        assert reasons.count(Unchained.CACHED) == 24
+    with hopping(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
+        f.read_bytes()
+        for _ in range(40):
+            found, status = again(one, [500, 9])
+            assert (found, status.chained) == (seen([500, 9]), 3)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDONLY | os.O_DIRECT])
+@pytest.mark.parametrize("place", PLACES)
+def test_who_writes(place: Place, flags: int, f: Path) -> None:
+    """While the file is open for writing, and behind that."""
+    numbers = [30, 600, 31]
+    with hopping(f, place, flags) as one:
+        for version in range(0, 4000, 1000):
+            found, status = again(one, numbers)
+            assert found == seen(numbers, version)
+            assert in_one_go(status, place, 4)
+            with f.open("r+b") as file:
+                file.write(numbered(range(version + 1000, version + 1000 + COUNT)))
+                file.flush()
+                found, status = again(one, numbers)
+                assert found == seen(numbers, version + 1000)
+                assert status.chained == 0
+                if place == Place.KERNEL:
+                    direct = flags & os.O_DIRECT
+                    assert status.unchained == (Unchained.WRITTEN if direct else Unchained.CACHED)
+            # Dirty, and nobody has it open any more.
+            found, status = again(one, numbers)
+            assert found == seen(numbers, version + 1000)
+            if flags & os.O_DIRECT:
+                assert in_one_go(status, place, 4)
+            cool(f)
+
+
+def test_who_writes_may_run_it(f: Path) -> None:
+    """But not below the file system."""
+    with hopping(f, flags=os.O_RDWR) as one:
+        found, status = again(one, [30])
+        assert (found, status.chained) == (seen([30]), 0)
+        assert status.unchained == Unchained.WRITTEN
+
+
+def test_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(numbered(range(COUNT)))
+    with hopping(path) as one:
+        found, status = again(one, [1, 300])
+        assert found == seen([1, 300])
+        assert (status.chained, status.unchained) == (0, Unchained.FILESYSTEM)
+
+
+# Races
+
+
+def _punch(path: Path) -> None:
+    with path.open("r+b") as file:
+        own = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        run("fallocate", "-p", "-o", "0", "-l", str(COUNT * BLOCK), own)
+
+
+OPENERS: dict[str, Callable[[Path], object]] = {
+    "open": lambda path: os.close(os.open(path, os.O_RDWR)),
+    "truncate": lambda path: os.truncate(path, 0),
+    "replace": lambda path: path.write_bytes(b"new"),
+    "punch": _punch,
+}
+"""How somebody comes to write to a file."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("what", OPENERS)
+def test_who_wants_to_write_waits(what: str, place: Place, device: Device, f: Path) -> None:
+    """Until the chain is through, which sees what was there."""
+    data = f.read_bytes()
+    with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
+        again(one, [1])
+        again(one, [600])
+        f.read_bytes()  # The device answers nobody then.
+        with held(device, one, [600, 5, 4]) as waiting:
+            opener = threading.Thread(target=OPENERS[what], args=(f,))
+            opener.start()
+            until(lambda: "__break_lease" in stack_of(opener))
+            with pytest.raises(BlockingIOError):
+                os.open(f, os.O_WRONLY | os.O_NONBLOCK)
+            # Who reads, or does to its name what they like, does not wait.
+            assert f.read_bytes() == data
+            f.rename(f.with_name("g"))
+            f.with_name("g").rename(f)
+            assert opener.is_alive()
+        opener.join(DEADLINE_S)
+        assert not opener.is_alive()
+        status = waiting.end(last=False)
+        assert jumps_seen(waiting.found or b"") == seen([600, 5, 4])
+        assert in_one_go(status, place, 4)
+        one.again(offsets([1]))
+        found = outcome(one.result)
+        if what == "replace":
+            assert "ERANGE" in str(found)
+            assert f.read_bytes() == b"new"
+        else:
+            wanted = {"open": seen([1]), "truncate": [], "punch": [(0, 0), (BLOCK, 0)]}
+            assert isinstance(found, bytes)
+            assert jumps_seen(found) == wanted[what]
+
+
+def test_nobody_waits_for_a_run_that_rests(f: Path) -> None:
+    for place in PLACES:
+        with hopping(f, place) as one:
+            again(one, [600])
+            os.close(os.open(f, os.O_WRONLY | os.O_NONBLOCK))
+            found, status = again(one, [600])
+            assert found == seen([600])
+            assert in_one_go(status, place, 2)
+
+
+def test_blocks_that_are_anothers_by_now(device: Device, files: Path) -> None:
+    """The file is rewritten, punched, cut off and written anew, and its blocks given to another."""
+    path, other = files / "f", files / "other"
+    size = 64
+    rounds = 60
+    stop = threading.Event()
+    problems: list[tuple[int, int]] = []
+
+    def version(number: int) -> bytes:
+        return numbered(number * 1000 + n for n in range(size))
+
+    def write() -> None:
+        source = Random(3)
+        for number in range(1, rounds + 1):
+            what = source.choice(("over", "punch", "cut"))
+            with path.open("r+b") as file:
+                if what == "cut":
+                    os.truncate(file.fileno(), 0)
+                elif what == "punch":
+                    run("fallocate", "-p", "-o", "0", "-l", str(size * BLOCK), path)
+                if what != "over":
+                    os.fsync(file.fileno())
+                    other.write_bytes(numbered([1 << 60] * (2 * size)))
+                    os.sync()
+                file.write(version(number))
+            os.sync()
+        stop.set()
+
+    path.write_bytes(version(0))
+    os.sync()
+    whole = 0
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    with functions.load("hops", HOPS):
+        writer = threading.Thread(target=write)
+        runs = [
+            functions.run("hops", fd, offsets([]), length=size * BLOCK, place=place)
+            for place in (*PLACES, Place.AUTO)
+        ]
+        writer.start()
+        source = Random(4)
+        while not stop.is_set():
+            for one in runs:
+                numbers = [source.randrange(size) for _ in range(6)]
+                one.again(offsets(numbers))
+                found = outcome(one.result)
+                status = one.status()
+                if isinstance(found, str):
+                    assert "ERANGE" in found
+                    continue
+                blocks = jumps_seen(found)
+                # Of some version, or of a hole, or of the file's end.
+                problems += [b for b in blocks if b[1] and b[1] % 1000 != b[0] // BLOCK]
+                # Nobody has written to it meanwhile.
+                if status.chained == len(blocks) > 0:
+                    whole += 1
+                    versions = {number // 1000 for _, number in blocks}
+                    assert len(versions) == 1, blocks
+        writer.join(DEADLINE_S)
+        for one in runs:
+            found, _ = again(one, [5, 63])
+            assert found == seen([5, 63], 1000 * rounds)
+            one.close()
+    os.close(fd)
+    assert not problems
+    assert whole
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_device_errors(place: Place, device: Device, f: Path) -> None:
+    failed = 0
+    with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
+        again(one, [600])
+        for every in (1, 2, 3, 5):
+            # Who reads by way of the file system may not be hit: the page cache has it all.
+            f.read_bytes()
+            for _ in range(6):
+                device.write("fail_every", every)
+                found, status = again(one, [600, 4, 7, 300])
+                device.write("fail_every", 0)
+                assert found == seen([600, 4, 7, 300])
+                failed += not in_one_go(status, place, 5)
+                if place == Place.KERNEL and not in_one_go(status, place, 5):
+                    assert status.unchained == Unchained.FAILED
+                elif place == Place.DEVICE and status.kernel_steps:
+                    assert status.why == Why.FAILED
+        assert failed >= 6
+        found, status = again(one, [600])
+        assert in_one_go(status, place, 2)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_function_that_is_unloaded(place: Place, device: Device, f: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        loaded = stack.enter_context(functions.load("hops", HOPS))
+        one = stack.enter_context(functions.run("hops", f, offsets([]), place=place))
+        one.result()
+        cool(f)
+        again(one, [600])
+        cool(f)
+        with held(device, one, [600, 3]) as waiting:
+            loaded.close()
+        waiting.end(last=False)
+        assert "ESTALE" in str(waiting.error)
+        one.again(offsets([]))
+        with pytest.raises(EfuseError, match="ESTALE"):
+            one.result()
+
+
+def test_a_signal_ends_a_chain(device: Device, f: Path) -> None:
+    code = f"""
+import os, signal
+from efuse.functions import Place, run
+fd = os.open({str(f)!r}, os.O_RDONLY | os.O_DIRECT)
+one = run("hops", fd, {offsets([])!r}, place=Place.KERNEL)
+one.result()
+while True:
+    one.again({offsets([600, 1, 2])!r})
+    one.result()
+    print(one.status().chained, flush=True)
+"""
+    with functions.load("hops", HOPS):
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout
+            assert child.stdout.readline() == "4\n"
+            device.write("hold", 1)
+            try:
+                device.wait("held", 1)
+                child.send_signal(signal.SIGKILL)
+            finally:
+                device.write("hold", 0)
+            assert child.wait(DEADLINE_S) == -signal.SIGKILL
+    # And with it the lease.
+    os.close(os.open(f, os.O_WRONLY | os.O_NONBLOCK))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_power_goes(place: Place, mountpoint: Path) -> None:
+    csd_device.load()
+    path = mountpoint / "f"
+    with csd_device.csd(size_mib=64, power=1) as device:
+        run("mkfs.ext4", "-q", "-b", str(BLOCK), device.path)
+        run("mount", device.path, mountpoint)
+        path.write_bytes(numbered(range(COUNT)))
+        os.sync()
+        with hopping(path, place, os.O_RDONLY | os.O_DIRECT) as one:
+            again(one, [600])
+            with held(device, one, [600, 1]) as waiting:
+                device.write("power", 0)
+            waiting.end()
+        run("umount", mountpoint)
+    assert waiting.found is not None or "EIO" in str(waiting.error)
+    assert waiting.found is None or jumps_seen(waiting.found) == seen([600, 1])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_device_that_takes_its_time(place: Place, device: Device, f: Path) -> None:
+    """Each block, and not only the first, is waited for."""
+    with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
+        again(one, [600])
+        device.write("media_latency_ns", 3_000_000)
+        device.write("model", 1)
+        try:
+            began = time.monotonic()
+            found, status = again(one, [600, 3, 5])
+            took = time.monotonic() - began
+        finally:
+            device.write("model", 0)
+            device.write("media_latency_ns", 0)
+        assert found == seen([600, 3, 5])
+        assert in_one_go(status, place, 4)
+        assert took >= 4 * 0.003
+
+
+def test_many_at_once(f: Path) -> None:
+    """Runs of one file share it, each with a lease of its own."""
+    with functions.load("hops", HOPS):
+        runs = [functions.run("hops", f, offsets([]), place=PLACES[n % 2]) for n in range(6)]
+        for one in runs:
+            one.result()
+        cool(f)
+        for round_ in range(5):
+            numbers = [600 - round_, 3, 400]
+            for one in runs:
+                one.again(offsets(numbers))
+            ones = [Background(one) for one in runs]
+            for one in ones:
+                status = one.end(last=False)
+                assert jumps_seen(one.found or b"") == seen(numbers)
+                assert status.device_steps == 4 or status.chained == 4
+        for one in runs:
+            one.close()
