@@ -261,6 +261,22 @@ def test_bounds(place: Place, f: Path) -> None:
                 assert steps == (9 if said == "ELOOP" else 1)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_range_that_ends_within_a_block(place: Place, files: Path) -> None:
+    path, high = files / "f", 1 << 40
+    path.write_bytes(numbered(high + n for n in range(10)))
+    with functions.load("hops", HOPS):
+        length = 5 * BLOCK + 4
+        with functions.run("hops", path, offsets([]), length=length, place=place) as one:
+            one.result()
+            cool(path)
+            for _ in range(2):
+                found, status = again(one, [5, 4])
+                # Of the last block there are four bytes, and zeroes.
+                assert found == [(0, high), (5 * BLOCK, 5), (4 * BLOCK, high + 4)]
+                assert in_one_go(status, place, 3)
+
+
 def test_a_chain_ends_after_a_while(device: Device, f: Path) -> None:
     """Who goes on for ever lets others have the file now and then, and is ended."""
     endless = HOPS.replace("at->number++ & 15", "0")
@@ -601,6 +617,30 @@ def test_a_device_that_takes_its_time(place: Place, device: Device, f: Path) -> 
         assert found == seen([600, 3, 5])
         assert in_one_go(status, place, 4)
         assert took >= 4 * 0.003
+
+
+def test_a_chain_is_held_on_its_way(device: Device, f: Path) -> None:
+    """As any read is; and who waits for the file waits for all of it."""
+    with hopping(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
+        again(one, [600])
+        one.again(offsets([600, 3, 5]))
+        reads = device.read("reads")
+        device.write("delay_ns", 1_000_000_000)
+        try:
+            waiting = Background(one)
+            until(lambda: device.read("reads") > reads)
+            device.write("hold", 1)
+            device.wait("held", 1)
+            device.write("delay_ns", 0)
+            assert one.status().kernel_steps == device.read("reads") - reads
+            with pytest.raises(BlockingIOError):
+                os.open(f, os.O_WRONLY | os.O_NONBLOCK)
+        finally:
+            device.write("delay_ns", 0)
+            device.write("hold", 0)
+        status = waiting.end(last=False)
+        assert jumps_seen(waiting.found or b"") == seen([600, 3, 5])
+        assert in_one_go(status, Place.KERNEL, 4)
 
 
 def test_many_at_once(f: Path) -> None:

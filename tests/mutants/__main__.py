@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Build the module broken in one place after the other, and show that the tests notice.
+"""Build the modules broken in one place after the other, and show that the tests notice.
 
 ``make test-mutants``, or ``python -m tests.mutants [NAME...]``. Each takes a guest of its own; ends
 with 1 if a broken build passed its tests.
@@ -52,7 +52,7 @@ class Mutant:
 
         :raises ValueError: what is to be replaced is not there just once.
         """
-        path = root / "kernel_patches" / "src" / self.file
+        path = root / self.file
         text = path.read_text()
         if text.count(self.old) != 1:
             raise ValueError(f"{self.name}: {self.file} has {text.count(self.old)} such places")
@@ -98,9 +98,10 @@ def _tried(mutant: Mutant) -> tuple[bool, str]:
         root = Path(name)
         _copy(root)
         mutant.apply(root)
-        built = _efuse(root, "module", "build")
-        if built.returncode:
-            raise ValueError(f"{mutant.name}: {built.stderr}")
+        for which in ((), ("--csd",)):
+            built = _efuse(root, "module", "build", *which)
+            if built.returncode:
+                raise ValueError(f"{mutant.name}: {built.stderr}")
         words = ["guest", "run", "--timeout", str(_TIMEOUT_S), "--", sys.executable, "-m", "pytest"]
         words += ["-q", "-x", "-p", "no:cacheprovider"]
         done = _efuse(root, *words, *(f"tests/guest/{test}" for test in mutant.tests))
