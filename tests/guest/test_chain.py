@@ -406,7 +406,7 @@ def test_who_wants_to_write_waits(what: str, place: Place, device: Device, f: Pa
         again(one, [600])
         f.read_bytes()  # The device answers nobody then.
         with held(device, one, [600, 5, 4]) as waiting:
-            opener = threading.Thread(target=OPENERS[what], args=(f,))
+            opener = threading.Thread(target=OPENERS[what], args=(f,), daemon=True)
             opener.start()
             until(lambda: "__break_lease" in stack_of(opener))
             with pytest.raises(BlockingIOError):
