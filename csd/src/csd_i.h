@@ -142,7 +142,8 @@ struct csd_mean {
  * @cold: in the kernel, if it has not
  * @better: the place that was predicted to be quicker
  * @batches: since the other one was tried
- * @patience: how many there are to be before it is tried again
+ * @spent_ns: at the better place, since then
+ * @patience_ns: that is to be spent there before the other one is tried again
  */
 struct csd_cost {
 	struct csd_mean device;
@@ -150,7 +151,8 @@ struct csd_cost {
 	struct csd_mean cold;
 	enum csd_place better;
 	u32 batches;
-	u32 patience;
+	u64 spent_ns;
+	u64 patience_ns;
 };
 
 /* Of the function of a name. */
@@ -179,8 +181,10 @@ struct csd_schedule {
  * struct csd_choice - where a batch of a run was sent
  * @device: it lies on; NULL: nothing is to be learned from it
  * @place: chosen
+ * @open: it was for what was measured to say where
+ * @trial: @place is thought to be the slower one
  * @size: of the batch
- * @blocks: likewise; the kernel looks at no more than these if it was chosen
+ * @blocks: likewise; no more than these are looked at, but by a chain
  * @resident: of @blocks, those that the page cache had
  * @predicted_ns: that all would take there; 0: not known
  * @begun_ns: when
@@ -190,6 +194,8 @@ struct csd_schedule {
 struct csd_choice {
 	struct csd_device *device;
 	enum csd_place place;
+	bool open;
+	bool trial;
 	enum csd_size size;
 	u32 blocks;
 	u32 resident;

@@ -11,17 +11,18 @@
  * moves it by a quarter of the difference, but counts as no more than four times what was known: a
  * batch that was held up by something else says little.
  *
- * What is not known is tried, and so is, now and then, the place that is thought to be slower: it
- * may not be any more. As long as that changes nothing it is tried less and less often.
+ * What is not known is tried, and so is, now and then, by a smaller batch, the place that is thought
+ * to be slower: it may not be any more. What a try has cost more than the better place would have is
+ * to be a small part of the time, so that the next one comes when enough was spent at that.
  */
 #include "csd_i.h"
 
 #include <linux/fs.h>
 #include <linux/pagemap.h>
 
-#define CSD_TRY			32	/* blocks, in the kernel; the device's are whole batches */
-#define CSD_LEAST_PATIENCE	16	/* batches from one try to the next */
-#define CSD_MOST_PATIENCE	512
+#define CSD_TRY		32	/* blocks; of a place that nothing is known of, the device's are more */
+#define CSD_PATIENCE	16	/* batches from one try to the next, at least */
+#define CSD_SHARE	20	/* of the time that may be lost by tries, one part */
 
 static enum csd_size csd_size_of(u64 blocks)
 {
@@ -122,29 +123,30 @@ static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better)
 {
 	if (cost->better != better) {
 		cost->better = better;
-		cost->patience = CSD_LEAST_PATIENCE;
-		cost->batches = 0;
-		return false;
+		cost->patience_ns = 0;
+	} else if (++cost->batches >= CSD_PATIENCE && cost->spent_ns >= cost->patience_ns) {
+		return true;
 	}
-	if (++cost->batches < cost->patience)
-		return false;
-	cost->batches = 0;
-	cost->patience = min_t(u32, 2 * cost->patience, CSD_MOST_PATIENCE);
-	return true;
+	return false;
 }
 
 /* Under the lock. */
-static enum csd_place csd_choose_place(struct csd_cost *cost, u64 device_ns, u64 kernel_ns)
+static enum csd_place csd_choose_place(struct csd_choice *choice, struct csd_cost *cost,
+				       const struct csd_batch *batch)
 {
 	enum csd_place better;
 
-	if (!device_ns)
+	if (!batch->device_ns)
 		return CSD_DEVICE;
-	if (!kernel_ns)
+	if (!batch->kernel_ns)
 		return CSD_KERNEL;
-	better = device_ns <= kernel_ns ? CSD_DEVICE : CSD_KERNEL;
-	if (!csd_cost_impatient(cost, better))
+	better = batch->device_ns <= batch->kernel_ns ? CSD_DEVICE : CSD_KERNEL;
+	choice->open = true;
+	choice->trial = csd_cost_impatient(cost, better);
+	if (!choice->trial)
 		return better;
+	cost->batches = 0;
+	cost->spent_ns = 0;
 	return better == CSD_DEVICE ? CSD_KERNEL : CSD_DEVICE;
 }
 
@@ -162,7 +164,7 @@ static void csd_predict(struct csd_choice *choice, bool open, struct csd_batch *
 	batch->device_ns = csd_predict_device(choice, cost);
 	batch->kernel_ns = csd_predict_kernel(choice, cost);
 	if (open)
-		batch->place = csd_choose_place(cost, batch->device_ns, batch->kernel_ns);
+		batch->place = csd_choose_place(choice, cost, batch);
 	spin_unlock(&schedule->lock);
 }
 
@@ -171,27 +173,36 @@ static enum csd_place csd_choose_auto(struct csd_choice *choice, struct csd_batc
 	struct csd_schedule *schedule = &choice->device->schedule;
 	enum csd_place place = csd_policy_choose(batch);
 
-	if (place != CSD_AUTO)
+	if (place != CSD_AUTO) {
 		atomic64_inc(&schedule->chosen_policy);
-	else
+		choice->open = false;
+	} else {
 		place = batch->place;
+	}
 	atomic64_inc(place == CSD_DEVICE ? &schedule->chosen_device : &schedule->chosen_kernel);
 	return place;
 }
 
-/* The kernel takes fewer blocks at a time, and the fewer if it is only tried. */
-static void csd_choose_kernel(struct csd_choice *choice, const struct efuse_lower *lower,
-			      struct csd_batch *batch)
+/* How many blocks at a time: the kernel takes fewer than the device, and fewer if it is only tried. */
+static u32 csd_choose_most(const struct csd_choice *choice, const struct csd_batch *batch)
 {
 	bool better = batch->kernel_ns && batch->kernel_ns < batch->device_ns;
-	u32 most = better ? CSD_BUFFER / CSD_BLOCK_SIZE : CSD_TRY;
 
-	if (choice->blocks > most) {
-		choice->blocks = most;
-		choice->resident = csd_resident(lower->file, lower->position, most);
-		csd_predict(choice, false, batch);
-	}
-	choice->predicted_ns = batch->kernel_ns;
+	if (choice->place == CSD_KERNEL)
+		return better ? CSD_BUFFER / CSD_BLOCK_SIZE : CSD_TRY;
+	return choice->open && choice->trial ? CSD_TRY : CSD_WINDOW;
+}
+
+static void csd_choose_fewer(struct csd_choice *choice, const struct efuse_lower *lower,
+			     struct csd_batch *batch)
+{
+	u32 most = csd_choose_most(choice, batch);
+
+	if (choice->blocks <= most)
+		return;
+	choice->blocks = most;
+	choice->resident = csd_resident(lower->file, lower->position, most);
+	csd_predict(choice, false, batch);
 }
 
 /**
@@ -201,7 +212,7 @@ static void csd_choose_kernel(struct csd_choice *choice, const struct efuse_lowe
  * @blocks: of the batch
  *
  * Context: process context. Ends with csd_learn().
- * Return: whether the device is to; else the kernel, up to @run->choice.blocks
+ * Return: whether the device is to, else the kernel; up to @run->choice.blocks
  */
 bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks)
 {
@@ -220,15 +231,35 @@ bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks
 		choice->resident = csd_resident(lower->file, lower->position, blocks);
 	csd_predict(choice, open, &batch);
 	choice->place = open ? csd_choose_auto(choice, &batch) : CSD_DEVICE;
-	if (choice->place == CSD_KERNEL)
-		csd_choose_kernel(choice, lower, &batch);
-	else
-		choice->predicted_ns = batch.device_ns;
+	csd_choose_fewer(choice, lower, &batch);
+	choice->predicted_ns = choice->place == CSD_KERNEL ? batch.kernel_ns : batch.device_ns;
 	choice->steps = run->steps[choice->place];
 	choice->others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - choice->steps;
 	run->command.waited_ns = 0;
 	choice->begun_ns = ktime_get_ns();
 	return choice->place == CSD_DEVICE;
+}
+
+/* What blocks would take at the better place, of which @hot the page cache has. */
+static u64 csd_cost_better(const struct csd_cost *cost, u64 steps, u64 hot)
+{
+	if (cost->better == CSD_DEVICE)
+		return steps * cost->device.ns;
+	return hot * cost->hot.ns + (steps - hot) * cost->cold.ns;
+}
+
+/* Under the lock. */
+static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choice, u64 steps,
+			   u64 hot, u64 ns)
+{
+	u64 better_ns = csd_cost_better(cost, steps, hot);
+
+	if (!choice->open)
+		return;
+	if (!choice->trial)
+		cost->spent_ns += ns;
+	else
+		cost->patience_ns = CSD_SHARE * (ns > better_ns ? ns - better_ns : 0);
 }
 
 /* Under the lock. */
@@ -237,6 +268,8 @@ static void csd_cost_learn(struct csd_cost *cost, const struct csd_choice *choic
 {
 	u64 hot = div_u64(steps * choice->resident, choice->blocks);
 	u64 hot_ns = hot * cost->hot.ns;
+
+	csd_cost_spend(cost, choice, steps, hot, ns);
 
 	if (choice->place == CSD_DEVICE)
 		csd_mean_add(&cost->device, div64_u64(ns, steps));

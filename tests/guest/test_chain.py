@@ -40,6 +40,8 @@ COUNT = 700
 """Blocks of a file: more than a digest has."""
 PLACES = (Place.KERNEL, Place.DEVICE)
 HOPS = JUMPS + "CSD_FLAGS(CSD_JUMPS)\n"
+ENDLESS = HOPS.replace("at->number++ & 15", "0")
+"""Takes the first of the blocks over and over."""
 ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
 
 # Emits 64 KiB for each block that it jumps to.
@@ -279,9 +281,8 @@ def test_a_range_that_ends_within_a_block(place: Place, files: Path) -> None:
 
 def test_a_chain_ends_after_a_while(device: Device, f: Path) -> None:
     """Who goes on for ever lets others have the file now and then, and is ended."""
-    endless = HOPS.replace("at->number++ & 15", "0")
     with (
-        functions.load("hops", endless),
+        functions.load("hops", ENDLESS),
         functions.run("hops", f, offsets([7]), max_steps=1000, place=Place.KERNEL) as one,
     ):
         for _ in range(2):
@@ -526,11 +527,12 @@ def test_device_errors(place: Place, device: Device, f: Path) -> None:
                 device.write("fail_every", 0)
                 assert found == seen([600, 4, 7, 300])
                 failed += not in_one_go(status, place, 5)
-                if place == Place.KERNEL and not in_one_go(status, place, 5):
+                if status.kernel_steps > status.chained:
                     assert status.unchained == Unchained.FAILED
-                elif place == Place.DEVICE and status.kernel_steps:
+                if place == Place.DEVICE and status.kernel_steps:
                     assert status.why == Why.FAILED
-        assert failed >= 6
+        # The kernel's are five requests, and the device's is one.
+        assert failed >= (6 if place == Place.DEVICE else 24)
         found, status = again(one, [600])
         assert in_one_go(status, place, 2)
 
@@ -554,29 +556,28 @@ def test_a_function_that_is_unloaded(place: Place, device: Device, f: Path) -> N
 
 
 def test_a_signal_ends_a_chain(device: Device, f: Path) -> None:
+    """Wherever it is, and not at its end."""
     code = f"""
-import os, signal
+import os
 from efuse.functions import Place, run
 fd = os.open({str(f)!r}, os.O_RDONLY | os.O_DIRECT)
-one = run("hops", fd, {offsets([])!r}, place=Place.KERNEL)
+one = run("hops", fd, {offsets([])!r}, place=Place.KERNEL, max_steps=1 << 20)
 one.result()
-while True:
-    one.again({offsets([600, 1, 2])!r})
-    one.result()
-    print(one.status().chained, flush=True)
+one.again({offsets([7])!r})
+one.go_on()
 """
-    with functions.load("hops", HOPS):
-        command = [sys.executable, "-c", code]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout
-            assert child.stdout.readline() == "4\n"
-            device.write("hold", 1)
-            try:
-                device.wait("held", 1)
+    with functions.load("hops", ENDLESS):
+        device.write("delay_ns", 50_000_000)
+        try:
+            with subprocess.Popen([sys.executable, "-c", code]) as child:
+                before = device.read("reads")
+                until(lambda: device.read("reads") > before + 3)
                 child.send_signal(signal.SIGKILL)
-            finally:
-                device.write("hold", 0)
-            assert child.wait(DEADLINE_S) == -signal.SIGKILL
+                killed = device.read("reads")
+                assert child.wait(DEADLINE_S) == -signal.SIGKILL
+                assert device.read("reads") - killed < 32
+        finally:
+            device.write("delay_ns", 0)
     # And with it the lease.
     os.close(os.open(f, os.O_WRONLY | os.O_NONBLOCK))
 
