@@ -231,10 +231,10 @@ int csd_offload(struct csd_run *run, u64 end, u64 blocks)
 		why = CSD_WHY_SLOWER;
 	if (!why) {
 		why = CSD_WHY_FAILED;
+		length = min_t(u64, length, (u64)run->choice.blocks * CSD_BLOCK_SIZE);
 		err = csd_offload_leased(run, end);
 		if (err == -EOPNOTSUPP)
-			err = csd_offload_held(run, &lower, min_t(u64, length,
-						(u64)run->choice.blocks * CSD_BLOCK_SIZE));
+			err = csd_offload_held(run, &lower, length);
 	} else {
 		err = -EOPNOTSUPP;
 	}

@@ -141,6 +141,26 @@ bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u
 	return !run->error && !run->jumps;
 }
 
+/*
+ * Take the run on by some blocks, in this kernel. From block to block it goes on for a while: to
+ * ask for each block where it is to be looked at costs more than to look.
+ */
+static int csd_run_here(struct csd_run *run, u64 end, u64 blocks)
+{
+	u32 left = CSD_HOPS;
+	int err;
+
+	for (;;) {
+		err = csd_chain(run, end);
+		if (err == -EOPNOTSUPP)
+			err = csd_host(run, end, blocks);
+		if (err || !run->jumps || !csd_run_ready(run) || run->position >= end || !--left)
+			return err;
+		run->ahead = 1;
+		blocks = 1;
+	}
+}
+
 /* Take the run on by some blocks, here or at the device. */
 static int csd_run_batch(struct csd_run *run)
 {
@@ -158,10 +178,10 @@ static int csd_run_batch(struct csd_run *run)
 		run->why = CSD_WHY_ASKED;
 	else
 		err = csd_offload(run, end, blocks);
+	if (err == -EOPNOTSUPP && run->why == CSD_WHY_SLOWER)
+		blocks = run->choice.blocks;
 	if (err == -EOPNOTSUPP)
-		err = csd_chain(run, end);
-	if (err == -EOPNOTSUPP)
-		err = csd_host(run, end, run->why == CSD_WHY_SLOWER ? run->choice.blocks : blocks);
+		err = csd_run_here(run, end, blocks);
 	csd_learn(run);
 	/* From one block to another it is not known what comes next. */
 	run->ahead = run->jumps ? 1 : min(CSD_AHEAD_GROWTH * run->ahead, CSD_WINDOW);

@@ -11,18 +11,18 @@
  * moves it by a quarter of the difference, but counts as no more than four times what was known: a
  * batch that was held up by something else says little.
  *
- * What is not known is tried, and so is, now and then, by a smaller batch, the place that is thought
- * to be slower: it may not be any more. What a try has cost more than the better place would have is
- * to be a small part of the time, so that the next one comes when enough was spent at that.
+ * What is not known is tried, and so is, now and then, by a smaller batch, the place that is
+ * thought to be slower: it may not be any more. What a try has cost more than the better place
+ * would have is to be a small part of the time: the next one comes when enough was spent at that.
  */
 #include "csd_i.h"
 
 #include <linux/fs.h>
 #include <linux/pagemap.h>
 
-#define CSD_TRY		32	/* blocks; of a place that nothing is known of, the device's are more */
+#define CSD_TRY		32	/* blocks; the device's first batches are larger */
 #define CSD_PATIENCE	16	/* batches from one try to the next, at least */
-#define CSD_SHARE	20	/* of the time that may be lost by tries, one part */
+#define CSD_SHARE	20	/* of the time, one part may be lost by tries */
 
 static enum csd_size csd_size_of(u64 blocks)
 {
@@ -183,7 +183,7 @@ static enum csd_place csd_choose_auto(struct csd_choice *choice, struct csd_batc
 	return place;
 }
 
-/* How many blocks at a time: the kernel takes fewer than the device, and fewer if it is only tried. */
+/* How many blocks at a time. The kernel takes fewer than the device, what is only tried as well. */
 static u32 csd_choose_most(const struct csd_choice *choice, const struct csd_batch *batch)
 {
 	bool better = batch->kernel_ns && batch->kernel_ns < batch->device_ns;

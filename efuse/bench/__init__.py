@@ -2,9 +2,12 @@
 """Workloads run side by side on several ways to mount the same files, and what came of it."""
 
 from efuse.bench.catalog import DATA, WORKLOADS
+from efuse.bench.machine import Settings
 from efuse.bench.report import Ratio, Report, Result, Series, measure_tables, table
 from efuse.bench.requests import REQUESTS, SCALE
-from efuse.bench.run import Settings, check, run
+from efuse.bench.run import check, run
+from efuse.bench.storage import PLACES, STORAGE, check_storage, is_storage, run_storage
+from efuse.bench.storage_report import plot, storage_table
 from efuse.bench.systems import DAEMONS, ON_REQUEST, SYSTEMS
 from efuse.bench.transport import BALANCED
 from efuse.bench.workload import Workload
@@ -16,8 +19,10 @@ __all__ = [
     "DATA",
     "METADATA",
     "ON_REQUEST",
+    "PLACES",
     "REQUESTS",
     "SCALE",
+    "STORAGE",
     "SYSTEMS",
     "WORKLOADS",
     "Ratio",
@@ -27,7 +32,12 @@ __all__ = [
     "Settings",
     "Workload",
     "check",
+    "check_storage",
+    "is_storage",
     "measure_tables",
+    "plot",
     "run",
+    "run_storage",
+    "storage_table",
     "table",
 ]

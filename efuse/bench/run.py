@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
 import platform
 import shutil
 import statistics
@@ -13,11 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import efuse
 from efuse.bench.catalog import WORKLOADS
 from efuse.bench.lower import ext4
+from efuse.bench.machine import Settings, machine, versions
 from efuse.bench.report import Report, Result, Series, ratios
 from efuse.bench.requests import expanded
 from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
@@ -27,21 +24,7 @@ from efuse.bench.workload import Measure, Outcome, Workload
 from efuse.control import module_version
 from efuse.errors import UsageError
 
-__all__ = ["Settings", "check", "machine", "run", "versions"]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What to run. ``scale`` multiplies the size of each workload; ``clock`` only says what the
-    guest's clock counts: ``time`` or ``instructions``. Without ``systems``, or ``daemon``, each
-    workload has those that it is meant for."""
-
-    workloads: tuple[str, ...]
-    systems: tuple[str, ...] = ()
-    daemon: str | None = None
-    rounds: int = 5
-    scale: float = 0.1
-    clock: str = "time"
+__all__ = ["check", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +36,6 @@ class _Round:
     before: Usage
     after: Usage
     measures: dict[str, Measure]
-
-
-def machine() -> dict[str, Any]:
-    """Return what the machine is that it runs on."""
-    cpu = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            cpu = line.partition(":")[2].strip()
-            break
-    memory = Path("/proc/meminfo").read_text().split()[1]
-    return {
-        "cpu": cpu,
-        "cpus": os.cpu_count(),
-        "memory_bytes": int(memory) * 1024,
-        "architecture": platform.machine(),
-        "guest": os.environ.get("EFUSE_GUEST") == "1",
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what takes part."""
-    return {
-        "efuse": efuse.__version__,
-        "module": module_version(),
-        "python": platform.python_version(),
-        "pyfuse3": importlib.metadata.version("pyfuse3"),
-    }
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> Report:
@@ -104,7 +60,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
     return Report(
         machine=machine(),
         kernel=platform.release(),
-        versions=versions(),
+        versions=versions(module_version()),
         settings={**asdict(settings), "kernel_counters": counters},
         results=tuple(results),
         ratios=tuple(

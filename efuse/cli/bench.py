@@ -14,7 +14,9 @@ import click
 from efuse import bench, paths
 from efuse.cli._output import console
 from efuse.control import module_version
-from efuse.errors import ControlError, EfuseError
+from efuse.errors import ControlError, EfuseError, UsageError
+from efuse.functions.running import CONTROL
+from efuse.guest.run import INSIDE
 
 __all__ = ["cli"]
 
@@ -46,8 +48,9 @@ def _words(choices: tuple[str, ...]) -> Any:
     "workloads",
     default=",".join(bench.METADATA),
     show_default=True,
-    callback=_words((*bench.WORKLOADS, bench.SCALE)),
-    help=f"Which, separated by commas; also {', '.join(bench.DATA)}; and {_REQUESTS}.",
+    callback=_words((*bench.WORKLOADS, bench.SCALE, *bench.STORAGE)),
+    help=f"Which, separated by commas; also {', '.join(bench.DATA)}; and {_REQUESTS}; "
+    f"or, by themselves, those of storage functions: {', '.join(bench.STORAGE)}.",
 )
 @click.option(
     "--daemon",
@@ -57,9 +60,12 @@ def _words(choices: tuple[str, ...]) -> Any:
 @click.option(
     "--system",
     "systems",
-    callback=_words(tuple(dict.fromkeys((*bench.SYSTEMS, *bench.ON_REQUEST, *bench.BALANCED)))),
+    callback=_words(
+        tuple(dict.fromkeys((*bench.SYSTEMS, *bench.ON_REQUEST, *bench.BALANCED, *bench.PLACES)))
+    ),
     help=f"Which, separated by commas; by default {', '.join(bench.SYSTEMS)}, also "
-    f"{', '.join(bench.ON_REQUEST)}. Of {bench.SCALE} and skew: {', '.join(bench.BALANCED)}.",
+    f"{', '.join(bench.ON_REQUEST)}. Of {bench.SCALE} and skew: {', '.join(bench.BALANCED)}. "
+    f"Of storage functions, where they run: {', '.join(bench.PLACES)}.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
@@ -77,20 +83,39 @@ def _words(choices: tuple[str, ...]) -> Any:
     help="What the guest's clock counts.",
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
-def cli(json_file: Path | None, clock: str, **given: Any) -> None:
+@click.option(
+    "--plot",
+    "plot_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw what storage functions took into a PNG file.",
+)
+def cli(json_file: Path | None, plot_file: Path | None, clock: str, **given: Any) -> None:
     """Run workloads on several systems in turn, verify what they saw, and compare.
 
     Where the module is loaded it runs here, elsewhere in a guest that is booted for it.
+
+    \b
+    efuse bench --workload stat,negative --rounds 3
+    efuse bench --workload scan,lookup --clock instructions --plot places.png
     """
     settings = bench.Settings(clock=clock, **given)
-    bench.check(settings)
-    report = _run_here(settings) if _is_loaded() else _run_in_guest(settings)
+    storage = bench.is_storage(settings.workloads)
+    if plot_file is not None and not storage:
+        raise UsageError("--plot draws the workloads of storage functions only")
+    (bench.check_storage if storage else bench.check)(settings)
+    here = _is_here() if storage else _is_loaded()
+    report = _run_here(settings, storage) if here else _run_in_guest(settings)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")
-    console().print(bench.table(report))
-    for measures in bench.measure_tables(report):
-        console().print()
-        console().print(measures)
+    if plot_file is not None:
+        bench.plot(report, plot_file)
+    if storage:
+        console().print(bench.storage_table(report))
+    else:
+        console().print(bench.table(report))
+        for measures in bench.measure_tables(report):
+            console().print()
+            console().print(measures)
     if not all(result["verified"] for result in report["results"]):
         raise EfuseError(
             "a workload saw something else than the lower file system holds",
@@ -106,12 +131,17 @@ def _is_loaded() -> bool:
     return True
 
 
+def _is_here() -> bool:
+    """Whether csd.ko is loaded, or this is a guest that was booted for it."""
+    return Path(CONTROL).exists() or os.environ.get(INSIDE) == "1"
+
+
 def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _run_here(settings: bench.Settings) -> dict[str, Any]:
-    value = bench.run(settings, _say).json()
+def _run_here(settings: bench.Settings, storage: bool) -> dict[str, Any]:
+    value = (bench.run_storage if storage else bench.run)(settings, _say).json()
     plain: dict[str, Any] = json.loads(json.dumps(value))
     return plain
 
@@ -121,7 +151,9 @@ def _run_in_guest(settings: bench.Settings) -> dict[str, Any]:
 
     paths.cache().mkdir(parents=True, exist_ok=True)
     out = paths.cache() / f"bench-{os.getpid()}.json"
-    words = [sys.executable, "-c", _EFUSE, "bench", "--json", str(out)]
+    # The table is printed here.
+    words = ["sh", "-c", 'exec "$@" > /dev/null', "sh"]
+    words += [sys.executable, "-c", _EFUSE, "bench", "--json", str(out)]
     words += ["--workload", ",".join(settings.workloads), "--rounds", str(settings.rounds)]
     if settings.systems:
         words += ["--system", ",".join(settings.systems)]

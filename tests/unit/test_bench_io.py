@@ -13,8 +13,9 @@ import pytest
 from efuse.bench import DATA, METADATA, REQUESTS, WORKLOADS
 from efuse.bench.fio import Rates, rates
 from efuse.bench.io import IoWorkload
+from efuse.bench.machine import Settings
 from efuse.bench.programs import PROGRAMS, command
-from efuse.bench.run import Settings, _lower_mib, _together
+from efuse.bench.run import _lower_mib, _together
 from efuse.errors import EfuseError
 
 COUNT = 100

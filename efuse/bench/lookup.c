@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * Look keys up in a B+ tree, one after the other: lookup FILE WAY DIRECT WARM < KEYS
+ *
+ * WAY: device, kernel or auto: by a run of btree_lookup there; pread: from block to block by this
+ * program. DIRECT: 1: with O_DIRECT. WARM: of the keys, those at the beginning that are not timed.
+ * Keys are 8 bytes each, in host byte order. What is printed: the nanoseconds of the others
+ * together, blocks that the device and the kernel have looked at for them, and of the latter those
+ * below the file system; then, for each of them, a line with the value in hex, or nothing.
+ */
+#define _GNU_SOURCE
+#include <err.h>
+#include <fcntl.h>
+#include <linux/csd.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define VALUE_SIZE	64
+#define MOST_KEYS	(1 << 20)
+#define MAGIC		0x3165657274625f65ULL
+
+/* As btree.bpf.h has them. */
+struct header {
+	uint64_t magic;
+	uint64_t blocks;
+	uint64_t root;
+	uint32_t level;
+	uint32_t pad;
+};
+
+struct node {
+	uint32_t magic;
+	uint16_t level;
+	uint16_t count;
+	uint64_t next;
+};
+
+struct item {
+	uint64_t key;
+	uint8_t value[VALUE_SIZE];
+};
+
+struct child {
+	uint64_t key;
+	uint64_t block;
+};
+
+struct answer {
+	ssize_t size;
+	uint8_t value[VALUE_SIZE];
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ULL + now.tv_nsec;
+}
+
+/* By pread */
+
+static _Alignas(CSD_BLOCK_SIZE) uint8_t block[CSD_BLOCK_SIZE];
+
+static void read_block(int fd, uint64_t number)
+{
+	if (pread(fd, block, sizeof(block), number * CSD_BLOCK_SIZE) != sizeof(block))
+		err(1, "block %llu", (unsigned long long)number);
+}
+
+/* The last entry whose key is not greater, or the first one. Each begins with its key. */
+static const void *search(const void *entries, unsigned int count, size_t size, uint64_t key)
+{
+	unsigned int low = 0;
+
+	while (count > 1) {
+		unsigned int half = count / 2;
+
+		if (*(const uint64_t *)((const char *)entries + (low + half) * size) <= key) {
+			low += half;
+			count -= half;
+		} else {
+			count = half;
+		}
+	}
+	return (const char *)entries + low * size;
+}
+
+static void look_up(int fd, uint64_t key, struct answer *answer)
+{
+	const struct header *header = (const void *)block;
+	const struct node *node = (const void *)block;
+	const struct item *item;
+
+	read_block(fd, 0);
+	if (header->magic != MAGIC)
+		errx(1, "no tree");
+	for (read_block(fd, header->root); node->level;) {
+		const struct child *child = search(node + 1, node->count, sizeof(*child), key);
+
+		read_block(fd, child->block);
+	}
+	item = search(node + 1, node->count, sizeof(*item), key);
+	answer->size = node->count && item->key == key ? VALUE_SIZE : 0;
+	memcpy(answer->value, item->value, answer->size);
+}
+
+/* By runs */
+
+static int begin(int fd, uint32_t place, const uint64_t *key)
+{
+	struct csd_setup setup = {
+		.name = "btree_lookup",
+		.fd = fd,
+		.place = place,
+		.args = (uintptr_t)key,
+		.args_size = sizeof(*key),
+	};
+	int control = open("/dev/csd", O_RDWR);
+	int run = control < 0 ? -1 : ioctl(control, CSD_IOC_RUN, &setup);
+
+	if (run < 0)
+		err(1, "btree_lookup");
+	return run;
+}
+
+static void ask(int run, const uint64_t *key, struct answer *answer)
+{
+	struct csd_again again = { .args = (uintptr_t)key, .args_size = sizeof(*key) };
+
+	if (ioctl(run, CSD_IOC_AGAIN, &again))
+		err(1, "again");
+	answer->size = read(run, answer->value, VALUE_SIZE);
+	if (answer->size < 0)
+		err(1, "btree_lookup");
+}
+
+static void add_status(int run, uint64_t *device, uint64_t *kernel, uint64_t *chained)
+{
+	struct csd_status status;
+
+	if (ioctl(run, CSD_IOC_STATUS, &status))
+		err(1, "status");
+	*device += status.steps[CSD_DEVICE];
+	*kernel += status.steps[CSD_KERNEL];
+	*chained += status.chained;
+}
+
+static uint32_t place_of(const char *way)
+{
+	if (!strcmp(way, "device"))
+		return CSD_DEVICE;
+	return strcmp(way, "kernel") ? CSD_AUTO : CSD_KERNEL;
+}
+
+int main(int argc, char **argv)
+{
+	static uint64_t keys[MOST_KEYS];
+	uint64_t ns = 0, device = 0, kernel = 0, chained = 0;
+	size_t count = fread(keys, sizeof(*keys), MOST_KEYS, stdin);
+	size_t warm, i;
+	struct answer *answers;
+	int fd, run = -1;
+
+	if (argc != 5)
+		errx(2, "lookup FILE WAY DIRECT WARM < KEYS");
+	fd = open(argv[1], O_RDONLY | (atoi(argv[3]) ? O_DIRECT : 0));
+	if (fd < 0)
+		err(1, "%s", argv[1]);
+	warm = atoi(argv[4]);
+	answers = calloc(count, sizeof(*answers));
+	if (!answers || warm >= count)
+		errx(2, "too many keys, or too few");
+	if (strcmp(argv[2], "pread"))
+		run = begin(fd, place_of(argv[2]), keys);
+	for (i = 0; i < count; i++) {
+		uint64_t start = now_ns();
+
+		if (run < 0)
+			look_up(fd, keys[i], &answers[i]);
+		else
+			ask(run, &keys[i], &answers[i]);
+		if (i < warm)
+			continue;
+		ns += now_ns() - start;
+		if (run >= 0)
+			add_status(run, &device, &kernel, &chained);
+	}
+	printf("%llu %llu %llu %llu\n", (unsigned long long)ns, (unsigned long long)device,
+	       (unsigned long long)kernel, (unsigned long long)chained);
+	for (i = warm; i < count; i++) {
+		for (ssize_t at = 0; at < answers[i].size; at++)
+			printf("%02x", answers[i].value[at]);
+		putchar('\n');
+	}
+	return 0;
+}

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The workloads of storage functions: at the device, in the kernel, or by the program itself.
+
+For each model of a device (:mod:`efuse.csd.profiles`) a device is made, with the same files. The
+places take turns. A function over a whole file is one run that goes again and again; the daemon is
+its twin in Python. Lookups are :mod:`efuse.bench.lookup`'s; there the daemon is a program in C that
+goes from block to block by pread(2).
+
+Cold, the page cache has nothing of the file before each run, and the file is open with O_DIRECT for
+lookups; warm, it has all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from efuse import csd, functions
+from efuse.bench.lookup import lookups, tree, write_tree
+from efuse.bench.lower import command
+from efuse.bench.machine import Settings, machine, versions
+from efuse.bench.report import Report, Result, Series, ratios
+from efuse.csd import Device
+from efuse.csd.profiles import PROFILES
+from efuse.errors import UsageError
+from efuse.functions import Aggregate, Count, Field, Grep, Place, Records, Shipped, anywhere
+from efuse.functions.btree_file import BLOCK
+from efuse.guest.run import CSD_MODULE
+from efuse.module import live
+from efuse.module.build import CSD
+
+__all__ = ["DEPTHS", "PLACES", "STORAGE", "check_storage", "is_storage", "run_storage", "sizes"]
+
+PLACES = ("device", "kernel", "daemon", "auto")
+STORAGE = {
+    "scan": "count the lines and a word of a file",
+    "select": "the lines of a file with a word that one of 100 has",
+    "aggregate": "sum, least and most of a field of a file's records",
+    "lookup": "keys in a B+ tree of 1 to 6 levels",
+}
+DEPTHS = range(1, 7)
+
+_MIB = 1 << 20
+_SIZES = (64 << 10, 512 << 10, 4 * _MIB, 32 * _MIB, 256 * _MIB)
+_LINE = 64
+_WORD = b"error"
+_ROUND_BYTES = 4 * _MIB  # A round of a small file is several runs.
+_MOST_RUNS = 16
+_LOOKUPS = 64
+_CALLS: dict[str, Shipped] = {
+    "scan": Count(_WORD),
+    "select": Grep(_WORD),
+    "aggregate": Aggregate(Records(_LINE), Field(8)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One round at one place: of each run, how long, what crossed the link, who looked."""
+
+    us: float
+    link_bytes: float
+    device_steps: float
+    kernel_steps: float
+    chained: float
+    right: bool
+
+
+_Go = Callable[[], "_Pass"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """What is measured at all places.
+
+    :ivar name: such as ``slow-link-scan-64K-cold``.
+    :ivar daemon: what it is.
+    :ivar ways: how to do a round, by place.
+    """
+
+    name: str
+    daemon: str
+    ways: dict[str, _Go]
+
+
+def is_storage(workloads: Sequence[str]) -> bool:
+    """Return whether these are workloads of storage functions.
+
+    :raises UsageError: only some of them are.
+    """
+    some = [name for name in workloads if name in STORAGE]
+    if some and len(some) < len(workloads):
+        raise UsageError(
+            f"{', '.join(some)} cannot be measured together with others",
+            hint="they need another module: run them by themselves",
+        )
+    return bool(some)
+
+
+def sizes(scale: float) -> list[int]:
+    """Return the sizes of the files at a scale, in bytes: up to 256 MiB at a scale of 1."""
+    return [size for size in _SIZES if size <= max(_SIZES[0], scale * _SIZES[-1])]
+
+
+def check_storage(settings: Settings) -> None:
+    """Make sure that these workloads can be measured as it is asked for.
+
+    :raises UsageError: they cannot.
+    """
+    for system in settings.systems:
+        if system not in PLACES:
+            raise UsageError(
+                f"{settings.workloads[0]} is not measured on {system}",
+                hint=f"it takes {', '.join(PLACES)}",
+            )
+    if settings.daemon:
+        raise UsageError(f"{settings.workloads[0]} is not measured through {settings.daemon}")
+
+
+def run_storage(settings: Settings, say: Callable[[str], None]) -> Report:
+    """Run everything and return what came of it; *say* is told what is going on.
+
+    :raises EfuseError: csd.ko cannot be loaded, or a device not be made or used.
+    """
+    module = os.environ.get(CSD_MODULE)
+    csd.load(Path(module) if module else None, say=say)
+    places = settings.systems or PLACES
+    results: list[Result] = []
+    with ExitStack() as stack:
+        for name in (*(call.name for call in _CALLS.values()), "btree_lookup"):
+            stack.enter_context(functions.load(name))
+        for profile in PROFILES:
+            with _device(profile, settings) as (device, root):
+                for cell in _cells(profile, device, root, settings):
+                    results += _run_cell(cell, places, settings, say)
+    return Report(
+        machine=machine(),
+        kernel=platform.release(),
+        versions=versions(live.status(CSD).version or ""),
+        settings={**asdict(settings), "profiles": {n: dict(p.values) for n, p in PROFILES.items()}},
+        results=tuple(results),
+        ratios=tuple(ratio for of in places if of != "daemon" for ratio in ratios(results, of)),
+    )
+
+
+@contextmanager
+def _device(profile: str, settings: Settings) -> Iterator[tuple[Device, Path]]:
+    """Make a device of a profile, with a file system."""
+    mib = 128 + 2 * sum(sizes(settings.scale)) // _MIB
+    device = csd.create(f"bench-{os.getpid()}", {**PROFILES[profile].values, "size_mib": mib})
+    try:
+        command("mkfs.ext4", "-q", "-b", str(BLOCK), device.path)
+        with tempfile.TemporaryDirectory(prefix="efuse-csd-") as name:
+            command("mount", "-o", "noatime", device.path, name)
+            try:
+                yield device, Path(name)
+            finally:
+                command("umount", name)
+    finally:
+        device.remove()
+
+
+def _cells(profile: str, device: Device, root: Path, settings: Settings) -> Iterator[_Cell]:
+    wanted = [name for name in settings.workloads if name in _CALLS]
+    for size in sizes(settings.scale) if wanted else []:
+        path = root / f"{size}"
+        _write_lines(path, size)
+        for kind in wanted:
+            for warm in (False, True):
+                name = f"{profile}-{kind}-{_words(size)}-{_state(warm)}"
+                with _whole(device, path, size, _CALLS[kind], warm) as ways:
+                    yield _Cell(name, "twin", ways)
+    for depth in DEPTHS if "lookup" in settings.workloads else []:
+        path = root / f"tree-{depth}"
+        write_tree(path, depth)
+        os.sync()
+        items = tree(depth)
+        for warm in (False, True):
+            name = f"{profile}-lookup-{depth}-{_state(warm)}"
+            yield _Cell(name, "pread", _lookup_ways(device, path, items, warm))
+
+
+def _state(warm: bool) -> str:
+    return "warm" if warm else "cold"
+
+
+def _words(size: int) -> str:
+    return f"{size >> 20}M" if size >= _MIB else f"{size >> 10}K"
+
+
+def _write_lines(path: Path, size: int) -> None:
+    """Make a file of lines, each of which is a record."""
+    source = random.Random(size)
+    lines = [
+        b"%08d%s %s\n"
+        % (n % 10**8, source.randbytes(24).hex().encode()[: _LINE - 15], _word(source))
+        for n in range(min(size, _MIB) // _LINE)
+    ]
+    chunk = b"".join(lines)
+    with path.open("wb") as file:
+        for _ in range(0, size, len(chunk)):
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _word(source: random.Random) -> bytes:
+    return _WORD if source.randrange(100) == 0 else b"quiet"
+
+
+@contextmanager
+def _whole(
+    device: Device, path: Path, size: int, call: Shipped, warm: bool
+) -> Iterator[dict[str, _Go]]:
+    """Yield how to run a function over a file, by place."""
+    runs = max(1, min(_MOST_RUNS, _ROUND_BYTES // size))
+    with anywhere.begin(call, path, "daemon") as work:
+        wanted = b"".join(work)
+    with ExitStack() as stack:
+        fd = os.open(path, os.O_RDONLY)
+        stack.callback(os.close, fd)
+        ways: dict[str, _Go] = {}
+        for place in (Place.DEVICE, Place.KERNEL, Place.AUTO):
+            one = stack.enter_context(functions.run(call.name, fd, call.encode(), place=place))
+            ways[place.name.lower()] = _repeated(
+                device, fd, warm, runs, wanted, _in_kernel(one, call.encode())
+            )
+        ways["daemon"] = _repeated(device, fd, warm, runs, wanted, _by_twin(path, call))
+        yield ways
+
+
+_Run = Callable[[], tuple[bytes, int, int]]
+"""Returns what was emitted, and the blocks that the device and the kernel have looked at."""
+
+
+def _in_kernel(one: functions.Run, args: bytes) -> _Run:
+    def go() -> tuple[bytes, int, int]:
+        one.again(args)
+        raw, status = one.result(), one.status()
+        return raw, status.device_steps, status.kernel_steps
+
+    return go
+
+
+def _by_twin(path: Path, call: Shipped) -> _Run:
+    def go() -> tuple[bytes, int, int]:
+        with anywhere.begin(call, path, "daemon") as work:
+            return b"".join(work), 0, 0
+
+    return go
+
+
+def _repeated(device: Device, fd: int, warm: bool, runs: int, wanted: bytes, once: _Run) -> _Go:
+    def go() -> _Pass:
+        if warm:
+            _read_all(fd)
+        link = device.read("link_read_bytes")
+        took_ns, right, steps = 0, True, (0, 0)
+        for _ in range(runs):
+            if not warm:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            before = time.perf_counter_ns()
+            raw, *looked = once()
+            took_ns += time.perf_counter_ns() - before
+            right = right and raw == wanted
+            steps = steps[0] + looked[0], steps[1] + looked[1]
+        link = device.read("link_read_bytes") - link
+        return _Pass(took_ns / runs / 1000, link / runs, steps[0] / runs, steps[1] / runs, 0, right)
+
+    return go
+
+
+def _read_all(fd: int) -> None:
+    position = 0
+    while some := os.pread(fd, _MIB, position):
+        position += len(some)
+
+
+def _lookup_ways(device: Device, path: Path, items: dict[int, bytes], warm: bool) -> dict[str, _Go]:
+    source = random.Random(len(items))
+    keys = [source.choice((key, key + 1)) for key in source.choices(list(items), k=2 * _LOOKUPS)]
+    wanted = tuple(items.get(key, b"") for key in keys[_LOOKUPS:])
+
+    def go(way: str) -> _Pass:
+        with path.open("rb") as file:
+            if warm:
+                _read_all(file.fileno())
+            else:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        link = device.read("link_read_bytes")
+        done = lookups(path, way, keys, warm=_LOOKUPS, direct=not warm)
+        link = device.read("link_read_bytes") - link
+        n = len(wanted)
+        return _Pass(
+            done.ns / n / 1000,
+            link / len(keys),
+            done.device_steps / n,
+            done.kernel_steps / n,
+            done.chained / n,
+            done.values == wanted,
+        )
+
+    ways = {"device": "device", "kernel": "kernel", "daemon": "pread", "auto": "auto"}
+    return {place: lambda way=way: go(way) for place, way in ways.items()}  # type: ignore[misc]
+
+
+def _run_cell(
+    cell: _Cell, places: Sequence[str], settings: Settings, say: Callable[[str], None]
+) -> list[Result]:
+    """Do one unmeasured round to warm up, then the measured ones, the places in turn."""
+    rounds: dict[str, list[_Pass]] = {place: [] for place in places}
+    for number in range(settings.rounds + 1):
+        for place in places:
+            one = cell.ways[place]()
+            if number:
+                rounds[place].append(one)
+    said = (f"{p} {statistics.median(r.us for r in rounds[p]):.4g} us" for p in places)
+    say(f"{cell.name}: {', '.join(said)}")
+    return [_result(cell, place, rounds[place]) for place in places]
+
+
+def _result(cell: _Cell, place: str, rounds: Sequence[_Pass]) -> Result:
+    values = tuple(r.us for r in rounds)
+    names = ("link_bytes", "device_steps", "kernel_steps", "chained")
+    units = ("B", "blocks", "blocks", "blocks")
+    measures = {}
+    for name, unit in zip(names, units, strict=True):
+        found = tuple(float(getattr(r, name)) for r in rounds)
+        measures[name] = Series(statistics.median(found), unit, found, compared=False)
+    return Result(
+        workload=cell.name,
+        system=place,
+        daemon=cell.daemon,
+        value=statistics.median(values),
+        unit="us",
+        better="lower",
+        rounds=values,
+        daemon_requests=0,
+        context_switches=0,
+        verified=all(r.right for r in rounds),
+        measures=measures,
+    )

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse bench`` with storage functions, at a small scale: right, and where they were sent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efuse.csd import PROFILES, devices
+from tests.commands import EFUSE
+from tests.guest import csd_device
+
+
+@pytest.fixture(autouse=True)
+def _csd_is_loaded() -> Iterator[None]:
+    csd_device.load()
+    yield
+    assert devices() == [], "a device was left"
+    csd_device.unload()
+
+
+def _results(tmp_path: Path, *words: str) -> dict[tuple[str, str], Any]:
+    out = tmp_path / "report.json"
+    command = [*EFUSE, "bench", "--rounds", "1", "--scale", "0.0001", "--json", str(out), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert set(report["settings"]["profiles"]) == set(PROFILES)
+    assert all(r["verified"] and r["value"] > 0 for r in report["results"])
+    return {(r["workload"], r["system"]): r["measures"] for r in report["results"]}
+
+
+def test_bench_scans_where_it_says(tmp_path: Path) -> None:
+    found = _results(tmp_path, "--workload", "scan,select,aggregate")
+    assert len(found) == len(PROFILES) * 3 * 2 * 4
+    for (workload, place), measures in found.items():
+        _, kind, _, state = workload.rsplit("-", 3)
+        looked = [measures[name]["value"] for name in ("device_steps", "kernel_steps")]
+        if place != "auto":
+            assert looked == [16 * (place == "device"), 16 * (place == "kernel")]
+        link = measures["link_bytes"]["value"]
+        if place == "device":
+            # What the function emits, and no block.
+            assert 0 < link <= (64 << 10) // 50 if kind == "select" else link < 100
+        elif state == "warm":
+            assert place == "auto" or link == 0
+        elif place != "auto":
+            assert link >= 64 << 10
+
+
+def test_bench_looks_up_where_it_says(tmp_path: Path) -> None:
+    found = _results(tmp_path, "--workload", "lookup", "--system", "device,kernel")
+    assert len(found) == len(PROFILES) * 6 * 2 * 2
+    for (workload, place), measures in found.items():
+        _, _, depth, state = workload.rsplit("-", 3)
+        looked = {name: measures[name]["value"] for name in measures if name != "link_bytes"}
+        # With the header.
+        blocks = int(depth) + 1
+        assert looked["device_steps"] == blocks * (place == "device")
+        assert looked["kernel_steps"] == blocks * (place == "kernel")
+        # In so small a tree there may be one that follows.
+        if place == "kernel" and state == "cold":
+            assert looked["chained"] > blocks - 1
