@@ -45,14 +45,17 @@ def console() -> Console:
     return made
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> None:
+def print_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "", gap: int = 2
+) -> None:
     """Print a table without lines.
 
     :param right: for each column ``r`` to align it right, anything else for left.
+    :param gap: characters between columns.
     """
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
     for i, header in enumerate(headers):
         table.add_column(header, justify="right" if right[i : i + 1] == "r" else "left")
     for row in rows:

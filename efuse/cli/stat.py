@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse stat``: what the mounts' counters say."""
+"""``efuse stat``: what the counters of mounts and devices say."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ from efuse.tui.channels import (
     channel_rows,
     channel_totals,
 )
+from efuse.tui.devices import (
+    DEVICE_HEADERS,
+    DEVICE_TOTAL_HEADERS,
+    DEVICE_TOTAL_UNITS,
+    DEVICE_UNITS,
+    device_row,
+    device_total_row,
+)
 from efuse.tui.paths import PATH_HEADERS, TOTAL_HEADERS, path_row, total_row
 from efuse.tui.units import count, duration, share
 
@@ -38,51 +46,54 @@ __all__ = ["cli"]
 @click.option("--interval", type=click.FloatRange(min=0.05), help="Print rates every S seconds.")
 @click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after N intervals.")
 def cli(mount: str | None, as_json: bool, interval: float | None, rounds: int | None) -> None:
-    """Show the counters of all eFuse mounts, or of MOUNT per opcode.
+    """Show the counters of all eFuse mounts and emulated devices, or of MOUNT per opcode.
 
     MOUNT is a path on the mount or the number of its connection. With --interval, rates are shown;
     with --json then one line for each interval.
     """
     if interval is None and rounds is None:
-        _print_totals(_samples(mount), as_json, detailed=mount is not None)
+        _print_totals(_take(mount), as_json, detailed=mount is not None)
         return
     for model in _rounds(mount, interval or 1.0, rounds):
         if as_json:
-            print_json({"mounts": [m.json() for m in model]}, indent=None)
+            print_json(model.json(), indent=None)
         else:
             _print_rates(model)
 
 
-def _samples(mount: str | None) -> tuple[stats.Sample, ...]:
+def _take(mount: str | None) -> stats.Snapshot:
     if mount is None:
-        return stats.read_all()
+        return stats.take()
     conn = connection(mount)
     where = (m.mountpoint for m in mounts() if m.connection == conn.id)
-    return (stats.read(conn, mountpoint=next(where, "")),)
+    return stats.Snapshot((stats.read(conn, mountpoint=next(where, "")),))
 
 
-def _rounds(
-    mount: str | None, interval: float, rounds: int | None
-) -> Iterator[list[stats.MountRates]]:
-    before = _samples(mount)
+def _rounds(mount: str | None, interval: float, rounds: int | None) -> Iterator[stats.Change]:
+    before = _take(mount)
     for _ in range(rounds) if rounds is not None else itertools.count():
         pause(interval)
-        after = _samples(mount)
-        yield stats.between(before, after)
+        after = _take(mount)
+        yield stats.change(before, after)
         before = after
 
 
-def _print_totals(samples: tuple[stats.Sample, ...], as_json: bool, detailed: bool) -> None:
+def _print_totals(found: stats.Snapshot, as_json: bool, detailed: bool) -> None:
     if as_json:
-        print_json({"mounts": [sample.json() for sample in samples]})
-    elif not samples:
+        print_json(found.json())
+        return
+    if not found.mounts:
         click.echo("no eFuse file system is mounted")
     elif detailed:
-        _print_opcodes(samples[0])
+        _print_opcodes(found.mounts[0])
     else:
         headers = ("ID", "MOUNT", "PROGRAMS", "CONSISTENCY", "REQUESTS", "HIT", "DAEMON")
-        rows = [_summary(sample) for sample in samples]
+        rows = [_summary(sample) for sample in found.mounts]
         print_table(headers, rows, right="r   rrr")
+    if found.devices:
+        click.echo(f"\ndevices  {DEVICE_TOTAL_UNITS}")
+        rows = [device_total_row(device) for device in found.devices]
+        print_table(DEVICE_TOTAL_HEADERS, rows, right="  " + "r" * 11, gap=1)
 
 
 def _summary(sample: stats.Sample) -> tuple[str, ...]:
@@ -125,7 +136,18 @@ def _print_opcodes(sample: stats.Sample) -> None:
         print_table(CHANNEL_TOTAL_HEADERS, channel_totals(sample.channels), right=right)
 
 
-def _print_rates(model: list[stats.MountRates]) -> None:
+def _print_rates(model: stats.Change) -> None:
+    if model.mounts or not model.devices:
+        _print_mounts(model.mounts)
+    if model.devices:
+        if model.mounts:
+            click.echo()
+        click.echo(f"devices  {DEVICE_UNITS}")
+        rows = [device_row(row) for row in model.devices]
+        print_table(DEVICE_HEADERS, rows, right="  " + "r" * 11, gap=1)
+
+
+def _print_mounts(model: tuple[stats.MountRates, ...]) -> None:
     headers = ("MOUNT", "OPCODE", "RATE/s", "HIT", "DAEMON/s", "KERNEL", "DAEMON")
     rows = [
         (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse top``: what the mounts are doing, live."""
+"""``efuse top``: what the mounts and devices are doing, live."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> Non
     """Show per mount and opcode: rate, hits, why requests passed, latencies, map occupancy.
 
     Below the mount stand the paths of READs and WRITEs, and the channels that requests reach the
-    daemon through, with their NUMA nodes.
+    daemon through, with their NUMA nodes; below all, the emulated devices that have power.
 
     Keys: s sort, r reverse, / filter, c channels, n next mount, space pause, h help, q quit. Where
     there is no terminal (or a dumb one), and with --json, frame follows frame; JSON is one line for
@@ -50,16 +50,24 @@ def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> Non
     while True:
         pause(interval)
         after = sample()
-        model = stats.between(before, after)
+        model = stats.change(before, after)
         if as_json:
-            print_json({"mounts": [m.json() for m in model]}, indent=2 if once else None)
-        elif model:
-            console.print(tui.render(model, view, interval_s=interval, width=console.width))
+            print_json(model.json(), indent=2 if once else None)
         else:
-            click.echo("no eFuse file system is mounted")
+            _print(console, model, view, interval)
         if once:
             return
         before = after
+
+
+def _print(console: Console, model: stats.Change, view: tui.View, interval: float) -> None:
+    if not model.mounts:
+        click.echo("no eFuse file system is mounted")
+    if model.mounts or model.devices:
+        frame = tui.render(
+            model.mounts, view, interval_s=interval, width=console.width, devices=model.devices
+        )
+        console.print(frame)
 
 
 class _Sampler:
@@ -68,8 +76,10 @@ class _Sampler:
     def __init__(self) -> None:
         self._occupancy = Occupancy()
 
-    def __call__(self) -> tuple[stats.Sample, ...]:
-        samples = stats.read_all()
+    def __call__(self) -> stats.Snapshot:
+        found = stats.take()
         if os.geteuid() != 0:
-            return samples
-        return tuple(replace(s, maps=self._occupancy.of(s)) for s in samples)
+            return found
+        return replace(
+            found, mounts=tuple(replace(s, maps=self._occupancy.of(s)) for s in found.mounts)
+        )

@@ -100,7 +100,10 @@ class Device:
         """Return where it is mounted, as far as this task sees it."""
         if not self.powered:
             return []
-        status = self.path.stat()
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:  # its power has just gone
+            return []
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
         lines = (line.split() for line in _MOUNTINFO.read_text().splitlines())
         return [

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What each mount did: samples of its counters, and the rates between them."""
+"""What each mount and device did: samples of its counters, and the rates between them."""
 
 from efuse.stats.channels import Balance, Channel, ChannelCounters, ChannelGroup, ChannelRates
+from efuse.stats.devices import DeviceCounters, DeviceRates, DeviceSample, read_devices
 from efuse.stats.model import (
     COUNTERS,
     REASONS,
@@ -15,24 +16,33 @@ from efuse.stats.model import (
 )
 from efuse.stats.paths import PathCounters, PathRates
 from efuse.stats.read import read, read_all
+from efuse.stats.snapshot import Change, Snapshot, change, take
 
 __all__ = [
     "COUNTERS",
     "REASONS",
     "Balance",
+    "Change",
     "Channel",
     "ChannelCounters",
     "ChannelGroup",
     "ChannelRates",
     "Counters",
+    "DeviceCounters",
+    "DeviceRates",
+    "DeviceSample",
     "MapUsage",
     "MountRates",
     "OpcodeRates",
     "PathCounters",
     "PathRates",
     "Sample",
+    "Snapshot",
     "between",
+    "change",
     "rates",
     "read",
     "read_all",
+    "read_devices",
+    "take",
 ]

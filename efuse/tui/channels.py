@@ -20,7 +20,7 @@ from efuse.stats.channels import (
     together,
 )
 from efuse.stats.model import MountRates
-from efuse.tui.lines import line, number_table
+from efuse.tui.lines import busiest, line, number_table
 from efuse.tui.units import count, duration, share
 
 __all__ = [
@@ -171,7 +171,7 @@ def channel_lines(
         found = channel_rows(m, view, room)
     if not found or room < min(len(found), 2):
         return [], 0
-    shown = found if len(found) <= room else _busiest(found, room - 1)
+    shown = found if len(found) <= room else busiest(found, room - 1, _busy)
     cpus_width = max(_CPUS_WIDTH, width - _OTHER_COLUMNS)
     table = number_table(
         CHANNEL_HEADERS,
@@ -187,14 +187,8 @@ def channel_lines(
     return parts, 3 + len(shown)
 
 
-def _busiest(rows: Sequence[ChannelRates], number: int) -> list[ChannelRates]:
-    """Return some of *rows*, in their order."""
-
-    def busy(row: ChannelRates) -> tuple[float, int]:
-        return row.per_second, row.group.depth + row.group.in_flight
-
-    chosen = sorted(range(len(rows)), key=lambda i: busy(rows[i]), reverse=True)[:number]
-    return [rows[i] for i in sorted(chosen)]
+def _busy(row: ChannelRates) -> tuple[float, int]:
+    return row.per_second, row.group.depth + row.group.in_flight
 
 
 def _summary(m: MountRates) -> Text:

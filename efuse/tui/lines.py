@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Lines and tables that never wrap."""
+"""Lines and tables that never wrap, and which rows of them have room."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["line", "number_table"]
+__all__ = ["busiest", "line", "number_table"]
+
+Row = TypeVar("Row")
 
 
 def line(*parts: str | tuple[str, str]) -> Text:
@@ -40,3 +43,9 @@ def number_table(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def busiest(rows: Sequence[Row], number: int, busy: Callable[[Row], Any]) -> list[Row]:
+    """Return *number* of *rows*, in their order: those of which *busy* says most."""
+    chosen = sorted(range(len(rows)), key=lambda i: busy(rows[i]), reverse=True)[:number]
+    return [rows[i] for i in sorted(chosen)]

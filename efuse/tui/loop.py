@@ -7,19 +7,19 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
 
-from efuse.stats.model import MountRates, Sample, between
+from efuse.stats.snapshot import Change, Snapshot, change
 from efuse.tui.render import render
 from efuse.tui.view import View, press
 
 __all__ = ["Sampler", "run"]
 
-Sampler = Callable[[], Sequence[Sample]]
+Sampler = Callable[[], Snapshot]
 
 
 @contextmanager
@@ -43,21 +43,26 @@ def _read_keys(fd: int, timeout_s: float) -> list[str]:
 
 
 def run(sample: Sampler, *, interval_s: float, console: Console, view: View) -> None:
-    """Show *sample*'s mounts until the person quits.
+    """Show *sample*'s mounts and devices until the person quits.
 
     Needs a terminal on standard input and output.
     """
     fd = sys.stdin.fileno()
     before = sample()
-    model: list[MountRates] = []
+    model = Change()
     due = time.monotonic() + min(interval_s, 0.5)
 
     def draw() -> None:
         size = console.size
-        live.update(
-            render(model, view, interval_s=interval_s, width=size.width, height=size.height),
-            refresh=True,
+        frame = render(
+            model.mounts,
+            view,
+            interval_s=interval_s,
+            width=size.width,
+            height=size.height,
+            devices=model.devices,
         )
+        live.update(frame, refresh=True)
 
     with _single_keys(fd), Live(console=console, screen=True, auto_refresh=False) as live:
         draw()
@@ -72,5 +77,5 @@ def run(sample: Sampler, *, interval_s: float, console: Console, view: View) -> 
                 due = time.monotonic() + interval_s
                 if not view.paused:
                     after = sample()
-                    model, before = between(before, after), after
+                    model, before = change(before, after), after
             draw()

@@ -7,8 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from efuse.stats.devices import DeviceRates
 from efuse.stats.model import MountRates, OpcodeRates
 from efuse.tui.channels import channel_lines
+from efuse.tui.devices import device_lines
 from efuse.tui.lines import line, number_table
 from efuse.tui.paths import PATH_HEADERS, path_row
 from efuse.tui.units import count, duration, share
@@ -25,6 +27,8 @@ _SORT_COLUMN = {
     "name": "OPCODE",
 }
 _FRAME_LINES = 6  # header, mount's three lines, the table's head, footer
+_EMPTY_LINES = 3  # header, that there is no mount, footer
+_DEVICES_PART = 3  # of what is left of a frame, devices have at most one in so many lines
 
 
 def render(
@@ -34,21 +38,27 @@ def render(
     interval_s: float,
     width: int = 80,
     height: int | None = None,
+    devices: Sequence[DeviceRates] = (),
 ) -> RenderableType:
-    """Return one frame of *model* as *view* wants it.
+    """Return one frame of *model* as *view* wants it, with the *devices* below.
 
     With a *height* one mount (the view's) is shown in that many lines; without, all are.
     """
     if view.help:
         return _help()
     if height is None:
-        return Group(*(part for m in model for part in _mount(m, view, None, width))) or ""
+        mounts = [part for m in model for part in _mount(m, view, None, width)]
+        return Group(*mounts, *device_lines(devices, None, width)[0])
     lines: list[RenderableType] = [_header(model, view, interval_s)]
     if model:
         chosen = model[view.mount % len(model)]
-        lines += _mount(chosen, view, max(1, height - _FRAME_LINES), width)
+        rows = height - _FRAME_LINES
+        below, used = device_lines(devices, rows // _DEVICES_PART, width)
+        lines += _mount(chosen, view, max(1, rows - used), width)
     else:
-        lines.append(Text("no eFuse file system is mounted: efuse mount --help"))
+        lines.append(line("no eFuse file system is mounted: efuse mount --help"))
+        below, _ = device_lines(devices, height - _EMPTY_LINES, width)
+    lines += below
     lines.append(_footer(view))
     return Group(*lines)
 
@@ -187,8 +197,7 @@ def _help() -> RenderableType:
     columns.add_column(no_wrap=True, style="bold")
     columns.add_column()
     for title, what in (
-        ("RATE/s, DAEMON/s", "requests that the kernel made; sent to the daemon"),
-        ("HIT", "share answered in the kernel"),
+        ("RATE/s, DAEMON/s, HIT", "requests; sent to the daemon; answered in the kernel"),
         ("KERNEL, DAEMON", "mean time of an answer in the kernel; of the daemon"),
         ("WHY PASSED", "why requests went to the daemon, in percent of them"),
         ("PATH, SHARE", "the ways that READs and WRITEs took; the share of each"),
@@ -199,12 +208,14 @@ def _help() -> RenderableType:
         ("SERVICE, LOAD", "mean time that it has one; how many it has on the mean"),
         ("POLL, SPIN, SLEEP", "looks that paid: workers', callers'; workers that sleep"),
         ("ELSE/s, STOLEN/s", "sent from there to other channels; read on other CPUs"),
+        ("CMD/s, RD/s, WR/s", "what a device is asked: runs of functions; reads; writes"),
+        ("IN, OUT, MEDIA, CORES", "to the device; from it; its medium; time of its cores"),
+        ("DEV, KERN, POL", "batches sent to it; left to the kernel; said by a policy"),
     ):
         columns.add_row(title, what)
     return Group(
         Text("eFuse top: keys", style="bold"),
         table,
-        Text(),
         Text("columns", style="bold"),
         columns,
         Text("any key goes back", style="dim"),

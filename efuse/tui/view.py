@@ -18,8 +18,7 @@ KEYS = (
     ("c", "channels: as many rows as are sensible, none, one a node, one a CPU"),
     ("n / p", "next / previous mount"),
     ("space", "pause and go on"),
-    ("h or ?", "this help"),
-    ("q", "quit"),
+    ("h or ?, q", "this help; quit"),
 )
 
 

@@ -27,9 +27,15 @@ class FakeConfigfs:
         self._mkdir, self._rmdir, self._open, self._write = os.mkdir, os.rmdir, os.open, os.write
         self._opened: dict[int, Path] = {}
         monkeypatch.setattr(sys.modules[Device.__module__], "_ROOT", self.root)
-        monkeypatch.setattr(Device, "mounts", lambda device: self.busy[device.name])
+        monkeypatch.setattr(Device, "mounts", lambda device: self.busy.get(device.name, []))
         for name in ("mkdir", "rmdir", "open", "write"):
             monkeypatch.setattr(os, name, getattr(self, f"_{name}_fake"))
+
+    def count(self, device: str, **counters: int) -> None:
+        """Set counters of a device; the others stay."""
+        for name, value in counters.items():
+            assert ATTRIBUTES[name].kind is Kind.COUNTER
+            (self.root / device / name).write_text(f"{value}\n")
 
     def _mkdir_fake(self, path: Path, *rest: int) -> None:
         self._mkdir(path, *rest)

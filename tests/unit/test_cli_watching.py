@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from efuse import csd
 from efuse.cli import ctl as ctl_command
 from efuse.cli.main import main
 from efuse.stats import MapUsage
+from efuse.stats.devices import DEVICE_COUNTERS
+from tests.unit.fake_configfs import FakeConfigfs
 from tests.unit.fake_sysfs import FakeSysfs
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSysfs:
+def configfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeConfigfs:
+    return FakeConfigfs(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configfs: FakeConfigfs) -> FakeSysfs:
     tree = FakeSysfs(tmp_path)
     tree.everywhere(monkeypatch)
     monkeypatch.setattr(
@@ -225,6 +233,116 @@ def test_top_json_has_the_fields_of_the_frame(
     assert row["hit_ratio"] == 0
     assert row["per_second"] > 0
     assert mount["after"]["maps"] == [{"name": "entries", "used": 41, "capacity": 100}]
+
+
+DEVICE_COLUMNS = "DEVICE DISK CMD/s RD/s WR/s IN OUT MEDIA CORES DEV KERN POL OFF"
+
+
+def test_stat_shows_the_devices_below_the_mounts(
+    sysfs: FakeSysfs, configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sysfs.add(41, "/mnt/a")
+    csd.create("one", {})
+    csd.create("off", {"power": 0})
+    configfs.busy["one"] = ["/mnt/b", "/mnt/c"]
+    configfs.count("one", commands=7, reads=12_345, link_write_bytes=5 << 19, core_busy_ns=4000)
+    configfs.count("one", chosen_device=3, chosen_kernel=1, actual_ns=100, error_ns=20)
+    code, out, _ = efuse(capsys, "stat")
+    assert code == 0
+    assert out.splitlines()[1].split()[1] == "/mnt/a"
+    assert out.splitlines()[2:4] == ["", "devices  IN OUT MEDIA in MiB  DEV KERN POL in batches"]
+    assert table(out, "DEVICE") == [
+        "DEVICE DISK CMD RD WR IN OUT MEDIA BUSY DEV KERN POL OFF MOUNT",
+        "one csd0 7 12.3k 0 2.50 0 0 4.0 us 3 1 0 20.0% /mnt/b /mnt/c",
+    ]
+    (device,) = json.loads(efuse(capsys, "stat", "--json")[1])["devices"]
+    assert (device["name"], device["disk"], device["cores"]) == ("one", "/dev/csd0", 1)
+    assert device["mounts"] == ["/mnt/b", "/mnt/c"]
+    assert (device["counters"]["commands"], device["counters"]["chosen_device"]) == (7, 3)
+
+
+def test_stat_of_a_mount_shows_no_devices(
+    sysfs: FakeSysfs, configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sysfs.add(41, "/mnt/a")
+    csd.create("one", {})
+    assert "DEVICE" not in efuse(capsys, "stat", "41")[1]
+    assert json.loads(efuse(capsys, "stat", "41", "--json")[1])["devices"] == []
+
+
+def test_without_devices_there_is_no_table_of_them(
+    sysfs: FakeSysfs, configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sysfs.add(41, "/mnt/a")
+    assert "DEVICE" not in efuse(capsys, "stat")[1]
+    configfs.root.rmdir()  # as where csd.ko is not loaded
+    assert "DEVICE" not in efuse(capsys, "stat")[1]
+    assert json.loads(efuse(capsys, "stat", "--json")[1])["devices"] == []
+    assert "DEVICE" not in efuse(capsys, "top", "--once", "--interval", "0.1")[1]
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_devices_are_shown_without_mounts_and_without_their_module(
+    sysfs: FakeSysfs, configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str], loaded: bool
+) -> None:
+    csd.create("one", {})
+    if not loaded:
+        (sysfs.root / "connections").rmdir()
+    lines = efuse(capsys, "stat")[1].splitlines()
+    assert lines[:2] == ["no eFuse file system is mounted", ""]
+    assert lines[4].split()[:2] == ["one", "csd0"]
+    lines = efuse(capsys, "stat", "--interval", "0.1", "--count", "1")[1].splitlines()
+    assert lines[0].startswith("devices  ")
+    assert lines[2].split()[:2] == ["one", "csd0"]
+    lines = efuse(capsys, "top", "--once", "--interval", "0.1")[1].splitlines()
+    assert lines[0] == "no eFuse file system is mounted"
+    assert lines[3].split()[:2] == ["one", "csd0"]
+
+
+def test_without_mounts_module_and_devices_it_fails(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sysfs.root / "connections").rmdir()
+    for command in (("stat",), ("top", "--once")):
+        code, out, err = efuse(capsys, *command)
+        assert (code, out) == (1, "")
+        assert err.startswith("efuse: the eFuse module is not loaded")
+
+
+@pytest.mark.parametrize("command", ["stat", "top"])
+def test_rates_of_devices_are_shown_and_the_same_in_json(
+    sysfs: FakeSysfs,
+    configfs: FakeConfigfs,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    sysfs.add(41, "/mnt/a")
+    csd.create("one", {"cores": 2})
+    # A device is read, and then a mount: there are 2 s between the samples of each.
+    monkeypatch.setattr("time.monotonic_ns", itertools.count(0, 10**9).__next__)
+    monkeypatch.setattr(
+        f"efuse.cli.{command}.pause",
+        lambda seconds: configfs.count(
+            "one", commands=200, link_read_bytes=4 << 20, core_busy_ns=10**9, chosen_device=150,
+            chosen_kernel=50, predicted_ns=900, actual_ns=1000, error_ns=250,
+        ),
+    )  # fmt: skip
+    once = ["--once"] if command == "top" else ["--count", "1"]
+    _, out, _ = efuse(capsys, command, *once)
+    assert table(out, "DEVICE") == [
+        DEVICE_COLUMNS,
+        "one csd0 100 0 0 0 2 0 25.0% 75 25 0 25.0%",
+    ]
+    configfs.count("one", **dict.fromkeys(DEVICE_COUNTERS, 0))
+    _, out, _ = efuse(capsys, command, *once, "--json")
+    found = json.loads(out)
+    assert [mount["after"]["connection"] for mount in found["mounts"]] == [41]
+    (device,) = found["devices"]
+    assert (device["after"]["name"], device["interval_ns"]) == ("one", 2 * 10**9)
+    assert (device["per_second"]["commands"], device["core_busy_share"]) == (100, 0.25)
+    assert (device["device_share"], device["error_ratio"]) == (0.75, 0.25)
+    assert device["counters"]["chosen_kernel"] == 50
 
 
 def test_ctl_get_and_set(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:

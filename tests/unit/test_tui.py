@@ -6,6 +6,7 @@ import re
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,12 +17,16 @@ from efuse.stats import (
     Channel,
     ChannelCounters,
     Counters,
+    DeviceCounters,
+    DeviceRates,
+    DeviceSample,
     MapUsage,
     MountRates,
     PathCounters,
     Sample,
     rates,
 )
+from efuse.stats.devices import DEVICE_COUNTERS, device_rates
 from efuse.tui import View, press, render
 from efuse.tui.channels import CHANNEL_VIEWS
 from efuse.tui.units import count, duration, share
@@ -70,11 +75,17 @@ s sort  r reverse  / filter  c channels  n mount  space pause  h help  q quit
 
 
 def show(
-    model: list[MountRates], view: View, *, width: int = 80, height: int | None = 24
+    model: list[MountRates],
+    view: View,
+    *,
+    width: int = 80,
+    height: int | None = 24,
+    devices: Sequence[DeviceRates] = (),
 ) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, height=50, color_system=None)
-    console.print(render(model, view, interval_s=2, width=width, height=height))
+    frame = render(model, view, interval_s=2, width=width, height=height, devices=devices)
+    console.print(frame)
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -216,6 +227,73 @@ def test_frame_without_channels_has_no_table_of_them() -> None:
     assert "policy least" in text
 
 
+def device(name: str, index: int = 0, **counters: int) -> DeviceRates:
+    """What a device with four cores did in 2 s."""
+    after = DeviceSample(
+        name, 2_000_000_000, f"/dev/csd{index}", cores=4, counters=DeviceCounters(**counters)
+    )
+    return device_rates(DeviceSample(name, 0, after.disk), after)
+
+
+BUSY = device(
+    "one", 3, link_read_bytes=3 << 20, link_write_bytes=1 << 20, media_read_bytes=870 << 20,
+    media_write_bytes=2 << 20, core_busy_ns=5_432_000_000, reads=24_680, writes=1357, commands=246,
+    chosen_device=240, chosen_kernel=33, chosen_policy=12, actual_ns=1100, error_ns=137,
+)  # fmt: skip
+
+DEVICES = """\
+devices  IN OUT MEDIA in MiB/s  DEV KERN POL in batches/s
+DEVICE  DISK    CMD/s   RD/s  WR/s    IN   OUT  MEDIA  CORES  DEV KERN POL   OFF
+one     csd3      123  12.3k   678  0.50  1.50    436  67.9%  120   16   6 12.5%
+spare   csd12       0      0     0     0     0      0     0%    0    0   0     -
+"""
+
+
+def test_frame_shows_the_devices_below_the_mount() -> None:
+    devices = [BUSY, device("spare", 12)]
+    frame, bare = show(MODEL, View(), devices=devices), FRAME.splitlines()
+    assert frame == [*bare[:-1], *DEVICES.splitlines(), bare[-1]]
+    assert show(MODEL, View(), height=None, devices=devices)[-4:] == DEVICES.splitlines()
+
+
+def test_frame_without_mounts_has_the_devices_all_the_same() -> None:
+    frame = show([], View(), devices=[BUSY, device("spare", 12)])
+    assert frame[1] == "no eFuse file system is mounted: efuse mount --help"
+    assert frame[2:-1] == DEVICES.splitlines()
+    many = [device(f"d{i}", i) for i in range(30)]
+    assert show([], View(), devices=many)[-2] == "and 12 quieter devices"
+
+
+def test_frame_cuts_no_number_of_devices_off() -> None:
+    most = {name: 2**63 for name in DEVICE_COUNTERS}
+    lines = show(MODEL, View(), devices=[device("a-long-name", 63, **most), BUSY])
+    row = next(line for line in lines if line.startswith("a-long-"))
+    assert row.split()[0] == "a-long-\u2026"
+    assert "\u2026" not in row.removeprefix("a-long-\u2026")
+    off = device("off", actual_ns=1, error_ns=12)
+    assert show(MODEL, View(), devices=[off])[-2].endswith(" 1200%")
+
+
+def test_frame_shows_the_busiest_devices_where_not_all_have_room() -> None:
+    devices = [device(f"d{i}", i, commands=i) for i in range(30)]
+    lines = show(MODEL, View(), devices=devices)
+    assert lines[-2] == "and 27 quieter devices"
+    assert [line.split()[0] for line in lines[-5:-2]] == ["d27", "d28", "d29"]
+
+
+def test_frame_with_devices_fits_whatever_the_terminal() -> None:
+    latency = (0,) * 106
+    paths = {name: PathCounters(requests=10**9, latency=latency) for name in ("a", "b", "c")}
+    for number in (1, 3, 60):
+        devices = [device(f"device{i}", i) for i in range(number)]
+        for model in (with_channels(2, 128, paths=paths), MODEL, []):
+            for width, height in ((80, 24), (140, 40), (40, 15), (80, 14), (80, 11)):
+                lines = show(model, View(), width=width, height=height, devices=devices)
+                assert len(lines) <= height, (number, height)
+                assert max(map(len, lines)) <= width
+                assert not model or any(line.startswith("lookup") for line in lines)
+
+
 def test_key_c_shows_channels_otherwise() -> None:
     model, view, seen = with_channels(2, 4), View(), []
     for _ in range(5):
@@ -232,10 +310,10 @@ def test_help_fits_and_has_every_column() -> None:
     assert len(lines) <= 24
     assert lines[-1] == "any key goes back"
     words = set(re.split(r"[ ,]+", " ".join(lines)))
-    frame = show(with_channels(1, 2), View())
-    heads = [line.split() for line in frame if line.startswith(("NODE", "OPCODE"))]
-    assert len(heads) == 2
-    assert {word for head in heads for word in head} - words <= {"OPCODE", "(%)"}
+    frame = show(with_channels(1, 2), View(), devices=[device("one")])
+    heads = [line.split() for line in frame if line.startswith(("NODE", "OPCODE", "DEVICE"))]
+    assert len(heads) == 3
+    assert {word for head in heads for word in head} - words <= {"OPCODE", "(%)", "DEVICE", "DISK"}
 
 
 def test_frame_without_mounts_says_so() -> None:
@@ -385,11 +463,13 @@ def test_duration(value: float | None, text: str) -> None:
 LIVE = """
 import time
 from rich.console import Console
-from efuse.stats import Counters, Sample
+from efuse.stats import Counters, DeviceSample, Sample, Snapshot
 from efuse.tui import View, run
 def sample():
     now = time.monotonic_ns()
-    return [Sample(41, now, "/mnt/demo", opcodes={"lookup": Counters(requests=now // 1000)})]
+    opcodes = {"lookup": Counters(requests=now // 1000)}
+    device = DeviceSample("one", now, "/dev/csd3")
+    return Snapshot((Sample(41, now, "/mnt/demo", opcodes=opcodes),), (device,))
 run(sample, interval_s=0.2, console=Console(), view=View())
 print("ended")
 """
@@ -406,7 +486,7 @@ def test_loop_draws_obeys_keys_and_restores_the_terminal() -> None:
         env=environment,
     ) as program:
         os.close(terminal)
-        seen = _read_until(control, b"", b"lookup")
+        seen = _read_until(control, _read_until(control, b"", b"lookup"), b"csd3")
         os.write(control, b"s")
         seen = _read_until(control, seen, b"sorted by hits")
         os.write(control, b"q")

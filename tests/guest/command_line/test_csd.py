@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 import efuse
-from efuse.functions import Count, Why
+from efuse import functions
+from efuse.functions import Count, Place, Why
 from efuse.functions.btree_file import build
+from efuse.stats.devices import DEVICE_COUNTERS
 from tests.commands import EFUSE
 from tests.guest import csd_device
 from tests.guest.conftest import run
@@ -281,6 +283,60 @@ def test_a_policy_says_where(disk: Device, files: Path, tmp_path: Path) -> None:
     auto()
     assert disk.read("chosen_policy") == decided
     assert "there is none (ENOENT)" in csd("policy", "unload", status=1).stderr
+
+
+def test_stat_shows_what_a_device_did(disk: Device, files: Path) -> None:
+    (files / "log").write_bytes(LOG)
+    os.sync()
+    csd("run", "count", "--pattern", "error", files / "log")
+    (found,) = json.loads(run(*EFUSE, "stat", "--json").stdout)["devices"]
+    assert (found["name"], found["disk"], found["cores"]) == ("one", str(disk.path), 4)
+    assert found["mounts"] == [str(files)]
+    counters = found["counters"]
+    assert counters.keys() == set(DEVICE_COUNTERS)
+    # The file system may read and write meanwhile; nobody else runs functions.
+    for name in ("commands", "core_busy_ns", "chosen_device", "chosen_kernel", "chosen_policy"):
+        assert counters[name] == disk.read(name), name
+    assert (counters["commands"], counters["chosen_device"], counters["chosen_kernel"]) == (1, 1, 0)
+    assert counters["link_write_bytes"] >= len(LOG)
+    lines = run(*EFUSE, "stat").stdout.splitlines()
+    row = next(line.split() for line in lines if line.startswith("one "))
+    assert (row[:3], row[-1]) == (["one", disk.path.name, "1"], str(files))
+    run("umount", files)
+    csd("set", "one", "power=0")
+    assert json.loads(run(*EFUSE, "stat", "--json").stdout)["devices"] == []
+
+
+def test_top_shows_what_a_device_does(disk: Device, files: Path) -> None:
+    log = files / "log"
+    log.write_bytes(LOG)
+    os.sync()
+
+    def top(*options: str) -> str:
+        """Run ``efuse top`` while the device runs functions."""
+        command = [*EFUSE, "top", "--once", "--interval", "1", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            while child.poll() is None:
+                for place in (Place.DEVICE, Place.AUTO):
+                    with functions.run("count", log, Count().encode(), place=place) as going:
+                        going.result()
+            assert child.stdout is not None
+            return child.stdout.read()
+
+    with functions.load("count"):
+        lines = top().splitlines()
+        (found,) = json.loads(top("--json"))["devices"]
+    start = next(i for i, line in enumerate(lines) if line.startswith("DEVICE "))
+    row = dict(zip(lines[start].split(), lines[start + 1].split(), strict=True))
+    assert (row["DEVICE"], row["DISK"]) == ("one", disk.path.name)
+    assert row["CMD/s"] != "0"
+    assert row["DEV"] != "0" or row["KERN"] != "0"
+    counters, rate = found["counters"], found["per_second"]
+    assert 0 < counters["commands"] <= disk.read("commands")
+    assert counters["chosen_device"] + counters["chosen_kernel"] > 0
+    assert rate["commands"] == pytest.approx(counters["commands"] * 1e9 / found["interval_ns"])
+    assert 0 < found["core_busy_share"] <= 1
+    assert 0 <= found["device_share"] <= 1
 
 
 def test_interrupt_ends_a_run(disk: Device, files: Path) -> None:
