@@ -32,7 +32,7 @@ from efuse.bench.machine import machine, versions
 from efuse.bench.report import Report, Result, ratios
 from efuse.bench.systems import System, mounted
 from efuse.bench.usage import Usage
-from efuse.control import Connection, module_version
+from efuse.control import Connection
 from efuse.errors import EfuseError
 from efuse.guest.run import INSIDE, Options, run
 from efuse.module import kernel
@@ -205,7 +205,7 @@ def report(runs: Iterable[Run], count: int) -> Report:
     return Report(
         machine=machine(),
         kernel=platform.release(),
-        versions=versions(module_version()),
+        versions=versions(),
         settings={
             "files": count,
             "programs": PROGRAMS,

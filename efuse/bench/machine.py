@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import efuse
+from efuse.control import module_version
 
 __all__ = ["Settings", "machine", "versions"]
 
@@ -46,14 +47,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def versions(module: str) -> dict[str, str]:
+def versions(module: str | None = None) -> dict[str, str]:
     """Return the versions of what takes part.
 
-    :param module: that of the kernel module.
+    :param module: the kernel module's; by default efuse.ko's.
     """
     return {
         "efuse": efuse.__version__,
-        "module": module,
+        "module": module_version() if module is None else module,
         "python": platform.python_version(),
         "pyfuse3": importlib.metadata.version("pyfuse3"),
     }

@@ -21,7 +21,6 @@ from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
 from efuse.bench.transport import BALANCED, DAEMON, transported
 from efuse.bench.usage import Usage
 from efuse.bench.workload import Measure, Outcome, Workload
-from efuse.control import module_version
 from efuse.errors import UsageError
 
 __all__ = ["check", "run"]
@@ -60,7 +59,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
     return Report(
         machine=machine(),
         kernel=platform.release(),
-        versions=versions(module_version()),
+        versions=versions(),
         settings={**asdict(settings), "kernel_counters": counters},
         results=tuple(results),
         ratios=tuple(

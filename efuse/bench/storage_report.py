@@ -112,7 +112,12 @@ def plot(report: dict[str, Any], path: Path) -> None:
             _draw(axis, kind == "lookup", mine)
             axis.set_title(f"{kind}: {profile}", fontsize=10)
         row[0].set_ylabel("us a run")
-    axes[0][-1].legend(fontsize=7, loc="upper left")
+    lines = {
+        label: line
+        for axis in axes.flat
+        for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path, dpi=120)
 
 
