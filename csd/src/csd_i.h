@@ -348,6 +348,7 @@ int csd_kfuncs_init(void);
  * @command: to the device
  * @hops: likewise
  * @hops_left: that they may go on for
+ * @follows: the block that comes next is the one behind the last
  * @choice: of the place of the batch that it is in
  */
 struct csd_run {
@@ -399,6 +400,7 @@ struct csd_run {
 	struct csd_command command;
 	struct csd_hops hops;
 	u32 hops_left;
+	bool follows;
 	struct csd_choice choice;
 };
 

@@ -199,14 +199,12 @@ def _words(size: int) -> str:
 def _write_lines(path: Path, size: int) -> None:
     """Make a file of lines, each of which is a record."""
     source = random.Random(size)
-    lines = [
-        b"%08d%s %s\n"
-        % (n % 10**8, source.randbytes(24).hex().encode()[: _LINE - 15], _word(source))
+    chunk = b"".join(
+        b"%08d%.49s %s\n" % (n, source.randbytes(25).hex().encode(), _word(source))
         for n in range(min(size, _MIB) // _LINE)
-    ]
-    chunk = b"".join(lines)
+    )
     with path.open("wb") as file:
-        for _ in range(0, size, len(chunk)):
+        for _ in range(size // len(chunk)):
             file.write(chunk)
         file.flush()
         os.fsync(file.fileno())

@@ -20,7 +20,7 @@ from tests.guest import csd_device
 def _csd_is_loaded() -> Iterator[None]:
     csd_device.load()
     yield
-    assert devices() == [], "a device was left"
+    assert not devices(), "a device was left"
     csd_device.unload()
 
 
@@ -63,6 +63,5 @@ def test_bench_looks_up_where_it_says(tmp_path: Path) -> None:
         blocks = int(depth) + 1
         assert looked["device_steps"] == blocks * (place == "device")
         assert looked["kernel_steps"] == blocks * (place == "kernel")
-        # In so small a tree there may be one that follows.
-        if place == "kernel" and state == "cold":
-            assert looked["chained"] > blocks - 1
+        if place == "kernel":
+            assert looked["chained"] == blocks * (state == "cold")
