@@ -17,7 +17,7 @@ from efuse.errors import EfuseError, NoFunctionError, NotSupportedError, UsageEr
 from efuse.functions.catalog import Shipped
 from efuse.functions.loading import Loaded, function_text, load
 from efuse.functions.running import CONTROL, Place, Run, Status, Why, run
-from efuse.functions.twin import InPieces, Twin, Walking
+from efuse.functions.twin import InPieces, Walking
 
 __all__ = ["WHERE", "Outcome", "Work", "begin", "begin_loaded"]
 
@@ -199,7 +199,11 @@ class _TwinRun(Closing):
     def __init__(self, call: Shipped, fd: int) -> None:
         self._name = call.name
         self._file = os.fdopen(fd, "rb")
-        self._parts = self._walk(call) if isinstance(call, Walking) else self._read(call)
+        if isinstance(call, Walking):
+            self._parts = self._walk(call)
+        else:
+            assert isinstance(call, InPieces)
+            self._parts = self._read(call)
         self._position = 0
         self._emitted = 0
         self._done = False
@@ -225,9 +229,9 @@ class _TwinRun(Closing):
     def close(self) -> None:
         self._file.close()
 
-    def _read(self, call: Shipped) -> Iterator[bytes]:
+    def _read(self, call: InPieces) -> Iterator[bytes]:
         """Iterate what the twin emits over one piece of the file after the other."""
-        twin = call.twin() if isinstance(call, InPieces) else _WholeTwin(call)
+        twin = call.twin()
         while data := self._file.read(_PIECE):
             self._position += len(data)
             self.blocks += -(-len(data) // _BLOCK)
@@ -243,18 +247,3 @@ class _TwinRun(Closing):
             return os.pread(self._file.fileno(), _BLOCK, self._position)
 
         yield call.walk(read)
-
-
-class _WholeTwin(Twin):
-    """The twin of a function that has to have all of the file."""
-
-    def __init__(self, call: Shipped) -> None:
-        self._call = call
-        self._pieces: list[bytes] = []
-
-    def step(self, data: bytes) -> bytes:
-        self._pieces.append(data)
-        return b""
-
-    def finish(self) -> bytes:
-        return self._call.reference(b"".join(self._pieces))

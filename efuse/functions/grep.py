@@ -13,6 +13,7 @@ from efuse.errors import UsageError
 from efuse.functions.command import BYTES, Command
 from efuse.functions.patterns import check_pattern, encode_pattern
 from efuse.functions.running import failure
+from efuse.functions.twin import Twin, whole
 
 __all__ = ["COMMAND", "Grep"]
 
@@ -52,22 +53,70 @@ class Grep:
 
         :raises EfuseError: it fails.
         """
-        found = []
-        end = -1
-        while (match := data.find(self.pattern, end + 1)) >= 0:
-            start = data.rfind(b"\n", 0, match) + 1
-            end = data.find(b"\n", match)
-            end = end if end >= 0 else len(data)
-            # What was looked at before the block in which the pattern ends.
-            before = (match + len(self.pattern) - 1) // _BLOCK * _BLOCK
-            if before - start > _KEPT:
-                raise failure(self.name, errno.EOVERFLOW)
-            found.append(data[start : end + 1])
-        return b"".join(found)
+        return whole(self.twin(), data)
+
+    def twin(self) -> Twin:
+        """Return its twin in Python."""
+        return _Twin(self)
 
     def decode(self, raw: bytes) -> list[bytes]:
         """Return the lines that the function emitted, without their newlines."""
         return raw.removesuffix(b"\n").split(b"\n") if raw else []
+
+
+class _Twin:
+    def __init__(self, call: Grep) -> None:
+        self._call = call
+        self._position = 0
+        """In the file: of what comes next."""
+        self._line = b""
+        """The beginning of a line without a match so far."""
+        self._cut = 0
+        """Bytes before it that were forgotten: a match would come too late."""
+        self._found = False
+        """The line's beginning has a match, and was emitted."""
+
+    def step(self, data: bytes) -> bytes:
+        emitted = b""
+        self._position += len(data)
+        if self._found:
+            end = data.find(b"\n") + 1
+            if not end:
+                return data
+            emitted, data = data[:end], data[end:]
+            self._found = False
+        return emitted + self._lines(self._line + data)
+
+    def finish(self) -> bytes:
+        return b""
+
+    def _lines(self, seen: bytes) -> bytes:
+        """Return the lines of *seen* that have a match; it ends where the next data begins."""
+        pattern, found = self._call.pattern, []
+        base = self._position - len(seen)
+        end = -1
+        while (match := seen.find(pattern, end + 1)) >= 0:
+            start = seen.rfind(b"\n", 0, match) + 1
+            # What was looked at before the block in which the pattern ends.
+            before = (base + match + len(pattern) - 1) // _BLOCK * _BLOCK
+            if before - (base + start - (0 if start else self._cut)) > _KEPT:
+                raise failure(self._call.name, errno.EOVERFLOW)
+            end = seen.find(b"\n", match)
+            if end < 0:
+                self._found = True
+                end = len(seen)
+            found.append(seen[start : end + 1])
+        self._remember(seen[max(end, seen.rfind(b"\n")) + 1 :], len(seen))
+        return b"".join(found)
+
+    def _remember(self, line: bytes, of: int) -> None:
+        """Keep the beginning of a line, which was the end of *of* bytes."""
+        cut = self._cut if len(line) == of else 0
+        if len(line) > _KEPT + 2 * _BLOCK:
+            kept = len(self._call.pattern) - 1
+            cut += len(line) - kept
+            line = line[len(line) - kept :]
+        self._line, self._cut = line, cut
 
 
 COMMAND = Command(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Functions' twins in Python, which need not have all of a file at once.
 
-A call has one of these beside its ``reference()``, or neither, and then has the file as a whole.
+A call has one of the two beside its ``reference()``.
 """
 
 from __future__ import annotations

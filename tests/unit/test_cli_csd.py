@@ -267,6 +267,15 @@ def test_a_command_whose_output_is_a_stream(file: Path, monkeypatch: pytest.Monk
         def reference(self, data: bytes) -> bytes:
             return data
 
+        def twin(self) -> Copy:
+            return self
+
+        def step(self, data: bytes) -> bytes:
+            return data
+
+        def finish(self) -> bytes:
+            return b""
+
         def decode(self, raw: bytes) -> bytes:
             return raw
 

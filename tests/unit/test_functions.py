@@ -116,6 +116,8 @@ def test_crc32c_of_the_catalogues() -> None:
         Count(b"a"),
         Count(),
         Crc32c(),
+        Grep(b"aa"),
+        Grep(b"\xff"),
         Aggregate(Records(8, Filter(Field(0, 1), -50, 90)), Field(0, 2)),
         Aggregate(Records(8, Filter(Field(0, 1), 1, 0)), Field(0, 2)),
         Histogram(Records(16), Field(0, 1), start=-64, width=16, ranges=6),
@@ -127,6 +129,45 @@ def test_twins_see_the_same_in_pieces(call: Shipped) -> None:
     twin = call.twin()
     parts = [twin.step(data[at : at + 4096]) for at in range(0, len(data), 4096)]
     assert b"".join(parts) + twin.finish() == call.reference(data)
+
+
+def _grep(pattern: bytes, data: bytes) -> bytes | None:
+    """Return the lines with a pattern by another way; None: a match comes too late in its line."""
+    found, at = [], 0
+    for line in data.splitlines(keepends=True):  # no \\r in it
+        match = line.find(pattern)
+        if match >= 0:
+            if (at + match + len(pattern) - 1) // 4096 * 4096 - at > 60 << 10:
+                return None
+            found.append(line)
+        at += len(line)
+    return b"".join(found)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_grep_in_pieces(seed: int) -> None:
+    """Of lines shorter and longer than what is remembered, cut anywhere that blocks are."""
+    source = random.Random(seed)
+    pattern = b"ab" * source.choice((1, 1, 16))
+    parts = []
+    for _ in range(source.randrange(1, 6)):
+        before = source.choice((0, 5, 4095, 4096, 50_000, 61_000, 61_440, 65_536, 90_000))
+        parts.append(b"." * max(0, before - source.randrange(5)))
+        parts.append(source.choice((pattern, pattern, b"a", b"")))
+        parts.append(b"." * source.choice((0, 3, 70_000)))
+        parts.append(source.choice((b"\n", b"\n", b"")))
+    data = b"".join(parts)
+    twin, emitted, size = Grep(pattern).twin(), b"", 4096 * source.randrange(1, 9)
+    wanted = _grep(pattern, data)
+    if wanted is None:
+        with pytest.raises(EfuseError, match="EOVERFLOW"):
+            for at in range(0, len(data), size):
+                twin.step(data[at : at + size])
+        return
+    for at in range(0, len(data), size):
+        emitted += twin.step(data[at : at + size])
+        assert len(twin._line) <= (60 << 10) + 2 * 4096  # type: ignore[attr-defined]
+    assert emitted + twin.finish() == wanted == Grep(pattern).reference(data)
 
 
 def test_count_across_pieces() -> None:
