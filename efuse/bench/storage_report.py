@@ -102,7 +102,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
     cells = [(_cell(result["workload"]), result) for result in report["results"]]
     kinds = list(dict.fromkeys(cell.kind for cell, _ in cells))
     profiles = list(dict.fromkeys(cell.profile for cell, _ in cells))
-    figure = Figure(figsize=(4.2 * len(profiles), 3.2 * len(kinds)), layout="constrained")
+    figure = Figure(figsize=(3.4 * len(profiles), 2.7 * len(kinds)), layout="constrained")
     axes = figure.subplots(len(kinds), len(profiles), squeeze=False, sharey="row")
     for row, kind in zip(axes, kinds, strict=True):
         for axis, profile in zip(row, profiles, strict=True):
@@ -118,7 +118,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=8)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=90)
 
 
 def _draw(axis: Any, lookup: bool, cells: list[tuple[_Cell, dict[str, Any]]]) -> None:

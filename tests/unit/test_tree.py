@@ -13,7 +13,9 @@ import pytest
 _ROOT = Path(__file__).resolve().parents[2]
 _KERNEL_SIDE = ("bpf_programs/", "kernel_patches/", "tests/debug/faults/")
 # Texts of others, and formats that have no comments.
-_WITHOUT_LICENCE = re.compile(r"^LICENSES/|\.json$|/py\.typed$|\.patch$|/series$|^tests/data/")
+_WITHOUT_LICENCE = re.compile(
+    r"^LICENSES/|\.(json|png)$|/py\.typed$|\.patch$|/series$|^tests/data/"
+)
 
 
 def _files() -> list[str]:
