@@ -60,11 +60,12 @@ static enum csd_unchained csd_chain_why(const struct csd_run *run)
 /**
  * csd_chain_begin - keep the blocks of a run's file where they are
  * @run: the run
+ * @end: of its range or its file. @run->window_end is that, or where the file ends by now
  *
  * Context: process context, may sleep.
  * Return: CSD_UNCHAINED_NOT, to be followed by csd_chain_end(); or why not
  */
-enum csd_unchained csd_chain_begin(struct csd_run *run)
+enum csd_unchained csd_chain_begin(struct csd_run *run, u64 end)
 {
 	enum csd_unchained why = csd_chain_why(run);
 	int err;
@@ -74,6 +75,8 @@ enum csd_unchained csd_chain_begin(struct csd_run *run)
 	err = csd_chain_alloc(run) ?: csd_lease_begin(run->lease);
 	if (err)
 		return err == -EAGAIN ? CSD_UNCHAINED_WRITTEN : CSD_UNCHAINED_FAILED;
+	/* From here on it does not change. */
+	run->window_end = min_t(u64, end, i_size_read(file_inode(run->file)));
 	return CSD_UNCHAINED_NOT;
 }
 
@@ -202,9 +205,8 @@ int csd_chain(struct csd_run *run, u64 end)
 
 	why = run->ahead > 1 ? CSD_UNCHAINED_FOLLOWS : csd_chain_why(run);
 	why = why ?: csd_chain_cached(run);
-	why = why ?: csd_chain_begin(run);
+	why = why ?: csd_chain_begin(run, end);
 	if (!why) {
-		run->window_end = end;
 		err = csd_chain_hops(run);
 		csd_chain_end(run);
 		run->chained += run->steps[CSD_KERNEL] - steps;

@@ -412,7 +412,7 @@ long csd_run_make(const struct csd_setup __user *argp);
 
 /* chain.c */
 #define CSD_HOPS	64	/* of a chain: others want the CPU, and the file */
-enum csd_unchained csd_chain_begin(struct csd_run *run);
+enum csd_unchained csd_chain_begin(struct csd_run *run, u64 end);
 void csd_chain_end(struct csd_run *run);
 int csd_chain_find(struct csd_run *run, struct csd_range *range);
 int csd_chain_look(struct csd_run *run, struct csd_range *range);

@@ -150,9 +150,8 @@ static int csd_offload_leased(struct csd_run *run, u64 end)
 	struct csd_range range;
 	int ret;
 
-	if (csd_chain_begin(run))
+	if (csd_chain_begin(run, end))
 		return -EOPNOTSUPP;
-	run->window_end = end;
 	ret = csd_chain_look(run, &range);
 	if (ret > 0) {
 		run->command.next = csd_leased_next;
