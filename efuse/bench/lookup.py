@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,9 +51,9 @@ def tree(depth: int) -> dict[int, bytes]:
     return {_SPACING * n: struct.pack("<q56s", n, b"item %d" % n) for n in range(count)}
 
 
-def write_tree(path: Path, depth: int) -> int:
-    """Make a file with such a tree, and return how many blocks it has."""
-    raw = build(tree(depth).items(), fanout=FANOUT)
+def write_tree(path: Path, items: Mapping[int, bytes]) -> int:
+    """Make a file with the tree of such items, and return how many blocks it has."""
+    raw = build(items.items(), fanout=FANOUT)
     path.write_bytes(raw)
     return len(raw) // BLOCK
 

@@ -180,9 +180,9 @@ def _cells(profile: str, device: Device, root: Path, settings: Settings) -> Iter
                     yield _Cell(name, "twin", ways)
     for depth in DEPTHS if "lookup" in settings.workloads else []:
         path = root / f"tree-{depth}"
-        write_tree(path, depth)
-        os.sync()
         items = tree(depth)
+        write_tree(path, items)
+        os.sync()
         for warm in (False, True):
             name = f"{profile}-lookup-{depth}-{_state(warm)}"
             yield _Cell(name, "pread", _lookup_ways(device, path, items, warm))
