@@ -6,6 +6,11 @@
  * the times of the late ones, from how much is read again while the cache would hold it,
  * and from how many requests are at the backing files already.
  *
+ * Where the backing file lies on a device of csd.ko, there are two ways to it: its page cache, and
+ * past that. What the page cache has, and what follows the READ before, since then the kernel
+ * reads ahead, goes by the page cache. Else it is past it that is predicted to be faster or
+ * not; of what is read again the page cache has to its credit that it would have it by then.
+ *
  * The daemon is not tried. It mapped the file so as not to be asked, and where it did
  * not, the cache asks it for what is missing alone. A WRITE has nothing to choose.
  */
@@ -16,8 +21,9 @@
 #define PATH_SAMPLE	16	/* one of so many is measured */
 #define PATH_BOTH	(1 << EFUSE_PATH_DIRECT | 1 << EFUSE_PATH_CACHE)
 
-/* A note: the profile's index, and whether the cache was to keep the block. */
-#define PATH_NOTE_KEPT	0x80000000
+/* A note: the profile's index, and */
+#define PATH_NOTE_KEPT	0x80000000	/* the cache was to keep the block */
+#define PATH_NOTE_COLD	0x40000000	/* there is a choice between the page cache and the device */
 
 static inline u32 path_size(u64 size)
 {
@@ -85,6 +91,41 @@ static inline u64 path_queued(const struct path_profile *profile, u64 ns, u32 de
 	return ns * (16 + (u64)depth * 16) / (16 + profile->depth);
 }
 
+/* What reading it into the page cache will save, if it is read again. */
+static inline u64 path_warms(const struct path_profile *profile)
+{
+	u64 hot = profile->ns[PATH_TIME_DIRECT], cold = profile->ns[PATH_TIME_DEVICE];
+
+	if (profile->ns[PATH_TIME_COLD] < cold)
+		cold = profile->ns[PATH_TIME_COLD];
+	return hot && hot < cold ? (cold - hot) * profile->again / PATH_ONE : 0;
+}
+
+/* Of a READ that the page cache has nothing of, which it would have to read by itself. */
+static inline u32 path_past(const struct path_profile *profile)
+{
+	u64 cold = profile->ns[PATH_TIME_COLD], device = profile->ns[PATH_TIME_DEVICE];
+
+	/* What nobody has seen yet is worth a try. */
+	if (!cold)
+		return EFUSE_PATH_DIRECT;
+	device += path_warms(profile);
+	if (profile->cold == EFUSE_PATH_DEVICE)
+		return cold + cold / 8 < device ? EFUSE_PATH_DIRECT : EFUSE_PATH_DEVICE;
+	return device + device / 8 < cold ? EFUSE_PATH_DEVICE : EFUSE_PATH_DIRECT;
+}
+
+/* Has the page cache nothing of it, and would have to wait for the device, too? */
+static inline bool path_is_cold(struct efuse_req *req, struct path_profile *profile,
+				const struct efuse_path_info *info)
+{
+	u64 offset = efuse_req_offset(req);
+	bool follows = offset == profile->end;
+
+	profile->end = offset + efuse_req_size(req);
+	return info->eligible & 1 << EFUSE_PATH_DEVICE && !info->resident && !follows;
+}
+
 /* Through the cache; what it has not comes from backing files. 0: nobody knows. */
 static inline u64 path_cache_ns(const struct path_profile *profile, u64 direct_ns, u32 depth)
 {
@@ -107,6 +148,15 @@ static inline u32 path_fastest(const struct path_profile *profile, u64 direct_ns
 	return cache_ns + cache_ns / 8 < direct_ns ? EFUSE_PATH_CACHE : EFUSE_PATH_DIRECT;
 }
 
+static inline void path_changed(struct efuse_req *req, u32 *was, u32 path)
+{
+	if (path == *was)
+		return;
+	*was = path;
+	event_emit(EFUSE_EVENT_PATH, FUSE_READ, path, efuse_req_nodeid(req), efuse_req_offset(req),
+		   efuse_req_size(req), 0);
+}
+
 /* Of the next READ of the kind, by its number in the round. */
 static inline u32 path_choose(struct efuse_req *req, struct path_profile *profile, u32 count,
 			      u32 probes, u64 direct_ns, u64 cache_ns)
@@ -118,20 +168,31 @@ static inline u32 path_choose(struct efuse_req *req, struct path_profile *profil
 		return path | EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE;
 	}
 	path = path_fastest(profile, direct_ns, cache_ns);
-	if (path != profile->path) {
-		profile->path = path;
-		event_emit(EFUSE_EVENT_PATH, FUSE_READ, path, efuse_req_nodeid(req),
-			   efuse_req_offset(req), efuse_req_size(req), 0);
-	}
+	path_changed(req, &profile->path, path);
 	return count % PATH_SAMPLE ? path : path | EFUSE_PATH_MEASURE;
+}
+
+/* Where what is not the cache's goes, of which nothing is in the page cache. */
+static inline u32 path_cold(struct efuse_req *req, struct path_profile *profile, u32 count,
+			    u32 probes)
+{
+	u32 path;
+
+	/* Of the probes of backing files each other one. */
+	if (count < 2 * probes)
+		return count & 2 ? EFUSE_PATH_DEVICE : EFUSE_PATH_DIRECT;
+	path = path_past(profile);
+	path_changed(req, &profile->cold, path);
+	return path;
 }
 
 int select_path(struct efuse_req *req)
 {
 	const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
 	struct path_profile *profile;
+	enum path_time time = PATH_TIME_DIRECT;
+	u32 note, print, count, choice, backing = EFUSE_PATH_DIRECT;
 	u64 direct_ns, cache_ns;
-	u32 note, print, count, choice;
 	u32 *ghost;
 	int index;
 
@@ -150,12 +211,19 @@ int select_path(struct efuse_req *req)
 	count = profile->count;
 	profile->count = count + 1 < info->round ? count + 1 : 0;
 
-	direct_ns = path_queued(profile, profile->ns[PATH_TIME_DIRECT], info->depth);
+	if (path_is_cold(req, profile, info)) {
+		note |= PATH_NOTE_COLD;
+		backing = path_cold(req, profile, count, info->probes);
+		time = backing == EFUSE_PATH_DEVICE ? PATH_TIME_DEVICE : PATH_TIME_COLD;
+	}
+	direct_ns = path_queued(profile, profile->ns[time], info->depth);
 	cache_ns = path_cache_ns(profile, direct_ns, info->depth);
 	choice = path_choose(req, profile, count, info->probes, direct_ns, cache_ns);
 	if ((choice & 0xff) == EFUSE_PATH_CACHE) {
 		print &= ~1;
 		direct_ns = cache_ns;
+	} else {
+		choice = (choice & ~0xff) | backing;
 	}
 	*ghost = print;
 	if (choice & EFUSE_PATH_MEASURE)
@@ -163,26 +231,34 @@ int select_path(struct efuse_req *req)
 	return choice;
 }
 
+/* What is known better when a request has been answered. */
+static inline u32 path_time_of(const struct efuse_path_info *info)
+{
+	if (info->path == EFUSE_PATH_CACHE)
+		return info->missed ? PATH_TIME_MISS : PATH_TIME_HIT;
+	if (info->path == EFUSE_PATH_DEVICE)
+		return PATH_TIME_DEVICE;
+	return info->note & PATH_NOTE_COLD ? PATH_TIME_COLD : PATH_TIME_DIRECT;
+}
+
 int path_done(struct efuse_req *req)
 {
 	const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
 	struct path_profile *profile;
+	u32 time;
 	int index;
 
 	if (!info)
 		return 0;
-	index = info->note & ~PATH_NOTE_KEPT;
+	index = info->note & ~(PATH_NOTE_KEPT | PATH_NOTE_COLD);
 	profile = profiles.lookup(&index);
 	if (!profile)
 		return 0;
 	if (info->path == EFUSE_PATH_CACHE && info->note & PATH_NOTE_KEPT)
 		profile->lost = path_share(profile->lost, info->missed, 3);
-	if (info->path == EFUSE_PATH_CACHE && !info->missed) {
-		path_mean(&profile->ns[PATH_TIME_HIT], info->elapsed_ns);
-		return 0;
-	}
-	path_mean(&profile->ns[info->path == EFUSE_PATH_CACHE ? PATH_TIME_MISS : PATH_TIME_DIRECT],
-		  info->elapsed_ns);
-	profile->depth = profile->depth - (profile->depth >> 3) + info->depth * 2;
+	time = path_time_of(info);
+	path_mean(&profile->ns[time], info->elapsed_ns);
+	if (time != PATH_TIME_HIT)
+		profile->depth = profile->depth - (profile->depth >> 3) + info->depth * 2;
 	return 0;
 }

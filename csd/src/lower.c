@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Where a run's bytes lie: in its file itself, or, on an eFuse mount, in the backing
- * file that the daemon mapped the range to, as efuse.ko says.
+ * file that the daemon mapped the range to, as efuse.ko says. And what it asks in turn.
  */
 #include "csd_i.h"
 
@@ -54,3 +54,16 @@ void csd_lower_end(struct file *file, struct efuse_lower *lower)
 	end(lower);
 	symbol_put(efuse_lower_end);
 }
+
+/**
+ * csd_reads - does a direct read of a file go to a device of ours?
+ * @file: the file
+ *
+ * Context: any.
+ * Return: how to ask what the page cache has of it, as long as @file is open; NULL: it does not
+ */
+csd_resident_t csd_reads(const struct file *file)
+{
+	return csd_offload_why(file) ? NULL : csd_resident;
+}
+EXPORT_SYMBOL_GPL(csd_reads);

@@ -31,7 +31,7 @@ __all__ = [
 
 ROOT = Path("/sys/fs/efuse")
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
-PATHS = ("daemon", "direct", "cache")
+PATHS = ("daemon", "direct", "cache", "device")
 """The ways that a READ or WRITE may take, as the directories of ``paths/`` are named."""
 
 

@@ -29,6 +29,9 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
 	u32 flags = efuse_arg_flags(args);
 	int iocb = 0;
 
+	if (req->at_device)
+		return IOCB_DIRECT;
+
 	/* The page cache's own pages are read as its readers may, in a page fault. */
 	if (eb->file->f_flags & O_DIRECT && args->user_pages)
 		iocb |= IOCB_DIRECT;
@@ -78,7 +81,7 @@ static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backin
 	ret = write ? vfs_iocb_iter_write(eb->file, &kiocb, iter) :
 		      vfs_iocb_iter_read(eb->file, &kiocb, iter);
 	/* Not aligned as that device wants it. */
-	if (ret == -EINVAL && kiocb.ki_flags & IOCB_DIRECT) {
+	if (ret == -EINVAL && kiocb.ki_flags & IOCB_DIRECT && !req->at_device) {
 		*iter = again;
 		kiocb.ki_flags &= ~IOCB_DIRECT;
 		ret = write ? vfs_iocb_iter_write(eb->file, &kiocb, iter) :
@@ -158,6 +161,10 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len, bool *w
 		/* What is kept of it could not be told from what it is by then. */
 		if (eb->flags & EFUSE_EXTENT_SEALED)
 			req->args->efuse.unkept = true;
+		if (req->at_device && !eb->resident) {
+			req->reason = EFUSE_DECLINED;
+			return done;
+		}
 		room = efuse_data_next(&data, &span, &iter, min(room, len - done));
 		ret = efuse_backing_io(req, eb, pos + done, &iter);
 		if (ret < 0 || !efuse_sealed(eb)) {

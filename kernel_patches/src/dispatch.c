@@ -60,6 +60,7 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->ret = 0;
 	req->reason = 0;
 	req->replied = false;
+	req->at_device = false;
 	req->lesson = NULL;
 	req->block = NULL;
 	if (efuse_is_io(args))

@@ -7,6 +7,7 @@
 
 #include <linux/crc32.h>
 #include <linux/efuse.h>
+#include <linux/efuse_lower.h>
 #include <linux/kobject.h>
 #include <linux/percpu.h>
 #include <linux/sizes.h>
@@ -258,6 +259,7 @@ struct efuse_channel {
  * @extents_mutex: taken to change them
  * @io_srcu: I/O through extents
  * @mapped: whether there have been any
+ * @on_device: likewise, of files on devices of csd.ko
  * @forced_path: the path of every READ and WRITE, or EFUSE_PATH_AUTO
  * @round: after so many READs of a kind the paths are probed again
  * @probes: so often each
@@ -307,6 +309,7 @@ struct efuse_conn {
 	struct mutex extents_mutex;	/* for changing extents */
 	struct srcu_struct io_srcu;
 	bool mapped;
+	bool on_device;
 	u8 forced_path;
 	u32 round;
 	u32 probes;
@@ -387,6 +390,7 @@ struct efuse_changes {
  * @ret: what the caller gets when @replied
  * @reason: why an offered answer was not taken: enum efuse_counter, or 0
  * @replied: an efuse_reply_*() took effect
+ * @at_device: backing files are read past their page cache
  * @lesson: what learn() is called for, but for blocks
  * @block: what block() or learn() is called for
  * @path: for select_path() and path_done()
@@ -403,6 +407,7 @@ struct efuse_req {
 	ssize_t ret;
 	u8 reason;
 	bool replied;
+	bool at_device;
 	struct efuse_lesson *lesson;
 	struct efuse_block *block;
 	struct efuse_path_info path;
@@ -614,6 +619,7 @@ int efuse_answer_flush(struct efuse_req *req);
 /**
  * struct efuse_backing - an extent: a range of a file, and where its bytes lie
  * @file: the backing file
+ * @resident: what its page cache has of it, if it lies on a device of csd.ko; NULL elsewhere
  * @cred: of who mapped it
  * @offset: in the file, of where the extent began
  * @backing_offset: in the backing file, of the same byte
@@ -626,6 +632,7 @@ int efuse_answer_flush(struct efuse_req *req);
  */
 struct efuse_backing {
 	struct file *file;
+	csd_resident_t resident;
 	const struct cred *cred;
 	u64 offset;
 	u64 backing_offset;
@@ -743,6 +750,10 @@ void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inod
 bool efuse_direct_read(struct efuse_req *req);
 bool efuse_direct_write(struct efuse_req *req);
 
+/* device.c */
+csd_resident_t efuse_device_resident(const struct file *file);
+bool efuse_device_eligible(struct efuse_req *req);
+
 /* ask.c */
 size_t efuse_daemon_limit(const struct efuse_req *req);
 bool efuse_ask_in_parts(const struct efuse_req *req);
@@ -758,6 +769,14 @@ bool efuse_path_take(struct efuse_req *req);
 bool efuse_path_direct(struct efuse_req *req);
 void efuse_path_done(struct efuse_req *req, enum efuse_path path);
 const struct efuse_path_info *efuse_path_describe(struct efuse_req *req);
+
+/* May backing files be read and written? */
+static inline bool efuse_path_backed(const struct efuse_conn *ec)
+{
+	u8 forced = READ_ONCE(ec->forced_path);
+
+	return forced != EFUSE_PATH_DAEMON && forced != EFUSE_PATH_CACHE;
+}
 
 static inline void efuse_count_path(struct efuse_conn *ec, enum efuse_path path,
 				    enum efuse_path_counter counter, u64 n)

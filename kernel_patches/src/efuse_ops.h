@@ -93,8 +93,9 @@ struct efuse_placement;
  *	there is a @block, else the daemon. EFUSE_PATH_MEASURE and EFUSE_PATH_PROBE
  *	may be added. Anything else is
  *	counted as garbage and treated as EFUSE_PATH_AUTO. A path that cannot take the
- *	request leaves it to the daemon. What a READ brings from EFUSE_PATH_DAEMON is
- *	not learned.
+ *	request leaves it to the daemon; but EFUSE_PATH_DEVICE, which takes READs of a
+ *	range that is mapped to a device of csd.ko, past the page cache, leaves it to the
+ *	direct path. What a READ brings from EFUSE_PATH_DAEMON is not learned.
  * @path_done: a request that @select_path wanted to be measured is answered. May call
  *	efuse_req_*() and efuse_path_info(). What it returns is ignored.
  * @written: the kernel has carried out a WRITE, or some of it, on backing files, and its

@@ -158,6 +158,7 @@ static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
 	eb->version = extent->version;
 	eb->flags = extent->flags;
 	eb->ranges = 1;
+	eb->resident = efuse_device_resident(file);
 	err = -ETXTBSY;
 	if (eb->flags & EFUSE_EXTENT_SEALED && !efuse_seal_read(file, &eb->seal))
 		goto out_free;
@@ -290,6 +291,8 @@ static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 
 	mutex_lock(&ec->extents_mutex);
 	ec->mapped = true;
+	if (eb->resident)
+		WRITE_ONCE(ec->on_device, true);
 	idx = srcu_read_lock(&ec->io_srcu);
 	err = efuse_backed_map(ec, extent, eb);
 	srcu_read_unlock(&ec->io_srcu, idx);

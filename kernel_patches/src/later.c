@@ -15,12 +15,9 @@ static struct workqueue_struct *efuse_later_queue;
 
 static bool efuse_later_wanted(struct efuse_conn *ec, const struct fuse_args *args)
 {
-	u8 forced = READ_ONCE(ec->forced_path);
-
 	if (efuse_arg_size(args) > ec->daemon_write)
 		return true;
-	return (forced == EFUSE_PATH_AUTO || forced == EFUSE_PATH_DIRECT) &&
-	       xa_load(&ec->backed, args->nodeid);
+	return efuse_path_backed(ec) && xa_load(&ec->backed, args->nodeid);
 }
 
 /**

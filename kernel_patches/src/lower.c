@@ -23,7 +23,6 @@ static struct efuse_conn *efuse_lower_conn(const struct file *file)
 	const struct super_block *sb = file_inode(file)->i_sb;
 	const struct fuse_file *ff = file->private_data;
 	struct efuse_conn *ec;
-	u8 forced;
 
 	if (sb->s_magic != FUSE_SUPER_MAGIC || sb->s_type->owner != THIS_MODULE ||
 	    !S_ISREG(file_inode(file)->i_mode) || fuse_is_bad(file_inode(file)))
@@ -32,8 +31,7 @@ static struct efuse_conn *efuse_lower_conn(const struct file *file)
 	if (!ec || !READ_ONCE(ff->fm->fc->connected) || ff->open_flags & FOPEN_DIRECT_IO ||
 	    !xa_load(&ec->backed, ff->nodeid))
 		return NULL;
-	forced = READ_ONCE(ec->forced_path);
-	return forced == EFUSE_PATH_AUTO || forced == EFUSE_PATH_DIRECT ? ec : NULL;
+	return efuse_path_backed(ec) ? ec : NULL;
 }
 
 /* What was written to the file goes where READ finds it. */

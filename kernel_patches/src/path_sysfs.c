@@ -9,6 +9,7 @@ static const char * const efuse_path_names[EFUSE_NR_PATHS] = {
 	[EFUSE_PATH_DAEMON] = "daemon",
 	[EFUSE_PATH_DIRECT] = "direct",
 	[EFUSE_PATH_CACHE] = "cache",
+	[EFUSE_PATH_DEVICE] = "device",
 };
 
 static const char * const efuse_path_counter_names[EFUSE_NR_PATH_COUNTERS] = {

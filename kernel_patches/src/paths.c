@@ -3,7 +3,7 @@
  * The path of a READ or WRITE. What is forced in sysfs goes first, then what the
  * program's select_path() says, then the direct path where the daemon mapped
  * extents, then the data cache. A path that cannot take a request leaves it to the
- * daemon.
+ * daemon; but what the device cannot, the direct path is to.
  */
 #include "efuse_i.h"
 
@@ -25,13 +25,16 @@ static enum efuse_path efuse_path_default(const struct efuse_req *req, const str
 }
 
 /* The paths that can take a request, 1 << each. */
-static u32 efuse_path_eligible(const struct efuse_req *req)
+static u32 efuse_path_eligible(struct efuse_req *req)
 {
 	const struct efuse_ops *ops = rcu_dereference(req->ec->ops);
 	u32 eligible = 1 << EFUSE_PATH_DAEMON;
 
 	if (efuse_path_mapped(req))
 		eligible |= 1 << EFUSE_PATH_DIRECT;
+	if (READ_ONCE(req->ec->on_device) && req->args->opcode == FUSE_READ &&
+	    efuse_device_eligible(req))
+		eligible |= 1 << EFUSE_PATH_DEVICE;
 	if (ops && ops->block && req->args->opcode == FUSE_READ && efuse_blocks_allowed(req))
 		eligible |= 1 << EFUSE_PATH_CACHE;
 	return eligible;
@@ -47,7 +50,9 @@ const struct efuse_path_info *efuse_path_describe(struct efuse_req *req)
 {
 	struct efuse_path_info *info = &req->path;
 
-	info->eligible = efuse_path_eligible(req);
+	/* What path_done() is told is what select_path() was, if that has asked. */
+	if (!info->eligible)
+		info->eligible = efuse_path_eligible(req);
 	info->depth = atomic_read(&raw_cpu_ptr(req->ec->stats)->depth);
 	info->round = READ_ONCE(req->ec->round);
 	info->probes = READ_ONCE(req->ec->probes);
@@ -258,9 +263,26 @@ static bool efuse_path_cache(struct efuse_req *req)
 	return true;
 }
 
-static bool efuse_path_try(struct efuse_req *req, enum efuse_path path)
+static bool efuse_path_device(struct efuse_req *req)
 {
-	switch (path) {
+	bool done;
+
+	req->at_device = req->args->opcode == FUSE_READ;
+	done = req->at_device && efuse_path_direct(req);
+	req->at_device = false;
+	return done;
+}
+
+/* @path becomes the one that was tried last. */
+static bool efuse_path_try(struct efuse_req *req, enum efuse_path *path)
+{
+	switch (*path) {
+	case EFUSE_PATH_DEVICE:
+		if (efuse_path_device(req))
+			return true;
+		*path = EFUSE_PATH_DIRECT;
+		req->reason = 0;
+		fallthrough;
 	case EFUSE_PATH_DIRECT:
 		return efuse_path_direct(req);
 	case EFUSE_PATH_CACHE:
@@ -284,7 +306,7 @@ bool efuse_path_take(struct efuse_req *req)
 
 	efuse_path_select(req);
 	path = req->args->efuse.path;
-	if (!efuse_path_try(req, path))
+	if (!efuse_path_try(req, &path))
 		return false;
 	efuse_path_done(req, path);
 	return true;

@@ -171,7 +171,13 @@ def lower_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def lower(lower_root: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """An empty directory of the test's own on the ext4 file system."""
+    """An empty directory of the test's own on the ext4 file system.
+
+    For the path ``device`` it lies on a device.
+    """
+    callspec = getattr(request.node, "callspec", None)
+    if callspec and callspec.params.get("path") == "device":
+        lower_root = request.getfixturevalue("files")
     name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[:100]
     directory = lower_root / name
     directory.mkdir(mode=0o755)
@@ -206,8 +212,11 @@ def device() -> Iterator[Device]:
 
 
 @pytest.fixture
-def files(device: Device, mountpoint: Path) -> Iterator[Path]:
+def files(device: Device, tmp_path: Path) -> Iterator[Path]:
     """A directory on the device, of the test's own."""
-    run("mount", device.path, mountpoint)
-    yield mountpoint
-    run("umount", mountpoint)
+    directory = tmp_path / "files"
+    directory.mkdir()
+    run("mount", device.path, directory)
+    yield directory
+    run("umount", directory)
+    directory.rmdir()

@@ -84,6 +84,7 @@ def test_each_round_begins_with_probes_of_both(reader: Reader) -> None:
         "daemon": 0,
         "direct": 15,
         "cache": 15,
+        "device": 0,
     }
     assert sum(c.chosen for c in gained.values()) == 100
     assert sum(c.requests for c in gained.values()) == 100
@@ -93,24 +94,24 @@ def test_each_size_of_request_has_rounds_of_its_own(reader: Reader) -> None:
     reader.m.connection.probes = 2
     small = reader.during(lambda: [reader.read(block) for block in range(4)] and None)
     large = reader.during(lambda: [reader.read(4 * n, 4 * BLOCK) for n in range(8)] and None)
-    assert [small[path].probes for path in PATHS] == [0, 2, 2]
-    assert [large[path].probes for path in PATHS] == [0, 2, 2]
+    assert [small[path].probes for path in PATHS] == [0, 2, 2, 0]
+    assert [large[path].probes for path in PATHS] == [0, 2, 2, 0]
 
 
 def test_without_probes_there_are_none(reader: Reader) -> None:
     reader.m.connection.probes = 0
     gained = reader.during(lambda: [reader.read(block) for block in range(200)] and None)
-    assert [gained[path].probes for path in PATHS] == [0, 0, 0]
+    assert [gained[path].probes for path in PATHS] == [0, 0, 0, 0]
     assert gained["direct"].requests == 200
 
 
 def test_the_choice_follows_the_load_within_a_round(reader: Reader) -> None:
     """A block that is read again is worth a try of the cache, which was only probed before."""
     once = reader.during(lambda: [reader.read(block) for block in range(BLOCKS)] and None)
-    assert [once[path].probes for path in PATHS] == [0, 4, 4]
+    assert [once[path].probes for path in PATHS] == [0, 4, 4, 0]
     assert sum(counters.requests for counters in once.values()) == BLOCKS
     hot = reader.during(lambda: [reader.read(n % 32) for n in range(1500)] and None)
-    assert [hot[path].probes for path in PATHS] == [0, 0, 0]
+    assert [hot[path].probes for path in PATHS] == [0, 0, 0, 0]
     assert hot["cache"].requests > 0
     predicted = [counters for counters in hot.values() if counters.predicted]
     assert predicted

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * For other modules: which backing file has a range of a file of an eFuse mount.
- *
- * efuse.ko exports both functions; whoever may run without it gets them by symbol_get().
+ * What efuse.ko and csd.ko know for each other. Each runs without the other one, and gets
+ * the other's functions by symbol_get().
  */
 #ifndef _LINUX_EFUSE_LOWER_H
 #define _LINUX_EFUSE_LOWER_H
@@ -34,7 +33,21 @@ struct efuse_lower {
 	int idx;
 };
 
+/* Of efuse.ko: see lower.c. */
 int efuse_lower_begin(struct file *file, u64 position, u64 length, struct efuse_lower *lower);
 void efuse_lower_end(struct efuse_lower *lower);
+
+/**
+ * typedef csd_resident_t - how many of a file's blocks the page cache has
+ * @file: the file
+ * @position: in it, bytes: of the first block
+ * @blocks: of 4 KiB: how many are asked for
+ *
+ * Context: process context; does not sleep.
+ */
+typedef u32 (*csd_resident_t)(const struct file *file, u64 position, u32 blocks);
+
+/* Of csd.ko: see lower.c. */
+csd_resident_t csd_reads(const struct file *file);
 
 #endif /* _LINUX_EFUSE_LOWER_H */

@@ -180,6 +180,7 @@ enum efuse_path {
 	EFUSE_PATH_DAEMON	= 1,
 	EFUSE_PATH_DIRECT	= 2,	/* the backing files that the daemon mapped */
 	EFUSE_PATH_CACHE	= 3,	/* the data cache; for READ only */
+	EFUSE_PATH_DEVICE	= 4,	/* a device that backing files lie on; for READ only */
 	EFUSE_NR_PATHS,
 };
 
@@ -193,11 +194,13 @@ struct efuse_path_info {
 	__u32	depth;		/* that this CPU sent to backing files, and that are not done */
 	__u32	round;		/* paths/round and paths/probes in sysfs */
 	__u32	probes;
+	__u32	resident;	/* blocks of a READ that the page cache of backing files has;
+				 * known where EFUSE_PATH_DEVICE is eligible
+				 */
 	/* For path_done() alone: */
 	__u32	path;		/* that was selected */
 	__u32	missed;		/* 1: another had to help out, or to take all of it */
 	__u32	note;		/* of efuse_path_predict() */
-	__u32	pad;		/* 0 */
 	__u64	elapsed_ns;	/* from the selection to the answer */
 };
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The device path: a READ of a backing file that lies on a device of csd.ko, by the device,
+ * into the request's own pages.
+ *
+ * It is a direct read of the backing file, whatever that was opened with: the file system
+ * writes what is dirty, says which blocks are the file's, and keeps them so until the device has
+ * answered. It pays where the page cache of the backing file has nothing of what is
+ * asked for, and need not have it afterwards.
+ */
+#include "efuse_i.h"
+
+#include <linux/blkdev.h>
+#include <linux/efuse_lower.h>
+#include <linux/fs.h>
+#include <linux/module.h>
+
+/**
+ * efuse_device_resident - how to ask what the page cache has of a file on a device
+ * @file: a backing file
+ *
+ * csd.ko stays as long as one of its devices is mounted, and so as long as @file is open.
+ *
+ * Context: process context, may sleep.
+ * Return: the function of csd.ko, or NULL: the file lies elsewhere, or cannot be read directly
+ */
+csd_resident_t efuse_device_resident(const struct file *file)
+{
+	csd_resident_t (*ask)(const struct file *file) = symbol_get(csd_reads);
+	csd_resident_t resident;
+
+	if (!ask)
+		return NULL;
+	resident = ask(file);
+	symbol_put(csd_reads);
+	return resident;
+}
+
+/* Where a device can begin and end. Pages that FUSE made of it are found out by trying. */
+static bool efuse_device_aligned(const struct efuse_req *req, const struct efuse_backing *eb,
+				 u64 pos, u64 len)
+{
+	struct block_device *bdev = file_inode(eb->file)->i_sb->s_bdev;
+	const struct iov_iter *iter = req->args->efuse.iter;
+
+	return IS_ALIGNED(pos | len, bdev_logical_block_size(bdev)) &&
+	       (!iter || bdev_iter_is_aligned(bdev, (struct iov_iter *)iter));
+}
+
+static bool efuse_device_fits(struct efuse_req *req, u64 pos, u64 len)
+{
+	const struct efuse_backing *eb;
+	u64 room, lower;
+
+	eb = efuse_extent_find(req, pos, &room);
+	if (!eb || !eb->resident || room < len)
+		return false;
+	lower = pos - eb->offset + eb->backing_offset;
+	if (!efuse_device_aligned(req, eb, lower, len))
+		return false;
+	req->path.resident = eb->resident(eb->file, lower, DIV_ROUND_UP(lower % PAGE_SIZE + len,
+									PAGE_SIZE));
+	return true;
+}
+
+/**
+ * efuse_device_eligible - can the device path take a READ?
+ * @req: the READ, of a connection with backing files on devices; @req->path.resident is told
+ *
+ * Context: process context; does not sleep.
+ * Return: whether it can
+ */
+bool efuse_device_eligible(struct efuse_req *req)
+{
+	u8 reason = req->reason;
+	bool fits;
+	int idx;
+
+	idx = srcu_read_lock(&req->ec->io_srcu);
+	fits = efuse_device_fits(req, efuse_arg_offset(req->args), req->args->out_args[0].size);
+	srcu_read_unlock(&req->ec->io_srcu, idx);
+	req->reason = reason;
+	return fits;
+}

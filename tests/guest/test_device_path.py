@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""READs of backing files on a device of csd.ko, past the page cache of those."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.control import PATHS
+from efuse.stats import PathCounters, read
+from tests.guest.conftest import run
+from tests.guest.csd_device import Device, csd, noise
+from tests.guest.daemons import Call, Mount, fails, mounted
+from tests.guest.forced import Forced, forced
+from tests.guest.functions import BLOCK
+from tests.guest.hand import DEADLINE_S, until
+from tests.guest.test_direct import backing, make, read_direct, write
+from tests.guest.test_scheduler import one_cpu
+
+BLOCKS = 300
+DATA = noise(BLOCKS * BLOCK + 77)
+
+
+@pytest.fixture
+def point(tmp_path: Path) -> Path:
+    """Where eFuse is mounted."""
+    directory = tmp_path / "efuse"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def m(files: Path, point: Path) -> Iterator[Forced]:
+    """A pass-through of the device with the file ``f``, which nobody has read."""
+    (files / "f").write_bytes(DATA)
+    chill(files / "f")
+    with forced(files, point, "device", consistency="exclusive") as one:
+        yield one
+
+
+@pytest.fixture
+def hole(files: Path, point: Path) -> Iterator[Mount]:
+    """A mount whose daemon maps what a test says; without handlers."""
+    with mounted(point, attach=False) as one:
+        one.connection.forced_path = "device"
+        yield one
+
+
+def chill(path: Path) -> None:
+    """Take a file out of the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    assert resident(path) == 0
+
+
+def resident(path: Path) -> int:
+    """Return how many blocks of a file the page cache has."""
+    said = run("fincore", "--noheadings", "--output", "PAGES", path)
+    return int(said.stdout.strip() or 0)
+
+
+def counters(m: Forced | Mount) -> dict[str, PathCounters]:
+    return dict(read(m.connection, timing=False).paths)
+
+
+def answered(m: Forced | Mount) -> dict[str, int]:
+    return {path: gain.requests for path, gain in counters(m).items()}
+
+
+def by_device(m: Forced | Mount, device: Device, act: Callable[[], object]) -> None:
+    """Show that *act* is READs that the device answers, each, and nobody else any."""
+    before, link = counters(m), device.read("link_read_bytes")
+    act()
+    gained = {path: after - before[path] for path, after in counters(m).items()}
+    assert {path for path, gain in gained.items() if gain.requests} == {"device"}
+    assert device.read("link_read_bytes") - link >= gained["device"].bytes > 0
+
+
+def by_direct_path(m: Forced | Mount, act: Callable[[], object]) -> None:
+    """Show that *act* is what the device cannot take: backing files' page cache has it."""
+    before = answered(m)
+    act()
+    gained = {path: n - before[path] for path, n in answered(m).items()}
+    assert gained["device"] == gained["cache"] == gained["daemon"] == 0
+    assert gained["direct"] > 0
+
+
+def check(path: Path | str, wanted: bytes, size: int = 16 * BLOCK) -> None:
+    """Compare a whole file, read past FUSE's page cache."""
+    got = b"".join(
+        read_direct(str(path), size, offset) for offset in range(0, len(wanted) + size, size)
+    )
+    assert got == wanted
+
+
+def check_part(path: Path | str, wanted: bytes, offset: int = 0) -> None:
+    """Compare some bytes, read at once."""
+    assert read_direct(str(path), len(wanted), offset) == wanted
+
+
+def test_the_bytes_come_from_the_device(device: Device, m: Forced, files: Path) -> None:
+    by_device(m, device, lambda: check(m / "f", DATA))
+    assert resident(files / "f") == 0
+
+
+@pytest.mark.parametrize("size", [BLOCK, 7 * BLOCK, 1 << 20, 8 << 20])
+def test_any_size(device: Device, m: Forced, size: int) -> None:
+    by_device(m, device, lambda: check(m / "f", DATA, size))
+
+
+def test_pages_of_fuse(device: Device, m: Forced, files: Path) -> None:
+    def look() -> None:
+        with (
+            (m / "f").open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view,
+        ):
+            assert view[:] == DATA
+
+    by_device(m, device, look)
+    assert resident(files / "f") == 0
+
+
+def test_behind_the_end_of_the_file_is_nothing(m: Forced) -> None:
+    assert read_direct(str(m / "f"), BLOCK, BLOCKS * BLOCK) == DATA[-77:]
+    assert read_direct(str(m / "f"), BLOCK, (BLOCKS + 1) * BLOCK) == b""
+
+
+def test_what_is_written_is_read(device: Device, m: Forced, files: Path) -> None:
+    data = bytearray(DATA)
+    data[BLOCK : 2 * BLOCK] = b"w" * BLOCK
+    assert write(str(m / "f"), b"w" * BLOCK, BLOCK) == BLOCK
+    by_device(m, device, lambda: check(m / "f", bytes(data)))
+    # Behind the mount, and not written back yet.
+    data[5 * BLOCK + 1 : 5 * BLOCK + 4] = b"abc"
+    with (files / "f").open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        view[5 * BLOCK + 1 : 5 * BLOCK + 4] = b"abc"
+        by_device(m, device, lambda: check(m / "f", bytes(data)))
+    os.truncate(m / "f", 3 * BLOCK + 5)
+    by_device(m, device, lambda: check(m / "f", bytes(data[: 3 * BLOCK + 5])))
+
+
+def test_dirty_pages_of_fuse_are_read(m: Forced) -> None:
+    data = bytearray(DATA)
+    with (m / "f").open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        view[7 * BLOCK : 7 * BLOCK + 3] = data[7 * BLOCK : 7 * BLOCK + 3] = b"xyz"
+        check(m / "f", bytes(data))
+        view.flush()
+        check(m / "f", bytes(data))
+
+
+@pytest.mark.parametrize(("offset", "size"), [(1, BLOCK), (100, 100), (BLOCK, 511)])
+def test_what_is_not_aligned_is_the_direct_paths(m: Forced, offset: int, size: int) -> None:
+    wanted = DATA[offset : offset + size]
+
+    def look() -> None:
+        fd = os.open(m / "f", os.O_RDONLY)
+        assert os.pread(fd, size, offset) == wanted
+        os.close(fd)
+
+    by_direct_path(m, look)
+
+
+def test_files_elsewhere_are_the_direct_paths(hole: Mount, lower: Path) -> None:
+    make(hole, "f", DATA)
+    hole.call("map_extent", "f", backing(lower, DATA), os.O_RDONLY)
+    by_direct_path(hole, lambda: check(hole / "f", DATA))
+
+
+def test_a_file_in_pieces_of_which_not_all_are_on_a_device(
+    device: Device, hole: Mount, files: Path, lower: Path
+) -> None:
+    """A READ is the device's or it is not: the path that is counted has all of it."""
+    (files / "a").write_bytes(DATA[: 32 * BLOCK])
+    chill(files / "a")
+    make(hole, "f", DATA)
+    piece = {"offset": 0, "length": 32 * BLOCK}
+    hole.call("map_extent", "f", str(files / "a"), os.O_RDONLY, **piece)
+    hole.call("map_extent", "f", backing(lower, DATA[32 * BLOCK :]), os.O_RDONLY, offset=32 * BLOCK)
+    path = str(hole / "f")
+    by_device(hole, device, lambda: check_part(path, DATA[: 16 * BLOCK]))
+    by_direct_path(hole, lambda: check(path, DATA, 64 * BLOCK))
+
+
+def test_a_sealed_file_that_was_changed_is_the_daemons(hole: Mount, files: Path) -> None:
+    run("mount", "-o", "remount,iversion", files)
+    (files / "a").write_bytes(DATA)
+    make(hole, "f", b"d" * len(DATA))
+    hole.call("map_extent", "f", str(files / "a"), os.O_RDONLY, sealed=True)
+    assert read_direct(str(hole / "f"), BLOCK) == DATA[:BLOCK]
+    assert answered(hole)["device"] == 1
+    (files / "a").write_bytes(b"x" * len(DATA))
+    assert read_direct(str(hole / "f"), BLOCK) == b"d" * BLOCK
+    assert answered(hole)["daemon"] == 1
+
+
+def test_an_error_of_the_device_is_nobodys_business(device: Device, m: Forced) -> None:
+    device.write("fail_next", 1)
+    by_direct_path(m, lambda: check_part(m / "f", DATA[:BLOCK]))
+    assert device.read("fail_next") == 0
+    by_device(m, device, lambda: check(m / "f", DATA))
+
+
+def test_an_error_that_stays_is_the_callers(device: Device, m: Forced) -> None:
+    device.write("fail_every", 1)
+    try:
+        fails(errno.EIO, read_direct, str(m / "f"), BLOCK)
+    finally:
+        device.write("fail_every", 0)
+    by_device(m, device, lambda: check(m / "f", DATA))
+
+
+def test_power_goes(tmp_path: Path, point: Path) -> None:
+    """A READ that the device has ends with the power, and so does the mount's use of it."""
+    directory = tmp_path / "lower"
+    directory.mkdir()
+    with csd(size_mib=64, power=1) as device:
+        run("mkfs.ext4", "-q", "-b", "4096", device.path)
+        run("mount", device.path, directory)
+        (directory / "f").write_bytes(DATA)
+        chill(directory / "f")
+        with forced(directory, point, "device", consistency="exclusive") as m:
+            os.stat(m / "f")
+            device.write("hold", 1)
+            reading = Call(read_direct, str(m / "f"), BLOCK)
+            device.wait("held", 1)
+            device.write("power", 0)
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                reading.result()
+        run("umount", directory)
+
+
+def test_unmap_waits_for_the_device(device: Device, hole: Mount, files: Path) -> None:
+    (files / "a").write_bytes(DATA)
+    chill(files / "a")
+    make(hole, "f", b"d" * len(DATA))
+    hole.call("map_extent", "f", str(files / "a"), os.O_RDONLY)
+    device.write("hold", 1)
+    try:
+        reading = Call(read_direct, str(hole / "f"), BLOCK)
+        device.wait("held", 1)
+        unmap = threading.Thread(target=hole.call, args=("unmap_extents", "f"))
+        unmap.start()
+        until(lambda: "synchronize_srcu" in Path(f"/proc/{hole.pid}/stack").read_text())
+    finally:
+        device.write("hold", 0)
+    unmap.join(DEADLINE_S)
+    assert reading.result() == DATA[:BLOCK]
+    assert read_direct(str(hole / "f"), BLOCK) == b"d" * BLOCK
+
+
+def test_blocks_that_are_anothers_by_now(device: Device, m: Forced, files: Path) -> None:
+    """While the device reads a file its blocks stay its own: whoever cuts it short waits."""
+    size = 64 * BLOCK
+    os.truncate(m / "f", size)
+    os.sync()
+    device.write("hold", 1)
+    try:
+        reading = Call(read_direct, str(m / "f"), size)
+        device.wait("held", 1)
+        cut = Call(os.truncate, files / "f", 0)
+        # A read that waits for its answer has the inode's lock.
+        until(lambda: cut.within()[:1] == ["do_truncate"])
+    finally:
+        device.write("hold", 0)
+    cut.result()
+    (files / "other").write_bytes(b"o" * size)
+    os.sync()
+    assert reading.result() == DATA[:size]
+
+
+def test_the_caller_stays_who_they_are(device: Device, m: Forced) -> None:
+    fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+
+    def look() -> bytes:
+        with mmap.mmap(-1, BLOCK) as buffer:
+            got = buffer[: os.preadv(fd, [buffer], 0)]
+        fails(errno.EACCES, os.open, "/etc/shadow", os.O_RDONLY)
+        return got
+
+    def another() -> None:
+        assert Call(look, uid=65534, gid=65534).result() == DATA[:BLOCK]
+
+    by_device(m, device, another)
+    os.close(fd)
+
+
+# Who chooses
+
+
+_POLICY = """
+#include "efuse.bpf.h"
+
+BPF_HASH(seen, u64, u64, 64);
+
+int select_path(struct efuse_req *req)
+{
+    const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
+    u64 key = efuse_req_offset(req), value;
+
+    if (!info || efuse_req_opcode(req) != FUSE_READ)
+        return EFUSE_PATH_AUTO;
+    value = info->resident | (u64)(info->eligible >> EFUSE_PATH_DEVICE & 1) << 32;
+    seen.update(&key, &value);
+    return EFUSE_PATH_DEVICE | EFUSE_PATH_MEASURE;
+}
+
+int path_done(struct efuse_req *req)
+{
+    const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
+    u64 key = efuse_req_offset(req) + 1, value;
+
+    if (!info)
+        return 0;
+    value = info->resident | (u64)info->missed << 32 | (u64)info->path << 40;
+    seen.update(&key, &value);
+    return 1;
+}
+"""
+
+
+def test_a_policy_sends_reads_to_the_device(device: Device, files: Path, point: Path) -> None:
+    (files / "a").write_bytes(DATA)
+    chill(files / "a")
+    with mounted(point, attach=False, consistency="exclusive") as m:
+        m.attach(handlers={"select_path": _POLICY, "path_done": _POLICY})
+        assert m.attachment
+        make(m, "f", DATA)
+        m.call("map_extent", "f", str(files / "a"), os.O_RDONLY)
+        path = str(m / "f")
+        size = 8 * BLOCK
+        by_device(m, device, lambda: check_part(path, DATA[:size]))
+        # Two of the next eight blocks are in the page cache.
+        fd = os.open(files / "a", os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        for block in (9, 12):
+            assert os.pread(fd, BLOCK, block * BLOCK) == DATA[block * BLOCK :][:BLOCK]
+        os.close(fd)
+        assert resident(files / "a") == 2
+        by_device(m, device, lambda: check_part(path, DATA[size : 2 * size], size))
+        # Not aligned: it is asked for all the same, and the direct path does it.
+        by_direct_path(m, lambda: check_part(path, DATA[2 * size :][:100], 2 * size))
+        eligible, missed, by = 1 << 32, 1 << 32, 4 << 40
+        assert m.attachment.maps["seen"].read_all() == {
+            0: 0 | eligible,
+            1: 0 | by,
+            size: 2 | eligible,
+            size + 1: 2 | by,
+            2 * size: 0,
+            2 * size + 1: 0 | missed | by,
+        }
+
+
+class Reader:
+    """Reads a mapped file with the built-in choice, on one CPU, and compares what comes."""
+
+    def __init__(self, m: Mount) -> None:
+        self.m = m
+        self._fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
+        self._buffer = memoryview(mmap.mmap(-1, BLOCK))
+
+    def read(self, block: int) -> None:
+        assert os.preadv(self._fd, [self._buffer], block * BLOCK) == BLOCK
+        assert self._buffer == DATA[block * BLOCK : (block + 1) * BLOCK]
+
+    def during(self, blocks: range | list[int]) -> dict[str, PathCounters]:
+        """Return what the counters of the paths gained."""
+        before = counters(self.m)
+        for block in blocks:
+            self.read(block)
+        after = counters(self.m)
+        return {path: after[path] - before[path] for path in PATHS}
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@pytest.fixture
+def reader(files: Path, point: Path) -> Iterator[Reader]:
+    (files / "a").write_bytes(DATA)
+    chill(files / "a")
+    with mounted(point, consistency="exclusive") as m, one_cpu():
+        make(m, "f", DATA)
+        m.call("map_extent", "f", str(files / "a"), os.O_RDONLY)
+        m.log()
+        one = Reader(m)
+        try:
+            yield one
+        finally:
+            one.close()
+            assert "read" not in m.asked(), "the daemon was asked"
+
+
+BACKWARDS = list(range(BLOCKS - 1, -1, -1))
+
+
+def test_what_the_page_cache_has_not_is_probed_both_ways(reader: Reader) -> None:
+    reader.m.connection.round = 20
+    reader.m.connection.probes = 4
+    gained = reader.during(BACKWARDS[:100])
+    assert {path: c.probes for path, c in gained.items()} == {
+        "daemon": 0,
+        "direct": 10,
+        "cache": 20,
+        "device": 10,
+    }
+    assert sum(c.requests for c in gained.values()) == 100
+    # Predicted, and taken, of each way.
+    for path in ("direct", "device"):
+        assert gained[path].predicted > 0
+        assert gained[path].actual_ns > 0
+
+
+def test_what_the_page_cache_has_is_not_asked_of_the_device(reader: Reader, files: Path) -> None:
+    (files / "a").read_bytes()
+    gained = reader.during(BACKWARDS)
+    assert gained["device"].chosen == 0
+    assert gained["direct"].requests + gained["cache"].requests == BLOCKS
+
+
+def test_what_follows_the_read_before_is_left_to_read_ahead(reader: Reader) -> None:
+    gained = reader.during(range(BLOCKS))
+    assert gained["device"].chosen == 0
+
+
+@pytest.mark.parametrize(
+    ("cold_ns", "device_ns", "again", "wanted"),
+    [
+        (10**9, 10**6, 0.0, "device"),
+        (10**6, 10**9, 0.0, "direct"),
+        # It would be in the page cache by the next time, which takes next to nothing.
+        (2 * 10**6, 10**6, 1.0, "direct"),
+        (2 * 10**6, 10**6, 0.0, "device"),
+    ],
+)
+def test_the_predicted_time_decides(
+    reader: Reader, cold_ns: int, device_ns: int, again: float, wanted: str
+) -> None:
+    assert reader.m.attachment
+    profiles = reader.m.attachment.maps["profiles"]
+    times = (1000, cold_ns, device_ns, 10**12, 10**12)
+    # Behind the probes, and after so many that the next twelve are not timed.
+    profile = struct.pack("<5QQ6I", *times, 0, 1000 * 16 + 1, 2, 0, int(again * 65536), 0, 0)
+    reader.m.connection.round = 10**6
+    for index in profiles:
+        profiles[index] = tuple([profile] * len(profiles[index]))
+    gained = reader.during(BACKWARDS[:12])
+    assert {path: c.chosen for path, c in gained.items() if c.chosen} == {wanted: 12}
