@@ -19,6 +19,7 @@
 
 #define PATH_ONE	65536
 #define PATH_SAMPLE	16	/* one of so many is measured */
+#define PATH_WARM	8	/* READs in the page cache: then one of so many is looked at */
 #define PATH_BOTH	(1 << EFUSE_PATH_DIRECT | 1 << EFUSE_PATH_CACHE)
 
 /* A note: the profile's index, and */
@@ -123,7 +124,15 @@ static inline bool path_is_cold(struct efuse_req *req, struct path_profile *prof
 	bool follows = offset == profile->end;
 
 	profile->end = offset + efuse_req_size(req);
-	return info->eligible & 1 << EFUSE_PATH_DEVICE && !info->resident && !follows;
+	if (!(info->eligible & 1 << EFUSE_PATH_DEVICE) || follows)
+		return false;
+	profile->warm++;
+	if (profile->warm > PATH_WARM && profile->warm % PATH_WARM)
+		return false;
+	if (efuse_path_resident(req))
+		return false;
+	profile->warm = 0;
+	return true;
 }
 
 /* Through the cache; what it has not comes from backing files. 0: nobody knows. */
@@ -139,15 +148,38 @@ static inline u64 path_cache_ns(const struct path_profile *profile, u64 direct_n
 }
 
 /* The last choice stays unless it is an eighth slower. */
-static inline u32 path_fastest(const struct path_profile *profile, u64 direct_ns, u64 cache_ns)
+static inline u32 path_fastest(u32 last, u64 direct_ns, u64 cache_ns)
 {
 	if (!direct_ns)
 		return EFUSE_PATH_DIRECT;
-	if (profile->path == EFUSE_PATH_CACHE)
+	if (last == EFUSE_PATH_CACHE)
 		return direct_ns + direct_ns / 8 < cache_ns ? EFUSE_PATH_DIRECT : EFUSE_PATH_CACHE;
 	return cache_ns + cache_ns / 8 < direct_ns ? EFUSE_PATH_CACHE : EFUSE_PATH_DIRECT;
 }
 
+/* Of the next READ of the kind, by its number in the round. */
+static inline u32 path_choose(u32 last, u32 count, u32 probes, u64 direct_ns, u64 cache_ns)
+{
+	u32 path;
+
+	if (count < 2 * probes) {
+		path = count & 1 ? EFUSE_PATH_CACHE : EFUSE_PATH_DIRECT;
+		return path | EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE;
+	}
+	path = path_fastest(last, direct_ns, cache_ns);
+	return count % PATH_SAMPLE ? path : path | EFUSE_PATH_MEASURE;
+}
+
+/* Where what is not the cache's goes, of which nothing is in the page cache. */
+static inline u32 path_cold(const struct path_profile *profile, u32 count, u32 probes)
+{
+	/* Of the probes of backing files each other one. */
+	if (count < 2 * probes)
+		return count & 2 ? EFUSE_PATH_DEVICE : EFUSE_PATH_DIRECT;
+	return path_past(profile);
+}
+
+/* The last choice of its kind was another. */
 static inline void path_changed(struct efuse_req *req, u32 *was, u32 path)
 {
 	if (path == *was)
@@ -157,35 +189,6 @@ static inline void path_changed(struct efuse_req *req, u32 *was, u32 path)
 		   efuse_req_size(req), 0);
 }
 
-/* Of the next READ of the kind, by its number in the round. */
-static inline u32 path_choose(struct efuse_req *req, struct path_profile *profile, u32 count,
-			      u32 probes, u64 direct_ns, u64 cache_ns)
-{
-	u32 path;
-
-	if (count < 2 * probes) {
-		path = count & 1 ? EFUSE_PATH_CACHE : EFUSE_PATH_DIRECT;
-		return path | EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE;
-	}
-	path = path_fastest(profile, direct_ns, cache_ns);
-	path_changed(req, &profile->path, path);
-	return count % PATH_SAMPLE ? path : path | EFUSE_PATH_MEASURE;
-}
-
-/* Where what is not the cache's goes, of which nothing is in the page cache. */
-static inline u32 path_cold(struct efuse_req *req, struct path_profile *profile, u32 count,
-			    u32 probes)
-{
-	u32 path;
-
-	/* Of the probes of backing files each other one. */
-	if (count < 2 * probes)
-		return count & 2 ? EFUSE_PATH_DEVICE : EFUSE_PATH_DIRECT;
-	path = path_past(profile);
-	path_changed(req, &profile->cold, path);
-	return path;
-}
-
 int select_path(struct efuse_req *req)
 {
 	const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
@@ -193,7 +196,7 @@ int select_path(struct efuse_req *req)
 	enum path_time time = PATH_TIME_DIRECT;
 	u32 note, print, count, choice, backing = EFUSE_PATH_DIRECT;
 	u64 direct_ns, cache_ns;
-	u32 *ghost;
+	u32 *ghost, *last;
 	int index;
 
 	if (!info || (info->eligible & PATH_BOTH) != PATH_BOTH)
@@ -211,14 +214,16 @@ int select_path(struct efuse_req *req)
 	count = profile->count;
 	profile->count = count + 1 < info->round ? count + 1 : 0;
 
+	last = &profile->path;
 	if (path_is_cold(req, profile, info)) {
+		last = &profile->cold;
 		note |= PATH_NOTE_COLD;
-		backing = path_cold(req, profile, count, info->probes);
+		backing = path_cold(profile, count, info->probes);
 		time = backing == EFUSE_PATH_DEVICE ? PATH_TIME_DEVICE : PATH_TIME_COLD;
 	}
 	direct_ns = path_queued(profile, profile->ns[time], info->depth);
 	cache_ns = path_cache_ns(profile, direct_ns, info->depth);
-	choice = path_choose(req, profile, count, info->probes, direct_ns, cache_ns);
+	choice = path_choose(*last, count, info->probes, direct_ns, cache_ns);
 	if ((choice & 0xff) == EFUSE_PATH_CACHE) {
 		print &= ~1;
 		direct_ns = cache_ns;
@@ -226,6 +231,8 @@ int select_path(struct efuse_req *req)
 		choice = (choice & ~0xff) | backing;
 	}
 	*ghost = print;
+	if (!(choice & EFUSE_PATH_PROBE))
+		path_changed(req, last, choice & 0xff);
 	if (choice & EFUSE_PATH_MEASURE)
 		efuse_path_predict(req, direct_ns, note);
 	return choice;

@@ -86,4 +86,6 @@ static const void *(*efuse_placement_info)(struct efuse_placement *placement, u6
 static const void *(*efuse_channel_load)(struct efuse_placement *placement, u32 cpu, u64 size)
 	EFUSE_KFUNC(1000039);
 
+static int (*efuse_path_resident)(struct efuse_req *req) EFUSE_KFUNC(1000040);
+
 #endif /* _EFUSE_BPF_H */

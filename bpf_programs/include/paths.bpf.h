@@ -27,6 +27,8 @@ struct path_profile {
 	u32 again;		/* share that asked for what was read not long before */
 	u32 lost;		/* share of those that the cache was to keep and had not */
 	u32 depth;		/* mean of requests at backing files, in 1/16 */
+	u32 warm;		/* READs since one that the page cache had nothing of */
+	u32 pad;
 };
 
 #endif /* _PATHS_BPF_H */

@@ -2,6 +2,7 @@
 """Workloads run side by side on several ways to mount the same files, and what came of it."""
 
 from efuse.bench.catalog import DATA, WORKLOADS
+from efuse.bench.lower import LOWER
 from efuse.bench.machine import Settings
 from efuse.bench.report import Ratio, Report, Result, Series, measure_tables, table
 from efuse.bench.requests import REQUESTS, SCALE
@@ -17,6 +18,7 @@ __all__ = [
     "BALANCED",
     "DAEMONS",
     "DATA",
+    "LOWER",
     "METADATA",
     "ON_REQUEST",
     "PLACES",

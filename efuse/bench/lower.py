@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The lower file system of every comparison: ext4 on a loop device over a file in tmpfs."""
+"""The lower file system of a comparison: ext4 in memory, or on an emulated device.
+
+In memory it lies on a loop device over a file in tmpfs, so that no device is measured.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from efuse import csd
+from efuse.csd import Device
+from efuse.csd.profiles import PROFILES
 from efuse.errors import EfuseError
+from efuse.functions.btree_file import BLOCK
+from efuse.guest.run import CSD_MODULE
 
-__all__ = ["command", "ext4"]
+__all__ = ["LOWER", "command", "ext4", "load_csd", "lower", "on_device"]
+
+LOWER = ("memory", *PROFILES)
+"""What the lower file system may lie on: memory, or a device of a profile."""
 
 
 def command(*words: str | os.PathLike[str]) -> None:
@@ -56,3 +67,47 @@ def ext4(size_mib: int) -> Iterator[Path]:
                 command("umount", "-l", mountpoint)
         finally:
             command("umount", "-l", memory)
+
+
+def load_csd(say: Callable[[str], None]) -> None:
+    """Load csd.ko: the one that a guest was booted with, or this machine's.
+
+    :raises EfuseError: it cannot be loaded.
+    """
+    module = os.environ.get(CSD_MODULE)
+    csd.load(Path(module) if module else None, say=say)
+
+
+@contextmanager
+def on_device(profile: str, size_mib: int) -> Iterator[tuple[Device, Path]]:
+    """Make a device of a profile with an ext4, and yield it and where that is mounted.
+
+    :raises EfuseError: csd.ko is not loaded, or the device cannot be made or used.
+    """
+    values = {**PROFILES[profile].values, "size_mib": size_mib}
+    device = csd.create(f"bench-{os.getpid()}", values)
+    try:
+        command("mkfs.ext4", "-q", "-b", str(BLOCK), "-I", "256", device.path)
+        with tempfile.TemporaryDirectory(prefix="efuse-csd-") as name:
+            command("mount", "-o", "noatime", device.path, name)
+            try:
+                yield device, Path(name)
+            finally:
+                command("umount", name)
+    finally:
+        device.remove()
+
+
+@contextmanager
+def lower(kind: str, size_mib: int, say: Callable[[str], None]) -> Iterator[Path]:
+    """Yield where a new file system on one of `LOWER` is mounted.
+
+    :raises EfuseError: it cannot be made or mounted.
+    """
+    if kind == "memory":
+        with ext4(size_mib) as mountpoint:
+            yield mountpoint
+        return
+    load_csd(say)
+    with on_device(kind, size_mib) as (_, mountpoint):
+        yield mountpoint

@@ -19,7 +19,8 @@ __all__ = ["Settings", "machine", "versions"]
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What to run. ``scale`` multiplies the size of each workload; ``clock`` only says what the
-    guest's clock counts: ``time`` or ``instructions``. Without ``systems``, or ``daemon``, each
+    guest's clock counts: ``time`` or ``instructions``; ``lower`` is what the lower file system lies
+    on. Without ``systems``, or ``daemon``, each
     workload has those that it is meant for."""
 
     workloads: tuple[str, ...]
@@ -28,6 +29,7 @@ class Settings:
     rounds: int = 5
     scale: float = 0.1
     clock: str = "time"
+    lower: str = "memory"
 
 
 def machine() -> dict[str, Any]:

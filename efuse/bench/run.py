@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from efuse.bench.catalog import WORKLOADS
-from efuse.bench.lower import ext4
+from efuse.bench.lower import lower
 from efuse.bench.machine import Settings, machine, versions
 from efuse.bench.report import Report, Result, Series, ratios
 from efuse.bench.requests import expanded
@@ -47,10 +47,10 @@ def run(settings: Settings, say: Callable[[str], None]) -> Report:
     results: list[Result] = []
     counters: dict[str, dict[str, int]] = {}
     with ExitStack() as stack:
-        lower = stack.enter_context(ext4(_lower_mib(settings)))
+        source = stack.enter_context(lower(settings.lower, _lower_mib(settings), say))
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="efuse-mounts-")))
         for names in _together(settings.workloads):
-            for name, rounds in _run_batch(names, lower, base, settings, say):
+            for name, rounds in _run_batch(names, source, base, settings, say):
                 for system, each in rounds.items():
                     results.append(_result(WORKLOADS[name], system, settings, each))
                     kernel = _kernel_counters(each)

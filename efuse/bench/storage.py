@@ -16,24 +16,21 @@ import os
 import platform
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from efuse import csd, functions
+from efuse import functions
 from efuse.bench.lookup import lookups, tree, write_tree
-from efuse.bench.lower import command
+from efuse.bench.lower import LOWER, load_csd, on_device
 from efuse.bench.machine import Settings, machine, versions
 from efuse.bench.report import Report, Result, Series, ratios
 from efuse.csd import Device
 from efuse.csd.profiles import PROFILES
 from efuse.errors import UsageError
 from efuse.functions import Aggregate, Count, Field, Grep, Place, Records, Shipped, anywhere
-from efuse.functions.btree_file import BLOCK
-from efuse.guest.run import CSD_MODULE
 from efuse.module import live
 from efuse.module.build import CSD
 
@@ -123,6 +120,11 @@ def check_storage(settings: Settings) -> None:
             )
     if settings.daemon:
         raise UsageError(f"{settings.workloads[0]} is not measured through {settings.daemon}")
+    if settings.lower != LOWER[0]:
+        raise UsageError(
+            f"{settings.workloads[0]} is not measured on {settings.lower} alone",
+            hint="leave out --lower: it takes each model of a device in turn",
+        )
 
 
 def run_storage(settings: Settings, say: Callable[[str], None]) -> Report:
@@ -130,15 +132,14 @@ def run_storage(settings: Settings, say: Callable[[str], None]) -> Report:
 
     :raises EfuseError: csd.ko cannot be loaded, or a device not be made or used.
     """
-    module = os.environ.get(CSD_MODULE)
-    csd.load(Path(module) if module else None, say=say)
+    load_csd(say)
     places = settings.systems or PLACES
     results: list[Result] = []
     with ExitStack() as stack:
         for name in (*(call.name for call in _CALLS.values()), "btree_lookup"):
             stack.enter_context(functions.load(name))
         for profile in PROFILES:
-            with _device(profile, settings) as (device, root):
+            with on_device(profile, _mib(settings)) as (device, root):
                 for cell in _cells(profile, device, root, settings):
                     results += _run_cell(cell, places, settings, say)
     return Report(
@@ -151,21 +152,8 @@ def run_storage(settings: Settings, say: Callable[[str], None]) -> Report:
     )
 
 
-@contextmanager
-def _device(profile: str, settings: Settings) -> Iterator[tuple[Device, Path]]:
-    """Make a device of a profile, with a file system."""
-    mib = 128 + 2 * sum(sizes(settings.scale)) // _MIB
-    device = csd.create(f"bench-{os.getpid()}", {**PROFILES[profile].values, "size_mib": mib})
-    try:
-        command("mkfs.ext4", "-q", "-b", str(BLOCK), device.path)
-        with tempfile.TemporaryDirectory(prefix="efuse-csd-") as name:
-            command("mount", "-o", "noatime", device.path, name)
-            try:
-                yield device, Path(name)
-            finally:
-                command("umount", name)
-    finally:
-        device.remove()
+def _mib(settings: Settings) -> int:
+    return 128 + 2 * sum(sizes(settings.scale)) // _MIB
 
 
 def _cells(profile: str, device: Device, root: Path, settings: Settings) -> Iterator[_Cell]:

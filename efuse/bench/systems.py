@@ -19,7 +19,7 @@ from efuse.errors import EfuseError
 
 __all__ = ["DAEMONS", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
 
-FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon")
+FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon", "efuse-device")
 """``efuse``, but with every READ and WRITE on one path: what its choice is measured against."""
 
 SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")

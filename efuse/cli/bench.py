@@ -82,6 +82,13 @@ def _words(choices: tuple[str, ...]) -> Any:
     show_default=True,
     help="What the guest's clock counts.",
 )
+@click.option(
+    "--lower",
+    type=click.Choice(bench.LOWER),
+    default=bench.LOWER[0],
+    show_default=True,
+    help="What the lower file system lies on: memory, or an emulated device of this profile.",
+)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--plot",
@@ -159,6 +166,7 @@ def _run_in_guest(settings: bench.Settings) -> dict[str, Any]:
         words += ["--system", ",".join(settings.systems)]
     if settings.daemon:
         words += ["--daemon", settings.daemon]
+    words += ["--lower", settings.lower]
     words += ["--scale", str(settings.scale), "--clock", settings.clock]
     counts = settings.clock == "instructions"
     try:

@@ -16,7 +16,7 @@
 #include <linux/module.h>
 
 /**
- * efuse_device_resident - how to ask what the page cache has of a file on a device
+ * efuse_device_reads - how to ask what the page cache has of a file on a device
  * @file: a backing file
  *
  * csd.ko stays as long as one of its devices is mounted, and so as long as @file is open.
@@ -24,7 +24,7 @@
  * Context: process context, may sleep.
  * Return: the function of csd.ko, or NULL: the file lies elsewhere, or cannot be read directly
  */
-csd_resident_t efuse_device_resident(const struct file *file)
+csd_resident_t efuse_device_reads(const struct file *file)
 {
 	csd_resident_t (*ask)(const struct file *file) = symbol_get(csd_reads);
 	csd_resident_t resident;
@@ -47,38 +47,39 @@ static bool efuse_device_aligned(const struct efuse_req *req, const struct efuse
 	       (!iter || bdev_iter_is_aligned(bdev, (struct iov_iter *)iter));
 }
 
-static bool efuse_device_fits(struct efuse_req *req, u64 pos, u64 len)
+static int efuse_device_ask(struct efuse_req *req, u64 pos, u64 len)
 {
 	const struct efuse_backing *eb;
 	u64 room, lower;
 
 	eb = efuse_extent_find(req, pos, &room);
 	if (!eb || !eb->resident || room < len)
-		return false;
+		return -EOPNOTSUPP;
 	lower = pos - eb->offset + eb->backing_offset;
 	if (!efuse_device_aligned(req, eb, lower, len))
-		return false;
-	req->path.resident = eb->resident(eb->file, lower, DIV_ROUND_UP(lower % PAGE_SIZE + len,
-									PAGE_SIZE));
-	return true;
+		return -EOPNOTSUPP;
+	len += lower % PAGE_SIZE;
+	return eb->resident(eb->file, lower, DIV_ROUND_UP(len, PAGE_SIZE));
 }
 
 /**
- * efuse_device_eligible - can the device path take a READ?
- * @req: the READ, of a connection with backing files on devices; @req->path.resident is told
+ * efuse_device_resident - how many blocks of a READ the page cache of its backing file has
+ * @req: the READ
  *
  * Context: process context; does not sleep.
- * Return: whether it can
+ * Return: how many, or -EOPNOTSUPP: the device path cannot take it
  */
-bool efuse_device_eligible(struct efuse_req *req)
+int efuse_device_resident(struct efuse_req *req)
 {
+	struct fuse_args *args = req->args;
 	u8 reason = req->reason;
-	bool fits;
-	int idx;
+	int idx, resident;
 
+	if (args->opcode != FUSE_READ || !READ_ONCE(req->ec->on_device))
+		return -EOPNOTSUPP;
 	idx = srcu_read_lock(&req->ec->io_srcu);
-	fits = efuse_device_fits(req, efuse_arg_offset(req->args), req->args->out_args[0].size);
+	resident = efuse_device_ask(req, efuse_arg_offset(args), args->out_args[0].size);
 	srcu_read_unlock(&req->ec->io_srcu, idx);
 	req->reason = reason;
-	return fits;
+	return resident;
 }

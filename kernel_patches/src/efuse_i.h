@@ -751,8 +751,8 @@ bool efuse_direct_read(struct efuse_req *req);
 bool efuse_direct_write(struct efuse_req *req);
 
 /* device.c */
-csd_resident_t efuse_device_resident(const struct file *file);
-bool efuse_device_eligible(struct efuse_req *req);
+csd_resident_t efuse_device_reads(const struct file *file);
+int efuse_device_resident(struct efuse_req *req);
 
 /* ask.c */
 size_t efuse_daemon_limit(const struct efuse_req *req);

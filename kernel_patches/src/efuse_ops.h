@@ -87,7 +87,8 @@ struct efuse_placement;
  *	negative errno when the map took no more, which is counted in sysfs as map_full.
  * @select_path: a READ or WRITE that its handler passed is about to be carried out. Also
  *	called for those in the background, if their sender may sleep. May call
- *	efuse_req_*(), efuse_path_info() and efuse_path_predict(). Returns an enum
+ *	efuse_req_*(), efuse_path_info(), efuse_path_predict() and
+ *	efuse_path_resident(). Returns an enum
  *	efuse_path; EFUSE_PATH_AUTO is the direct path
  *	where the daemon mapped extents of the file, else the cache for a READ if
  *	there is a @block, else the daemon. EFUSE_PATH_MEASURE and EFUSE_PATH_PROBE

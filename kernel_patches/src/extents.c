@@ -158,7 +158,7 @@ static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
 	eb->version = extent->version;
 	eb->flags = extent->flags;
 	eb->ranges = 1;
-	eb->resident = efuse_device_resident(file);
+	eb->resident = efuse_device_reads(file);
 	err = -ETXTBSY;
 	if (eb->flags & EFUSE_EXTENT_SEALED && !efuse_seal_read(file, &eb->seal))
 		goto out_free;

@@ -205,6 +205,11 @@ __bpf_kfunc int efuse_path_predict(struct efuse_req *req, u64 ns, u32 note)
 	return 0;
 }
 
+__bpf_kfunc int efuse_path_resident(struct efuse_req *req)
+{
+	return efuse_device_resident(req);
+}
+
 __bpf_kfunc u32 efuse_learn_map(struct efuse_req *req)
 {
 	if (req->block)
@@ -315,6 +320,7 @@ BTF_ID_FLAGS(func, efuse_req_wanted, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_reply_block, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_path_info, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_path_predict, KF_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, efuse_path_resident, KF_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, efuse_placement_info, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_channel_load, KF_TRUSTED_ARGS | KF_RET_NULL)
 BTF_ID_FLAGS(func, efuse_learn_map, KF_TRUSTED_ARGS)
@@ -393,6 +399,7 @@ BTF_SET_END(efuse_learn_ids)
 BTF_SET_START(efuse_select_path_ids)
 BTF_ID(func, efuse_path_info)
 BTF_ID(func, efuse_path_predict)
+BTF_ID(func, efuse_path_resident)
 BTF_SET_END(efuse_select_path_ids)
 
 BTF_SET_START(efuse_select_channel_ids)

@@ -117,4 +117,10 @@ const u8 *efuse_placement_info(struct efuse_placement *placement, const u64 rdon
 const u8 *efuse_channel_load(struct efuse_placement *placement, u32 cpu,
 			     const u64 rdonly_buf_size);
 
+/*
+ * select_path() only: how many of a READ's blocks the page cache of the backing file has;
+ * -EOPNOTSUPP: EFUSE_PATH_DEVICE cannot take it.
+ */
+int efuse_path_resident(struct efuse_req *req);
+
 #endif /* _FS_FUSE_EFUSE_KFUNCS_H */

@@ -25,16 +25,16 @@ static enum efuse_path efuse_path_default(const struct efuse_req *req, const str
 }
 
 /* The paths that can take a request, 1 << each. */
-static u32 efuse_path_eligible(struct efuse_req *req)
+static u32 efuse_path_eligible(const struct efuse_req *req)
 {
 	const struct efuse_ops *ops = rcu_dereference(req->ec->ops);
 	u32 eligible = 1 << EFUSE_PATH_DAEMON;
 
-	if (efuse_path_mapped(req))
+	if (efuse_path_mapped(req)) {
 		eligible |= 1 << EFUSE_PATH_DIRECT;
-	if (READ_ONCE(req->ec->on_device) && req->args->opcode == FUSE_READ &&
-	    efuse_device_eligible(req))
-		eligible |= 1 << EFUSE_PATH_DEVICE;
+		if (READ_ONCE(req->ec->on_device) && req->args->opcode == FUSE_READ)
+			eligible |= 1 << EFUSE_PATH_DEVICE;
+	}
 	if (ops && ops->block && req->args->opcode == FUSE_READ && efuse_blocks_allowed(req))
 		eligible |= 1 << EFUSE_PATH_CACHE;
 	return eligible;
@@ -50,9 +50,7 @@ const struct efuse_path_info *efuse_path_describe(struct efuse_req *req)
 {
 	struct efuse_path_info *info = &req->path;
 
-	/* What path_done() is told is what select_path() was, if that has asked. */
-	if (!info->eligible)
-		info->eligible = efuse_path_eligible(req);
+	info->eligible = efuse_path_eligible(req);
 	info->depth = atomic_read(&raw_cpu_ptr(req->ec->stats)->depth);
 	info->round = READ_ONCE(req->ec->round);
 	info->probes = READ_ONCE(req->ec->probes);

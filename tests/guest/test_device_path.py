@@ -308,7 +308,7 @@ int select_path(struct efuse_req *req)
 
     if (!info || efuse_req_opcode(req) != FUSE_READ)
         return EFUSE_PATH_AUTO;
-    value = info->resident | (u64)(info->eligible >> EFUSE_PATH_DEVICE & 1) << 32;
+    value = (u32)efuse_path_resident(req) | (u64)(info->eligible >> EFUSE_PATH_DEVICE & 1) << 32;
     seen.update(&key, &value);
     return (key < 24 * 4096 ? EFUSE_PATH_DEVICE : EFUSE_PATH_DIRECT) | EFUSE_PATH_MEASURE;
 }
@@ -320,7 +320,7 @@ int path_done(struct efuse_req *req)
 
     if (!info)
         return 0;
-    value = info->resident | (u64)info->missed << 32 | (u64)info->path << 40;
+    value = info->missed | (u64)info->path << 8;
     seen.update(&key, &value);
     return 1;
 }
@@ -348,18 +348,17 @@ def test_a_policy_sends_reads_to_the_device(device: Device, files: Path, point: 
         by_device(m, device, lambda: check_part(path, DATA[size : 2 * size], size))
         # Not aligned: it is asked for all the same, and the direct path does it.
         by_direct_path(m, lambda: check_part(path, DATA[2 * size :][:100], 2 * size))
-        # Behind the direct path the page cache has it: what is told is what was, when it chose.
         by_direct_path(m, lambda: check_part(path, DATA[3 * size : 4 * size], 3 * size))
-        eligible, missed, by = 1 << 32, 1 << 32, 4 << 40
+        eligible, missed, by, no = 1 << 32, 1, 4 << 8, -errno.EOPNOTSUPP & 0xFFFFFFFF
         assert m.attachment.maps["seen"].read_all() == {
             0: 0 | eligible,
-            1: 0 | by,
+            1: by,
             size: 2 | eligible,
-            size + 1: 2 | by,
-            2 * size: 0,
-            2 * size + 1: 0 | missed | by,
+            size + 1: by,
+            2 * size: no | eligible,
+            2 * size + 1: missed | by,
             3 * size: 0 | eligible,
-            3 * size + 1: 0 | 2 << 40,
+            3 * size + 1: 2 << 8,
         }
 
 
@@ -452,7 +451,7 @@ def test_the_predicted_time_decides(
     profiles = reader.m.attachment.maps["profiles"]
     times = (1000, cold_ns, device_ns, 10**12, 10**12)
     # Behind the probes, and after so many that the next twelve are not timed.
-    profile = struct.pack("<5QQ6I", *times, 0, 1000 * 16 + 1, 2, 0, int(again * 65536), 0, 0)
+    profile = struct.pack("<5QQ8I", *times, 0, 1000 * 16 + 1, 2, 0, int(again * 65536), 0, 0, 0, 0)
     reader.m.connection.round = 10**6
     for index in profiles:
         profiles[index] = tuple([profile] * len(profiles[index]))

@@ -162,8 +162,10 @@ def test_builtin_programs_cost_the_verifier_little() -> None:
         "flush", "statfs", "learn", "block", "select_path", "path_done", "written", "reply",
         "notify",
     }  # fmt: skip
-    # Two go through the eight ways of a set, each on its own in the code; one has many branches.
-    assert max(cost.pop("learn"), cost.pop("block"), cost.pop("select_path")) < 1000
+    # Two go through the eight ways of a set, each on its own in the code; one chooses among three
+    # paths, each probed, predicted and timed or not.
+    assert cost.pop("select_path") < 2000
+    assert max(cost.pop("learn"), cost.pop("block")) < 1000
     assert max(cost.values()) < 300
 
 

@@ -61,7 +61,7 @@ def test_builtin_has_its_members_and_maps() -> None:
         "blocks": MapSpec(2, 4, 4096, 4096, 1024),
         "geometry": MapSpec(2, 4, 16, 1),
         "files": MapSpec(9, 8, 16, 4096),
-        "profiles": MapSpec(6, 4, 72, 384),
+        "profiles": MapSpec(6, 4, 80, 384),
         "ghosts": MapSpec(2, 4, 4, 16384),
         "events": MapSpec(27, 0, 0, 1 << 18),
         "listening": MapSpec(2, 4, 4, 1),

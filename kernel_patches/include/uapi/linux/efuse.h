@@ -190,17 +190,17 @@ enum efuse_path {
 
 /* What efuse_path_info() tells of a READ or WRITE. */
 struct efuse_path_info {
-	__u32	eligible;	/* 1 << EFUSE_PATH_*, of each that can take the request */
+	__u32	eligible;	/* 1 << EFUSE_PATH_*, of each that can take the request; of the
+				 * device efuse_path_resident() is to be asked, too
+				 */
 	__u32	depth;		/* that this CPU sent to backing files, and that are not done */
 	__u32	round;		/* paths/round and paths/probes in sysfs */
 	__u32	probes;
-	__u32	resident;	/* blocks of a READ that the page cache of backing files has;
-				 * known where EFUSE_PATH_DEVICE is eligible
-				 */
 	/* For path_done() alone: */
 	__u32	path;		/* that was selected */
 	__u32	missed;		/* 1: another had to help out, or to take all of it */
 	__u32	note;		/* of efuse_path_predict() */
+	__u32	pad;		/* 0 */
 	__u64	elapsed_ns;	/* from the selection to the answer */
 };
 
