@@ -34,8 +34,9 @@ class IoWorkload:
     :ivar mode: fio's ``rw``; a mixed one reads 70 %.
     :ivar files: how many files all jobs share, or each has for its ``own``.
     :ivar grows: which of ``files`` and ``file_bytes`` is less at a small scale.
-    :ivar direct: with O_DIRECT, over and over until the time is over. Else from a cold page cache,
-        and not over and over: what was read once is not cold.
+    :ivar direct: with O_DIRECT.
+    :ivar cold: from a cold page cache, and not over and over until the time is over: what was read
+        once is not cold.
     """
 
     name: str
@@ -49,6 +50,7 @@ class IoWorkload:
     own: bool = False
     grows: str = ""
     direct: bool = True
+    cold: bool = False
     better: str = "higher"
     has_reference: bool = False
     transports: tuple[str, ...] = ()
@@ -85,7 +87,7 @@ class IoWorkload:
     def settle(self) -> None:
         """Write back what others left; empty the page cache for what begins cold."""
         os.sync()
-        if not self.direct:
+        if self.cold:
             _DROP_CACHES.write_text("1")
 
     def measure(self, mount: Path, count: int, round: int) -> Outcome:
@@ -93,7 +95,7 @@ class IoWorkload:
         words = [*self._readers(count), f"--rw={self.mode}", "--rwmixread=70"]
         words += [f"--runtime={count}ms", f"--randseed={_SEED + round}"]
         words.append(f"--direct={self.direct:d}")
-        words.append("--time_based" if self.direct else "--end_fsync=1")
+        words.append("--end_fsync=1" if self.cold else "--time_based")
         found = fio(self.name, mount, words)
         return Outcome(found.iops if self.unit == "iops" else found.mib_s)
 
@@ -196,6 +198,16 @@ _SEQ = IoWorkload(
     own=True,
     grows="bytes",
     direct=False,
+    cold=True,
+)
+_ONCE = replace(
+    _SEQ,
+    name="random-once",
+    what="4 KiB, each block once, at random, direct, from a cold page cache, one job",
+    unit="iops",
+    mode="randread",
+    block=4 * _KIB,
+    direct=True,
 )
 
 
@@ -206,7 +218,8 @@ def _read_only(workload: IoWorkload) -> IoWorkload:
 
 def _buffered(workload: IoWorkload) -> IoWorkload:
     what = workload.what.replace("direct", "cold page cache")
-    return replace(workload, name=f"{workload.name}-buffered", what=what, direct=False)
+    name = f"{workload.name}-buffered"
+    return replace(workload, name=name, what=what, direct=False, cold=True)
 
 
 def _all() -> list[IoWorkload]:
@@ -223,7 +236,8 @@ def _all() -> list[IoWorkload]:
         replace(one, name=f"{one.name}-4", what=one.what.replace("one job", "4 jobs"), jobs=4)
         for one in (_SEQ, write)
     ]
-    made = [*mixed, *map(_buffered, mixed), _read_only(_T1), _read_only(_T2), _SEQ, write, *four]
+    made = [*mixed, *map(_buffered, mixed), _read_only(_T1), _read_only(_T2), _SEQ, _ONCE]
+    made += [write, *four]
     return sorted(made, key=lambda workload: workload.name)
 
 

@@ -190,9 +190,8 @@ enum efuse_path {
 
 /* What efuse_path_info() tells of a READ or WRITE. */
 struct efuse_path_info {
-	__u32	eligible;	/* 1 << EFUSE_PATH_*, of each that can take the request; of the
-				 * device efuse_path_resident() is to be asked, too
-				 */
+	/* 1 << EFUSE_PATH_*, of each that can take it; of the device ask efuse_path_resident() */
+	__u32	eligible;
 	__u32	depth;		/* that this CPU sent to backing files, and that are not done */
 	__u32	round;		/* paths/round and paths/probes in sysfs */
 	__u32	probes;
