@@ -147,15 +147,11 @@ static bool csd_chain_arrived(struct csd_hops *hops)
 	struct csd_run *run = csd_run_of(hops);
 	u32 len = csd_chain_len(run);
 	struct csd_range range;
-	bool follows;
 
 	/* What lies behind the file's end is nobody's. */
 	memset(run->buffer + len, 0, CSD_BLOCK_SIZE - len);
 	csd_run_step(run, CSD_KERNEL, run->buffer, len);
-	/* Where one follows the other, and then another one, the kernel reads ahead. */
-	follows = !run->jumps && run->follows;
-	run->follows = !run->jumps;
-	if (follows || !csd_run_ready(run) || !--run->hops_left ||
+	if (csd_run_follows(run) || !csd_run_ready(run) || !--run->hops_left ||
 	    csd_chain_find(run, &range) <= 0)
 		return false;
 	hops->sector = range.sector;
@@ -173,7 +169,6 @@ static int csd_chain_hops(struct csd_run *run)
 	run->hops.data = run->buffer;
 	run->hops.arrived = csd_chain_arrived;
 	run->hops_left = CSD_HOPS;
-	run->follows = false;
 	return csd_hops_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev), &run->hops);
 }
 

@@ -348,7 +348,7 @@ int csd_kfuncs_init(void);
  * @command: to the device
  * @hops: likewise
  * @hops_left: that they may go on for
- * @follows: the block that comes next is the one behind the last
+ * @follows: blocks since the last one behind which it named another
  * @choice: of the place of the batch that it is in
  */
 struct csd_run {
@@ -400,12 +400,13 @@ struct csd_run {
 	struct csd_command command;
 	struct csd_hops hops;
 	u32 hops_left;
-	bool follows;
+	u64 follows;
 	struct csd_choice choice;
 };
 
 int csd_output_add(struct csd_run *run, const void *data, u32 size);
 bool csd_run_ready(const struct csd_run *run);
+bool csd_run_follows(const struct csd_run *run);
 void csd_run_finish(struct csd_run *run);
 bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u32 len);
 long csd_run_make(const struct csd_setup __user *argp);

@@ -11,7 +11,8 @@ import pytest
 
 from efuse import functions
 from efuse.errors import AttachError, CompileError, VerifierError
-from efuse.functions import Count, Place, Status, Why
+from efuse.functions import BtreeLookup, Count, Place, Status, Why
+from efuse.functions.btree_file import build
 from efuse.functions.loading import function_text
 from tests.guest import csd_device
 from tests.guest.conftest import run
@@ -141,6 +142,26 @@ def test_loads_of_the_same_function_share_what_is_known(device: Device, f: Path)
     ):
         assert one.result() == WANTED
         assert one.status().device_steps <= WINDOW
+
+
+@pytest.mark.parametrize("count", [10, 3000])
+def test_a_lookup_is_a_single_choice(device: Device, files: Path, count: int) -> None:
+    """However many blocks it goes through, and if the root is the block behind the header, too."""
+    items = {n: b"%064d" % n for n in range(count)}
+    path = files / "tree"
+    path.write_bytes(build(items.items()))
+    os.sync()
+    with (
+        functions.load("btree_lookup"),
+        functions.run("btree_lookup", path, BtreeLookup(0).encode()) as one,
+    ):
+        one.result()
+        before = device.read("chosen_device") + device.read("chosen_kernel")
+        for n in range(20):
+            call = BtreeLookup(n)
+            one.again(call.encode())
+            assert call.decode(one.result()) == items.get(n)
+        assert device.read("chosen_device") + device.read("chosen_kernel") - before == 20
 
 
 # A policy that says where, and one that does so by what it is told.
