@@ -13,20 +13,18 @@
 
 #include <linux/err.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 
 #define CSD_WARM	16	/* passes of which one goes by the page cache */
 
 /*
- * They move a file's blocks for those only who have it open for writing. On xfs, who may write to a
- * file needs not even have it open for that, to have it share another file's blocks.
+ * ext2, ext3, ext4: they move a file's blocks for those only who have it open for writing. On xfs,
+ * who may write to a file needs not even have it open for that, to have it share another file's
+ * blocks.
  */
-static const char * const csd_chain_filesystems[] = { "ext2", "ext3", "ext4" };
-
 static bool csd_chain_filesystem(const struct file *file)
 {
-	return !csd_offload_why(file) &&
-	       match_string(csd_chain_filesystems, ARRAY_SIZE(csd_chain_filesystems),
-			    file_inode(file)->i_sb->s_type->name) >= 0;
+	return !csd_offload_why(file) && file_inode(file)->i_sb->s_magic == EXT4_SUPER_MAGIC;
 }
 
 static int csd_chain_alloc(struct csd_run *run)
@@ -172,6 +170,16 @@ static int csd_chain_hops(struct csd_run *run)
 	return csd_hops_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev), &run->hops);
 }
 
+/* Has the page cache the run's next block? csd_choose() may just have looked. */
+static bool csd_chain_resident(const struct csd_run *run)
+{
+	const struct csd_choice *choice = &run->choice;
+
+	if (choice->device && choice->looked_at == run->position)
+		return choice->resident;
+	return csd_resident(run->file, run->position, 1);
+}
+
 /* Is the page cache the better way? */
 static enum csd_unchained csd_chain_cached(const struct csd_run *run)
 {
@@ -179,8 +187,7 @@ static enum csd_unchained csd_chain_cached(const struct csd_run *run)
 		return CSD_UNCHAINED_NOT;
 	if (run->passes % CSD_WARM == 0)
 		return CSD_UNCHAINED_WARMS;
-	return csd_resident(run->file, run->position, 1) ? CSD_UNCHAINED_CACHED :
-							    CSD_UNCHAINED_NOT;
+	return csd_chain_resident(run) ? CSD_UNCHAINED_CACHED : CSD_UNCHAINED_NOT;
 }
 
 /**

@@ -157,6 +157,7 @@ struct csd_cost {
 
 /* Of the function of a name. */
 struct csd_costs {
+	u64 id;			/* 0: of none */
 	char name[CSD_NAME_LEN];
 	struct csd_cost size[CSD_NR_SIZES];
 };
@@ -177,6 +178,8 @@ struct csd_schedule {
 	atomic64_t error_ns;
 };
 
+#define CSD_NOWHERE	U64_MAX	/* no position */
+
 /**
  * struct csd_choice - where a batch of a run was sent
  * @device: it lies on; NULL: nothing is to be learned from it
@@ -186,6 +189,7 @@ struct csd_schedule {
  * @size: of the batch
  * @blocks: likewise; no more than these are looked at, but by a chain
  * @resident: of @blocks, those that the page cache had
+ * @looked_at: the position of the only block, if @resident is of that; or CSD_NOWHERE
  * @predicted_ns: that all would take there; 0: not known
  * @begun_ns: when
  * @steps: of the run there, before
@@ -199,6 +203,7 @@ struct csd_choice {
 	enum csd_size size;
 	u32 blocks;
 	u32 resident;
+	u64 looked_at;
 	u64 predicted_ns;
 	u64 begun_ns;
 	u64 steps;
@@ -293,7 +298,7 @@ u32 csd_entry_flags(const struct csd_entry *entry);
 int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last);
 
 /* policy.c */
-enum csd_place csd_policy_choose(struct csd_batch *batch);
+enum csd_place csd_policy_choose(const char *function, struct csd_batch *batch);
 int csd_policies_init(void);
 
 /* kfuncs.c */
@@ -350,6 +355,9 @@ int csd_kfuncs_init(void);
  * @hops_left: that they may go on for
  * @follows: blocks since the last one behind which it named another
  * @choice: of the place of the batch that it is in
+ * @device: where it chose last; NULL: it did not yet
+ * @costs: which of the device's its function's were
+ * @costs_id: with which id; 0: it is not known
  */
 struct csd_run {
 	struct csd_entry *function;
@@ -402,6 +410,9 @@ struct csd_run {
 	u32 hops_left;
 	u64 follows;
 	struct csd_choice choice;
+	struct csd_device *device;
+	u32 costs;
+	u64 costs_id;
 };
 
 int csd_output_add(struct csd_run *run, const void *data, u32 size);

@@ -354,6 +354,8 @@ static void csd_run_free(struct csd_run *run)
 	kvfree(run->output);
 	kvfree(run->scratch);
 	kvfree(run->args);
+	if (run->device)
+		csd_device_put(run->device);
 	if (run->function)
 		csd_entry_put(run->function);
 	if (run->file)

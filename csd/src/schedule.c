@@ -31,8 +31,11 @@ static enum csd_size csd_size_of(u64 blocks)
 	return blocks < 64 ? CSD_MEDIUM : CSD_LARGE;
 }
 
-/* Of this function; those that have been there longest make room. Under the lock. */
-static struct csd_costs *csd_costs_of(struct csd_schedule *schedule, const char *name)
+/* The next struct csd_costs.id: never the same again, on no device. */
+static atomic64_t csd_costs_ids;
+
+/* Of the function of this name; those that have been there longest make room. Under the lock. */
+static struct csd_costs *csd_costs_find(struct csd_schedule *schedule, const char *name)
 {
 	struct csd_costs *costs;
 	char known_as[CSD_NAME_LEN];
@@ -44,8 +47,22 @@ static struct csd_costs *csd_costs_of(struct csd_schedule *schedule, const char 
 			return &schedule->costs[i];
 	costs = &schedule->costs[schedule->oldest++ % CSD_NR_COSTS];
 	memset(costs, 0, sizeof(*costs));
+	costs->id = atomic64_inc_return(&csd_costs_ids);
 	strscpy(costs->name, known_as, sizeof(costs->name));
 	return costs;
+}
+
+/* Of a run's function: where they were, unless they had to make room. Under the lock. */
+static struct csd_cost *csd_cost_of(struct csd_schedule *schedule, struct csd_run *run)
+{
+	struct csd_costs *costs = &schedule->costs[run->costs];
+
+	if (!run->costs_id || costs->id != run->costs_id) {
+		costs = csd_costs_find(schedule, csd_entry_name(run->function));
+		run->costs = costs - schedule->costs;
+		run->costs_id = costs->id;
+	}
+	return &costs->size[run->choice.size];
 }
 
 /**
@@ -71,6 +88,8 @@ u32 csd_resident(const struct file *file, u64 position, u32 blocks)
 		if (folio_test_uptodate(folio))
 			resident += min(folio_next_index(folio) - 1, last) -
 				    max(folio->index, first) + 1;
+		if (folio_next_index(folio) > last)
+			break;
 	}
 	rcu_read_unlock();
 	return min(resident, blocks);
@@ -101,11 +120,12 @@ static void csd_mean_add(struct csd_mean *mean, u64 sample)
 }
 
 /* 0: not known. */
-static u64 csd_predict_device(const struct csd_choice *choice, const struct csd_cost *cost)
+static u64 csd_predict_device(const struct csd_choice *choice, const struct csd_cost *cost,
+			      u64 queue_ns)
 {
 	if (!csd_known(&cost->device))
 		return 0;
-	return cost->device.ns * choice->blocks + csd_queue_ns(choice->device);
+	return cost->device.ns * choice->blocks + queue_ns;
 }
 
 static u64 csd_predict_kernel(const struct csd_choice *choice, const struct csd_cost *cost)
@@ -150,9 +170,10 @@ static enum csd_place csd_choose_place(struct csd_choice *choice, struct csd_cos
 	return better == CSD_DEVICE ? CSD_KERNEL : CSD_DEVICE;
 }
 
-/* What is known of a choice's batch, and, if that is open, where it would be sent. */
-static void csd_predict(struct csd_choice *choice, bool open, struct csd_batch *batch)
+/* What is known of a run's next batch, and, if that is open, where it would be sent. */
+static void csd_predict(struct csd_run *run, bool open, struct csd_batch *batch)
 {
+	struct csd_choice *choice = &run->choice;
 	struct csd_schedule *schedule = &choice->device->schedule;
 	struct csd_cost *cost;
 
@@ -160,18 +181,19 @@ static void csd_predict(struct csd_choice *choice, bool open, struct csd_batch *
 	batch->resident = choice->resident;
 	batch->queue_ns = csd_queue_ns(choice->device);
 	spin_lock(&schedule->lock);
-	cost = &csd_costs_of(schedule, batch->function)->size[choice->size];
-	batch->device_ns = csd_predict_device(choice, cost);
+	cost = csd_cost_of(schedule, run);
+	batch->device_ns = csd_predict_device(choice, cost, batch->queue_ns);
 	batch->kernel_ns = csd_predict_kernel(choice, cost);
-	if (open)
-		batch->place = csd_choose_place(choice, cost, batch);
+	batch->place = open ? csd_choose_place(choice, cost, batch) : CSD_AUTO;
+	batch->pad = 0;
 	spin_unlock(&schedule->lock);
 }
 
-static enum csd_place csd_choose_auto(struct csd_choice *choice, struct csd_batch *batch)
+static enum csd_place csd_choose_auto(struct csd_run *run, struct csd_batch *batch)
 {
+	struct csd_choice *choice = &run->choice;
 	struct csd_schedule *schedule = &choice->device->schedule;
-	enum csd_place place = csd_policy_choose(batch);
+	enum csd_place place = csd_policy_choose(csd_entry_name(run->function), batch);
 
 	if (place != CSD_AUTO) {
 		atomic64_inc(&schedule->chosen_policy);
@@ -193,16 +215,31 @@ static u32 csd_choose_most(const struct csd_choice *choice, const struct csd_bat
 	return choice->open && choice->trial ? CSD_TRY : CSD_WINDOW;
 }
 
-static void csd_choose_fewer(struct csd_choice *choice, const struct efuse_lower *lower,
+static void csd_choose_fewer(struct csd_run *run, const struct efuse_lower *lower,
 			     struct csd_batch *batch)
 {
+	struct csd_choice *choice = &run->choice;
 	u32 most = csd_choose_most(choice, batch);
 
 	if (choice->blocks <= most)
 		return;
 	choice->blocks = most;
 	choice->resident = csd_resident(lower->file, lower->position, most);
-	csd_predict(choice, false, batch);
+	csd_predict(run, false, batch);
+}
+
+/*
+ * The device that a block device is of, kept for as long as the run is there. It may be losing its
+ * power: what is sent there fails, and the kernel goes on.
+ */
+static struct csd_device *csd_choose_device(struct csd_run *run, struct block_device *bdev)
+{
+	if (run->device && READ_ONCE(run->device->disk) == bdev->bd_disk)
+		return run->device;
+	if (run->device)
+		csd_device_put(run->device);
+	run->device = csd_device_get(bdev);
+	return run->device;
 }
 
 /**
@@ -217,21 +254,23 @@ static void csd_choose_fewer(struct csd_choice *choice, const struct efuse_lower
 bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks)
 {
 	struct csd_choice *choice = &run->choice;
-	struct csd_device *device = csd_device_get(file_inode(lower->file)->i_sb->s_bdev);
+	struct csd_device *device = csd_choose_device(run, file_inode(lower->file)->i_sb->s_bdev);
 	bool open = run->place == CSD_AUTO;
-	struct csd_batch batch = {};
+	struct csd_batch batch;
 
-	*choice = (struct csd_choice) { .device = device, .blocks = blocks };
+	choice->device = device;
+	choice->blocks = blocks;
 	/* Its power has just gone: what is sent there fails, and the kernel goes on. */
 	if (!device)
 		return true;
-	strscpy(batch.function, csd_entry_name(run->function), sizeof(batch.function));
+	choice->open = false;
+	choice->trial = false;
 	choice->size = csd_size_of(blocks);
-	if (open)
-		choice->resident = csd_resident(lower->file, lower->position, blocks);
-	csd_predict(choice, open, &batch);
-	choice->place = open ? csd_choose_auto(choice, &batch) : CSD_DEVICE;
-	csd_choose_fewer(choice, lower, &batch);
+	choice->resident = open ? csd_resident(lower->file, lower->position, blocks) : 0;
+	choice->looked_at = open && blocks == 1 ? run->position : CSD_NOWHERE;
+	csd_predict(run, open, &batch);
+	choice->place = open ? csd_choose_auto(run, &batch) : CSD_DEVICE;
+	csd_choose_fewer(run, lower, &batch);
 	choice->predicted_ns = choice->place == CSD_KERNEL ? batch.kernel_ns : batch.device_ns;
 	choice->steps = run->steps[choice->place];
 	choice->others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - choice->steps;
@@ -297,12 +336,11 @@ void csd_learn(struct csd_run *run)
 {
 	struct csd_choice *choice = &run->choice;
 	struct csd_device *device = choice->device;
-	u64 ns = ktime_get_ns() - choice->begun_ns;
-	u64 steps, others;
-	struct csd_cost *cost;
+	u64 steps, others, ns;
 
 	if (!device)
 		return;
+	ns = ktime_get_ns() - choice->begun_ns;
 	choice->device = NULL;
 	steps = run->steps[choice->place] - choice->steps;
 	others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - run->steps[choice->place] -
@@ -315,10 +353,7 @@ void csd_learn(struct csd_run *run)
 		/* The wait for a core is none of the function's. */
 		ns -= min(ns, run->command.waited_ns);
 		spin_lock(&device->schedule.lock);
-		cost = &csd_costs_of(&device->schedule,
-				     csd_entry_name(run->function))->size[choice->size];
-		csd_cost_learn(cost, choice, steps, ns);
+		csd_cost_learn(csd_cost_of(&device->schedule, run), choice, steps, ns);
 		spin_unlock(&device->schedule.lock);
 	}
-	csd_device_put(device);
 }

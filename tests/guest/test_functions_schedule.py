@@ -11,7 +11,7 @@ import pytest
 
 from efuse import functions
 from efuse.errors import AttachError, CompileError, VerifierError
-from efuse.functions import BtreeLookup, Count, Place, Status, Why
+from efuse.functions import BtreeLookup, Count, Place, Run, Shipped, Status, Why
 from efuse.functions.btree_file import build
 from efuse.functions.loading import function_text
 from tests.guest import csd_device
@@ -23,6 +23,7 @@ from tests.guest.functions import BLOCK, background, result
 CALL = Count(b"\x01")
 WINDOW = 256  # blocks of a batch at the device at most
 TRY = 32  # blocks of a try in the kernel
+KNOWN = 32  # functions of which something is known
 SIZE = 8 * WINDOW * BLOCK
 DATA = noise(SIZE)
 WANTED = CALL.reference(DATA)
@@ -142,6 +143,38 @@ def test_loads_of_the_same_function_share_what_is_known(device: Device, f: Path)
     ):
         assert one.result() == WANTED
         assert one.status().device_steps <= WINDOW
+
+
+def again(one: Run, call: Shipped) -> Status:
+    """Let a run go again to the end; the status is that of this pass."""
+    one.again(call.encode())
+    one.result()
+    return one.status()
+
+
+def test_what_was_known_longest_makes_room(device: Device, files: Path) -> None:
+    """A run that was there before is not told what is known of another function."""
+    slow_cores(device)
+    path = files / "small"
+    path.write_bytes(DATA[:BLOCK])
+    os.sync()
+    with (
+        functions.load("first", function_text("count")),
+        functions.run("first", path, CALL.encode()) as one,
+    ):
+        for _ in range(8):
+            status = again(one, CALL)
+        assert status.device_steps == 0
+        for number in range(KNOWN):
+            name = f"other{number}"
+            with (
+                functions.load(name, function_text("count")),
+                functions.run(name, path, CALL.encode()) as other,
+            ):
+                for _ in range(5):
+                    status = again(other, CALL)
+                assert status.device_steps == 0
+        assert again(one, CALL).device_steps == 1
 
 
 @pytest.mark.parametrize("count", [10, 3000])
