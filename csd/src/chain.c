@@ -117,11 +117,14 @@ int csd_chain_find(struct csd_run *run, struct csd_range *range)
 int csd_chain_look(struct csd_run *run, struct csd_range *range)
 {
 	int ret = csd_chain_find(run, range);
+	u64 begun;
 
 	if (ret != -ENODATA)
 		return ret;
-	return csd_lease_fill(run->lease, run->digest, run->position) ?:
-	       csd_chain_find(run, range);
+	begun = ktime_get_ns();
+	ret = csd_lease_fill(run->lease, run->digest, run->position);
+	run->choice.apart_ns += ktime_get_ns() - begun;
+	return ret ?: csd_chain_find(run, range);
 }
 
 /**

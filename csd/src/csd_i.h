@@ -127,7 +127,7 @@ void csd_memory_zero(struct xarray *memory, u64 pos, u64 len);
 void csd_memory_truncate(struct xarray *memory, u64 pos);
 
 /* schedule.c */
-enum csd_size { CSD_SMALL, CSD_MEDIUM, CSD_LARGE, CSD_NR_SIZES };
+enum csd_size { CSD_SMALL, CSD_MEDIUM, CSD_LARGE, CSD_CHAIN, CSD_NR_SIZES };
 
 /* What was measured; see schedule.c. */
 struct csd_mean {
@@ -192,6 +192,7 @@ struct csd_schedule {
  * @looked_at: the position of the only block, if @resident is of that; or CSD_NOWHERE
  * @predicted_ns: that all would take there; 0: not known
  * @begun_ns: when
+ * @apart_ns: of what it takes, for what is of use to later ones, too: where blocks are
  * @steps: of the run there, before
  * @others: elsewhere, before
  */
@@ -206,6 +207,7 @@ struct csd_choice {
 	u64 looked_at;
 	u64 predicted_ns;
 	u64 begun_ns;
+	u64 apart_ns;
 	u64 steps;
 	u64 others;
 };

@@ -9,7 +9,8 @@
  * function by its name, for each device, and for batches of about that size, since each
  * batch has a cost of its own. A time is known by two batches, the quicker one; each that follows
  * moves it by a quarter of the difference, but counts as no more than four times what was known: a
- * batch that was held up by something else says little.
+ * batch that was held up by something else says little. Chains are a size of their own, and what is
+ * taken to find out where blocks are is not theirs: the next ones know.
  *
  * What is not known is tried, and so is, now and then, by a smaller batch, the place that is
  * thought to be slower: it may not be any more. What a try has cost more than the better place
@@ -24,8 +25,16 @@
 #define CSD_PATIENCE	16	/* batches from one try to the next, at least */
 #define CSD_SHARE	20	/* of the time, one part may be lost by tries */
 
-static enum csd_size csd_size_of(u64 blocks)
+/* From block to block, a run that goes again takes chains, which begin with a single block. */
+static bool csd_choose_chain(const struct csd_run *run)
 {
+	return run->ahead == 1 && run->passes > 1 && csd_entry_flags(run->function) & CSD_JUMPS;
+}
+
+static enum csd_size csd_size_of(const struct csd_run *run, u64 blocks)
+{
+	if (csd_choose_chain(run))
+		return CSD_CHAIN;
 	if (blocks < 8)
 		return CSD_SMALL;
 	return blocks < 64 ? CSD_MEDIUM : CSD_LARGE;
@@ -265,9 +274,10 @@ bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks
 		return true;
 	choice->open = false;
 	choice->trial = false;
-	choice->size = csd_size_of(blocks);
+	choice->size = csd_size_of(run, blocks);
 	choice->resident = open ? csd_resident(lower->file, lower->position, blocks) : 0;
 	choice->looked_at = open && blocks == 1 ? run->position : CSD_NOWHERE;
+	choice->apart_ns = 0;
 	csd_predict(run, open, &batch);
 	choice->place = open ? csd_choose_auto(run, &batch) : CSD_DEVICE;
 	csd_choose_fewer(run, lower, &batch);
@@ -309,7 +319,7 @@ static void csd_cost_learn(struct csd_cost *cost, const struct csd_choice *choic
 	u64 hot_ns = hot * cost->hot.ns;
 
 	csd_cost_spend(cost, choice, steps, hot, ns);
-
+	ns -= min(ns, choice->apart_ns);
 	if (choice->place == CSD_DEVICE)
 		csd_mean_add(&cost->device, div64_u64(ns, steps));
 	else if (hot == steps)

@@ -197,6 +197,27 @@ def test_a_lookup_is_a_single_choice(device: Device, files: Path, count: int) ->
         assert device.read("chosen_device") + device.read("chosen_kernel") - before == 20
 
 
+def test_a_run_that_goes_again_is_measured_by_itself(device: Device, files: Path) -> None:
+    """From block to block: what a first pass takes says nothing of the following ones."""
+    slow_cores(device)
+    call = BtreeLookup(7)
+    path = files / "tree"
+    path.write_bytes(build((n, b"%064d" % n) for n in range(3000)))
+    os.sync()
+    with functions.load("own", function_text("btree_lookup")):
+        for _ in range(6):
+            with functions.run("own", path, call.encode()) as one:
+                one.result()
+                status = one.status()
+        assert status.device_steps == 0
+        with functions.run("own", path, call.encode()) as one:
+            one.result()
+            assert one.status().device_steps == 0
+            passes = [again(one, call) for _ in range(6)]
+    assert all(status.kernel_steps == 0 for status in passes[:2])
+    assert all(status.device_steps == 0 for status in passes[2:])
+
+
 # A policy that says where, and one that does so by what it is told.
 SAYS = """
 #include "policy.bpf.h"
