@@ -141,6 +141,7 @@ struct csd_mean {
  * @hot: in the kernel, if the page cache has it
  * @cold: in the kernel, if it has not
  * @better: the place that was predicted to be quicker
+ * @confirmed: by how many tries, one behind the other; not counted beyond CSD_SURE
  * @batches: since the other one was tried
  * @spent_ns: at the better place, since then
  * @patience_ns: that is to be spent there before the other one is tried again
@@ -150,6 +151,7 @@ struct csd_cost {
 	struct csd_mean hot;
 	struct csd_mean cold;
 	enum csd_place better;
+	u32 confirmed;
 	u32 batches;
 	u64 spent_ns;
 	u64 patience_ns;

@@ -14,7 +14,8 @@
  *
  * What is not known is tried, and so is, now and then, by a smaller batch, the place that is
  * thought to be slower: it may not be any more. What a try has cost more than the better place
- * would have is to be a small part of the time: the next one comes when enough was spent at that.
+ * would have is to be a small part of the time: the next one comes when enough was spent at that,
+ * and the later, the more of them have found nothing better.
  */
 #include "csd_i.h"
 
@@ -23,7 +24,8 @@
 
 #define CSD_TRY		32	/* blocks; the device's first batches are larger */
 #define CSD_PATIENCE	16	/* batches from one try to the next, at least */
-#define CSD_SHARE	20	/* of the time, one part may be lost by tries */
+#define CSD_SHARE	40	/* of the time, one part may be lost by tries */
+#define CSD_SURE	2	/* tries by each of which it is half of that */
 
 /* From block to block, a run that goes again takes chains, which begin with a single block. */
 static bool csd_choose_chain(const struct csd_run *run)
@@ -153,6 +155,7 @@ static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better)
 	if (cost->better != better) {
 		cost->better = better;
 		cost->patience_ns = 0;
+		cost->confirmed = 0;
 	} else if (++cost->batches >= CSD_PATIENCE && cost->spent_ns >= cost->patience_ns) {
 		return true;
 	}
@@ -305,10 +308,15 @@ static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choic
 
 	if (!choice->open)
 		return;
-	if (!choice->trial)
+	if (!choice->trial) {
 		cost->spent_ns += ns;
-	else
-		cost->patience_ns = CSD_SHARE * (ns > better_ns ? ns - better_ns : 0);
+	} else if (ns > better_ns) {
+		cost->patience_ns = (CSD_SHARE << cost->confirmed) * (ns - better_ns);
+		cost->confirmed = min(cost->confirmed + 1, CSD_SURE);
+	} else {
+		cost->patience_ns = 0;
+		cost->confirmed = 0;
+	}
 }
 
 /* Under the lock. */

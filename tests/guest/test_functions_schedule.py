@@ -46,6 +46,7 @@ def nothing_known(device: Device) -> Iterator[None]:
     yield
     device.write("model", 0)
     device.write("hold", 0)
+    device.write("delay_ns", 0)
 
 
 def forget(path: Path) -> None:
@@ -125,7 +126,7 @@ def test_what_changes_is_noticed(device: Device, f: Path) -> None:
     device.write("model", 0)
     device.write("link_mib_per_s", 0)
     tried = device.read("chosen_device")
-    for _ in range(60):
+    for _ in range(120):
         status = auto(f)
         if device.read("chosen_device") > tried:
             return
@@ -216,6 +217,31 @@ def test_a_run_that_goes_again_is_measured_by_itself(device: Device, files: Path
             passes = [again(one, call) for _ in range(6)]
     assert all(status.kernel_steps == 0 for status in passes[:2])
     assert all(status.device_steps == 0 for status in passes[2:])
+
+
+def until_tried(one: Run) -> int:
+    """Let a run go again until it was at the device, and return how often it was not."""
+    for number in range(20_000):
+        if again(one, CALL).device_steps:
+            return number
+    pytest.fail("the device was not tried again")
+
+
+def test_tries_that_find_nothing_new_become_rarer(device: Device, files: Path) -> None:
+    device.write("delay_ns", 200_000)
+    path = files / "small"
+    path.write_bytes(DATA[:BLOCK])
+    os.sync()
+    with (
+        functions.load("rare", function_text("count")),
+        functions.run("rare", path, CALL.encode()) as one,
+    ):
+        for _ in range(8):
+            again(one, CALL)
+        until_tried(one)
+        first, *_, last = (until_tried(one) for _ in range(4))
+    # As many again each time: in the end four times as many.
+    assert last > 2 * first
 
 
 # A policy that says where, and one that does so by what it is told.
