@@ -13,20 +13,18 @@
 
 #include <linux/err.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 
 #define CSD_WARM	16	/* passes of which one goes by the page cache */
 
 /*
- * They move a file's blocks for those only who have it open for writing. On xfs, who may write to a
- * file needs not even have it open for that, to have it share another file's blocks.
+ * ext2, ext3, ext4: they move a file's blocks for those only who have it open for writing. On xfs,
+ * who may write to a file needs not even have it open for that, to have it share another file's
+ * blocks.
  */
-static const char * const csd_chain_filesystems[] = { "ext2", "ext3", "ext4" };
-
 static bool csd_chain_filesystem(const struct file *file)
 {
-	return !csd_offload_why(file) &&
-	       match_string(csd_chain_filesystems, ARRAY_SIZE(csd_chain_filesystems),
-			    file_inode(file)->i_sb->s_type->name) >= 0;
+	return !csd_offload_why(file) && file_inode(file)->i_sb->s_magic == EXT4_SUPER_MAGIC;
 }
 
 static int csd_chain_alloc(struct csd_run *run)
@@ -119,11 +117,14 @@ int csd_chain_find(struct csd_run *run, struct csd_range *range)
 int csd_chain_look(struct csd_run *run, struct csd_range *range)
 {
 	int ret = csd_chain_find(run, range);
+	u64 begun;
 
 	if (ret != -ENODATA)
 		return ret;
-	return csd_lease_fill(run->lease, run->digest, run->position) ?:
-	       csd_chain_find(run, range);
+	begun = ktime_get_ns();
+	ret = csd_lease_fill(run->lease, run->digest, run->position);
+	run->choice.apart_ns += ktime_get_ns() - begun;
+	return ret ?: csd_chain_find(run, range);
 }
 
 /**
@@ -147,15 +148,11 @@ static bool csd_chain_arrived(struct csd_hops *hops)
 	struct csd_run *run = csd_run_of(hops);
 	u32 len = csd_chain_len(run);
 	struct csd_range range;
-	bool follows;
 
 	/* What lies behind the file's end is nobody's. */
 	memset(run->buffer + len, 0, CSD_BLOCK_SIZE - len);
 	csd_run_step(run, CSD_KERNEL, run->buffer, len);
-	/* Where one follows the other, and then another one, the kernel reads ahead. */
-	follows = !run->jumps && run->follows;
-	run->follows = !run->jumps;
-	if (follows || !csd_run_ready(run) || !--run->hops_left ||
+	if (csd_run_follows(run) || !csd_run_ready(run) || !--run->hops_left ||
 	    csd_chain_find(run, &range) <= 0)
 		return false;
 	hops->sector = range.sector;
@@ -173,8 +170,17 @@ static int csd_chain_hops(struct csd_run *run)
 	run->hops.data = run->buffer;
 	run->hops.arrived = csd_chain_arrived;
 	run->hops_left = CSD_HOPS;
-	run->follows = false;
 	return csd_hops_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev), &run->hops);
+}
+
+/* Has the page cache the run's next block? csd_choose() may just have looked. */
+static bool csd_chain_resident(const struct csd_run *run)
+{
+	const struct csd_choice *choice = &run->choice;
+
+	if (choice->device && choice->looked_at == run->position)
+		return choice->resident;
+	return csd_resident(run->file, run->position, 1);
 }
 
 /* Is the page cache the better way? */
@@ -184,8 +190,7 @@ static enum csd_unchained csd_chain_cached(const struct csd_run *run)
 		return CSD_UNCHAINED_NOT;
 	if (run->passes % CSD_WARM == 0)
 		return CSD_UNCHAINED_WARMS;
-	return csd_resident(run->file, run->position, 1) ? CSD_UNCHAINED_CACHED :
-							    CSD_UNCHAINED_NOT;
+	return csd_chain_resident(run) ? CSD_UNCHAINED_CACHED : CSD_UNCHAINED_NOT;
 }
 
 /**

@@ -127,7 +127,7 @@ void csd_memory_zero(struct xarray *memory, u64 pos, u64 len);
 void csd_memory_truncate(struct xarray *memory, u64 pos);
 
 /* schedule.c */
-enum csd_size { CSD_SMALL, CSD_MEDIUM, CSD_LARGE, CSD_NR_SIZES };
+enum csd_size { CSD_SMALL, CSD_MEDIUM, CSD_LARGE, CSD_CHAIN, CSD_NR_SIZES };
 
 /* What was measured; see schedule.c. */
 struct csd_mean {
@@ -141,6 +141,7 @@ struct csd_mean {
  * @hot: in the kernel, if the page cache has it
  * @cold: in the kernel, if it has not
  * @better: the place that was predicted to be quicker
+ * @confirmed: by how many tries, one behind the other; not counted beyond CSD_SURE
  * @batches: since the other one was tried
  * @spent_ns: at the better place, since then
  * @patience_ns: that is to be spent there before the other one is tried again
@@ -150,6 +151,7 @@ struct csd_cost {
 	struct csd_mean hot;
 	struct csd_mean cold;
 	enum csd_place better;
+	u32 confirmed;
 	u32 batches;
 	u64 spent_ns;
 	u64 patience_ns;
@@ -157,6 +159,7 @@ struct csd_cost {
 
 /* Of the function of a name. */
 struct csd_costs {
+	u64 id;			/* 0: of none */
 	char name[CSD_NAME_LEN];
 	struct csd_cost size[CSD_NR_SIZES];
 };
@@ -177,6 +180,8 @@ struct csd_schedule {
 	atomic64_t error_ns;
 };
 
+#define CSD_NOWHERE	U64_MAX	/* no position */
+
 /**
  * struct csd_choice - where a batch of a run was sent
  * @device: it lies on; NULL: nothing is to be learned from it
@@ -186,8 +191,10 @@ struct csd_schedule {
  * @size: of the batch
  * @blocks: likewise; no more than these are looked at, but by a chain
  * @resident: of @blocks, those that the page cache had
+ * @looked_at: the position of the only block, if @resident is of that; or CSD_NOWHERE
  * @predicted_ns: that all would take there; 0: not known
  * @begun_ns: when
+ * @apart_ns: of what it takes, for what is of use to later ones, too: where blocks are
  * @steps: of the run there, before
  * @others: elsewhere, before
  */
@@ -199,8 +206,10 @@ struct csd_choice {
 	enum csd_size size;
 	u32 blocks;
 	u32 resident;
+	u64 looked_at;
 	u64 predicted_ns;
 	u64 begun_ns;
+	u64 apart_ns;
 	u64 steps;
 	u64 others;
 };
@@ -293,7 +302,7 @@ u32 csd_entry_flags(const struct csd_entry *entry);
 int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last);
 
 /* policy.c */
-enum csd_place csd_policy_choose(struct csd_batch *batch);
+enum csd_place csd_policy_choose(const char *function, struct csd_batch *batch);
 int csd_policies_init(void);
 
 /* kfuncs.c */
@@ -348,8 +357,11 @@ int csd_kfuncs_init(void);
  * @command: to the device
  * @hops: likewise
  * @hops_left: that they may go on for
- * @follows: the block that comes next is the one behind the last
+ * @follows: blocks since the last one behind which it named another
  * @choice: of the place of the batch that it is in
+ * @device: where it chose last; NULL: it did not yet
+ * @costs: which of the device's its function's were
+ * @costs_id: with which id; 0: it is not known
  */
 struct csd_run {
 	struct csd_entry *function;
@@ -400,12 +412,16 @@ struct csd_run {
 	struct csd_command command;
 	struct csd_hops hops;
 	u32 hops_left;
-	bool follows;
+	u64 follows;
 	struct csd_choice choice;
+	struct csd_device *device;
+	u32 costs;
+	u64 costs_id;
 };
 
 int csd_output_add(struct csd_run *run, const void *data, u32 size);
 bool csd_run_ready(const struct csd_run *run);
+bool csd_run_follows(const struct csd_run *run);
 void csd_run_finish(struct csd_run *run);
 bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u32 len);
 long csd_run_make(const struct csd_setup __user *argp);

@@ -395,7 +395,7 @@ int csd_device_on(struct csd_device *device)
 	err = add_disk(disk);
 	if (err)
 		goto out_disk;
-	device->disk = disk;
+	WRITE_ONCE(device->disk, disk);
 	spin_lock(&csd_powered_lock);
 	list_add_tail(&device->link, &csd_powered);
 	spin_unlock(&csd_powered_lock);
@@ -448,7 +448,7 @@ void csd_device_off(struct csd_device *device)
 	blk_mark_disk_dead(device->disk);
 	del_gendisk(device->disk);
 	put_disk(device->disk);
-	device->disk = NULL;
+	WRITE_ONCE(device->disk, NULL);
 	blk_mq_free_tag_set(&device->tags);
 	ida_free(&csd_indexes, device->index);
 	WRITE_ONCE(device->index, -1);

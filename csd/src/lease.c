@@ -204,20 +204,23 @@ static int csd_lease_note(struct csd_lease *lease, unsigned long index, const st
  * csd_lease_fill - find out where a block of the file and those around it are
  * @lease: used
  * @digest: one that is not held
- * @position: of the block in the file, in bytes
+ * @position: of the block in the file, in bytes: before its end
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno
  */
 int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 position)
 {
+	u64 size = i_size_read(file_inode(lease->file));
 	struct csd_spot spot;
+	u64 blocks;
 	int ret;
 
 	if (lease->nr_places >= CSD_MOST_PLACES)
 		csd_lease_forget(lease);
 	position = round_down(position, CSD_WINDOW * CSD_BLOCK_SIZE);
-	ret = csd_digest_take(digest, lease->file, position, CSD_WINDOW);
+	blocks = min_t(u64, DIV_ROUND_UP(size - position, CSD_BLOCK_SIZE), CSD_WINDOW);
+	ret = csd_digest_take(digest, lease->file, position, blocks);
 	if (ret)
 		return ret;
 	while (ret >= 0 && csd_digest_find(digest, position, &spot)) {

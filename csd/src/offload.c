@@ -8,9 +8,13 @@
 #include "csd_i.h"
 
 #include <linux/fs.h>
+#include <linux/magic.h>
 
-/* Their direct reads go to the blocks themselves, and keep them where they are. */
-static const char * const csd_filesystems[] = { "ext2", "ext3", "ext4", "xfs" };
+/* ext2, ext3, ext4, xfs: direct reads go to the blocks themselves, and keep them where they are. */
+static bool csd_offload_filesystem(const struct super_block *sb)
+{
+	return sb->s_magic == EXT4_SUPER_MAGIC || sb->s_magic == XFS_SUPER_MAGIC;
+}
 
 /**
  * csd_offload_why - may the device read a file's blocks by itself?
@@ -25,7 +29,7 @@ enum csd_why csd_offload_why(const struct file *file)
 
 	if (!sb->s_bdev || !csd_device_is(sb->s_bdev))
 		return CSD_WHY_NO_DEVICE;
-	if (match_string(csd_filesystems, ARRAY_SIZE(csd_filesystems), sb->s_type->name) < 0)
+	if (!csd_offload_filesystem(sb))
 		return CSD_WHY_FILESYSTEM;
 	if (inode->i_blkbits != ilog2(CSD_BLOCK_SIZE))
 		return CSD_WHY_BLOCK_SIZE;

@@ -89,20 +89,25 @@ static struct bpf_struct_ops bpf_csd_policy = {
 
 /**
  * csd_policy_choose - ask the policy, if there is one
- * @batch: about what
+ * @function: the name of the function
+ * @batch: about what; all but that
  *
  * Context: process context.
  * Return: CSD_DEVICE or CSD_KERNEL; CSD_AUTO: @batch->place stands
  */
-enum csd_place csd_policy_choose(struct csd_batch *batch)
+enum csd_place csd_policy_choose(const char *function, struct csd_batch *batch)
 {
 	struct csd_policy *policy;
 	int place = CSD_AUTO;
 
+	if (!rcu_access_pointer(csd_policy))
+		return CSD_AUTO;
 	rcu_read_lock();
 	policy = rcu_dereference(csd_policy);
-	if (policy)
+	if (policy) {
+		strscpy_pad(batch->function, function, sizeof(batch->function));
 		place = policy->choose(batch);
+	}
 	rcu_read_unlock();
 	return place == CSD_DEVICE || place == CSD_KERNEL ? place : CSD_AUTO;
 }

@@ -103,6 +103,7 @@ static int csd_run_move(struct csd_run *run)
 	if (run->next % CSD_BLOCK_SIZE || run->next < run->start || run->next >= run->end)
 		return -ERANGE;
 	run->position = run->next;
+	run->follows = 0;
 	return 0;
 }
 
@@ -130,6 +131,7 @@ bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u
 	run->len = len;
 	run->offset = run->position;
 	run->jumps = false;
+	run->follows++;
 	ret = csd_run_call(run, false);
 	if (ret < 0)
 		return false;
@@ -139,6 +141,19 @@ bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u
 	}
 	run->error = csd_run_move(run);
 	return !run->error && !run->jumps;
+}
+
+/**
+ * csd_run_follows - does a run look at blocks one behind the other?
+ * @run: the run
+ *
+ * Where one follows the other once, it may as well have been named.
+ *
+ * Return: whether it does: the kernel reads ahead
+ */
+bool csd_run_follows(const struct csd_run *run)
+{
+	return run->ahead > 1 || run->follows > 1;
 }
 
 /*
@@ -154,9 +169,12 @@ static int csd_run_here(struct csd_run *run, u64 end, u64 blocks)
 		err = csd_chain(run, end);
 		if (err == -EOPNOTSUPP)
 			err = csd_host(run, end, blocks);
-		if (err || !run->jumps || !csd_run_ready(run) || run->position >= end || !--left)
+		if (err || !csd_run_ready(run) || run->position >= end || !--left)
 			return err;
-		run->ahead = 1;
+		if (run->jumps)
+			run->ahead = 1;
+		if (csd_run_follows(run))
+			return 0;
 		blocks = 1;
 	}
 }
@@ -276,6 +294,7 @@ static int csd_run_rewind(struct csd_run *run)
 	memset(run->scratch, 0, run->scratch_size);
 	memset(run->steps, 0, sizeof(run->steps));
 	run->jumps = false;
+	run->follows = 0;
 	run->ahead = csd_entry_flags(run->function) & CSD_JUMPS ? 1 : CSD_WINDOW;
 	run->passes++;
 	run->position = run->start;
@@ -335,6 +354,8 @@ static void csd_run_free(struct csd_run *run)
 	kvfree(run->output);
 	kvfree(run->scratch);
 	kvfree(run->args);
+	if (run->device)
+		csd_device_put(run->device);
 	if (run->function)
 		csd_entry_put(run->function);
 	if (run->file)

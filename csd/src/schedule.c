@@ -9,11 +9,13 @@
  * function by its name, for each device, and for batches of about that size, since each
  * batch has a cost of its own. A time is known by two batches, the quicker one; each that follows
  * moves it by a quarter of the difference, but counts as no more than four times what was known: a
- * batch that was held up by something else says little.
+ * batch that was held up by something else says little. Chains are a size of their own, and what is
+ * taken to find out where blocks are is not theirs: the next ones know.
  *
  * What is not known is tried, and so is, now and then, by a smaller batch, the place that is
  * thought to be slower: it may not be any more. What a try has cost more than the better place
- * would have is to be a small part of the time: the next one comes when enough was spent at that.
+ * would have is to be a small part of the time: the next one comes when enough was spent at that,
+ * and the later, the more of them have found nothing better.
  */
 #include "csd_i.h"
 
@@ -22,17 +24,29 @@
 
 #define CSD_TRY		32	/* blocks; the device's first batches are larger */
 #define CSD_PATIENCE	16	/* batches from one try to the next, at least */
-#define CSD_SHARE	20	/* of the time, one part may be lost by tries */
+#define CSD_SHARE	40	/* of the time, one part may be lost by tries */
+#define CSD_SURE	2	/* tries by each of which it is half of that */
 
-static enum csd_size csd_size_of(u64 blocks)
+/* From block to block, a run that goes again takes chains, which begin with a single block. */
+static bool csd_choose_chain(const struct csd_run *run)
 {
+	return run->ahead == 1 && run->passes > 1 && csd_entry_flags(run->function) & CSD_JUMPS;
+}
+
+static enum csd_size csd_size_of(const struct csd_run *run, u64 blocks)
+{
+	if (csd_choose_chain(run))
+		return CSD_CHAIN;
 	if (blocks < 8)
 		return CSD_SMALL;
 	return blocks < 64 ? CSD_MEDIUM : CSD_LARGE;
 }
 
-/* Of this function; those that have been there longest make room. Under the lock. */
-static struct csd_costs *csd_costs_of(struct csd_schedule *schedule, const char *name)
+/* The next struct csd_costs.id: never the same again, on no device. */
+static atomic64_t csd_costs_ids;
+
+/* Of the function of this name; those that have been there longest make room. Under the lock. */
+static struct csd_costs *csd_costs_find(struct csd_schedule *schedule, const char *name)
 {
 	struct csd_costs *costs;
 	char known_as[CSD_NAME_LEN];
@@ -44,8 +58,22 @@ static struct csd_costs *csd_costs_of(struct csd_schedule *schedule, const char 
 			return &schedule->costs[i];
 	costs = &schedule->costs[schedule->oldest++ % CSD_NR_COSTS];
 	memset(costs, 0, sizeof(*costs));
+	costs->id = atomic64_inc_return(&csd_costs_ids);
 	strscpy(costs->name, known_as, sizeof(costs->name));
 	return costs;
+}
+
+/* Of a run's function: where they were, unless they had to make room. Under the lock. */
+static struct csd_cost *csd_cost_of(struct csd_schedule *schedule, struct csd_run *run)
+{
+	struct csd_costs *costs = &schedule->costs[run->costs];
+
+	if (!run->costs_id || costs->id != run->costs_id) {
+		costs = csd_costs_find(schedule, csd_entry_name(run->function));
+		run->costs = costs - schedule->costs;
+		run->costs_id = costs->id;
+	}
+	return &costs->size[run->choice.size];
 }
 
 /**
@@ -71,6 +99,8 @@ u32 csd_resident(const struct file *file, u64 position, u32 blocks)
 		if (folio_test_uptodate(folio))
 			resident += min(folio_next_index(folio) - 1, last) -
 				    max(folio->index, first) + 1;
+		if (folio_next_index(folio) > last)
+			break;
 	}
 	rcu_read_unlock();
 	return min(resident, blocks);
@@ -101,11 +131,12 @@ static void csd_mean_add(struct csd_mean *mean, u64 sample)
 }
 
 /* 0: not known. */
-static u64 csd_predict_device(const struct csd_choice *choice, const struct csd_cost *cost)
+static u64 csd_predict_device(const struct csd_choice *choice, const struct csd_cost *cost,
+			      u64 queue_ns)
 {
 	if (!csd_known(&cost->device))
 		return 0;
-	return cost->device.ns * choice->blocks + csd_queue_ns(choice->device);
+	return cost->device.ns * choice->blocks + queue_ns;
 }
 
 static u64 csd_predict_kernel(const struct csd_choice *choice, const struct csd_cost *cost)
@@ -124,6 +155,7 @@ static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better)
 	if (cost->better != better) {
 		cost->better = better;
 		cost->patience_ns = 0;
+		cost->confirmed = 0;
 	} else if (++cost->batches >= CSD_PATIENCE && cost->spent_ns >= cost->patience_ns) {
 		return true;
 	}
@@ -150,9 +182,10 @@ static enum csd_place csd_choose_place(struct csd_choice *choice, struct csd_cos
 	return better == CSD_DEVICE ? CSD_KERNEL : CSD_DEVICE;
 }
 
-/* What is known of a choice's batch, and, if that is open, where it would be sent. */
-static void csd_predict(struct csd_choice *choice, bool open, struct csd_batch *batch)
+/* What is known of a run's next batch, and, if that is open, where it would be sent. */
+static void csd_predict(struct csd_run *run, bool open, struct csd_batch *batch)
 {
+	struct csd_choice *choice = &run->choice;
 	struct csd_schedule *schedule = &choice->device->schedule;
 	struct csd_cost *cost;
 
@@ -160,18 +193,19 @@ static void csd_predict(struct csd_choice *choice, bool open, struct csd_batch *
 	batch->resident = choice->resident;
 	batch->queue_ns = csd_queue_ns(choice->device);
 	spin_lock(&schedule->lock);
-	cost = &csd_costs_of(schedule, batch->function)->size[choice->size];
-	batch->device_ns = csd_predict_device(choice, cost);
+	cost = csd_cost_of(schedule, run);
+	batch->device_ns = csd_predict_device(choice, cost, batch->queue_ns);
 	batch->kernel_ns = csd_predict_kernel(choice, cost);
-	if (open)
-		batch->place = csd_choose_place(choice, cost, batch);
+	batch->place = open ? csd_choose_place(choice, cost, batch) : CSD_AUTO;
+	batch->pad = 0;
 	spin_unlock(&schedule->lock);
 }
 
-static enum csd_place csd_choose_auto(struct csd_choice *choice, struct csd_batch *batch)
+static enum csd_place csd_choose_auto(struct csd_run *run, struct csd_batch *batch)
 {
+	struct csd_choice *choice = &run->choice;
 	struct csd_schedule *schedule = &choice->device->schedule;
-	enum csd_place place = csd_policy_choose(batch);
+	enum csd_place place = csd_policy_choose(csd_entry_name(run->function), batch);
 
 	if (place != CSD_AUTO) {
 		atomic64_inc(&schedule->chosen_policy);
@@ -193,16 +227,31 @@ static u32 csd_choose_most(const struct csd_choice *choice, const struct csd_bat
 	return choice->open && choice->trial ? CSD_TRY : CSD_WINDOW;
 }
 
-static void csd_choose_fewer(struct csd_choice *choice, const struct efuse_lower *lower,
+static void csd_choose_fewer(struct csd_run *run, const struct efuse_lower *lower,
 			     struct csd_batch *batch)
 {
+	struct csd_choice *choice = &run->choice;
 	u32 most = csd_choose_most(choice, batch);
 
 	if (choice->blocks <= most)
 		return;
 	choice->blocks = most;
 	choice->resident = csd_resident(lower->file, lower->position, most);
-	csd_predict(choice, false, batch);
+	csd_predict(run, false, batch);
+}
+
+/*
+ * The device that a block device is of, kept for as long as the run is there. It may be losing its
+ * power: what is sent there fails, and the kernel goes on.
+ */
+static struct csd_device *csd_choose_device(struct csd_run *run, struct block_device *bdev)
+{
+	if (run->device && READ_ONCE(run->device->disk) == bdev->bd_disk)
+		return run->device;
+	if (run->device)
+		csd_device_put(run->device);
+	run->device = csd_device_get(bdev);
+	return run->device;
 }
 
 /**
@@ -217,21 +266,24 @@ static void csd_choose_fewer(struct csd_choice *choice, const struct efuse_lower
 bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks)
 {
 	struct csd_choice *choice = &run->choice;
-	struct csd_device *device = csd_device_get(file_inode(lower->file)->i_sb->s_bdev);
+	struct csd_device *device = csd_choose_device(run, file_inode(lower->file)->i_sb->s_bdev);
 	bool open = run->place == CSD_AUTO;
-	struct csd_batch batch = {};
+	struct csd_batch batch;
 
-	*choice = (struct csd_choice) { .device = device, .blocks = blocks };
+	choice->device = device;
+	choice->blocks = blocks;
 	/* Its power has just gone: what is sent there fails, and the kernel goes on. */
 	if (!device)
 		return true;
-	strscpy(batch.function, csd_entry_name(run->function), sizeof(batch.function));
-	choice->size = csd_size_of(blocks);
-	if (open)
-		choice->resident = csd_resident(lower->file, lower->position, blocks);
-	csd_predict(choice, open, &batch);
-	choice->place = open ? csd_choose_auto(choice, &batch) : CSD_DEVICE;
-	csd_choose_fewer(choice, lower, &batch);
+	choice->open = false;
+	choice->trial = false;
+	choice->size = csd_size_of(run, blocks);
+	choice->resident = open ? csd_resident(lower->file, lower->position, blocks) : 0;
+	choice->looked_at = open && blocks == 1 ? run->position : CSD_NOWHERE;
+	choice->apart_ns = 0;
+	csd_predict(run, open, &batch);
+	choice->place = open ? csd_choose_auto(run, &batch) : CSD_DEVICE;
+	csd_choose_fewer(run, lower, &batch);
 	choice->predicted_ns = choice->place == CSD_KERNEL ? batch.kernel_ns : batch.device_ns;
 	choice->steps = run->steps[choice->place];
 	choice->others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - choice->steps;
@@ -256,10 +308,15 @@ static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choic
 
 	if (!choice->open)
 		return;
-	if (!choice->trial)
+	if (!choice->trial) {
 		cost->spent_ns += ns;
-	else
-		cost->patience_ns = CSD_SHARE * (ns > better_ns ? ns - better_ns : 0);
+	} else if (ns > better_ns) {
+		cost->patience_ns = (CSD_SHARE << cost->confirmed) * (ns - better_ns);
+		cost->confirmed = min(cost->confirmed + 1, CSD_SURE);
+	} else {
+		cost->patience_ns = 0;
+		cost->confirmed = 0;
+	}
 }
 
 /* Under the lock. */
@@ -270,7 +327,7 @@ static void csd_cost_learn(struct csd_cost *cost, const struct csd_choice *choic
 	u64 hot_ns = hot * cost->hot.ns;
 
 	csd_cost_spend(cost, choice, steps, hot, ns);
-
+	ns -= min(ns, choice->apart_ns);
 	if (choice->place == CSD_DEVICE)
 		csd_mean_add(&cost->device, div64_u64(ns, steps));
 	else if (hot == steps)
@@ -297,12 +354,11 @@ void csd_learn(struct csd_run *run)
 {
 	struct csd_choice *choice = &run->choice;
 	struct csd_device *device = choice->device;
-	u64 ns = ktime_get_ns() - choice->begun_ns;
-	u64 steps, others;
-	struct csd_cost *cost;
+	u64 steps, others, ns;
 
 	if (!device)
 		return;
+	ns = ktime_get_ns() - choice->begun_ns;
 	choice->device = NULL;
 	steps = run->steps[choice->place] - choice->steps;
 	others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - run->steps[choice->place] -
@@ -315,10 +371,7 @@ void csd_learn(struct csd_run *run)
 		/* The wait for a core is none of the function's. */
 		ns -= min(ns, run->command.waited_ns);
 		spin_lock(&device->schedule.lock);
-		cost = &csd_costs_of(&device->schedule,
-				     csd_entry_name(run->function))->size[choice->size];
-		csd_cost_learn(cost, choice, steps, ns);
+		csd_cost_learn(csd_cost_of(&device->schedule, run), choice, steps, ns);
 		spin_unlock(&device->schedule.lock);
 	}
-	csd_device_put(device);
 }

@@ -11,7 +11,8 @@ import pytest
 
 from efuse import functions
 from efuse.errors import AttachError, CompileError, VerifierError
-from efuse.functions import Count, Place, Status, Why
+from efuse.functions import BtreeLookup, Count, Place, Run, Shipped, Status, Why
+from efuse.functions.btree_file import build
 from efuse.functions.loading import function_text
 from tests.guest import csd_device
 from tests.guest.conftest import run
@@ -22,6 +23,7 @@ from tests.guest.functions import BLOCK, background, result
 CALL = Count(b"\x01")
 WINDOW = 256  # blocks of a batch at the device at most
 TRY = 32  # blocks of a try in the kernel
+KNOWN = 32  # functions of which something is known
 SIZE = 8 * WINDOW * BLOCK
 DATA = noise(SIZE)
 WANTED = CALL.reference(DATA)
@@ -44,6 +46,7 @@ def nothing_known(device: Device) -> Iterator[None]:
     yield
     device.write("model", 0)
     device.write("hold", 0)
+    device.write("delay_ns", 0)
 
 
 def forget(path: Path) -> None:
@@ -123,7 +126,7 @@ def test_what_changes_is_noticed(device: Device, f: Path) -> None:
     device.write("model", 0)
     device.write("link_mib_per_s", 0)
     tried = device.read("chosen_device")
-    for _ in range(60):
+    for _ in range(120):
         status = auto(f)
         if device.read("chosen_device") > tried:
             return
@@ -143,6 +146,104 @@ def test_loads_of_the_same_function_share_what_is_known(device: Device, f: Path)
         assert one.status().device_steps <= WINDOW
 
 
+def again(one: Run, call: Shipped) -> Status:
+    """Let a run go again to the end; the status is that of this pass."""
+    one.again(call.encode())
+    one.result()
+    return one.status()
+
+
+def test_what_was_known_longest_makes_room(device: Device, files: Path) -> None:
+    """A run that was there before is not told what is known of another function."""
+    slow_cores(device)
+    path = files / "small"
+    path.write_bytes(DATA[:BLOCK])
+    os.sync()
+    with (
+        functions.load("first", function_text("count")),
+        functions.run("first", path, CALL.encode()) as one,
+    ):
+        for _ in range(8):
+            status = again(one, CALL)
+        assert status.device_steps == 0
+        for number in range(KNOWN):
+            name = f"other{number}"
+            with (
+                functions.load(name, function_text("count")),
+                functions.run(name, path, CALL.encode()) as other,
+            ):
+                for _ in range(5):
+                    status = again(other, CALL)
+                assert status.device_steps == 0
+        assert again(one, CALL).device_steps == 1
+
+
+@pytest.mark.parametrize("count", [10, 3000])
+def test_a_lookup_is_a_single_choice(device: Device, files: Path, count: int) -> None:
+    """However many blocks it goes through, and if the root is the block behind the header, too."""
+    items = {n: b"%064d" % n for n in range(count)}
+    path = files / "tree"
+    path.write_bytes(build(items.items()))
+    os.sync()
+    with (
+        functions.load("btree_lookup"),
+        functions.run("btree_lookup", path, BtreeLookup(0).encode()) as one,
+    ):
+        one.result()
+        before = device.read("chosen_device") + device.read("chosen_kernel")
+        for n in range(20):
+            call = BtreeLookup(n)
+            one.again(call.encode())
+            assert call.decode(one.result()) == items.get(n)
+        assert device.read("chosen_device") + device.read("chosen_kernel") - before == 20
+
+
+def test_a_run_that_goes_again_is_measured_by_itself(device: Device, files: Path) -> None:
+    """From block to block: what a first pass takes says nothing of the following ones."""
+    slow_cores(device)
+    call = BtreeLookup(7)
+    path = files / "tree"
+    path.write_bytes(build((n, b"%064d" % n) for n in range(3000)))
+    os.sync()
+    with functions.load("own", function_text("btree_lookup")):
+        for _ in range(6):
+            with functions.run("own", path, call.encode()) as one:
+                one.result()
+                status = one.status()
+        assert status.device_steps == 0
+        with functions.run("own", path, call.encode()) as one:
+            one.result()
+            assert one.status().device_steps == 0
+            passes = [again(one, call) for _ in range(6)]
+    assert all(status.kernel_steps == 0 for status in passes[:2])
+    assert all(status.device_steps == 0 for status in passes[2:])
+
+
+def until_tried(one: Run) -> int:
+    """Let a run go again until it was at the device, and return how often it was not."""
+    for number in range(20_000):
+        if again(one, CALL).device_steps:
+            return number
+    pytest.fail("the device was not tried again")
+
+
+def test_tries_that_find_nothing_new_become_rarer(device: Device, files: Path) -> None:
+    device.write("delay_ns", 200_000)
+    path = files / "small"
+    path.write_bytes(DATA[:BLOCK])
+    os.sync()
+    with (
+        functions.load("rare", function_text("count")),
+        functions.run("rare", path, CALL.encode()) as one,
+    ):
+        for _ in range(8):
+            again(one, CALL)
+        until_tried(one)
+        first, *_, last = (until_tried(one) for _ in range(4))
+    # As many again each time: in the end four times as many.
+    assert last > 2 * first
+
+
 # A policy that says where, and one that does so by what it is told.
 SAYS = """
 #include "policy.bpf.h"
@@ -157,7 +258,8 @@ int choose(struct csd_batch *batch)
 {
 	int count = batch->function[0] == 'c' && !batch->function[5];
 	int whole = batch->blocks && batch->resident <= batch->blocks && batch->place;
-	int known = batch->kernel_ns && batch->device_ns > batch->queue_ns;
+	/* There may never have been as few as are left at the end. */
+	int known = batch->blocks < 64 || (batch->kernel_ns && batch->device_ns > batch->queue_ns);
 	return count && whole && known ? CSD_KERNEL : CSD_DEVICE;
 }
 """
