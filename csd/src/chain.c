@@ -13,19 +13,8 @@
 
 #include <linux/err.h>
 #include <linux/fs.h>
-#include <linux/magic.h>
 
 #define CSD_WARM	16	/* passes of which one goes by the page cache */
-
-/*
- * ext2, ext3, ext4: they move a file's blocks for those only who have it open for writing. On xfs,
- * who may write to a file needs not even have it open for that, to have it share another file's
- * blocks.
- */
-static bool csd_chain_filesystem(const struct file *file)
-{
-	return !csd_offload_why(file) && file_inode(file)->i_sb->s_magic == EXT4_SUPER_MAGIC;
-}
 
 static int csd_chain_alloc(struct csd_run *run)
 {
@@ -50,7 +39,8 @@ static enum csd_unchained csd_chain_why(const struct csd_run *run)
 		return CSD_UNCHAINED_FOLLOWS;
 	if (run->passes < 2)
 		return CSD_UNCHAINED_FIRST;
-	if (!csd_chain_filesystem(run->file))
+	/* Elsewhere blocks are moved for others than those who have the file open for writing. */
+	if (csd_offload_why(run->file))
 		return CSD_UNCHAINED_FILESYSTEM;
 	return CSD_UNCHAINED_NOT;
 }

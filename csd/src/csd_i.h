@@ -447,6 +447,7 @@ int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 posit
 int csd_host(struct csd_run *run, u64 end, u64 blocks);
 
 /* offload.c */
+enum csd_why csd_offload_reads(const struct file *file);
 enum csd_why csd_offload_why(const struct file *file);
 int csd_offload(struct csd_run *run, u64 end, u64 blocks);
 

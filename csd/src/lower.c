@@ -64,6 +64,6 @@ void csd_lower_end(struct file *file, struct efuse_lower *lower)
  */
 csd_resident_t csd_reads(const struct file *file)
 {
-	return csd_offload_why(file) ? NULL : csd_resident;
+	return csd_offload_reads(file) ? NULL : csd_resident;
 }
 EXPORT_SYMBOL_GPL(csd_reads);

@@ -10,33 +10,45 @@
 #include <linux/fs.h>
 #include <linux/magic.h>
 
-/* ext2, ext3, ext4, xfs: direct reads go to the blocks themselves, and keep them where they are. */
-static bool csd_offload_filesystem(const struct super_block *sb)
+/**
+ * csd_offload_reads - do direct reads of a file go to a device of ours?
+ * @file: the file
+ *
+ * Return: CSD_WHY_NOT: they do; or why not
+ */
+enum csd_why csd_offload_reads(const struct file *file)
 {
-	return sb->s_magic == EXT4_SUPER_MAGIC || sb->s_magic == XFS_SUPER_MAGIC;
+	const struct inode *inode = file_inode(file);
+
+	if (!inode->i_sb->s_bdev || !csd_device_is(inode->i_sb->s_bdev))
+		return CSD_WHY_NO_DEVICE;
+	if (IS_ENCRYPTED(inode) || IS_VERITY(inode) || IS_DAX(inode) ||
+	    !(file->f_mode & FMODE_CAN_ODIRECT))
+		return CSD_WHY_CONTENT;
+	return CSD_WHY_NOT;
 }
 
 /**
  * csd_offload_why - may the device read a file's blocks by itself?
  * @file: the file
  *
+ * On ext2, ext3 and ext4 who takes a block away from a file waits for its direct reads. On xfs a
+ * block can be of several files, and then it is the last of them that gives it away: direct reads
+ * of the others are not waited for. A reader's own direct read has the inode's lock meanwhile; a
+ * digest has not.
+ *
  * Return: CSD_WHY_NOT: it may; or why not
  */
 enum csd_why csd_offload_why(const struct file *file)
 {
 	const struct inode *inode = file_inode(file);
-	const struct super_block *sb = inode->i_sb;
+	enum csd_why why = csd_offload_reads(file);
 
-	if (!sb->s_bdev || !csd_device_is(sb->s_bdev))
-		return CSD_WHY_NO_DEVICE;
-	if (!csd_offload_filesystem(sb))
+	if (why)
+		return why;
+	if (inode->i_sb->s_magic != EXT4_SUPER_MAGIC)
 		return CSD_WHY_FILESYSTEM;
-	if (inode->i_blkbits != ilog2(CSD_BLOCK_SIZE))
-		return CSD_WHY_BLOCK_SIZE;
-	if (IS_ENCRYPTED(inode) || IS_VERITY(inode) || IS_DAX(inode) ||
-	    !(file->f_mode & FMODE_CAN_ODIRECT))
-		return CSD_WHY_CONTENT;
-	return CSD_WHY_NOT;
+	return inode->i_blkbits == ilog2(CSD_BLOCK_SIZE) ? CSD_WHY_NOT : CSD_WHY_BLOCK_SIZE;
 }
 
 static struct csd_run *csd_run_of(struct csd_command *cmd)

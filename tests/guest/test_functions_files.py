@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Storage functions over files whose bytes are not simply in blocks of their own, or not for long.
+
+Whatever a file is, what a function sees is what read(2) brings; the device looks at what it can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse import functions
+from efuse.functions import Count, Place, Why
+from tests.guest import csd_device
+from tests.guest.conftest import run
+from tests.guest.csd_device import Device, noise
+from tests.guest.functions import BLOCK, background, blocks, result, stack_of
+from tests.guest.hand import DEADLINE_S, until
+
+FS_IOC_ENABLE_VERITY = 0x40806685
+FS_IOC_SET_ENCRYPTION_POLICY = 0x800C6613
+FS_IOC_ADD_ENCRYPTION_KEY = 0xC0506617
+EXT4_IOC_MOVE_EXT = 0xC028660F
+FICLONE = 0x40049409
+
+CALL = Count(b"\x01")
+DATA = noise(40 * BLOCK + 77)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> Iterator[None]:
+    csd_device.load()
+    with functions.load("count"):
+        yield
+    csd_device.unload()
+
+
+@contextlib.contextmanager
+def file_system(directory: Path, *make: str, options: str = "rw") -> Iterator[Device]:
+    """Mount a new file system on a device, made by the command *make*."""
+    directory.mkdir()
+    # The smallest that mkfs.xfs makes is 300 MiB; what nobody writes takes no memory.
+    with csd_device.csd(size_mib=320, power=1) as device:
+        run(*make, device.path)
+        run("mount", "-o", options, device.path, directory)
+        try:
+            yield device
+        finally:
+            run("umount", directory)
+
+
+def look(path: Path, wanted: bytes, device_steps: int, why: Why | None) -> None:
+    """Show that a function that was sent to the device sees *wanted*, and who had how many."""
+    os.sync()
+    found, status = result(CALL, path, Place.DEVICE)
+    assert found == CALL.reference(wanted)
+    assert (status.device_steps, status.kernel_steps) == (
+        device_steps,
+        blocks(len(wanted)) - device_steps,
+    )
+    if why is not None:
+        assert status.why == why
+
+
+def test_a_file_in_its_inode(tmp_path: Path) -> None:
+    root = tmp_path / "fs"
+    with file_system(root, "mkfs.ext4", "-q", "-b", "4096", "-I", "1024", "-O", "inline_data"):
+        small = noise(500)
+        (root / "small").write_bytes(small)
+        # It has no block of its own, which would be eight sectors.
+        assert os.stat(root / "small").st_blocks < 8
+        look(root / "small", small, 0, Why.UNMAPPED)
+        (root / "large").write_bytes(DATA)
+        look(root / "large", DATA, blocks(len(DATA)), None)
+
+
+def test_a_file_whose_data_is_journaled(tmp_path: Path) -> None:
+    root = tmp_path / "fs"
+    make = ("mkfs.ext4", "-q", "-b", "4096")
+    with file_system(root, *make, options="data=journal"):
+        (root / "f").write_bytes(DATA)
+        look(root / "f", DATA, 0, Why.UNMAPPED)
+
+
+def test_an_encrypted_file(tmp_path: Path) -> None:
+    root = tmp_path / "fs"
+    with file_system(root, "mkfs.ext4", "-q", "-b", "4096", "-O", "encrypt"):
+        encrypt(root)
+        (root / "dir/f").write_bytes(DATA)
+        os.sync()
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+        look(root / "dir/f", DATA, 0, Why.CONTENT)
+
+
+def encrypt(root: Path) -> None:
+    """Make an empty directory ``dir`` whose files are encrypted, by a key that is known."""
+    directory = root / "dir"
+    directory.mkdir()
+    fd = os.open(directory, os.O_RDONLY)
+    raw = bytes(range(64))
+    argument = bytearray(struct.pack("<II32xII32x", 2, 0, len(raw), 0) + raw)
+    fcntl.ioctl(fd, FS_IOC_ADD_ENCRYPTION_KEY, argument)
+    identifier = bytes(argument[8:24])
+    # AES-256-XTS for what is in them, AES-256-CTS for their names.
+    fcntl.ioctl(
+        fd, FS_IOC_SET_ENCRYPTION_POLICY, struct.pack("<BBBBB3x", 2, 1, 4, 0, 0) + identifier
+    )
+    os.close(fd)
+
+
+def test_a_file_with_verity(tmp_path: Path) -> None:
+    root = tmp_path / "fs"
+    with file_system(root, "mkfs.ext4", "-q", "-b", "4096", "-O", "verity"):
+        (root / "f").write_bytes(DATA)
+        fd = os.open(root / "f", os.O_RDONLY)
+        fcntl.ioctl(fd, FS_IOC_ENABLE_VERITY, struct.pack("<IIII112x", 1, 1, BLOCK, 0))
+        os.close(fd)
+        look(root / "f", DATA, 0, Why.CONTENT)
+
+
+def test_a_file_that_shares_its_blocks(tmp_path: Path) -> None:
+    """On xfs, the last who shares a block may give it to another file while the device reads."""
+    root = tmp_path / "fs"
+    with file_system(root, "mkfs.xfs", "-q"):
+        (root / "f").write_bytes(DATA)
+        with (root / "f").open("rb") as one, (root / "g").open("wb") as other:
+            fcntl.ioctl(other, FICLONE, one.fileno())
+        for name in ("f", "g"):
+            look(root / name, DATA, 0, Why.FILESYSTEM)
+
+
+@pytest.mark.parametrize("size", [1024, 2048])
+def test_small_blocks(tmp_path: Path, size: int) -> None:
+    root = tmp_path / "fs"
+    with file_system(root, "mkfs.ext4", "-q", "-b", f"{size}"):
+        (root / "f").write_bytes(DATA)
+        look(root / "f", DATA, 0, Why.BLOCK_SIZE)
+
+
+@pytest.mark.parametrize("kind", ["ext2", "ext3", "ext4"])
+def test_a_plain_file(tmp_path: Path, kind: str) -> None:
+    root = tmp_path / "fs"
+    with file_system(root, f"mkfs.{kind}", "-q", "-b", "4096"):
+        (root / "f").write_bytes(DATA)
+        look(root / "f", DATA, blocks(len(DATA)), None)
+
+
+def test_a_file_below_an_overlay_is_the_kernels(tmp_path: Path) -> None:
+    root, merged = tmp_path / "fs", tmp_path / "merged"
+    with file_system(root, "mkfs.ext4", "-q", "-b", "4096"):
+        for name in ("lower", "upper", "work"):
+            (root / name).mkdir()
+        (root / "lower/f").write_bytes(DATA)
+        merged.mkdir()
+        where = f"lowerdir={root}/lower,upperdir={root}/upper,workdir={root}/work"
+        run("mount", "-t", "overlay", "-o", where, "overlay", merged)
+        try:
+            look(merged / "f", DATA, 0, Why.NO_DEVICE)
+        finally:
+            run("umount", merged)
+
+
+def test_defragmentation_waits_for_the_device(device: Device, files: Path) -> None:
+    """Blocks that a command is to read stay the file's: whoever moves them waits."""
+    (files / "f").write_bytes(DATA)
+    (files / "donor").write_bytes(bytes(len(DATA)))
+    os.sync()
+    orig, donor = os.open(files / "f", os.O_RDWR), os.open(files / "donor", os.O_RDWR)
+    argument = bytearray(struct.pack("<IIQQQQ", 0, donor, 0, 0, blocks(len(DATA)), 0))
+    device.write("hold", 1)
+    try:
+        one = background(files / "f", CALL)
+        device.wait("held", 1)
+        move = threading.Thread(target=fcntl.ioctl, args=(orig, EXT4_IOC_MOVE_EXT, argument))
+        move.start()
+        until(lambda: "inode_dio_wait" in stack_of(move))
+    finally:
+        device.write("hold", 0)
+    move.join(DEADLINE_S)
+    assert not move.is_alive()
+    moved = struct.unpack("<IIQQQQ", argument)[-1]
+    assert moved == blocks(len(DATA))
+    status = one.end()
+    assert one.found == CALL.reference(DATA)
+    assert status.device_steps == blocks(len(DATA))
+    # Where it lies now, the file is what it was.
+    look(files / "f", DATA, blocks(len(DATA)), None)
+    os.close(orig)
+    os.close(donor)
+
+
+def test_renamed_while_it_runs(device: Device, files: Path) -> None:
+    """A run is of a file, not of a name."""
+    (files / "f").write_bytes(DATA)
+    (files / "other").write_bytes(b"\x01" * len(DATA))
+    os.sync()
+    device.write("hold", 1)
+    try:
+        one = background(files / "f", CALL)
+        device.wait("held", 1)
+        os.rename(files / "other", files / "f")
+    finally:
+        device.write("hold", 0)
+    status = one.end()
+    assert one.found == CALL.reference(DATA)
+    assert status.device_steps == blocks(len(DATA))
