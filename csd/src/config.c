@@ -13,6 +13,7 @@
 #define CSD_MAX_PERCENT		100000
 #define CSD_MAX_MIB_PER_S	SZ_16M
 #define CSD_MAX_NS		(60 * NSEC_PER_SEC)
+#define CSD_MAX_SHARE		1000000
 
 /**
  * struct csd_number - a number of a device that can be set
@@ -135,6 +136,9 @@ CSD_NUMBER(fail_next, fail_next, .most = U32_MAX, .set = csd_device_fail_next);
 CSD_NUMBER(delay_ns, delay_ns, .most = CSD_MAX_NS);
 CSD_NUMBER(hold, hold, .most = 1, .set = csd_device_hold);
 
+CSD_NUMBER(forced, schedule.forced, .most = CSD_KERNEL);
+CSD_NUMBER(try_share, schedule.try_share, .most = CSD_MAX_SHARE);
+
 CSD_COUNTER(link_read_bytes, model.link_read_bytes);
 CSD_COUNTER(link_write_bytes, model.link_write_bytes);
 CSD_COUNTER(media_read_bytes, model.media_read_bytes);
@@ -227,6 +231,8 @@ static struct configfs_attribute *csd_attrs[] = {
 	&csd_attr_fail_next,
 	&csd_attr_delay_ns,
 	&csd_attr_hold,
+	&csd_attr_forced,
+	&csd_attr_try_share,
 	&csd_attr_held,
 	&csd_attr_link_read_bytes,
 	&csd_attr_link_write_bytes,

@@ -172,6 +172,8 @@ struct csd_schedule {
 	struct csd_costs costs[CSD_NR_COSTS];
 	u32 oldest;
 	/* config.c: of the device's files of these names. */
+	u64 forced;		/* enum csd_place */
+	u64 try_share;
 	atomic64_t chosen_device;
 	atomic64_t chosen_kernel;
 	atomic64_t chosen_policy;

@@ -477,6 +477,7 @@ struct csd_device *csd_device_alloc(void)
 	spin_lock_init(&device->lock);
 	INIT_LIST_HEAD(&device->held_list);
 	spin_lock_init(&device->schedule.lock);
+	device->schedule.try_share = 40;
 	spin_lock_init(&device->core_lock);
 	INIT_LIST_HEAD(&device->core_list);
 	init_waitqueue_head(&device->core_wait);

@@ -15,7 +15,8 @@
  * What is not known is tried, and so is, now and then, by a smaller batch, the place that is
  * thought to be slower: it may not be any more. What a try has cost more than the better place
  * would have is to be a small part of the time: the next one comes when enough was spent at that,
- * and the later, the more of them have found nothing better.
+ * and the later, the more of them have found nothing better. How small is the device's
+ * ``try_share``; its ``forced`` goes before all of this, and before a policy.
  */
 #include "csd_i.h"
 
@@ -24,7 +25,6 @@
 
 #define CSD_TRY		32	/* blocks; the device's first batches are larger */
 #define CSD_PATIENCE	16	/* batches from one try to the next, at least */
-#define CSD_SHARE	40	/* of the time, one part may be lost by tries */
 #define CSD_SURE	2	/* tries by each of which it is half of that */
 
 /* From block to block, a run that goes again takes chains, which begin with a single block. */
@@ -150,14 +150,14 @@ static u64 csd_predict_kernel(const struct csd_choice *choice, const struct csd_
 }
 
 /* Is it time to try the place that is not thought to be the better one? */
-static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better)
+static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better, u64 try_share)
 {
 	if (cost->better != better) {
 		cost->better = better;
 		cost->patience_ns = 0;
 		cost->confirmed = 0;
 	} else if (++cost->batches >= CSD_PATIENCE && cost->spent_ns >= cost->patience_ns) {
-		return true;
+		return try_share;
 	}
 	return false;
 }
@@ -174,7 +174,8 @@ static enum csd_place csd_choose_place(struct csd_choice *choice, struct csd_cos
 		return CSD_KERNEL;
 	better = batch->device_ns <= batch->kernel_ns ? CSD_DEVICE : CSD_KERNEL;
 	choice->open = true;
-	choice->trial = csd_cost_impatient(cost, better);
+	choice->trial = csd_cost_impatient(cost, better,
+					   READ_ONCE(choice->device->schedule.try_share));
 	if (!choice->trial)
 		return better;
 	cost->batches = 0;
@@ -205,14 +206,17 @@ static enum csd_place csd_choose_auto(struct csd_run *run, struct csd_batch *bat
 {
 	struct csd_choice *choice = &run->choice;
 	struct csd_schedule *schedule = &choice->device->schedule;
-	enum csd_place place = csd_policy_choose(csd_entry_name(run->function), batch);
+	enum csd_place place = READ_ONCE(schedule->forced);
 
-	if (place != CSD_AUTO) {
-		atomic64_inc(&schedule->chosen_policy);
-		choice->open = false;
-	} else {
-		place = batch->place;
+	if (place == CSD_AUTO) {
+		place = csd_policy_choose(csd_entry_name(run->function), batch);
+		if (place != CSD_AUTO)
+			atomic64_inc(&schedule->chosen_policy);
 	}
+	if (place != CSD_AUTO)
+		choice->open = false;
+	else
+		place = batch->place;
 	atomic64_inc(place == CSD_DEVICE ? &schedule->chosen_device : &schedule->chosen_kernel);
 	return place;
 }
@@ -304,6 +308,7 @@ static u64 csd_cost_better(const struct csd_cost *cost, u64 steps, u64 hot)
 static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choice, u64 steps,
 			   u64 hot, u64 ns)
 {
+	u64 share = READ_ONCE(choice->device->schedule.try_share) << cost->confirmed;
 	u64 better_ns = csd_cost_better(cost, steps, hot);
 
 	if (!choice->open)
@@ -311,7 +316,7 @@ static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choic
 	if (!choice->trial) {
 		cost->spent_ns += ns;
 	} else if (ns > better_ns) {
-		cost->patience_ns = (CSD_SHARE << cost->confirmed) * (ns - better_ns);
+		cost->patience_ns = share * (ns - better_ns);
 		cost->confirmed = min(cost->confirmed + 1, CSD_SURE);
 	} else {
 		cost->patience_ns = 0;
@@ -359,7 +364,6 @@ void csd_learn(struct csd_run *run)
 	if (!device)
 		return;
 	ns = ktime_get_ns() - choice->begun_ns;
-	choice->device = NULL;
 	steps = run->steps[choice->place] - choice->steps;
 	others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - run->steps[choice->place] -
 		 choice->others;
@@ -374,4 +378,5 @@ void csd_learn(struct csd_run *run)
 		csd_cost_learn(csd_cost_of(&device->schedule, run), choice, steps, ns);
 		spin_unlock(&device->schedule.lock);
 	}
+	choice->device = NULL;
 }

@@ -35,11 +35,16 @@ DATA = noise(40 * BLOCK + 77)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _loaded() -> Iterator[None]:
+def _csd_is_loaded() -> Iterator[None]:
     csd_device.load()
+    yield
+    csd_device.unload()
+
+
+@pytest.fixture(autouse=True)
+def _count_is_loaded(_csd_is_loaded: None) -> Iterator[None]:
     with functions.load("count"):
         yield
-    csd_device.unload()
 
 
 @contextlib.contextmanager

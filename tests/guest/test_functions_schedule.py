@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from efuse import functions
+from efuse.csd.attributes import ATTRIBUTES
 from efuse.errors import AttachError, CompileError, VerifierError
 from efuse.functions import BtreeLookup, Count, Place, Run, Shipped, Status, Why
 from efuse.functions.btree_file import build
@@ -44,9 +45,8 @@ def f(files: Path) -> Iterator[Path]:
 def nothing_known(device: Device) -> Iterator[None]:
     """Each test begins with a model that costs nothing."""
     yield
-    device.write("model", 0)
-    device.write("hold", 0)
-    device.write("delay_ns", 0)
+    for name in ("model", "hold", "delay_ns", "forced", "try_share"):
+        device.write(name, ATTRIBUTES[name].default)
 
 
 def forget(path: Path) -> None:
@@ -131,6 +131,42 @@ def test_what_changes_is_noticed(device: Device, f: Path) -> None:
         if device.read("chosen_device") > tried:
             return
     pytest.fail(f"the device was not tried again: {status}")
+
+
+@pytest.mark.parametrize(("forced", "at_device"), [(1, True), (2, False)])
+def test_a_place_is_forced(device: Device, f: Path, forced: int, at_device: bool) -> None:
+    """Whatever is known, or not."""
+    device.write("forced", forced)
+    for _ in range(3):
+        status = auto(f)
+        total = SIZE // BLOCK
+        steps = (total, 0) if at_device else (0, total)
+        assert (status.device_steps, status.kernel_steps) == steps
+
+
+def test_a_forced_place_goes_before_a_policy(device: Device, f: Path) -> None:
+    device.write("forced", 2)
+    with functions.load_policy(SAYS.format("CSD_DEVICE")):
+        before = device.read("chosen_policy")
+        assert auto(f).device_steps == 0
+        assert device.read("chosen_policy") == before
+
+
+def test_without_a_share_nothing_slower_is_tried(device: Device, f: Path) -> None:
+    slow_cores(device)
+    for _ in range(2):
+        auto(f)
+    device.write("try_share", 0)
+    device.write("model", 0)
+    tried = device.read("chosen_device")
+    for _ in range(60):
+        auto(f)
+    assert device.read("chosen_device") == tried
+    # A large share: half of the time.
+    device.write("try_share", 1)
+    for _ in range(60):
+        auto(f)
+    assert device.read("chosen_device") > tried
 
 
 def test_loads_of_the_same_function_share_what_is_known(device: Device, f: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from efuse import csd, paths
 from efuse.csd import ATTRIBUTES, PROFILES, Kind
 from efuse.errors import ControlError, NotSupportedError, UsageError
+from efuse.functions import Place
 from tests.unit.fake_configfs import FakeConfigfs
 
 NUMBERS = {
@@ -18,6 +19,7 @@ NUMBERS = {
     "SZ_16M": 1 << 24,
     "U32_MAX": (1 << 32) - 1,
     "(60 * NSEC_PER_SEC)": 60 * 10**9,
+    "CSD_KERNEL": int(Place.KERNEL),
 }
 
 
