@@ -186,6 +186,14 @@ def lower(lower_root: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture
+def point(tmp_path: Path) -> Path:
+    """Where eFuse is mounted over files of a device."""
+    directory = tmp_path / "efuse"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
 def hand(mountpoint: Path) -> Iterator[Hand]:
     made = Hand(mountpoint)
     yield made

@@ -28,14 +28,6 @@ DATA = noise(300 * BLOCK + 77)
 
 
 @pytest.fixture
-def point(tmp_path: Path) -> Path:
-    """Where eFuse is mounted."""
-    directory = tmp_path / "efuse"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
 def m(files: Path, point: Path) -> Iterator[Forced]:
     """A pass-through of the device with the file ``f``."""
     (files / "f").write_bytes(DATA)
