@@ -5,8 +5,12 @@ Beside each shipped function's class lies a ``COMMAND``. It needs little::
 
     COMMAND = Command(
         Grep,
-        example="error /var/log/syslog",
-        options=(click.Argument(["pattern"], type=BYTES),),
+        example="--pattern error /var/log/syslog",
+        options=(
+            click.Option(
+                ["--pattern"], type=BYTES, required=True, metavar="TEXT", help="Look for TEXT."
+            ),
+        ),
         fields=lambda lines: {"lines": [line.decode(errors="replace") for line in lines]},
         found=lambda call, pieces: pieces,
     )

@@ -121,8 +121,12 @@ class _Twin:
 
 COMMAND = Command(
     Grep,
-    example="error /var/log/syslog",
-    options=(click.Argument(["pattern"], type=BYTES),),
+    example="--pattern error /var/log/syslog",
+    options=(
+        click.Option(
+            ["--pattern"], type=BYTES, required=True, metavar="TEXT", help="Look for TEXT."
+        ),
+    ),
     fields=lambda lines: {"lines": [line.decode(errors="replace") for line in lines]},
     found=lambda call, pieces: pieces,
 )

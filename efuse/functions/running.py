@@ -67,7 +67,7 @@ _SAID = {
     Why.FAILED: "the device failed",
     Why.ASKED: "it was asked for",
     Why.DAEMON: "on a FUSE mount, where only the daemon knows where its bytes lie",
-    Why.SLOWER: "the device is thought to be slower",
+    Why.SLOWER: "the device is thought to be slower, or its file forced says so",
 }
 
 

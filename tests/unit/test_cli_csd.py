@@ -228,7 +228,7 @@ def test_run_in_a_tree(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_run_grep(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = efuse(capsys, "csd", "run", "grep", "no error", file)
+    out, err = efuse(capsys, "csd", "run", "grep", "--pattern", "no error", file)
     assert out == "no error\n" * 500
     assert err == "grep: 3 blocks in this process: csd.ko is not loaded\n"
 

@@ -145,7 +145,7 @@ def test_what_functions_emit_is_printed(disk: Device, files: Path) -> None:
     items = [(key, b"%08d" % key * 8) for key in range(5000)]
     (files / "tree").write_bytes(build(items))
     os.sync()
-    said = csd("run", "grep", "line 7", files / "log")
+    said = csd("run", "grep", "--pattern", "line 7", files / "log")
     assert said.stdout == run("grep", "-aF", "line 7", files / "log").stdout
     assert said.stderr == f"grep: {BLOCKS} blocks at the device\n"
     said = csd("run", "btree_lookup", "--place", "device", "4711", files / "tree")
