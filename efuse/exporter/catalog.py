@@ -171,30 +171,35 @@ _PATHS = (
         "path_partial",
         Scope.PATH,
         "partial",
-        "Those answered on the path but for parts that were missing there",
+        "READs and WRITEs answered on the path but for parts that it had not",
     ),
     _counter("path_bytes", Scope.PATH, "bytes", "Bytes read or written on the path"),
     _counter(
         "path_probes",
         Scope.PATH,
         "probes",
-        "Those meant to take the path only to find out how fast it is",
+        "READs and WRITEs meant to take the path only to find out how fast it is",
     ),
     _counter(
         "path_predicted_requests",
         Scope.PATH,
         "predicted",
-        "Those meant to take the path, their time predicted and then taken",
+        "READs and WRITEs whose time was predicted and then taken",
     ),
     _counter(
-        "path_predicted_seconds", Scope.PATH, "predicted_ns", "Time that was predicted for those"
+        "path_predicted_seconds",
+        Scope.PATH,
+        "predicted_ns",
+        "Time that READs and WRITEs were predicted to take",
     ),
-    _counter("path_actual_seconds", Scope.PATH, "actual_ns", "Time that those took"),
+    _counter(
+        "path_actual_seconds", Scope.PATH, "actual_ns", "Time that the same READs and WRITEs took"
+    ),
     _counter(
         "path_prediction_error_seconds",
         Scope.PATH,
         "error_ns",
-        "Total of the differences between the two",
+        "Total of the differences between predicted and actual time of the path",
     ),
     Metric(
         "efuse_path_duration_seconds",
@@ -223,7 +228,12 @@ _CHANNELS = (
     _counter(
         "channel_sent", Scope.CHANNEL, "counters.sent", "Requests put into the queue of the CPU"
     ),
-    _counter("channel_stolen", Scope.CHANNEL, "counters.stolen", "Of those, read on another CPU"),
+    _counter(
+        "channel_stolen",
+        Scope.CHANNEL,
+        "counters.stolen",
+        "Requests out of the queue of the CPU that were read on another CPU",
+    ),
     _counter(
         "channel_poll_hits",
         Scope.CHANNEL,
@@ -271,7 +281,9 @@ _CHANNELS = (
 
 _MAPS = (
     _gauge("map_entries", Scope.MAP, "used", "Elements in use in the BPF map", Needs.MAPS),
-    _gauge("map_max_entries", Scope.MAP, "capacity", "Elements that it can hold", Needs.MAPS),
+    _gauge(
+        "map_max_entries", Scope.MAP, "capacity", "Elements that the BPF map can hold", Needs.MAPS
+    ),
 )
 
 _DEVICES = (
@@ -319,7 +331,7 @@ _DEVICES = (
         "device_policy_batches",
         Scope.DEVICE,
         "counters.chosen_policy",
-        "Of both, those that a policy has said",
+        "Batches of blocks whose place a policy has said",
     ),
     _counter(
         "device_predicted_seconds",
@@ -337,7 +349,7 @@ _DEVICES = (
         "device_prediction_error_seconds",
         Scope.DEVICE,
         "counters.error_ns",
-        "Total of the differences between the two",
+        "Total of the differences between predicted and actual time of batches",
     ),
 )
 
