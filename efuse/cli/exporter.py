@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse exporter``: the counters of mounts and devices for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import click
+
+from efuse import paths
+from efuse.errors import NotSupportedError
+
+__all__ = ["cli"]
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:9435",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where Prometheus asks; :PORT is every IPv4 address of this machine.",
+)
+@click.option(
+    "--times/--no-times",
+    default=False,
+    show_default=True,
+    help="Export times: each scrape makes the kernel time every request for 10 s.",
+)
+@click.option(
+    "--maps/--no-maps",
+    default=False,
+    show_default=True,
+    help="Export how full the BPF maps are: each scrape walks through them. Needs root.",
+)
+@click.option("--once", is_flag=True, help="Print the metrics and end.")
+@click.option("--dashboard", is_flag=True, help="Print a dashboard for Grafana and end.")
+def cli(listen: str, times: bool, maps: bool, once: bool, dashboard: bool) -> None:
+    """Export the counters of all eFuse mounts and emulated devices to Prometheus.
+
+    It reads them each time that it is asked, and ends with SIGINT or SIGTERM. Where the module is
+    not loaded, efuse_up is 0 until it is. Mount points are exported as labels, to whoever can reach
+    the port.
+
+    \b
+    efuse exporter --listen 127.0.0.1:9435 --times
+    efuse exporter --once > /var/lib/node_exporter/efuse.prom
+    efuse exporter --dashboard > efuse.json
+    """
+    if dashboard:
+        click.echo((paths.package() / "exporter" / "dashboard.json").read_text(), nl=False)
+        return
+    try:
+        from efuse import exporter
+    except ImportError as error:
+        raise NotSupportedError(
+            f"metrics cannot be exported: {error}", hint="pip install 'efuse[exporter]'"
+        ) from error
+    address = exporter.Address.parse(listen)
+    collector = exporter.Collector(times=times, maps=maps, warn=_warn_once())
+    if once:
+        click.echo(exporter.exposition(collector), nl=False)
+        return
+    exporter.serve(address, exporter.registry(collector), lambda url: click.echo(url, err=True))
+
+
+def _warn_once() -> Callable[[str], None]:
+    """Return what says a problem on stderr, but not at each scrape again."""
+
+    @lru_cache(maxsize=64)
+    def warn(problem: str) -> None:
+        click.echo(f"efuse: {problem}", err=True)
+
+    return warn

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every metric: its name, its labels, and which fields of `efuse.stats` its values are.
+
+Pure values: nothing here reads a file, or needs a package for Prometheus.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from efuse.stats import REASONS
+
+__all__ = ["METRICS", "Kind", "Metric", "Needs", "Scope"]
+
+
+class Kind(enum.Enum):
+    """A type of Prometheus."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+    SUMMARY = "summary"
+
+
+class Scope(enum.Enum):
+    """What a metric has a series of each of."""
+
+    ALL = "all"
+    MOUNT = "mount"
+    OPCODE = "opcode"
+    PATH = "path"
+    CHANNEL = "channel"
+    MAP = "map"
+    DEVICE = "device"
+    DEVICE_MOUNT = "device_mount"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that tell them apart."""
+        return _LABELS[self]
+
+
+_MOUNT = ("connection", "mountpoint")
+
+_LABELS: Mapping[Scope, tuple[str, ...]] = {
+    Scope.ALL: (),
+    Scope.MOUNT: _MOUNT,
+    Scope.OPCODE: (*_MOUNT, "opcode"),
+    Scope.PATH: (*_MOUNT, "path"),
+    Scope.CHANNEL: (*_MOUNT, "cpu", "node"),
+    Scope.MAP: (*_MOUNT, "map"),
+    Scope.DEVICE: ("device",),
+    Scope.DEVICE_MOUNT: ("device", "mountpoint"),
+}
+
+
+class Needs(enum.Enum):
+    """What the exporter has to be asked for before it reads this."""
+
+    NOTHING = ""
+    TIMES = "--times"
+    MAPS = "--maps"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric.
+
+    :ivar name: as Prometheus stores it, but for the ``_bucket``, ``_sum`` and ``_count`` of
+        histograms and summaries.
+    :ivar doc: what it is, in a few words.
+    :ivar fields: of the samples in `efuse.stats`, by what each is here: a value of *label*, a label
+        of an info metric, ``sum``, ``count`` or ``classes``; a plain value has the key "". Fields
+        in nanoseconds are exported in seconds.
+    :ivar label: a label whose values come from different fields of one sample.
+    """
+
+    name: str
+    kind: Kind
+    scope: Scope
+    doc: str
+    fields: Mapping[str, str]
+    label: str | None = None
+    needs: Needs = Needs.NOTHING
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the labels; of an info metric those of the scope and of what it tells."""
+        told = tuple(self.fields) if self.kind is Kind.INFO else ()
+        own = (self.label,) if self.label is not None else ()
+        return (*self.scope.labels, *own, *told)
+
+
+def _counter(name: str, scope: Scope, field: str, doc: str) -> Metric:
+    return Metric(f"efuse_{name}_total", Kind.COUNTER, scope, doc, {"": field})
+
+
+def _gauge(name: str, scope: Scope, field: str, doc: str, needs: Needs = Needs.NOTHING) -> Metric:
+    return Metric(f"efuse_{name}", Kind.GAUGE, scope, doc, {"": field}, needs=needs)
+
+
+def _summary(name: str, scope: Scope, what: str, doc: str) -> Metric:
+    fields = {"sum": f"{what}_ns", "count": f"{what}_timed"}
+    return Metric(f"efuse_{name}", Kind.SUMMARY, scope, doc, fields, needs=Needs.TIMES)
+
+
+_MOUNTS = (
+    Metric(
+        "efuse_mount_info",
+        Kind.INFO,
+        Scope.MOUNT,
+        "How the mount is: 1, with its state as labels",
+        {name: name for name in ("state", "ops", "consistency", "exit_info")},
+    ),
+    _counter(
+        "program_sets_attached",
+        Scope.MOUNT,
+        "enable_seq",
+        "Program sets attached since the mount; a replacement counts",
+    ),
+    _gauge("waiting_requests", Scope.MOUNT, "waiting", "Requests in flight at the daemon"),
+    _counter("learned_values", Scope.MOUNT, "learned", "Values handed to the maps since the mount"),
+    _counter("map_full_values", Scope.MOUNT, "map_full", "Values that the maps did not take"),
+    _counter("garbage_verdicts", Scope.MOUNT, "garbage", "Verdicts of handlers that mean nothing"),
+)
+
+_OPCODES = (
+    _counter(
+        "requests",
+        Scope.OPCODE,
+        "requests",
+        "Requests that the kernel made, answered there or sent",
+    ),
+    _counter("hits", Scope.OPCODE, "hits", "Requests answered in the kernel"),
+    _counter(
+        "refused",
+        Scope.OPCODE,
+        "refused",
+        "Requests failed in the kernel by a handler's negative verdict",
+    ),
+    _counter("daemon_requests", Scope.OPCODE, "daemon", "Requests sent to the daemon"),
+    _counter(
+        "daemon_errors", Scope.OPCODE, "errors", "Requests answered by the daemon with an error"
+    ),
+    Metric(
+        "efuse_passed_total",
+        Kind.COUNTER,
+        Scope.OPCODE,
+        "Requests sent to the daemon, by why the kernel did not answer",
+        {reason: reason for reason in REASONS},
+        label="reason",
+    ),
+    _summary(
+        "hit_duration_seconds", Scope.OPCODE, "hit", "Time of those kernel answers that were timed"
+    ),
+    _summary(
+        "daemon_duration_seconds",
+        Scope.OPCODE,
+        "daemon",
+        "Time of those daemon answers that were timed",
+    ),
+)
+
+_PATHS = (
+    _counter("path_chosen", Scope.PATH, "chosen", "READs and WRITEs meant to take the path"),
+    _counter("path_requests", Scope.PATH, "requests", "READs and WRITEs answered on the path"),
+    _counter(
+        "path_partial",
+        Scope.PATH,
+        "partial",
+        "READs and WRITEs answered on the path but for parts that it had not",
+    ),
+    _counter("path_bytes", Scope.PATH, "bytes", "Bytes read or written on the path"),
+    _counter(
+        "path_probes",
+        Scope.PATH,
+        "probes",
+        "READs and WRITEs meant to take the path only to find out how fast it is",
+    ),
+    _counter(
+        "path_predicted_requests",
+        Scope.PATH,
+        "predicted",
+        "READs and WRITEs whose time was predicted and then taken",
+    ),
+    _counter(
+        "path_predicted_seconds",
+        Scope.PATH,
+        "predicted_ns",
+        "Time that READs and WRITEs were predicted to take",
+    ),
+    _counter(
+        "path_actual_seconds", Scope.PATH, "actual_ns", "Time that the same READs and WRITEs took"
+    ),
+    _counter(
+        "path_prediction_error_seconds",
+        Scope.PATH,
+        "error_ns",
+        "Total of the differences between predicted and actual time of the path",
+    ),
+    Metric(
+        "efuse_path_duration_seconds",
+        Kind.HISTOGRAM,
+        Scope.PATH,
+        "Time of those READs and WRITEs that were timed",
+        {"sum": "ns", "classes": "latency"},
+        needs=Needs.TIMES,
+    ),
+)
+
+_CHANNELS = (
+    _gauge("channel_slots", Scope.CHANNEL, "slots", "Slots of the CPU's channel; 0: it has none"),
+    _gauge("channel_depth", Scope.CHANNEL, "depth", "Requests sent, and not read by the daemon"),
+    _gauge("channel_in_flight", Scope.CHANNEL, "in_flight", "Requests in the channel's slots"),
+    _gauge(
+        "channel_service_seconds",
+        Scope.CHANNEL,
+        "service_ns",
+        "How long the daemon had a request in a slot, a moving mean",
+    ),
+    _gauge(
+        "channel_looking", Scope.CHANNEL, "looking", "Workers of the channel that look for requests"
+    ),
+    _gauge("channel_sleeping", Scope.CHANNEL, "sleeping", "Workers of the channel that sleep"),
+    _counter(
+        "channel_sent", Scope.CHANNEL, "counters.sent", "Requests put into the queue of the CPU"
+    ),
+    _counter(
+        "channel_stolen",
+        Scope.CHANNEL,
+        "counters.stolen",
+        "Requests out of the queue of the CPU that were read on another CPU",
+    ),
+    _counter(
+        "channel_poll_hits",
+        Scope.CHANNEL,
+        "counters.poll_hits",
+        "A worker looked for a request before it would sleep, and found one",
+    ),
+    _counter(
+        "channel_poll_misses",
+        Scope.CHANNEL,
+        "counters.poll_misses",
+        "A worker looked, and found none in time",
+    ),
+    _counter(
+        "channel_spin_hits",
+        Scope.CHANNEL,
+        "counters.spin_hits",
+        "A program looked for its answer instead of sleeping, and found it",
+    ),
+    _counter(
+        "channel_spin_misses",
+        Scope.CHANNEL,
+        "counters.spin_misses",
+        "A program looked, found none in time, and went to sleep",
+    ),
+    _counter(
+        "channel_elsewhere",
+        Scope.CHANNEL,
+        "counters.elsewhere",
+        "Requests sent from the CPU to another channel than its own or nearest",
+    ),
+    _counter(
+        "channel_others_woken",
+        Scope.CHANNEL,
+        "counters.others_woken",
+        "A worker of another channel was woken for what was sent from the CPU",
+    ),
+    _counter("channel_brought", Scope.CHANNEL, "counters.brought", "Requests brought to workers"),
+    _counter(
+        "channel_refused",
+        Scope.CHANNEL,
+        "counters.refused",
+        "Calls of workers whose slot was not theirs, or had no reply in it",
+    ),
+)
+
+_MAPS = (
+    _gauge("map_entries", Scope.MAP, "used", "Elements in use in the BPF map", Needs.MAPS),
+    _gauge(
+        "map_max_entries", Scope.MAP, "capacity", "Elements that the BPF map can hold", Needs.MAPS
+    ),
+)
+
+_DEVICES = (
+    Metric(
+        "efuse_device_info",
+        Kind.INFO,
+        Scope.DEVICE,
+        "The emulated device, with its disk as a label: 1",
+        {"disk": "disk"},
+    ),
+    Metric(
+        "efuse_device_mount_info",
+        Kind.INFO,
+        Scope.DEVICE_MOUNT,
+        "The device's disk is mounted there: 1",
+        {},
+    ),
+    _gauge("device_cores", Scope.DEVICE, "cores", "Commands that compute at once"),
+    *(
+        _counter(f"device_{where}_{way}_bytes", Scope.DEVICE, f"counters.{where}_{way}_bytes", doc)
+        for where, way, doc in (
+            ("link", "read", "Bytes to the host over the link"),
+            ("link", "write", "Bytes from the host over the link"),
+            ("media", "read", "Bytes out of the medium"),
+            ("media", "write", "Bytes into the medium"),
+        )
+    ),
+    _counter(
+        "device_core_busy_seconds", Scope.DEVICE, "counters.core_busy_ns", "Time of the cores"
+    ),
+    _counter("device_reads", Scope.DEVICE, "counters.reads", "Requests that read"),
+    _counter("device_writes", Scope.DEVICE, "counters.writes", "Requests that write"),
+    _counter(
+        "device_commands", Scope.DEVICE, "counters.commands", "Runs of functions over some blocks"
+    ),
+    Metric(
+        "efuse_device_batches_total",
+        Kind.COUNTER,
+        Scope.DEVICE,
+        "Batches of blocks, by where they were thought to be looked at more quickly",
+        {place: f"counters.chosen_{place}" for place in ("device", "kernel")},
+        label="place",
+    ),
+    _counter(
+        "device_policy_batches",
+        Scope.DEVICE,
+        "counters.chosen_policy",
+        "Batches of blocks whose place a policy has said",
+    ),
+    _counter(
+        "device_predicted_seconds",
+        Scope.DEVICE,
+        "counters.predicted_ns",
+        "Time that batches were predicted to take",
+    ),
+    _counter(
+        "device_actual_seconds",
+        Scope.DEVICE,
+        "counters.actual_ns",
+        "Time that the same batches took",
+    ),
+    _counter(
+        "device_prediction_error_seconds",
+        Scope.DEVICE,
+        "counters.error_ns",
+        "Total of the differences between predicted and actual time of batches",
+    ),
+)
+
+METRICS: tuple[Metric, ...] = (
+    _gauge("up", Scope.ALL, "up", "1: the module is loaded, and all was read that was asked for"),
+    *_MOUNTS,
+    *_OPCODES,
+    *_PATHS,
+    *_CHANNELS,
+    *_MAPS,
+    *_DEVICES,
+)
+"""All of them, in the order of docs/monitoring.md."""

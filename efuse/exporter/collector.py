@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Samples of `efuse.stats` as the metrics of `efuse.exporter.catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector as BaseCollector
+
+from efuse.exporter.buckets import BOUNDS_NS, cumulative
+from efuse.exporter.catalog import METRICS, Kind, Metric, Needs, Scope
+from efuse.exporter.reading import Reading, look
+
+__all__ = ["Collector", "exposition", "registry"]
+
+_Row = tuple[tuple[str, ...], Any]
+"""Values of the scope's labels, and the sample that they tell from others."""
+
+
+def _say_nothing(problem: str) -> None:
+    pass
+
+
+class Collector(BaseCollector):
+    """Reads the counters each time that somebody asks for them, and remembers nothing.
+
+    :param times: also what the kernel takes only while somebody reads it.
+    :param maps: also how full the BPF maps are: takes root, and time that grows with them.
+    :param warn: is called with each sentence that says why something could not be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        times: bool = False,
+        maps: bool = False,
+        warn: Callable[[str], None] = _say_nothing,
+    ) -> None:
+        asked = {Needs.NOTHING: True, Needs.TIMES: times, Needs.MAPS: maps}
+        self._metrics = tuple(metric for metric in METRICS if asked[metric.needs])
+        self._times = times
+        self._maps = maps
+        self._warn = warn
+
+    def describe(self) -> Iterator[Family]:
+        """Yield all families that there may be, without values."""
+        for metric in self._metrics:
+            yield _family(metric, ())
+
+    def collect(self) -> Iterator[Family]:
+        """Read everything, and yield the families that have a value."""
+        reading = look(times=self._times, with_maps=self._maps)
+        for problem in reading.problems:
+            self._warn(str(problem))
+        rows = _rows(reading)
+        for metric in self._metrics:
+            if rows[metric.scope]:
+                yield _family(metric, rows[metric.scope])
+
+
+def registry(collector: Collector) -> CollectorRegistry:
+    """Return a registry of *collector* alone: no metrics of this process or of Python."""
+    made = CollectorRegistry()
+    made.register(collector)
+    return made
+
+
+def exposition(collector: Collector) -> bytes:
+    """Return what *collector* collects now in Prometheus' text format, in UTF-8."""
+    return generate_latest(registry(collector))
+
+
+def _rows(reading: Reading) -> Mapping[Scope, Sequence[_Row]]:
+    found: dict[Scope, list[_Row]] = {scope: [] for scope in Scope}
+    found[Scope.ALL].append(((), reading))
+    for sample in reading.mounts:
+        mount = (str(sample.connection), sample.mountpoint)
+        found[Scope.MOUNT].append((mount, sample))
+        found[Scope.OPCODE] += (((*mount, name), c) for name, c in sorted(sample.opcodes.items()))
+        found[Scope.PATH] += (((*mount, name), c) for name, c in sample.paths.items())
+        found[Scope.CHANNEL] += (
+            ((*mount, str(cpu), str(channel.node)), channel)
+            for cpu, channel in sorted(sample.channels.items())
+        )
+        found[Scope.MAP] += (((*mount, usage.name), usage) for usage in sample.maps)
+    for device in reading.devices:
+        found[Scope.DEVICE].append(((device.name,), device))
+        # What was mounted over itself is there twice.
+        found[Scope.DEVICE_MOUNT] += (
+            ((device.name, mountpoint), device) for mountpoint in dict.fromkeys(device.mounts)
+        )
+    return found
+
+
+def _family(metric: Metric, rows: Iterable[_Row]) -> Family:
+    match metric.kind:
+        case Kind.COUNTER | Kind.GAUGE:
+            return _values(metric, rows)
+        case Kind.HISTOGRAM:
+            return _histogram(metric, rows)
+        case Kind.INFO:
+            return _info(metric, rows)
+        case Kind.SUMMARY:
+            return _summary(metric, rows)
+
+
+def _values(metric: Metric, rows: Iterable[_Row]) -> Family:
+    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family = make(metric.name, metric.doc, labels=metric.labels)
+    for labels, row in rows:
+        for value, field in metric.fields.items():
+            own = (value,) if metric.label is not None else ()
+            family.add_metric(_texts((*labels, *own)), _number(row, field))
+    return family
+
+
+def _histogram(metric: Metric, rows: Iterable[_Row]) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.doc, labels=metric.labels)
+    bounds = [*(str(bound / 1e9) for bound in BOUNDS_NS), "+Inf"]
+    for labels, row in rows:
+        counts = cumulative(attrgetter(metric.fields["classes"])(row))
+        buckets = list(zip(bounds, counts, strict=True))
+        family.add_metric(_texts(labels), buckets, _number(row, metric.fields["sum"]))
+    return family
+
+
+def _info(metric: Metric, rows: Iterable[_Row]) -> Family:
+    family = InfoMetricFamily(
+        metric.name.removesuffix("_info"), metric.doc, labels=metric.scope.labels
+    )
+    for labels, row in rows:
+        told = {name: _text(attrgetter(field)(row)) for name, field in metric.fields.items()}
+        family.add_metric(_texts(labels), told)
+    return family
+
+
+def _summary(metric: Metric, rows: Iterable[_Row]) -> Family:
+    family = SummaryMetricFamily(metric.name, metric.doc, labels=metric.labels)
+    for labels, row in rows:
+        count = attrgetter(metric.fields["count"])(row)
+        family.add_metric(_texts(labels), count, _number(row, metric.fields["sum"]))
+    return family
+
+
+def _number(row: Any, field: str) -> float:
+    """Return a field's value, one in nanoseconds in seconds."""
+    value: int = attrgetter(field)(row)
+    return value / 1e9 if field == "ns" or field.endswith("_ns") else value
+
+
+def _texts(words: Iterable[str]) -> list[str]:
+    return [_text(word) for word in words]
+
+
+def _text(word: str) -> str:
+    """Return *word* so that it can be sent: bytes of a name that are no UTF-8 as ``\\xNN``."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
