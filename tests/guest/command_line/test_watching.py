@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from efuse.bench.systems import System, mounted
 from efuse.control import Connection
@@ -181,6 +182,23 @@ def test_stat_json_is_what_was_done(system: System, connection: Connection) -> N
     assert mount["state"] == "attached"
     counters = mount["opcodes"]["getxattr"]
     assert (counters["requests"], counters["hits"], counters["daemon"]) == (10, 9, 1)
+
+
+def test_exporter_exports_what_was_done(system: System, connection: Connection) -> None:
+    get_present(system, 10)
+    found = {
+        (sample.name, sample.labels.get("opcode")): sample.value
+        for family in text_string_to_metric_families(efuse("exporter", "--once", "--times"))
+        for sample in family.samples
+        if sample.labels.get("connection") in (None, str(connection.id))
+    }
+    assert found["efuse_up", None] == 1
+    assert found["efuse_requests_total", "getxattr"] == 10
+    assert found["efuse_hits_total", "getxattr"] == 9
+    assert found["efuse_daemon_requests_total", "getxattr"] == 1
+    # What it has read is timed from then on.
+    get_present(system, 3)
+    assert "efuse_hit_duration_seconds_count{" in efuse("exporter", "--once", "--times")
 
 
 def test_top_once_json_has_rates_times_and_maps(system: System, connection: Connection) -> None:
