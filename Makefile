@@ -5,7 +5,7 @@ JSON ?=
 TESTS ?=
 export JSON
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants lint-kernel demo clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants man lint-kernel demo clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,9 +43,12 @@ lint: ## ruff and mypy
 
 check: lint test-unit ## lint, types, unit tests: under a minute
 
+man: ## the manual pages, into build/man
+	@.venv/bin/efuse man build/man
+
 lint-kernel: ## checkpatch, sparse and W=1 on the module
 	@scripts/lint-kernel
 
-clean: ## remove .venv and Python's left-overs; the cache in ~/.cache/efuse stays
-	rm -rf .venv .mypy_cache .ruff_cache
+clean: ## remove .venv, build and Python's left-overs; the cache in ~/.cache/efuse stays
+	rm -rf .venv .mypy_cache .ruff_cache build
 	find . -name __pycache__ -prune -exec rm -rf {} +
