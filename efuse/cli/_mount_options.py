@@ -6,7 +6,11 @@ from __future__ import annotations
 from efuse.errors import UsageError
 from efuse.fs.mountpoint import VFS_OPTIONS
 
-__all__ = ["check", "is_for_mount"]
+__all__ = ["check", "complete", "is_for_mount"]
+
+# eFuse's own.
+_OWN = {"no_channels", "no_default_permissions", "plain", "require"}
+_OWN_WITH_VALUE = {"arg", "consistency", "data_cache", "max_readdir", "max_request"}
 
 # What /etc/fstab may hold beside the file system's own options.
 _FOR_MOUNT = {
@@ -26,6 +30,14 @@ def is_for_mount(option: str) -> bool:
     if equals and name in _FOR_MOUNT_WITH_VALUE:
         return True
     return option in _FOR_MOUNT or option.startswith(("x-", "X-"))
+
+
+def complete(incomplete: str) -> list[str]:
+    """Return what *incomplete*, options with commas between them, may become."""
+    before, comma, last = incomplete.rpartition(",")
+    names = VFS_OPTIONS | _FUSE | _OWN
+    names |= {f"{name}=" for name in _FUSE_WITH_VALUE | _OWN_WITH_VALUE}
+    return [f"{before}{comma}{name}" for name in sorted(names) if name.startswith(last)]
 
 
 def check(option: str) -> None:
