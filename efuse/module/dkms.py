@@ -11,19 +11,36 @@ from pathlib import Path
 import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
+from efuse.module import kernel
 from efuse.module.build import EFUSE, Say, Source
 
 __all__ = ["install", "write_source"]
 
+# What `python3 -m efuse.module` consists of; it needs nothing but Python.
+_PYTHON = (
+    *("__init__.py", "errors.py", "paths.py"),
+    *(f"module/{name}.py" for name in ("__init__", "__main__", "kernel", "source")),
+)
+
 
 def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
-    """Write the source tree that DKMS takes to ``target``: the module's, and dkms.conf.
+    """Write the source tree that DKMS takes to ``target``, and dkms.conf.
+
+    Nothing of the kernel is in it: that of efuse.ko holds our files, and the program that puts them
+    and the kernel's fs/fuse together at each build.
 
     :param version: goes where the configuration says ``@VERSION@``.
     :param of: which.
     """
     data = paths.data(of.data)
-    of.write(target, data)
+    if of is EFUSE:
+        ours = shutil.ignore_patterns("dkms.conf.in", "README.md")
+        shutil.copytree(data, target / of.data, ignore=ours)
+        for name in _PYTHON:
+            (target / "efuse" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(paths.package() / name, target / "efuse" / name)
+    else:
+        of.write(target, data)
     text = (data / "dkms.conf.in").read_text()
     (target / "dkms.conf").write_text(text.replace("@VERSION@", version))
 
@@ -58,6 +75,8 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
         )
     if os.geteuid() != 0:
         raise NotSupportedError("the module cannot be installed: that needs root", hint="sudo")
+    if of is EFUSE:
+        kernel.source_archive()
     version = efuse.__version__
     target = Path("/usr/src") / f"{of.package}-{version}"
     if target.exists():
