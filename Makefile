@@ -5,7 +5,7 @@ JSON ?=
 TESTS ?=
 export JSON
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants man lint-kernel demo clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man lint-kernel demo clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -36,6 +36,9 @@ test-debug: ## the guest's tests (or TESTS=...) in a kernel that checks itself (
 
 test-mutants: ## break the module in one place after the other: the guest's tests must notice (slow)
 	@.venv/bin/python -m tests.mutants
+
+test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)
+	@scripts/test-package
 
 lint: ## ruff and mypy
 	@.venv/bin/ruff check efuse tests docs/model

@@ -16,6 +16,9 @@ from efuse.module.build import EFUSE, Say, Source
 
 __all__ = ["install", "write_source"]
 
+# Where DKMS looks.
+_SOURCES = Path("/usr/src")
+
 # What `python3 -m efuse.module` consists of; it needs nothing but Python.
 _PYTHON = (
     *("__init__.py", "errors.py", "paths.py"),
@@ -78,7 +81,7 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
     if of is EFUSE:
         kernel.source_archive()
     version = efuse.__version__
-    target = Path("/usr/src") / f"{of.package}-{version}"
+    target = _SOURCES / f"{of.package}-{version}"
     if target.exists():
         say(f"replacing {of.package} {version}")
         subprocess.run(
@@ -90,8 +93,8 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
         shutil.rmtree(target)
     say(f"writing the source to {target}")
     write_source(target, version, of)
-    kernel = release or os.uname().release
-    say(f"building for {kernel}")
+    wanted = release or os.uname().release
+    say(f"building for {wanted}")
     _dkms(of.package, "add")
-    _dkms(of.package, "build", "-k", kernel)
-    _dkms(of.package, "install", "-k", kernel)
+    _dkms(of.package, "build", "-k", wanted)
+    _dkms(of.package, "install", "-k", wanted)

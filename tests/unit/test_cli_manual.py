@@ -16,6 +16,7 @@ from efuse.cli import _commands, _manual
 from efuse.cli.main import cli
 from efuse.cli.main import main as run
 
+_ROOT = Path(__file__).resolve().parents[2]
 _CONTEXTS = {context.command_path: context for context in _commands.walk(cli, "efuse")}
 _PAGES = dict(_manual.pages())
 
@@ -40,23 +41,37 @@ def test_every_help_has_an_example(context: click.Context) -> None:
     assert all(line in context.get_help() for line in _commands.text(context.command).examples)
 
 
+def _called(line: str) -> click.Context:
+    """Return the context of the command that *line* calls, and check that it has its options."""
+    words = shlex.split(line, comments=True)
+    assert words[0] == "efuse", line
+    called = _CONTEXTS["efuse"]
+    known = _options(called)
+    for word in words[1:]:
+        if word == "--":
+            break
+        if word.startswith("-"):
+            assert word.partition("=")[0] in known, line
+        elif isinstance(called.command, click.Group):
+            below = called.command.get_command(called, word)
+            assert below is not None, line
+            called = _commands.context_of(below, word, called)
+            known |= _options(called)
+    return called
+
+
 def test_examples_are_of_commands_and_options_that_exist(context: click.Context) -> None:
     for line in _commands.text(context.command).examples:
-        words = shlex.split(line)
-        assert words[0] == "efuse", line
-        called = _CONTEXTS["efuse"]
-        known = _options(called)
-        for word in words[1:]:
-            if word == "--":
-                break
-            if word.startswith("-"):
-                assert word.partition("=")[0] in known, line
-            elif isinstance(called.command, click.Group):
-                below = called.command.get_command(called, word)
-                assert below is not None, line
-                called = _commands.context_of(below, word, called)
-                known |= _options(called)
-        assert called.command_path.startswith(context.command_path), line
+        assert _called(line).command_path.startswith(context.command_path), line
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/install.md", "docs/quick-start.md"])
+def test_commands_of_a_document_exist(document: str) -> None:
+    text = (_ROOT / document).read_text()
+    lines = re.findall(r"^(?:# )?(?:time )?(?:\.venv/bin/)?(efuse .*)$", text, re.MULTILINE)
+    assert lines
+    for line in lines:
+        _called(line)
 
 
 def test_every_command_and_option_is_in_its_page(context: click.Context) -> None:

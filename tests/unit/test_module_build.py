@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import __main__ as completed
@@ -276,6 +277,27 @@ def test_dkms_source_of_csd(tmp_path: Path) -> None:
     assert "@VERSION@" not in configuration
     assert (tmp_path / "efuse-csd-9.8/csd/src/Kbuild").is_file()
     assert (tmp_path / "efuse-csd-9.8/csd/include/uapi/linux/csd.h").is_file()
+
+
+@pytest.mark.parametrize("of", [build.EFUSE, build.CSD], ids=lambda of: of.name)
+def test_dkms_is_told_to_add_build_and_install(
+    of: build.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    fake = tmp_path / "dkms"
+    fake.write_text(f'#!/bin/sh\necho "$@" >>{said}\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(kernel, "source_archive", lambda: tmp_path)
+    monkeypatch.setattr(dkms, "_SOURCES", tmp_path)
+    name = f"{of.package}/{efuse.__version__}"
+    told = [f"add {name}", f"build {name} -k 6.12.1", f"install {name} -k 6.12.1"]
+    dkms.install("6.12.1", of, say=lambda _text: None)
+    assert said.read_text().splitlines() == told
+    assert (tmp_path / f"{of.package}-{efuse.__version__}/dkms.conf").is_file()
+    dkms.install("6.12.1", of, say=lambda _text: None)
+    assert said.read_text().splitlines() == [*told, f"remove {name} --all", *told]
 
 
 def test_dkms_missing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
