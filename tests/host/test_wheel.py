@@ -136,13 +136,30 @@ def test_installed_sources_compile(installed: Path, outside: dict[str, Any]) -> 
     assert Path(_run(installed / "python", "-c", script, **outside).strip()).is_file()
 
 
-def test_installed_command_mounts(installed: Path, outside: dict[str, Any], place: Path) -> None:
+def test_installed_command_writes_manual_pages(
+    installed: Path, outside: dict[str, Any], place: Path
+) -> None:
+    _run(installed / "efuse", "man", place / "man", **outside)
+    assert (place / "man/man8/mount.efuse.8").is_file()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "efuse mount passthrough {source} {mountpoint} --plain",
+        "mount.efuse passthrough#{source} {mountpoint} -o plain,ro,nofail",
+    ],
+)
+def test_installed_command_mounts(
+    installed: Path, outside: dict[str, Any], place: Path, command: str
+) -> None:
     source, mountpoint = place / "source", place / "mnt"
     mountpoint.mkdir()
     for name, content in _TREE.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(content)
-    _run(installed / "efuse", "mount", "passthrough", source, mountpoint, "--plain", **outside)
+    name, *words = command.format(source=source, mountpoint=mountpoint).split()
+    _run(installed / name, *words, **outside)
     try:
         found = [path for path in mountpoint.rglob("*") if path.is_file()]
         assert {str(path.relative_to(mountpoint)): path.read_bytes() for path in found} == _TREE
