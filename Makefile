@@ -5,7 +5,7 @@ JSON ?=
 TESTS ?=
 export JSON
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants lint-kernel demo clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man lint-kernel demo clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,15 +37,21 @@ test-debug: ## the guest's tests (or TESTS=...) in a kernel that checks itself (
 test-mutants: ## break the module in one place after the other: the guest's tests must notice (slow)
 	@.venv/bin/python -m tests.mutants
 
+test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)
+	@scripts/test-package
+
 lint: ## ruff and mypy
 	@.venv/bin/ruff check efuse tests docs/model
 	@.venv/bin/mypy
 
 check: lint test-unit ## lint, types, unit tests: under a minute
 
+man: ## the manual pages, into build/man
+	@.venv/bin/efuse man build/man
+
 lint-kernel: ## checkpatch, sparse and W=1 on the module
 	@scripts/lint-kernel
 
-clean: ## remove .venv and Python's left-overs; the cache in ~/.cache/efuse stays
-	rm -rf .venv .mypy_cache .ruff_cache
+clean: ## remove .venv, build and Python's left-overs; the cache in ~/.cache/efuse stays
+	rm -rf .venv .mypy_cache .ruff_cache build
 	find . -name __pycache__ -prune -exec rm -rf {} +

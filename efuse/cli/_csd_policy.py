@@ -15,7 +15,12 @@ __all__ = ["policy"]
 
 @click.group()
 def policy() -> None:
-    """Load a BPF program that decides where functions run whose callers leave that open."""
+    """Load a BPF program that decides where functions run whose callers leave that open.
+
+    \b
+    efuse csd policy load --replace ./mine.c
+    efuse csd policy unload
+    """
 
 
 @policy.command()

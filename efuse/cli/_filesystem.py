@@ -33,9 +33,6 @@ __all__ = [
     "split_options",
 ]
 
-# What /etc/fstab may hold beside the file system's own options.
-_FSTAB_ONLY = {"auto", "noauto", "defaults", "fail", "nofail", "_netdev", "user", "nouser", "users"}
-
 _SIZES = ("data_cache", "max_request", "max_readdir")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -94,17 +91,20 @@ class Request:
     require: bool = False
     channels: bool = True
 
-    def take(self, options: Iterable[str]) -> None:
+    def take(self, options: Iterable[str], *, is_sloppy: bool = False) -> None:
         """Sort mount *options*: eFuse's own and the mount's.
 
         eFuse's are arg=NAME=VALUE, consistency=, data_cache=, max_request=, max_readdir=, plain,
         require, no_channels and no_default_permissions.
 
-        :raises UsageError: one of eFuse's own makes no sense.
+        :param is_sloppy: leave out what nobody knows, instead of failing.
+        :raises UsageError: one of eFuse's own makes no sense, or nobody knows one.
         """
+        from efuse.cli._mount_options import check, is_for_mount
+
         for option in options:
             name, _, value = option.partition("=")
-            if option in _FSTAB_ONLY or option.startswith("x-"):
+            if is_for_mount(option):
                 continue
             if option == "no_default_permissions":
                 self.options.discard("default_permissions")
@@ -119,6 +119,12 @@ class Request:
             elif name == "arg":
                 self.add_argument(value)
             else:
+                try:
+                    check(option)
+                except UsageError:
+                    if is_sloppy:
+                        continue
+                    raise
                 self.options.add(option)
 
     def add_argument(self, text: str) -> None:

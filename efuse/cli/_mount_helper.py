@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mount.efuse``, which mount(8) runs for ``mount -t efuse`` and for /etc/fstab.
-
-mount.efuse SPEC DIR [-sfnv] [-o OPTIONS] [-t TYPE]. SPEC is a directory to pass through, or the
-dotted name of a Python file system.
-"""
+"""``mount.efuse``, which mount(8) runs for ``mount -t efuse`` and for /etc/fstab."""
 
 from __future__ import annotations
 
@@ -15,25 +11,40 @@ import click
 from efuse.cli._filesystem import Request, absolute_source, split_options
 from efuse.errors import EfuseError
 
-__all__ = ["main"]
+__all__ = ["cli", "main"]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+def _request(spec: str) -> Request:
+    """Return what *spec* says is to be mounted: DIRECTORY, NAME, or NAME#SOURCE."""
+    name, has_source, source = spec.partition("#")
+    if not has_source or "/" in name:
+        name, source = ("passthrough", spec) if "/" in spec else (spec, "")
+    request = Request(name)
+    request.options.add(f"fsname={spec}")
+    if source:
+        request.arguments["source"] = absolute_source(source)
+    return request
+
+
+@click.command(name="mount.efuse", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("spec")
 @click.argument("directory")
 @click.option(
     "-o",
     "options",
     multiple=True,
-    help="Mount options; consistency=, data_cache=, max_request=, max_readdir=, plain, "
-    "no_channels, arg=K=V.",
+    metavar="OPTION,...",
+    help="Mount options; consistency=, data_cache=, max_request=, max_readdir=, plain, require, "
+    "no_channels, no_default_permissions, arg=NAME=VALUE.",
 )
-@click.option("-s", "sloppy", is_flag=True, help="Ignored: mount(8) may give it.")
+@click.option("-s", "sloppy", is_flag=True, help="Leave out the options that nobody knows.")
 @click.option("-f", "fake", is_flag=True, help="Do everything but mount.")
 @click.option("-n", "no_mtab", is_flag=True, help="Ignored: mount(8) may give it.")
-@click.option("-v", "verbose", is_flag=True, help="Say how it is mounted.")
-@click.option("-t", "fstype", help="The type, perhaps with a subtype: efuse.SUBTYPE.")
-def _cli(
+@click.option("-v", "verbose", is_flag=True, help="Ignored: how it is mounted is always said.")
+@click.option(
+    "-t", "fstype", metavar="TYPE", help="The type, perhaps with a subtype: efuse.SUBTYPE."
+)
+def cli(
     spec: str,
     directory: str,
     options: tuple[str, ...],
@@ -43,14 +54,21 @@ def _cli(
     verbose: bool,
     fstype: str | None,
 ) -> None:
-    """Mount SPEC on DIRECTORY, as mount(8) asks."""
+    """Mount SPEC on DIRECTORY, as mount(8) asks.
+
+    SPEC is a directory to pass through, which passthrough#DIRECTORY says as well; or
+    MODULE:CLASS, a file system written in Python; or MODULE:CLASS#SOURCE, which is
+    MODULE:CLASS with arg=source=SOURCE. What mount(8) and systemd keep for themselves, such as
+    nofail, _netdev and x-systemd.automount, is passed over.
+
+    \b
+    mount -t efuse passthrough#/srv/data /mnt/data -o consistency=exclusive,ro
+    mount.efuse mypackage.myfs:MyFs /mnt/my -o allow_other,arg=size=10
+    """
     from efuse.cli.mount import mount
 
-    request = Request("passthrough" if "/" in spec else spec)
-    request.options.add(f"fsname={spec}")
-    if "/" in spec:
-        request.arguments["source"] = absolute_source(spec)
-    request.take(split_options(options))
+    request = _request(spec)
+    request.take(split_options(options), is_sloppy=sloppy)
     if fstype and "." in fstype:
         request.options.add(f"subtype={fstype.partition('.')[2]}")
     request.operations()
@@ -61,7 +79,7 @@ def _cli(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run it and exit with mount(8)'s codes: 0 mounted, 1 usage, 32 failed."""
     try:
-        _cli.main(args=arguments, prog_name="mount.efuse", standalone_mode=False)
+        cli.main(args=arguments, prog_name="mount.efuse", standalone_mode=False)
     except EfuseError as error:
         click.echo(f"mount.efuse: {error}", err=True)
         if error.hint:

@@ -80,7 +80,11 @@ class _Mount(click.ParamType[str]):
             found = mounts()
         except EfuseError:
             return []
-        return [CompletionItem(m.mountpoint) for m in found if m.mountpoint.startswith(incomplete)]
+        if incomplete.isdecimal():
+            names = [(str(m.connection), m.mountpoint) for m in found]
+        else:
+            names = [(m.mountpoint, f"connection {m.connection}") for m in found]
+        return [CompletionItem(name, help=h) for name, h in names if name.startswith(incomplete)]
 
 
 MOUNT = _Mount()

@@ -67,7 +67,13 @@ def _words(choices: tuple[str, ...]) -> Any:
     f"{', '.join(bench.ON_REQUEST)}. Of {bench.SCALE} and skew: {', '.join(bench.BALANCED)}. "
     f"Of storage functions, where they run: {', '.join(bench.PLACES)}.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How often each system has its turn.",
+)
 @click.option(
     "--scale",
     type=click.FloatRange(min=0, min_open=True),
@@ -89,7 +95,12 @@ def _words(choices: tuple[str, ...]) -> Any:
     show_default=True,
     help="What the lower file system lies on: memory, or an emulated device of this profile.",
 )
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all figures into a JSON file.",
+)
 @click.option(
     "--plot",
     "plot_file",

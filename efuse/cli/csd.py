@@ -94,7 +94,12 @@ class _Function(click.ParamType[str]):
 
 @click.group()
 def cli() -> None:
-    """Make emulated storage devices, and run storage functions over files."""
+    """Make emulated storage devices, and run storage functions over files.
+
+    \b
+    efuse csd create fast --size 1G --profile fast-cores
+    efuse csd run count --pattern error /mnt/log
+    """
 
 
 cli.add_command(run)

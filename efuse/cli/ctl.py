@@ -54,7 +54,11 @@ def _value(conn: Connection, attribute: Attribute[Any]) -> str:
 
 @click.group()
 def cli() -> None:
-    """Read and change the attributes of a mount."""
+    """Read and change the attributes of a mount.
+
+    \b
+    efuse ctl list /mnt/data
+    """
 
 
 @cli.command()
@@ -62,7 +66,11 @@ def cli() -> None:
 @click.argument("name", type=_Name(0o400))
 @json_option
 def get(mount: str, name: str, as_json: bool) -> None:
-    """Print the attribute NAME of MOUNT (a path, or a connection's number)."""
+    """Print the attribute NAME of MOUNT (a path, or a connection's number).
+
+    \b
+    efuse ctl get /mnt/data state
+    """
     attribute = _attribute(name)
     value = _value(connection(mount), attribute)
     if as_json:
@@ -76,7 +84,11 @@ def get(mount: str, name: str, as_json: bool) -> None:
 @click.argument("name", type=_Name(0o200))
 @click.argument("value", shell_complete=_complete_value)
 def set_(mount: str, name: str, value: str) -> None:
-    """Set the attribute NAME of MOUNT to VALUE."""
+    """Set the attribute NAME of MOUNT to VALUE.
+
+    \b
+    efuse ctl set /mnt/data consistency ttl
+    """
     _attribute(name).set_text(connection(mount), value)
 
 
@@ -84,7 +96,11 @@ def set_(mount: str, name: str, value: str) -> None:
 @click.argument("mount", type=MOUNT, required=False)
 @json_option
 def list_(mount: str | None, as_json: bool) -> None:
-    """List the attributes and what they mean; with MOUNT their values as well."""
+    """List the attributes and what they mean; with MOUNT their values as well.
+
+    \b
+    efuse ctl list --json 33
+    """
     conn = connection(mount) if mount is not None else None
     found = []
     for name, attribute in Connection.attributes().items():

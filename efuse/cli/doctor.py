@@ -60,6 +60,9 @@ def cli(as_json: bool) -> None:
     """Check what eFuse needs: what was found, what is needed, how to mend it.
 
     Exits with 3 if eFuse cannot work on this machine's own kernel as it is.
+
+    \b
+    efuse doctor --json
     """
     found = checks()
     works = all(check.ok for check in found if check.required)

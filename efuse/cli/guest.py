@@ -25,7 +25,13 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that every way to boot a guest has."""
     for option in reversed(
         [
-            click.option("--cpus", default=2, show_default=True, type=click.IntRange(1, 64)),
+            click.option(
+                "--cpus",
+                default=2,
+                show_default=True,
+                type=click.IntRange(1, 64),
+                help="Processors of the guest.",
+            ),
             click.option(
                 "--nodes",
                 default=1,
@@ -33,7 +39,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(1, 8),
                 help="NUMA nodes to share processors and memory among.",
             ),
-            click.option("--memory", default="4G", show_default=True, callback=_memory),
+            click.option(
+                "--memory",
+                metavar="SIZE",
+                default="4G",
+                show_default=True,
+                callback=_memory,
+                help="Memory of the guest, in M or G.",
+            ),
             click.option(
                 "--icount", is_flag=True, help="Let the guest's clock count instructions (one CPU)."
             ),
@@ -88,7 +101,11 @@ def _run(arguments: list[str], shell: bool, given: dict[str, Any], again: int = 
 
 @click.group()
 def cli() -> None:
-    """Boot a kernel in QEMU over this machine's own files and run a command there."""
+    """Boot a kernel in QEMU over this machine's own files and run a command there.
+
+    \b
+    efuse guest run -- efuse module status
+    """
 
 
 @cli.command("run", context_settings={"ignore_unknown_options": True})
@@ -105,6 +122,9 @@ def run_command(command: tuple[str, ...], again: int, **given: Any) -> None:
     """Run COMMAND in a guest, in this directory, and exit with its status.
 
     Fails also if the guest dies, says nothing, or its kernel warns.
+
+    \b
+    efuse guest run --cpus 4 --timeout 300 -- make -C project test
     """
     _run(list(command), False, given, again)
 
@@ -112,14 +132,22 @@ def run_command(command: tuple[str, ...], again: int, **given: Any) -> None:
 @cli.command("shell")
 @_options
 def shell_command(**given: Any) -> None:
-    """Open a shell in a guest (bash, without its start-up files: emulated they take long)."""
+    """Open a shell in a guest (bash, without its start-up files: emulated they take long).
+
+    \b
+    efuse guest shell --memory 2G
+    """
     _run(["bash", "--norc", "-i"], True, given)
 
 
 @cli.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status_command(as_json: bool) -> None:
-    """Say what a guest would be made of."""
+    """Say what a guest would be made of.
+
+    \b
+    efuse guest status --json
+    """
     from efuse.guest.status import status
 
     fields = status()

@@ -35,7 +35,13 @@ class _Nouns(click.Group):
 @click.command(cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(efuse.__version__, prog_name="efuse")
 def cli() -> None:
-    """FUSE file systems whose requests BPF handlers answer inside the kernel."""
+    """FUSE file systems whose requests BPF handlers answer inside the kernel.
+
+    \b
+    efuse mount passthrough --consistency exclusive /srv/data /mnt/data
+    efuse stat /mnt/data
+    efuse doctor
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -37,14 +37,22 @@ class _MapName(click.ParamType[str]):
 
 @click.group()
 def cli() -> None:
-    """Show the BPF maps from which the kernel answers."""
+    """Show the BPF maps from which the kernel answers.
+
+    \b
+    efuse maps list /mnt/data
+    """
 
 
 @cli.command("list")
 @click.argument("mount", type=MOUNT)
 @json_option
 def list_(mount: str, as_json: bool) -> None:
-    """List the maps of MOUNT (a path, or a connection's number) and how full they are."""
+    """List the maps of MOUNT (a path, or a connection's number) and how full they are.
+
+    \b
+    efuse maps list --json /mnt/data
+    """
     found = usage(connection(mount).id)
     if as_json:
         print_json([{"name": m.name, "used": m.used, "capacity": m.capacity} for m in found])
@@ -124,7 +132,11 @@ def _watched(number: int, seconds: float) -> DataCache:
 @click.argument("name", metavar="MAP", type=_MapName())
 @json_option
 def dump(mount: str, name: str, as_json: bool) -> None:
-    """Print all elements of the map MAP of MOUNT: one on each line, key and value."""
+    """Print all elements of the map MAP of MOUNT: one on each line, key and value.
+
+    \b
+    efuse maps dump /mnt/data attrs
+    """
     with bpf.Attachment.open(connection(mount).id) as attachment:
         if name not in attachment.maps:
             raise UsageError(

@@ -33,7 +33,13 @@ def _say(text: str) -> None:
 
 @click.group()
 def cli() -> None:
-    """Build, install, load and unload the kernel modules."""
+    """Build, install, load and unload the kernel modules.
+
+    \b
+    efuse module build
+    efuse module load
+    efuse module status
+    """
 
 
 @cli.command("build")

@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from efuse.cli._filesystem import Request, absolute_source, describe, size_options, split_options
 from efuse.cli._output import print_json
@@ -16,10 +17,43 @@ from efuse.errors import UsageError
 __all__ = ["cli"]
 
 
+def _complete_what(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in ("passthrough",) if word.startswith(incomplete)]
+
+
+def _complete_place(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def _complete_option(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from efuse.cli._mount_options import complete
+
+    return [CompletionItem(words) for words in complete(incomplete)]
+
+
 @click.command(name="mount")
-@click.argument("what")
-@click.argument("places", nargs=-1, required=True, metavar="[SOURCE] MOUNTPOINT")
-@click.option("-o", "options", multiple=True, metavar="OPTION,...", help="Mount options.")
+@click.argument("what", shell_complete=_complete_what)
+@click.argument(
+    "places",
+    nargs=-1,
+    required=True,
+    metavar="[SOURCE] MOUNTPOINT",
+    shell_complete=_complete_place,
+)
+@click.option(
+    "-o",
+    "options",
+    multiple=True,
+    metavar="OPTION,...",
+    help="Mount options.",
+    shell_complete=_complete_option,
+)
 @click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="For the class.")
 @click.option(
     "--consistency",

@@ -82,7 +82,11 @@ def _capacity(capacities: tuple[str, ...]) -> Mapping[str, int]:
 
 @click.group()
 def cli() -> None:
-    """Check, attach, replace and detach the programs that answer in the kernel."""
+    """Check, attach, replace and detach the programs that answer in the kernel.
+
+    \b
+    efuse prog list
+    """
 
 
 @cli.command()
@@ -93,6 +97,9 @@ def check(handlers: tuple[str, ...], no_builtin: bool, log: bool, as_json: bool)
     """Compile the programs and, where the module is loaded, have them verified.
 
     Nothing is attached.
+
+    \b
+    efuse prog check --handler lookup=mine.c
     """
     spec = _spec(handlers, no_builtin)
     try:
@@ -130,7 +137,11 @@ def check(handlers: tuple[str, ...], no_builtin: bool, log: bool, as_json: bool)
 @cli.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the program sets that are attached."""
+    """List the program sets that are attached.
+
+    \b
+    efuse prog list --json
+    """
     found = bpf.list_attached()
     if as_json:
         print_json([vars(attached) for attached in found])
@@ -157,7 +168,11 @@ def attach(
     capacities: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Attach the programs to MOUNT (a path, or a connection's number), until `detach`."""
+    """Attach the programs to MOUNT (a path, or a connection's number), until `detach`.
+
+    \b
+    efuse prog attach --capacity attrs=100000 /mnt/data
+    """
     spec = _spec(handlers, no_builtin)
     number = connection(mount).id
     with bpf.attach(
@@ -180,7 +195,11 @@ def replace(
     capacities: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Put other programs in the place of those of MOUNT, keeping the maps that both have."""
+    """Put other programs in the place of those of MOUNT, keeping the maps that both have.
+
+    \b
+    efuse prog replace --handler lookup=mine.c /mnt/data
+    """
     spec = _spec(handlers, no_builtin)
     with bpf.Attachment.open(connection(mount).id) as attachment:
         attachment.replace(name=name, capacity=_capacity(capacities), spec=spec)
@@ -194,6 +213,9 @@ def detach(mount: str, as_json: bool) -> None:
     """Detach the programs of MOUNT: all its requests go to the daemon.
 
     The number of a connection that has gone ends programs that were pinned for it.
+
+    \b
+    efuse prog detach /mnt/data
     """
     attachment = bpf.Attachment.open(int(mount) if mount.isdecimal() else connection(mount).id)
     attachment.detach()

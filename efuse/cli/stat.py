@@ -50,6 +50,10 @@ def cli(mount: str | None, as_json: bool, interval: float | None, rounds: int | 
 
     MOUNT is a path on the mount or the number of its connection. With --interval, rates are shown;
     with --json then one line for each interval.
+
+    \b
+    efuse stat /mnt/data
+    efuse stat --interval 2 --count 5
     """
     if interval is None and rounds is None:
         _print_totals(_take(mount), as_json, detailed=mount is not None)

@@ -27,7 +27,13 @@ __all__ = ["cli"]
 )
 @click.option("--once", is_flag=True, help="Print one frame, after one interval, and end.")
 @json_option
-@click.option("--sort", type=click.Choice(tui.SORTS), default="rate", show_default=True)
+@click.option(
+    "--sort",
+    type=click.Choice(tui.SORTS),
+    default="rate",
+    show_default=True,
+    help="What the opcodes are sorted by.",
+)
 @click.option("--filter", "part", default="", help="Show only opcodes whose name contains this.")
 def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> None:
     """Show per mount and opcode: rate, hits, why requests passed, latencies, map occupancy.
@@ -38,6 +44,9 @@ def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> Non
     Keys: s sort, r reverse, / filter, c channels, n next mount, space pause, h help, q quit. Where
     there is no terminal (or a dumb one), and with --json, frame follows frame; JSON is one line for
     each.
+
+    \b
+    efuse top --interval 1 --filter read
     """
     view = tui.View(sort=sort, filter=part)
     console = Console(highlight=False, markup=False)

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from efuse.errors import MountError, reason
 
-__all__ = ["DEVICE", "MountOptions", "kernel_lacks_efuse", "mount_efuse", "unmount"]
+__all__ = [
+    "DEVICE",
+    "VFS_OPTIONS",
+    "MountOptions",
+    "for_plain_fuse",
+    "kernel_lacks_efuse",
+    "mount_efuse",
+    "unmount",
+]
 
 DEVICE = Path("/dev/efuse")
 
@@ -35,9 +43,21 @@ _FLAGS = {
     "noatime": (1024, True),
     "atime": (1024, False),
     "nodiratime": (2048, True),
+    "diratime": (2048, False),
     "relatime": (1 << 21, True),
+    "norelatime": (1 << 21, False),
     "strictatime": (1 << 24, True),
+    "nostrictatime": (1 << 24, False),
     "lazytime": (1 << 25, True),
+    "nolazytime": (1 << 25, False),
+}
+VFS_OPTIONS = frozenset(_FLAGS)
+"""The options of the VFS that may be given."""
+
+# libfuse refuses them; a FUSE file system's access times are its daemon's in any case.
+_UNKNOWN_TO_LIBFUSE = VFS_OPTIONS & {
+    *("nodiratime", "diratime", "relatime", "norelatime"),
+    *("strictatime", "nostrictatime", "lazytime", "nolazytime"),
 }
 _KERNEL = ("allow_other", "default_permissions")
 _KERNEL_WITH_VALUE = ("max_read", "blksize")
@@ -77,6 +97,11 @@ class MountOptions:
             else:
                 library.append(option)
         return cls(flags, tuple(kernel), tuple(library), source, subtype)
+
+
+def for_plain_fuse(options: Iterable[str]) -> set[str]:
+    """Return the mount *options* that libfuse can be given."""
+    return set(options) - _UNKNOWN_TO_LIBFUSE
 
 
 def kernel_lacks_efuse() -> str | None:

@@ -19,7 +19,13 @@ from efuse.control import find
 from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError, reason
 from efuse.fs.channel import SessionChannel
 from efuse.fs.guard import Guard
-from efuse.fs.mountpoint import MountOptions, kernel_lacks_efuse, mount_efuse, unmount
+from efuse.fs.mountpoint import (
+    MountOptions,
+    for_plain_fuse,
+    kernel_lacks_efuse,
+    mount_efuse,
+    unmount,
+)
 from efuse.fs.options import Options
 from efuse.fs.state import State
 
@@ -125,7 +131,7 @@ class _Session:
 
     def _mount_plain(self, why: str) -> None:
         try:
-            pyfuse3.init(self._guard, self._mountpoint, set(self._options))
+            pyfuse3.init(self._guard, self._mountpoint, for_plain_fuse(self._options))
         except RuntimeError as error:
             raise MountError(
                 f"{self._mountpoint} cannot be mounted: {error}",

@@ -11,19 +11,39 @@ from pathlib import Path
 import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
+from efuse.module import kernel
 from efuse.module.build import EFUSE, Say, Source
 
 __all__ = ["install", "write_source"]
 
+# Where DKMS looks.
+_SOURCES = Path("/usr/src")
+
+# What `python3 -m efuse.module` consists of; it needs nothing but Python.
+_PYTHON = (
+    *("__init__.py", "errors.py", "paths.py"),
+    *(f"module/{name}.py" for name in ("__init__", "__main__", "kernel", "source")),
+)
+
 
 def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
-    """Write the source tree that DKMS takes to ``target``: the module's, and dkms.conf.
+    """Write the source tree that DKMS takes to ``target``, and dkms.conf.
+
+    Nothing of the kernel is in it: that of efuse.ko holds our files, and the program that puts them
+    and the kernel's fs/fuse together at each build.
 
     :param version: goes where the configuration says ``@VERSION@``.
     :param of: which.
     """
     data = paths.data(of.data)
-    of.write(target, data)
+    if of is EFUSE:
+        ours = shutil.ignore_patterns("dkms.conf.in", "README.md")
+        shutil.copytree(data, target / of.data, ignore=ours)
+        for name in _PYTHON:
+            (target / "efuse" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(paths.package() / name, target / "efuse" / name)
+    else:
+        of.write(target, data)
     text = (data / "dkms.conf.in").read_text()
     (target / "dkms.conf").write_text(text.replace("@VERSION@", version))
 
@@ -58,8 +78,10 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
         )
     if os.geteuid() != 0:
         raise NotSupportedError("the module cannot be installed: that needs root", hint="sudo")
+    if of is EFUSE:
+        kernel.source_archive()
     version = efuse.__version__
-    target = Path("/usr/src") / f"{of.package}-{version}"
+    target = _SOURCES / f"{of.package}-{version}"
     if target.exists():
         say(f"replacing {of.package} {version}")
         subprocess.run(
@@ -71,8 +93,8 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
         shutil.rmtree(target)
     say(f"writing the source to {target}")
     write_source(target, version, of)
-    kernel = release or os.uname().release
-    say(f"building for {kernel}")
+    wanted = release or os.uname().release
+    say(f"building for {wanted}")
     _dkms(of.package, "add")
-    _dkms(of.package, "build", "-k", kernel)
-    _dkms(of.package, "install", "-k", kernel)
+    _dkms(of.package, "build", "-k", wanted)
+    _dkms(of.package, "install", "-k", wanted)

@@ -418,3 +418,4 @@ def test_mounts_are_completed(sysfs: FakeSysfs) -> None:
     param = ctl_command.cli.commands["get"].params[0]
     assert [i.value for i in param.shell_complete(context, "/m")] == ["/mnt/a"]
     assert param.shell_complete(context, "/x") == []
+    assert [(i.value, i.help) for i in param.shell_complete(context, "4")] == [("41", "/mnt/a")]

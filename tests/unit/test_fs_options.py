@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from efuse.errors import UsageError
-from efuse.fs.mountpoint import MountOptions
+from efuse.fs.mountpoint import MountOptions, for_plain_fuse
 from efuse.fs.options import CAPACITY_MAPS, CONSISTENCY, Options
 
 
@@ -91,3 +91,8 @@ def test_mount_options_are_sorted_by_who_takes_them() -> None:
 
 def test_later_mount_option_undoes_an_earlier_one() -> None:
     assert MountOptions.parse(["ro", "noexec", "rw"]).flags == 8
+    assert MountOptions.parse(["nodiratime", "lazytime", "nolazytime", "diratime"]).flags == 0
+
+
+def test_options_of_access_times_are_kept_from_libfuse() -> None:
+    assert for_plain_fuse(["ro", "relatime", "lazytime", "subtype=x"]) == {"ro", "subtype=x"}

@@ -28,6 +28,34 @@ def test_options_of_fstab_are_dropped_and_efuse_s_own_are_taken() -> None:
     assert request.arguments == {"source": "/x"}
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["defaults", "_netdev", "users", "user=me", "comment=x", "x-systemd.device-timeout=5"],
+)
+def test_option_for_mount_alone_is_dropped(option: str) -> None:
+    request = Request("passthrough")
+    request.take([option])
+    assert request.options == {"default_permissions"}
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("bogus", "bogus cannot be used: there is no such mount option"),
+        ("bogus=1", "bogus cannot be used: there is no such mount option"),
+        ("ro=1", "ro=1 cannot be used: ro has no value"),
+        ("subtype", "subtype cannot be used: it takes a value"),
+        ("max_read=4096", "max_read cannot be used"),
+    ],
+)
+def test_mount_option_that_nobody_knows_fails(option: str, said: str) -> None:
+    request = Request("passthrough")
+    with pytest.raises(UsageError, match=said):
+        request.take([option])
+    request.take([option, "ro"], is_sloppy=True)
+    assert request.options == {"default_permissions", "ro"}
+
+
 def test_channels_are_wanted_unless_an_option_says_otherwise() -> None:
     request = Request("passthrough")
     assert request.channels

@@ -7,13 +7,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
+from efuse.module import __main__ as completed
 from efuse.module import build, dkms, kernel, source
 from efuse.module.kernel import Kernel
 
@@ -205,10 +208,47 @@ def test_has_btf_of_another_file(tmp_path: Path) -> None:
     assert not build.has_btf(tmp_path / "text")
 
 
-def test_dkms_source_names_its_version(archive: Path, patches: Path, tmp_path: Path) -> None:
+def test_dkms_source_names_its_version(patches: Path, tmp_path: Path) -> None:
     dkms.write_source(tmp_path / "efuse-9.8", "9.8")
     assert (tmp_path / "efuse-9.8/dkms.conf").read_text() == 'PACKAGE_VERSION="9.8"\n'
-    assert (tmp_path / "efuse-9.8/fs/fuse/efuse/ours.c").is_file()
+    assert (tmp_path / "efuse-9.8/kernel_patches/src/ours.c").is_file()
+
+
+def test_dkms_source_has_nothing_of_the_kernel(patches: Path, tmp_path: Path) -> None:
+    dkms.write_source(tmp_path / "efuse-9.8", "9.8")
+    assert not list(tmp_path.glob("efuse-9.8/**/inode.c"))
+
+
+def test_dkms_source_completes_itself_without_more_than_python(
+    patches: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "efuse-9.8"
+    dkms.write_source(tree, "9.8")
+    script = "import runpy, sys; sys.argv[1:] = ['out']; runpy.run_module('efuse.module')"
+    python = Path(sys.executable).resolve()
+    done = subprocess.run(
+        [python, "-S", "-c", script], cwd=tree, env={}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_source_is_completed_where_dkms_builds(
+    archive: Path, patches: Path, tmp_path: Path
+) -> None:
+    completed.main(tmp_path / "build")
+    assert (tmp_path / "build/fs/fuse/inode.c").read_text() == "int patched;\n"
+    assert (tmp_path / "build/fs/fuse/efuse/ours.c").is_file()
+    assert (tmp_path / "build/cache/efuse/sources").is_dir()
+
+
+def test_source_that_cannot_be_completed_says_why(
+    archive: Path, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (patches / "6.12/one.patch").write_text(_PATCH.replace("original", "other"))
+    with pytest.raises(SystemExit) as ended:
+        completed.main(tmp_path / "build")
+    assert ended.value.code == 1
+    assert "one.patch does not apply" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("of", [build.EFUSE, build.CSD], ids=lambda of: of.name)
@@ -221,7 +261,13 @@ def test_dkms_configuration_is_the_modules(of: build.Source) -> None:
     build_directory = f"${{dkms_tree}}/{of.package}/@VERSION@/build/{where}"
     assert f"M={build_directory} modules" in fields["MAKE"]
     assert f"{where}/{of.name}.ko" in fields["MAKE"]
-    assert f"M={build_directory} clean" in fields["CLEAN"]
+    if of is build.EFUSE:
+        assert (
+            f"python3 -m efuse.module ${{dkms_tree}}/{of.package}/@VERSION@/build &&"
+            in (fields["MAKE"])
+        )
+    else:
+        assert f"M={build_directory} clean" in fields["CLEAN"]
 
 
 def test_dkms_source_of_csd(tmp_path: Path) -> None:
@@ -231,6 +277,27 @@ def test_dkms_source_of_csd(tmp_path: Path) -> None:
     assert "@VERSION@" not in configuration
     assert (tmp_path / "efuse-csd-9.8/csd/src/Kbuild").is_file()
     assert (tmp_path / "efuse-csd-9.8/csd/include/uapi/linux/csd.h").is_file()
+
+
+@pytest.mark.parametrize("of", [build.EFUSE, build.CSD], ids=lambda of: of.name)
+def test_dkms_is_told_to_add_build_and_install(
+    of: build.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    fake = tmp_path / "dkms"
+    fake.write_text(f'#!/bin/sh\necho "$@" >>{said}\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(kernel, "source_archive", lambda: tmp_path)
+    monkeypatch.setattr(dkms, "_SOURCES", tmp_path)
+    name = f"{of.package}/{efuse.__version__}"
+    told = [f"add {name}", f"build {name} -k 6.12.1", f"install {name} -k 6.12.1"]
+    dkms.install("6.12.1", of, say=lambda _text: None)
+    assert said.read_text().splitlines() == told
+    assert (tmp_path / f"{of.package}-{efuse.__version__}/dkms.conf").is_file()
+    dkms.install("6.12.1", of, say=lambda _text: None)
+    assert said.read_text().splitlines() == [*told, f"remove {name} --all", *told]
 
 
 def test_dkms_missing_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Write the source tree of ``efuse.ko`` below a directory, as DKMS does at each build.
+
+``python3 -m efuse.module DIRECTORY``: what is unpacked of the kernel goes to ``DIRECTORY/cache``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from efuse import paths
+from efuse.errors import EfuseError
+from efuse.module import source
+
+__all__ = ["main"]
+
+
+def main(directory: Path) -> None:
+    """Write it; exit with 1 if it cannot be written."""
+    os.environ["XDG_CACHE_HOME"] = str(directory / "cache")
+    try:
+        source.write_tree(directory, paths.data("kernel_patches"))
+    except EfuseError as error:
+        print(f"efuse: {error}\ntry: {error.hint}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

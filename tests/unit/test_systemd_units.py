@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The example units: what systemd says of them, and what their commands mean to eFuse."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from efuse.cli._filesystem import Request, split_options
+from efuse.cli.mount import cli
+
+_UNITS = Path(__file__).resolve().parents[2] / "docs/examples/systemd"
+_INSTALLED = "/usr/local/bin/efuse"
+
+
+def _read(name: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((_UNITS / name).read_text())
+    return parser
+
+
+@pytest.mark.parametrize("name", ["efuse-mount@.service", "mnt-data.mount"])
+def test_unit_has_what_every_unit_has(name: str) -> None:
+    unit = _read(name)
+    assert unit["Unit"]["Description"]
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+@pytest.mark.parametrize("name", ["efuse-mount@mnt-data.service", "mnt-data.mount"])
+def test_systemd_has_no_complaint(name: str, tmp_path: Path) -> None:
+    template = _UNITS / name.replace("@mnt-data", "@")
+    # It is installed somewhere else than here.
+    text = template.read_text().replace(_INSTALLED, sys.executable)
+    (tmp_path / name).write_text(text)
+    command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_command_of_the_service_is_one_that_mounts() -> None:
+    service = _read("efuse-mount@.service")["Service"]
+    text = (_UNITS / "efuse-mount@.service").read_text()
+    values = dict(
+        line[4:].split("=", 1)
+        for line in text.splitlines()
+        if line.startswith("#   ") and "=" in line
+    )
+    command = service["ExecStart"].replace("%f", "/mnt/data")
+    for name, value in values.items():
+        command = command.replace(f"${name}", value)
+    program, noun, *words = command.split()
+    assert (program, noun) == (_INSTALLED, "mount")
+    given = cli.make_context("mount", words).params
+    assert (given["what"], given["places"]) == ("passthrough", ("/srv/data", "/mnt/data"))
+    assert given["consistency"] == "exclusive"
+
+
+def test_options_of_the_mount_unit_are_known() -> None:
+    mount = _read("mnt-data.mount")["Mount"]
+    assert mount["Type"] == "efuse"
+    Request("passthrough").take(split_options([mount["Options"]]))
