@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import click
 
@@ -19,22 +20,23 @@ from efuse.cli._output import (
 )
 from efuse.control import mounts
 from efuse.tui.channels import (
-    CHANNEL_HEADERS,
     CHANNEL_TOTAL_HEADERS,
+    CHANNELS,
     balance_words,
-    channel_row,
-    channel_rows,
+    channel_rates_of,
     channel_totals,
 )
+from efuse.tui.columns import steady
 from efuse.tui.devices import (
-    DEVICE_HEADERS,
     DEVICE_TOTAL_HEADERS,
     DEVICE_TOTAL_UNITS,
     DEVICE_UNITS,
-    device_row,
+    DEVICES,
     device_total_row,
 )
-from efuse.tui.paths import PATH_HEADERS, TOTAL_HEADERS, path_row, total_row
+from efuse.tui.grid import Column, cells
+from efuse.tui.model import Row, mount_name
+from efuse.tui.paths import PATHS, TOTAL_HEADERS, total_row
 from efuse.tui.units import count, duration, share
 
 __all__ = ["cli"]
@@ -143,15 +145,23 @@ def _print_rates(model: stats.Change) -> None:
         if model.mounts:
             click.echo()
         click.echo(f"devices  {DEVICE_UNITS}")
-        rows = [device_row(row) for row in model.devices]
-        print_table(DEVICE_HEADERS, rows, right="  " + "r" * 11, gap=1)
+        headers, rows = _table(DEVICES, model.devices)
+        print_table(headers, rows, right="  " + "r" * 11, gap=1)
+
+
+def _table(
+    columns: Sequence[Column[Row[Any]]], found: Iterable[Any]
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the titles of columns that do not need history, and the rows of what happened."""
+    kept = steady(columns)
+    return [column.title for column in kept], [cells(kept, Row(what)) for what in found]
 
 
 def _print_mounts(model: tuple[stats.MountRates, ...]) -> None:
     headers = ("MOUNT", "OPCODE", "RATE/s", "HIT", "DAEMON/s", "KERNEL", "DAEMON")
     rows = [
         (
-            m.after.mountpoint or f"#{m.after.connection}",
+            mount_name(m),
             row.opcode,
             count(row.per_second),
             share(row.hit_ratio),
@@ -163,19 +173,18 @@ def _print_mounts(model: tuple[stats.MountRates, ...]) -> None:
         for row in (*m.opcodes, m.total)
     ]
     print_table(headers, rows, right="  rrrrr")
-    paths = [
-        (m.after.mountpoint or f"#{m.after.connection}", *path_row(row))
-        for m in model
-        for row in m.paths
-    ]
-    if paths:
+    _print_all(PATHS, [(m, m.paths) for m in model], right="  rrrrrrrr")
+    _print_all(CHANNELS, [(m, channel_rates_of(m)) for m in model], right="   " + "r" * 10)
+
+
+def _print_all(
+    columns: Sequence[Column[Row[Any]]],
+    found: Iterable[tuple[stats.MountRates, Iterable[Any]]],
+    right: str,
+) -> None:
+    """Print one table of all mounts, if there is anything in it."""
+    parts = [(mount_name(m), *_table(columns, rates)) for m, rates in found]
+    rows = [(name, *row) for name, _, rows in parts for row in rows]
+    if rows:
         click.echo()
-        print_table(("MOUNT", *PATH_HEADERS), paths, right="  rrrrrrrr")
-    channels = [
-        (m.after.mountpoint or f"#{m.after.connection}", *channel_row(row))
-        for m in model
-        for row in channel_rows(m, "auto")
-    ]
-    if channels:
-        click.echo()
-        print_table(("MOUNT", *CHANNEL_HEADERS), channels, right="   " + "r" * 10)
+        print_table(("MOUNT", *parts[0][1]), rows, right=right)
