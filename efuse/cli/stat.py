@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -42,21 +43,80 @@ from efuse.tui.units import count, duration, share
 __all__ = ["cli"]
 
 
-@click.command()
+class _Stat(click.Command):
+    """The command, whose ``--watch`` may go without its number, also before a mount."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [
+            "--watch=1" if word == "--watch" and not _is_number(after) else word
+            for word, after in itertools.zip_longest(args, args[1:], fillvalue="")
+        ]
+        return super().parse_args(ctx, words)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+@click.command(cls=_Stat)
 @click.argument("mount", type=MOUNT, required=False)
 @json_option
 @click.option("--interval", type=click.FloatRange(min=0.05), help="Print rates every S seconds.")
-@click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after N intervals.")
-def cli(mount: str | None, as_json: bool, interval: float | None, rounds: int | None) -> None:
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.05),
+    metavar="[SECONDS]",
+    help="Print the counters again and again; every second if no number follows.",
+)
+@click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after N times.")
+def cli(
+    mount: str | None,
+    as_json: bool,
+    interval: float | None,
+    watch: float | None,
+    rounds: int | None,
+) -> None:
     """Show the counters of all eFuse mounts and emulated devices, or of MOUNT per opcode.
 
     MOUNT is a path on the mount or the number of its connection. With --interval, rates are shown;
-    with --json then one line for each interval.
+    with --watch, what is shown without it, again and again. With --json each time is one line.
+    Ctrl-C ends both, with status 0.
     """
-    if interval is None and rounds is None:
+    if watch is not None and interval is not None:
+        raise click.UsageError("--watch prints counters and --interval rates: give one of them")
+    if watch is None and interval is None and rounds is None:
         _print_totals(_take(mount), as_json, detailed=mount is not None)
         return
-    for model in _rounds(mount, interval or 1.0, rounds):
+    times = range(rounds) if rounds is not None else itertools.count()
+    with suppress(KeyboardInterrupt):
+        if watch is not None:
+            _watch(mount, as_json, watch, times)
+        else:
+            _print_all_rates(mount, as_json, interval or 1.0, times)
+
+
+def _watch(mount: str | None, as_json: bool, seconds: float, times: Iterable[int]) -> None:
+    for number in times:
+        if number:
+            pause(seconds)
+        if number and not as_json:
+            click.echo()
+        _print_totals(_take(mount), as_json, detailed=mount is not None, indent=None)
+
+
+def _print_all_rates(
+    mount: str | None, as_json: bool, seconds: float, times: Iterable[int]
+) -> None:
+    before = _take(mount)
+    for _ in times:
+        pause(seconds)
+        after = _take(mount)
+        model = stats.change(before, after)
+        before = after
         if as_json:
             print_json(model.json(), indent=None)
         else:
@@ -71,18 +131,11 @@ def _take(mount: str | None) -> stats.Snapshot:
     return stats.Snapshot((stats.read(conn, mountpoint=next(where, "")),))
 
 
-def _rounds(mount: str | None, interval: float, rounds: int | None) -> Iterator[stats.Change]:
-    before = _take(mount)
-    for _ in range(rounds) if rounds is not None else itertools.count():
-        pause(interval)
-        after = _take(mount)
-        yield stats.change(before, after)
-        before = after
-
-
-def _print_totals(found: stats.Snapshot, as_json: bool, detailed: bool) -> None:
+def _print_totals(
+    found: stats.Snapshot, as_json: bool, *, detailed: bool, indent: int | None = 2
+) -> None:
     if as_json:
-        print_json(found.json())
+        print_json(found.json(), indent=indent)
         return
     if not found.mounts:
         click.echo("no eFuse file system is mounted")

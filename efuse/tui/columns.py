@@ -90,12 +90,12 @@ MOUNT: Column[Row[Any]] = Column(
 
 HISTORY: Column[Row[Any]] = Column(
     "HISTORY",
-    "the rates of the last intervals; the highest bar is the largest one shown",
+    "rates of the last intervals; the highest bar is the most",
     lambda row: " " * len(row.history),
     rank=4,
     least=8,
     left=True,
-    style=lambda row: "blue",
+    style=lambda row: "bright_blue",
     draw=lambda row, width: sparkline(row.history, width),
     most=40,
 )

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from efuse.stats.model import Counters, OpcodeRates
 from efuse.tui.frame import Line, line
 from efuse.tui.grid import Column, grid
-from efuse.tui.model import Key, Model, Row
+from efuse.tui.model import Key, Model, Row, mount_name
 from efuse.tui.opcodes import opcode_rows
 from efuse.tui.spark import sparkline
 from efuse.tui.units import count, duration, share
 
-__all__ = ["REASON_WORDS", "detail_lines"]
+__all__ = ["REASON_WORDS", "detail_lines", "detail_title"]
 
 _COUNTS = {
     "requests": "made by the kernel",
@@ -46,18 +46,23 @@ class _Line:
     what: str
 
 
-def detail_lines(model: Model, key: Key, width: int) -> list[Line]:
-    """Return the lines about one opcode of a mount."""
+def detail_title(model: Model, key: Key) -> Line:
+    """Return which opcode of which mount it is."""
     connection, opcode = key
-    found = [row for row in opcode_rows(model, connection) if row.what.opcode == opcode]
+    found = [mount_name(m) for m in model.change.mounts if m.after.connection == connection]
+    name = found[0] if found else "a mount that has gone"
+    return line((opcode, "bold cyan"), f"  of {name}  #{connection}")
+
+
+def detail_lines(model: Model, key: Key, width: int) -> list[Line]:
+    """Return the lines about one opcode of a mount; those without words may be left out."""
+    connection, opcode = key
     m = next((m for m in model.change.mounts if m.after.connection == connection), None)
-    if not found or m is None:
-        return [line(f"{opcode}: no requests; Esc goes back")]
-    row = found[0]
-    total = m.after.opcodes.get(opcode, Counters())
-    title = line((opcode, "bold cyan"), f"  of {row.mount}  #{connection}")
+    if m is None or opcode not in m.after.opcodes:
+        return [line(("no requests", "dim"))]
+    row = next(r for r in opcode_rows(model, connection) if r.what.opcode == opcode)
+    total = m.after.opcodes[opcode]
     return [
-        title,
         _history(row, width),
         line(""),
         *_counts(row.what, total, width),
@@ -76,15 +81,15 @@ def _history(row: Row[OpcodeRates], width: int) -> Line:
 
 
 def _table(titles: Sequence[str], rows: Sequence[_Line], width: int) -> list[Line]:
-    def text(index: int) -> Column[_Line]:
+    def number(index: int) -> Column[_Line]:
         return Column(titles[index + 1], "", lambda row: row.cells[index], least=8)
 
-    columns = (
-        Column[_Line](titles[0], "", lambda row: row.name, left=True, least=10),
-        *(text(index) for index in range(len(titles) - 1)),
-        Column[_Line]("", "", lambda row: row.what, left=True, rank=1, style=lambda row: "dim"),
+    first: Column[_Line] = Column(titles[0], "", lambda row: row.name, left=True, least=10)
+    last: Column[_Line] = Column(
+        "", "", lambda row: row.what, left=True, rank=1, style=lambda row: "dim"
     )
-    return grid(columns, rows, width)
+    numbers = [number(index) for index in range(len(titles) - 1)]
+    return grid((first, *numbers, last), rows, width)
 
 
 def _counts(rates: OpcodeRates, total: Counters, width: int) -> list[Line]:

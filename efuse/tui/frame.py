@@ -55,8 +55,7 @@ class Frame:
     lines: Sequence[Line]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        last = len(self.lines) - 1
-        for number, drawn in enumerate(self.lines):
+        for drawn in self.lines:
             room = options.max_width
             for words, style in drawn:
                 shown = clean(words)
@@ -69,5 +68,4 @@ class Frame:
                 room -= size
                 if room <= 0:
                     break
-            if number < last or options.height is None:
-                yield Segment.line()
+            yield Segment.line()

@@ -108,25 +108,27 @@ def _layout(
     columns: Sequence[Column[Row]], rows: Sequence[Row], room: int
 ) -> tuple[dict[str, int], int]:
     """Return the widths of the columns that have room, by their titles, and the gap."""
-    natural = {}
+    natural, widths = {}, {}
     for column in columns:
+        title = column.title
         longest = max((cell_len(column.text(row)) for row in rows), default=0)
-        natural[column.title] = max(len(column.title), column.least, longest)
-    least = {
-        c.title: natural[c.title] if c.draw is None else max(len(c.title), c.least) for c in columns
-    }
+        natural[title] = max(len(title), longest)
+        if column.draw is None:
+            widths[title] = max(natural[title], column.least)
+        else:
+            widths[title] = min(natural[title], max(len(title), column.least))
     for column in sorted(columns, key=lambda c: -c.rank):
-        if column.rank and sum(least.values()) + len(least) - 1 > room:
-            del least[column.title]
-    gap = 2 if sum(least.values()) + 2 * (len(least) - 1) <= room else 1
-    left = room - sum(least.values()) - gap * (len(least) - 1)
-    flexible = [c for c in columns if c.draw is not None and c.title in least]
+        if column.rank and sum(widths.values()) + len(widths) - 1 > room:
+            del widths[column.title]
+    gap = 2 if sum(widths.values()) + 2 * (len(widths) - 1) <= room else 1
+    left = room - sum(widths.values()) - gap * (len(widths) - 1)
+    flexible = [c for c in columns if c.draw is not None and c.title in widths]
     for number, column in enumerate(flexible):
-        most = min(column.most, natural[column.title])
-        more = max(0, min(left // (len(flexible) - number), most - least[column.title]))
-        least[column.title] += more
+        wanted = min(column.most, natural[column.title]) - widths[column.title]
+        more = max(0, min(left // (len(flexible) - number), wanted))
+        widths[column.title] += more
         left -= more
-    return least, gap
+    return widths, gap
 
 
 def _title(column: Column[Row], order: Order | None, width: int) -> tuple[str, str]:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The help of ``efuse top``: the columns of the tab that is open, and the keys."""
+"""The help of ``efuse top``: the keys, and the columns of the tab that is open."""
 
 from __future__ import annotations
 
 from efuse.tui.frame import Line, line
 from efuse.tui.tabs import tab_of
-from efuse.tui.view import KEYS, TABS, View
+from efuse.tui.view import KEYS, View
 
 __all__ = ["help_lines"]
 
@@ -17,6 +17,5 @@ def help_lines(view: View) -> list[Line]:
     titles = max(len(title) for title, _ in columns)
     return [
         *(line((key.ljust(keys), "bold"), f"  {what}") for key, what in KEYS),
-        line((f"columns of {TABS[view.tab].name}", "bold underline")),
         *(line((title.ljust(titles), "bold"), f"  {what}") for title, what in columns),
     ]

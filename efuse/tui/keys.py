@@ -12,7 +12,7 @@ _NAMES = {
     **{"\x1b[H": "home", "\x1b[1~": "home", "\x1bOH": "home"},
     **{"\x1b[F": "end", "\x1b[4~": "end", "\x1bOF": "end"},
     **{"\r": "enter", "\n": "enter", "\t": "tab", "\x1b": "esc"},
-    **{"\x7f": "backspace", "\b": "backspace", "\x03": "ctrl-c"},
+    **{"\x7f": "backspace", "\b": "backspace"},
 }
 _KEY = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.", re.DOTALL)
 

@@ -11,7 +11,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from rich.console import Console
@@ -55,7 +55,7 @@ def _resizes() -> Iterator[int]:
 
 
 def run(sample: Sampler, *, interval_s: float, console: Console, state: State) -> None:
-    """Show what *sample* reads until the person quits.
+    """Show what *sample* reads until the person quits, by key or by Ctrl-C.
 
     Needs a terminal on standard input and output.
     """
@@ -66,7 +66,12 @@ def run(sample: Sampler, *, interval_s: float, console: Console, state: State) -
 
     state = take(state)
     due = time.monotonic() + min(interval_s, 0.5)
-    with _single_keys(fd), _resizes() as resized, console.screen() as screen:
+    with (
+        suppress(KeyboardInterrupt),
+        _single_keys(fd),
+        _resizes() as resized,
+        console.screen() as screen,
+    ):
         while True:
             width, height = console.size
             screen.update(state.render(interval_s=interval_s, width=width, height=height))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from rich.console import RenderableType
 
-from efuse.tui.detail import detail_lines
-from efuse.tui.frame import Frame, Line, cut, line, width_of
+from efuse.tui.detail import detail_lines, detail_title
+from efuse.tui.frame import Frame, Line, cut, line, text_of, width_of
 from efuse.tui.grid import grid
 from efuse.tui.help import help_lines
 from efuse.tui.model import Model
@@ -34,12 +34,17 @@ def render(
     if view.help:
         body, hint = help_lines(view)[:room], ""
     elif view.detail is not None:
-        body, hint = detail_lines(model, view.detail, width)[:room], ""
+        body, hint = _tight(detail_lines(model, view.detail, width), room), ""
     else:
         body, hint = _body(model, view, width, room)
     head = [_tab_bar(view, interval_s, width), _scope(model, view, hint)]
     blanks = [line("")] * (room - len(body))
     return Frame([*head, *body, *blanks, _footer(view, width)][:height])
+
+
+def _tight(lines: list[Line], room: int) -> list[Line]:
+    """Return what has room, without blank lines if not all has."""
+    return lines if len(lines) <= room else [drawn for drawn in lines if text_of(drawn)][:room]
 
 
 def shown(model: Model, view: View, *, width: int = 80, height: int = 24) -> Shown:
@@ -127,7 +132,10 @@ def _scope(model: Model, view: View, hint: str) -> Line:
     if view.paused:
         parts.append(("PAUSED  ", "bold yellow"))
     if view.help:
-        return line(*parts, ("help: any key goes back", "bold"))
+        words = f"help: keys, and the columns of {TABS[view.tab].name}"
+        return line(*parts, (words, "bold"))
+    if view.detail is not None:
+        return line(*parts, *detail_title(model, view.detail))
     found = model.mounts(view.mount)
     if len(found) == 1:
         m = found[0]
@@ -136,11 +144,9 @@ def _scope(model: Model, view: View, hint: str) -> Line:
         parts.append(f"  #{m.after.connection}  ")
     else:
         parts.append(f"{len(found) or 'no'} mounts  ")
-    if view.detail is None:
-        way = " (reversed)" if view.order.reverse else ""
-        parts.append(f"sorted by {view.order.sort}{way}")
-        if view.filter and not view.typing:
-            parts.append((f"  filter {view.filter}", "bold"))
+    parts.append(f"sorted by {view.order.sort}{' (reversed)' if view.order.reverse else ''}")
+    if view.filter and not view.typing:
+        parts.append((f"  filter {view.filter}", "bold"))
     if hint:
         parts.append(f"  {hint}")
     return line(*parts)

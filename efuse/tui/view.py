@@ -49,15 +49,12 @@ SORTS = ("rate", "hits", "daemon", "kernel-time", "daemon-time", "name")
 
 KEYS = (
     ("1 to 5, Tab, Shift-Tab", "another tab"),
-    ("s / S", "sort by the next / previous column"),
-    ("r", "reverse the order"),
+    ("s, S, r", "sort by the next or previous column; reverse the order"),
     ("/", "filter by mount or name: Enter keeps it, Esc clears it"),
-    ("up, down, PgUp, PgDn", "mark another row"),
-    ("Enter", "of a mount its opcodes, of an opcode all of it"),
-    ("n / p", "next / previous mount, or all"),
-    ("c", "channels: as it fits, one a node, one a CPU"),
-    ("space", "pause and go on"),
-    ("Esc, q", "go back; quit"),
+    ("up, down, PgUp, PgDn", "mark another row, to see more rows too"),
+    ("Enter, Esc", "of a mount its opcodes, of an opcode all; back"),
+    ("n, p, c", "next mount or previous, or all; channels by CPU or node"),
+    ("space, q", "pause and go on; quit"),
 )
 
 
@@ -119,8 +116,6 @@ def press(view: View, key: str, shown: Shown) -> View | None:
 
     :param key: a character, or the name of a key as `efuse.tui.keys.decode` has it.
     """
-    if key == "ctrl-c":
-        return None
     if view.typing:
         return _type(view, key)
     if view.help:
