@@ -36,7 +36,7 @@ from efuse.control import Connection
 from efuse.errors import EfuseError
 from efuse.guest.run import INSIDE, Options, run
 from efuse.module import kernel
-from efuse.stats import Counters, Sample
+from efuse.stats import Change, Counters, Sample
 from efuse.stats.maps import usage
 from efuse.tui.units import share
 
@@ -258,8 +258,7 @@ def _inside(out: Path, archive: Path) -> None:
     )
     console.print(table(value))
     console.print("\nWhat `efuse top` showed over the last column's run:\n")
-    seconds = frame[0].interval_ns / 1e9
-    console.print(tui.render(frame, tui.View(), interval_s=seconds, width=80))
+    console.print(tui.plain(Change(tuple(frame)), width=80))
     out.write_text(json.dumps(value, indent=2) + "\n")
     if not all(result["verified"] for result in value["results"]):
         raise EfuseError("a program saw other files than the lower file system holds")

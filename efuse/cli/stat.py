@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -19,46 +21,107 @@ from efuse.cli._output import (
 )
 from efuse.control import mounts
 from efuse.tui.channels import (
-    CHANNEL_HEADERS,
     CHANNEL_TOTAL_HEADERS,
+    CHANNELS,
     balance_words,
-    channel_row,
-    channel_rows,
+    channel_rates_of,
     channel_totals,
 )
+from efuse.tui.columns import steady
 from efuse.tui.devices import (
-    DEVICE_HEADERS,
     DEVICE_TOTAL_HEADERS,
     DEVICE_TOTAL_UNITS,
     DEVICE_UNITS,
-    device_row,
+    DEVICES,
     device_total_row,
 )
-from efuse.tui.paths import PATH_HEADERS, TOTAL_HEADERS, path_row, total_row
+from efuse.tui.grid import Column, cells
+from efuse.tui.model import Row, mount_name
+from efuse.tui.paths import PATHS, TOTAL_HEADERS, total_row
 from efuse.tui.units import count, duration, share
 
 __all__ = ["cli"]
 
 
-@click.command()
+class _Stat(click.Command):
+    """The command, whose ``--watch`` may go without its number, also before a mount."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [
+            "--watch=1" if word == "--watch" and not _is_number(after) else word
+            for word, after in itertools.zip_longest(args, args[1:], fillvalue="")
+        ]
+        return super().parse_args(ctx, words)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+@click.command(cls=_Stat)
 @click.argument("mount", type=MOUNT, required=False)
 @json_option
 @click.option("--interval", type=click.FloatRange(min=0.05), help="Print rates every S seconds.")
-@click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after N intervals.")
-def cli(mount: str | None, as_json: bool, interval: float | None, rounds: int | None) -> None:
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.05),
+    metavar="[SECONDS]",
+    help="Print the counters again and again; every second if no number follows.",
+)
+@click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after N times.")
+def cli(
+    mount: str | None,
+    as_json: bool,
+    interval: float | None,
+    watch: float | None,
+    rounds: int | None,
+) -> None:
     """Show the counters of all eFuse mounts and emulated devices, or of MOUNT per opcode.
 
     MOUNT is a path on the mount or the number of its connection. With --interval, rates are shown;
-    with --json then one line for each interval.
+    with --watch, what is shown without it, again and again. With --json each time is one line.
+    Ctrl-C ends both, with status 0.
 
     \b
     efuse stat /mnt/data
     efuse stat --interval 2 --count 5
+    efuse stat /mnt/data --watch 5
     """
-    if interval is None and rounds is None:
+    if watch is not None and interval is not None:
+        raise click.UsageError("--watch prints counters and --interval rates: give one of them")
+    if watch is None and interval is None and rounds is None:
         _print_totals(_take(mount), as_json, detailed=mount is not None)
         return
-    for model in _rounds(mount, interval or 1.0, rounds):
+    times = range(rounds) if rounds is not None else itertools.count()
+    with suppress(KeyboardInterrupt):
+        if watch is not None:
+            _watch(mount, as_json, watch, times)
+        else:
+            _print_all_rates(mount, as_json, interval or 1.0, times)
+
+
+def _watch(mount: str | None, as_json: bool, seconds: float, times: Iterable[int]) -> None:
+    for number in times:
+        if number:
+            pause(seconds)
+        if number and not as_json:
+            click.echo()
+        _print_totals(_take(mount), as_json, detailed=mount is not None, indent=None)
+
+
+def _print_all_rates(
+    mount: str | None, as_json: bool, seconds: float, times: Iterable[int]
+) -> None:
+    before = _take(mount)
+    for _ in times:
+        pause(seconds)
+        after = _take(mount)
+        model = stats.change(before, after)
+        before = after
         if as_json:
             print_json(model.json(), indent=None)
         else:
@@ -73,18 +136,11 @@ def _take(mount: str | None) -> stats.Snapshot:
     return stats.Snapshot((stats.read(conn, mountpoint=next(where, "")),))
 
 
-def _rounds(mount: str | None, interval: float, rounds: int | None) -> Iterator[stats.Change]:
-    before = _take(mount)
-    for _ in range(rounds) if rounds is not None else itertools.count():
-        pause(interval)
-        after = _take(mount)
-        yield stats.change(before, after)
-        before = after
-
-
-def _print_totals(found: stats.Snapshot, as_json: bool, detailed: bool) -> None:
+def _print_totals(
+    found: stats.Snapshot, as_json: bool, *, detailed: bool, indent: int | None = 2
+) -> None:
     if as_json:
-        print_json(found.json())
+        print_json(found.json(), indent=indent)
         return
     if not found.mounts:
         click.echo("no eFuse file system is mounted")
@@ -147,15 +203,23 @@ def _print_rates(model: stats.Change) -> None:
         if model.mounts:
             click.echo()
         click.echo(f"devices  {DEVICE_UNITS}")
-        rows = [device_row(row) for row in model.devices]
-        print_table(DEVICE_HEADERS, rows, right="  " + "r" * 11, gap=1)
+        headers, rows = _table(DEVICES, model.devices)
+        print_table(headers, rows, right="  " + "r" * 11, gap=1)
+
+
+def _table(
+    columns: Sequence[Column[Row[Any]]], found: Iterable[Any]
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the titles of columns that do not need history, and the rows of what happened."""
+    kept = steady(columns)
+    return [column.title for column in kept], [cells(kept, Row(what)) for what in found]
 
 
 def _print_mounts(model: tuple[stats.MountRates, ...]) -> None:
     headers = ("MOUNT", "OPCODE", "RATE/s", "HIT", "DAEMON/s", "KERNEL", "DAEMON")
     rows = [
         (
-            m.after.mountpoint or f"#{m.after.connection}",
+            mount_name(m),
             row.opcode,
             count(row.per_second),
             share(row.hit_ratio),
@@ -167,19 +231,18 @@ def _print_mounts(model: tuple[stats.MountRates, ...]) -> None:
         for row in (*m.opcodes, m.total)
     ]
     print_table(headers, rows, right="  rrrrr")
-    paths = [
-        (m.after.mountpoint or f"#{m.after.connection}", *path_row(row))
-        for m in model
-        for row in m.paths
-    ]
-    if paths:
+    _print_all(PATHS, [(m, m.paths) for m in model], right="  rrrrrrrr")
+    _print_all(CHANNELS, [(m, channel_rates_of(m)) for m in model], right="   " + "r" * 10)
+
+
+def _print_all(
+    columns: Sequence[Column[Row[Any]]],
+    found: Iterable[tuple[stats.MountRates, Iterable[Any]]],
+    right: str,
+) -> None:
+    """Print one table of all mounts, if there is anything in it."""
+    parts = [(mount_name(m), *_table(columns, rates)) for m, rates in found]
+    rows = [(name, *row) for name, _, rows in parts for row in rows]
+    if rows:
         click.echo()
-        print_table(("MOUNT", *PATH_HEADERS), paths, right="  rrrrrrrr")
-    channels = [
-        (m.after.mountpoint or f"#{m.after.connection}", *channel_row(row))
-        for m in model
-        for row in channel_rows(m, "auto")
-    ]
-    if channels:
-        click.echo()
-        print_table(("MOUNT", *CHANNEL_HEADERS), channels, right="   " + "r" * 10)
+        print_table(("MOUNT", *parts[0][1]), rows, right=right)

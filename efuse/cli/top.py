@@ -27,6 +27,7 @@ __all__ = ["cli"]
 )
 @click.option("--once", is_flag=True, help="Print one frame, after one interval, and end.")
 @json_option
+@click.option("--tab", type=click.Choice(tui.TAB_NAMES), help="The tab to begin with.")
 @click.option(
     "--sort",
     type=click.Choice(tui.SORTS),
@@ -35,48 +36,47 @@ __all__ = ["cli"]
     help="What the opcodes are sorted by.",
 )
 @click.option("--filter", "part", default="", help="Show only opcodes whose name contains this.")
-def cli(interval: float, once: bool, as_json: bool, sort: str, part: str) -> None:
-    """Show per mount and opcode: rate, hits, why requests passed, latencies, map occupancy.
+def cli(interval: float, once: bool, as_json: bool, tab: str | None, sort: str, part: str) -> None:
+    """Show what the mounts and emulated devices do: rates, hits, paths, channels, latencies.
 
-    Below the mount stand the paths of READs and WRITEs, and the channels that requests reach the
-    daemon through, with their NUMA nodes; below all, the emulated devices that have power.
+    On a terminal there is a tab each for mounts, opcodes, paths, channels and devices. Keys: 1 to 5
+    and Tab for another one, s sort, / filter, Enter for more of a row, space pause, ? help, q quit.
 
-    Keys: s sort, r reverse, / filter, c channels, n next mount, space pause, h help, q quit. Where
-    there is no terminal (or a dumb one), and with --json, frame follows frame; JSON is one line for
-    each.
+    Where there is no terminal (or a dumb one), and with --once, a block with all tables follows the
+    other; with --json each is one line.
 
     \b
     efuse top --interval 1 --filter read
     """
-    view = tui.View(sort=sort, filter=part)
+    order = tui.Order(sort)
     console = Console(highlight=False, markup=False)
     screen = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
     if screen and not (once or as_json):
-        tui.run(_Sampler(), interval_s=interval, console=console, view=view)
+        # Sorting and filtering from here are about opcodes.
+        first = tab or ("opcodes" if part or sort != "rate" else "mounts")
+        view = tui.View(tui.TAB_NAMES.index(first), {"opcodes": order}, part)
+        tui.run(_Sampler(), interval_s=interval, console=console, state=tui.State(view))
         return
     sample = _Sampler()
     before = sample()
     while True:
         pause(interval)
         after = sample()
-        model = stats.change(before, after)
+        change = stats.change(before, after)
         if as_json:
-            print_json(model.json(), indent=2 if once else None)
+            print_json(change.json(), indent=2 if once else None)
         else:
-            _print(console, model, view, interval)
+            _print(console, change, order, part)
         if once:
             return
         before = after
 
 
-def _print(console: Console, model: stats.Change, view: tui.View, interval: float) -> None:
-    if not model.mounts:
+def _print(console: Console, change: stats.Change, order: tui.Order, part: str) -> None:
+    if not change.mounts:
         click.echo("no eFuse file system is mounted")
-    if model.mounts or model.devices:
-        frame = tui.render(
-            model.mounts, view, interval_s=interval, width=console.width, devices=model.devices
-        )
-        console.print(frame)
+    if change.mounts or change.devices:
+        console.print(tui.plain(change, order=order, part=part, width=console.width))
 
 
 class _Sampler:
@@ -85,9 +85,9 @@ class _Sampler:
     def __init__(self) -> None:
         self._occupancy = Occupancy()
 
-    def __call__(self) -> stats.Snapshot:
-        found = stats.take()
-        if os.geteuid() != 0:
+    def __call__(self, *, timing: bool = True, maps: bool = True) -> stats.Snapshot:
+        found = stats.take(timing=timing)
+        if not maps or os.geteuid() != 0:
             return found
         return replace(
             found, mounts=tuple(replace(s, maps=self._occupancy.of(s)) for s in found.mounts)

@@ -3,6 +3,7 @@
 
 from efuse.stats.channels import Balance, Channel, ChannelCounters, ChannelGroup, ChannelRates
 from efuse.stats.devices import DeviceCounters, DeviceRates, DeviceSample, read_devices
+from efuse.stats.history import History
 from efuse.stats.model import (
     COUNTERS,
     REASONS,
@@ -31,6 +32,7 @@ __all__ = [
     "DeviceCounters",
     "DeviceRates",
     "DeviceSample",
+    "History",
     "MapUsage",
     "MountRates",
     "OpcodeRates",

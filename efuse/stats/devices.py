@@ -95,6 +95,7 @@ class DeviceRates:
     :ivar error_ratio: how far predictions were off, as a share of the time that it took.
     :ivar core_busy_share: of the time of all cores, 0 to 1.
     :ivar counters: the differences.
+    :ivar requests_per_second: commands, reads and writes.
     """
 
     after: DeviceSample
@@ -104,6 +105,7 @@ class DeviceRates:
     error_ratio: float | None
     core_busy_share: float
     counters: DeviceCounters
+    requests_per_second: float
 
     def json(self) -> dict[str, Any]:
         """Return the same fields as plain values for ``json.dumps``."""
@@ -132,6 +134,7 @@ def device_rates(before: DeviceSample, after: DeviceSample) -> DeviceRates:
         # A core's time is counted before it has passed.
         core_busy_share=min(1.0, change.core_busy_ns / (after.cores * interval_ns)),
         counters=change,
+        requests_per_second=(change.commands + change.reads + change.writes) * 1e9 / interval_ns,
     )
 
 

@@ -6,7 +6,7 @@ and what the tests compare are these same fields.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from efuse.stats.channels import (
@@ -104,6 +104,10 @@ class Counters:
         """Mean time of the timed daemon answers; None where none was timed."""
         return self.daemon_ns / self.daemon_timed if self.daemon_timed else None
 
+    def untimed(self) -> "Counters":
+        """Return the same without times."""
+        return replace(self, **dict.fromkeys(TIMES, 0))
+
 
 COUNTERS = tuple(f.name for f in fields(Counters))
 """Names of an opcode's counters, which are the names of its files in sysfs."""
@@ -130,6 +134,7 @@ class Sample:
     ``taken_ns`` is CLOCK_MONOTONIC. ``opcodes`` holds only opcodes that were requested,
     ``channels`` only CPUs that have a channel, or where anything happened.
     ``mountpoint`` is empty for a connection that is not mounted where the reader can see it.
+    Without ``timing`` no times were read: they are 0.
     """
 
     connection: int
@@ -149,6 +154,7 @@ class Sample:
     balance: Balance = field(default_factory=Balance)
     channels: Mapping[int, Channel] = field(default_factory=dict)
     maps: tuple[MapUsage, ...] = ()
+    timing: bool = True
 
     @property
     def total(self) -> Counters:
@@ -204,6 +210,8 @@ class MountRates:
 def rates(before: Sample, after: Sample) -> MountRates:
     """Return what happened between two samples of one connection, per opcode that was requested.
 
+    There are times only if both samples have them.
+
     :raises ValueError: the samples are of different connections or in the wrong order.
     """
     if before.connection != after.connection:
@@ -211,12 +219,14 @@ def rates(before: Sample, after: Sample) -> MountRates:
     interval_ns = after.taken_ns - before.taken_ns
     if interval_ns <= 0:
         raise ValueError("the later sample comes first")
+    timing = before.timing and after.timing
+    none = Counters()
     parts = []
     for opcode, now in sorted(after.opcodes.items()):
-        change = now - before.opcodes.get(opcode, Counters())
-        if any(getattr(change, name) for name in COUNTERS):
-            parts.append(_opcode_rates(opcode, change, interval_ns))
-    total = _opcode_rates("total", after.total - before.total, interval_ns)
+        change = now - before.opcodes.get(opcode, none)
+        if change != none:
+            parts.append(_opcode_rates(opcode, change, interval_ns, timing))
+    total = _opcode_rates("total", after.total - before.total, interval_ns, timing)
     seconds = interval_ns / 1e9
     channels = changes(before.channels, after.channels)
     every = together(channels)
@@ -226,7 +236,7 @@ def rates(before: Sample, after: Sample) -> MountRates:
         interval_ns,
         total,
         tuple(parts),
-        path_rates(before.paths, after.paths, seconds),
+        path_rates(before.paths, after.paths, seconds, timing),
         channels=tuple(channel_rates(group, seconds, sent) for group in by_cpu(channels)),
         nodes=tuple(channel_rates(group, seconds, sent) for group in by_node(channels)),
         channel_total=channel_rates(every, seconds, sent) if channels else None,
@@ -239,8 +249,10 @@ def between(before: Iterable[Sample], after: Iterable[Sample]) -> list[MountRate
     return [rates(earlier[s.connection], s) for s in after if s.connection in earlier]
 
 
-def _opcode_rates(opcode: str, change: Counters, interval_ns: int) -> OpcodeRates:
+def _opcode_rates(opcode: str, change: Counters, interval_ns: int, timing: bool) -> OpcodeRates:
     seconds = interval_ns / 1e9
+    if not timing:
+        change = change.untimed()
     return OpcodeRates(
         opcode=opcode,
         per_second=change.requests / seconds,

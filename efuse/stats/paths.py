@@ -7,7 +7,7 @@ Pure values, as in `efuse.stats.model`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 __all__ = ["LATENCIES", "PATH_COUNTERS", "PATH_TIMES", "PathCounters", "PathRates", "path_rates"]
 
@@ -72,6 +72,10 @@ class PathCounters:
         """How far predictions were off, on the whole, as a share of the time that it took."""
         return self.error_ns / self.actual_ns if self.actual_ns else None
 
+    def untimed(self) -> PathCounters:
+        """Return the same without the times that stand still unless somebody watches."""
+        return replace(self, ns=0, timed=0, latency=(0,) * LATENCIES)
+
 
 PATH_COUNTERS = tuple(f.name for f in fields(PathCounters) if f.name != "latency")
 """Names of a path's counters, which are the names of its files in sysfs."""
@@ -99,10 +103,18 @@ class PathRates:
 
 
 def path_rates(
-    before: Mapping[str, PathCounters], after: Mapping[str, PathCounters], seconds: float
+    before: Mapping[str, PathCounters],
+    after: Mapping[str, PathCounters],
+    seconds: float,
+    timing: bool = True,
 ) -> tuple[PathRates, ...]:
-    """Return what happened on each path that was taken, the busiest first."""
+    """Return what happened on each path that was taken, the busiest first.
+
+    :param timing: whether both have the times that stand still unless somebody watches.
+    """
     changes = {path: now - before.get(path, PathCounters()) for path, now in after.items()}
+    if not timing:
+        changes = {path: change.untimed() for path, change in changes.items()}
     total = sum(change.requests for change in changes.values())
     found = [
         PathRates(

@@ -2,7 +2,7 @@
 """Samples from the live sysfs tree."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,8 @@ def read(
 
     :raises ControlError: the connection has gone.
     """
-    opcodes = {}
     stats = connection.path / "stats"
-    for opcode in connection.opcodes():
-        counters = _read_counters(stats / opcode, timing)
-        if counters is not None:
-            opcodes[opcode] = counters
+    opcodes = _read_opcodes(stats, connection.opcodes(), timing)
     if timing and "lookup" not in opcodes:
         read_file(stats / "lookup" / "hit_ns")
     return Sample(
@@ -69,6 +65,7 @@ def read(
         ),
         channels=_read_channels(connection.path / "channels"),
         maps=tuple(maps),
+        timing=timing,
     )
 
 
@@ -83,27 +80,26 @@ def _read_channels(directory: Path) -> dict[int, Channel]:
 
 
 def _read_channel(directory: Path) -> Channel:
-    words = read_files(directory, (*CHANNEL_STATE, *CHANNEL_COUNTERS))
-    try:
-        numbers = [int(word) for word in words]
-    except ValueError as e:
-        raise ControlError(f"{directory} holds {words!r}, which are not all numbers") from e
+    numbers = _counts(directory, (*CHANNEL_STATE, *CHANNEL_COUNTERS))
     state = zip(CHANNEL_STATE, numbers, strict=False)
     counters = ChannelCounters(*numbers[len(CHANNEL_STATE) :])
     return Channel(**dict(state), counters=counters)
 
 
-def _read_counters(directory: Path, timing: bool) -> Counters | None:
-    requests = _count(directory / "requests")
-    if not requests:
-        return None
-    names = (n for n in COUNTERS if n != "requests" and (timing or n not in TIMES))
-    return Counters(requests=requests, **{name: _count(directory / name) for name in names})
+def _read_opcodes(directory: Path, opcodes: Sequence[str], timing: bool) -> dict[str, Counters]:
+    names = [n for n in COUNTERS if timing or n not in TIMES]
+    requests = _counts(directory, [f"{opcode}/requests" for opcode in opcodes])
+    found = {}
+    for opcode, number in zip(opcodes, requests, strict=True):
+        if number:
+            counts = _counts(directory, [f"{opcode}/{name}" for name in names])
+            found[opcode] = Counters(**dict(zip(names, counts, strict=True)))
+    return found
 
 
 def _read_path(directory: Path, timing: bool) -> PathCounters:
     names = [n for n in PATH_COUNTERS if timing or n not in PATH_TIMES]
-    found: dict[str, Any] = {name: _count(directory / name) for name in names}
+    found: dict[str, Any] = dict(zip(names, _counts(directory, names), strict=True))
     if timing:
         found["latency"] = _latency(directory)
     return PathCounters(**found)
@@ -117,12 +113,13 @@ def _latency(directory: Path) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def _count(path: Path) -> int:
-    word = read_file(path)
+def _counts(directory: Path, names: Sequence[str]) -> list[int]:
+    words = read_files(directory, names)
     try:
-        return int(word)
+        return [int(word) for word in words]
     except ValueError as e:
-        raise ControlError(f"{path} holds {word!r}, which is not a number") from e
+        name, word = next(f for f in zip(names, words, strict=True) if not f[1].isdecimal())
+        raise ControlError(f"{directory / name} holds {word!r}, which is not a number") from e
 
 
 def read_all(

@@ -39,15 +39,16 @@ class Change:
         return asdict(self)
 
 
-def take() -> Snapshot:
+def take(*, timing: bool = True) -> Snapshot:
     """Read all mounts and devices. Where there are devices, efuse.ko need not be loaded.
 
+    :param timing: as of `efuse.stats.read`.
     :raises ControlError: it is not loaded, and there are no devices.
     """
     devices = read_devices()
     if devices and not _has_mounts():
         return Snapshot(devices=devices)
-    return Snapshot(read_all(), devices)
+    return Snapshot(read_all(timing=timing), devices)
 
 
 def _has_mounts() -> bool:

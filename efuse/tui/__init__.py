@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse top`` on a terminal: a pure view, a pure ``render``, and a small loop."""
+"""``efuse top``: a pure state and ``render``, a small loop, and ``plain`` without a terminal."""
 
+from efuse.tui.grid import Order
 from efuse.tui.loop import run
+from efuse.tui.model import Model
+from efuse.tui.plain import plain
 from efuse.tui.render import render
-from efuse.tui.view import SORTS, View, press
+from efuse.tui.state import State
+from efuse.tui.view import SORTS, TAB_NAMES, View
 
-__all__ = ["SORTS", "View", "press", "render", "run"]
+__all__ = ["SORTS", "TAB_NAMES", "Model", "Order", "State", "View", "plain", "render", "run"]

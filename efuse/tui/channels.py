@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal, get_args
-
-from rich.console import RenderableType
-from rich.text import Text
+from typing import Any, Literal, get_args
 
 from efuse.stats.channels import (
     Balance,
@@ -20,42 +17,79 @@ from efuse.stats.channels import (
     together,
 )
 from efuse.stats.model import MountRates
-from efuse.tui.lines import busiest, line, number_table
-from efuse.tui.units import count, duration, share
+from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time
+from efuse.tui.frame import Line, line
+from efuse.tui.grid import Column
+from efuse.tui.model import Model, Row, mount_name
+from efuse.tui.units import duration, share
 
 __all__ = [
-    "CHANNEL_HEADERS",
+    "CHANNELS",
     "CHANNEL_TOTAL_HEADERS",
     "CHANNEL_VIEWS",
     "ChannelView",
     "balance_words",
-    "channel_lines",
-    "channel_row",
+    "channel_line",
+    "channel_rates_of",
     "channel_rows",
     "channel_total_row",
     "channel_totals",
 ]
 
-ChannelView = Literal["auto", "none", "nodes", "cpus"]
+ChannelView = Literal["auto", "nodes", "cpus"]
 CHANNEL_VIEWS: tuple[ChannelView, ...] = get_args(ChannelView)
-"""What there may be a row for; ``auto``: each CPU if those are few and have room, else a node."""
-
-CHANNEL_HEADERS = (
-    *("NODE", "CPU", "RATE/s", "DEPTH", "FLIGHT", "SERVICE", "LOAD"),
-    *("POLL", "SPIN", "SLEEP", "ELSE/s", "STOLEN/s"),
-)
-"""Of `channel_row`; all but the first two are numbers."""
+"""What there may be a row for; ``auto``: each CPU if those are few, else a node."""
 
 CHANNEL_TOTAL_HEADERS = (
     *("NODE", "CPU", "SLOTS", "DEPTH", "FLIGHT", "SERVICE", "LOOK", "SLEEP"),
     *("POLL", "SPIN", "SENT", "STOLEN", "ELSEWHERE", "WOKEN", "BROUGHT", "REFUSED"),
 )
-"""Of `channel_total_row`; likewise."""
+"""Of `channel_total_row`; all but the first two are numbers."""
 
 _FEW_CPUS = 16
-_OPCODE_ROWS = 4  # that ``auto`` leaves in a frame
-_CPUS_WIDTH = 8
-_OTHER_COLUMNS = 72  # what a frame needs beside the column of CPUs
+
+CHANNELS: tuple[Column[Row[Any]], ...] = (
+    Column(
+        "NODE",
+        "NUMA node of the CPUs",
+        lambda row: _node(row.what.group),
+        sort="node",
+        value=lambda row: row.what.group.node,
+        up=True,
+        left=True,
+        style=lambda row: "magenta",
+    ),
+    Column(
+        "CPU",
+        "whose channels: what is sent to one waits there",
+        lambda row: _cpu_list(row.what.group.cpus),
+        sort="cpu",
+        value=lambda row: row.what.group.cpus[0],
+        up=True,
+        left=True,
+        style=lambda row: "magenta",
+        draw=lambda row, width: _cpus(row.what.group.cpus, width),
+        least=8,
+    ),
+    MOUNT,
+    number("RATE/s", lambda r: r.per_second, "put into their queues", sort="rate"),
+    number("DEPTH", lambda r: r.group.depth, "wait for the daemon now", sort="depth"),
+    number("FLIGHT", lambda r: r.group.in_flight, "the daemon has in slots now", sort="flight"),
+    time("SERVICE", lambda r: r.group.service_ns, "mean time that it has one", sort="service"),
+    number("LOAD", lambda r: r.load, "how many it has on the mean", sort="load", rank=2, least=4),
+    HISTORY,
+    ratio("POLL", lambda r: r.poll_hit_ratio, "looks of workers that paid", rank=7),
+    ratio("SPIN", lambda r: r.spin_hit_ratio, "looks of callers that paid", rank=8),
+    number("SLEEP", lambda r: r.group.sleeping, "workers that sleep now", rank=6),
+    number(
+        "ELSE/s",
+        lambda r: r.elsewhere_per_second,
+        "sent from there to other channels",
+        sort="elsewhere",
+        rank=5,
+    ),
+    number("STOLEN/s", lambda r: r.stolen_per_second, "read on other CPUs", sort="stolen", rank=1),
+)
 
 
 def _cpu_list(cpus: Sequence[int]) -> str:
@@ -66,36 +100,14 @@ def _cpu_list(cpus: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in pairs)
 
 
-def _cpus(cpus: Sequence[int], width: int | None) -> str:
+def _cpus(cpus: Sequence[int], width: int) -> str:
     """Return the list of CPUs, or how many they are if it is longer than *width*."""
     words = _cpu_list(cpus)
-    return words if width is None or len(words) <= width else f"{len(cpus)} CPUs"
+    return words if len(words) <= width else f"{len(cpus)} CPUs"
 
 
 def _node(group: ChannelGroup) -> str:
     return "all" if group.node is None else str(group.node)
-
-
-def channel_row(row: ChannelRates, cpus_width: int | None = None) -> tuple[str, ...]:
-    """Return what happened at channels as words.
-
-    :param cpus_width: the most characters that the list of CPUs may have; None: any number.
-    """
-    group = row.group
-    return (
-        _node(group),
-        _cpus(group.cpus, cpus_width),
-        count(row.per_second),
-        count(group.depth),
-        count(group.in_flight),
-        duration(group.service_ns),
-        "-" if row.load is None else count(row.load),
-        share(row.poll_hit_ratio),
-        share(row.spin_hit_ratio),
-        count(group.sleeping),
-        count(row.elsewhere_per_second),
-        count(row.stolen_per_second),
-    )
 
 
 def channel_total_row(group: ChannelGroup, name: str = "") -> tuple[str, ...]:
@@ -141,57 +153,32 @@ def balance_words(balance: Balance) -> tuple[tuple[str, str], ...]:
     )
 
 
-def channel_rows(
-    m: MountRates, view: ChannelView, room: int | None = None
-) -> tuple[ChannelRates, ...]:
-    """Return the rows that *view* wants, in the order of nodes.
-
-    :param room: how many are wanted at most by ``auto``; None: any number.
-    """
-    if view == "none" or not m.after.has_channels:
+def channel_rates_of(m: MountRates, view: ChannelView = "auto") -> tuple[ChannelRates, ...]:
+    """Return what *view* wants a row for, in the order of nodes."""
+    if not m.after.has_channels:
         return ()
     if view == "auto":
-        few = len(m.channels) <= (_FEW_CPUS if room is None else min(_FEW_CPUS, room))
-        view = "cpus" if few else "nodes"
+        view = "cpus" if len(m.channels) <= _FEW_CPUS else "nodes"
     return m.channels if view == "cpus" else m.nodes
 
 
-def channel_lines(
-    m: MountRates, view: ChannelView, rows: int | None, width: int
-) -> tuple[list[RenderableType], int]:
-    """Return the part of a frame that is about channels, and how many lines that is.
-
-    :param rows: lines that there are for it and for the opcodes; None: any number. Of rows
-        that have no room the busiest are shown.
-    """
-    if rows is None:
-        found, room = channel_rows(m, view), 1 << 30
-    else:
-        room = rows - 2 - (_OPCODE_ROWS if view == "auto" else 1)
-        found = channel_rows(m, view, room)
-    if not found or room < min(len(found), 2):
-        return [], 0
-    shown = found if len(found) <= room else busiest(found, room - 1, _busy)
-    cpus_width = max(_CPUS_WIDTH, width - _OTHER_COLUMNS)
-    table = number_table(
-        CHANNEL_HEADERS,
-        [channel_row(row, cpus_width) for row in shown],
-        {"NODE": "magenta", "CPU": "magenta"},
-        left=("NODE", "CPU"),
-    )
-    parts: list[RenderableType] = [_summary(m), table]
-    if len(shown) == len(found):
-        return parts, 2 + len(shown)
-    what = "CPUs" if found is m.channels else "nodes"
-    parts.append(line((f"and {len(found) - len(shown)} quieter {what}", "dim")))
-    return parts, 3 + len(shown)
+def channel_rows(
+    model: Model, connection: int | None, view: ChannelView = "auto"
+) -> list[Row[ChannelRates]]:
+    """Return a row for each channel, or for those of each node."""
+    rows = []
+    for m in model.mounts(connection):
+        name, owner = mount_name(m), m.after.connection
+        of_cpus = channel_rates_of(m, view) is m.channels
+        for rates in channel_rates_of(m, view):
+            kind, which = ("cpu", rates.group.cpus[0]) if of_cpus else ("node", rates.group.node)
+            history = () if which is None else model.history.of(kind, owner, which)
+            rows.append(Row(rates, history, name, owner))
+    return rows
 
 
-def _busy(row: ChannelRates) -> tuple[float, int]:
-    return row.per_second, row.group.depth + row.group.in_flight
-
-
-def _summary(m: MountRates) -> Text:
+def channel_line(m: MountRates) -> Line:
+    """Return how requests are sent to the channels of a mount."""
     words = [*balance_words(m.after.balance)]
     if m.channel_total is not None:
         words += [

@@ -3,32 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.console import RenderableType
+from typing import Any
 
 from efuse.stats.devices import DeviceRates, DeviceSample
-from efuse.tui.lines import busiest, line, number_table
+from efuse.tui.columns import HISTORY, number, ratio
+from efuse.tui.frame import cut
+from efuse.tui.grid import Column
+from efuse.tui.model import Model, Row
 from efuse.tui.units import count, duration, share
 
 __all__ = [
-    "DEVICE_HEADERS",
+    "DEVICES",
     "DEVICE_TOTAL_HEADERS",
     "DEVICE_TOTAL_UNITS",
     "DEVICE_UNITS",
-    "device_lines",
-    "device_row",
+    "device_rows",
     "device_total_row",
 ]
 
 DEVICE_UNITS = "IN OUT MEDIA in MiB/s  DEV KERN POL in batches/s"
 """Of the columns whose titles do not say it."""
-
-DEVICE_HEADERS = (
-    *("DEVICE", "DISK", "CMD/s", "RD/s", "WR/s", "IN", "OUT", "MEDIA"),
-    *("CORES", "DEV", "KERN", "POL", "OFF"),
-)
-"""Of `device_row`; all but the first two are numbers."""
 
 DEVICE_TOTAL_UNITS = "IN OUT MEDIA in MiB  DEV KERN POL in batches"
 """Likewise."""
@@ -40,8 +34,10 @@ DEVICE_TOTAL_HEADERS = (
 """Of `device_total_row`; all but the first two and the last are numbers."""
 
 _MIB = 1 << 20
-_NAME_WIDTH = 8
-_OTHER_COLUMNS = 72  # what a frame needs beside the column of names
+
+
+def _disk(sample: DeviceSample) -> str:
+    return sample.disk.removeprefix("/dev/")
 
 
 def _off(ratio: float | None) -> str:
@@ -49,32 +45,72 @@ def _off(ratio: float | None) -> str:
     return share(ratio) if ratio is None or ratio < 1 else f"{ratio:.0%}"
 
 
-def _name(name: str, width: int | None) -> str:
-    """Return a name, or its beginning if it is longer than *width*."""
-    return name if width is None or len(name) <= width else f"{name[: width - 1]}\u2026"
+def _media(r: DeviceRates) -> float:
+    return (r.per_second["media_read_bytes"] + r.per_second["media_write_bytes"]) / _MIB
 
 
-def device_row(row: DeviceRates, name_width: int | None = None) -> tuple[str, ...]:
-    """Return what happened at a device as words.
+DEVICES: tuple[Column[Row[Any]], ...] = (
+    Column(
+        "DEVICE",
+        "name of the directory in configfs",
+        lambda row: row.what.after.name,
+        sort="name",
+        value=lambda row: row.what.after.name,
+        up=True,
+        least=8,
+        left=True,
+        style=lambda row: "magenta",
+        draw=lambda row, width: cut(row.what.after.name, width),
+    ),
+    Column(
+        "DISK",
+        "the block device, in /dev",
+        lambda row: _disk(row.what.after),
+        rank=5,
+        least=5,
+        left=True,
+        style=lambda row: "magenta",
+    ),
+    number("CMD/s", lambda r: r.per_second["commands"], "runs of functions", sort="rate"),
+    number("RD/s", lambda r: r.per_second["reads"], "reads", sort="reads"),
+    number("WR/s", lambda r: r.per_second["writes"], "writes", sort="writes", least=4),
+    number(
+        "IN", lambda r: r.per_second["link_write_bytes"] / _MIB, "MiB/s to it", sort="in", least=4
+    ),
+    number(
+        "OUT",
+        lambda r: r.per_second["link_read_bytes"] / _MIB,
+        "MiB/s from it",
+        sort="out",
+        least=4,
+    ),
+    number("MEDIA", _media, "MiB/s of its medium", sort="media", rank=3),
+    ratio("CORES", lambda r: r.core_busy_share, "time of its cores", sort="cores"),
+    HISTORY,
+    number("DEV", lambda r: r.per_second["chosen_device"], "batches/s sent to it", rank=2, least=4),
+    number(
+        "KERN", lambda r: r.per_second["chosen_kernel"], "batches/s left to the kernel", rank=2,
+        least=4,
+    ),
+    number(
+        "POL", lambda r: r.per_second["chosen_policy"], "of those, said by a policy", rank=6,
+        least=3,
+    ),
+    Column(
+        "OFF",
+        "how far predictions were off",
+        lambda row: _off(row.what.error_ratio),
+        sort="off",
+        value=lambda row: row.what.error_ratio,
+        rank=1,
+        least=5,
+    ),
+)  # fmt: skip
 
-    :param name_width: the most characters that its name may have; None: any number.
-    """
-    rate = row.per_second
-    return (
-        _name(row.after.name, name_width),
-        row.after.disk.removeprefix("/dev/"),
-        count(rate["commands"]),
-        count(rate["reads"]),
-        count(rate["writes"]),
-        count(rate["link_write_bytes"] / _MIB),
-        count(rate["link_read_bytes"] / _MIB),
-        count((rate["media_read_bytes"] + rate["media_write_bytes"]) / _MIB),
-        share(row.core_busy_share),
-        count(rate["chosen_device"]),
-        count(rate["chosen_kernel"]),
-        count(rate["chosen_policy"]),
-        _off(row.error_ratio),
-    )
+
+def device_rows(model: Model) -> list[Row[DeviceRates]]:
+    """Return a row for each device that has power."""
+    return [Row(r, model.history.of("device", r.after.name)) for r in model.change.devices]
 
 
 def device_total_row(sample: DeviceSample) -> tuple[str, ...]:
@@ -82,7 +118,7 @@ def device_total_row(sample: DeviceSample) -> tuple[str, ...]:
     counters = sample.counters
     return (
         sample.name,
-        sample.disk.removeprefix("/dev/"),
+        _disk(sample),
         count(counters.commands),
         count(counters.reads),
         count(counters.writes),
@@ -96,33 +132,3 @@ def device_total_row(sample: DeviceSample) -> tuple[str, ...]:
         _off(counters.error_ratio),
         " ".join(sample.mounts) or "-",
     )
-
-
-def device_lines(
-    rows: Sequence[DeviceRates], room: int | None, width: int
-) -> tuple[list[RenderableType], int]:
-    """Return the part of a frame that is about devices, and how many lines that is.
-
-    :param room: lines that there are for it; None: any number. Of rows that have no room the
-        busiest are shown.
-    """
-    left = len(rows) if room is None else room - 2
-    if not rows or left < min(len(rows), 2):
-        return [], 0
-    shown = rows if len(rows) <= left else busiest(rows, left - 1, _busy)
-    name_width = max(_NAME_WIDTH, width - _OTHER_COLUMNS)
-    table = number_table(
-        DEVICE_HEADERS,
-        [device_row(row, name_width) for row in shown],
-        {"DEVICE": "magenta", "DISK": "magenta"},
-        left=("DEVICE", "DISK"),
-    )
-    parts: list[RenderableType] = [line(("devices", "bold"), (f"  {DEVICE_UNITS}", "dim")), table]
-    if len(shown) == len(rows):
-        return parts, 2 + len(shown)
-    parts.append(line((f"and {len(rows) - len(shown)} quieter devices", "dim")))
-    return parts, 3 + len(shown)
-
-
-def _busy(row: DeviceRates) -> int:
-    return row.counters.commands + row.counters.reads + row.counters.writes

@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The live part of ``efuse top``: a terminal, a clock and the keys."""
 
+from __future__ import annotations
+
 import os
 import select
+import signal
 import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from rich.console import Console
-from rich.live import Live
 
-from efuse.stats.snapshot import Change, Snapshot, change
-from efuse.tui.render import render
-from efuse.tui.view import View, press
+from efuse.stats.snapshot import Snapshot
+from efuse.tui.keys import decode
+from efuse.tui.state import State
 
 __all__ = ["Sampler", "run"]
 
-Sampler = Callable[[], Snapshot]
+
+class Sampler(Protocol):
+    """Reads all that can be watched; times and the use of maps only where they are shown."""
+
+    def __call__(self, *, timing: bool, maps: bool) -> Snapshot: ...
 
 
 @contextmanager
@@ -32,50 +39,52 @@ def _single_keys(fd: int) -> Iterator[None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, saved)
 
 
-def _read_keys(fd: int, timeout_s: float) -> list[str]:
-    """Wait for keys. An escape sequence (an arrow, say) counts as no key; a lone Esc as Esc."""
-    if not select.select([fd], [], [], max(0.0, timeout_s))[0]:
-        return []
-    data = os.read(fd, 64).decode(errors="replace")
-    if data.startswith("\x1b") and len(data) > 1:
-        return []
-    return list(data or "q")
+@contextmanager
+def _resizes() -> Iterator[int]:
+    """Give a descriptor that can be read once the terminal has another size."""
+    receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    handler = signal.signal(signal.SIGWINCH, lambda number, frame: None)
+    wakeup = signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+    try:
+        yield receiver
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGWINCH, handler)
+        os.close(receiver)
+        os.close(sender)
 
 
-def run(sample: Sampler, *, interval_s: float, console: Console, view: View) -> None:
-    """Show *sample*'s mounts and devices until the person quits.
+def run(sample: Sampler, *, interval_s: float, console: Console, state: State) -> None:
+    """Show what *sample* reads until the person quits, by key or by Ctrl-C.
 
     Needs a terminal on standard input and output.
     """
     fd = sys.stdin.fileno()
-    before = sample()
-    model = Change()
+
+    def take(state: State) -> State:
+        return state.after(sample(timing=state.view.timing, maps=state.view.maps))
+
+    state = take(state)
     due = time.monotonic() + min(interval_s, 0.5)
-
-    def draw() -> None:
-        size = console.size
-        frame = render(
-            model.mounts,
-            view,
-            interval_s=interval_s,
-            width=size.width,
-            height=size.height,
-            devices=model.devices,
-        )
-        live.update(frame, refresh=True)
-
-    with _single_keys(fd), Live(console=console, screen=True, auto_refresh=False) as live:
-        draw()
+    with (
+        suppress(KeyboardInterrupt),
+        _single_keys(fd),
+        _resizes() as resized,
+        console.screen() as screen,
+    ):
         while True:
-            keys = _read_keys(fd, due - time.monotonic())
-            for key in keys:
-                changed = press(view, key)
-                if changed is None:
+            width, height = console.size
+            screen.update(state.render(interval_s=interval_s, width=width, height=height))
+            ready, _, _ = select.select([fd, resized], [], [], max(0.0, due - time.monotonic()))
+            if resized in ready:
+                os.read(resized, 4096)
+            if fd in ready:
+                keys = decode(os.read(fd, 64)) or ["q"]
+                pressed = state.press(keys, width=width, height=height)
+                if pressed is None:
                     return
-                view = changed
+                state = pressed
             if time.monotonic() >= due:
                 due = time.monotonic() + interval_s
-                if not view.paused:
-                    after = sample()
-                    model, before = change(before, after), after
-            draw()
+                if not state.view.paused:
+                    state = take(state)

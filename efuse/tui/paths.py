@@ -4,32 +4,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from efuse.stats.paths import PathCounters, PathRates
-from efuse.tui.units import count, duration, share
+from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time
+from efuse.tui.grid import Column
+from efuse.tui.model import Model, Row, mount_name
+from efuse.tui.units import duration, share
 
-__all__ = ["PATH_HEADERS", "TOTAL_HEADERS", "path_row", "total_row"]
+__all__ = ["PATHS", "TOTAL_HEADERS", "path_rows", "total_row"]
 
-PATH_HEADERS = ("PATH", "RATE/s", "SHARE", "BYTES/s", "P50", "P99", "PREDICTED", "ACTUAL", "OFF")
-"""Of `path_row`; all but the first are numbers."""
+PATHS: tuple[Column[Row[Any]], ...] = (
+    Column(
+        "PATH",
+        "the way that READs and WRITEs took",
+        lambda row: row.what.path,
+        sort="name",
+        value=lambda row: row.what.path,
+        up=True,
+        least=6,
+        left=True,
+        style=lambda row: "magenta",
+    ),
+    MOUNT,
+    number("RATE/s", lambda r: r.per_second, "requests", sort="rate"),
+    ratio("SHARE", lambda r: r.share, "of the mount's READs and WRITEs", sort="share"),
+    number("BYTES/s", lambda r: r.bytes_per_second, "read or written", sort="bytes", rank=1),
+    time("P50", lambda r: r.p50_ns, "half of them were answered within it", sort="p50", rank=2),
+    time("P99", lambda r: r.p99_ns, "99 of 100 were answered within it", sort="p99", rank=3),
+    HISTORY,
+    time("PREDICTED", lambda r: r.predicted_ns, "mean time that was counted on", rank=6),
+    time("ACTUAL", lambda r: r.actual_ns, "mean time that those took", rank=7),
+    ratio("OFF", lambda r: r.error_ratio, "how far predictions were off", sort="off", rank=5),
+)
 
 TOTAL_HEADERS = ("PATH", "CHOSEN", "REQUESTS", "PARTIAL", "BYTES", "PROBES", "P50", "P99", "OFF")
-"""Of `total_row`; likewise."""
+"""Of `total_row`; all but the first are numbers."""
 
 
-def path_row(row: PathRates) -> tuple[str, ...]:
-    """Return what happened on a path as words."""
-    return (
-        row.path,
-        count(row.per_second),
-        share(row.share),
-        count(row.bytes_per_second),
-        duration(row.p50_ns),
-        duration(row.p99_ns),
-        duration(row.predicted_ns),
-        duration(row.actual_ns),
-        share(row.error_ratio),
-    )
+def path_rows(model: Model, connection: int | None) -> list[Row[PathRates]]:
+    """Return a row for each path that was ever taken."""
+    rows = []
+    for m in model.mounts(connection):
+        name, owner = mount_name(m), m.after.connection
+        taken = {rates.path for rates in m.paths}
+        ever = [p for p, c in m.after.paths.items() if c.requests or c.chosen]
+        for rates in (*m.paths, *(_idle(path) for path in sorted(ever) if path not in taken)):
+            rows.append(Row(rates, model.history.of("path", owner, rates.path), name, owner))
+    return rows
+
+
+def _idle(path: str) -> PathRates:
+    return PathRates(path, 0.0, 0.0, 0.0, None, None, None, None, None, PathCounters())
 
 
 def total_row(path: str, counters: PathCounters) -> tuple[str, ...]:

@@ -1,222 +1,176 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``efuse top`` looks like: values in, something rich can print out."""
+"""What ``efuse top`` looks like on a terminal: values in, lines of one frame out."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
-from efuse.stats.devices import DeviceRates
-from efuse.stats.model import MountRates, OpcodeRates
-from efuse.tui.channels import channel_lines
-from efuse.tui.devices import device_lines
-from efuse.tui.lines import line, number_table
-from efuse.tui.paths import PATH_HEADERS, path_row
-from efuse.tui.units import count, duration, share
-from efuse.tui.view import KEYS, View, visible
+from efuse.tui.detail import detail_lines, detail_title
+from efuse.tui.frame import Frame, Line, cut, line, text_of, width_of
+from efuse.tui.grid import grid
+from efuse.tui.help import help_lines
+from efuse.tui.model import Model
+from efuse.tui.tabs import Rows, key_of, rows, tab_of
+from efuse.tui.view import TABS, Shown, View
 
-__all__ = ["render"]
+__all__ = ["render", "shown"]
 
-_SORT_COLUMN = {
-    "rate": "RATE/s",
-    "hits": "HIT",
-    "daemon": "DAEMON/s",
-    "kernel-time": "KERNEL",
-    "daemon-time": "DAEMON",
-    "name": "OPCODE",
-}
-_FRAME_LINES = 6  # header, mount's three lines, the table's head, footer
-_EMPTY_LINES = 3  # header, that there is no mount, footer
-_DEVICES_PART = 3  # of what is left of a frame, devices have at most one in so many lines
+_HEAD = 2  # lines: tabs, and what is shown of the one that is open
+_FOOT = 1
+_FEWEST_ROWS = 4  # that must have room besides the lines about one of them
 
 
 def render(
-    model: Sequence[MountRates],
-    view: View,
-    *,
-    interval_s: float,
-    width: int = 80,
-    height: int | None = None,
-    devices: Sequence[DeviceRates] = (),
+    model: Model, view: View, *, interval_s: float, width: int = 80, height: int = 24
 ) -> RenderableType:
-    """Return one frame of *model* as *view* wants it, with the *devices* below.
+    """Return one frame of *model* as *view* wants it, of so many lines.
 
-    With a *height* one mount (the view's) is shown in that many lines; without, all are.
+    :param interval_s: how long what happened took, as far as the person asked for it.
     """
+    room = max(0, height - _HEAD - _FOOT)
     if view.help:
-        return _help()
-    if height is None:
-        mounts = [part for m in model for part in _mount(m, view, None, width)]
-        return Group(*mounts, *device_lines(devices, None, width)[0])
-    lines: list[RenderableType] = [_header(model, view, interval_s)]
-    if model:
-        chosen = model[view.mount % len(model)]
-        rows = height - _FRAME_LINES
-        below, used = device_lines(devices, rows // _DEVICES_PART, width)
-        lines += _mount(chosen, view, max(1, rows - used), width)
+        body, hint = help_lines(view)[:room], ""
+    elif view.detail is not None:
+        body, hint = _tight(detail_lines(model, view.detail, width), room), ""
     else:
-        lines.append(line("no eFuse file system is mounted: efuse mount --help"))
-        below, _ = device_lines(devices, height - _EMPTY_LINES, width)
-    lines += below
-    lines.append(_footer(view))
-    return Group(*lines)
+        body, hint = _body(model, view, width, room)
+    head = [_tab_bar(view, interval_s, width), _scope(model, view, hint)]
+    blanks = [line("")] * (room - len(body))
+    return Frame([*head, *body, *blanks, _footer(view, width)][:height])
 
 
-def _header(model: Sequence[MountRates], view: View, interval_s: float) -> Text:
-    which = f"mount {view.mount % len(model) + 1} of {len(model)}" if model else "no mounts"
-    return line(
-        ("eFuse top", "bold"),
-        f"  {which}  every {interval_s:g} s  sorted by {view.sort}",
-        " (reversed)" if view.reverse else "",
-        "" if view.channels == "auto" else f"  channels: {view.channels}",
-        ("  PAUSED", "bold yellow") if view.paused else "",
+def _tight(lines: list[Line], room: int) -> list[Line]:
+    """Return what has room, without blank lines if not all has."""
+    return lines if len(lines) <= room else [drawn for drawn in lines if text_of(drawn)][:room]
+
+
+def shown(model: Model, view: View, *, width: int = 80, height: int = 24) -> Shown:
+    """Return what keys are about while *view* is shown."""
+    layout = _lay_out(model, view, width, height - _HEAD - _FOOT)
+    return Shown(
+        rows=tuple(key_of(row) for row in layout.rows),
+        mounts=tuple(m.after.connection for m in model.change.mounts),
+        page=layout.page,
     )
 
 
-def _footer(view: View) -> Text:
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What there is to show in a tab.
+
+    :ivar cursor: index of the row that is marked.
+    :ivar page: how many of the rows have room.
+    """
+
+    above: list[Line]
+    rows: Rows
+    below: list[Line]
+    cursor: int
+    page: int
+
+
+def _lay_out(model: Model, view: View, width: int, room: int) -> _Layout:
+    tab = tab_of(view)
+    found = rows(model, view)
+    cursor = max(0, min(view.cursor, len(found) - 1))
+    above = tab.above(model, view)
+    left = room - len(above) - 1
+    below = tab.below(found[cursor], width) if found else []
+    if left - len(below) < min(_FEWEST_ROWS, len(found)):
+        below = []
+    return _Layout(above, found, below, cursor, max(1, left - len(below)))
+
+
+def _body(model: Model, view: View, width: int, room: int) -> tuple[list[Line], str]:
+    """Return the table with what belongs to it, and which of the rows these are."""
+    tab = tab_of(view)
+    layout = _lay_out(model, view, width, room)
+    every = layout.rows
+    if not every:
+        return [*layout.above, line((_nothing(model, view), "dim"))][:room], ""
+    first = layout.cursor // layout.page * layout.page
+    part = every[first : first + layout.page]
+    table = grid(
+        tab.columns, part, width, every=every, order=view.order, cursor=layout.cursor - first
+    )
+    which = f"rows {first + 1}-{first + len(part)} of {len(every)}"
+    lines = [*layout.above, *table, *layout.below][:room]
+    return lines, "" if len(part) == len(every) else which
+
+
+def _nothing(model: Model, view: View) -> str:
+    """Return why a tab has no rows."""
+    if view.filter:
+        return f"nothing matches {view.filter}"
+    began = model.last is not None and (model.last.mounts or model.last.devices)
+    if began and not (model.change.mounts or model.change.devices):
+        return "the first interval has not passed yet"
+    return tab_of(view).nothing
+
+
+def _tab_bar(view: View, interval_s: float, width: int) -> Line:
+    parts: list[str | tuple[str, str]] = []
+    for number, tab in enumerate(TABS):
+        here = number == view.tab
+        words = f"{number + 1} {tab.name}"
+        parts.append((f"[{words}]" if here else f" {words} ", "bold reverse" if here else ""))
+    bar = line(*parts)
+    ends = f"  every {interval_s:g} s"
+    title = "eFuse top  "
+    if width_of(bar) + len(title) + len(ends) <= width:
+        blanks = width - width_of(bar) - len(title) - len(ends)
+        return line((title, "bold"), *bar, " " * blanks, (ends, "dim"))
+    return bar
+
+
+def _scope(model: Model, view: View, hint: str) -> Line:
+    """Return which mount, rows and order these are, and whether time goes on."""
+    parts: list[str | tuple[str, str]] = []
+    if view.paused:
+        parts.append(("PAUSED  ", "bold yellow"))
+    if view.help:
+        words = f"help: keys, and the columns of {TABS[view.tab].name}"
+        return line(*parts, (words, "bold"))
+    if view.detail is not None:
+        return line(*parts, *detail_title(model, view.detail))
+    found = model.mounts(view.mount)
+    if len(found) == 1:
+        m = found[0]
+        name = m.after.mountpoint or "(not mounted here)"
+        parts.append((cut(name, 40), "cyan"))
+        parts.append(f"  #{m.after.connection}  ")
+    else:
+        parts.append(f"{len(found) or 'no'} mounts  ")
+    parts.append(f"sorted by {view.order.sort}{' (reversed)' if view.order.reverse else ''}")
+    if view.filter and not view.typing:
+        parts.append((f"  filter {view.filter}", "bold"))
+    if hint:
+        parts.append(f"  {hint}")
+    return line(*parts)
+
+
+def _footer(view: View, width: int) -> Line:
     if view.typing:
-        return line(("filter: ", "bold"), view.filter + "_", ("   Enter keeps, Esc drops", "dim"))
-    return line(
-        ("s sort  r reverse  / filter", "dim"),
-        f": {view.filter}" if view.filter else "",
-        ("  c channels  n mount  space pause  h help  q quit", "dim"),
-    )
-
-
-def _mount(m: MountRates, view: View, rows: int | None, width: int) -> list[RenderableType]:
-    sample = m.after
-    attached = sample.state == "attached"
-    name = sample.mountpoint or "(not mounted here)"
-    tail = f"  #{sample.connection}  "
-    state = f"{sample.ops} attached" if attached else "plain"
-    ends = f"  {sample.consistency}  {sample.waiting} waiting"
-    room = max(8, width - len(tail + state + ends))
-    if len(name) > room:
-        name = "..." + name[3 - room :]
-    total = m.total
-    lines: list[RenderableType] = [
-        line((name, "bold cyan"), tail, (state, "green" if attached else "yellow"), ends),
-        line(
-            ("total ", "dim"),
-            f"{count(total.per_second)}/s",
-            ("  hit ", "dim"),
-            (share(total.hit_ratio), _ratio_style(total.hit_ratio)),
-            ("  daemon ", "dim"),
-            f"{count(total.daemon_per_second)}/s",
-            ("  kernel ", "dim"),
-            duration(total.hit_mean_ns),
-            ("  daemon ", "dim"),
-            duration(total.daemon_mean_ns),
-        ),
-        _maps(m),
-    ]
-    if m.paths:
-        drawn = [path_row(row) for row in m.paths]
-        lines.append(number_table(PATH_HEADERS, drawn, {"PATH": "magenta"}, left=("PATH",)))
-        rows = None if rows is None else max(1, rows - 1 - len(m.paths))
-    parts, used = channel_lines(m, view.channels, rows, width)
-    lines += parts
-    rows = None if rows is None else max(1, rows - used)
-    table = visible(m.opcodes, view)
-    if table:
-        lines.append(_table(table[:rows], view))
+        return line(("filter: ", "bold"), view.filter + "_", ("   Enter keeps, Esc clears", "dim"))
+    tab = TABS[view.tab].name
+    if view.help:
+        keys: Sequence[str] = ("any key goes back",)
+    elif view.detail is not None:
+        keys = ("Esc back", "space pause", "1-5 tabs", "? help", "q quit")
     else:
-        lines.append(line(("no requests" if not m.opcodes else "no opcode matches", "dim")))
-    return lines
-
-
-def _maps(m: MountRates) -> Text:
-    sample = m.after
-    parts: list[str | tuple[str, str]] = [("maps ", "dim")]
-    if sample.map_full:
-        parts.append((f"FULL {count(sample.map_full)}  ", "bold red"))
-    if sample.garbage:
-        parts.append((f"GARBAGE {count(sample.garbage)}  ", "bold red"))
-    for usage in sample.maps:
-        parts.append((f"{usage.name} {share(usage.ratio)}  ", "red" if usage.ratio > 0.95 else ""))
-    return line(*parts, f"learned {count(sample.learned)}")
-
-
-def _ratio_style(ratio: float | None) -> str:
-    if ratio is None:
-        return ""
-    return "green" if ratio >= 0.9 else "yellow" if ratio >= 0.5 else "red"
-
-
-def _table(rows: Sequence[OpcodeRates], view: View) -> Table:
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    mark = _SORT_COLUMN[view.sort]
-    for title, width in (
-        ("OPCODE", 15),
-        ("RATE/s", 7),
-        ("HIT", 6),
-        ("DAEMON/s", 8),
-        ("KERNEL", 7),
-        ("DAEMON", 7),
-        ("WHY PASSED (%)", None),
-    ):
-        table.add_column(
-            Text(title, style="reverse" if title == mark else ""),
-            width=width,
-            ratio=1 if width is None else None,
-            justify="left" if title in ("OPCODE", "WHY PASSED (%)") else "right",
-            no_wrap=True,
-            overflow="ellipsis",
+        own = {"mounts": ("Enter opcodes",), "opcodes": ("Enter details",), "channels": ("c rows",)}
+        keys = (
+            *("q quit", "? help", "1-5 tabs", "s sort", "r reverse", "/ filter"),
+            *own.get(tab, ()),
+            *("space pause", "n mount"),
         )
-    for row in rows:
-        table.add_row(
-            Text(row.opcode, style="cyan"),
-            count(row.per_second),
-            Text(share(row.hit_ratio), style=_ratio_style(row.hit_ratio)),
-            count(row.daemon_per_second),
-            duration(row.hit_mean_ns),
-            duration(row.daemon_mean_ns),
-            _reasons(row),
-        )
-    return table
-
-
-def _reasons(row: OpcodeRates) -> str:
-    total = sum(row.passed.values())
-    parts = [f"{reason} {100 * number / total:.0f}" for reason, number in row.passed.items()]
-    if row.counters.refused:
-        parts.append(f"refused {count(row.counters.refused)}")
-    if row.counters.errors:
-        parts.append(f"errors {count(row.counters.errors)}")
-    return " ".join(parts)
-
-
-def _help() -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
-    for key, what in KEYS:
-        table.add_row(key, what)
-    columns = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
-    columns.add_column(no_wrap=True, style="bold")
-    columns.add_column()
-    for title, what in (
-        ("RATE/s, DAEMON/s, HIT", "requests; sent to the daemon; answered in the kernel"),
-        ("KERNEL, DAEMON", "mean time of an answer in the kernel; of the daemon"),
-        ("WHY PASSED", "why requests went to the daemon, in percent of them"),
-        ("PATH, SHARE", "the ways that READs and WRITEs took; the share of each"),
-        ("P50, P99", "time within which half of them, 99 of 100, were answered"),
-        ("PREDICTED, ACTUAL, OFF", "mean time counted on; taken; how far single ones differ"),
-        ("NODE, CPU", "whose channels: what is sent to one waits there"),
-        ("DEPTH, FLIGHT", "requests that wait for the daemon; that it has in slots"),
-        ("SERVICE, LOAD", "mean time that it has one; how many it has on the mean"),
-        ("POLL, SPIN, SLEEP", "looks that paid: workers', callers'; workers that sleep"),
-        ("ELSE/s, STOLEN/s", "sent from there to other channels; read on other CPUs"),
-        ("CMD/s, RD/s, WR/s", "what a device is asked: runs of functions; reads; writes"),
-        ("IN, OUT, MEDIA, CORES", "to the device; from it; its medium; time of its cores"),
-        ("DEV, KERN, POL", "batches sent to it; left to the kernel; said by a policy"),
-    ):
-        columns.add_row(title, what)
-    return Group(
-        Text("eFuse top: keys", style="bold"),
-        table,
-        Text("columns", style="bold"),
-        columns,
-        Text("any key goes back", style="dim"),
-    )
+    words = ""
+    for key in keys:
+        following = f"{words}  {key}" if words else key
+        if len(following) > width:
+            break
+        words = following
+    return line((words, "dim"))

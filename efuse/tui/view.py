@@ -1,101 +1,206 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How the person wants to see it, and what each key changes. Pure: no terminal here."""
 
-from dataclasses import dataclass, replace
+from __future__ import annotations
 
-from efuse.stats.model import OpcodeRates
-from efuse.tui.channels import CHANNEL_VIEWS, ChannelView
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-__all__ = ["KEYS", "SORTS", "View", "press", "visible"]
+from efuse.tui.channels import CHANNEL_VIEWS, CHANNELS, ChannelView
+from efuse.tui.devices import DEVICES
+from efuse.tui.grid import Order, sorts
+from efuse.tui.model import Key
+from efuse.tui.mounts import MOUNTS
+from efuse.tui.opcodes import OPCODES
+from efuse.tui.paths import PATHS
+
+__all__ = ["KEYS", "SORTS", "TABS", "TAB_NAMES", "Shown", "TabName", "View", "press"]
+
+
+@dataclass(frozen=True, slots=True)
+class TabName:
+    """What is known of a tab before anything is read.
+
+    :ivar sorts: what its rows can be sorted by.
+    :ivar first: what they are sorted by at first.
+    :ivar timing: whether it shows times that the kernel takes only while somebody watches.
+    :ivar maps: whether it shows how full maps are, which takes time to count.
+    """
+
+    name: str
+    sorts: tuple[str, ...]
+    first: str = "rate"
+    timing: bool = False
+    maps: bool = False
+
+
+TABS = (
+    TabName("mounts", sorts(MOUNTS), maps=True),
+    TabName("opcodes", sorts(OPCODES), timing=True),
+    TabName("paths", sorts(PATHS), timing=True),
+    TabName("channels", sorts(CHANNELS), "node"),
+    TabName("devices", sorts(DEVICES), "name"),
+)
+
+TAB_NAMES = tuple(tab.name for tab in TABS)
 
 SORTS = ("rate", "hits", "daemon", "kernel-time", "daemon-time", "name")
-"""What rows can be sorted by; all but the name put the largest first."""
+"""What opcodes can be sorted by in all frames; all but the name put the largest first."""
 
 KEYS = (
-    ("s / S", "sort by the next / previous column"),
-    ("r", "reverse the order"),
-    ("/", "filter opcodes: type a part of the name, Enter keeps it, Esc drops it"),
-    ("c", "channels: as many rows as are sensible, none, one a node, one a CPU"),
-    ("n / p", "next / previous mount"),
-    ("space", "pause and go on"),
-    ("h or ?, q", "this help; quit"),
+    ("1 to 5, Tab, Shift-Tab", "another tab"),
+    ("s, S, r", "sort by the next or previous column; reverse the order"),
+    ("/", "filter by mount or name: Enter keeps it, Esc clears it"),
+    ("up, down, PgUp, PgDn", "mark another row, to see more rows too"),
+    ("Enter, Esc", "of a mount its opcodes, of an opcode all; back"),
+    ("n, p, c", "next mount or previous, or all; channels by CPU or node"),
+    ("space, q", "pause and go on; quit"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What is shown: order, filter, which mount, and what is going on with the keys."""
+class Shown:
+    """What is on the screen, as far as keys are about it.
 
-    sort: str = "rate"
-    reverse: bool = False
+    :ivar rows: what names each row of the table, in its order.
+    :ivar mounts: numbers of the connections.
+    :ivar page: how many rows have room.
+    """
+
+    rows: tuple[Key, ...] = ()
+    mounts: tuple[int, ...] = ()
+    page: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is shown: tab, order, filter, mount and row, and what is going on with the keys.
+
+    :ivar tab: index of the tab.
+    :ivar orders: of the tabs that are not sorted as at first, by name.
+    :ivar mount: number of the connection; None: all.
+    :ivar cursor: index of the row that is marked.
+    :ivar detail: the opcode that all is shown of.
+    """
+
+    tab: int = 0
+    orders: Mapping[str, Order] = field(default_factory=dict)
     filter: str = ""
     typing: bool = False
     paused: bool = False
     help: bool = False
-    mount: int = 0
+    mount: int | None = None
     channels: ChannelView = "auto"
+    cursor: int = 0
+    detail: Key | None = None
+
+    @property
+    def order(self) -> Order:
+        """How rows of the tab are sorted."""
+        tab = TABS[self.tab]
+        return self.orders.get(tab.name, Order(tab.first))
+
+    @property
+    def timing(self) -> bool:
+        """Whether times are shown."""
+        return TABS[self.tab].timing
+
+    @property
+    def maps(self) -> bool:
+        """Whether it is shown how full maps are."""
+        return TABS[self.tab].maps
 
 
-def press(view: View, key: str) -> View | None:
-    """Return the view after *key* was pressed, or None when that means to quit."""
-    if key == "\x03":
-        return None
+def press(view: View, key: str, shown: Shown) -> View | None:
+    """Return the view after *key* was pressed, or None when that means to quit.
+
+    :param key: a character, or the name of a key as `efuse.tui.keys.decode` has it.
+    """
     if view.typing:
         return _type(view, key)
     if view.help:
         return replace(view, help=False)
-    step = {"s": 1, "S": -1}.get(key)
-    if step:
-        return replace(view, sort=SORTS[(SORTS.index(view.sort) + step) % len(SORTS)])
+    if key == "q":
+        return None
+    if key in ("?", "h"):
+        return replace(view, help=True)
+    if key == " ":
+        return replace(view, paused=not view.paused)
+    if key in _STEPS or (key.isdecimal() and 0 < int(key) <= len(TABS)):
+        tab = int(key) - 1 if key.isdecimal() else (view.tab + _STEPS[key]) % len(TABS)
+        return replace(view, tab=tab, cursor=0, detail=None)
+    if view.detail is not None:
+        return replace(view, detail=None) if key in ("esc", "enter", "backspace") else view
+    if key in _MOVES:
+        return _move(view, key, shown)
+    return _change(view, key, shown)
+
+
+_STEPS = {"tab": 1, "right": 1, "backtab": -1, "left": -1}
+_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -1, "pgdn": 1, "home": 0, "end": 0}
+
+
+def _move(view: View, key: str, shown: Shown) -> View:
+    last = max(0, len(shown.rows) - 1)
+    if key in ("home", "end"):
+        return replace(view, cursor=0 if key == "home" else last)
+    step = _MOVES[key] * (shown.page if key.startswith("pg") else 1)
+    return replace(view, cursor=max(0, min(last, min(last, view.cursor) + step)))
+
+
+def _change(view: View, key: str, shown: Shown) -> View:
     match key:
-        case "q":
-            return None
+        case "s" | "S":
+            return _sort(view, 1 if key == "s" else -1)
         case "r":
-            return replace(view, reverse=not view.reverse)
+            order = replace(view.order, reverse=not view.order.reverse)
+            return _ordered(view, order)
         case "/":
-            return replace(view, typing=True, filter="")
+            return replace(view, typing=True, filter="", cursor=0)
         case "c":
             following = CHANNEL_VIEWS.index(view.channels) + 1
-            return replace(view, channels=CHANNEL_VIEWS[following % len(CHANNEL_VIEWS)])
-        case "n" | "\t":
-            return replace(view, mount=view.mount + 1)
-        case "p":
-            return replace(view, mount=view.mount - 1)
-        case " ":
-            return replace(view, paused=not view.paused)
-        case "h" | "?":
-            return replace(view, help=True)
-        case "\x1b":
-            return replace(view, filter="")
+            return replace(view, channels=CHANNEL_VIEWS[following % len(CHANNEL_VIEWS)], cursor=0)
+        case "n" | "p":
+            every = (None, *shown.mounts)
+            now = every.index(view.mount) if view.mount in every else 0
+            chosen = every[(now + (1 if key == "n" else -1)) % len(every)]
+            return replace(view, mount=chosen, cursor=0)
+        case "enter":
+            return _enter(view, shown)
+        case "esc" if view.filter:
+            return replace(view, filter="", cursor=0)
+        case "esc":
+            return replace(view, mount=None, cursor=0)
+    return view
+
+
+def _sort(view: View, step: int) -> View:
+    every = TABS[view.tab].sorts
+    chosen = every[(every.index(view.order.sort) + step) % len(every)]
+    return _ordered(view, replace(view.order, sort=chosen))
+
+
+def _ordered(view: View, order: Order) -> View:
+    return replace(view, orders={**view.orders, TABS[view.tab].name: order})
+
+
+def _enter(view: View, shown: Shown) -> View:
+    if not shown.rows:
+        return view
+    connection, name = shown.rows[min(view.cursor, len(shown.rows) - 1)]
+    if TABS[view.tab].name == "mounts":
+        return replace(view, tab=1, mount=connection, filter="", cursor=0)
+    if TABS[view.tab].name == "opcodes":
+        return replace(view, detail=(connection, name))
     return view
 
 
 def _type(view: View, key: str) -> View:
-    if key in ("\r", "\n"):
+    if key == "enter":
         return replace(view, typing=False)
-    if key == "\x1b":
+    if key == "esc":
         return replace(view, typing=False, filter="")
-    if key in ("\x7f", "\b"):
+    if key == "backspace":
         return replace(view, filter=view.filter[:-1])
-    return replace(view, filter=view.filter + key) if key.isprintable() else view
-
-
-def visible(rows: tuple[OpcodeRates, ...], view: View) -> list[OpcodeRates]:
-    """Return the rows that pass the filter, in the order the view wants."""
-    kept = [row for row in rows if view.filter.lower() in row.opcode]
-    kept.sort(key=lambda row: row.opcode)
-    if view.sort == "name":
-        return kept[::-1] if view.reverse else kept
-    kept.sort(key=lambda row: _key(row, view.sort), reverse=not view.reverse)
-    return kept
-
-
-def _key(row: OpcodeRates, sort: str) -> float:
-    value = {
-        "rate": row.per_second,
-        "hits": row.hit_ratio,
-        "daemon": row.daemon_per_second,
-        "kernel-time": row.hit_mean_ns,
-        "daemon-time": row.daemon_mean_ns,
-    }[sort]
-    return -1.0 if value is None else value
+    typed = len(key) == 1 and key.isprintable()
+    return replace(view, filter=view.filter + key, cursor=0) if typed else view

@@ -159,6 +159,69 @@ def test_stat_with_an_interval_prints_rates(
     assert [m["opcodes"][0]["hit_ratio"] for m in lines] == [0.9, 0.9, 0.9]
 
 
+@pytest.fixture
+def busy(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> FakeSysfs:
+    """A mount of which LOOKUPs are made while a command waits; the third wait is interrupted."""
+    sysfs.add(41, "/mnt/a")
+    sysfs.count(41, "lookup", requests=1, hits=1)
+    rounds = iter(range(2, 4))
+
+    def pause(seconds: float) -> None:
+        n = next(rounds, None)
+        if n is None:
+            raise KeyboardInterrupt
+        sysfs.count(41, "lookup", requests=100 * n, hits=90 * n, daemon=10 * n)
+
+    monkeypatch.setattr("efuse.cli.stat.pause", pause)
+    return sysfs
+
+
+@pytest.mark.parametrize("watch", [("--watch",), ("--watch", "0.1"), ("--watch=3",)])
+def test_stat_is_printed_again_until_an_interrupt(
+    busy: FakeSysfs, capsys: pytest.CaptureFixture[str], watch: tuple[str, ...]
+) -> None:
+    code, out, err = efuse(capsys, "stat", *watch)
+    assert (code, err) == (0, "")
+    blocks = out.split("\n\n")
+    assert [block.splitlines()[1].split()[4] for block in blocks] == ["1", "200", "300"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--watch", "/mnt/a"), ("/mnt/a", "--watch"), ("--watch", "0.5", "41")]
+)
+def test_stat_of_a_mount_is_printed_again(
+    busy: FakeSysfs, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    code, out, _ = efuse(capsys, "stat", *arguments, "--count", "2")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if line.startswith("lookup")]
+    assert [row[1:3] for row in rows] == [["1", "1"], ["200", "180"]]
+
+
+def test_stat_json_that_is_printed_again_is_a_line_each_time(
+    busy: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = efuse(capsys, "stat", "--watch", "--json")
+    assert code == 0
+    mounts = [json.loads(line)["mounts"][0] for line in out.splitlines()]
+    assert [mount["opcodes"]["lookup"]["hits"] for mount in mounts] == [1, 180, 270]
+
+
+def test_stat_with_an_interval_ends_on_an_interrupt(
+    busy: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = efuse(capsys, "stat", "--interval", "1", "--json")
+    assert (code, len(out.splitlines())) == (0, 2)
+
+
+@pytest.mark.parametrize("arguments", [("--watch", "0"), ("--watch", "1", "--interval", "1")])
+def test_stat_that_cannot_be_watched_fails(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    code, out, _ = efuse(capsys, "stat", *arguments)
+    assert (code, out) == (2, "")
+
+
 @pytest.mark.parametrize("command", ["stat", "top"])
 def test_rates_of_channels_are_shown_and_the_same_in_json(
     sysfs: FakeSysfs,

@@ -2,6 +2,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,26 @@ def test_rates_of_nothing_have_no_ratio_and_no_latency() -> None:
     assert model.total.hit_ratio is None
     assert model.total.hit_mean_ns is None
     assert model.total.daemon_mean_ns is None
+
+
+def test_rates_have_times_only_if_both_samples_have_them() -> None:
+    for before, after in ((False, True), (True, False), (False, False)):
+        model = rates(replace(BEFORE, timing=before), replace(AFTER, timing=after))
+        (row,) = (row for row in model.opcodes if row.opcode == "lookup")
+        assert (row.hit_mean_ns, row.daemon_mean_ns, row.counters.hit_timed) == (None, None, 0)
+        assert model.total.hit_mean_ns is None
+        assert row.per_second == 50
+
+
+def test_rates_of_paths_have_times_only_if_both_samples_have_them() -> None:
+    latency = (10, *[0] * 105)
+    taken = PathCounters(requests=10, ns=900, timed=10, latency=latency, predicted=1, actual_ns=7)
+    after = replace(AFTER, paths={"cache": taken})
+    (path,) = rates(BEFORE, after).paths
+    assert path.p50_ns is not None
+    (path,) = rates(replace(BEFORE, timing=False), after).paths
+    assert (path.p50_ns, path.p99_ns, path.counters.timed) == (None, None, 0)
+    assert (path.per_second, path.actual_ns) == (5, 7)
 
 
 def test_rates_of_different_connections_fails() -> None:

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Columns that several tables have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from efuse.tui.grid import Column
+from efuse.tui.model import Row
+from efuse.tui.spark import sparkline
+from efuse.tui.units import count, duration, share
+
+__all__ = ["HISTORY", "MOUNT", "number", "ratio", "ratio_style", "steady", "time"]
+
+Value = Callable[[Any], float | None]
+
+
+def number(
+    title: str, value: Value, what: str, *, sort: str = "", rank: int = 0, least: int = 5
+) -> Column[Row[Any]]:
+    """Make a column of rates or counts."""
+
+    def text(row: Row[Any]) -> str:
+        found = value(row.what)
+        return "-" if found is None else count(found)
+
+    return Column(
+        title, what, text, sort=sort, value=lambda row: value(row.what), rank=rank, least=least
+    )
+
+
+def time(title: str, value: Value, what: str, *, sort: str = "", rank: int = 0) -> Column[Row[Any]]:
+    """Make a column of times in ns."""
+    return Column(
+        title,
+        what,
+        lambda row: duration(value(row.what)),
+        sort=sort,
+        value=lambda row: value(row.what),
+        rank=rank,
+        least=6,
+    )
+
+
+def ratio(
+    title: str, value: Value, what: str, *, sort: str = "", rank: int = 0, good: bool = False
+) -> Column[Row[Any]]:
+    """Make a column of shares of 0 to 1.
+
+    :param good: whether the larger is the better, and colours say so.
+    """
+    return Column(
+        title,
+        what,
+        lambda row: share(value(row.what)),
+        sort=sort,
+        value=lambda row: value(row.what),
+        rank=rank,
+        least=5,
+        style=lambda row: ratio_style(value(row.what)) if good else "",
+    )
+
+
+def ratio_style(found: float | None) -> str:
+    """Return the colour of a share of which more is better."""
+    if found is None:
+        return ""
+    return "green" if found >= 0.9 else "yellow" if found >= 0.5 else "red"
+
+
+def _end(words: str, width: int) -> str:
+    """Return the end of a path that is longer than *width*."""
+    return words if len(words) <= width else "…" + words[len(words) - width + 1 :]
+
+
+MOUNT: Column[Row[Any]] = Column(
+    "MOUNT",
+    "where it is mounted; what is longer is cut at its beginning",
+    lambda row: row.mount,
+    sort="mount",
+    value=lambda row: row.mount,
+    up=True,
+    least=8,
+    left=True,
+    style=lambda row: "cyan",
+    draw=lambda row, width: _end(row.mount, width),
+    shared=True,
+)
+
+HISTORY: Column[Row[Any]] = Column(
+    "HISTORY",
+    "rates of the last intervals; the highest bar is the most",
+    lambda row: " " * len(row.history),
+    rank=4,
+    least=8,
+    left=True,
+    style=lambda row: "bright_blue",
+    draw=lambda row, width: sparkline(row.history, width),
+    most=40,
+)
+
+
+def steady(columns: Sequence[Column[Row[Any]]]) -> list[Column[Row[Any]]]:
+    """Return the columns of what is printed mount by mount, and once: without history."""
+    return [column for column in columns if column not in (HISTORY, MOUNT)]

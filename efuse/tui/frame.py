@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Lines that never wrap: what a frame is made of. Rich prints them as they are, without layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import Style
+
+__all__ = ["Frame", "Line", "clean", "cut", "line", "text_of", "width_of"]
+
+Line = tuple[tuple[str, str], ...]
+"""Words, each with its style."""
+
+_ASCII = str.maketrans("▁▂▃▄▅▆▇█…", "_..--=+#~")
+
+
+def line(*parts: str | tuple[str, str]) -> Line:
+    """Return words, each perhaps with its style, as one line."""
+    return tuple((part, "") if isinstance(part, str) else part for part in parts)
+
+
+def clean(words: str) -> str:
+    """Return words without what a terminal would obey."""
+    if words.isprintable():
+        return words
+    return "".join(c if c.isprintable() else "?" for c in words)
+
+
+def cut(words: str, width: int) -> str:
+    """Return words in at most *width* cells, with an ellipsis if not all have room."""
+    if cell_len(words) <= width:
+        return words
+    return set_cell_size(words, width - 1).rstrip() + "…" if width > 0 else ""
+
+
+def text_of(drawn: Line) -> str:
+    """Return a line without its styles."""
+    return "".join(words for words, _ in drawn)
+
+
+def width_of(drawn: Line) -> int:
+    """Return how many cells a line takes."""
+    return cell_len(text_of(drawn))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Lines, each cut where the terminal ends."""
+
+    lines: Sequence[Line]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for drawn in self.lines:
+            room = options.max_width
+            for words, style in drawn:
+                shown = clean(words)
+                size = cell_len(shown)
+                if size > room:
+                    shown = cut(shown, room)
+                if options.ascii_only:
+                    shown = shown.translate(_ASCII)
+                yield Segment(shown, Style.parse(style) if style else None)
+                room -= size
+                if room <= 0:
+                    break
+            yield Segment.line()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The table of opcodes in ``efuse top``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from efuse.stats.model import Counters, MountRates, OpcodeRates
+from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time
+from efuse.tui.frame import cut
+from efuse.tui.grid import Column
+from efuse.tui.model import Model, Row, mount_name
+from efuse.tui.units import count
+
+__all__ = ["OPCODES", "opcode_row", "opcode_rows"]
+
+
+def _reasons(row: Row[OpcodeRates]) -> str:
+    rates = row.what
+    total = sum(rates.passed.values())
+    parts = [f"{reason} {100 * number / total:.0f}" for reason, number in rates.passed.items()]
+    if rates.counters.refused:
+        parts.append(f"refused {count(rates.counters.refused)}")
+    if rates.counters.errors:
+        parts.append(f"errors {count(rates.counters.errors)}")
+    return " ".join(parts)
+
+
+OPCODES: tuple[Column[Row[Any]], ...] = (
+    Column(
+        "OPCODE",
+        "as in <linux/fuse.h>, in lower case",
+        lambda row: row.what.opcode,
+        sort="name",
+        value=lambda row: row.what.opcode,
+        up=True,
+        least=11,
+        left=True,
+        style=lambda row: "cyan",
+    ),
+    MOUNT,
+    number("RATE/s", lambda r: r.per_second, "requests", sort="rate"),
+    ratio("HIT", lambda r: r.hit_ratio, "answered in the kernel", sort="hits", good=True),
+    number("DAEMON/s", lambda r: r.daemon_per_second, "sent to the daemon", sort="daemon"),
+    time(
+        "KERNEL", lambda r: r.hit_mean_ns, "mean time of kernel answers", sort="kernel-time", rank=2
+    ),
+    time(
+        "DAEMON", lambda r: r.daemon_mean_ns, "mean time of the daemon", sort="daemon-time", rank=1
+    ),
+    HISTORY,
+    Column(
+        "PASSED (%)",
+        "why requests went to the daemon, in percent of them",
+        _reasons,
+        rank=3,
+        least=10,
+        left=True,
+        draw=lambda row, width: cut(_reasons(row), width),
+    ),
+)
+
+
+def opcode_row(model: Model, m: MountRates, rates: OpcodeRates) -> Row[OpcodeRates]:
+    """Return the row of one opcode of a mount."""
+    owner = m.after.connection
+    return Row(rates, model.history.of("opcode", owner, rates.opcode), mount_name(m), owner)
+
+
+def opcode_rows(model: Model, connection: int | None) -> list[Row[OpcodeRates]]:
+    """Return a row for each opcode that was ever requested."""
+    rows = []
+    for m in model.mounts(connection):
+        rows += [opcode_row(model, m, rates) for rates in m.opcodes]
+        known = {rates.opcode for rates in m.opcodes}
+        idle = sorted(m.after.opcodes.keys() - known)
+        rows += [opcode_row(model, m, _idle(opcode)) for opcode in idle]
+    return sorted(rows, key=lambda row: row.what.opcode)
+
+
+def _idle(opcode: str) -> OpcodeRates:
+    return OpcodeRates(opcode, 0.0, 0.0, None, {}, None, None, Counters())

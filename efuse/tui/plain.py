@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What ``efuse top`` prints where there is no terminal: all tables, mount by mount."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import RenderableType
+
+from efuse.stats.model import MountRates
+from efuse.stats.snapshot import Change
+from efuse.tui.channels import CHANNELS, channel_line, channel_rates_of
+from efuse.tui.columns import steady
+from efuse.tui.devices import DEVICE_UNITS, DEVICES
+from efuse.tui.frame import Frame, Line, line
+from efuse.tui.grid import Column, Order, grid, in_order
+from efuse.tui.model import Row
+from efuse.tui.mounts import maps_line, state_line, total_line
+from efuse.tui.opcodes import OPCODES
+from efuse.tui.paths import PATHS
+
+__all__ = ["plain"]
+
+_BY_RATE = Order("rate")
+
+
+def plain(
+    change: Change, *, order: Order = _BY_RATE, part: str = "", width: int = 80
+) -> RenderableType:
+    """Return one block of lines about all mounts, and the devices below them.
+
+    :param order: of the opcodes.
+    :param part: of the names of the opcodes that are shown.
+    """
+    lines = [drawn for m in change.mounts for drawn in _mount(m, order, part, width)]
+    if change.devices:
+        lines.append(line(("devices", "bold"), (f"  {DEVICE_UNITS}", "dim")))
+        lines += _table(DEVICES, change.devices, width)
+    return Frame(lines)
+
+
+def _table(columns: Sequence[Column[Row[Any]]], found: Sequence[Any], width: int) -> list[Line]:
+    return grid(steady(columns), [Row(what) for what in found], width)
+
+
+def _mount(m: MountRates, order: Order, part: str, width: int) -> list[Line]:
+    lines = [state_line(m, width), total_line(m), maps_line(m)]
+    if m.paths:
+        lines += _table(PATHS, m.paths, width)
+    channels = channel_rates_of(m)
+    if channels:
+        lines += [channel_line(m), *_table(CHANNELS, channels, width)]
+    rows = [Row(rates) for rates in m.opcodes if part.lower() in rates.opcode]
+    if rows:
+        return [*lines, *grid(steady(OPCODES), in_order(OPCODES, rows, order), width)]
+    return [*lines, line(("no requests" if not m.opcodes else "no opcode matches", "dim"))]

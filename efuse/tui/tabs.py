@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tabs of ``efuse top``: which rows each has, in which columns, and what that needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from efuse.tui.channels import CHANNELS, channel_line, channel_rows
+from efuse.tui.devices import DEVICE_UNITS, DEVICES, device_rows
+from efuse.tui.frame import Line, line
+from efuse.tui.grid import Column, in_order
+from efuse.tui.model import Key, Model, Row
+from efuse.tui.mounts import MOUNTS, mount_details, mount_rows, total_line
+from efuse.tui.opcodes import OPCODES, opcode_rows
+from efuse.tui.paths import PATHS, path_rows
+from efuse.tui.view import TABS, View
+
+__all__ = ["Rows", "Tab", "key_of", "rows", "tab_of"]
+
+Rows = Sequence[Row[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One tab.
+
+    :ivar find: the rows, as they stand unsorted.
+    :ivar above: lines above the table.
+    :ivar below: lines below it, about the row that is marked.
+    :ivar nothing: what is said where there are no rows.
+    """
+
+    columns: Sequence[Column[Row[Any]]]
+    find: Callable[[Model, View], Rows]
+    nothing: str
+    above: Callable[[Model, View], list[Line]] = lambda model, view: []
+    below: Callable[[Row[Any], int], list[Line]] = lambda row, width: []
+
+
+def _above_opcodes(model: Model, view: View) -> list[Line]:
+    found = model.mounts(view.mount)
+    return [total_line(found[0])] if len(found) == 1 else []
+
+
+def _above_channels(model: Model, view: View) -> list[Line]:
+    found = [m for m in model.mounts(view.mount) if m.after.has_channels]
+    return [channel_line(found[0])] if len(found) == 1 else []
+
+
+def _above_devices(model: Model, view: View) -> list[Line]:
+    return [line((DEVICE_UNITS, "dim"))] if model.change.devices else []
+
+
+_NO_MOUNTS = "no eFuse file system is mounted: efuse mount --help"
+
+_TABS = {
+    "mounts": Tab(
+        MOUNTS,
+        lambda model, view: mount_rows(model),
+        _NO_MOUNTS,
+        below=mount_details,
+    ),
+    "opcodes": Tab(
+        OPCODES,
+        lambda model, view: opcode_rows(model, view.mount),
+        "no requests",
+        above=_above_opcodes,
+    ),
+    "paths": Tab(
+        PATHS,
+        lambda model, view: path_rows(model, view.mount),
+        "no READs and no WRITEs",
+    ),
+    "channels": Tab(
+        CHANNELS,
+        lambda model, view: channel_rows(model, view.mount, view.channels),
+        "no daemon has made channels: docs/channels.md says which do",
+        above=_above_channels,
+    ),
+    "devices": Tab(
+        DEVICES,
+        lambda model, view: device_rows(model),
+        "no emulated device has power: efuse csd --help",
+        above=_above_devices,
+    ),
+}
+
+
+def tab_of(view: View) -> Tab:
+    """Return the tab that is open."""
+    return _TABS[TABS[view.tab].name]
+
+
+def rows(model: Model, view: View) -> Rows:
+    """Return the rows of the tab that is open: those that pass the filter, in their order."""
+    tab = tab_of(view)
+    found = [row for row in tab.find(model, view) if _passes(row, tab, view.filter.lower())]
+    return in_order(tab.columns, found, view.order)
+
+
+def _passes(row: Row[Any], tab: Tab, part: str) -> bool:
+    """Say whether *part* is in the row's mount, or in what its words name."""
+    names = (column.value(row) for column in tab.columns)
+    words = (row.mount, *(name for name in names if isinstance(name, str)))
+    return any(part in word.lower() for word in words)
+
+
+def key_of(row: Row[Any]) -> Key:
+    """Return what names a row."""
+    return row.connection, str(getattr(row.what, "opcode", ""))
