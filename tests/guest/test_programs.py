@@ -169,7 +169,9 @@ def test_builtin_programs_cost_the_verifier_little() -> None:
     assert max(cost.values()) < 300
 
 
-@pytest.mark.parametrize("name", ["deny_uid.c", "count_opcode.c", "latency.c", "least_loaded.c"])
+@pytest.mark.parametrize(
+    "name", ["deny_uid.c", "count_opcode.c", "hide_name.c", "latency.c", "least_loaded.c"]
+)
 def test_examples_are_accepted(name: str) -> None:
     text = (paths.data("bpf_programs") / "examples" / name).read_text()
     members = [m for m in bpf.MEMBERS if f"\nint {m}(" in text]

@@ -128,6 +128,24 @@ def test_deny_uid_in_lookup_and_open(tiny: Tiny) -> None:
     assert as_user(1000, path, "open") == 0
 
 
+def test_hide_name_hides_names(mountpoint: Path) -> None:
+    names = (".dot", "secret", "secrets", "seen")
+    with mounted(mountpoint, attach=False) as m:
+        for name in names:
+            m.truth.create(name, b"1")
+        text = (EXAMPLES / "hide_name.c").read_text()
+        hidden = m.attach(handlers={"lookup": text}).maps["hidden"]
+        hidden[b"secret".ljust(256, b"\0")] = 0
+        m.log()
+        found = [os.path.exists(m / name) for name in names]
+        assert found == [False, False, True, True]
+        assert not os.path.exists(m / ("." + 254 * "x"))
+        assert m.asked().count("lookup") == 2
+        assert m.count("lookup", "refused") == 3
+        del hidden[b"secret".ljust(256, b"\0")]
+        assert os.path.exists(m / "secret")
+
+
 def test_deny_uid_in_open_alone(tiny: Tiny) -> None:
     text = (EXAMPLES / "deny_uid.c").read_text()
     path = tiny.path / "f2"

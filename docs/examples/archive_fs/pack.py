@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Make the database that archive_fs.py shows: ``pack.py DATABASE < ARCHIVE.tar[.gz|.bz2|.xz]``."""
+
+import os
+import sqlite3
+import stat
+import sys
+import tarfile
+from typing import BinaryIO
+
+SCHEMA = "CREATE TABLE files (path BLOB UNIQUE NOT NULL, mode INTEGER, mtime REAL, data BLOB)"
+ADD = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)"
+
+
+def pack(database: str, source: BinaryIO) -> int:
+    """Put a tar archive into a new database; return how many files there are."""
+    connection = sqlite3.connect(database)
+    with connection, tarfile.open(fileobj=source, mode="r|*") as archive:
+        connection.execute(SCHEMA)
+        for member in archive:
+            path = os.fsencode(os.path.normpath(member.name).lstrip("/"))
+            if path == b"." or path.startswith(b"../"):
+                continue
+            _add_parents(connection, path)
+            if member.isdir():
+                mode, data = stat.S_IFDIR, None
+            elif member.issym():
+                mode, data = stat.S_IFLNK, os.fsencode(member.linkname)
+            elif member.islnk():  # Another name of a file that came before.
+                target = os.fsencode(os.path.normpath(member.linkname).lstrip("/"))
+                query = "SELECT data FROM files WHERE path = ?"
+                mode, data = stat.S_IFREG, connection.execute(query, (target,)).fetchone()[0]
+            elif (file := archive.extractfile(member)) is not None:
+                mode, data = stat.S_IFREG, file.read()
+            else:
+                continue  # A device or a pipe.
+            connection.execute(ADD, (path, mode | member.mode, member.mtime, data))
+    (count,) = connection.execute("SELECT count(*) FROM files").fetchone()
+    connection.close()
+    return int(count)
+
+
+def _add_parents(connection: sqlite3.Connection, path: bytes) -> None:
+    """Not every archive has its directories."""
+    query = "INSERT OR IGNORE INTO files VALUES (?, ?, 0, NULL)"
+    for end, letter in enumerate(path):
+        if letter == ord("/"):
+            connection.execute(query, (path[:end], stat.S_IFDIR | 0o755))
+
+
+if __name__ == "__main__":
+    print(f"{pack(sys.argv[1], sys.stdin.buffer)} files")

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The file systems of docs/examples on eFuse: what they tell the kernel spares them requests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efuse.control import Connection
+from tests import examples
+from tests.examples import (
+    LINK,
+    TARGET,
+    TREE,
+    git,
+    make_database,
+    make_repository,
+    make_tree,
+    running,
+    text,
+    walk,
+)
+from tests.guest.test_direct import read_direct
+
+CHUNK = 64 << 10
+WATCHED = str(Path(examples.__file__).with_name("watched_remote.py"))
+
+
+class On:
+    """An example that is mounted on eFuse."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection = Connection.at(path)
+        assert self.connection.state == "attached"
+
+    def asked(self) -> dict[str, int]:
+        """How many requests the daemon got, by opcode; none that release what was open before."""
+        stats = self.connection.path / "stats"
+        found = {name: int((stats / name / "daemon").read_text()) for name in os.listdir(stats)}
+        return {name: count for name, count in found.items() if not name.startswith("release")}
+
+    def direct(self) -> int:
+        """How many requests went to backing files."""
+        return int((self.connection.path / "paths/direct/requests").read_text())
+
+    @contextlib.contextmanager
+    def asks_nothing(self) -> Iterator[None]:
+        before = self.asked()
+        yield
+        assert self.asked() == before
+
+
+Run = Callable[..., contextlib.AbstractContextManager[On]]
+
+
+@pytest.fixture
+def run(mountpoint: Path, eventually: Any) -> Run:
+    """Mount an example: ``run(SCRIPT, what it takes before and after the mountpoint)``."""
+
+    @contextlib.contextmanager
+    def run(script: str, *arguments: object, then: tuple[object, ...] = ()) -> Iterator[On]:
+        with running(script, mountpoint, eventually, *arguments, mountpoint, *then):
+            yield On(mountpoint)
+
+    return run
+
+
+@pytest.fixture
+def source(lower: Path) -> Path:
+    (lower / "source").mkdir()
+    make_tree(lower / "source")
+    return lower / "source"
+
+
+def test_archive_has_told_all_names_before_the_first_request(
+    run: Run, source: Path, lower: Path
+) -> None:
+    make_database(source, lower / "db")
+    expected = walk(source)
+    with run("archive_fs/archive_fs.py", lower / "db") as one:
+        before = one.asked()
+        for name, (mode, _, _) in expected.items():
+            assert os.lstat(one.path / name).st_mode == mode
+        after = one.asked()
+        for opcode in ("lookup", "getattr"):
+            assert after[opcode] == before[opcode], opcode
+
+
+def test_archive_has_told_the_data_of_small_files(run: Run, source: Path, lower: Path) -> None:
+    make_database(source, lower / "db")
+    with run("archive_fs/archive_fs.py", lower / "db") as one:
+        one.connection.forced_path = "cache"  # No probes of other paths.
+        before = one.asked()["read"]
+        for name in ("a/b/deep", "a/small", "run"):
+            assert (one.path / name).read_bytes() == TREE[name]
+        assert one.asked()["read"] == before
+        assert (one.path / "large").read_bytes() == TREE["large"]
+        assert one.asked()["read"] > before
+
+
+def test_archive_asks_nothing_when_it_is_warm(run: Run, source: Path, lower: Path) -> None:
+    make_database(source, lower / "db")
+    expected = walk(source)
+    with run("archive_fs/archive_fs.py", lower / "db") as one:
+        for _ in range(2):
+            assert walk(one.path) == expected
+        with one.asks_nothing():
+            assert walk(one.path) == expected
+
+
+def test_git_asks_nothing_when_it_is_warm(run: Run, lower: Path) -> None:
+    repository = lower / "repository"
+    first = make_repository(repository)
+    with run("git_fs/git_fs.py", repository) as one:
+        tops = (one.path / "commits" / first, one.path / "branches/main")
+        cold = [walk(top.resolve()) for top in tops]
+        assert cold[0]["large"][2] == TREE["large"]
+        assert cold[0][LINK][2] == TARGET.encode()
+        assert (cold[0]["a/small"][2], cold[1]["a/small"][2]) == (b"small\n", b"changed\n")
+        assert [walk(top.resolve()) for top in tops] == cold
+        with one.asks_nothing():
+            assert [walk(top.resolve()) for top in tops] == cold
+
+
+def test_git_follows_a_branch_that_moves(run: Run, lower: Path, eventually: Any) -> None:
+    """The kernel believes what it knows for ever: the daemon has told it."""
+    repository = lower / "repository"
+    make_repository(repository)
+    with run("git_fs/git_fs.py", repository) as one:
+        small = one.path / "branches/main/a/small"
+        for _ in range(3):
+            assert small.read_bytes() == b"changed\n"
+            assert not (one.path / "branches/new").exists()
+        (repository / "a/small").write_bytes(b"again\n")
+        git(repository, "commit", "--quiet", "--all", "--message=Three")
+        git(repository, "branch", "new")
+        eventually(lambda: small.read_bytes() == b"again\n", what="main to move")
+        eventually((one.path / "branches/new").exists, what="a branch to come")
+
+
+def test_cached_chunks_are_read_without_the_daemon(run: Run, source: Path, lower: Path) -> None:
+    data = TREE["large"]
+    url = f"watched://{source}"
+    with run(WATCHED, lower / "log", url, then=(lower / "cache", "--chunk", CHUNK)) as one:
+        assert read_direct(str(one.path / "large"), len(data)) == data
+        one.connection.forced_path = "direct"  # No probes of other paths.
+        asked, direct = one.asked()["read"], one.direct()
+        for offset, size in ((0, len(data)), (CHUNK - 4096, 8192), (4 * CHUNK, CHUNK)):
+            expected = data[offset : offset + size]
+            assert read_direct(str(one.path / "large"), size, offset) == expected
+        assert one.asked()["read"] == asked
+        assert one.direct() > direct
+        assert len((lower / "log").read_text().splitlines()) == -(-len(data) // CHUNK)
+
+
+def test_chunks_of_an_earlier_version_are_not_read(run: Run, source: Path, lower: Path) -> None:
+    url = f"watched://{source}"
+    then = (lower / "cache", "--chunk", CHUNK, "--timeout", 3600)
+    with run(WATCHED, lower / "log", url, then=then) as one:
+        large = one.path / "large"
+        for letter, size in (("l", 300_000), ("m", 300_000), ("s", 1000), ("g", 500_000)):
+            data = text(letter, size)
+            (source / "large").write_bytes(data)
+            for _ in range(2):
+                assert large.read_bytes() == data
+                assert read_direct(str(large), size) == data
+
+
+def test_a_remote_that_does_not_change_is_asked_once(run: Run, source: Path, lower: Path) -> None:
+    (source / LINK).unlink()
+    url = f"watched://{source}"
+    then = (lower / "cache", "--chunk", CHUNK, "--consistency", "exclusive")
+    with run(WATCHED, lower / "log", url, then=then) as one:
+        cold = walk(one.path)
+        assert {name: data for name, (_, _, data) in cold.items() if name in TREE} == TREE
+        assert walk(one.path) == cold
+        with one.asks_nothing():
+            assert walk(one.path) == cold

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""docs/examples/archive_fs: what is in the database is what is in the mount."""
+
+from __future__ import annotations
+
+import errno
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples import TREE, make_database, make_tree, pack, running, walk
+
+
+@pytest.fixture
+def mounted(place: Path, eventually: Any) -> Iterator[Path]:
+    (place / "source").mkdir()
+    make_tree(place / "source")
+    make_database(place / "source", place / "db")
+    mountpoint = place / "mnt"
+    script = "archive_fs/archive_fs.py"
+    with running(script, mountpoint, eventually, place / "db", mountpoint):
+        yield mountpoint
+
+
+def test_the_tree_is_the_one_that_was_packed(mounted: Path, place: Path) -> None:
+    for _ in range(2):
+        assert walk(mounted) == walk(place / "source")
+    assert (mounted / "large").stat().st_mtime == 1_000_000_000
+
+
+def test_any_part_of_a_file(mounted: Path) -> None:
+    with (mounted / "large").open("rb", buffering=0) as file:
+        for offset in (0, 1, 4095, 131_072, 299_999, 300_000):
+            file.seek(offset)
+            assert file.read(5000) == TREE["large"][offset : offset + 5000]
+
+
+def test_nothing_can_be_changed(mounted: Path) -> None:
+    assert not (mounted / "other").exists()
+    with pytest.raises(OSError) as caught:
+        (mounted / "run").write_bytes(b"x")
+    assert caught.value.errno in (errno.EROFS, errno.EACCES)
+
+
+def test_a_tar_without_directories_has_them(place: Path, eventually: Any) -> None:
+    with io.BytesIO() as file:
+        with tarfile.open(fileobj=file, mode="w:xz") as archive:
+            member = tarfile.TarInfo("x/y/z")
+            member.size = 4
+            archive.addfile(member, io.BytesIO(b"data"))
+        pack(file.getvalue(), place / "db")
+    mountpoint = place / "mnt"
+    with running("archive_fs/archive_fs.py", mountpoint, eventually, place / "db", mountpoint):
+        assert (mountpoint / "x/y/z").read_bytes() == b"data"
+        assert (mountpoint / "x/y").is_dir()
