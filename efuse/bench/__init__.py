@@ -4,7 +4,15 @@
 from efuse.bench.catalog import DATA, WORKLOADS
 from efuse.bench.lower import LOWER
 from efuse.bench.machine import Settings
-from efuse.bench.report import Ratio, Report, Result, Series, measure_tables, table
+from efuse.bench.report import (
+    Ratio,
+    Report,
+    Result,
+    RoundCounters,
+    Series,
+    measure_tables,
+    table,
+)
 from efuse.bench.requests import REQUESTS, SCALE
 from efuse.bench.run import check, run
 from efuse.bench.storage import PLACES, STORAGE, check_storage, is_storage, run_storage
@@ -30,6 +38,7 @@ __all__ = [
     "Ratio",
     "Report",
     "Result",
+    "RoundCounters",
     "Series",
     "Settings",
     "Workload",

@@ -15,7 +15,7 @@ from pathlib import Path
 from efuse.bench.catalog import WORKLOADS
 from efuse.bench.lower import lower
 from efuse.bench.machine import Settings, machine, versions
-from efuse.bench.report import Report, Result, Series, ratios
+from efuse.bench.report import Report, Result, RoundCounters, Series, ratios
 from efuse.bench.requests import expanded
 from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
 from efuse.bench.transport import BALANCED, DAEMON, transported
@@ -250,6 +250,7 @@ def _result(workload: Workload, system: str, settings: Settings, rounds: list[_R
         paths=_path_counts(rounds),
         channels=_channel_counts(rounds),
         measures=_series([r.measures for r in rounds]),
+        rounds_counters=_rounds_counters(rounds),
     )
 
 
@@ -266,6 +267,18 @@ def _path_counts(rounds: list[_Round]) -> dict[str, int]:
     """Return the READs and WRITEs of all measured rounds by the path that answered them."""
     first, last = rounds[0].before.paths, rounds[-1].after.paths
     return {path: last[path] - first[path] for path in last}
+
+
+def _rounds_counters(rounds: list[_Round]) -> tuple[RoundCounters, ...]:
+    """Return what the kernel counted in each measured round; nothing without eFuse."""
+    found = []
+    for r in rounds:
+        if r.before.sample is None or r.after.sample is None:
+            return ()
+        change = r.after.sample.total - r.before.sample.total
+        paths = {path: n - r.before.paths[path] for path, n in r.after.paths.items()}
+        found.append(RoundCounters(change.requests, change.hits, change.daemon, paths))
+    return tuple(found)
 
 
 def _channel_counts(rounds: list[_Round]) -> tuple[dict[str, int], ...]:
