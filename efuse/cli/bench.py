@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from efuse import bench, paths
+from efuse.cli import _bench_report
 from efuse.cli._output import console
 from efuse.control import module_version
 from efuse.errors import ControlError, EfuseError, UsageError
@@ -42,7 +44,7 @@ def _words(choices: tuple[str, ...]) -> Any:
     return split
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--workload",
     "workloads",
@@ -107,7 +109,14 @@ def _words(choices: tuple[str, ...]) -> Any:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw what storage functions took into a PNG file.",
 )
-def cli(json_file: Path | None, plot_file: Path | None, clock: str, **given: Any) -> None:
+@click.pass_context
+def cli(
+    context: click.Context,
+    /,
+    json_file: Path | None,
+    plot_file: Path | None,
+    **given: Any,
+) -> None:
     """Run workloads on several systems in turn, verify what they saw, and compare.
 
     Where the module is loaded it runs here, elsewhere in a guest that is booted for it.
@@ -116,7 +125,21 @@ def cli(json_file: Path | None, plot_file: Path | None, clock: str, **given: Any
     efuse bench --workload stat,negative --rounds 3
     efuse bench --workload scan,lookup --clock instructions --plot places.png
     """
-    settings = bench.Settings(clock=clock, **given)
+    if context.invoked_subcommand is None:
+        _run(bench.Settings(**given), json_file, plot_file)
+        return
+    for parameter in context.params:
+        if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"{context.invoked_subcommand} runs no workload",
+                hint=f"options go behind it: efuse bench {context.invoked_subcommand} --help",
+            )
+
+
+cli.add_command(_bench_report.report)
+
+
+def _run(settings: bench.Settings, json_file: Path | None, plot_file: Path | None) -> None:
     storage = bench.is_storage(settings.workloads)
     if plot_file is not None and not storage:
         raise UsageError("--plot draws the workloads of storage functions only")
