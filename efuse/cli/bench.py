@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from efuse import bench, paths
-from efuse.cli import _bench_report
+from efuse.cli import _bench_compare, _bench_report
 from efuse.cli._output import console
 from efuse.control import module_version
 from efuse.errors import ControlError, EfuseError, UsageError
@@ -136,6 +136,7 @@ def cli(
             )
 
 
+cli.add_command(_bench_compare.compare)
 cli.add_command(_bench_report.report)
 
 
