@@ -13,9 +13,17 @@ from efuse.bench.report import (
     measure_tables,
     table,
 )
-from efuse.bench.requests import REQUESTS, SCALE
-from efuse.bench.run import check, run
-from efuse.bench.storage import PLACES, STORAGE, check_storage, is_storage, run_storage
+from efuse.bench.requests import REQUESTS, SCALE, expanded
+from efuse.bench.run import check, run, steps
+from efuse.bench.state import finished
+from efuse.bench.storage import (
+    PLACES,
+    STORAGE,
+    check_storage,
+    is_storage,
+    run_storage,
+    storage_steps,
+)
 from efuse.bench.storage_report import plot, storage_table
 from efuse.bench.systems import DAEMONS, ON_REQUEST, SYSTEMS
 from efuse.bench.transport import BALANCED
@@ -44,11 +52,15 @@ __all__ = [
     "Workload",
     "check",
     "check_storage",
+    "expanded",
+    "finished",
     "is_storage",
     "measure_tables",
     "plot",
     "run",
     "run_storage",
+    "steps",
+    "storage_steps",
     "storage_table",
     "table",
 ]
