@@ -4,10 +4,26 @@
 from efuse.bench.catalog import DATA, WORKLOADS
 from efuse.bench.lower import LOWER
 from efuse.bench.machine import Settings
-from efuse.bench.report import Ratio, Report, Result, Series, measure_tables, table
-from efuse.bench.requests import REQUESTS, SCALE
-from efuse.bench.run import check, run
-from efuse.bench.storage import PLACES, STORAGE, check_storage, is_storage, run_storage
+from efuse.bench.report import (
+    Ratio,
+    Report,
+    Result,
+    RoundCounters,
+    Series,
+    measure_tables,
+    table,
+)
+from efuse.bench.requests import REQUESTS, SCALE, expanded
+from efuse.bench.run import check, run, steps
+from efuse.bench.state import finished
+from efuse.bench.storage import (
+    PLACES,
+    STORAGE,
+    check_storage,
+    is_storage,
+    run_storage,
+    storage_steps,
+)
 from efuse.bench.storage_report import plot, storage_table
 from efuse.bench.systems import DAEMONS, ON_REQUEST, SYSTEMS
 from efuse.bench.transport import BALANCED
@@ -30,16 +46,21 @@ __all__ = [
     "Ratio",
     "Report",
     "Result",
+    "RoundCounters",
     "Series",
     "Settings",
     "Workload",
     "check",
     "check_storage",
+    "expanded",
+    "finished",
     "is_storage",
     "measure_tables",
     "plot",
     "run",
     "run_storage",
+    "steps",
+    "storage_steps",
     "storage_table",
     "table",
 ]

@@ -4,14 +4,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Ratio", "Report", "Result", "Series", "measure_tables", "ratios", "table"]
+__all__ = [
+    "Ratio",
+    "Report",
+    "Result",
+    "RoundCounters",
+    "Series",
+    "measure_tables",
+    "ratios",
+    "table",
+]
 
 
 # So many columns have room in 80 characters.
@@ -30,6 +39,20 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundCounters:
+    """What the kernel counted in one round on eFuse.
+
+    ``requests`` are all, ``hits`` those that it answered itself, ``daemon`` those that went to the
+    daemon; ``paths`` are the READs and WRITEs by the path that answered them.
+    """
+
+    requests: int
+    hits: int
+    daemon: int
+    paths: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One workload on one system. ``value`` is the median of ``rounds``, in ``unit``.
 
@@ -39,6 +62,7 @@ class Result:
 
     ``measures`` has what else a workload found, by name. ``channels`` are the kernel's counters of
     all rounds, CPU by CPU, of a workload that asks how requests reach the daemon.
+    ``rounds_counters`` are the kernel's counters round by round; nothing where there is no eFuse.
     """
 
     workload: str
@@ -54,6 +78,27 @@ class Result:
     paths: dict[str, int] = field(default_factory=dict)
     channels: tuple[dict[str, int], ...] = ()
     measures: dict[str, Series] = field(default_factory=dict)
+    rounds_counters: tuple[RoundCounters, ...] = ()
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Result:
+        """Return what :meth:`Report.json` wrote of a result.
+
+        :raises KeyError, TypeError: it is none.
+        """
+        series = {
+            name: Series(**{**one, "rounds": tuple(one["rounds"])})
+            for name, one in value["measures"].items()
+        }
+        return cls(
+            **{
+                **value,
+                "rounds": tuple(value["rounds"]),
+                "channels": tuple(value["channels"]),
+                "measures": series,
+                "rounds_counters": tuple(RoundCounters(**one) for one in value["rounds_counters"]),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +132,20 @@ class Report:
     def json(self) -> dict[str, Any]:
         """Return it as plain values for ``json.dumps``."""
         return asdict(self)
+
+    @property
+    def workloads(self) -> frozenset[str]:
+        """The names of those that it has results of."""
+        return frozenset(result.workload for result in self.results)
+
+    def extended(self, results: Iterable[Result], of: Iterable[str]) -> Report:
+        """Return it with more results, and all ratios of the systems *of*."""
+        every = (*self.results, *results)
+        return replace(
+            self,
+            results=every,
+            ratios=tuple(ratio for system in of for ratio in ratios(every, system)),
+        )
 
 
 def ratios(results: Iterable[Result], of: str = "efuse") -> tuple[Ratio, ...]:

@@ -130,9 +130,12 @@ REQUESTS = {
 """The workloads by name."""
 
 
-def expanded(names: Iterable[str]) -> tuple[str, ...]:
-    """Return *names*, :data:`SCALE` replaced by those that it stands for on this machine."""
-    most = 2 * len(os.sched_getaffinity(0))
+def expanded(names: Iterable[str], cpus: int | None = None) -> tuple[str, ...]:
+    """Return *names*, :data:`SCALE` replaced by those that it stands for.
+
+    :param cpus: of the machine that it is about; by default those of this one.
+    """
+    most = 2 * (cpus or len(os.sched_getaffinity(0)))
     scale = [n for n, w in REQUESTS.items() if n != _SKEW.name and w.threads <= most]
     found: list[str] = []
     for name in names:

@@ -13,17 +13,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from efuse.bench.catalog import WORKLOADS
+from efuse.bench.lines import round_line
 from efuse.bench.lower import lower
 from efuse.bench.machine import Settings, machine, versions
-from efuse.bench.report import Report, Result, Series, ratios
+from efuse.bench.report import Report, Result, RoundCounters, Series
 from efuse.bench.requests import expanded
+from efuse.bench.state import keep, resumed
 from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
 from efuse.bench.transport import BALANCED, DAEMON, transported
 from efuse.bench.usage import Usage
 from efuse.bench.workload import Measure, Outcome, Workload
 from efuse.errors import UsageError
 
-__all__ = ["check", "run"]
+__all__ = ["check", "run", "steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +39,49 @@ class _Round:
     measures: dict[str, Measure]
 
 
-def run(settings: Settings, say: Callable[[str], None]) -> Report:
+def run(settings: Settings, say: Callable[[str], None], state: Path | None = None) -> Report:
     """Run everything and return what came of it; *say* is told what is going on.
 
+    :param state: where the workloads that are finished are kept; those that the file has are not
+        run again.
+    :raises UsageError: the file is of another run.
     :raises EfuseError: a system cannot be mounted, the daemon ended, or requests took another way
         than the one meant.
     """
     settings = replace(settings, workloads=expanded(settings.workloads))
-    results: list[Result] = []
-    counters: dict[str, dict[str, int]] = {}
+    words = {**asdict(settings), "kernel_counters": {}}
+    report = resumed(state, Report(machine(), platform.release(), versions(), words, ()))
+    counters = report.settings["kernel_counters"]
+    left = [name for name in settings.workloads if name not in report.workloads]
+    if not left:
+        return report
     with ExitStack() as stack:
         source = stack.enter_context(lower(settings.lower, _lower_mib(settings), say))
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="efuse-mounts-")))
-        for names in _together(settings.workloads):
+        for names in _together(left):
             for name, rounds in _run_batch(names, source, base, settings, say):
-                for system, each in rounds.items():
-                    results.append(_result(WORKLOADS[name], system, settings, each))
-                    kernel = _kernel_counters(each)
-                    if kernel:
-                        counters[f"{name} {system}"] = kernel
-    return Report(
-        machine=machine(),
-        kernel=platform.release(),
-        versions=versions(),
-        settings={**asdict(settings), "kernel_counters": counters},
-        results=tuple(results),
-        ratios=tuple(
-            ratio
-            for of in dict.fromkeys(result.system for result in results)
-            if is_efuse(of)
-            for ratio in ratios(results, of)
-        ),
-    )
+                results = [
+                    _result(WORKLOADS[name], system, settings, each)
+                    for system, each in rounds.items()
+                ]
+                kernel = {f"{name} {system}": _kernel_counters(r) for system, r in rounds.items()}
+                counters.update({which: counted for which, counted in kernel.items() if counted})
+                systems = dict.fromkeys(r.system for r in (*report.results, *results))
+                report = report.extended(results, filter(is_efuse, systems))
+                keep(state, report)
+    return report
+
+
+def steps(settings: Settings) -> dict[str, int]:
+    """Return of how many rounds a run says that they are done, by workload.
+
+    The one that warms up is among them. The workloads have to be
+    :func:`~efuse.bench.requests.expanded`.
+    """
+    return {
+        name: (settings.rounds + 1) * len(_systems(settings, WORKLOADS[name]))
+        for name in settings.workloads
+    }
 
 
 def _systems(settings: Settings, workload: Workload) -> tuple[str, ...]:
@@ -186,11 +199,9 @@ def _run_workload(
             measured = _run_round(workload, system, count, number, wanted)
             if number:
                 rounds[system.name].append(measured)
-            say(
-                f"{workload.name}: round {number} of {settings.rounds}: {system.name} "
-                f"{measured.value:.4g} {workload.unit}, {measured.requests} requests"
-                + ("" if measured.verified else ", WRONG")
-            )
+            found = f"{measured.value:.4g} {workload.unit}, {measured.requests} requests"
+            wrong = "" if measured.verified else ", WRONG"
+            say(round_line(workload.name, number, settings.rounds, system.name, found + wrong))
     for system in systems:
         place = lower / system.name / workload.name
         if not workload.agrees(system.root / workload.name, place, reference):
@@ -250,6 +261,7 @@ def _result(workload: Workload, system: str, settings: Settings, rounds: list[_R
         paths=_path_counts(rounds),
         channels=_channel_counts(rounds),
         measures=_series([r.measures for r in rounds]),
+        rounds_counters=_rounds_counters(rounds),
     )
 
 
@@ -266,6 +278,18 @@ def _path_counts(rounds: list[_Round]) -> dict[str, int]:
     """Return the READs and WRITEs of all measured rounds by the path that answered them."""
     first, last = rounds[0].before.paths, rounds[-1].after.paths
     return {path: last[path] - first[path] for path in last}
+
+
+def _rounds_counters(rounds: list[_Round]) -> tuple[RoundCounters, ...]:
+    """Return what the kernel counted in each measured round; nothing without eFuse."""
+    found = []
+    for r in rounds:
+        if r.before.sample is None or r.after.sample is None:
+            return ()
+        change = r.after.sample.total - r.before.sample.total
+        paths = {path: n - r.before.paths[path] for path, n in r.after.paths.items()}
+        found.append(RoundCounters(change.requests, change.hits, change.daemon, paths))
+    return tuple(found)
 
 
 def _channel_counts(rounds: list[_Round]) -> tuple[dict[str, int], ...]:

@@ -17,16 +17,18 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from efuse import functions
+from efuse.bench.lines import cell_line
 from efuse.bench.lookup import lookups, tree, write_tree
 from efuse.bench.lower import LOWER, load_csd, on_device
 from efuse.bench.machine import Settings, machine, versions
-from efuse.bench.report import Report, Result, Series, ratios
+from efuse.bench.report import Report, Result, Series
+from efuse.bench.state import keep, resumed
 from efuse.csd import Device
 from efuse.csd.profiles import PROFILES
 from efuse.errors import UsageError
@@ -34,7 +36,16 @@ from efuse.functions import Aggregate, Count, Field, Grep, Place, Records, Shipp
 from efuse.module import live
 from efuse.module.build import CSD
 
-__all__ = ["DEPTHS", "PLACES", "STORAGE", "check_storage", "is_storage", "run_storage", "sizes"]
+__all__ = [
+    "DEPTHS",
+    "PLACES",
+    "STORAGE",
+    "check_storage",
+    "is_storage",
+    "run_storage",
+    "sizes",
+    "storage_steps",
+]
 
 PLACES = ("device", "kernel", "daemon", "auto")
 STORAGE = {
@@ -51,6 +62,7 @@ _LINE = 64
 _WORD = b"error"
 _ROUND_BYTES = 4 * _MIB  # A round of a small file is several runs.
 _MOST_RUNS = 16
+_LOOKUP = "lookup"
 _LOOKUPS = 64
 _CALLS: dict[str, Shipped] = {
     "scan": Count(_WORD),
@@ -127,53 +139,80 @@ def check_storage(settings: Settings) -> None:
         )
 
 
-def run_storage(settings: Settings, say: Callable[[str], None]) -> Report:
+def storage_steps(settings: Settings) -> dict[str, int]:
+    """Return of what a run says that it is done, by name, each once."""
+    return dict.fromkeys(
+        (_name(profile, *cell) for profile in PROFILES for cell in _planned(settings)), 1
+    )
+
+
+def run_storage(
+    settings: Settings, say: Callable[[str], None], state: Path | None = None
+) -> Report:
     """Run everything and return what came of it; *say* is told what is going on.
 
+    :param state: where what is finished is kept; what the file has is not run again.
+    :raises UsageError: the file is of another run.
     :raises EfuseError: csd.ko cannot be loaded, or a device not be made or used.
     """
     load_csd(say)
     places = settings.systems or PLACES
-    results: list[Result] = []
+    words = {**asdict(settings), "profiles": {n: dict(p.values) for n, p in PROFILES.items()}}
+    csd = versions(live.status(CSD).version or "")
+    report = resumed(state, Report(machine(), platform.release(), csd, words, ()))
     with ExitStack() as stack:
         for name in (*(call.name for call in _CALLS.values()), "btree_lookup"):
             stack.enter_context(functions.load(name))
         for profile in PROFILES:
             with on_device(profile, _mib(settings)) as (device, root):
-                for cell in _cells(profile, device, root, settings):
-                    results += _run_cell(cell, places, settings, say)
-    return Report(
-        machine=machine(),
-        kernel=platform.release(),
-        versions=versions(live.status(CSD).version or ""),
-        settings={**asdict(settings), "profiles": {n: dict(p.values) for n, p in PROFILES.items()}},
-        results=tuple(results),
-        ratios=tuple(ratio for of in places if of != "daemon" for ratio in ratios(results, of)),
-    )
+                for cell in _cells(profile, device, root, settings, report.workloads):
+                    found = _run_cell(cell, places, settings, say)
+                    report = report.extended(found, (of for of in places if of != "daemon"))
+                    keep(state, report)
+    return report
 
 
 def _mib(settings: Settings) -> int:
     return 128 + 2 * sum(sizes(settings.scale)) // _MIB
 
 
-def _cells(profile: str, device: Device, root: Path, settings: Settings) -> Iterator[_Cell]:
+def _planned(settings: Settings) -> Iterator[tuple[str, int, bool]]:
+    """Yield what is done on each device, with the size of its file, or levels, and if it is warm.
+
+    What shares a file comes together.
+    """
     wanted = [name for name in settings.workloads if name in _CALLS]
-    for size in sizes(settings.scale) if wanted else []:
-        path = root / f"{size}"
-        _write_lines(path, size)
+    for size in sizes(settings.scale):
         for kind in wanted:
-            for warm in (False, True):
-                name = f"{profile}-{kind}-{_words(size)}-{_state(warm)}"
-                with _whole(device, path, size, _CALLS[kind], warm) as ways:
-                    yield _Cell(name, "twin", ways)
-    for depth in DEPTHS if "lookup" in settings.workloads else []:
-        path = root / f"tree-{depth}"
-        items = tree(depth)
-        write_tree(path, items)
-        os.sync()
-        for warm in (False, True):
-            name = f"{profile}-lookup-{depth}-{_state(warm)}"
+            yield from ((kind, size, warm) for warm in (False, True))
+    for depth in DEPTHS if _LOOKUP in settings.workloads else []:
+        yield from ((_LOOKUP, depth, warm) for warm in (False, True))
+
+
+def _name(profile: str, kind: str, size: int, warm: bool) -> str:
+    return f"{profile}-{kind}-{size if kind == _LOOKUP else _words(size)}-{_state(warm)}"
+
+
+def _cells(
+    profile: str, device: Device, root: Path, settings: Settings, done: Collection[str]
+) -> Iterator[_Cell]:
+    """Yield what is to be measured on a device and is not *done*."""
+    for kind, size, warm in _planned(settings):
+        name = _name(profile, kind, size, warm)
+        if name in done:
+            continue
+        if kind == _LOOKUP:
+            path, items = root / f"tree-{size}", tree(size)
+            if not path.exists():
+                write_tree(path, items)
+                os.sync()
             yield _Cell(name, "pread", _lookup_ways(device, path, items, warm))
+        else:
+            path = root / f"{size}"
+            if not path.exists():
+                _write_lines(path, size)
+            with _whole(device, path, size, _CALLS[kind], warm) as ways:
+                yield _Cell(name, "twin", ways)
 
 
 def _state(warm: bool) -> str:
@@ -308,8 +347,7 @@ def _run_cell(
             one = cell.ways[place]()
             if number:
                 rounds[place].append(one)
-    said = (f"{p} {statistics.median(r.us for r in rounds[p]):.4g} us" for p in places)
-    say(f"{cell.name}: {', '.join(said)}")
+    say(cell_line(cell.name, {p: statistics.median(r.us for r in rounds[p]) for p in places}))
     return [_result(cell, place, rounds[place]) for place in places]
 
 

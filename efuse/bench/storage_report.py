@@ -9,15 +9,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from efuse.errors import NotSupportedError
+from efuse.bench.rendering.drawing import INK, legend, new_figure, plain_ticks, write_png
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.table import Table
 
-__all__ = ["plot", "storage_table"]
+__all__ = ["STORAGE_HEADERS", "draw_storage", "plot", "storage_rows", "storage_table"]
+
+STORAGE_HEADERS = (
+    *("workload", "device us", "kernel us", "daemon us", "auto us"),
+    *("auto/best", "link B", "true"),
+)
+"""Of :func:`storage_rows`."""
 
 _FIXED = ("device", "kernel", "daemon")
-_COLOURS = {"device": "C0", "kernel": "C1", "daemon": "C2", "auto": "black"}
+_COLOURS = {"device": "#2f7fd1", "kernel": "#d9822b", "daemon": "#4c9f50", "auto": INK}
 _STATES = {"cold": "-", "warm": ":"}
 _CELL = re.compile(r"(?P<profile>.+)-(?P<kind>[a-z]+)-(?P<size>\d+)(?P<unit>[KM]?)-(?P<state>\w+)")
 
@@ -38,26 +45,38 @@ def _cell(workload: str) -> _Cell:
     return _Cell(found["profile"], found["kind"], size, found["state"])
 
 
-def storage_table(report: dict[str, Any]) -> Table:
-    """Make the table for people from the JSON's values.
+def _size(bytes_: int) -> str:
+    return f"{bytes_ >> 20}M" if bytes_ >= 1 << 20 else f"{bytes_ >> 10}K"
+
+
+def storage_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the rows of the table for people, made from the JSON's values.
 
     The times are the medians; what AUTO takes of the best fixed place, round by round, is the
     median and the spread; LINK is what came over the link when the device looked.
     """
-    from rich.table import Table  # slow to import
-
-    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    made.add_column("WORKLOAD", no_wrap=True)
-    for title in ("DEVICE us", "KERNEL us", "DAEMON us", "AUTO us", "AUTO/BEST", "LINK B", "TRUE"):
-        made.add_column(title, justify="right")
-    for workload, places in _by_workload(report["results"]).items():
-        made.add_row(
+    return [
+        (
             workload,
             *(_time(places.get(place)) for place in (*_FIXED, "auto")),
             _of_best(places),
             _link(places.get("device")),
             "yes" if all(result["verified"] for result in places.values()) else "NO",
         )
+        for workload, places in _by_workload(report["results"]).items()
+    ]
+
+
+def storage_table(report: dict[str, Any]) -> Table:
+    """Make the table for people from the JSON's values."""
+    from rich.table import Table  # slow to import
+
+    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for number, title in enumerate(STORAGE_HEADERS):
+        words = [word.upper() if word not in ("us", "B") else word for word in title.split()]
+        made.add_column(" ".join(words), justify="right" if number else "left", no_wrap=not number)
+    for row in storage_rows(report):
+        made.add_row(*row)
     return made
 
 
@@ -89,20 +108,22 @@ def _of_best(places: dict[str, dict[str, Any]]) -> str:
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
+    """Draw a report into a PNG file.
+
+    :raises NotSupportedError: matplotlib is not installed.
+    """
+    write_png(lambda: draw_storage(report), path)
+
+
+def draw_storage(report: dict[str, Any]) -> Figure:
     """Draw how long each place takes, by size or depth, for each function and model of a device.
 
     :raises NotSupportedError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise NotSupportedError(
-            "cannot draw: matplotlib is not installed", hint="pip install 'efuse[plot]'"
-        ) from error
     cells = [(_cell(result["workload"]), result) for result in report["results"]]
     kinds = list(dict.fromkeys(cell.kind for cell, _ in cells))
     profiles = list(dict.fromkeys(cell.profile for cell, _ in cells))
-    figure = Figure(figsize=(3.4 * len(profiles), 2.7 * len(kinds)), layout="constrained")
+    figure = new_figure(0.4 + 3 * len(profiles), 0.6 + 2.5 * len(kinds))
     axes = figure.subplots(len(kinds), len(profiles), squeeze=False, sharey="row")
     for row, kind in zip(axes, kinds, strict=True):
         for axis, profile in zip(row, profiles, strict=True):
@@ -110,15 +131,10 @@ def plot(report: dict[str, Any], path: Path) -> None:
                 found for found in cells if (found[0].kind, found[0].profile) == (kind, profile)
             ]
             _draw(axis, kind == "lookup", mine)
-            axis.set_title(f"{kind}: {profile}", fontsize=10)
+            axis.set_title(f"{kind}: {profile}")
         row[0].set_ylabel("us a run")
-    lines = {
-        label: line
-        for axis in axes.flat
-        for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=8)
-    figure.savefig(path, dpi=90)
+    legend(figure)
+    return figure
 
 
 def _draw(axis: Any, lookup: bool, cells: list[tuple[_Cell, dict[str, Any]]]) -> None:
@@ -140,9 +156,14 @@ def _draw(axis: Any, lookup: bool, cells: list[tuple[_Cell, dict[str, Any]]]) ->
                     label=f"{place}, {state}",
                 )
     axis.set_yscale("log")
+    times = [result["value"] for _, result in cells]
+    if times:
+        plain_ticks(axis.yaxis, min(times), max(times))
     if lookup:
         axis.set_xlabel("levels of the tree")
     else:
         axis.set_xscale("log", base=2)
-        axis.set_xlabel("bytes of the file")
+        found = sorted({cell.size for cell, _ in cells})
+        axis.set_xticks(found, [_size(size) for size in found])
+        axis.set_xlabel("size of the file")
     axis.grid(alpha=0.3)

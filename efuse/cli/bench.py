@@ -6,12 +6,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from efuse import bench, paths
+from efuse.cli import _bench_compare, _bench_report
+from efuse.cli._bench_progress import LineSink, progress
 from efuse.cli._output import console
 from efuse.control import module_version
 from efuse.errors import ControlError, EfuseError, UsageError
@@ -42,7 +47,7 @@ def _words(choices: tuple[str, ...]) -> Any:
     return split
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--workload",
     "workloads",
@@ -107,7 +112,21 @@ def _words(choices: tuple[str, ...]) -> Any:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw what storage functions took into a PNG file.",
 )
-def cli(json_file: Path | None, plot_file: Path | None, clock: str, **given: Any) -> None:
+@click.option(
+    "--resume",
+    "state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep each workload that is finished in this file, and leave out those that it has.",
+)
+@click.pass_context
+def cli(
+    context: click.Context,
+    /,
+    json_file: Path | None,
+    plot_file: Path | None,
+    state: Path | None,
+    **given: Any,
+) -> None:
     """Run workloads on several systems in turn, verify what they saw, and compare.
 
     Where the module is loaded it runs here, elsewhere in a guest that is booted for it.
@@ -115,14 +134,32 @@ def cli(json_file: Path | None, plot_file: Path | None, clock: str, **given: Any
     \b
     efuse bench --workload stat,negative --rounds 3
     efuse bench --workload scan,lookup --clock instructions --plot places.png
+    efuse bench --workload t1-single,t2-small --resume state.json --json report.json
     """
-    settings = bench.Settings(clock=clock, **given)
+    if context.invoked_subcommand is None:
+        _run(bench.Settings(**given), json_file, plot_file, state)
+        return
+    for parameter in context.params:
+        if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"{context.invoked_subcommand} runs no workload",
+                hint=f"options go behind it: efuse bench {context.invoked_subcommand} --help",
+            )
+
+
+cli.add_command(_bench_compare.compare)
+cli.add_command(_bench_report.report)
+
+
+def _run(
+    settings: bench.Settings, json_file: Path | None, plot_file: Path | None, state: Path | None
+) -> None:
     storage = bench.is_storage(settings.workloads)
     if plot_file is not None and not storage:
         raise UsageError("--plot draws the workloads of storage functions only")
     (bench.check_storage if storage else bench.check)(settings)
     here = _is_here() if storage else _is_loaded()
-    report = _run_here(settings, storage) if here else _run_in_guest(settings)
+    report = _followed(settings, storage, here, state)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")
     if plot_file is not None:
@@ -154,19 +191,42 @@ def _is_here() -> bool:
     return Path(CONTROL).exists() or os.environ.get(INSIDE) == "1"
 
 
-def _say(line: str) -> None:
-    click.echo(line, err=True)
+def _followed(
+    settings: bench.Settings, storage: bool, here: bool, state: Path | None
+) -> dict[str, Any]:
+    """Run what *state* does not have, and show how far it is."""
+    cpus = None if here else _guest_cpus(settings)
+    settings = replace(settings, workloads=bench.expanded(settings.workloads, cpus))
+    finished = bench.finished(state, asdict(settings))
+    steps = (bench.storage_steps if storage else bench.steps)(settings)
+    with progress({name: n for name, n in steps.items() if name not in finished}) as say:
+        if here:
+            return _run_here(settings, storage, state, say)
+        return _run_in_guest(settings, state, say)
 
 
-def _run_here(settings: bench.Settings, storage: bool) -> dict[str, Any]:
-    value = (bench.run_storage if storage else bench.run)(settings, _say).json()
+def _run_here(
+    settings: bench.Settings, storage: bool, state: Path | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    value = (bench.run_storage if storage else bench.run)(settings, say, state).json()
     plain: dict[str, Any] = json.loads(json.dumps(value))
     return plain
 
 
-def _run_in_guest(settings: bench.Settings) -> dict[str, Any]:
-    from efuse.guest.run import Options, run
+def _guest_cpus(settings: bench.Settings) -> int:
+    return 1 if settings.clock == "instructions" else 2
 
+
+def _run_in_guest(
+    settings: bench.Settings, state: Path | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    from efuse.guest.run import Options, is_shared, run
+
+    if state is not None and not is_shared(state):
+        raise UsageError(
+            f"a guest does not see {state}: it has a directory of its own there",
+            hint="keep the state somewhere else",
+        )
     paths.cache().mkdir(parents=True, exist_ok=True)
     out = paths.cache() / f"bench-{os.getpid()}.json"
     # The table is printed here.
@@ -179,11 +239,14 @@ def _run_in_guest(settings: bench.Settings) -> dict[str, Any]:
         words += ["--daemon", settings.daemon]
     words += ["--lower", settings.lower]
     words += ["--scale", str(settings.scale), "--clock", settings.clock]
-    counts = settings.clock == "instructions"
+    if state is not None:
+        words += ["--resume", str(state.absolute())]
+    options = Options(cpus=_guest_cpus(settings), icount=settings.clock == "instructions")
     try:
-        result = run(words, Options(cpus=1 if counts else 2, icount=counts))
+        with LineSink(say) as lines:
+            result = run(words, options, stderr=lines, say=lambda text: say(f"guest: {text}"))
         if not out.exists():
-            raise EfuseError(
+            raise (UsageError if result.status == UsageError.exit_code else EfuseError)(
                 f"the benchmark failed in the guest: exit status {result.status}",
                 hint="what it printed above says why",
             )

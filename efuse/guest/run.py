@@ -122,6 +122,15 @@ def _kept_paths(*needed: Path) -> list[Path]:
     return sorted(kept)
 
 
+def is_shared(path: Path) -> bool:
+    """Return whether what a guest writes at *path*, from here, is written on the host.
+
+    A guest has a /dev, a /tmp and a /run of its own.
+    """
+    shown = _kept_paths(Path.cwd(), Path(sys.prefix), paths.package())
+    return path.resolve().parts[1:2] != ("dev",) and set(_kept_paths(path)) <= set(shown)
+
+
 _FSTAB = """\
 proc /proc proc defaults
 sysfs /sys sysfs defaults

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from efuse.bench import METADATA, Report, Result, Series, measure_tables, table
+from efuse.bench import METADATA, Report, Result, RoundCounters, Series, measure_tables, table
 from efuse.bench.report import ratios
+from efuse.bench.run import _Round, _rounds_counters
+from efuse.bench.usage import Usage
 from efuse.bench.workloads import contents, digest
 from efuse.cli.main import main
+from efuse.stats import Counters, Sample
 
 FUSE = Result(
     "stat", "fuse", "passthrough", 800.0, "us", "lower", (790.0, 800.0, 900.0), 300, 9, True
@@ -118,6 +121,26 @@ def test_without_measures_there_is_no_table_of_them() -> None:
     assert measure_tables(report()) == []
 
 
+def test_counters_are_kept_round_by_round() -> None:
+    first, second, third = (
+        Usage(sample=Sample(7, 0, opcodes={"read": counted}), paths={"direct": direct})
+        for counted, direct in (
+            (Counters(requests=5, hits=3, daemon=2), 1),
+            (Counters(requests=15, hits=10, daemon=5), 6),
+            (Counters(requests=16, hits=11, daemon=5), 7),
+        )
+    )
+    rounds = [_Round(1.0, 0, 0, True, *pair, {}) for pair in ((first, second), (second, third))]
+    assert _rounds_counters(rounds) == (
+        RoundCounters(10, 7, 3, {"direct": 5}),
+        RoundCounters(1, 1, 0, {"direct": 1}),
+    )
+
+
+def test_plain_fuse_has_no_counters_of_rounds() -> None:
+    assert _rounds_counters([_Round(1.0, 0, 0, True, Usage(), Usage(), {})]) == ()
+
+
 def test_json_has_the_documented_shape() -> None:
     value = report()
     assert list(value) == ["machine", "kernel", "versions", "settings", "results", "ratios"]
@@ -137,6 +160,7 @@ def test_json_has_the_documented_shape() -> None:
         "paths",
         "channels",
         "measures",
+        "rounds_counters",
     ]
 
 

@@ -26,9 +26,9 @@ def context(request: pytest.FixtureRequest) -> click.Context:
     return _CONTEXTS[request.param]
 
 
-def _options(context: click.Context) -> set[str]:
+def _options(context: click.Context) -> dict[str, click.Option]:
     found = [p for p in context.command.get_params(context) if isinstance(p, click.Option)]
-    return {name for option in found for name in (*option.opts, *option.secondary_opts)}
+    return {name: option for option in found for name in (*option.opts, *option.secondary_opts)}
 
 
 def test_every_option_says_what_it_does(context: click.Context) -> None:
@@ -47,11 +47,15 @@ def _called(line: str) -> click.Context:
     assert words[0] == "efuse", line
     called = _CONTEXTS["efuse"]
     known = _options(called)
-    for word in words[1:]:
+    left = iter(words[1:])
+    for word in left:
         if word == "--":
             break
         if word.startswith("-"):
-            assert word.partition("=")[0] in known, line
+            name, equals, _value = word.partition("=")
+            assert name in known, line
+            if not equals and not known[name].is_flag and not known[name].count:
+                next(left)
         elif isinstance(called.command, click.Group):
             below = called.command.get_command(called, word)
             assert below is not None, line

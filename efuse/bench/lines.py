@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The lines that a run says when a part of it is done, and how to know them among others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["cell_line", "done", "round_line"]
+
+_ROUND = re.compile(r"(\S+): round \d+ of \d+: ")
+_CELL = re.compile(r"(\S+): \w+ [\d.e+-]+ us(?:, \w+ [\d.e+-]+ us)*")
+
+
+def round_line(workload: str, number: int, rounds: int, system: str, found: str) -> str:
+    """Return what is said of a round; the one that warms up has the *number* 0."""
+    return f"{workload}: round {number} of {rounds}: {system} {found}"
+
+
+def cell_line(name: str, times_us: Mapping[str, float]) -> str:
+    """Return what is said of a storage function that has been measured at all places."""
+    return f"{name}: {', '.join(f'{place} {us:.4g} us' for place, us in times_us.items())}"
+
+
+def done(line: str) -> str | None:
+    """Return of which workload a line says that a part is done; None if it says something else."""
+    found = _ROUND.match(line) or _CELL.fullmatch(line)
+    return found[1] if found else None

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Reports that were written with ``--json``, read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from efuse.errors import UsageError, reason
+
+__all__ = ["load", "of_json"]
+
+_RESULT = {
+    "workload": str,
+    "system": str,
+    "daemon": str,
+    "value": (int, float),
+    "unit": str,
+    "better": str,
+    "rounds": list,
+    "daemon_requests": int,
+    "context_switches": int,
+    "verified": bool,
+}
+_RATIO = {
+    "workload": str,
+    "daemon": str,
+    "of": str,
+    "over": str,
+    "median": (int, float),
+    "min": (int, float),
+    "max": (int, float),
+}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the report in a file.
+
+    :raises UsageError: it cannot be read, or is none.
+    """
+    try:
+        return of_json(json.loads(path.read_text()))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {reason(error)}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is no report of a benchmark: {error}", hint="give a file of efuse bench --json"
+        ) from error
+
+
+def of_json(value: Any) -> dict[str, Any]:
+    """Return a report with every part that there may be, also if it is of an older version.
+
+    :raises ValueError: *value* is no report.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    results, ratios = (_list(value, name) for name in ("results", "ratios"))
+    for number, result in enumerate(results):
+        _check(result, _RESULT, f"result {number}")
+        if not result["rounds"] or not all(isinstance(r, int | float) for r in result["rounds"]):
+            raise ValueError(f"result {number} has no rounds")
+    for number, ratio in enumerate(ratios):
+        _check(ratio, _RATIO, f"ratio {number}")
+    late: dict[str, Any] = {"paths": {}, "channels": [], "measures": {}, "rounds_counters": []}
+    return {
+        "machine": dict(value.get("machine", {})),
+        "kernel": str(value.get("kernel", "")),
+        "versions": dict(value.get("versions", {})),
+        "settings": dict(value.get("settings", {})),
+        "results": [{**late, **result} for result in results],
+        "ratios": [{"measure": "value", **ratio} for ratio in ratios],
+    }
+
+
+def _list(value: dict[str, Any], name: str) -> list[Any]:
+    found = value.get(name, [] if name == "ratios" else None)
+    if not isinstance(found, list):
+        raise ValueError(f"it has no {name}")
+    return found
+
+
+def _check(value: Any, kinds: dict[str, Any], what: str) -> None:
+    for name, kind in kinds.items():
+        if not isinstance(value, dict) or not isinstance(value.get(name), kind):
+            raise ValueError(f"{what} has no {name}")

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs that were interrupted go on: ``efuse bench --resume``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efuse.bench import Report, Settings, finished, run, steps, storage_steps
+from efuse.bench.lines import done
+from efuse.bench.state import keep, resumed
+from efuse.cli.main import main
+from efuse.errors import EfuseError, UsageError
+from efuse.guest import run as guest
+from efuse.guest.run import Options, Result, is_shared
+from tests.unit.bench_reports import counted, result, scaled
+
+SETTINGS = Settings(("stat", "negative"), systems=("ext4",), rounds=2, scale=0.001)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the workloads on a directory of this machine, whether the module is loaded or not."""
+    module = importlib.import_module("efuse.bench.run")
+
+    @contextmanager
+    def lower(*_given: object) -> Iterator[Path]:
+        yield tmp_path
+
+    monkeypatch.setattr(module, "lower", lower)
+    monkeypatch.setattr(module, "versions", lambda: {"efuse": "1", "module": "2"})
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state.json"
+
+
+def interrupt_at(text: str) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        if text in line:
+            raise KeyboardInterrupt
+
+    return say
+
+
+@pytest.fixture
+def interrupted(state: Path) -> dict[str, Any]:
+    """What is kept of a run that was interrupted in its second workload."""
+    with pytest.raises(KeyboardInterrupt):
+        run(SETTINGS, interrupt_at("negative: round 1"), state)
+    value: dict[str, Any] = json.loads(state.read_text())
+    return value
+
+
+def test_a_run_goes_on_where_it_was(state: Path, interrupted: dict[str, Any]) -> None:
+    assert [r["workload"] for r in interrupted["results"]] == ["stat"]
+    said: list[str] = []
+    report = json.loads(json.dumps(run(SETTINGS, said.append, state).json()))
+    assert report["results"][0] == interrupted["results"][0]
+    assert [r["workload"] for r in report["results"]] == ["stat", "negative"]
+    assert {done(line) for line in said} == {None, "negative"}
+    assert json.loads(state.read_text()) == report
+
+
+def test_a_run_that_is_finished_runs_nothing(state: Path) -> None:
+    report = run(SETTINGS, lambda _line: None, state)
+    assert run(SETTINGS, interrupt_at(""), state) == report
+
+
+def test_without_a_state_nothing_is_kept(tmp_path: Path) -> None:
+    run(SETTINGS, lambda _line: None)
+    assert not list(tmp_path.glob("*.json*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (replace(SETTINGS, rounds=3), r"settings rounds \(2 there, 3 here\)"),
+        (replace(SETTINGS, workloads=("stat",)), "settings workloads"),
+    ],
+)
+def test_a_run_with_other_settings_fails(
+    settings: Settings, said: str, state: Path, interrupted: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        run(settings, interrupt_at(""), state)
+    with pytest.raises(UsageError, match=said):
+        finished(state, asdict(settings))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "said"),
+    [
+        ("versions", "module", r"versions module \(other there, 2 here\)"),
+        ("machine", "cpu", "machine cpu"),
+        (None, "kernel", r"kernel \(other there"),
+    ],
+)
+def test_a_run_on_something_else_fails(
+    part: str | None, name: str, said: str, state: Path, interrupted: dict[str, Any]
+) -> None:
+    (interrupted[part] if part else interrupted)[name] = "other"
+    state.write_text(json.dumps(interrupted))
+    with pytest.raises(UsageError, match=said):
+        run(SETTINGS, interrupt_at(""), state)
+
+
+def test_a_guest_may_have_another_memory(state: Path, interrupted: dict[str, Any]) -> None:
+    interrupted["machine"]["memory_bytes"] -= 4096
+    state.write_text(json.dumps(interrupted))
+    assert len(run(SETTINGS, lambda _line: None, state).results) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value.clear(),
+        lambda value: value.update(results=[3]),
+        lambda value: value["results"][0].pop("rounds"),
+        lambda value: value["results"][0].update(more=1),
+        lambda value: value["settings"].pop("kernel_counters"),
+    ],
+)
+def test_what_is_no_state_fails(
+    change: Callable[[Any], None], state: Path, interrupted: dict[str, Any]
+) -> None:
+    change(interrupted)
+    state.write_text(json.dumps(interrupted))
+    with pytest.raises(UsageError, match="does not say what a run has finished"):
+        run(SETTINGS, interrupt_at(""), state)
+
+
+def test_results_are_the_same_when_they_are_read_again(state: Path) -> None:
+    results = (
+        scaled(1, "fuse", 100.0, 5.0),
+        replace(scaled(1, "efuse", 200.0, 4.0), channels=({"sent": 3},)),
+        result("t1", "fuse", (1.0, 2.0)),
+        counted("t1", {"direct": 1}, {"direct": 2}),
+    )
+    fresh = Report({"cpus": 2}, "6.12", {}, {"rounds": 2, "kernel_counters": {}}, ())
+    counters = {"t1 efuse": {"requests": 6}}
+    whole = replace(fresh, settings={"rounds": 2, "kernel_counters": counters})
+    whole = whole.extended(results, ["efuse"])
+    keep(state, whole)
+    assert resumed(state, fresh) == whole
+    assert whole.ratios
+
+
+def test_a_state_that_cannot_be_written_fails(tmp_path: Path) -> None:
+    with pytest.raises(EfuseError, match=r"cannot be written: No such file or directory"):
+        keep(tmp_path / "none" / "state.json", Report({}, "", {}, {}, ()))
+
+
+# How far it is
+
+
+def test_a_run_says_each_step(state: Path) -> None:
+    said: list[str] = []
+    run(SETTINGS, said.append)
+    found = [name for name in map(done, said) if name]
+    assert {name: found.count(name) for name in found} == steps(SETTINGS)
+    assert steps(replace(SETTINGS, systems=(), workloads=("skew",))) == {"skew": 3 * 6}
+
+
+def test_storage_has_a_step_for_each_file_or_depth() -> None:
+    found = storage_steps(Settings(("scan", "lookup"), scale=0.0001))
+    assert len(found) == 4 * (1 + 6) * 2
+    assert {"slow-link-scan-64K-cold", "low-latency-lookup-6-warm"} <= set(found)
+
+
+# In a guest
+
+
+def test_a_guest_sees_what_is_not_below_a_directory_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_shared(Path("/var/lib/x/state.json"))
+    for path in ("/tmp/x/state.json", "/tmp/state.json", "/run/x/state.json", "/dev/shm/s.json"):
+        assert not is_shared(Path(path))
+    (tmp_path / "state").mkdir()
+    monkeypatch.chdir(tmp_path / "state")
+    assert is_shared(Path("state.json"))
+
+
+@pytest.fixture
+def booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """The commands of guests, none of which is booted: each ends with the status 2."""
+    commands: list[Sequence[str]] = []
+
+    def boot(command: Sequence[str], options: Options, **streams: Any) -> Result:
+        commands.append(command)
+        streams["stderr"].write(b"efuse: it says why\n")
+        return Result(2, 1.0, 1.0, None)
+
+    monkeypatch.setattr(guest, "run", boot)
+    monkeypatch.setattr(importlib.import_module("efuse.cli.bench"), "_is_loaded", lambda: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return commands
+
+
+def ended(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", *words])
+    return int(caught.value.code or 0)
+
+
+def test_a_guest_is_given_the_state(
+    booted: list[Sequence[str]], state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("--workload", "stat,scale", "--resume", "state.json") == 2
+    (words,) = booted
+    assert words[-2:] == ["--resume", str(state)]
+    # The guest has two CPUs, whatever this machine has.
+    names = words[list(words).index("--workload") + 1].split(",")
+    assert names[0] == "stat" and names[-1] == "scale-read-4"
+    assert capsys.readouterr().err.splitlines()[0] == "efuse: it says why"
+
+
+def test_no_guest_is_booted_with_other_settings(
+    booted: list[Sequence[str]], interrupted: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("--workload", "stat", "--resume", "state.json") == 2
+    assert "the run in state.json differs in settings" in capsys.readouterr().err
+    assert not booted
+
+
+def test_a_state_that_a_guest_does_not_see_fails(
+    booted: list[Sequence[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("--workload", "stat", "--resume", "/run/state.json") == 2
+    assert "a guest does not see /run/state.json" in capsys.readouterr().err
+    assert not booted
