@@ -272,8 +272,9 @@ def test_every_field_of_the_samples_is_exported() -> None:
     there = {field.name for each in plain for field in fields(each)}
     nested = (ChannelCounters, DeviceCounters)
     there |= {f"counters.{field.name}" for each in nested for field in fields(each)}
-    # What they are told apart by, what holds others, what is a setting, and a histogram's count.
-    apart = {"connection", "mountpoint", "node", "name", "mounts", "taken_ns"}
+    # What they are told apart by, how they were read, what holds others, what is a setting, and a
+    # histogram's count.
+    apart = {"connection", "mountpoint", "node", "name", "mounts", "taken_ns", "timing"}
     holding = {"opcodes", "paths", "channels", "maps", "counters"}
     assert told - {"up"} == there - apart - holding - {"balance", "timed"}
 
