@@ -5,7 +5,7 @@ JSON ?=
 TESTS ?=
 export JSON
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man lint-kernel demo clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man lint-kernel demo pictures clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -48,6 +48,9 @@ check: lint test-unit ## lint, types, unit tests: under a minute
 
 man: ## the manual pages, into build/man
 	@.venv/bin/efuse man build/man
+
+pictures: ## the pictures of docs/watching.md, and the frames that tests compare
+	@.venv/bin/python -m tests.pictures
 
 lint-kernel: ## checkpatch, sparse and W=1 on the module
 	@scripts/lint-kernel
