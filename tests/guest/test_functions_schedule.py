@@ -257,7 +257,7 @@ def test_a_run_that_goes_again_is_measured_by_itself(device: Device, files: Path
 
 def until_tried(one: Run) -> int:
     """Let a run go again until it was at the device, and return how often it was not."""
-    for number in range(20_000):
+    for number in range(200_000):
         if again(one, CALL).device_steps:
             return number
     pytest.fail("the device was not tried again")
@@ -265,7 +265,7 @@ def until_tried(one: Run) -> int:
 
 def test_tries_that_find_nothing_new_become_rarer(device: Device, files: Path) -> None:
     # What a try costs is far more than this machine's other work could: 20 ms.
-    device.write("try_share", 10)
+    device.write("try_share", 4)
     path = files / "small"
     path.write_bytes(DATA[:BLOCK])
     os.sync()
