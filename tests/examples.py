@@ -113,6 +113,12 @@ def make_repository(repository: Path) -> str:
     return git(repository, "rev-parse", "light").decode()
 
 
+def _read(path: Path) -> bytes:
+    # A buffered file is asked by an ioctl whether it is a terminal, and that only a daemon knows.
+    with path.open("rb", buffering=0) as file:
+        return file.readall()
+
+
 def walk(top: Path) -> dict[str, tuple[int, int, bytes]]:
     """Mode, size and data of all that lies below a directory, by its name."""
     found = {}
@@ -123,7 +129,7 @@ def walk(top: Path) -> dict[str, tuple[int, int, bytes]]:
             if path.is_symlink():
                 data = os.fsencode(os.readlink(path))
             else:
-                data = path.read_bytes() if path.is_file() else b""
+                data = _read(path) if path.is_file() else b""
             size = 0 if path.is_dir() else status.st_size
             found[str(path.relative_to(top))] = (status.st_mode, size, data)
     return found
