@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
-from types import TracebackType
 from typing import Self
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
+from efuse.closing import Closing
 from efuse.errors import EfuseError, UsageError, reason
 
 __all__ = ["Address", "Server", "serve"]
@@ -52,8 +52,8 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Server:
-    """Answers each GET with the metrics of a registry, from when it is entered until it is left.
+class Server(Closing):
+    """Answers each GET with the metrics of a registry, from when it is made until it is closed.
 
     :param address: to listen on.
     :raises EfuseError: nobody can listen there.
@@ -80,17 +80,10 @@ class Server:
             ) from error
         self._thread = threading.Thread(target=self._http.serve_forever, name="exporter")
         self.url = f"http://{Address(address.host, self._http.server_port)}/metrics"
-
-    def __enter__(self) -> Self:
         self._thread.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Stop answering. May be called again."""
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()

@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.commands import run_said
 
 _HELPER = Path("/sbin/mount.efuse")
 _OURS = Path(sys.executable).parent / "mount.efuse"
@@ -51,20 +52,6 @@ def linked() -> Iterator[None]:
         _HELPER.unlink()
 
 
-def _run(*command: object, status: int = 0) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout
-    assert "Traceback" not in done.stdout
-    return done.stdout
-
-
 def _mounts(mountpoint: Path) -> list[list[str]]:
     """Return source, options and type of each mount there."""
     lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
@@ -72,7 +59,7 @@ def _mounts(mountpoint: Path) -> list[list[str]]:
 
 
 def test_helper_passes_through_what_stands_behind_the_name(source: Path, mountpoint: Path) -> None:
-    _run(_OURS, f"passthrough#{source}", mountpoint, "-o", "plain,consistency=exclusive")
+    run_said(_OURS, f"passthrough#{source}", mountpoint, "-o", "plain,consistency=exclusive")
     assert (mountpoint / "f").read_bytes() == b"data"
     assert _mounts(mountpoint)[0][0] == rf"passthrough\043{source}"
 
@@ -80,14 +67,14 @@ def test_helper_passes_through_what_stands_behind_the_name(source: Path, mountpo
 def test_helper_takes_a_directory_with_a_number_sign(place: Path, mountpoint: Path) -> None:
     (place / "a#b").mkdir()
     (place / "a#b/g").touch()
-    _run(_OURS, place / "a#b", mountpoint, "-o", "plain")
+    run_said(_OURS, place / "a#b", mountpoint, "-o", "plain")
     assert os.listdir(mountpoint) == ["g"]
 
 
 def test_helper_tells_the_kernel_the_standard_options(source: Path, mountpoint: Path) -> None:
     standard = "ro,noexec,nosuid,nodev,noatime,nodiratime,relatime,lazytime"
     passed_over = "_netdev,nofail,noauto,user,x-systemd.automount,x-gvfs-hide,comment=mine"
-    _run(_OURS, source, mountpoint, "-o", f"plain,{standard},{passed_over}")
+    run_said(_OURS, source, mountpoint, "-o", f"plain,{standard},{passed_over}")
     options = set(_mounts(mountpoint)[0][3].split(","))
     assert {"ro", "noexec", "nosuid", "nodev", "noatime"} <= options
 
@@ -104,31 +91,31 @@ def test_helper_tells_the_kernel_the_standard_options(source: Path, mountpoint: 
 def test_helper_says_which_option_is_unknown(
     source: Path, mountpoint: Path, options: str, said: str
 ) -> None:
-    assert f"mount.efuse: {said}" in _run(_OURS, source, mountpoint, "-o", options, status=32)
+    assert f"mount.efuse: {said}" in run_said(_OURS, source, mountpoint, "-o", options, status=32)
     assert not os.path.ismount(mountpoint)
 
 
 def test_helper_that_may_be_sloppy_mounts_without_it(source: Path, mountpoint: Path) -> None:
-    _run(_OURS, source, mountpoint, "-s", "-o", "plain,bogus")
+    run_said(_OURS, source, mountpoint, "-s", "-o", "plain,bogus")
     assert os.path.ismount(mountpoint)
 
 
 def test_helper_without_a_directory_is_a_usage_error() -> None:
-    assert "Missing argument" in _run(_OURS, "passthrough#/", status=1)
+    assert "Missing argument" in run_said(_OURS, "passthrough#/", status=1)
 
 
 @pytest.mark.usefixtures("linked")
 def test_mount_runs_the_helper(source: Path, mountpoint: Path) -> None:
-    _run("mount", "-t", "efuse", f"passthrough#{source}", mountpoint, "-o", "plain,ro,nofail")
+    run_said("mount", "-t", "efuse", f"passthrough#{source}", mountpoint, "-o", "plain,ro,nofail")
     assert (mountpoint / "f").read_bytes() == b"data"
     assert "ro" in _mounts(mountpoint)[0][3].split(",")
-    _run("umount", mountpoint)
+    run_said("umount", mountpoint)
     assert not os.path.ismount(mountpoint)
 
 
 @pytest.mark.usefixtures("linked")
 def test_mount_hands_on_what_the_helper_says(source: Path, mountpoint: Path) -> None:
-    said = _run("mount", "-t", "efuse", source, mountpoint, "-o", "plain,bogus", status=32)
+    said = run_said("mount", "-t", "efuse", source, mountpoint, "-o", "plain,bogus", status=32)
     assert "mount.efuse: bogus cannot be used" in said
 
 
@@ -137,7 +124,7 @@ def test_line_of_fstab_is_mounted_once(source: Path, mountpoint: Path, place: Pa
     options = "plain,consistency=exclusive,nosuid,_netdev,nofail,x-systemd.requires=local-fs.target"
     (place / "fstab").write_text(f"passthrough#{source} {mountpoint} efuse {options} 0 0\n")
     for _ in range(2):
-        _run("mount", "-T", place / "fstab", "-a")
+        run_said("mount", "-T", place / "fstab", "-a")
         assert (mountpoint / "f").read_bytes() == b"data"
         assert len(_mounts(mountpoint)) == 1
-    _run("umount", mountpoint)
+    run_said("umount", mountpoint)

@@ -18,6 +18,7 @@ import pytest
 
 import efuse
 from efuse import paths
+from tests.commands import run_said
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PROJECT = (_ROOT / "pyproject.toml").read_text()
@@ -28,24 +29,9 @@ _LEFT = {".ko", ".o", ".pyc", ".so"}
 _TREE = {"empty": b"", "small": b"text\n", "folder/large": os.urandom(300_000)}
 
 
-def _run(*command: object, status: int = 0, **more: Any) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        **more,
-    )
-    assert done.returncode == status, done.stdout
-    assert "Traceback" not in done.stdout
-    return done.stdout
-
-
 def _pip(*arguments: object, **environment: str) -> str:
     quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    return _run(
+    return run_said(
         *(sys.executable, "-m", "pip", *arguments), env={**os.environ, **quiet, **environment}
     )
 
@@ -83,7 +69,7 @@ def installed(wheel: Path, offline: dict[str, str]) -> Iterator[Path]:
     """The ``bin`` of an environment that has nothing but the wheel, and Debian's BCC."""
     with tempfile.TemporaryDirectory(prefix="efuse-test-") as name:
         python = Path(sys.executable).resolve()
-        _run(python, "-m", "venv", "--system-site-packages", "--without-pip", name)
+        run_said(python, "-m", "venv", "--system-site-packages", "--without-pip", name)
         _pip(
             "--python",
             f"{name}/bin/python",
@@ -119,27 +105,27 @@ def test_wheel_carries_compiled_handlers(wheel: Path) -> None:
 
 
 def test_installed_command_says_its_version(installed: Path, outside: dict[str, Any]) -> None:
-    said = _run(installed / "efuse", "--version", **outside)
+    said = run_said(installed / "efuse", "--version", **outside)
     assert said.strip() == f"efuse, version {efuse.__version__}"
-    where = _run(installed / "python", "-c", "import efuse; print(efuse.__file__)", **outside)
+    where = run_said(installed / "python", "-c", "import efuse; print(efuse.__file__)", **outside)
     assert where.startswith(str(installed.parent))
 
 
 def test_installed_doctor_names_what_is_missing(installed: Path, outside: dict[str, Any]) -> None:
     works = Path("/dev/efuse").exists()
-    said = _run(installed / "efuse", "doctor", status=0 if works else 3, **outside)
+    said = run_said(installed / "efuse", "doctor", status=0 if works else 3, **outside)
     assert said.splitlines()[-1].startswith("eFuse works" if works else "eFuse cannot work")
 
 
 def test_installed_sources_compile(installed: Path, outside: dict[str, Any]) -> None:
     script = "from efuse.fs.preload import preload_library; print(preload_library())"
-    assert Path(_run(installed / "python", "-c", script, **outside).strip()).is_file()
+    assert Path(run_said(installed / "python", "-c", script, **outside).strip()).is_file()
 
 
 def test_installed_command_writes_manual_pages(
     installed: Path, outside: dict[str, Any], place: Path
 ) -> None:
-    _run(installed / "efuse", "man", place / "man", **outside)
+    run_said(installed / "efuse", "man", place / "man", **outside)
     assert (place / "man/man8/mount.efuse.8").is_file()
 
 
@@ -159,7 +145,7 @@ def test_installed_command_mounts(
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(content)
     name, *words = command.format(source=source, mountpoint=mountpoint).split()
-    _run(installed / name, *words, **outside)
+    run_said(installed / name, *words, **outside)
     try:
         found = [path for path in mountpoint.rglob("*") if path.is_file()]
         assert {str(path.relative_to(mountpoint)): path.read_bytes() for path in found} == _TREE
