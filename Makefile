@@ -41,13 +41,16 @@ test-package: ## build the Debian package, install it by DKMS in a clean root (r
 	@scripts/test-package
 
 lint: ## ruff and mypy
-	@.venv/bin/ruff check efuse tests docs/model
+	@.venv/bin/ruff check efuse tests docs/model docs/site
 	@.venv/bin/mypy
 
 check: lint test-unit ## lint, types, unit tests: under a minute
 
 man: ## the manual pages, into build/man
 	@.venv/bin/efuse man build/man
+
+docs: ## these documents as a site, into build/site: no network, no warning
+	@.venv/bin/python -m docs.site
 
 pictures: ## the pictures of docs/watching.md, and the frames that tests compare
 	@.venv/bin/python -m tests.pictures

@@ -48,12 +48,16 @@ __all__ = [
 ]
 
 PLACES = ("device", "kernel", "daemon", "auto")
+"""Where a storage function may run."""
+
 STORAGE = {
     "scan": "count the lines and a word of a file",
     "select": "the lines of a file with a word that one of 100 has",
     "aggregate": "sum, least and most of a field of a file's records",
     "lookup": "keys in a B+ tree of 1 to 6 levels",
 }
+"""The workloads of storage functions, and what each does."""
+
 DEPTHS = range(1, 7)
 
 _MIB = 1 << 20

@@ -30,7 +30,11 @@ __all__ = [
 ]
 
 ROOT = Path("/sys/fs/efuse")
+"""Where the module shows its mounts."""
+
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
+"""For how long what the daemon said is believed, the shortest first."""
+
 PATHS = ("daemon", "direct", "cache", "device")
 """The ways that a READ or WRITE may take, as the directories of ``paths/`` are named."""
 

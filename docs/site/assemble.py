@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The directory that Sphinx reads: the documents, the pages made from code, and the pictures."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from docs.site import commands_page, python_pages
+from docs.site.links import page_of, rewritten, source_page, toctree
+
+__all__ = ["ROOT", "assemble"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_LANGUAGES = {".c": "c", ".h": "c", ".py": "python", ".sh": "bash"}
+_PICTURES = (".png", ".svg")
+
+# Pages by what a reader is after. The key is the caption.
+_NAVIGATION = {
+    "Learn": ["quick-start"],
+    "How to": ["install", "writing-a-file-system", "writing-a-handler", "watching", "monitoring"],
+    "Examples": [
+        "examples/archive_fs/README",
+        "examples/bpf_kv/README",
+        "examples/fsspec_fs/README",
+        "examples/git_fs/README",
+        "examples/passthrough_backing/README",
+    ],
+    "Reference": ["commands", "python", "kernel-interface", "sysfs"],
+    "Explained": ["coherence", "channels", "model/README", "storage-functions"],
+    "Figures": ["benchmarks"],
+}
+
+
+def assemble(directory: Path) -> None:
+    """Fill *directory*, which must not exist, with all that the site is built from."""
+    for name, text in _pages():
+        page = directory / name
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text)
+    for path in _tracked("docs"):
+        if path.suffix in _PICTURES:
+            copy = directory / page_of(str(path))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, copy)
+
+
+def _tracked(*below: str) -> list[Path]:
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "--", *below]
+    listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [Path(name) for name in listing.splitlines()]
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    shown: set[str] = set()
+    documents = ["README.md", *(str(p) for p in _tracked("docs") if p.suffix == ".md")]
+
+    def target_of(path: str) -> str:
+        if path in documents or path.endswith(_PICTURES):
+            return page_of(path)
+        if (ROOT / path).is_dir():
+            return target_of(f"{path}/README.md")
+        shown.add(path)
+        return source_page(path)
+
+    for path in documents:
+        text = rewritten((ROOT / path).read_text(), path, target_of)
+        yield page_of(path), text + (_toctrees() if path == "README.md" else "")
+    yield "commands.md", commands_page.text()
+    yield from python_pages.pages()
+    for path in sorted(shown):
+        yield source_page(path), _source(path)
+
+
+def _toctrees() -> str:
+    return "".join(
+        toctree(pages, ":hidden:", f":caption: {caption}") for caption, pages in _NAVIGATION.items()
+    )
+
+
+def _source(path: str) -> str:
+    language = _LANGUAGES.get(Path(path).suffix, "none")
+    content = (ROOT / path).read_text()
+    head = f"---\norphan: true\n---\n\n# `{path}`\n"
+    return f"{head}\n``````{{code-block}} {language}\n{content}``````\n"

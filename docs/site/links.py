@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Links between files of the repository, turned into links between pages of the site."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import PurePosixPath
+
+__all__ = ["page_of", "rewritten", "source_page", "toctree"]
+
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_ELSEWHERE = re.compile(r"^[a-z]+:|^#")
+
+
+def page_of(path: str) -> str:
+    """Return the page that a document of the repository becomes."""
+    return "index.md" if path == "README.md" else path.removeprefix("docs/")
+
+
+def source_page(path: str) -> str:
+    """Return the page that shows a file that is no document."""
+    return f"sources/{path}.md"
+
+
+def toctree(pages: Iterable[str], *options: str) -> str:
+    """Return the lines that put *pages* below the page they stand on."""
+    return "\n".join(["", "```{toctree}", *options, "", *pages, "```", ""])
+
+
+def rewritten(text: str, path: str, target_of: Callable[[str], str]) -> str:
+    """Return a document's *text* with its links leading to pages.
+
+    :param path: where the document lies in the repository.
+    :param target_of: says for a path in the repository which file of the site stands for it.
+    """
+    here = PurePosixPath(path).parent
+    page = PurePosixPath(page_of(path)).parent
+
+    def link(match: re.Match[str]) -> str:
+        if _ELSEWHERE.match(match[2]):
+            return match[0]
+        name, mark, anchor = match[2].partition("#")
+        target = target_of(os.path.normpath(here / name))
+        return f"{match[1]}{os.path.relpath(target, page)}{mark}{anchor}{match[3]}"
+
+    return "".join(
+        part if part.lstrip().startswith("```") else _LINK.sub(link, part) for part in _split(text)
+    )
+
+
+def _split(text: str) -> list[str]:
+    """Return fenced blocks and what lies between them, in order."""
+    parts, end = [], 0
+    for match in _FENCE.finditer(text):
+        parts += [text[end : match.start()], match[0]]
+        end = match.end()
+    return [*parts, text[end:]]
