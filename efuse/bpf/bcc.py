@@ -43,6 +43,9 @@ _REWRITTEN_HEAD = "#if defined(BPF_LICENSE)"
 _REWRITTEN_TAIL = "#include <bcc/footer.h>"
 _BLOCK = re.MULTILINE | re.DOTALL
 
+_STRUCTURE = re.compile(r"^(FIELD|BIT|SIZE)\(\s*\w+,\s*(\d+),\s*(\w+)(?:,\s*([\w.]+))?\)", re.M)
+_STRUCTURE_HIGH, _STRUCTURE_LOW = 0x7EF5EF1E, 0x1D000000  # KERNEL_NUMBER() of tracing.bpf.h
+
 _LD_IMM64, _CALL = 0x18, 0x85
 _PSEUDO_MAP_FD = 1
 _FIRST_KFUNC = 1000001
@@ -65,6 +68,7 @@ def run(
     disassembly = _lines_by_function(said)
     original = _original_lines(text, said)
     kfuncs = _kfunc_names(interface)
+    structures = _structures(text)
     maps = {m["name"]: _map(m) for m in result["maps"]}
     for name in maps:
         if len(name) > _MAP_NAME_MAX:
@@ -74,7 +78,7 @@ def run(
     by_fd = {m["fd"]: m["name"] for m in result["maps"]}
     programs = {}
     for name, code in result["functions"].items():
-        if name not in interface.members + interface.constants:
+        if interface.members and name not in interface.members + interface.constants:
             raise CompileError(
                 f"{sources[0].name}: {name}() is no member of struct {interface.struct}",
                 hint="make helper functions static inline; members: " + " ".join(interface.members),
@@ -84,7 +88,7 @@ def run(
             for index, number in disassembly.get(name, ())
             if number in original
         )
-        code, references = _symbolic(bytes.fromhex(code), by_fd, kfuncs, name)
+        code, references = _symbolic(bytes.fromhex(code), by_fd, kfuncs, structures, name)
         programs[name] = ProgramSpec(code, references, lines)
     if not programs:
         raise CompileError(
@@ -217,8 +221,23 @@ def _kfunc_names(interface: Interface) -> dict[int, str]:
     return {int(number): name for name, number in found}
 
 
+def _structures(text: str) -> dict[int, tuple[str, str]]:
+    """Return (kind, name) of what a text wants to know of the kernel's structures, by number."""
+    found: dict[int, tuple[str, str]] = {}
+    for kind, number, struct_name, member in _STRUCTURE.findall(text):
+        if int(number) in found:
+            raise CompileError(f"{kind}({number}) has the number of another")
+        name = f"{struct_name}.{member}" if member else struct_name
+        found[int(number)] = kind.lower(), name
+    return found
+
+
 def _symbolic(
-    code: bytes, maps: dict[int, str], kfuncs: dict[int, str], function: str
+    code: bytes,
+    maps: dict[int, str],
+    kfuncs: dict[int, str],
+    structures: dict[int, tuple[str, str]],
+    function: str,
 ) -> tuple[bytes, tuple[Reference, ...]]:
     """Replace the numbers that only the compiling process knew by names."""
     out = bytearray(code)
@@ -229,6 +248,11 @@ def _symbolic(
         source = registers >> 4
         if opcode == _LD_IMM64 and source == _PSEUDO_MAP_FD:
             references.append(Reference(index, "map", maps[immediate]))
+        elif opcode == _LD_IMM64 and (wanted := _structure_number(code, at)) is not None:
+            if wanted not in structures:
+                raise CompileError(f"{function}() uses KERNEL_NUMBER({wanted}), which has no name")
+            references.append(Reference(index, *structures[wanted]))
+            struct.pack_into("<i", out, at + 12, 0)
         elif opcode == _CALL and source == 0 and immediate >= _FIRST_KFUNC:
             if immediate not in kfuncs:
                 raise CompileError(f"{function}() calls kfunc {immediate}, which has no name")
@@ -242,3 +266,11 @@ def _symbolic(
             continue
         struct.pack_into("<i", out, at + 4, 0)
     return bytes(out), tuple(references)
+
+
+def _structure_number(code: bytes, at: int) -> int | None:
+    """Return the number of KERNEL_NUMBER() that a 64-bit load loads, or None."""
+    low, high = struct.unpack_from("<I4xI", code, at + 4)
+    if high == _STRUCTURE_HIGH and low >> 24 == _STRUCTURE_LOW >> 24:
+        return int(low - _STRUCTURE_LOW)
+    return None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from efuse.closing import Closing
 from efuse.errors import NotSupportedError
 
 __all__ = [
@@ -25,10 +26,16 @@ __all__ = [
     "MAP_HASH",
     "MAP_LRU_HASH",
     "MAP_STRUCT_OPS",
+    "TRACE_FENTRY",
+    "TRACE_FEXIT",
+    "TRACE_RAW_TP",
     "LinkInfo",
     "MapInfo",
     "ProgramInfo",
     "Ring",
+    "Type",
+    "TypeMember",
+    "Types",
     "btf_by_id",
     "btf_ids",
     "btf_load",
@@ -55,12 +62,17 @@ __all__ = [
     "program_info",
     "program_load",
     "struct_ops_map_create",
+    "tracing_attach",
+    "tracing_load",
 ]
 
 MAP_HASH, MAP_ARRAY, MAP_LRU_HASH, MAP_STRUCT_OPS = 1, 2, 9, 26
 ANY = 0
 LINK_STRUCT_OPS = 9
 
+TRACE_RAW_TP, TRACE_FENTRY, TRACE_FEXIT = 23, 24, 25
+
+_PROGRAM_TRACING = 26
 _PROGRAM_STRUCT_OPS = 27
 _ATTACH_STRUCT_OPS = 44
 _F_VTYPE_BTF_OBJ_FD = 1 << 15
@@ -168,6 +180,13 @@ def _library() -> ctypes.CDLL:
     library.btf__parse.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     library.btf__type_cnt.argtypes = [ctypes.c_void_p]
     library.btf__type_cnt.restype = ctypes.c_uint32
+    library.btf__parse_split.restype = ctypes.c_void_p
+    library.btf__parse_split.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    library.btf__type_by_id.restype = ctypes.c_void_p
+    library.btf__type_by_id.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+    library.btf__name_by_offset.restype = ctypes.c_char_p
+    library.btf__name_by_offset.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+    library.btf__find_by_name_kind.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32]
     library.btf__free.argtypes = [ctypes.c_void_p]
     library.btf__free.restype = None
     library.ring_buffer__new.argtypes = [ctypes.c_int, _Sample, ctypes.c_void_p, ctypes.c_void_p]
@@ -187,15 +206,83 @@ def _checked(result: int) -> int:
 
 def count_types(path: Path) -> int:
     """Return the number of types in the BTF file at *path*, without ``void``."""
-    library = _library()
-    btf = library.btf__parse(os.fsencode(path), None)
-    if not btf:
-        number = ctypes.get_errno() or errno.EINVAL
-        raise OSError(number, os.strerror(number))
-    try:
-        return int(library.btf__type_cnt(btf)) - 1
-    finally:
-        library.btf__free(btf)
+    with Types(path) as types:
+        return len(types) - 1
+
+
+@dataclass(frozen=True)
+class TypeMember:
+    """A member of a struct or union: ``struct btf_member``, its offset in bits."""
+
+    name: str
+    type_id: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type: ``struct btf_type``; ``size`` of what refers to another is that one's id."""
+
+    kind: int
+    name: str
+    size: int
+    members: tuple[TypeMember, ...] = ()
+
+
+class Types(Closing):
+    """The types in a BTF file, by their ids: ``struct btf``.
+
+    :param path: of the file.
+    :param base: the types that it continues; they have to outlive it.
+    """
+
+    _HEAD = struct.Struct("=III")
+    _COMPOSITE = (4, 5)
+
+    def __init__(self, path: Path, base: Types | None = None) -> None:
+        name = os.fsencode(path)
+        self._btf: int | None = (
+            _library().btf__parse_split(name, base._btf)
+            if base
+            else _library().btf__parse(name, None)
+        )
+        if not self._btf:
+            number = ctypes.get_errno() or errno.EINVAL
+            raise OSError(number, os.strerror(number))
+
+    def close(self) -> None:
+        """Free them."""
+        _library().btf__free(self._btf)
+        self._btf = None
+
+    def __len__(self) -> int:
+        """Return the number of types, with ``void`` and those of the base."""
+        return int(_library().btf__type_cnt(self._btf))
+
+    def __getitem__(self, number: int) -> Type:
+        address = _library().btf__type_by_id(self._btf, number)
+        if not address:
+            raise IndexError(number)
+        name, info, size = self._HEAD.unpack(ctypes.string_at(address, self._HEAD.size))
+        kind = info >> 24 & 0x1F
+        members: tuple[TypeMember, ...] = ()
+        if kind in self._COMPOSITE:
+            length = (info & 0xFFFF) * self._HEAD.size
+            raw = ctypes.string_at(address + self._HEAD.size, length)
+            mask = 0xFFFFFF if info >> 31 else 0xFFFFFFFF  # above that: a bit field's width
+            members = tuple(
+                TypeMember(self._name(name), type_id, offset & mask)
+                for name, type_id, offset in self._HEAD.iter_unpack(raw)
+            )
+        return Type(kind, self._name(name), size, members)
+
+    def find(self, kind: int, name: str) -> int | None:
+        """Return the id of the first type of this kind and name, or None."""
+        result = _library().btf__find_by_name_kind(self._btf, name.encode(), kind)
+        return None if result == -errno.ENOENT else _checked(result)
+
+    def _name(self, offset: int) -> str:
+        return (_library().btf__name_by_offset(self._btf, offset) or b"").decode()
 
 
 def _name(name: str) -> bytes:
@@ -346,21 +433,48 @@ def program_load(
     :param log_bytes: size of the log, 0 for none.
     """
     fds = (ctypes.c_int * 2)(btf_fd, btf_fd)
-    log = ctypes.create_string_buffer(log_bytes) if log_bytes else None
     opts = _ProgramLoadOpts(
-        sz=ctypes.sizeof(_ProgramLoadOpts),
         expected_attach_type=member,
         attach_btf_id=struct_id,
         attach_btf_obj_fd=btf_fd,
         fd_array=ctypes.addressof(fds),
-        log_level=1 if log else 0,
-        log_size=log_bytes,
-        log_buf=ctypes.cast(log, ctypes.c_char_p) if log else None,
     )
+    return _load(_PROGRAM_STRUCT_OPS, name, code, opts, log_bytes)
+
+
+def tracing_load(
+    name: str, code: bytes, *, attach: int, btf_id: int, btf_fd: int, log_bytes: int = 0
+) -> tuple[int, str]:
+    """Verify and load a program for a hook; return as `program_load` does.
+
+    :param attach: ``TRACE_*``.
+    :param btf_id: of the function, or of the tracepoint's ``btf_trace_*``.
+    :param btf_fd: of the BTF object that has it; 0: the kernel's own.
+    :param log_bytes: size of the log, 0 for none.
+    """
+    opts = _ProgramLoadOpts(
+        expected_attach_type=attach, attach_btf_id=btf_id, attach_btf_obj_fd=btf_fd
+    )
+    return _load(_PROGRAM_TRACING, name, code, opts, log_bytes)
+
+
+def _load(
+    kind: int, name: str, code: bytes, opts: _ProgramLoadOpts, log_bytes: int
+) -> tuple[int, str]:
+    log = ctypes.create_string_buffer(log_bytes) if log_bytes else None
+    opts.sz = ctypes.sizeof(opts)
+    opts.log_level = 1 if log else 0
+    opts.log_size = log_bytes
+    opts.log_buf = ctypes.cast(log, ctypes.c_char_p) if log else None
     fd = _library().bpf_prog_load(
-        _PROGRAM_STRUCT_OPS, _name(name), b"GPL", code, len(code) // 8, ctypes.byref(opts)
+        kind, _name(name), b"GPL", code, len(code) // 8, ctypes.byref(opts)
     )
     return fd, log.value.decode(errors="replace") if log else ""
+
+
+def tracing_attach(program_fd: int) -> int:
+    """Let a loaded program be run at its hook; return the descriptor that keeps it there."""
+    return _checked(_library().bpf_raw_tracepoint_open(None, program_fd))
 
 
 def btf_load(blob: bytes) -> int:

@@ -27,6 +27,7 @@ __all__ = [
     "create_set",
     "describe_cache",
     "load_programs",
+    "module_btf_fd",
     "open_target",
 ]
 
@@ -91,14 +92,18 @@ def open_target(interface: Interface = EFUSE_OPS) -> Iterator[Target]:
             member.name: (index, data + member.offset_bytes)
             for index, member in enumerate(btf.members(ops_id))
         }
-        fd = _module_btf_fd(interface.module)
+        fd = module_btf_fd(interface.module)
         try:
             yield Target(interface, btf, fd, ops_id, members, value_id, btf.size(value_id))
         finally:
             os.close(fd)
 
 
-def _module_btf_fd(module: str) -> int:
+def module_btf_fd(module: str) -> int:
+    """Return the descriptor of a loaded module's BTF.
+
+    :raises NotSupportedError: it has none, or this task may not look.
+    """
     try:
         # The kernel counts upwards, and the module is among the last.
         for number in reversed(list(libbpf.btf_ids())):

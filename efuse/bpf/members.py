@@ -12,6 +12,7 @@ __all__ = [
     "MEMBERS",
     "REPLY",
     "REQUEST_MEMBERS",
+    "TRACING",
     "Interface",
 ]
 
@@ -48,7 +49,7 @@ class Interface:
     :param module: the kernel module that has it.
     :param load: what loads the module.
     :param struct: its name.
-    :param members: those that a program can implement, in the struct's order.
+    :param members: those that a program can implement, in the struct's order; none: any.
     :param constants: its numbers that a text gives, each by a function that returns it.
     :param data: which of the package's data it belongs to.
     :param uapi: which of them has the types that programs and kernel share.
@@ -106,3 +107,17 @@ CSD_POLICY = replace(
     example="int choose(struct csd_batch *batch)",
 )
 """Where functions run whose callers leave that open."""
+
+TRACING = Interface(
+    module="efuse",
+    load="efuse module load",
+    struct="",
+    members=(),
+    constants=(),
+    data="bpf_programs",
+    uapi="kernel_patches",
+    include="tracing/include",
+    header="tracing.bpf.h",
+    example="int sent(u64 *ctx)",
+)
+"""Programs of hooks in the kernel, of any names: see `efuse.bpf.tracing`."""

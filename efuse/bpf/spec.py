@@ -44,8 +44,9 @@ class Reference:
     """An instruction that needs a number which only the kernel can give.
 
     :param index: which instruction.
-    :param kind: ``"map"`` (a map's descriptor) or ``"kfunc"`` (a function's BTF id).
-    :param name: of the map or kfunc.
+    :param kind: ``"map"`` (a map's descriptor), ``"kfunc"`` (a function's BTF id), or of a
+        structure of the kernel's ``"field"`` (a member's offset), ``"bit"`` or ``"size"``.
+    :param name: of the map, the kfunc, the struct and its member (``fuse_req.in.h.nodeid``).
     """
 
     index: int

@@ -16,7 +16,7 @@ _INSTRUCTION = re.compile(r"^\s*(\d+): (?:\([0-9a-f]{2}\)|R\d|frame\d)")
 _NOISE = re.compile(
     r"^(?:\d+: |from \d+ |processed \d+ insns|verification time|stack depth|arg#\d+ reg|"
     r"max_states|mark_precise|; |func#\d+|Func#\d+|caller:|callee:|returning from|to caller|"
-    r"\s*(?:frame\d+: )?R\d+|$)"
+    r"func '\w+' arg\d+ has btf_id|\s*(?:frame\d+: )?R\d+(?:_\w+)?=|$)"
 )
 
 

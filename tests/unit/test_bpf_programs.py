@@ -52,5 +52,19 @@ def test_explain_finds_reason_and_line() -> None:
     )
 
 
+def test_explain_of_a_register() -> None:
+    log = (
+        "2: (79) r1 = *(u64 *)(r6 +0)\n"
+        "func 'sent' arg0 has btf_id 50929 type STRUCT 'fuse_req'\n"
+        "3: R1_w=trusted_ptr_or_null_fuse_req(id=1) R6_w=ctx()\n"
+        "3: (0f) r3 += r1\n"
+        "R3 pointer arithmetic on trusted_ptr_or_null_ prohibited, null-check it first\n"
+        "processed 4 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0\n"
+    )
+    why, where = explain(log, PROGRAM)
+    assert why == "R3 pointer arithmetic on trusted_ptr_or_null_ prohibited, null-check it first"
+    assert where == PROGRAM.line_of(3)
+
+
 def test_explain_of_an_empty_log() -> None:
     assert explain("", PROGRAM) == ("", None)

@@ -126,6 +126,13 @@ def test_resolve_puts_numbers_for_names() -> None:
     ]
 
 
+def test_resolve_puts_offsets_for_fields() -> None:
+    program = ProgramSpec(MAP + EXIT, (Reference(0, "field", "fuse_req.in.h.nodeid"),))
+    fields = {("field", "fuse_req.in.h.nodeid"): 72, ("size", "fuse_req.in.h.nodeid"): 1}
+    code = resolve(program, map_fds={}, structures=fields)
+    assert instructions(code) == [(0x18, 1, 0, 0, 72), (0, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]
+
+
 def test_resolve_of_unknown_kfunc_fails() -> None:
     with pytest.raises(CompileError, match="efuse_req_uid"):
         resolve(spec().programs["lookup"], kfuncs={}, map_fds={"denied": 9})
