@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
 from efuse.tui import TAB_NAMES, View, render
-from tests.unit.watched import CONNECTION, model
+from tests.unit.watched import CONNECTION, PLAIN, model
 
 __all__ = ["PICTURES", "TEXTS", "pictures", "texts"]
 
@@ -77,7 +77,10 @@ class _Apart:
 def _views() -> Iterator[tuple[str, View]]:
     for number, name in enumerate(TAB_NAMES):
         yield name, View(number)
-    yield "opcode", View(TAB_NAMES.index("opcodes"), detail=(CONNECTION, "lookup"))
+    opcodes = TAB_NAMES.index("opcodes")
+    yield "opcode", View(opcodes, detail=(CONNECTION, "lookup"))
+    yield "plain-opcodes", View(opcodes, mount=PLAIN)
+    yield "plain-opcode", View(opcodes, detail=(PLAIN, "read"))
 
 
 def pictures() -> dict[str, str]:

@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compile the built-in handlers into a directory: ``python -m efuse.bpf.build OUT``."""
+"""Compile what is built in into a directory: ``python -m efuse.bpf.build OUT``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from efuse.bpf.compile import builtin, store
+from efuse import paths
+from efuse.bpf.compile import builtin, compile_text, store
+from efuse.bpf.members import TRACING
 from efuse.errors import EfuseError
 
 __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> int:
-    """Write the built-in spec into the directory that *arguments* names; return the exit status."""
+    """Write the built-in specs into the directory that *arguments* names; return the exit status.
+
+    Those are the handlers', and those of the tracing programs.
+    """
     if len(arguments) != 1:
         print("usage: python -m efuse.bpf.build OUT", file=sys.stderr)
         return 2
     try:
         print(store(builtin(use_shipped=False), Path(arguments[0])))
+        for path in sorted((paths.data("bpf_programs") / "tracing").glob("*.c")):
+            text = path.read_text()
+            spec = compile_text(text, path.name, interface=TRACING, cached=False)
+            print(store(spec, Path(arguments[0])))
     except EfuseError as error:
         print(f"error: {error}", file=sys.stderr)
         if error.hint:

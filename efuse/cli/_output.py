@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "ANY_MOUNT",
     "MOUNT",
     "connection",
     "console",
@@ -69,15 +70,21 @@ def pause(seconds: float) -> None:
 
 
 class _Mount(click.ParamType[str]):
-    """A path on an eFuse mount, or the number of a connection."""
+    """A path on an eFuse mount, or the number of a connection.
+
+    :param fuse: it may be one of plain FUSE, too.
+    """
 
     name = "mount"
+
+    def __init__(self, *, fuse: bool = False) -> None:
+        self._fuse = fuse
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         try:
-            found = mounts()
+            found = mounts(fuse=self._fuse)
         except EfuseError:
             return []
         if incomplete.isdecimal():
@@ -88,6 +95,7 @@ class _Mount(click.ParamType[str]):
 
 
 MOUNT = _Mount()
+ANY_MOUNT = _Mount(fuse=True)
 
 
 def connection(where: str) -> Connection:

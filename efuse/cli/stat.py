@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import click
 
 from efuse import stats
 from efuse.cli._output import (
-    MOUNT,
+    ANY_MOUNT,
     connection,
     json_option,
     pause,
     print_json,
     print_table,
 )
-from efuse.control import mounts
+from efuse.control import find, mounts
+from efuse.stats.latency import quantile_ns
 from efuse.tui.channels import (
     CHANNEL_TOTAL_HEADERS,
     CHANNELS,
@@ -37,8 +39,10 @@ from efuse.tui.devices import (
 )
 from efuse.tui.grid import Column, cells
 from efuse.tui.model import Row, mount_name
+from efuse.tui.mounts import state_words
 from efuse.tui.paths import PATHS, TOTAL_HEADERS, total_row
-from efuse.tui.units import count, duration, share
+from efuse.tui.spark import bar
+from efuse.tui.units import bucket_words, count, duration, share
 
 __all__ = ["cli"]
 
@@ -63,7 +67,7 @@ def _is_number(word: str) -> bool:
 
 
 @click.command(cls=_Stat)
-@click.argument("mount", type=MOUNT, required=False)
+@click.argument("mount", type=ANY_MOUNT, required=False)
 @json_option
 @click.option("--interval", type=click.FloatRange(min=0.05), help="Print rates every S seconds.")
 @click.option(
@@ -73,53 +77,85 @@ def _is_number(word: str) -> bool:
     help="Print the counters again and again; every second if no number follows.",
 )
 @click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after N times.")
+@click.option(
+    "--span",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    help="Count requests of plain FUSE for S seconds before the counters are printed first.",
+)
 def cli(
     mount: str | None,
     as_json: bool,
     interval: float | None,
     watch: float | None,
     rounds: int | None,
+    span: float,
 ) -> None:
-    """Show the counters of all eFuse mounts and emulated devices, or of MOUNT per opcode.
+    """Show the counters of all FUSE mounts and emulated devices, or of MOUNT per opcode.
 
     MOUNT is a path on the mount or the number of its connection. With --interval, rates are shown;
     with --watch, what is shown without it, again and again. With --json each time is one line.
     Ctrl-C ends both, with status 0.
 
+    An eFuse mount counts since it was mounted. A plain FUSE mount counts nothing: its requests are
+    counted from when this command begins to look, with how long each takes. That takes root.
+
     \b
     efuse stat /mnt/data
     efuse stat --interval 2 --count 5
     efuse stat /mnt/data --watch 5
+    efuse stat /mnt/plain --span 10
     """
     if watch is not None and interval is not None:
         raise click.UsageError("--watch prints counters and --interval rates: give one of them")
-    if watch is None and interval is None and rounds is None:
-        _print_totals(_take(mount), as_json, detailed=mount is not None)
-        return
-    times = range(rounds) if rounds is not None else itertools.count()
-    with suppress(KeyboardInterrupt):
-        if watch is not None:
-            _watch(mount, as_json, watch, times)
-        else:
-            _print_all_rates(mount, as_json, interval or 1.0, times)
+    with stats.PlainMounts() as plain:
+        take = partial(_take, mount, plain)
+        if watch is None and interval is None and rounds is None:
+            _print_totals(_first(take, span), as_json, detailed=mount is not None)
+            return
+        times = range(rounds) if rounds is not None else itertools.count()
+        with suppress(KeyboardInterrupt):
+            if watch is not None:
+                _watch(take, as_json, watch, span, times, detailed=mount is not None)
+            else:
+                _print_all_rates(take, as_json, interval or 1.0, times)
 
 
-def _watch(mount: str | None, as_json: bool, seconds: float, times: Iterable[int]) -> None:
+def _first(take: Callable[[], stats.Snapshot], span: float) -> stats.Snapshot:
+    """Return the counters, those of plain FUSE mounts after they were counted for a while."""
+    found = take()
+    if any(sample.is_plain and sample.since_ns is not None for sample in found.mounts):
+        pause(span)
+        found = take()
+    return found
+
+
+def _watch(
+    take: Callable[[], stats.Snapshot],
+    as_json: bool,
+    seconds: float,
+    span: float,
+    times: Iterable[int],
+    *,
+    detailed: bool,
+) -> None:
     for number in times:
         if number:
             pause(seconds)
         if number and not as_json:
             click.echo()
-        _print_totals(_take(mount), as_json, detailed=mount is not None, indent=None)
+        found = take() if number else _first(take, span)
+        _print_totals(found, as_json, detailed=detailed, indent=None)
 
 
 def _print_all_rates(
-    mount: str | None, as_json: bool, seconds: float, times: Iterable[int]
+    take: Callable[[], stats.Snapshot], as_json: bool, seconds: float, times: Iterable[int]
 ) -> None:
-    before = _take(mount)
+    before = take()
     for _ in times:
         pause(seconds)
-        after = _take(mount)
+        after = take()
         model = stats.change(before, after)
         before = after
         if as_json:
@@ -128,12 +164,23 @@ def _print_all_rates(
             _print_rates(model)
 
 
-def _take(mount: str | None) -> stats.Snapshot:
+def _take(mount: str | None, plain: stats.PlainMounts) -> stats.Snapshot:
     if mount is None:
-        return stats.take()
+        return stats.take(plain=plain)
+    number = _plain_connection(mount)
+    if number is not None:
+        return stats.Snapshot(plain.read(number), notes=plain.notes)
     conn = connection(mount)
     where = (m.mountpoint for m in mounts() if m.connection == conn.id)
     return stats.Snapshot((stats.read(conn, mountpoint=next(where, "")),))
+
+
+def _plain_connection(mount: str) -> int | None:
+    """Return the number of the plain FUSE mount that a person named, or None."""
+    if mount.isdecimal():
+        return int(mount) if int(mount) in stats.plain_connections() else None
+    found = find(mount, fuse=True)
+    return found.connection if found.is_fuse else None
 
 
 def _print_totals(
@@ -142,14 +189,19 @@ def _print_totals(
     if as_json:
         print_json(found.json(), indent=indent)
         return
+    for note in found.notes:
+        click.echo(f"efuse: {note}", err=True)
     if not found.mounts:
-        click.echo("no eFuse file system is mounted")
+        click.echo("no FUSE file system is mounted")
     elif detailed:
         _print_opcodes(found.mounts[0])
     else:
-        headers = ("ID", "MOUNT", "PROGRAMS", "CONSISTENCY", "REQUESTS", "HIT", "DAEMON")
+        headers = ("ID", "KIND", "MOUNT", "PROGRAMS", "CONSISTENCY", "REQUESTS", "HIT", "DAEMON")
         rows = [_summary(sample) for sample in found.mounts]
-        print_table(headers, rows, right="r   rrr")
+        print_table(headers, rows, right="r    rrr")
+        spans = {sample.counted_ns for sample in found.mounts if sample.counted_ns is not None}
+        if spans:
+            click.echo(f"plain FUSE mounts were counted for {duration(max(spans))}")
     if found.devices:
         click.echo(f"\ndevices  {DEVICE_TOTAL_UNITS}")
         rows = [device_total_row(device) for device in found.devices]
@@ -158,9 +210,13 @@ def _print_totals(
 
 def _summary(sample: stats.Sample) -> tuple[str, ...]:
     total = sample.total
+    name = (str(sample.connection), sample.kind, sample.mountpoint or "-")
+    if sample.since_ns is None:
+        return (*name, "-", "-", "-", "-", "-")
+    if sample.is_plain:
+        return (*name, "-", "-", str(total.requests), "-", str(total.daemon))
     return (
-        str(sample.connection),
-        sample.mountpoint or "-",
+        *name,
         sample.ops,
         sample.consistency,
         str(total.requests),
@@ -170,14 +226,20 @@ def _summary(sample: stats.Sample) -> tuple[str, ...]:
 
 
 def _print_opcodes(sample: stats.Sample) -> None:
-    attached = "plain" if sample.state == "plain" else f"{sample.ops} attached"
+    state, _, ends = state_words(sample)
+    more = ""
+    if not sample.is_plain:
+        more = f"  learned {sample.learned}  map full {sample.map_full}  garbage {sample.garbage}"
     click.echo(
-        f"{sample.mountpoint or '(not mounted here)'}  connection {sample.connection}  {attached}"
-        f"  {sample.consistency}  {sample.waiting} waiting  learned {sample.learned}"
-        f"  map full {sample.map_full}  garbage {sample.garbage}"
+        f"{sample.mountpoint or '(not mounted here)'}  connection {sample.connection}  {state}"
+        f"{ends}{more}"
     )
     if sample.exit_info != "none":
         click.echo(f"EXIT: {sample.exit_info}")
+    if sample.is_plain:
+        if sample.since_ns is not None:
+            _print_latencies(sample)
+        return
     headers = ("OPCODE", "REQUESTS", "HITS", "HIT", "REFUSED", "DAEMON", "ERRORS", "WHY PASSED")
     rows = []
     for opcode, c in [*sorted(sample.opcodes.items()), ("total", sample.total)]:
@@ -196,7 +258,37 @@ def _print_opcodes(sample: stats.Sample) -> None:
         print_table(CHANNEL_TOTAL_HEADERS, channel_totals(sample.channels), right=right)
 
 
+def _print_latencies(sample: stats.Sample) -> None:
+    """Print what happened to each opcode of a plain FUSE mount, and how long requests took."""
+    headers = ("OPCODE", "REQUESTS", "ERRORS", "MEAN", "P50", "P99")
+    whole = ("total", sample.total, sample.total_latency)
+    opcodes = ((name, c, sample.latency[name]) for name, c in sorted(sample.opcodes.items()))
+    rows = [
+        (
+            name,
+            str(c.requests),
+            str(c.errors),
+            duration(c.daemon_mean_ns),
+            duration(quantile_ns(latency, 0.5)),
+            duration(quantile_ns(latency, 0.99)),
+        )
+        for name, c, latency in (*opcodes, whole)
+    ]
+    print_table(headers, rows, right=" rrrrr")
+    found = [bucket for bucket, number in enumerate(sample.total_latency) if number]
+    if found:
+        click.echo()
+        latency = sample.total_latency
+        bars = [
+            (bucket_words(bucket), str(latency[bucket]), bar(latency[bucket], max(latency), 40))
+            for bucket in range(found[0], found[-1] + 1)
+        ]
+        print_table(("TOOK", "REQUESTS", ""), bars, right="rr")
+
+
 def _print_rates(model: stats.Change) -> None:
+    for note in model.notes:
+        click.echo(f"efuse: {note}", err=True)
     if model.mounts or not model.devices:
         _print_mounts(model.mounts)
     if model.devices:
@@ -217,6 +309,7 @@ def _table(
 
 def _print_mounts(model: tuple[stats.MountRates, ...]) -> None:
     headers = ("MOUNT", "OPCODE", "RATE/s", "HIT", "DAEMON/s", "KERNEL", "DAEMON")
+    plain = any(m.after.is_plain for m in model)
     rows = [
         (
             mount_name(m),
@@ -226,13 +319,18 @@ def _print_mounts(model: tuple[stats.MountRates, ...]) -> None:
             count(row.daemon_per_second),
             duration(row.hit_mean_ns),
             duration(row.daemon_mean_ns),
+            *(_of_plain(row) if plain else ()),
         )
         for m in model
         for row in (*m.opcodes, m.total)
     ]
-    print_table(headers, rows, right="  rrrrr")
+    print_table((*headers, *(("ERR/s", "P50", "P99") if plain else ())), rows, right="  rrrrrrrr")
     _print_all(PATHS, [(m, m.paths) for m in model], right="  rrrrrrrr")
     _print_all(CHANNELS, [(m, channel_rates_of(m)) for m in model], right="   " + "r" * 10)
+
+
+def _of_plain(row: stats.OpcodeRates) -> tuple[str, ...]:
+    return count(row.errors_per_second), duration(row.p50_ns), duration(row.p99_ns)
 
 
 def _print_all(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from efuse import stats, tui
 from efuse.cli._output import json_option, pause, print_json
+from efuse.closing import Closing
 from efuse.stats.maps import Occupancy
 
 __all__ = ["cli"]
@@ -39,6 +40,9 @@ __all__ = ["cli"]
 def cli(interval: float, once: bool, as_json: bool, tab: str | None, sort: str, part: str) -> None:
     """Show what the mounts and emulated devices do: rates, hits, paths, channels, latencies.
 
+    Plain FUSE mounts are shown as well, also where the module is not loaded: as long as this runs,
+    their requests are counted. That takes root.
+
     On a terminal there is a tab each for mounts, opcodes, paths, channels and devices. Keys: 1 to 5
     and Tab for another one, s sort, / filter, Enter for more of a row, space pause, ? help, q quit.
 
@@ -55,38 +59,43 @@ def cli(interval: float, once: bool, as_json: bool, tab: str | None, sort: str, 
         # Sorting and filtering from here are about opcodes.
         first = tab or ("opcodes" if part or sort != "rate" else "mounts")
         view = tui.View(tui.TAB_NAMES.index(first), {"opcodes": order}, part)
-        tui.run(_Sampler(), interval_s=interval, console=console, state=tui.State(view))
+        with _Sampler() as sample:
+            tui.run(sample, interval_s=interval, console=console, state=tui.State(view))
         return
-    sample = _Sampler()
-    before = sample()
-    while True:
-        pause(interval)
-        after = sample()
-        change = stats.change(before, after)
-        if as_json:
-            print_json(change.json(), indent=2 if once else None)
-        else:
-            _print(console, change, order, part)
-        if once:
-            return
-        before = after
+    with _Sampler() as sample:
+        before = sample()
+        while True:
+            pause(interval)
+            after = sample()
+            change = stats.change(before, after)
+            if as_json:
+                print_json(change.json(), indent=2 if once else None)
+            else:
+                _print(console, change, order, part)
+            if once:
+                return
+            before = after
 
 
 def _print(console: Console, change: stats.Change, order: tui.Order, part: str) -> None:
     if not change.mounts:
-        click.echo("no eFuse file system is mounted")
+        click.echo("no FUSE file system is mounted")
     if change.mounts or change.devices:
         console.print(tui.plain(change, order=order, part=part, width=console.width))
 
 
-class _Sampler:
+class _Sampler(Closing):
     """Reads the counters, and the maps' occupancy where this user may see it."""
 
     def __init__(self) -> None:
         self._occupancy = Occupancy()
+        self._plain = stats.PlainMounts()
+
+    def close(self) -> None:
+        self._plain.close()
 
     def __call__(self, *, timing: bool = True, maps: bool = True) -> stats.Snapshot:
-        found = stats.take(timing=timing)
+        found = stats.take(timing=timing, plain=self._plain)
         if not maps or os.geteuid() != 0:
             return found
         return replace(

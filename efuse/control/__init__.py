@@ -11,10 +11,12 @@ from efuse.control.connection import (
     connections,
     module_version,
 )
+from efuse.control.fusectl import FUSECTL, fuse_connections, fuse_waiting
 from efuse.control.mounts import Mount, find, mounts
 
 __all__ = [
     "CONSISTENCY",
+    "FUSECTL",
     "PATHS",
     "ROOT",
     "Attribute",
@@ -23,6 +25,8 @@ __all__ = [
     "Mount",
     "connections",
     "find",
+    "fuse_connections",
+    "fuse_waiting",
     "module_version",
     "mounts",
 ]

@@ -53,12 +53,18 @@ def _parse_line(line: str) -> Mount:
     return Mount(
         mount_id=int(own[0]),
         parent_id=int(own[1]),
-        connection=int(own[2].partition(":")[2]),
+        connection=_device(own[2]),
         mountpoint=_unescape(own[4]),
         fstype=_unescape(fstype),
         source=_unescape(source),
         options=",".join(part for part in (own[5], options) if part),
     )
+
+
+def _device(words: str) -> int:
+    """Return MAJOR:MINOR as the kernel numbers connections; MAJOR is 0 unless it is fuseblk."""
+    major, _, minor = words.partition(":")
+    return int(major) << 20 | int(minor)
 
 
 def _unescape(word: str) -> str:
@@ -83,12 +89,12 @@ def mounts(*, fuse: bool = False, mountinfo: Path = MOUNTINFO) -> tuple[Mount, .
     return tuple(m for m in _read(mountinfo) if m.is_efuse or (fuse and m.is_fuse))
 
 
-def find(path: str | os.PathLike[str], *, mountinfo: Path = MOUNTINFO) -> Mount:
-    """Return the eFuse mount that *path* lies on.
+def find(path: str | os.PathLike[str], *, fuse: bool = False, mountinfo: Path = MOUNTINFO) -> Mount:
+    """Return the eFuse mount that *path* lies on; with *fuse*, it may be a plain FUSE mount.
 
     The path need not exist inside the mount: nothing on the mount itself is looked at.
 
-    :raises ControlError: it lies on no eFuse mount.
+    :raises ControlError: it lies on no such mount.
     """
     name = os.fspath(path)
     table = _read(mountinfo)
@@ -96,11 +102,12 @@ def find(path: str | os.PathLike[str], *, mountinfo: Path = MOUNTINFO) -> Mount:
     absolute = f"{Path.cwd()}/{name}" if not name.startswith("/") else name
     where = _resolve(absolute, stops)
     mount = _innermost(where, table)
-    if mount is None or not mount.is_efuse:
+    if mount is None or not (mount.is_efuse or (fuse and mount.is_fuse)):
         what = f"a {mount.fstype} mount" if mount else "no mount that is visible here"
+        wanted = "FUSE" if fuse else "eFuse"
         raise ControlError(
-            f"{name} is not on eFuse: it lies on {what}",
-            hint="efuse stat, without a path, lists the eFuse mounts",
+            f"{name} is not on {wanted}: it lies on {what}",
+            hint=f"efuse stat, without a path, lists the {wanted} mounts",
         )
     return mount
 

@@ -16,6 +16,7 @@ from efuse.stats.model import (
     rates,
 )
 from efuse.stats.paths import PathCounters, PathRates
+from efuse.stats.plain import PlainMounts, plain_connections
 from efuse.stats.read import read, read_all
 from efuse.stats.snapshot import Change, Snapshot, change, take
 
@@ -38,10 +39,12 @@ __all__ = [
     "OpcodeRates",
     "PathCounters",
     "PathRates",
+    "PlainMounts",
     "Sample",
     "Snapshot",
     "between",
     "change",
+    "plain_connections",
     "rates",
     "read",
     "read_all",

@@ -19,6 +19,7 @@ from efuse.stats.channels import (
     channel_rates,
     together,
 )
+from efuse.stats.latency import Latency, added, quantile_ns
 from efuse.stats.paths import PathCounters, PathRates, path_rates
 
 __all__ = [
@@ -109,6 +110,8 @@ class Counters:
         return replace(self, **dict.fromkeys(TIMES, 0))
 
 
+_NONE = Counters()
+
 COUNTERS = tuple(f.name for f in fields(Counters))
 """Names of an opcode's counters, which are the names of its files in sysfs."""
 
@@ -135,21 +138,29 @@ class Sample:
     ``channels`` only CPUs that have a channel, or where anything happened.
     ``mountpoint`` is empty for a connection that is not mounted where the reader can see it.
     Without ``timing`` no times were read: they are 0.
+
+    ``kind`` is ``efuse``, or ``fuse``: the kernel's own FUSE, whose requests all go to the daemon.
+    Those are counted since ``since_ns`` (CLOCK_MONOTONIC; 0: since the mount; None: they are not
+    counted), and ``latency`` holds how long the daemon took, by opcode, as `efuse.stats.latency`
+    has it. ``waiting`` is None where the kernel does not show it.
     """
 
     connection: int
     taken_ns: int
     mountpoint: str = ""
+    kind: str = "efuse"
+    since_ns: int | None = 0
     state: str = "plain"
     ops: str = "none"
     enable_seq: int = 0
     consistency: str = "ttl"
     exit_info: str = "none"
-    waiting: int = 0
+    waiting: int | None = 0
     learned: int = 0
     map_full: int = 0
     garbage: int = 0
     opcodes: Mapping[str, Counters] = field(default_factory=dict)
+    latency: Mapping[str, Latency] = field(default_factory=dict)
     paths: Mapping[str, PathCounters] = field(default_factory=dict)
     balance: Balance = field(default_factory=Balance)
     channels: Mapping[int, Channel] = field(default_factory=dict)
@@ -160,6 +171,21 @@ class Sample:
     def total(self) -> Counters:
         """Sum over all opcodes."""
         return sum(self.opcodes.values(), Counters())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a mount of the kernel's own FUSE."""
+        return self.kind == "fuse"
+
+    @property
+    def counted_ns(self) -> int | None:
+        """How long its requests have been counted; None: since the mount, or they are not."""
+        return self.taken_ns - self.since_ns if self.since_ns else None
+
+    @property
+    def total_latency(self) -> Latency:
+        """Sum over all opcodes."""
+        return added(list(self.latency.values()))
 
     @property
     def has_channels(self) -> bool:
@@ -173,7 +199,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OpcodeRates:
-    """What happened to one opcode between two samples. ``counters`` holds the differences."""
+    """What happened to one opcode between two samples. ``counters`` holds the differences.
+
+    ``latency``, of which ``p50_ns`` and ``p99_ns`` are, is known of plain FUSE mounts; those have
+    no ``hit_ratio``.
+    """
 
     opcode: str
     per_second: float
@@ -183,6 +213,10 @@ class OpcodeRates:
     hit_mean_ns: float | None
     daemon_mean_ns: float | None
     counters: Counters
+    errors_per_second: float = 0.0
+    p50_ns: float | None = None
+    p99_ns: float | None = None
+    latency: Latency = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,23 +244,29 @@ class MountRates:
 def rates(before: Sample, after: Sample) -> MountRates:
     """Return what happened between two samples of one connection, per opcode that was requested.
 
-    There are times only if both samples have them.
+    There are times only if both samples have them. What was not counted before began with 0.
 
     :raises ValueError: the samples are of different connections or in the wrong order.
     """
     if before.connection != after.connection:
         raise ValueError(f"samples of connections {before.connection} and {after.connection}")
-    interval_ns = after.taken_ns - before.taken_ns
+    interval_ns = after.taken_ns - max(before.taken_ns, after.since_ns or 0)
     if interval_ns <= 0:
         raise ValueError("the later sample comes first")
     timing = before.timing and after.timing
-    none = Counters()
+    if before.since_ns != after.since_ns:
+        before = Sample(before.connection, before.taken_ns)
     parts = []
     for opcode, now in sorted(after.opcodes.items()):
-        change = now - before.opcodes.get(opcode, none)
-        if change != none:
-            parts.append(_opcode_rates(opcode, change, interval_ns, timing))
-    total = _opcode_rates("total", after.total - before.total, interval_ns, timing)
+        change = now - before.opcodes.get(opcode, _NONE)
+        if change != _NONE:
+            latency = _since(before.latency.get(opcode, ()), after.latency.get(opcode, ()))
+            parts.append(_opcode_rates(opcode, change, latency, interval_ns, timing))
+    if after.is_plain:
+        parts = [replace(part, hit_ratio=None) for part in parts]
+    total = sum((part.counters for part in parts), _NONE)
+    latency = added([part.latency for part in parts])
+    whole = _opcode_rates("total", total, latency, interval_ns, timing)
     seconds = interval_ns / 1e9
     channels = changes(before.channels, after.channels)
     every = together(channels)
@@ -234,7 +274,7 @@ def rates(before: Sample, after: Sample) -> MountRates:
     return MountRates(
         after,
         interval_ns,
-        total,
+        replace(whole, hit_ratio=None) if after.is_plain else whole,
         tuple(parts),
         path_rates(before.paths, after.paths, seconds, timing),
         channels=tuple(channel_rates(group, seconds, sent) for group in by_cpu(channels)),
@@ -243,13 +283,21 @@ def rates(before: Sample, after: Sample) -> MountRates:
     )
 
 
+def _since(before: Latency, after: Latency) -> Latency:
+    if not before:
+        return after
+    return tuple(now - then for now, then in zip(after, before, strict=True))
+
+
 def between(before: Iterable[Sample], after: Iterable[Sample]) -> list[MountRates]:
     """Return the rates of every mount that both hold, in the order of *after*."""
     earlier = {sample.connection: sample for sample in before}
     return [rates(earlier[s.connection], s) for s in after if s.connection in earlier]
 
 
-def _opcode_rates(opcode: str, change: Counters, interval_ns: int, timing: bool) -> OpcodeRates:
+def _opcode_rates(
+    opcode: str, change: Counters, latency: Latency, interval_ns: int, timing: bool
+) -> OpcodeRates:
     seconds = interval_ns / 1e9
     if not timing:
         change = change.untimed()
@@ -262,4 +310,8 @@ def _opcode_rates(opcode: str, change: Counters, interval_ns: int, timing: bool)
         hit_mean_ns=change.hit_mean_ns,
         daemon_mean_ns=change.daemon_mean_ns,
         counters=change,
+        errors_per_second=change.errors / seconds,
+        p50_ns=quantile_ns(latency, 0.5),
+        p99_ns=quantile_ns(latency, 0.99),
+        latency=latency,
     )

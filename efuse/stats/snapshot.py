@@ -10,6 +10,7 @@ from efuse.control import connections
 from efuse.errors import ControlError
 from efuse.stats.devices import DeviceRates, DeviceSample, devices_between, read_devices
 from efuse.stats.model import MountRates, Sample, between
+from efuse.stats.plain import PlainMounts
 from efuse.stats.read import read_all
 
 __all__ = ["Change", "Snapshot", "change", "take"]
@@ -17,10 +18,14 @@ __all__ = ["Change", "Snapshot", "change", "take"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The mounts and the devices, as they are now."""
+    """The mounts and the devices, as they are now.
+
+    :ivar notes: sentences about what could not be read.
+    """
 
     mounts: tuple[Sample, ...] = ()
     devices: tuple[DeviceSample, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def json(self) -> dict[str, Any]:
         """Return the same fields as plain values for ``json.dumps``."""
@@ -29,33 +34,38 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened between two snapshots."""
+    """What happened between two snapshots; ``notes`` are those of the later one."""
 
     mounts: tuple[MountRates, ...] = ()
     devices: tuple[DeviceRates, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def json(self) -> dict[str, Any]:
         """Return the same fields as plain values for ``json.dumps``."""
         return asdict(self)
 
 
-def take(*, timing: bool = True) -> Snapshot:
-    """Read all mounts and devices. Where there are devices, efuse.ko need not be loaded.
+def take(*, timing: bool = True, plain: PlainMounts | None = None) -> Snapshot:
+    """Read all mounts and devices.
 
     :param timing: as of `efuse.stats.read`.
-    :raises ControlError: it is not loaded, and there are no devices.
+    :param plain: reads the plain FUSE mounts; None: those are left out.
+    :raises ControlError: efuse.ko is not loaded, and there is and was nothing else.
     """
     devices = read_devices()
-    if devices and not _has_mounts():
-        return Snapshot(devices=devices)
-    return Snapshot(read_all(timing=timing), devices)
+    others = plain.read() if plain is not None else ()
+    own: tuple[Sample, ...] = ()
+    if _is_loaded() or not (devices or (plain is not None and plain.seen)):
+        own = read_all(timing=timing)
+    return Snapshot((*own, *others), devices, plain.notes if plain is not None else ())
 
 
-def _has_mounts() -> bool:
+def _is_loaded() -> bool:
     try:
-        return bool(connections())
+        connections()
     except ControlError:
         return False
+    return True
 
 
 def change(before: Snapshot, after: Snapshot) -> Change:
@@ -63,4 +73,5 @@ def change(before: Snapshot, after: Snapshot) -> Change:
     return Change(
         tuple(between(before.mounts, after.mounts)),
         devices_between(before.devices, after.devices),
+        after.notes,
     )

@@ -11,9 +11,29 @@ from efuse.tui.model import Row
 from efuse.tui.spark import sparkline
 from efuse.tui.units import count, duration, share
 
-__all__ = ["HISTORY", "MOUNT", "number", "ratio", "ratio_style", "steady", "time"]
+__all__ = [
+    "HISTORY",
+    "MOUNT",
+    "number",
+    "of_efuse",
+    "of_plain",
+    "ratio",
+    "ratio_style",
+    "steady",
+    "time",
+]
 
 Value = Callable[[Any], float | None]
+
+
+def of_efuse(row: Row[Any]) -> bool:
+    """Whether a row is of an eFuse mount."""
+    return not row.is_plain
+
+
+def of_plain(row: Row[Any]) -> bool:
+    """Whether a row is of a plain FUSE mount."""
+    return row.is_plain
 
 
 def number(

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from efuse.stats.latency import Latency, quantile_ns
 from efuse.stats.model import Counters, OpcodeRates
 from efuse.tui.frame import Line, line
 from efuse.tui.grid import Column, grid
 from efuse.tui.model import Key, Model, Row, mount_name
 from efuse.tui.opcodes import opcode_rows
-from efuse.tui.spark import sparkline
-from efuse.tui.units import count, duration, share
+from efuse.tui.spark import bar, sparkline
+from efuse.tui.units import bucket_words, count, duration, share
 
 __all__ = ["REASON_WORDS", "detail_lines", "detail_title"]
 
@@ -39,6 +40,9 @@ REASON_WORDS = {
 """What each of `efuse.stats.model.REASONS` means, in few words."""
 
 
+_BAR = 32
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     name: str
@@ -62,6 +66,14 @@ def detail_lines(model: Model, key: Key, width: int) -> list[Line]:
         return [line(("no requests", "dim"))]
     row = next(r for r in opcode_rows(model, connection) if r.what.opcode == opcode)
     total = m.after.opcodes[opcode]
+    if m.after.is_plain:
+        return [
+            _history(row, width),
+            line(""),
+            *_counts(row.what, total, width, ("requests", "errors")),
+            line(""),
+            *_latencies(row.what, m.after.latency[opcode], total, width),
+        ]
     return [
         _history(row, width),
         line(""),
@@ -92,10 +104,12 @@ def _table(titles: Sequence[str], rows: Sequence[_Line], width: int) -> list[Lin
     return grid((first, *numbers, last), rows, width)
 
 
-def _counts(rates: OpcodeRates, total: Counters, width: int) -> list[Line]:
+def _counts(
+    rates: OpcodeRates, total: Counters, width: int, names: Sequence[str] = tuple(_COUNTS)
+) -> list[Line]:
     scale = _scale(rates)
     rows = []
-    for name, what in _COUNTS.items():
+    for name, what in ((name, _COUNTS[name]) for name in names):
         now, ever = getattr(rates.counters, name), getattr(total, name)
         cells = (count(now * scale), _part(now, rates.counters.requests), str(ever))
         rows.append(_Line(name, cells, what))
@@ -149,3 +163,31 @@ def _times(rates: OpcodeRates, total: Counters, width: int) -> list[Line]:
         ),
     ]
     return _table(("TIME", "MEAN", "TIMED", "EVER"), rows, width)
+
+
+def _latencies(rates: OpcodeRates, ever: Latency, total: Counters, width: int) -> list[Line]:
+    """Return how many requests took how long, in this interval and since they are counted."""
+    times = [
+        _Line(name, (duration(now), duration(whole)), what)
+        for name, now, whole, what in (
+            ("mean", rates.daemon_mean_ns, total.daemon_mean_ns, "from being sent to the answer"),
+            ("p50", rates.p50_ns, quantile_ns(ever, 0.5), "half took no longer"),
+            ("p99", rates.p99_ns, quantile_ns(ever, 0.99), "99 of 100 took no longer"),
+        )
+    ]
+    found = [bucket for bucket, number in enumerate(ever) if number]
+    rows = []
+    for bucket in range(found[0], found[-1] + 1) if found else ():
+        now = rates.latency[bucket] if rates.latency else 0
+        rows.append(
+            _Line(
+                bucket_words(bucket),
+                (count(now * _scale(rates)), _part(ever[bucket], sum(ever)), str(ever[bucket])),
+                bar(ever[bucket], max(ever), _BAR),
+            )
+        )
+    return [
+        *_table(("TIME", "NOW", "EVER"), times, width),
+        line(""),
+        *_table(("TOOK", "RATE/s", "SHARE", "EVER"), rows, width),
+    ]

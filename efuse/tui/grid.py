@@ -39,6 +39,7 @@ class Column(Generic[Row]):
     :ivar draw: makes a cell of the width that there is, for a column that takes what is left.
     :ivar most: the most that such a one takes.
     :ivar shared: left out where all rows have the same in it.
+    :ivar applies: whether a row can have anything in it; left out where none can.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Column(Generic[Row]):
     draw: Callable[[Row, int], str] | None = None
     most: int = 1 << 30
     shared: bool = False
+    applies: Callable[[Row], bool] | None = None
 
 
 def sorts(columns: Sequence[Column[Row]]) -> tuple[str, ...]:
@@ -91,7 +93,7 @@ def grid(
     :param cursor: which row is marked.
     """
     room = width if cursor is None else width - len(_MARK)
-    kept = [c for c in columns if not c.shared or len({c.text(r) for r in every or rows}) > 1]
+    kept = [c for c in columns if _is_needed(c, every or rows)]
     widths, gap = _layout(kept, every or rows, room)
     kept = [column for column in kept if column.title in widths]
     titles = [_title(column, order, widths[column.title]) for column in kept]
@@ -102,6 +104,12 @@ def grid(
         mark = "" if cursor is None else _MARK if here else " " * len(_MARK)
         lines.append(_line(drawn, gap, mark))
     return lines
+
+
+def _is_needed(column: Column[Row], rows: Sequence[Row]) -> bool:
+    if column.applies is not None and not any(map(column.applies, rows)):
+        return False
+    return not column.shared or len({column.text(row) for row in rows}) > 1
 
 
 def _layout(

@@ -50,12 +50,14 @@ class Row(Generic[What]):
     :ivar history: its rates until now.
     :ivar mount: the name of the mount that it is of.
     :ivar connection: the number of that one.
+    :ivar is_plain: whether that is a plain FUSE mount.
     """
 
     what: What
     history: tuple[float, ...] = ()
     mount: str = ""
     connection: int | None = None
+    is_plain: bool = False
 
 
 def mount_name(m: MountRates) -> str:

@@ -4,16 +4,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from textwrap import wrap
 from typing import Any
 
-from efuse.stats.model import MapUsage, MountRates
-from efuse.tui.columns import HISTORY, MOUNT, number, ratio
+from efuse.stats.model import MapUsage, MountRates, Sample
+from efuse.stats.snapshot import Change
+from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time
 from efuse.tui.frame import Line, line
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
 from efuse.tui.units import count, duration, share
 
-__all__ = ["MOUNTS", "maps_line", "mount_details", "mount_rows", "state_line", "total_line"]
+__all__ = [
+    "MOUNTS",
+    "mount_details",
+    "mount_lines",
+    "mount_row",
+    "mount_rows",
+    "note_lines",
+    "state_words",
+    "total_line",
+]
 
 
 def _fullest(m: MountRates) -> MapUsage | None:
@@ -26,7 +37,23 @@ def _fullest_words(row: Row[MountRates]) -> str:
 
 
 def _program(m: MountRates) -> str:
+    if m.after.is_plain:
+        return "-"
     return m.after.ops if m.after.state == "attached" else "plain"
+
+
+def _rate(m: MountRates) -> float | None:
+    """Return how many requests there are; None where they are not counted."""
+    return None if m.after.since_ns is None else m.total.per_second
+
+
+def _error_rate(m: MountRates) -> float | None:
+    counted_here = m.after.is_plain and m.after.since_ns is not None
+    return m.total.errors_per_second if counted_here else None
+
+
+def _daemon_rate(m: MountRates) -> float | None:
+    return None if m.after.since_ns is None else m.total.daemon_per_second
 
 
 MOUNTS: tuple[Column[Row[Any]], ...] = (
@@ -40,10 +67,34 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
         up=True,
         rank=5,
     ),
-    number("RATE/s", lambda m: m.total.per_second, "requests", sort="rate"),
-    ratio("HIT", lambda m: m.total.hit_ratio, "answered in the kernel", sort="hits", good=True),
-    number(
-        "DAEMON/s", lambda m: m.total.daemon_per_second, "sent to the daemon", sort="daemon", rank=1
+    Column(
+        "KIND",
+        "efuse, or fuse: plain FUSE, whose requests all go to the daemon",
+        lambda row: row.what.after.kind,
+        sort="kind",
+        value=lambda row: row.what.after.kind,
+        up=True,
+        rank=4,
+        left=True,
+        style=lambda row: "" if row.is_plain else "green",
+    ),
+    number("RATE/s", _rate, "requests", sort="rate"),
+    replace(
+        ratio("HIT", lambda m: m.total.hit_ratio, "answered in the kernel", sort="hits", good=True),
+        applies=of_efuse,
+    ),
+    number("DAEMON/s", _daemon_rate, "sent to the daemon", sort="daemon", rank=1),
+    replace(
+        number("ERR/s", _error_rate, "answered by the daemon with an error", rank=8),
+        applies=of_plain,
+    ),
+    replace(
+        time("P50", lambda m: m.total.p50_ns, "half of them were answered within it", rank=8),
+        applies=of_plain,
+    ),
+    replace(
+        time("P99", lambda m: m.total.p99_ns, "99 of 100 were answered within it", rank=8),
+        applies=of_plain,
     ),
     number("WAIT", lambda m: m.after.waiting, "at the daemon now", sort="waiting", rank=6),
     Column(
@@ -55,15 +106,17 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
         up=True,
         rank=2,
         left=True,
-        style=lambda row: "green" if row.what.after.state == "attached" else "yellow",
+        style=lambda row: state_words(row.what.after)[1],
+        applies=of_efuse,
     ),
     Column(
         "RULE",
         "consistency: how long what the daemon said is believed",
-        lambda row: row.what.after.consistency,
+        lambda row: "-" if row.is_plain else row.what.after.consistency,
         rank=3,
         least=9,
         left=True,
+        applies=of_efuse,
     ),
     HISTORY,
     Column(
@@ -75,6 +128,7 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
         style=lambda row: (
             "red" if (usage := _fullest(row.what)) is not None and usage.ratio > 0.95 else ""
         ),
+        applies=of_efuse,
     ),
 )
 
@@ -82,40 +136,61 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
 def mount_rows(model: Model) -> list[Row[MountRates]]:
     """Return a row for each mount."""
     return [
-        Row(m, model.history.of("mount", m.after.connection), mount_name(m), m.after.connection)
-        for m in model.change.mounts
+        mount_row(m, model.history.of("mount", m.after.connection)) for m in model.change.mounts
     ]
+
+
+def mount_row(m: MountRates, history: tuple[float, ...] = ()) -> Row[MountRates]:
+    """Return the row of a mount."""
+    return Row(m, history, mount_name(m), m.after.connection, m.after.is_plain)
+
+
+def state_words(sample: Sample) -> tuple[str, str, str]:
+    """Return what a mount has attached, the style of that, and how the mount is besides."""
+    waiting = "" if sample.waiting is None else f"  {sample.waiting} waiting"
+    if sample.is_plain:
+        span = "" if sample.counted_ns is None else f"  counted for {duration(sample.counted_ns)}"
+        return "plain FUSE", "", f"{waiting}{span}"
+    attached = sample.state == "attached"
+    state, style = (f"{sample.ops} attached", "green") if attached else ("plain", "yellow")
+    return state, style, f"  {sample.consistency}{waiting}"
 
 
 def state_line(m: MountRates, width: int) -> Line:
     """Return which mount it is, and how it is."""
     sample = m.after
-    attached = sample.state == "attached"
     name = sample.mountpoint or "(not mounted here)"
     tail = f"  #{sample.connection}  "
-    state = f"{sample.ops} attached" if attached else "plain"
-    ends = f"  {sample.consistency}  {sample.waiting} waiting"
+    state, style, ends = state_words(sample)
     room = max(8, width - len(tail + state + ends))
     if len(name) > room:
         name = "..." + name[3 - room :]
-    return line((name, "bold cyan"), tail, (state, "green" if attached else "yellow"), ends)
+    return line((name, "bold cyan"), tail, (state, style), ends)
 
 
 def total_line(m: MountRates) -> Line:
     """Return what happened on the whole mount."""
     total = m.total
-    return line(
-        ("total ", "dim"),
-        f"{count(total.per_second)}/s",
-        ("  hit ", "dim"),
-        share(total.hit_ratio),
-        ("  daemon ", "dim"),
-        f"{count(total.daemon_per_second)}/s",
-        ("  kernel ", "dim"),
-        duration(total.hit_mean_ns),
-        ("  daemon ", "dim"),
-        duration(total.daemon_mean_ns),
-    )
+    if m.after.is_plain:
+        words = [
+            ("total", f"{count(total.per_second)}/s"),
+            ("errors", f"{count(total.errors_per_second)}/s"),
+            ("mean", duration(total.daemon_mean_ns)),
+            ("p50", duration(total.p50_ns)),
+            ("p99", duration(total.p99_ns)),
+        ]
+    else:
+        words = [
+            ("total", f"{count(total.per_second)}/s"),
+            ("hit", share(total.hit_ratio)),
+            ("daemon", f"{count(total.daemon_per_second)}/s"),
+            ("kernel", duration(total.hit_mean_ns)),
+            ("daemon", duration(total.daemon_mean_ns)),
+        ]
+    parts: list[str | tuple[str, str]] = []
+    for name, value in words:
+        parts += [(f"{'  ' if parts else ''}{name} ", "dim"), value]
+    return line(*parts)
 
 
 def maps_line(m: MountRates) -> Line:
@@ -131,9 +206,25 @@ def maps_line(m: MountRates) -> Line:
     return line(*parts, f"learned {count(sample.learned)}")
 
 
+def mount_lines(m: MountRates, width: int) -> list[Line]:
+    """Return what there is to say of a mount as a whole."""
+    if m.after.since_ns is None:
+        return [state_line(m, width)]
+    lines = [state_line(m, width), total_line(m)]
+    return lines if m.after.is_plain else [*lines, maps_line(m)]
+
+
 def mount_details(row: Row[MountRates], width: int) -> list[Line]:
     """Return more of the row that is marked."""
-    lines = [line(""), state_line(row.what, width), maps_line(row.what)]
-    if row.what.after.exit_info != "none":
-        lines.append(line(("last detached: ", "dim"), row.what.after.exit_info))
+    m = row.what
+    if m.after.is_plain:
+        return [line(""), *mount_lines(m, width)]
+    lines = [line(""), state_line(m, width), maps_line(m)]
+    if m.after.exit_info != "none":
+        lines.append(line(("last detached: ", "dim"), m.after.exit_info))
     return lines
+
+
+def note_lines(change: Change) -> list[Line]:
+    """Return what could not be read."""
+    return [line((words, "yellow")) for note in change.notes for words in wrap(note, 78)]

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from efuse.stats.latency import BUCKETS, Latency
 from efuse.stats.model import Counters, MountRates, OpcodeRates
-from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time
+from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time
 from efuse.tui.frame import cut
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
+from efuse.tui.spark import sparkline
 from efuse.tui.units import count
 
 __all__ = ["OPCODES", "opcode_row", "opcode_rows"]
@@ -26,6 +29,10 @@ def _reasons(row: Row[OpcodeRates]) -> str:
     return " ".join(parts)
 
 
+def _pairs(latency: Latency) -> list[int]:
+    return [a + b for a, b in zip(latency[::2], latency[1::2], strict=True)]
+
+
 OPCODES: tuple[Column[Row[Any]], ...] = (
     Column(
         "OPCODE",
@@ -40,15 +47,51 @@ OPCODES: tuple[Column[Row[Any]], ...] = (
     ),
     MOUNT,
     number("RATE/s", lambda r: r.per_second, "requests", sort="rate"),
-    ratio("HIT", lambda r: r.hit_ratio, "answered in the kernel", sort="hits", good=True),
-    number("DAEMON/s", lambda r: r.daemon_per_second, "sent to the daemon", sort="daemon"),
-    time(
-        "KERNEL", lambda r: r.hit_mean_ns, "mean time of kernel answers", sort="kernel-time", rank=2
+    replace(
+        ratio("HIT", lambda r: r.hit_ratio, "answered in the kernel", sort="hits", good=True),
+        applies=of_efuse,
+    ),
+    replace(
+        number("DAEMON/s", lambda r: r.daemon_per_second, "sent to the daemon", sort="daemon"),
+        applies=of_efuse,
+    ),
+    replace(
+        number(
+            "ERR/s", lambda r: r.errors_per_second, "answered with an error", sort="errors", rank=6
+        ),
+        applies=of_plain,
+    ),
+    replace(
+        time(
+            "KERNEL",
+            lambda r: r.hit_mean_ns,
+            "mean time of kernel answers",
+            sort="kernel-time",
+            rank=2,
+        ),
+        applies=of_efuse,
     ),
     time(
         "DAEMON", lambda r: r.daemon_mean_ns, "mean time of the daemon", sort="daemon-time", rank=1
     ),
+    replace(
+        time("P50", lambda r: r.p50_ns, "half of them were answered within it", rank=5),
+        applies=of_plain,
+    ),
+    replace(
+        time("P99", lambda r: r.p99_ns, "99 of 100 were answered within it", sort="p99", rank=5),
+        applies=of_plain,
+    ),
     HISTORY,
+    Column(
+        "LATENCY",
+        "how many took how long: a bar for each power of 4 from 256 ns to 17 s",
+        lambda row: sparkline(_pairs(row.what.latency), BUCKETS // 2),
+        rank=7,
+        left=True,
+        style=lambda row: "bright_blue",
+        applies=of_plain,
+    ),
     Column(
         "PASSED (%)",
         "why requests went to the daemon, in percent of them",
@@ -57,6 +100,7 @@ OPCODES: tuple[Column[Row[Any]], ...] = (
         least=10,
         left=True,
         draw=lambda row, width: cut(_reasons(row), width),
+        applies=of_efuse,
     ),
 )
 
@@ -64,7 +108,8 @@ OPCODES: tuple[Column[Row[Any]], ...] = (
 def opcode_row(model: Model, m: MountRates, rates: OpcodeRates) -> Row[OpcodeRates]:
     """Return the row of one opcode of a mount."""
     owner = m.after.connection
-    return Row(rates, model.history.of("opcode", owner, rates.opcode), mount_name(m), owner)
+    history = model.history.of("opcode", owner, rates.opcode)
+    return Row(rates, history, mount_name(m), owner, m.after.is_plain)
 
 
 def opcode_rows(model: Model, connection: int | None) -> list[Row[OpcodeRates]]:

@@ -16,7 +16,7 @@ from efuse.tui.devices import DEVICE_UNITS, DEVICES
 from efuse.tui.frame import Frame, Line, line
 from efuse.tui.grid import Column, Order, grid, in_order
 from efuse.tui.model import Row
-from efuse.tui.mounts import maps_line, state_line, total_line
+from efuse.tui.mounts import mount_lines, note_lines
 from efuse.tui.opcodes import OPCODES
 from efuse.tui.paths import PATHS
 
@@ -34,6 +34,7 @@ def plain(
     :param part: of the names of the opcodes that are shown.
     """
     lines = [drawn for m in change.mounts for drawn in _mount(m, order, part, width)]
+    lines = [*note_lines(change), *lines]
     if change.devices:
         lines.append(line(("devices", "bold"), (f"  {DEVICE_UNITS}", "dim")))
         lines += _table(DEVICES, change.devices, width)
@@ -45,13 +46,16 @@ def _table(columns: Sequence[Column[Row[Any]]], found: Sequence[Any], width: int
 
 
 def _mount(m: MountRates, order: Order, part: str, width: int) -> list[Line]:
-    lines = [state_line(m, width), total_line(m), maps_line(m)]
+    lines = mount_lines(m, width)
+    if m.after.since_ns is None:
+        return lines
     if m.paths:
         lines += _table(PATHS, m.paths, width)
     channels = channel_rates_of(m)
     if channels:
         lines += [channel_line(m), *_table(CHANNELS, channels, width)]
-    rows = [Row(rates) for rates in m.opcodes if part.lower() in rates.opcode]
+    plain = m.after.is_plain
+    rows = [Row(r, is_plain=plain) for r in m.opcodes if part.lower() in r.opcode]
     if rows:
         return [*lines, *grid(steady(OPCODES), in_order(OPCODES, rows, order), width)]
     return [*lines, line(("no requests" if not m.opcodes else "no opcode matches", "dim"))]

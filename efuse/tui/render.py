@@ -108,7 +108,11 @@ def _nothing(model: Model, view: View) -> str:
     began = model.last is not None and (model.last.mounts or model.last.devices)
     if began and not (model.change.mounts or model.change.devices):
         return "the first interval has not passed yet"
-    return tab_of(view).nothing
+    tab, found = tab_of(view), model.mounts(view.mount)
+    plain = bool(found) and all(m.after.is_plain for m in found)
+    if plain and all(m.after.since_ns is None for m in found) and TABS[view.tab].name == "opcodes":
+        return "requests are not counted"
+    return tab.of_plain if plain and tab.of_plain else tab.nothing
 
 
 def _tab_bar(view: View, interval_s: float, width: int) -> Line:

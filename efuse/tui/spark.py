@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-__all__ = ["sparkline"]
+__all__ = ["bar", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -17,3 +17,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     top = max(shown, default=0)
     bars = (_BARS[min(7, int(8 * v / top))] if v > 0 else " " for v in shown)
     return "".join(bars).rjust(width)
+
+
+def bar(value: float, top: float, width: int) -> str:
+    """Return a bar that is *width* long for *top*; what is not 0 is at least one character."""
+    return "█" * max(1, round(width * value / top)) if value > 0 else ""

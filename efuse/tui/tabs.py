@@ -12,7 +12,7 @@ from efuse.tui.devices import DEVICE_UNITS, DEVICES, device_rows
 from efuse.tui.frame import Line, line
 from efuse.tui.grid import Column, in_order
 from efuse.tui.model import Key, Model, Row
-from efuse.tui.mounts import MOUNTS, mount_details, mount_rows, total_line
+from efuse.tui.mounts import MOUNTS, mount_details, mount_rows, note_lines, total_line
 from efuse.tui.opcodes import OPCODES, opcode_rows
 from efuse.tui.paths import PATHS, path_rows
 from efuse.tui.view import TABS, View
@@ -30,18 +30,25 @@ class Tab:
     :ivar above: lines above the table.
     :ivar below: lines below it, about the row that is marked.
     :ivar nothing: what is said where there are no rows.
+    :ivar of_plain: what is said where there are none since all mounts are of plain FUSE.
     """
 
     columns: Sequence[Column[Row[Any]]]
     find: Callable[[Model, View], Rows]
     nothing: str
+    of_plain: str = ""
     above: Callable[[Model, View], list[Line]] = lambda model, view: []
     below: Callable[[Row[Any], int], list[Line]] = lambda row, width: []
 
 
+def _above_mounts(model: Model, view: View) -> list[Line]:
+    return note_lines(model.change)
+
+
 def _above_opcodes(model: Model, view: View) -> list[Line]:
     found = model.mounts(view.mount)
-    return [total_line(found[0])] if len(found) == 1 else []
+    total = [total_line(found[0])] if len(found) == 1 else []
+    return [*(note_lines(model.change) if any(m.after.is_plain for m in found) else []), *total]
 
 
 def _above_channels(model: Model, view: View) -> list[Line]:
@@ -53,13 +60,14 @@ def _above_devices(model: Model, view: View) -> list[Line]:
     return [line((DEVICE_UNITS, "dim"))] if model.change.devices else []
 
 
-_NO_MOUNTS = "no eFuse file system is mounted: efuse mount --help"
+_NO_MOUNTS = "no FUSE file system is mounted: efuse mount --help"
 
 _TABS = {
     "mounts": Tab(
         MOUNTS,
         lambda model, view: mount_rows(model),
         _NO_MOUNTS,
+        above=_above_mounts,
         below=mount_details,
     ),
     "opcodes": Tab(
@@ -72,11 +80,13 @@ _TABS = {
         PATHS,
         lambda model, view: path_rows(model, view.mount),
         "no READs and no WRITEs",
+        "plain FUSE has no paths: all READs and WRITEs go to the daemon, see opcodes",
     ),
     "channels": Tab(
         CHANNELS,
         lambda model, view: channel_rows(model, view.mount, view.channels),
         "no daemon has made channels: docs/channels.md says which do",
+        "plain FUSE has no channels: requests wait in one queue for all CPUs",
         above=_above_channels,
     ),
     "devices": Tab(

@@ -44,7 +44,7 @@ TABS = (
 
 TAB_NAMES = tuple(tab.name for tab in TABS)
 
-SORTS = ("rate", "hits", "daemon", "kernel-time", "daemon-time", "name")
+SORTS = ("rate", "hits", "daemon", "errors", "kernel-time", "daemon-time", "p99", "name")
 """What opcodes can be sorted by in all frames; all but the name put the largest first."""
 
 KEYS = (

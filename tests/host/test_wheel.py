@@ -99,9 +99,11 @@ def test_wheel_carries_the_data(wheel: Path) -> None:
     assert "efuse/py.typed" in held
 
 
-def test_wheel_carries_compiled_handlers(wheel: Path) -> None:
+def test_wheel_carries_compiled_handlers_and_tracing_programs(wheel: Path) -> None:
     held = zipfile.ZipFile(wheel).namelist()
-    assert [entry for entry in held if entry.startswith("efuse/_data/specs/")]
+    texts = list((_ROOT / "bpf_programs" / "tracing").glob("*.c"))
+    specs = [entry for entry in held if entry.startswith("efuse/_data/specs/")]
+    assert len(specs) == 1 + len(texts)
 
 
 def test_installed_command_says_its_version(installed: Path, outside: dict[str, Any]) -> None:

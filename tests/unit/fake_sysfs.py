@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from efuse.control import PATHS, Connection, connections, find, module_version, mounts
+from efuse.control import (
+    PATHS,
+    Connection,
+    connections,
+    find,
+    fuse_connections,
+    fuse_waiting,
+    module_version,
+    mounts,
+)
 from efuse.opcodes import COUNTED
 from efuse.stats import read_all
 from efuse.stats.channels import CHANNEL_COUNTERS, CHANNEL_STATE
@@ -48,6 +57,7 @@ class FakeSysfs:
     def __init__(self, root: Path) -> None:
         self.root = root / "efuse"
         self.mountinfo = root / "mountinfo"
+        self.fusectl = root / "fusectl"
         (self.root / "connections").mkdir(parents=True)
         (self.root / "version").write_text("0.1.0\n")
         self.mountinfo.write_text("")
@@ -87,6 +97,23 @@ class FakeSysfs:
                 )
         return path
 
+    def add_plain(self, connection: int, mountpoint: str = "", waiting: int = 0) -> None:
+        """Make a connection of plain FUSE, mounted at *mountpoint* if there is one."""
+        (self.fusectl / str(connection)).mkdir(parents=True)
+        (self.fusectl / str(connection) / "waiting").write_text(f"{waiting}\n")
+        if mountpoint:
+            with self.mountinfo.open("a") as f:
+                f.write(
+                    f"{100 + connection} 1 0:{connection} / {mountpoint} rw,nosuid - "
+                    "fuse.test source rw,user_id=0\n"
+                )
+
+    def remove_plain(self, connection: int) -> None:
+        """Unmount what `add_plain` has made."""
+        (self.fusectl / str(connection)).rename(self.root / f"gone-{connection}")
+        lines = self.mountinfo.read_text().splitlines(keepends=True)
+        self.mountinfo.write_text("".join(n for n in lines if f" 0:{connection} " not in n))
+
     def count(self, connection: int, opcode: str, **counters: int) -> None:
         """Set all counters of *opcode*: those that are not named to 0."""
         directory = self.root / "connections" / str(connection) / "stats" / opcode
@@ -121,5 +148,7 @@ class FakeSysfs:
             monkeypatch.setitem(function.__kwdefaults__, "root", self.root)
         for function in (Connection.at.__func__, mounts, find):
             monkeypatch.setitem(function.__kwdefaults__, "mountinfo", self.mountinfo)
+        for function in (fuse_connections, fuse_waiting):
+            monkeypatch.setitem(function.__kwdefaults__, "root", self.fusectl)
         monkeypatch.setitem(read_all.__kwdefaults__, "root", self.root)
         monkeypatch.setitem(read_all.__kwdefaults__, "mountinfo", self.mountinfo)

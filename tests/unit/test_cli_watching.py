@@ -12,6 +12,7 @@ from efuse.cli.main import main
 from efuse.stats import MapUsage
 from efuse.stats.devices import DEVICE_COUNTERS
 from tests.unit.fake_configfs import FakeConfigfs
+from tests.unit.fake_counters import FakeCounters
 from tests.unit.fake_sysfs import FakeSysfs
 
 
@@ -46,7 +47,8 @@ def test_stat_lists_the_mounts(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[s
     sysfs.count(41, "open", requests=1, daemon=1)
     code, out, _ = efuse(capsys, "stat")
     assert code == 0
-    assert out.splitlines()[1].split() == ["41", "/mnt/a", "efuse", "ttl", "5", "60.0%", "2"]
+    row = ["41", "efuse", "/mnt/a", "efuse", "ttl", "5", "60.0%", "2"]
+    assert out.splitlines()[1].split() == row
 
 
 def test_stat_of_a_mount_shows_its_opcodes(
@@ -129,14 +131,14 @@ def test_stat_of_a_daemon_without_channels_has_no_table_of_them(
 
 
 def test_stat_without_mounts_says_so(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert efuse(capsys, "stat") == (0, "no eFuse file system is mounted\n", "")
+    assert efuse(capsys, "stat") == (0, "no FUSE file system is mounted\n", "")
 
 
 def test_stat_elsewhere_fails(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = efuse(capsys, "stat", "/")
     assert (code, out) == (1, "")
     assert err.splitlines()[0] == (
-        "efuse: / is not on eFuse: it lies on no mount that is visible here"
+        "efuse: / is not on FUSE: it lies on no mount that is visible here"
     )
     assert err.splitlines()[1].startswith("try: ")
 
@@ -183,7 +185,7 @@ def test_stat_is_printed_again_until_an_interrupt(
     code, out, err = efuse(capsys, "stat", *watch)
     assert (code, err) == (0, "")
     blocks = out.split("\n\n")
-    assert [block.splitlines()[1].split()[4] for block in blocks] == ["1", "200", "300"]
+    assert [block.splitlines()[1].split()[5] for block in blocks] == ["1", "200", "300"]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +300,122 @@ def test_top_json_has_the_fields_of_the_frame(
     assert mount["after"]["maps"] == [{"name": "entries", "used": 41, "capacity": 100}]
 
 
+@pytest.fixture
+def plain(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> FakeCounters:
+    """A plain FUSE mount whose requests are made while a command waits, as often as that is."""
+    counters = FakeCounters(since_ns=10**9)
+    sysfs.add_plain(62, "/mnt/plain", waiting=3)
+    monkeypatch.setattr("efuse.bpf.requests.RequestCounters", lambda: counters)
+    monkeypatch.setattr("time.monotonic_ns", itertools.count(2 * 10**9, 10**9).__next__)
+    rounds = itertools.count(1)
+
+    def pause(seconds: float) -> None:
+        n = next(rounds)
+        counters.count(62, "lookup", {8: 30 * n, 12: 10 * n}, errors=5 * n, ns=4_000_000 * n)
+
+    for command in ("stat", "top"):
+        monkeypatch.setattr(f"efuse.cli.{command}.pause", pause)
+    return counters
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_stat_lists_plain_mounts_beside_the_others(
+    sysfs: FakeSysfs, plain: FakeCounters, capsys: pytest.CaptureFixture[str], loaded: bool
+) -> None:
+    if loaded:
+        sysfs.add(41, "/mnt/a")
+    else:
+        (sysfs.root / "connections").rmdir()
+    code, out, err = efuse(capsys, "stat")
+    assert (code, err, plain.closed) == (0, "", True)
+    rows = table(out, "ID")
+    assert rows[1 + loaded] == "62 fuse /mnt/plain - - 40 - 40"
+    assert rows[-1].startswith("plain FUSE mounts were counted for ")
+
+
+@pytest.mark.parametrize("mount", ["/mnt/plain/a/file", "62"])
+def test_stat_of_a_plain_mount_shows_latencies_and_since_when(
+    plain: FakeCounters, capsys: pytest.CaptureFixture[str], mount: str
+) -> None:
+    code, out, _ = efuse(capsys, "stat", mount)
+    assert (code, plain.closed) == (0, True)
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0].startswith("/mnt/plain connection 62 plain FUSE 3 waiting counted for 2.0 s")
+    assert lines[1:4] == [
+        "OPCODE REQUESTS ERRORS MEAN P50 P99",
+        "lookup 40 5 100 us 55 us 1.0 ms",
+        "total 40 5 100 us 55 us 1.0 ms",
+    ]
+    assert lines[5] == "TOOK REQUESTS"
+    assert lines[6].split()[:4] == ["<", "66", "us", "30"]
+    assert lines[10].split()[:4] == ["<", "1.0", "ms", "10"]
+    assert lines[6].count("█") == 3 * lines[10].count("█") + 1
+
+
+def test_stat_of_a_plain_mount_says_the_same_in_json(
+    plain: FakeCounters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = efuse(capsys, "stat", "/mnt/plain", "--watch", "--count", "2", "--json")
+    assert code == 0
+    first, second = (json.loads(line)["mounts"][0] for line in out.splitlines())
+    assert (first["kind"], first["since_ns"], first["waiting"]) == ("fuse", 10**9, 3)
+    assert first["opcodes"]["lookup"]["requests"] == 40
+    assert (second["opcodes"]["lookup"]["errors"], second["latency"]["lookup"][8]) == (10, 60)
+
+
+def test_rates_of_a_plain_mount_are_shown_and_the_same_in_json(
+    plain: FakeCounters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = efuse(capsys, "stat", "--interval", "1", "--count", "1")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[:2] == [
+        "MOUNT OPCODE RATE/s HIT DAEMON/s KERNEL DAEMON ERR/s P50 P99",
+        "/mnt/plain lookup 40 - 40 - 100 us 5 55 us 1.0 ms",
+    ]
+
+
+def test_top_json_of_a_plain_mount_has_the_fields_of_the_frame(
+    plain: FakeCounters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = efuse(capsys, "top", "--once", "--json")
+    assert code == 0
+    (mount,) = json.loads(out)["mounts"]
+    (row,) = mount["opcodes"]
+    assert (row["per_second"], row["errors_per_second"], row["hit_ratio"]) == (40, 5, None)
+    assert (row["latency"][8], row["latency"][12]) == (30, 10)
+
+
+def test_top_once_shows_a_plain_mount(
+    plain: FakeCounters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = efuse(capsys, "top", "--once")
+    assert (code, plain.closed) == (0, True)
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0].startswith("/mnt/plain #62 plain FUSE 3 waiting counted for ")
+    assert lines[1] == "total 40/s errors 5/s mean 100 us p50 55 us p99 1.0 ms"
+    assert lines[2:4] == [
+        "OPCODE RATE/s ERR/s DAEMON P50 P99 LATENCY",
+        "lookup 40 5 100 us 55 us 1.0 ms █ ▃",
+    ]
+
+
+@pytest.mark.parametrize("command", [("stat",), ("top", "--once"), ("stat", "62")])
+def test_plain_mounts_are_shown_to_who_may_not_count(
+    plain: FakeCounters,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    code, out, err = efuse(capsys, *command)
+    assert code == 0
+    said = "plain FUSE mounts are not counted: only root may trace (EPERM); try: run as root"
+    assert said in " ".join((out + err).split())
+    assert "/mnt/plain" in out
+    assert "lookup" not in out
+
+
 DEVICE_COLUMNS = "DEVICE DISK CMD/s RD/s WR/s IN OUT MEDIA CORES DEV KERN POL OFF"
 
 
@@ -312,7 +430,7 @@ def test_stat_shows_the_devices_below_the_mounts(
     configfs.count("one", chosen_device=3, chosen_kernel=1, actual_ns=100, error_ns=20)
     code, out, _ = efuse(capsys, "stat")
     assert code == 0
-    assert out.splitlines()[1].split()[1] == "/mnt/a"
+    assert out.splitlines()[1].split()[2] == "/mnt/a"
     assert out.splitlines()[2:4] == ["", "devices  IN OUT MEDIA in MiB  DEV KERN POL in batches"]
     assert table(out, "DEVICE") == [
         "DEVICE DISK CMD RD WR IN OUT MEDIA BUSY DEV KERN POL OFF MOUNT",
@@ -352,13 +470,13 @@ def test_devices_are_shown_without_mounts_and_without_their_module(
     if not loaded:
         (sysfs.root / "connections").rmdir()
     lines = efuse(capsys, "stat")[1].splitlines()
-    assert lines[:2] == ["no eFuse file system is mounted", ""]
+    assert lines[:2] == ["no FUSE file system is mounted", ""]
     assert lines[4].split()[:2] == ["one", "csd0"]
     lines = efuse(capsys, "stat", "--interval", "0.1", "--count", "1")[1].splitlines()
     assert lines[0].startswith("devices  ")
     assert lines[2].split()[:2] == ["one", "csd0"]
     lines = efuse(capsys, "top", "--once", "--interval", "0.1")[1].splitlines()
-    assert lines[0] == "no eFuse file system is mounted"
+    assert lines[0] == "no FUSE file system is mounted"
     assert lines[3].split()[:2] == ["one", "csd0"]
 
 

@@ -275,6 +275,7 @@ def test_every_field_of_the_samples_is_exported() -> None:
     # What they are told apart by, how they were read, what holds others, what is a setting, and a
     # histogram's count.
     apart = {"connection", "mountpoint", "node", "name", "mounts", "taken_ns", "timing"}
+    apart |= {"kind", "since_ns"}
     holding = {"opcodes", "paths", "channels", "maps", "counters"}
     assert told - {"up"} == there - apart - holding - {"balance", "timed"}
 

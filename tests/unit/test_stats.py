@@ -165,7 +165,7 @@ def test_read_all_finds_the_mount_points(tmp_path: Path) -> None:
 
 
 def test_values_import_values_alone() -> None:
-    values = ("from efuse.stats.channels ", "from efuse.stats.paths ")
+    values = tuple(f"from efuse.stats.{name} " for name in ("channels", "latency", "paths"))
     for cls in (Sample, PathCounters, ChannelCounters):
         text = Path(sys.modules[cls.__module__].__file__ or "").read_text()
         lines = [line.strip() for line in text.splitlines()]

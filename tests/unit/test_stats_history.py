@@ -11,9 +11,9 @@ CHANGE = change(sample(1), sample(2))
 
 def test_history_has_a_series_for_each_row() -> None:
     found = History().after(CHANGE)
-    (demo, archive) = CHANGE.mounts
+    (demo, archive, plain) = CHANGE.mounts
     assert found.of("mount", CONNECTION) == (demo.total.per_second,)
-    for mount in (demo, archive):
+    for mount in (demo, archive, plain):
         owner = mount.after.connection
         for opcode in mount.opcodes:
             rate = opcode.per_second

@@ -15,7 +15,7 @@ from efuse.tui import TAB_NAMES, Model, State, View, render
 from efuse.tui.detail import REASON_WORDS
 from efuse.tui.keys import decode
 from efuse.tui.view import KEYS, TABS
-from tests.unit.watched import CONNECTION, model, sample
+from tests.unit.watched import CONNECTION, PLAIN, model, sample
 
 KNOWN = model()
 
@@ -123,8 +123,9 @@ def test_filter_takes_letters_that_are_keys_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("tab", "part", "rows"),
     [
-        ("mounts", "archive", ["…/current"]),
-        ("mounts", "efuse", ["/mnt/demo"]),
+        ("mounts", "archive", ["…e/current"]),
+        ("mounts", "efuse", ["/mnt/demo", "…e/current"]),
+        ("mounts", "plain", ["/mnt/plain", "…e/current"]),
         ("opcodes", "readl", ["readlink"]),
         ("opcodes", "archive", ["lookup", "readlink"]),
         ("paths", "dir", ["direct"]),
@@ -150,20 +151,20 @@ def test_pause_says_so_and_goes_on() -> None:
 
 def test_mounts_are_chosen_in_turn() -> None:
     state, seen = press(start(), "2"), []
-    for _ in range(3):
+    for _ in range(4):
         state = press(state, "n")
         seen.append(show(state)[1].split("  ")[0])
-    assert seen == ["/mnt/demo", "/srv/projects/archive/current", "2 mounts"]
-    assert press(state, "p").view.mount == 57
+    assert seen == ["/mnt/demo", "/srv/projects/archive/current", "/mnt/plain", "3 mounts"]
+    assert press(state, "p").view.mount == PLAIN
     assert press(press(state, "p"), "\x1b").view.mount is None
 
 
 def test_a_mount_that_has_gone_leaves_all() -> None:
-    assert show(start(View(1, mount=9999)))[1].startswith("2 mounts")
+    assert show(start(View(1, mount=9999)))[1].startswith("3 mounts")
 
 
 def test_enter_on_a_mount_opens_its_opcodes() -> None:
-    state = press(start(), "j\r")
+    state = press(start(), "jj\r")
     assert (TAB_NAMES[state.view.tab], state.view.mount) == ("opcodes", 57)
     assert names(state) == ["lookup", "readlink"]
 
@@ -269,10 +270,37 @@ def test_keys_that_come_at_once_are_told_apart() -> None:
     assert decode("é\t\x7f".encode()) == ["é", "tab", "backspace"]
 
 
+@pytest.mark.parametrize(
+    ("tab", "why"),
+    [
+        ("paths", "plain FUSE has no paths: all READs and WRITEs go to the daemon, see opcodes"),
+        ("channels", "plain FUSE has no channels: requests wait in one queue for all CPUs"),
+    ],
+)
+def test_tab_that_says_nothing_of_plain_fuse_says_why(tab: str, why: str) -> None:
+    number = TAB_NAMES.index(tab)
+    assert why in show(start(View(number, mount=PLAIN)))
+    assert why not in show(start(View(number)))
+
+
+def test_mount_that_is_not_counted_has_no_rates() -> None:
+    uncounted = Sample(PLAIN, 10**9, "/mnt/plain", kind="fuse", since_ns=None, waiting=7)
+    note = "plain FUSE mounts are not counted: " + "why " * 20
+    state = State()
+    for second in (1, 2):
+        sample = replace(uncounted, taken_ns=second * 10**9)
+        state = state.after(Snapshot((sample,), notes=(note,)))
+    lines = show(state)
+    assert " ".join(lines[2:4]) == note.strip()
+    assert lines[5].split() == [">", "…nt/plain", str(PLAIN), "fuse", "-", "-", "-", "-", "-", "7"]
+    assert f"/mnt/plain  #{PLAIN}  plain FUSE  7 waiting" in lines
+    assert "requests are not counted" in show(press(state, "\r"))
+
+
 def test_first_frame_says_that_it_waits() -> None:
     state = State().after(sample(1))
     assert "the first interval has not passed yet" in show(state)
-    assert any(line.startswith("no eFuse file system") for line in show(State()))
+    assert any(line.startswith("no FUSE file system") for line in show(State()))
 
 
 def test_times_and_maps_are_read_only_where_they_are_shown() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Samples of two mounts and two devices as time goes by: always the same, for frames of them."""
+"""Samples of mounts and devices as time goes by: always the same, for frames of them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from efuse.stats import (
     Sample,
     Snapshot,
 )
+from efuse.stats.latency import BUCKETS
 from efuse.stats.paths import LATENCIES
 from efuse.tui import Model
 
-__all__ = ["CONNECTION", "model", "sample"]
+__all__ = ["CONNECTION", "PLAIN", "model", "sample"]
 
 CONNECTION = 41
 """Of the first mount."""
+
+PLAIN = 62
+"""Of the one of plain FUSE."""
 
 _WAVE = (3, 5, 8, 9, 7, 4, 2, 1, 2, 6)
 """How much happens in a second, over and over."""
@@ -143,6 +147,43 @@ def _second(second: int, timing: bool) -> Sample:
     )
 
 
+def _latency(amount: int, first: int, *numbers: int) -> tuple[int, ...]:
+    """Return a histogram: so many requests in each bucket from *first* on, times *amount*."""
+    latency = [0] * BUCKETS
+    latency[first : first + len(numbers)] = [amount * number for number in numbers]
+    return tuple(latency)
+
+
+def _third(second: int) -> Sample:
+    latency = {
+        "getattr": _latency(_amount(second, 8), 7, 40, 160, 60, 12, 2, 0, 0, 0, 1),
+        "lookup": _latency(_amount(second, 4), 8, 90, 310, 85, 30, 4, 1),
+        "read": _latency(_amount(second, 1), 8, 5, 60, 85, 20, 2, 0, 0, 9, 21, 3),
+        "write": _latency(_amount(second, 6), 13, 4, 9, 2),
+    }
+    errors = {"lookup": 260 * _amount(second, 4)}
+    return Sample(
+        PLAIN,
+        second * 10**9,
+        mountpoint="/mnt/plain",
+        kind="fuse",
+        since_ns=10**9 // 2,
+        consistency="none",
+        waiting=3,
+        opcodes={
+            name: Counters(
+                requests=sum(buckets),
+                daemon=sum(buckets),
+                errors=errors.get(name, 0),
+                daemon_ns=sum(n * 380 << k for k, n in enumerate(buckets)),
+                daemon_timed=sum(buckets),
+            )
+            for name, buckets in latency.items()
+        },
+        latency=latency,
+    )
+
+
 def _devices(second: int) -> tuple[DeviceSample, ...]:
     amount = _amount(second, 3)
     counters = DeviceCounters(
@@ -168,7 +209,7 @@ def _devices(second: int) -> tuple[DeviceSample, ...]:
 
 def sample(second: int, *, timing: bool = True) -> Snapshot:
     """Return what is read in a second."""
-    mounts = (_first(second, timing), _second(second, timing))
+    mounts = (_first(second, timing), _second(second, timing), _third(second))
     return Snapshot(mounts, _devices(second))
 
 

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Counts the requests of all connections of one FUSE, by opcode, and how long each took
+ * from being handed to the daemon until its answer.
+ *
+ * The kernel runs one of these programs once at a time on a CPU, so counters of a CPU
+ * are added to without more ado.
+ */
+#include "tracing.bpf.h"
+
+FIELD(req_mount, 1, fuse_req, fm)
+FIELD(req_opcode, 2, fuse_req, in.h.opcode)
+FIELD(req_error, 3, fuse_req, out.h.error)
+FIELD(mount_conn, 4, fuse_mount, fc)
+FIELD(conn_dev, 5, fuse_conn, dev)
+
+#define BUCKETS		28	/* below 256 ns, one for each power of two, from 17 s on */
+#define SHORTEST_BITS	8
+#define LONGEST_BITS	34
+#define OPCODES		64
+
+struct key {
+	u32 connection;		/* its device, as the kernel numbers it */
+	u32 opcode;
+};
+
+struct count {
+	u64 first_ns;		/* when the first was answered, on the CPU where it was */
+	u64 requests;
+	u64 errors;
+	u64 ns;
+	u64 latency[BUCKETS];
+};
+
+_Static_assert(sizeof(struct count) == 256, "count");
+
+/* When the request at an address was sent. */
+BPF_HASH(sent_ns, u64, u64, 16384);
+BPF_TABLE("percpu_hash", struct key, struct count, counts, 2048);
+/* Requests for which one of them had no room. */
+BPF_TABLE("percpu_array", int, u64, missed, 1);
+
+/* A request is read as what the kernel knows it to be: no copy, no check at run time. */
+#define AT(type, pointer, offset)	(*(type *)((pointer) + (offset)))
+
+static inline struct key key_of(u64 req)
+{
+	u64 mount = AT(u64, req, req_mount());
+	u64 conn = AT(u64, mount, mount_conn());
+	struct key key = {
+		.connection = AT(u32, conn, conn_dev()),
+		.opcode = AT(u32, req, req_opcode()),
+	};
+
+	return key;
+}
+
+static inline void miss(void)
+{
+	int zero = 0;
+	u64 *count = missed.lookup(&zero);
+
+	if (count)
+		++*count;
+}
+
+static inline u32 bucket_of(u64 ns)
+{
+	u32 rest = ns >> SHORTEST_BITS;
+	u32 bits = 0;
+	u32 step;
+
+	if (ns >> LONGEST_BITS)
+		return BUCKETS - 1;
+	step = (rest > 0xffff) << 4;
+	rest >>= step;
+	bits += step;
+	step = (rest > 0xff) << 3;
+	rest >>= step;
+	bits += step;
+	step = (rest > 0xf) << 2;
+	rest >>= step;
+	bits += step;
+	step = (rest > 3) << 1;
+	rest >>= step;
+	bits += step;
+	bits += rest > 1 ? 2 : rest;
+	return bits;
+}
+
+static inline void sent(u64 req)
+{
+	struct key key;
+	u32 opcode;
+	u64 now;
+
+	if (AT(u32, req, req_opcode()) == FUSE_INIT) {
+		/* The first of a connection: what has its number so far was of another. */
+		key = key_of(req);
+		for (opcode = 0; opcode < OPCODES; opcode++) {
+			key.opcode = opcode;
+			counts.delete(&key);
+		}
+	}
+	now = bpf_ktime_get_ns();
+	if (sent_ns.update(&req, &now))
+		miss();
+}
+
+static inline struct count *new_count(struct key *key, u64 now)
+{
+	struct count none = { .first_ns = now };
+
+	/* Fails where another CPU was first. */
+	counts.insert(key, &none);
+	return counts.lookup(key);
+}
+
+static inline void ended(u64 req)
+{
+	u64 *since = sent_ns.lookup(&req);
+	struct count *count;
+	struct key key;
+	u64 now, ns;
+	u32 bucket;
+
+	if (!since)
+		return;
+	now = bpf_ktime_get_ns();
+	ns = now - *since;
+	sent_ns.delete(&req);
+	key = key_of(req);
+	count = counts.lookup(&key);
+	if (!count)
+		count = new_count(&key, now);
+	if (!count) {
+		miss();
+		return;
+	}
+	count->requests++;
+	count->ns += ns;
+	if (AT(int, req, req_error()) < 0)
+		count->errors++;
+	bucket = bucket_of(ns);
+	if (bucket < BUCKETS)
+		count->latency[bucket]++;
+}
+
+/* Of the tracepoints, and of functions whose first argument is the request. */
+int send(u64 *ctx)
+{
+	sent(ctx[0]);
+	return 0;
+}
+
+int end(u64 *ctx)
+{
+	ended(ctx[0]);
+	return 0;
+}
+
+/* Of functions whose second argument it is, behind the queue. */
+int queue(u64 *ctx)
+{
+	sent(ctx[1]);
+	return 0;
+}
