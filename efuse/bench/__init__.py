@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Workloads run side by side on several ways to mount the same files, and what came of it."""
 
-from efuse.bench.catalog import DATA, WORKLOADS
+from efuse.bench.catalog import DATA, DEFAULT, METADATA, WORKLOADS
 from efuse.bench.lower import LOWER
 from efuse.bench.machine import Settings
 from efuse.bench.report import (
@@ -26,14 +26,15 @@ from efuse.bench.storage import (
 )
 from efuse.bench.storage_report import plot, storage_table
 from efuse.bench.systems import DAEMONS, ON_REQUEST, SYSTEMS
-from efuse.bench.transport import BALANCED
+from efuse.bench.transport import BALANCED, DAEMON
 from efuse.bench.workload import Workload
-from efuse.bench.workloads import METADATA
 
 __all__ = [
     "BALANCED",
+    "DAEMON",
     "DAEMONS",
     "DATA",
+    "DEFAULT",
     "LOWER",
     "METADATA",
     "ON_REQUEST",

@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from efuse.bench.caches import drop_caches
 from efuse.bench.fio import VERIFY, fio
 from efuse.bench.workload import Outcome
 
@@ -20,7 +21,6 @@ __all__ = ["IO", "IoWorkload"]
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _SEED = 20_000
-_DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 # How much the verified pass moves in each direction, of all jobs together.
 _VERIFIED_BLOCKS, _VERIFIED_BYTES = 512, 64 * _MIB
 # From this scale on (in milliseconds of a round) the files have their whole size.
@@ -88,7 +88,7 @@ class IoWorkload:
         """Write back what others left; empty the page cache for what begins cold."""
         os.sync()
         if self.cold:
-            _DROP_CACHES.write_text("1")
+            drop_caches()
 
     def measure(self, mount: Path, count: int, round: int) -> Outcome:
         """Do one round and return what fio says of it."""

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The programs in C that take part: built at their first use, and how each daemon is started."""
+"""The daemons in C that take part, and how each is started.
+
+Those that no package has are built at their first use.
+"""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from efuse import paths
-from efuse.errors import EfuseError, NotSupportedError, reason
+from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
 
 __all__ = ["PROGRAMS", "built", "command", "compiled"]
 
@@ -16,11 +20,19 @@ _LIBFUSE_EXAMPLES = Path("/usr/share/doc/libfuse3-dev/examples")
 _OUR_EXAMPLE = "docs/examples/passthrough_backing"
 _UAPI = "kernel_patches/include/uapi"
 
-PROGRAMS = ("passthrough_backing", "passthrough_ll")
-"""``passthrough_ll`` is libfuse's example, unmodified; ``passthrough_backing`` is ours, which maps
-its lower files into the kernel."""
+PROGRAMS = ("passthrough_backing", "passthrough_ll", "bindfs", "sshfs")
+"""``passthrough_backing`` is ours, which maps its lower files into the kernel; the others are
+unmodified: ``passthrough_ll`` is libfuse's example, ``bindfs`` and ``sshfs`` are Debian's.
+``sshfs`` speaks to a server on this machine, through a pipe."""
 
-# As the Python daemon: nothing is believed, all that plain FUSE offers, eFuse alone.
+_INSTALLED = ("bindfs", "sshfs")
+_SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
+
+_LONG = "entry_timeout=3600,attr_timeout=3600,negative_timeout=3600"
+
+# As the Python daemon: nothing is believed, all that plain FUSE offers, eFuse alone. bindfs
+# itself asks for none of what plain FUSE can keep, and sshfs has a cache of its own: they run
+# with the options that they have without any, and with all that they take.
 _OPTIONS = {
     "passthrough_backing": {
         "fuse": "timeout=0",
@@ -36,6 +48,16 @@ _OPTIONS = {
         "efuse": "xattr,timeout=0,writeback",
         "efuse-writethrough": "xattr,timeout=0",
     },
+    "bindfs": {
+        "fuse": "",
+        "fuse-tuned": _LONG,
+        "efuse": "",
+    },
+    "sshfs": {
+        "fuse": "",
+        "fuse-tuned": f"{_LONG},kernel_cache,dcache_timeout=3600",
+        "efuse": "",
+    },
 }
 
 
@@ -45,15 +67,43 @@ def command(
     """Return the words that serve *source* in the foreground by the daemon *name* as *system*.
 
     :param options: of the daemon, in the place of those that it has for *system*.
-    :raises EfuseError: the daemon cannot be built.
+    :raises UsageError: the daemon cannot be *system*.
+    :raises EfuseError: the daemon cannot be built, or is not installed.
     """
+    if not options and system not in _OPTIONS[name]:
+        raise UsageError(
+            f"{name} is not measured as {system}", hint=f"it takes {', '.join(_OPTIONS[name])}"
+        )
     options = options or _OPTIONS[name][system]
-    words = [str(built(name)), "-f"]
+    if name in _INSTALLED:
+        return [*_installed(name), *_with(options), *_places(name, source), str(mountpoint)]
     if name == "passthrough_ll":
-        words += ["-o", f"source={source},{options}", str(mountpoint)]
-    else:
-        words += ["-o", options, str(source), str(mountpoint)]
-    return words
+        return [str(built(name)), "-f", *_with(f"source={source},{options}"), str(mountpoint)]
+    return [str(built(name)), "-f", *_with(options), str(source), str(mountpoint)]
+
+
+def _with(options: str) -> list[str]:
+    return ["-o", options] if options else []
+
+
+def _installed(name: str) -> list[str]:
+    program = shutil.which(name)
+    if program is None:
+        raise NotSupportedError(f"{name} is not here", hint=f"apt-get install {name}")
+    return [program, "-f"]
+
+
+def _places(name: str, source: Path) -> list[str]:
+    """Return what *name* is told of *source*."""
+    if name == "bindfs":
+        return [str(source)]
+    if not _SFTP_SERVER.exists():
+        raise NotSupportedError(
+            f"{name} has no server here: {_SFTP_SERVER}",
+            hint="apt-get install openssh-sftp-server",
+        )
+    # sshfs adds words of ssh's own to it, which the shell takes for its script's.
+    return ["-o", f"ssh_command=sh -c {_SFTP_SERVER}", f"localhost:{source}"]
 
 
 def _sources(name: str) -> list[Path]:

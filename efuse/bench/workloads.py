@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The metadata workloads: what is done to a directory, and what was seen there.
+"""The metadata workloads of one system call: what is done to a directory, and what was seen there.
 
 Each is prepared on the lower file system, run on a mount of it, and returns all that it saw there,
 so that a wrong answer cannot pass for a quick one.
@@ -10,17 +10,19 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from efuse.bench.caches import drop_caches
 from efuse.bench.workload import Outcome
 
-__all__ = ["METADATA", "MetadataWorkload", "contents", "digest"]
+__all__ = ["CALLS", "TIME_NS", "MetadataWorkload", "contents", "digest", "write"]
 
-_TIME_NS = 1_700_000_000_000_000_000
+TIME_NS = 1_700_000_000_000_000_000
+"""When the files that are prepared were modified."""
+
 _BLOCK = b"efuse " * 682 + b"4KiB"
 
 
@@ -31,6 +33,8 @@ class MetadataWorkload:
     ``prepare(directory, count)`` makes its files. ``run(directory, count, round)`` does it once
     and returns what it saw, for :func:`digest`. ``count`` is how many operations (or files) a
     scale of 1 has, ``unit`` that of the result: ``us`` for each operation, ``s`` for all.
+    ``room`` is how many MiB its files need, with what all rounds leave. A ``cold`` one begins each
+    round without dentries, inodes and pages.
     """
 
     name: str
@@ -39,6 +43,8 @@ class MetadataWorkload:
     unit: str
     prepare: Callable[[Path, int], None]
     run: Callable[[Path, int, int], list[object]]
+    room: int = 32
+    cold: bool = False
     better: str = "lower"
     has_reference: bool = True
     transports: tuple[str, ...] = ()
@@ -49,14 +55,16 @@ class MetadataWorkload:
 
     def size_mib(self, count: int) -> int:
         """Return how much room its files need, at most."""
-        return 32 + count // 250
+        return self.room + count // 250
 
     def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
         """Nothing: each round is verified."""
         return True
 
     def settle(self) -> None:
-        """Nothing: caches stay warm from round to round."""
+        """Empty the caches for what begins cold; others stay warm from round to round."""
+        if self.cold:
+            drop_caches(dentries=True)
 
     def measure(self, mount: Path, count: int, round: int) -> Outcome:
         """Do one round and take its time."""
@@ -83,9 +91,10 @@ def _status(st: os.stat_result) -> tuple[int, ...]:
     return (st.st_mode, st.st_nlink, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes) -> None:
+    """Make a file of an age that is the same in each copy."""
     path.write_bytes(data)
-    os.utime(path, ns=(_TIME_NS, _TIME_NS))
+    os.utime(path, ns=(TIME_NS, TIME_NS))
 
 
 def _names(count: int) -> list[str]:
@@ -93,7 +102,7 @@ def _names(count: int) -> list[str]:
 
 
 def _prepare_stat(directory: Path, count: int) -> None:
-    _write(directory / "file", _BLOCK)
+    write(directory / "file", _BLOCK)
 
 
 def _run_stat(directory: Path, count: int, round: int) -> list[object]:
@@ -103,7 +112,7 @@ def _run_stat(directory: Path, count: int, round: int) -> list[object]:
 
 
 def _prepare_negative(directory: Path, count: int) -> None:
-    _write(directory / "present", b"")
+    write(directory / "present", b"")
 
 
 def _run_negative(directory: Path, count: int, round: int) -> list[object]:
@@ -119,7 +128,7 @@ def _run_negative(directory: Path, count: int, round: int) -> list[object]:
 
 def _prepare_small(directory: Path, count: int) -> None:
     for i, name in enumerate(_names(count // 2)):
-        _write(directory / name, b"x" * (i % 4096))
+        write(directory / name, b"x" * (i % 4096))
 
 
 def _run_open_close(directory: Path, count: int, round: int) -> list[object]:
@@ -134,7 +143,7 @@ def _run_open_close(directory: Path, count: int, round: int) -> list[object]:
 
 def _prepare_xattr(directory: Path, count: int) -> None:
     for name in _names(max(1, count // 20)):
-        _write(directory / name, b"")
+        write(directory / name, b"")
         os.setxattr(directory / name, "user.present", f"value of {name}".encode())
 
 
@@ -158,7 +167,7 @@ def _run_xattr(directory: Path, count: int, round: int) -> list[object]:
 
 
 def _prepare_small_write(directory: Path, count: int) -> None:
-    _write(directory / "first", b"")
+    write(directory / "first", b"")
 
 
 def _run_small_write(directory: Path, count: int, round: int) -> list[object]:
@@ -169,46 +178,6 @@ def _run_small_write(directory: Path, count: int, round: int) -> list[object]:
     os.fsync(fd)
     os.close(fd)
     return [path.stat().st_size]
-
-
-def _prepare_tree(directory: Path, count: int) -> None:
-    """Make a tree shaped like a source tree: some 20 files a directory, of a few KiB each."""
-    for i in range(count):
-        parent = directory / f"sub{i // 200:03}" / f"dir{i // 20 % 10}"
-        parent.mkdir(parents=True, exist_ok=True)
-        _write(parent / f"source_{i:05}.c", f"int f{i}(void);\n".encode() * (1 + i % 300))
-    git = ["git", "-c", "user.name=efuse", "-c", "user.email=efuse@localhost", "-C", str(directory)]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "commit", "-q", "-m", "tree"], check=True)
-    for path, directories, _files in os.walk(directory, topdown=False):
-        for name in directories:
-            os.utime(Path(path) / name, ns=(_TIME_NS, _TIME_NS))
-
-
-_TREE = (
-    "find sub* -size +2k",
-    "ls -lR sub*",
-    "tar c --sort=name sub*",
-    "git -c safe.directory='*' --no-optional-locks status --porcelain",
-)
-
-
-def _run_tree(directory: Path, count: int, round: int) -> list[object]:
-    seen: list[object] = []
-    for command in _TREE:
-        sort = " | sort" if command.startswith("find") else ""
-        output = hashlib.sha256()
-        with subprocess.Popen(
-            command + sort, shell=True, cwd=directory, stdout=subprocess.PIPE
-        ) as child:
-            assert child.stdout
-            while block := child.stdout.read(1 << 20):
-                output.update(block)
-        if child.returncode:
-            raise subprocess.CalledProcessError(child.returncode, command)
-        seen.append(output.hexdigest())
-    return seen
 
 
 def contents(directory: Path) -> str:
@@ -225,7 +194,7 @@ def contents(directory: Path) -> str:
     return digest(seen)
 
 
-METADATA = {
+CALLS = {
     workload.name: workload
     for workload in (
         MetadataWorkload("stat", "os.stat of one file", 2000, "us", _prepare_stat, _run_stat),
@@ -261,14 +230,6 @@ METADATA = {
             _prepare_small_write,
             _run_small_write,
         ),
-        MetadataWorkload(
-            "tree-walk",
-            "find -size, ls -lR, tar c, git status over a source tree",
-            5000,
-            "s",
-            _prepare_tree,
-            _run_tree,
-        ),
     )
 }
-"""The metadata workloads by name."""
+"""The workloads of one system call each, by name."""

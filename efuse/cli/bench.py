@@ -26,6 +26,7 @@ from efuse.guest.run import INSIDE
 __all__ = ["cli"]
 
 _EFUSE = "from efuse.cli.main import main; main()"
+_OTHERS = ", ".join(name for name in (*bench.METADATA, *bench.DATA) if name not in bench.DEFAULT)
 _REQUESTS = (
     "scale-stat-N and scale-read-N with N = 1, 2, 4 ... 128 threads, "
     "scale (those with N up to twice the CPUs), skew"
@@ -51,16 +52,16 @@ def _words(choices: tuple[str, ...]) -> Any:
 @click.option(
     "--workload",
     "workloads",
-    default=",".join(bench.METADATA),
+    default=",".join(bench.DEFAULT),
     show_default=True,
     callback=_words((*bench.WORKLOADS, bench.SCALE, *bench.STORAGE)),
-    help=f"Which, separated by commas; also {', '.join(bench.DATA)}; and {_REQUESTS}; "
+    help=f"Which, separated by commas; also {_OTHERS}; and {_REQUESTS}; "
     f"or, by themselves, those of storage functions: {', '.join(bench.STORAGE)}.",
 )
 @click.option(
     "--daemon",
     type=click.Choice(bench.DAEMONS),
-    help=f"By default passthrough, of {bench.SCALE} and skew {bench.DAEMONS[-1]}.",
+    help=f"By default passthrough, of {bench.SCALE} and skew {bench.DAEMON}.",
 )
 @click.option(
     "--system",

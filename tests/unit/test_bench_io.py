@@ -16,7 +16,7 @@ from efuse.bench.io import IoWorkload
 from efuse.bench.machine import Settings
 from efuse.bench.programs import PROGRAMS, command
 from efuse.bench.run import _lower_mib, _together
-from efuse.errors import EfuseError
+from efuse.errors import EfuseError, UsageError
 
 COUNT = 100
 
@@ -112,7 +112,7 @@ def test_a_difference_is_noticed_after_the_rounds(tmp_path: Path, other: bytes) 
     assert not DATA["t1-single"].agrees(mount, lower, lower)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ["passthrough_backing", "passthrough_ll"])
 def test_daemon_is_built_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first, again = (command(name, "fuse", Path("/src"), Path("/mnt")) for _ in range(2))
@@ -120,3 +120,16 @@ def test_daemon_is_built_once(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert Path(first[0]).is_relative_to(tmp_path) and Path(first[0]).name == name
     assert "-f" in first and first[-1] == "/mnt"
     assert len(list(tmp_path.rglob(name))) == 1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("system", ["fuse", "fuse-tuned", "efuse"])
+def test_every_daemon_serves_every_system(name: str, system: str) -> None:
+    words = command(name, system, Path("/src"), Path("/mnt"))
+    assert Path(words[0]).name == name and "-f" in words
+    assert any("/src" in word for word in words) and words[-1] == "/mnt"
+
+
+def test_a_daemon_as_what_it_cannot_be_fails() -> None:
+    with pytest.raises(UsageError, match="bindfs is not measured as fuse-writeback"):
+        command("bindfs", "fuse-writeback", Path("/src"), Path("/mnt"))

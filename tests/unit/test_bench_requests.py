@@ -13,13 +13,13 @@ import pytest
 
 from efuse.bench import BALANCED, REQUESTS, SCALE, Settings
 from efuse.bench import usage as usage_module
+from efuse.bench.catalog import METADATA
 from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.requests import expanded
 from efuse.bench.run import _daemon, _switches, _systems, check
 from efuse.bench.transport import _Device, _words, missed, mistaken, misused
 from efuse.bench.usage import Usage, channel_counts
 from efuse.bench.workload import Outcome
-from efuse.bench.workloads import METADATA
 from efuse.cli.main import main
 from efuse.control import Connection
 from efuse.errors import EfuseError

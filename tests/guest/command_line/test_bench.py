@@ -16,6 +16,8 @@ from tests.commands import EFUSE
 # Of plain FUSE's requests, when the workload has run before.
 _MOST_REQUESTS = {"stat": 0.01, "negative": 0.01, "open-close": 0.01, "tree-walk": 0.01}
 
+# What a compiler takes is not worth its time here: tests/unit does "build" by itself.
+_WORKLOADS = tuple(name for name in METADATA if name != "build")
 _SYSTEMS = ("fuse", "efuse")  # The others are measured in test_bench_io.py.
 
 
@@ -23,10 +25,10 @@ _SYSTEMS = ("fuse", "efuse")  # The others are measured in test_bench_io.py.
 def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = tmp_path_factory.mktemp("bench") / "report.json"
     words = [*EFUSE, "bench", "--rounds", "1", "--scale", "0.02", "--json", str(out)]
-    words += ["--system", ",".join(_SYSTEMS)]
+    words += ["--system", ",".join(_SYSTEMS), "--workload", ",".join(_WORKLOADS)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
-    assert all(name in done.stdout for name in METADATA)
+    assert all(name in done.stdout for name in _WORKLOADS)
     return json.loads(Path(out).read_text())
 
 
@@ -35,14 +37,14 @@ def _requests(report: Any, workload: str) -> dict[str, int]:
     return {r["system"]: r["daemon_requests"] for r in results}
 
 
-@pytest.mark.parametrize("workload", METADATA)
+@pytest.mark.parametrize("workload", _WORKLOADS)
 def test_bench_saw_what_is_there(report: Any, workload: str) -> None:
     results = [r for r in report["results"] if r["workload"] == workload]
     assert {r["system"] for r in results} == set(_SYSTEMS)
     assert all(r["verified"] for r in results)
 
 
-@pytest.mark.parametrize("workload", METADATA)
+@pytest.mark.parametrize("workload", _WORKLOADS)
 def test_bench_on_efuse_asks_the_daemon_less(report: Any, workload: str) -> None:
     requests = _requests(report, workload)
     assert requests["efuse"] <= requests["fuse"] * _MOST_REQUESTS.get(workload, 1)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The kernel's caches, which a cold workload finds empty."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["drop_caches"]
+
+_DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
+def drop_caches(*, dentries: bool = False) -> None:
+    """Write back what is dirty and empty the page cache.
+
+    :param dentries: and that of dentries and inodes.
+    """
+    os.sync()
+    _DROP_CACHES.write_text("3" if dentries else "1")
