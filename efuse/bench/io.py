@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from efuse.bench.caches import drop_caches
+from efuse.bench.clock import Clock
 from efuse.bench.fio import VERIFY, fio
 from efuse.bench.workload import Outcome
 
@@ -90,8 +91,8 @@ class IoWorkload:
         if self.cold:
             drop_caches()
 
-    def measure(self, mount: Path, count: int, round: int) -> Outcome:
-        """Do one round and return what fio says of it."""
+    def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
+        """Do one round and return what fio says of it, by its own clock."""
         words = [*self._readers(count), f"--rw={self.mode}", "--rwmixread=70"]
         words += [f"--runtime={count}ms", f"--randseed={_SEED + round}"]
         words.append(f"--direct={self.direct:d}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from efuse.bench.clock import Clock
 from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.transport import BALANCED, TRANSPORTS
 from efuse.bench.workload import Measure, Outcome
@@ -74,8 +75,8 @@ class RequestWorkload:
         """Write back what others left."""
         os.sync()
 
-    def measure(self, mount: Path, count: int, round: int) -> Outcome:
-        """Do one round."""
+    def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
+        """Do one round; the callers have their own clocks."""
         found = load(mount / _FILE, self.kind, self.block, count, self.placed(self.threads))
         slept, preempted = (n / found.requests for n in (found.switches, found.preempted))
         times = {

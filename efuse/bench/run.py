@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from efuse.bench.catalog import WORKLOADS
+from efuse.bench.clock import CLOCKS, Clock
 from efuse.bench.lines import round_line
 from efuse.bench.lower import lower
 from efuse.bench.machine import Settings, machine, versions
@@ -185,7 +186,7 @@ def _run_workload(
     say: Callable[[str], None],
 ) -> dict[str, list[_Round]]:
     """Do one unmeasured round to warm up, then the measured ones, the systems in turn."""
-    count = workload.scaled(settings.scale)
+    count, clock = workload.scaled(settings.scale), CLOCKS[settings.clock]
     # What the lower file system shows, of a copy that nothing is mounted over.
     reference = lower / "reference" / workload.name
     rounds: dict[str, list[_Round]] = {system.name: [] for system in systems}
@@ -194,9 +195,11 @@ def _run_workload(
         if not workload.rehearse(system.root / workload.name, place, count):
             say(f"{workload.name}: {system.name} is WRONG")
     for number in range(settings.rounds + 1):
-        wanted = workload.measure(reference, count, number).seen if workload.has_reference else ""
+        wanted = (
+            workload.measure(reference, count, number, clock).seen if workload.has_reference else ""
+        )
         for system in systems:
-            measured = _run_round(workload, system, count, number, wanted)
+            measured = _run_round(workload, system, count, number, wanted, clock)
             if number:
                 rounds[system.name].append(measured)
             found = f"{measured.value:.4g} {workload.unit}, {measured.requests} requests"
@@ -210,10 +213,12 @@ def _run_workload(
     return rounds
 
 
-def _run_round(workload: Workload, system: System, count: int, number: int, wanted: str) -> _Round:
+def _run_round(
+    workload: Workload, system: System, count: int, number: int, wanted: str, clock: Clock
+) -> _Round:
     workload.settle()
     before = system.usage()
-    outcome = workload.measure(system.root / workload.name, count, number)
+    outcome = workload.measure(system.root / workload.name, count, number, clock)
     after = system.usage()
     measures = outcome.measures
     if outcome.requests:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from efuse.bench.clock import Clock
 from efuse.bench.io import IoWorkload
 from efuse.bench.workload import Outcome
 
@@ -52,9 +53,9 @@ class Shift:
         """Write back what others left."""
         self.halves[0].settle()
 
-    def measure(self, mount: Path, count: int, round: int) -> Outcome:
+    def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
         """Do one half behind the other."""
-        values = [h.measure(mount / h.name, count, round).value for h in self.halves]
+        values = [h.measure(mount / h.name, count, round, clock).value for h in self.halves]
         return Outcome(math.prod(values) ** (1 / len(values)))
 
     def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from efuse.bench.clock import Clock
+
 __all__ = ["Measure", "Outcome", "Workload"]
 
 
@@ -81,8 +83,8 @@ class Workload(Protocol):
     def settle(self) -> None:
         """Bring caches into the state that a round begins with; not measured."""
 
-    def measure(self, mount: Path, count: int, round: int) -> Outcome:
-        """Do one round."""
+    def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
+        """Do one round; *clock* is for what is timed as a whole."""
 
     def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
         """Return whether the files, after all rounds, are those that they should be."""

@@ -14,6 +14,7 @@ import pytest
 from efuse.bench import BALANCED, REQUESTS, SCALE, Settings
 from efuse.bench import usage as usage_module
 from efuse.bench.catalog import METADATA
+from efuse.bench.clock import CLOCKS
 from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.requests import expanded
 from efuse.bench.run import _daemon, _switches, _systems, check
@@ -71,7 +72,7 @@ def test_workload_is_measured_and_verified(tmp_path: Path, name: str) -> None:
     workload = REQUESTS[name]
     workload.prepare(tmp_path, 50)
     assert workload.rehearse(tmp_path, tmp_path, 50)
-    found = workload.measure(tmp_path, 50, 1)
+    found = workload.measure(tmp_path, 50, 1, CLOCKS["time"])
     assert found.value > 0 and found.requests > 0
     assert set(found.measures) == {
         "latency_p50",

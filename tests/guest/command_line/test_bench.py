@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from efuse.bench import METADATA
+from efuse.bench.clock import CLOCKS
 from tests.commands import EFUSE
 
 # Of plain FUSE's requests, when the workload has run before.
@@ -48,3 +50,11 @@ def test_bench_saw_what_is_there(report: Any, workload: str) -> None:
 def test_bench_on_efuse_asks_the_daemon_less(report: Any, workload: str) -> None:
     requests = _requests(report, workload)
     assert requests["efuse"] <= requests["fuse"] * _MOST_REQUESTS.get(workload, 1)
+
+
+def test_the_clock_of_instructions_counts_what_was_worked() -> None:
+    clock = CLOCKS["instructions"]
+    before, began = clock(), time.thread_time_ns()
+    while time.thread_time_ns() - began < 50_000_000:
+        pass
+    assert clock() - before >= 50_000_000
