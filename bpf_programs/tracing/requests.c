@@ -90,6 +90,7 @@ static inline u32 bucket_of(u64 ns)
 
 static inline void sent(u64 req)
 {
+	u64 address = req;	/* what a map has looked at is no pointer any more */
 	struct key key;
 	u32 opcode;
 	u64 now;
@@ -103,7 +104,7 @@ static inline void sent(u64 req)
 		}
 	}
 	now = bpf_ktime_get_ns();
-	if (sent_ns.update(&req, &now))
+	if (sent_ns.update(&address, &now))
 		miss();
 }
 
@@ -118,7 +119,8 @@ static inline struct count *new_count(struct key *key, u64 now)
 
 static inline void ended(u64 req)
 {
-	u64 *since = sent_ns.lookup(&req);
+	u64 address = req;
+	u64 *since = sent_ns.lookup(&address);
 	struct count *count;
 	struct key key;
 	u64 now, ns;
@@ -128,7 +130,7 @@ static inline void ended(u64 req)
 		return;
 	now = bpf_ktime_get_ns();
 	ns = now - *since;
-	sent_ns.delete(&req);
+	sent_ns.delete(&address);
 	key = key_of(req);
 	count = counts.lookup(&key);
 	if (!count)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import lru_cache
 
 import click
 
 from efuse import paths
 from efuse.errors import NotSupportedError
+from efuse.stats import PlainMounts
 
 __all__ = ["cli"]
 
@@ -34,9 +36,16 @@ __all__ = ["cli"]
     show_default=True,
     help="Export how full the BPF maps are: each scrape walks through them. Needs root.",
 )
+@click.option(
+    "--plain/--no-plain",
+    default=False,
+    show_default=True,
+    help="Export plain FUSE mounts: as long as this runs, each of their requests is counted."
+    " Needs root.",
+)
 @click.option("--once", is_flag=True, help="Print the metrics and end.")
 @click.option("--dashboard", is_flag=True, help="Print a dashboard for Grafana and end.")
-def cli(listen: str, times: bool, maps: bool, once: bool, dashboard: bool) -> None:
+def cli(listen: str, times: bool, maps: bool, plain: bool, once: bool, dashboard: bool) -> None:
     """Export the counters of all eFuse mounts and emulated devices to Prometheus.
 
     It reads them each time that it is asked, and ends with SIGINT or SIGTERM. Where the module is
@@ -45,9 +54,14 @@ def cli(listen: str, times: bool, maps: bool, once: bool, dashboard: bool) -> No
 
     \b
     efuse exporter --listen 127.0.0.1:9435 --times
+    efuse exporter --plain
     efuse exporter --once > /var/lib/node_exporter/efuse.prom
     efuse exporter --dashboard > efuse.json
     """
+    if plain and once:
+        raise click.UsageError(
+            "--plain counts from when the exporter begins, so with --once there is nothing: use one"
+        )
     if dashboard:
         click.echo((paths.package() / "exporter" / "dashboard.json").read_text(), nl=False)
         return
@@ -58,11 +72,15 @@ def cli(listen: str, times: bool, maps: bool, once: bool, dashboard: bool) -> No
             f"metrics cannot be exported: {error}", hint="pip install 'efuse[exporter]'"
         ) from error
     address = exporter.Address.parse(listen)
-    collector = exporter.Collector(times=times, maps=maps, warn=_warn_once())
-    if once:
-        click.echo(exporter.exposition(collector), nl=False)
-        return
-    exporter.serve(address, exporter.registry(collector), lambda url: click.echo(url, err=True))
+    with ExitStack() as ends:
+        others = ends.enter_context(PlainMounts()) if plain else None
+        if others is not None:
+            others.start()
+        collector = exporter.Collector(times=times, maps=maps, plain=others, warn=_warn_once())
+        if once:
+            click.echo(exporter.exposition(collector), nl=False)
+            return
+        exporter.serve(address, exporter.registry(collector), lambda url: click.echo(url, err=True))
 
 
 def _warn_once() -> Callable[[str], None]:

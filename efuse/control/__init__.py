@@ -12,7 +12,7 @@ from efuse.control.connection import (
     module_version,
 )
 from efuse.control.fusectl import FUSECTL, fuse_connections, fuse_waiting
-from efuse.control.mounts import Mount, find, mounts
+from efuse.control.mounts import Mount, all_mounts, find, mounts
 
 __all__ = [
     "CONSISTENCY",
@@ -23,6 +23,7 @@ __all__ = [
     "Connection",
     "ExitInfo",
     "Mount",
+    "all_mounts",
     "connections",
     "find",
     "fuse_connections",

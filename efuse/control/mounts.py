@@ -13,7 +13,7 @@ from pathlib import Path
 
 from efuse.errors import ControlError, reason
 
-__all__ = ["MOUNTINFO", "Mount", "find", "mounts", "parse"]
+__all__ = ["MOUNTINFO", "Mount", "all_mounts", "find", "mounts", "parse"]
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 
@@ -79,6 +79,14 @@ def _read(mountinfo: Path) -> tuple[Mount, ...]:
         raise ControlError(
             f"cannot list the mounts: {reason(e)}", hint="mount proc on /proc"
         ) from e
+
+
+def all_mounts(*, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:
+    """Return the mounts of every type.
+
+    :raises ControlError: mountinfo cannot be read.
+    """
+    return _read(mountinfo)
 
 
 def mounts(*, fuse: bool = False, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:

@@ -34,6 +34,8 @@ class Scope(enum.Enum):
     PATH = "path"
     CHANNEL = "channel"
     MAP = "map"
+    PLAIN = "plain"
+    PLAIN_OPCODE = "plain_opcode"
     DEVICE = "device"
     DEVICE_MOUNT = "device_mount"
 
@@ -52,6 +54,8 @@ _LABELS: Mapping[Scope, tuple[str, ...]] = {
     Scope.PATH: (*_MOUNT, "path"),
     Scope.CHANNEL: (*_MOUNT, "cpu", "node"),
     Scope.MAP: (*_MOUNT, "map"),
+    Scope.PLAIN: _MOUNT,
+    Scope.PLAIN_OPCODE: (*_MOUNT, "opcode"),
     Scope.DEVICE: ("device",),
     Scope.DEVICE_MOUNT: ("device", "mountpoint"),
 }
@@ -63,6 +67,7 @@ class Needs(enum.Enum):
     NOTHING = ""
     TIMES = "--times"
     MAPS = "--maps"
+    PLAIN = "--plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,8 @@ class Metric:
         return (*self.scope.labels, *own, *told)
 
 
-def _counter(name: str, scope: Scope, field: str, doc: str) -> Metric:
-    return Metric(f"efuse_{name}_total", Kind.COUNTER, scope, doc, {"": field})
+def _counter(name: str, scope: Scope, field: str, doc: str, needs: Needs = Needs.NOTHING) -> Metric:
+    return Metric(f"efuse_{name}_total", Kind.COUNTER, scope, doc, {"": field}, needs=needs)
 
 
 def _gauge(name: str, scope: Scope, field: str, doc: str, needs: Needs = Needs.NOTHING) -> Metric:
@@ -286,6 +291,52 @@ _MAPS = (
     ),
 )
 
+_PLAIN = (
+    _gauge(
+        "plain_up",
+        Scope.ALL,
+        "plain_up",
+        "1: requests of plain FUSE mounts are counted",
+        Needs.PLAIN,
+    ),
+    _counter(
+        "plain_missed_requests",
+        Scope.ALL,
+        "plain_missed",
+        "Requests of plain FUSE mounts that there was no room to count",
+        Needs.PLAIN,
+    ),
+    _gauge(
+        "plain_waiting_requests",
+        Scope.PLAIN,
+        "waiting",
+        "Requests that wait for the daemon, or are with it",
+        Needs.PLAIN,
+    ),
+    _counter(
+        "plain_requests",
+        Scope.PLAIN_OPCODE,
+        "counters.requests",
+        "Requests answered by the daemon since the exporter runs",
+        Needs.PLAIN,
+    ),
+    _counter(
+        "plain_errors",
+        Scope.PLAIN_OPCODE,
+        "counters.errors",
+        "Requests answered by the daemon with an error since the exporter runs",
+        Needs.PLAIN,
+    ),
+    Metric(
+        "efuse_plain_duration_seconds",
+        Kind.HISTOGRAM,
+        Scope.PLAIN_OPCODE,
+        "Time from sending a request to the daemon until its answer",
+        {"sum": "counters.daemon_ns", "classes": "latency"},
+        needs=Needs.PLAIN,
+    ),
+)
+
 _DEVICES = (
     Metric(
         "efuse_device_info",
@@ -360,6 +411,7 @@ METRICS: tuple[Metric, ...] = (
     *_PATHS,
     *_CHANNELS,
     *_MAPS,
+    *_PLAIN,
     *_DEVICES,
 )
 """All of them, in the order of docs/monitoring.md."""

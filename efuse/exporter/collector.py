@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -20,7 +21,8 @@ from prometheus_client.registry import Collector as BaseCollector
 
 from efuse.exporter.buckets import BOUNDS_NS, cumulative
 from efuse.exporter.catalog import METRICS, Kind, Metric, Needs, Scope
-from efuse.exporter.reading import Reading, look
+from efuse.exporter.reading import PlainOpcode, Reading, look
+from efuse.stats import PlainMounts
 
 __all__ = ["Collector", "exposition", "registry"]
 
@@ -37,6 +39,7 @@ class Collector(BaseCollector):
 
     :param times: also what the kernel takes only while somebody reads it.
     :param maps: also how full the BPF maps are: takes root, and time that grows with them.
+    :param plain: also what this says of plain FUSE mounts; it stays the caller's.
     :param warn: is called with each sentence that says why something could not be read.
     """
 
@@ -45,12 +48,20 @@ class Collector(BaseCollector):
         *,
         times: bool = False,
         maps: bool = False,
+        plain: PlainMounts | None = None,
         warn: Callable[[str], None] = _say_nothing,
     ) -> None:
-        asked = {Needs.NOTHING: True, Needs.TIMES: times, Needs.MAPS: maps}
+        asked = {
+            Needs.NOTHING: True,
+            Needs.TIMES: times,
+            Needs.MAPS: maps,
+            Needs.PLAIN: plain is not None,
+        }
         self._metrics = tuple(metric for metric in METRICS if asked[metric.needs])
         self._times = times
         self._maps = maps
+        self._plain = plain
+        self._one_at_a_time = threading.Lock()
         self._warn = warn
 
     def describe(self) -> Iterator[Family]:
@@ -60,9 +71,11 @@ class Collector(BaseCollector):
 
     def collect(self) -> Iterator[Family]:
         """Read everything, and yield the families that have a value."""
-        reading = look(times=self._times, with_maps=self._maps)
-        for problem in reading.problems:
-            self._warn(str(problem))
+        with self._one_at_a_time:
+            reading = look(times=self._times, with_maps=self._maps, plain=self._plain)
+        for problem in (*reading.problems, reading.plain_problem):
+            if problem is not None:
+                self._warn(str(problem))
         rows = _rows(reading)
         for metric in self._metrics:
             if rows[metric.scope]:
@@ -94,6 +107,13 @@ def _rows(reading: Reading) -> Mapping[Scope, Sequence[_Row]]:
             for cpu, channel in sorted(sample.channels.items())
         )
         found[Scope.MAP] += (((*mount, usage.name), usage) for usage in sample.maps)
+    for sample in reading.plain:
+        mount = (str(sample.connection), sample.mountpoint)
+        found[Scope.PLAIN].append((mount, sample))
+        found[Scope.PLAIN_OPCODE] += (
+            ((*mount, name), PlainOpcode(c, sample.latency[name]))
+            for name, c in sorted(sample.opcodes.items())
+        )
     for device in reading.devices:
         found[Scope.DEVICE].append(((device.name,), device))
         # What was mounted over itself is there twice.
@@ -121,7 +141,8 @@ def _values(metric: Metric, rows: Iterable[_Row]) -> Family:
     for labels, row in rows:
         for value, field in metric.fields.items():
             own = (value,) if metric.label is not None else ()
-            family.add_metric(_texts((*labels, *own)), _number(row, field))
+            if attrgetter(field)(row) is not None:
+                family.add_metric(_texts((*labels, *own)), _number(row, field))
     return family
 
 

@@ -7,9 +7,26 @@ from dataclasses import dataclass, replace
 
 from efuse.control import connections
 from efuse.errors import EfuseError
-from efuse.stats import DeviceSample, Sample, maps, read_all, read_devices
+from efuse.stats import (
+    Counters,
+    DeviceSample,
+    PlainMounts,
+    Sample,
+    maps,
+    read_all,
+    read_devices,
+)
+from efuse.stats.latency import Latency
 
-__all__ = ["Reading", "look"]
+__all__ = ["PlainOpcode", "Reading", "look"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainOpcode:
+    """What was counted of an opcode of a plain FUSE mount."""
+
+    counters: Counters
+    latency: Latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +34,33 @@ class Reading:
     """The mounts and the devices as they are now.
 
     :ivar problems: why something is not there that was asked for.
+    :ivar plain_problem: why requests of the mounts ``plain`` are not counted.
     """
 
     mounts: tuple[Sample, ...] = ()
     devices: tuple[DeviceSample, ...] = ()
     problems: tuple[EfuseError, ...] = ()
+    plain: tuple[Sample, ...] = ()
+    plain_problem: EfuseError | None = None
+    plain_missed: int = 0
 
     @property
     def up(self) -> int:
         """1: all was read that was asked for, else 0."""
         return int(not self.problems)
 
+    @property
+    def plain_up(self) -> int:
+        """1: requests of plain FUSE mounts are counted, else 0."""
+        return int(self.plain_problem is None)
 
-def look(*, times: bool, with_maps: bool) -> Reading:
+
+def look(*, times: bool, with_maps: bool, plain: PlainMounts | None = None) -> Reading:
     """Read all mounts and devices; what cannot be read is left out and said.
 
     :param times: read times as well, which makes the kernel take them for 10 s.
     :param with_maps: count what is in the maps, which takes root.
+    :param plain: reads the plain FUSE mounts; None: those are left out.
     """
     problems: list[EfuseError] = []
     mounts: list[Sample] = []
@@ -51,7 +78,11 @@ def look(*, times: bool, with_maps: bool) -> Reading:
         devices = read_devices()
     except EfuseError as error:
         problems.append(error)
-    return Reading(tuple(mounts), devices, tuple(problems))
+    found = Reading(tuple(mounts), devices, tuple(problems))
+    if plain is None:
+        return found
+    others = plain.read()
+    return replace(found, plain=others, plain_problem=plain.problem, plain_missed=plain.missed)
 
 
 def _counted(sample: Sample) -> Sample:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from efuse import opcodes
 from efuse.closing import Closing
-from efuse.control import fuse_connections, fuse_waiting, mounts
+from efuse.control import all_mounts, fuse_connections, fuse_waiting
 from efuse.errors import EfuseError, NotSupportedError
 from efuse.stats.model import Counters, Sample
 
@@ -26,12 +26,15 @@ __all__ = ["PlainMounts", "plain_connections"]
 def plain_connections() -> dict[int, str]:
     """Return all connections of plain FUSE, with where each is mounted.
 
-    Where that is not known, since it is not mounted where this task can see it, it is empty.
+    Where that is not known, since it is not mounted where this task can see it, it is empty. A
+    virtiofs, which asks no daemon but the host, is none.
     """
     found = dict.fromkeys(fuse_connections(), "")
-    for mount in mounts(fuse=True):
-        if mount.is_fuse and not found.get(mount.connection):
-            found[mount.connection] = mount.mountpoint
+    for mount in all_mounts():
+        if mount.is_fuse:
+            found[mount.connection] = found.get(mount.connection) or mount.mountpoint
+        else:
+            found.pop(mount.connection, None)
     return dict(sorted(found.items()))
 
 
@@ -49,8 +52,8 @@ def _count() -> RequestCounters:
 class PlainMounts(Closing):
     """All plain FUSE mounts. A context manager.
 
-    Nothing is counted before there is a plain FUSE mount that somebody reads, nor once this is
-    closed.
+    Nothing is counted before there is a plain FUSE mount that somebody reads, or `start`, nor once
+    this is closed.
 
     :param count: starts to count requests.
     """
@@ -73,8 +76,14 @@ class PlainMounts(Closing):
         if self._problem is not None:
             hint = f"; try: {self._problem.hint}" if self._problem.hint else ""
             return (f"{self._problem}{hint}",)
-        missed = self._counters.missed() if self._counters is not None else 0
-        return (f"{missed} requests of plain FUSE had no room and were not counted",) * bool(missed)
+        if not self.missed:
+            return ()
+        return (f"{self.missed} requests of plain FUSE had no room and were not counted",)
+
+    @property
+    def missed(self) -> int:
+        """How many requests were not counted, since there was no room."""
+        return self._counters.missed() if self._counters is not None else 0
 
     def read(self, only: int | None = None) -> tuple[Sample, ...]:
         """Read all connections, by number; where requests cannot be counted, they have none.
@@ -90,24 +99,25 @@ class PlainMounts(Closing):
         if self._counters is not None:
             self._counters.forget(key for key in counted if key[0] not in found)
         elif found:
-            self._start()
+            self.start()
             now = time.monotonic_ns()
         self.seen |= bool(found)
         wanted = (item for item in found.items() if only in (None, item[0]))
         return tuple(self._sample(number, where, now, counted) for number, where in wanted)
+
+    def start(self) -> None:
+        """Begin to count now, and not when the first mount is read."""
+        if self._counters is None and self._problem is None:
+            try:
+                self._counters = self._count()
+            except EfuseError as error:
+                self._problem = error
 
     def close(self) -> None:
         """Count no more. May be called again."""
         if self._counters is not None:
             self._counters.close()
             self._counters = None
-
-    def _start(self) -> None:
-        if self._problem is None:
-            try:
-                self._counters = self._count()
-            except EfuseError as error:
-                self._problem = error
 
     def _sample(
         self,

@@ -9,6 +9,7 @@ import pytest
 from efuse.control import (
     PATHS,
     Connection,
+    all_mounts,
     connections,
     find,
     fuse_connections,
@@ -146,7 +147,7 @@ class FakeSysfs:
         """Make it what the package reads unless it is told of another tree."""
         for function in (connections, module_version, Connection.__init__, Connection.at.__func__):
             monkeypatch.setitem(function.__kwdefaults__, "root", self.root)
-        for function in (Connection.at.__func__, mounts, find):
+        for function in (Connection.at.__func__, all_mounts, mounts, find):
             monkeypatch.setitem(function.__kwdefaults__, "mountinfo", self.mountinfo)
         for function in (fuse_connections, fuse_waiting):
             monkeypatch.setitem(function.__kwdefaults__, "root", self.fusectl)

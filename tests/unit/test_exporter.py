@@ -24,10 +24,12 @@ from efuse.stats import (
     DeviceSample,
     MapUsage,
     PathCounters,
+    PlainMounts,
     Sample,
 )
 from efuse.stats.paths import LATENCIES
 from tests.unit.fake_configfs import FakeConfigfs
+from tests.unit.fake_counters import FakeCounters
 from tests.unit.fake_sysfs import FakeSysfs
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -214,6 +216,53 @@ def test_devices_are_bytes_seconds_and_batches(sysfs: FakeSysfs, configfs: FakeC
     assert value("device_batches_total", device="one", place="kernel") == 10
 
 
+@pytest.fixture
+def counters(sysfs: FakeSysfs) -> FakeCounters:
+    sysfs.add(41, "/mnt/a")
+    sysfs.add_plain(62, "/mnt/plain", waiting=3)
+    return FakeCounters()
+
+
+def test_plain_mounts_are_counts_and_a_histogram(counters: FakeCounters) -> None:
+    mount = {"connection": "62", "mountpoint": "/mnt/plain"}
+    assert scrape(Collector())("plain_waiting_requests", **mount) is None
+    with PlainMounts(lambda: counters) as plain:  # type: ignore[arg-type, return-value]
+        plain.start()
+        counters.count(62, "read", {0: 1, 1: 2, 10: 3, 27: 4}, errors=5, ns=3 * 10**9)
+        counters.lost = 6
+        value = scrape(Collector(plain=plain))
+    assert value("plain_up") == 1
+    assert value("plain_missed_requests_total") == 6
+    assert value("plain_waiting_requests", **mount) == 3
+    read = {**mount, "opcode": "read"}
+    assert value("plain_requests_total", **read) == 10
+    assert value("plain_errors_total", **read) == 5
+    assert value("plain_duration_seconds_sum", **read) == 3
+    assert value("plain_duration_seconds_count", **read) == 10
+    for bound, count in (("2.56e-07", 1), ("5.12e-07", 3), ("0.000262144", 6), ("+Inf", 10)):
+        assert value("plain_duration_seconds_bucket", **read, le=bound) == count
+    assert value("plain_duration_seconds_bucket", **read, le="17.179869184") == 6
+    # Those of eFuse are as ever, and the others are not among them.
+    assert value("waiting_requests", connection="41", mountpoint="/mnt/a") == 0
+    assert value("waiting_requests", **mount) is None
+
+
+def test_plain_mounts_that_cannot_be_counted_are_said(
+    counters: FakeCounters, sysfs: FakeSysfs
+) -> None:
+    def refuse() -> FakeCounters:
+        raise EfuseError("only root may trace (EPERM)")
+
+    sysfs.add_plain(63)
+    (sysfs.fusectl / "63" / "waiting").unlink()
+    said: list[str] = []
+    value = scrape(Collector(plain=PlainMounts(refuse), warn=said.append))  # type: ignore[arg-type]
+    assert said == ["only root may trace (EPERM)"]
+    assert (value("plain_up"), value("up")) == (0, 1)
+    assert value("plain_waiting_requests", connection="62", mountpoint="/mnt/plain") == 3
+    assert value("plain_waiting_requests", connection="63", mountpoint="") is None
+
+
 def test_the_module_may_be_loaded_later(sysfs: FakeSysfs, configfs: FakeConfigfs) -> None:
     said: list[str] = []
     collector = Collector(warn=said.append)
@@ -267,7 +316,12 @@ def test_names_that_are_no_utf8_are_escaped(sysfs: FakeSysfs) -> None:
 
 
 def test_every_field_of_the_samples_is_exported() -> None:
-    told = {field for metric in METRICS for field in metric.fields.values()}
+    told = {
+        field
+        for metric in METRICS
+        if metric.needs is not Needs.PLAIN
+        for field in metric.fields.values()
+    }
     plain = (Counters, PathCounters, Channel, MapUsage, DeviceSample, Sample)
     there = {field.name for each in plain for field in fields(each)}
     nested = (ChannelCounters, DeviceCounters)
@@ -294,7 +348,8 @@ def test_names_are_as_prometheus_wants_them() -> None:
 
 
 def test_the_families_are_those_of_the_catalog() -> None:
-    described = {family.name for family in Collector(times=True, maps=True).describe()}
+    everything = Collector(times=True, maps=True, plain=PlainMounts())
+    described = {family.name for family in everything.describe()}
     assert described == {m.name.removesuffix("_total").removesuffix("_info") for m in METRICS}
     always = {family.name for family in Collector().describe()}
     assert len(described - always) == sum(m.needs is not Needs.NOTHING for m in METRICS)

@@ -102,6 +102,14 @@ def test_once_prints_the_metrics(sysfs: FakeSysfs, capsys: pytest.CaptureFixture
     assert {"efuse_path_duration_seconds", "efuse_map_entries"} <= families
 
 
+def test_once_cannot_count_plain_mounts(
+    sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = efuse(capsys, "--once", "--plain")
+    assert (code, out) == (2, "")
+    assert "--plain counts from when the exporter begins" in err
+
+
 def test_once_without_the_module_says_that_it_is_down(
     sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from efuse import stats
 from efuse.bpf.requests import Counted
 from efuse.control import find, fuse_connections, fuse_waiting, mounts
 from efuse.errors import ControlError, NotSupportedError
-from efuse.stats import Counters, PlainMounts, Sample, rates
+from efuse.stats import Counters, PlainMounts, Sample, plain_connections, rates
 from efuse.stats.latency import BUCKETS, added, bounds_ns, quantile_ns
 from tests.unit.fake_configfs import FakeConfigfs
 from tests.unit.fake_counters import FakeCounters
@@ -109,6 +109,15 @@ def test_nothing_is_counted_before_there_is_a_mount(
         plain.read()
         assert (started, plain.seen, counters.closed) == ([counters], True, False)
     assert counters.closed
+
+
+def test_what_asks_no_daemon_is_no_plain_fuse(sysfs: FakeSysfs, plain: PlainMounts) -> None:
+    sysfs.add_plain(41, "/mnt/a")
+    sysfs.add_plain(42)
+    with sysfs.mountinfo.open("a") as f:
+        f.write("30 1 0:42 / / rw - virtiofs root rw\n")
+        f.write("31 1 0:41 / /mnt/again rw - fuse.test source rw\n")
+    assert plain_connections() == {41: "/mnt/a"}
 
 
 def test_a_sample_has_what_was_counted_of_its_connection(

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Requests of plain FUSE mounts are counted, without the module, against what daemons say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from efuse import opcodes
+from efuse.bpf import libbpf, requests
+from efuse.bpf.requests import HOOKS, RequestCounters, request_programs
+from efuse.control import fuse_waiting, mounts
+from efuse.module import live
+from efuse.stats import PlainMounts, Sample, rates
+from tests.commands import EFUSE
+from tests.guest.conftest import run
+from tests.guest.daemons import eventually
+from tests.guest.tiny_fs import getattr_from_daemon
+from tests.host.conftest import Served, place, served
+
+__all__ = ["place", "served"]  # fixtures
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_is_unloaded(module_file: Path) -> Iterator[None]:
+    live.unload()
+    yield
+    live.load(module_file)
+
+
+@pytest.fixture(autouse=True)
+def _module_is_loaded() -> None:
+    """In place of that of conftest.py: here it must not be."""
+    assert not live.loaded()
+
+
+def number(one: Served) -> int:
+    """Return the number of its connection, without a request to it."""
+    return next(m.connection for m in mounts(fuse=True) if m.mountpoint == str(one.path))
+
+
+def counts(counters: RequestCounters, one: Served) -> dict[str, requests.Counted]:
+    mine = number(one)
+    return {opcodes.name(o): c for (n, o), c in counters.read().items() if n == mine}
+
+
+def work(one: Served) -> None:
+    """Make requests of many kinds: readahead among them, and LOOKUPs that fail."""
+    (one.source / "data").write_bytes(os.urandom(1 << 20))
+    (one.path / "directory").mkdir()
+    for n in range(20):
+        assert not (one.path / f"none{n}").exists()
+        (one.path / "directory" / f"file{n}").write_bytes(b"x" * n)
+    assert len(os.listdir(one.path / "directory")) == 20
+    assert len((one.path / "data").read_bytes()) == 1 << 20
+    with pytest.raises(FileNotFoundError):
+        (one.path / "none").rename(one.path / "other")
+
+
+@pytest.mark.parametrize("hooks", [HOOKS[:1], HOOKS[1:2]], ids=["tracepoints", "functions"])
+def test_counts_are_those_of_the_daemon(served: Serve, hooks: tuple[object, ...]) -> None:
+    one = served()
+    with RequestCounters(hooks) as counters:  # type: ignore[arg-type]
+        before = one.report()["requests"]
+        work(one)
+        # RELEASE is sent in the background: nobody has waited for its answer.
+        opened = counts(counters, one)["open"].requests + counts(counters, one)["create"].requests
+        eventually(lambda: counts(counters, one)["release"].requests == opened)
+        found = counts(counters, one)
+        after = one.report()["requests"]
+        assert counters.missed() == 0
+    handled = {name: number - before.get(name, 0) for name, number in after.items()}
+    told = {name: number for name, number in handled.items() if number and name != "forget"}
+    # What libfuse refuses does not reach the handlers; one of them has both kinds of READDIR.
+    asked = {name: c.requests for name, c in found.items() if name in told or c.errors < c.requests}
+    asked["readdir"] = asked.get("readdir", 0) + asked.pop("readdirplus", 0)
+    assert asked == told
+    assert told["read"] > 1
+    for counted in found.values():
+        assert sum(counted.latency) == counted.requests
+        assert counted.ns > 0
+    # Names that are not there, that are made (files, a directory), and that is not renamed.
+    assert found["lookup"].errors == 20 + 20 + 1 + 1
+    assert found["mkdir"].errors == 0
+
+
+def test_known_calls_are_counted_one_by_one(served: Serve) -> None:
+    one = served(options=("allow_other",))
+    with RequestCounters() as counters:
+        for _ in range(100):
+            getattr_from_daemon(one.path)
+        for n in range(50):
+            assert not (one.path / f"none{n}").exists()
+        found = counts(counters, one)
+    assert (found["getattr"].requests, found["getattr"].errors) == (100, 0)
+    assert (found["lookup"].requests, found["lookup"].errors) == (50, 50)
+    assert found.keys() == {"getattr", "lookup"}
+
+
+def test_mounts_are_kept_apart(served: Serve) -> None:
+    one, other = served(), served()
+    with RequestCounters() as counters:
+        for _ in range(7):
+            getattr_from_daemon(one.path)
+        for _ in range(11):
+            getattr_from_daemon(other.path)
+        assert counts(counters, one)["getattr"].requests == 7
+        assert counts(counters, other)["getattr"].requests == 11
+
+
+def test_mounts_may_come_and_go(served: Serve) -> None:
+    one = served()
+
+    def sample(plain: PlainMounts, each: Served) -> Sample:
+        return next(s for s in plain.read() if s.mountpoint == str(each.path))
+
+    with PlainMounts() as plain:
+        assert sample(plain, one).opcodes == {}
+        other = served()
+        getattr_from_daemon(other.path)
+        first = sample(plain, other)
+        assert first.opcodes["init"].requests == 1
+        assert first.since_ns is not None
+        assert first.since_ns > (sample(plain, one).since_ns or 0)
+        gone = number(other)
+        other.unmount()
+        assert [s.mountpoint for s in plain.read()] == [str(one.path)]
+        # The kernel gives the lowest number that is free, which is the same again.
+        again = served()
+        assert number(again) == gone
+        for _ in range(3):
+            getattr_from_daemon(again.path)
+        second = sample(plain, again)
+        assert (second.since_ns or 0) > first.since_ns
+        change = {row.opcode: row.counters.requests for row in rates(first, second).opcodes}
+        assert (change["init"], change["getattr"]) == (1, second.opcodes["getattr"].requests)
+
+
+def test_times_are_those_that_the_daemon_took(served: Serve) -> None:
+    """A daemon that is stopped takes as long as it is."""
+    one = served()
+    with RequestCounters() as counters:
+        os.killpg(one.process.pid, signal.SIGSTOP)
+        caller = threading.Thread(target=getattr_from_daemon, args=(one.path,))
+        caller.start()
+        eventually(lambda: (fuse_waiting(number(one)) or 0) > 0)
+        threading.Event().wait(0.3)
+        os.killpg(one.process.pid, signal.SIGCONT)
+        caller.join()
+        found = counts(counters, one)["getattr"]
+    assert found.requests == 1
+    assert found.ns >= 300_000_000
+    assert sum(found.latency[21:]) == 1  # 268 ms or longer
+
+
+def test_what_has_no_room_is_missed(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = served()
+    spec = request_programs()
+    small = {**spec.maps, "sent_ns": replace(spec.maps["sent_ns"], max_entries=1)}
+    monkeypatch.setattr(requests, "request_programs", lambda: replace(spec, maps=small))
+    with RequestCounters() as counters:
+        os.killpg(one.process.pid, signal.SIGSTOP)
+        callers = [threading.Thread(target=getattr_from_daemon, args=(one.path,)) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        eventually(lambda: counters.missed() == 3)
+        os.killpg(one.process.pid, signal.SIGCONT)
+        for caller in callers:
+            caller.join()
+        assert counts(counters, one)["getattr"].requests == 1
+
+
+def test_nothing_stays_attached(served: Serve) -> None:
+    served()
+    before = set(libbpf.link_ids())
+    with RequestCounters():
+        assert len(set(libbpf.link_ids()) - before) == 2
+    assert set(libbpf.link_ids()) <= before
+    command = [*EFUSE, "top", "--json", "--interval", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top:
+        assert top.stdout is not None
+        assert json.loads(top.stdout.readline())["mounts"][0]["after"]["kind"] == "fuse"
+        assert len(set(libbpf.link_ids()) - before) == 2
+        top.kill()
+    eventually(lambda: set(libbpf.link_ids()) <= before)
+
+
+def test_stat_says_what_it_counted_and_for_how_long(served: Serve) -> None:
+    one = served()
+    ends = threading.Event()
+
+    def stat() -> None:
+        while not ends.is_set():
+            getattr_from_daemon(one.path)
+
+    caller = threading.Thread(target=stat)
+    caller.start()
+    try:
+        said = run(*EFUSE, "stat", one.path, "--span", "0.5").stdout
+        listed = run(*EFUSE, "stat", "--span", "0.1").stdout
+    finally:
+        ends.set()
+        caller.join()
+    lines = said.splitlines()
+    assert lines[0].startswith(f"{one.path}  connection {number(one)}  plain FUSE  ")
+    assert "  counted for " in lines[0]
+    row = next(line.split() for line in lines if line.startswith("getattr"))
+    assert int(row[1]) > 0
+    assert any(line.lstrip().startswith("TOOK") for line in lines)
+    assert f"{number(one)}  fuse  {one.path}" in listed
+    assert "plain FUSE mounts were counted for " in listed
