@@ -51,6 +51,8 @@ _FLAGS = {
     "lazytime": (1 << 25, True),
     "nolazytime": (1 << 25, False),
 }
+# As libfuse mounts: programs of others' rights and devices are not a file system's to bring.
+_DEFAULT = _FLAGS["nosuid"][0] | _FLAGS["nodev"][0]
 VFS_OPTIONS = frozenset(_FLAGS)
 """The options of the VFS that may be given."""
 
@@ -77,10 +79,10 @@ class MountOptions:
     def parse(cls, options: Iterable[str], *, source: str = "efuse") -> MountOptions:
         """Sort *options* (each ``name`` or ``name=value``) for an eFuse mount.
 
-        What is neither the VFS's nor the kernel's goes to libfuse, which refuses what it does not
+        Without ``suid`` and ``dev`` it has ``nosuid`` and ``nodev``. What is neither the VFS's nor the kernel's goes to libfuse, which refuses what it does not
         know either.
         """
-        flags, kernel, library, subtype = 0, [], [], ""
+        flags, kernel, library, subtype = _DEFAULT, [], [], ""
         for option in options:
             name, _, value = option.partition("=")
             if option in _FLAGS:
