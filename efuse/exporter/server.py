@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,13 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class _Http(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Leave a scraper alone that did not wait for its answer; it says so itself."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class Server(Closing):
     """Answers each GET with the metrics of a registry, from when it is made until it is closed.
 
@@ -67,7 +75,7 @@ class Server(Closing):
                 type=socket.SOCK_STREAM,
                 flags=socket.AI_PASSIVE,
             )[0]
-            kind = type("_Http", (ThreadingHTTPServer,), {"address_family": family})
+            kind = type("_Listening", (_Http,), {"address_family": family})
             self._http: ThreadingHTTPServer = kind(where, MetricsHandler.factory(registry))
         except socket.gaierror as error:
             raise EfuseError(

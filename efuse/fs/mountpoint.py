@@ -79,8 +79,8 @@ class MountOptions:
     def parse(cls, options: Iterable[str], *, source: str = "efuse") -> MountOptions:
         """Sort *options* (each ``name`` or ``name=value``) for an eFuse mount.
 
-        Without ``suid`` and ``dev`` it has ``nosuid`` and ``nodev``. What is neither the VFS's nor the kernel's goes to libfuse, which refuses what it does not
-        know either.
+        Without ``suid`` and ``dev`` it has ``nosuid`` and ``nodev``. What is neither the VFS's nor
+        the kernel's goes to libfuse, which refuses what it does not know either.
         """
         flags, kernel, library, subtype = _DEFAULT, [], [], ""
         for option in options:

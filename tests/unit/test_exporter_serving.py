@@ -190,3 +190,15 @@ def test_without_the_package_it_is_not_supported(
     code, out, _ = efuse(capsys, "--dashboard")
     assert code == 0
     assert json.loads(out)["title"] == "eFuse"
+
+
+@pytest.mark.parametrize(("error", "said"), [(BrokenPipeError(), False), (ValueError(), True)])
+def test_a_scraper_that_has_gone_is_no_error(
+    error: Exception, said: bool, sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Server(FREE, registry(Collector())) as server:
+        try:
+            raise error
+        except (BrokenPipeError, ValueError):
+            server._http.handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) is said
