@@ -108,25 +108,32 @@ def encrypt(root: Path) -> None:
     """Make an empty directory ``dir`` whose files are encrypted, by a key that is known."""
     directory = root / "dir"
     directory.mkdir()
-    fd = os.open(directory, os.O_RDONLY)
     raw = bytes(range(64))
     argument = bytearray(struct.pack("<II32xII32x", 2, 0, len(raw), 0) + raw)
-    fcntl.ioctl(fd, FS_IOC_ADD_ENCRYPTION_KEY, argument)
-    identifier = bytes(argument[8:24])
-    # AES-256-XTS for what is in them, AES-256-CTS for their names.
-    fcntl.ioctl(
-        fd, FS_IOC_SET_ENCRYPTION_POLICY, struct.pack("<BBBBB3x", 2, 1, 4, 0, 0) + identifier
-    )
-    os.close(fd)
+    with opened(directory) as fd:
+        fcntl.ioctl(fd, FS_IOC_ADD_ENCRYPTION_KEY, argument)
+        identifier = bytes(argument[8:24])
+        # AES-256-XTS for what is in them, AES-256-CTS for their names.
+        policy = struct.pack("<BBBBB3x", 2, 1, 4, 0, 0) + identifier
+        fcntl.ioctl(fd, FS_IOC_SET_ENCRYPTION_POLICY, policy)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open for reading: a descriptor that stays open would keep the device from being removed."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def test_a_file_with_verity(tmp_path: Path) -> None:
     root = tmp_path / "fs"
     with file_system(root, "mkfs.ext4", "-q", "-b", "4096", "-O", "verity"):
         (root / "f").write_bytes(DATA)
-        fd = os.open(root / "f", os.O_RDONLY)
-        fcntl.ioctl(fd, FS_IOC_ENABLE_VERITY, struct.pack("<IIII112x", 1, 1, BLOCK, 0))
-        os.close(fd)
+        with opened(root / "f") as fd:
+            fcntl.ioctl(fd, FS_IOC_ENABLE_VERITY, struct.pack("<IIII112x", 1, 1, BLOCK, 0))
         look(root / "f", DATA, 0, Why.CONTENT)
 
 
