@@ -13,6 +13,7 @@ from rich.console import Console
 from efuse import stats, tui
 from efuse.cli._output import json_option, pause, print_json
 from efuse.closing import Closing
+from efuse.control import KeptFiles
 from efuse.stats.maps import Occupancy
 
 __all__ = ["cli"]
@@ -90,12 +91,14 @@ class _Sampler(Closing):
     def __init__(self) -> None:
         self._occupancy = Occupancy()
         self._plain = stats.PlainMounts()
+        self._files = KeptFiles()
 
     def close(self) -> None:
         self._plain.close()
+        self._files.close()
 
     def __call__(self, *, timing: bool = True, maps: bool = True) -> stats.Snapshot:
-        found = stats.take(timing=timing, plain=self._plain)
+        found = stats.take(timing=timing, plain=self._plain, files=self._files)
         if not maps or os.geteuid() != 0:
             return found
         return replace(

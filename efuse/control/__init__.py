@@ -11,6 +11,7 @@ from efuse.control.connection import (
     connections,
     module_version,
 )
+from efuse.control.files import KeptFiles
 from efuse.control.fusectl import FUSECTL, fuse_connections, fuse_waiting
 from efuse.control.mounts import Mount, all_mounts, find, mounts
 
@@ -22,6 +23,7 @@ __all__ = [
     "Attribute",
     "Connection",
     "ExitInfo",
+    "KeptFiles",
     "Mount",
     "all_mounts",
     "connections",

@@ -2,12 +2,13 @@
 """Samples from the live sysfs tree."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from efuse.control import PATHS, ROOT, Connection, connections, mounts
 from efuse.control.attributes import read_file, read_files
+from efuse.control.files import KeptFiles
 from efuse.control.mounts import MOUNTINFO
 from efuse.errors import ControlError, reason
 from efuse.stats.channels import (
@@ -22,6 +23,8 @@ from efuse.stats.paths import LATENCIES, PATH_COUNTERS, PATH_TIMES, PathCounters
 
 __all__ = ["read", "read_all"]
 
+_Read = Callable[[Path, Sequence[str]], list[str]]
+
 
 def read(
     connection: Connection,
@@ -29,8 +32,11 @@ def read(
     mountpoint: str = "",
     timing: bool = True,
     maps: Iterable[MapUsage] = (),
+    files: KeptFiles | None = None,
 ) -> Sample:
     """Read all counters of *connection* now.
+
+    :param files: reads them for less, if they are read again and again.
 
     Only ``requests`` is read of an opcode that nobody requested. Without *timing* the times are
     not read and stay 0, and the kernel does not begin to take them: reading a ``*_ns`` file makes
@@ -38,8 +44,9 @@ def read(
 
     :raises ControlError: the connection has gone.
     """
+    read = read_files if files is None else files.read
     stats = connection.path / "stats"
-    opcodes = _read_opcodes(stats, connection.opcodes(), timing)
+    opcodes = _read_opcodes(read, stats, connection.opcodes(), timing)
     if timing and "lookup" not in opcodes:
         read_file(stats / "lookup" / "hit_ns")
     return Sample(
@@ -56,65 +63,67 @@ def read(
         map_full=connection.map_full,
         garbage=connection.garbage,
         opcodes=opcodes,
-        paths={path: _read_path(connection.path / "paths" / path, timing) for path in PATHS},
+        paths={p: _read_path(read, connection.path / "paths" / p, timing) for p in PATHS},
         balance=Balance(
             policy=connection.policy,
             threshold=connection.threshold,
             spread=connection.spread,
             spin_ns=connection.spin_ns,
         ),
-        channels=_read_channels(connection.path / "channels"),
+        channels=_read_channels(read, connection.path / "channels"),
         maps=tuple(maps),
         timing=timing,
     )
 
 
-def _read_channels(directory: Path) -> dict[int, Channel]:
+def _read_channels(read: _Read, directory: Path) -> dict[int, Channel]:
     try:
         cpus = sorted(int(p.name) for p in directory.iterdir() if p.name.isdecimal())
     except OSError as e:
         raise ControlError(f"cannot list {directory}: {reason(e)}") from e
-    found = ((cpu, _read_channel(directory / str(cpu))) for cpu in cpus)
+    found = ((cpu, _read_channel(read, directory / str(cpu))) for cpu in cpus)
     # A CPU that may come one day has a queue too.
     return {cpu: channel for cpu, channel in found if channel.used}
 
 
-def _read_channel(directory: Path) -> Channel:
-    numbers = _counts(directory, (*CHANNEL_STATE, *CHANNEL_COUNTERS))
+def _read_channel(read: _Read, directory: Path) -> Channel:
+    numbers = _counts(read, directory, (*CHANNEL_STATE, *CHANNEL_COUNTERS))
     state = zip(CHANNEL_STATE, numbers, strict=False)
     counters = ChannelCounters(*numbers[len(CHANNEL_STATE) :])
     return Channel(**dict(state), counters=counters)
 
 
-def _read_opcodes(directory: Path, opcodes: Sequence[str], timing: bool) -> dict[str, Counters]:
+def _read_opcodes(
+    read: _Read, directory: Path, opcodes: Sequence[str], timing: bool
+) -> dict[str, Counters]:
     names = [n for n in COUNTERS if timing or n not in TIMES]
-    requests = _counts(directory, [f"{opcode}/requests" for opcode in opcodes])
+    requests = _counts(read, directory, [f"{opcode}/requests" for opcode in opcodes])
     found = {}
     for opcode, number in zip(opcodes, requests, strict=True):
         if number:
-            counts = _counts(directory, [f"{opcode}/{name}" for name in names])
+            counts = _counts(read, directory, [f"{opcode}/{name}" for name in names])
             found[opcode] = Counters(**dict(zip(names, counts, strict=True)))
     return found
 
 
-def _read_path(directory: Path, timing: bool) -> PathCounters:
+def _read_path(read: _Read, directory: Path, timing: bool) -> PathCounters:
     names = [n for n in PATH_COUNTERS if timing or n not in PATH_TIMES]
-    found: dict[str, Any] = dict(zip(names, _counts(directory, names), strict=True))
+    found: dict[str, Any] = dict(zip(names, _counts(read, directory, names), strict=True))
     if timing:
-        found["latency"] = _latency(directory)
+        found["latency"] = _latency(read, directory)
     return PathCounters(**found)
 
 
-def _latency(directory: Path) -> tuple[int, ...]:
+def _latency(read: _Read, directory: Path) -> tuple[int, ...]:
     path = directory / "latency"
-    words = read_file(path).split()
+    words = read(directory, ["latency"])[0].split()
     if len(words) != LATENCIES or not all(word.isdecimal() for word in words):
         raise ControlError(f"{path} does not hold {LATENCIES} numbers")
     return tuple(map(int, words))
 
 
-def _counts(directory: Path, names: Sequence[str]) -> list[int]:
-    words = read_files(directory, names)
+def _counts(read: _Read, directory: Path, names: Sequence[str]) -> list[int]:
+    words = read(directory, names)
     try:
         return [int(word) for word in words]
     except ValueError as e:
@@ -123,9 +132,15 @@ def _counts(directory: Path, names: Sequence[str]) -> list[int]:
 
 
 def read_all(
-    *, timing: bool = True, root: Path = ROOT, mountinfo: Path = MOUNTINFO
+    *,
+    timing: bool = True,
+    root: Path = ROOT,
+    mountinfo: Path = MOUNTINFO,
+    files: KeptFiles | None = None,
 ) -> tuple[Sample, ...]:
     """Read every connection, with where it is mounted; one that goes meanwhile is left out.
+
+    :param files: as of `read`.
 
     :raises ControlError: the module is not loaded.
     """
@@ -136,7 +151,8 @@ def read_all(
     for number in connections(root=root):
         try:
             connection = Connection(number, root=root)
-            samples.append(read(connection, mountpoint=where.get(number, ""), timing=timing))
+            mountpoint = where.get(number, "")
+            samples.append(read(connection, mountpoint=mountpoint, timing=timing, files=files))
         except ControlError:
             if number in connections(root=root):
                 raise

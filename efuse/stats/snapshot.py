@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from efuse.control import connections
+from efuse.control import KeptFiles, connections
 from efuse.errors import ControlError
 from efuse.stats.devices import DeviceRates, DeviceSample, devices_between, read_devices
 from efuse.stats.model import MountRates, Sample, between
@@ -45,18 +45,21 @@ class Change:
         return asdict(self)
 
 
-def take(*, timing: bool = True, plain: PlainMounts | None = None) -> Snapshot:
+def take(
+    *, timing: bool = True, plain: PlainMounts | None = None, files: KeptFiles | None = None
+) -> Snapshot:
     """Read all mounts and devices.
 
     :param timing: as of `efuse.stats.read`.
     :param plain: reads the plain FUSE mounts; None: those are left out.
+    :param files: as of `efuse.stats.read`.
     :raises ControlError: efuse.ko is not loaded, and there is and was nothing else.
     """
     devices = read_devices()
     others = plain.read() if plain is not None else ()
     own: tuple[Sample, ...] = ()
     if _is_loaded() or not (devices or (plain is not None and plain.seen)):
-        own = read_all(timing=timing)
+        own = read_all(timing=timing, files=files)
     return Snapshot((*own, *others), devices, plain.notes if plain is not None else ())
 
 
