@@ -5,7 +5,7 @@ JSON ?=
 TESTS ?=
 export JSON
 
-.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man lint-kernel demo pictures clean
+.PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man docs lint-kernel demo pictures clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14

@@ -55,7 +55,8 @@ def _print_scale(title: str, found: dict[str, list[Result]]) -> None:
         print(f"{cpus:4}{row}  {_share(found['channels'][i])}")
 
 
-def _checks() -> None:
+def print_checks() -> None:
+    """Print what the guests measured, and what the model says of the same."""
     print("AGAINST THE GUESTS           measured    model")
     for cpus in (1, 2):
         for callers in (1, 2):
@@ -99,7 +100,7 @@ def _breaks(pool: Pool) -> None:
 
 
 def main() -> None:
-    _checks()
+    print_checks()
     with Pool() as pool:
         busy, thinking = _scale(pool, Load(1)), _scale(pool, Load(1, think_ns=THINK_NS))
         not_considerate = _scale(pool, Load(1, think_ns=THINK_NS, considerate=False))

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.site import commands_page, python_pages
+from docs.site import commands_page, kernel_pages, python_pages
 from docs.site.links import page_of, rewritten, source_page, toctree
 
 __all__ = ["ROOT", "assemble"]
@@ -20,8 +20,15 @@ _PICTURES = (".png", ".svg")
 
 # Pages by what a reader is after. The key is the caption.
 _NAVIGATION = {
-    "Learn": ["quick-start"],
-    "How to": ["install", "writing-a-file-system", "writing-a-handler", "watching", "monitoring"],
+    "Learn": ["tutorial", "quick-start"],
+    "How to": [
+        "install",
+        "writing-a-file-system",
+        "writing-a-handler",
+        "watching",
+        "monitoring",
+        "troubleshooting",
+    ],
     "Examples": [
         "examples/archive_fs/README",
         "examples/bpf_kv/README",
@@ -29,8 +36,14 @@ _NAVIGATION = {
         "examples/git_fs/README",
         "examples/passthrough_backing/README",
     ],
-    "Reference": ["commands", "python", "kernel-interface", "sysfs"],
-    "Explained": ["coherence", "channels", "model/README", "storage-functions"],
+    "Reference": ["commands", "python", "kernel-interface", "kernel", "sysfs"],
+    "Explained": [
+        "coherence",
+        "limits",
+        "channels",
+        "model/README",
+        "storage-functions",
+    ],
     "Figures": ["benchmarks"],
 }
 
@@ -41,22 +54,23 @@ def assemble(directory: Path) -> None:
         page = directory / name
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text)
-    for path in _tracked("docs"):
+    for path in _files("docs"):
         if path.suffix in _PICTURES:
             copy = directory / page_of(str(path))
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, copy)
 
 
-def _tracked(*below: str) -> list[Path]:
-    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "--", *below]
+def _files(*below: str) -> list[Path]:
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files"]
+    command += ["--cached", "--others", "--exclude-standard", "--", *below]
     listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return [Path(name) for name in listing.splitlines()]
 
 
 def _pages() -> Iterator[tuple[str, str]]:
     shown: set[str] = set()
-    documents = ["README.md", *(str(p) for p in _tracked("docs") if p.suffix == ".md")]
+    documents = ["README.md", *(str(p) for p in _files("docs") if p.suffix == ".md")]
 
     def target_of(path: str) -> str:
         if path in documents or path.endswith(_PICTURES):
@@ -71,6 +85,8 @@ def _pages() -> Iterator[tuple[str, str]]:
         yield page_of(path), text + (_toctrees() if path == "README.md" else "")
     yield "commands.md", commands_page.text()
     yield from python_pages.pages()
+    for page, text in kernel_pages.pages(ROOT):
+        yield page, rewritten(text, f"docs/{page}", target_of)
     for path in sorted(shown):
         yield source_page(path), _source(path)
 
@@ -83,6 +99,6 @@ def _toctrees() -> str:
 
 def _source(path: str) -> str:
     language = _LANGUAGES.get(Path(path).suffix, "none")
-    content = (ROOT / path).read_text()
+    content = (ROOT / path).read_text().expandtabs(8)
     head = f"---\norphan: true\n---\n\n# `{path}`\n"
     return f"{head}\n``````{{code-block}} {language}\n{content}``````\n"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from efuse import paths
+from efuse.cli.exporter import cli as command
 from efuse.exporter import Collector, exposition
 from efuse.exporter.catalog import METRICS, Kind
 from tests.unit.fake_configfs import FakeConfigfs
@@ -130,6 +131,12 @@ def test_rules_ask_for_metrics_that_there_are() -> None:
     assert len(expressions) == 4
     for expression in expressions:
         check(expression)
+
+
+def test_prometheus_asks_where_the_exporter_answers() -> None:
+    (target,) = re.findall(r'targets: \["(.*)"\]', DOCUMENT.read_text())
+    (listen,) = [option for option in command.params if option.name == "listen"]
+    assert listen.default == target
 
 
 def test_the_example_is_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from docs.model.__main__ import modelled
+from docs.model.__main__ import modelled, print_checks
 from docs.model.machine import RESCHED, SLEEP, SPIN, Hardware, Line, Machine, Pause, Steps, Thread
 from docs.model.measurements import costs, guest, large, ratio
 from docs.model.systems import SYSTEMS, Load, Result, Simulation
+from tests.documents import named
 
 HARDWARE = Hardware(8, 4, 1.0, near_ns=10.0, far_ns=100.0, overlap=2.0, idle_ns=1000.0)
 
@@ -143,6 +144,12 @@ MARGIN = {1: 0.1, 2: 0.35}
 def test_the_ratios_of_the_guests_come_out(system: str, cpus: int, callers: int) -> None:
     said = modelled(cpus, callers, system) / modelled(cpus, callers, "fuse")
     assert said == pytest.approx(ratio(cpus, callers, system, "fuse"), rel=MARGIN[cpus])
+
+
+def test_the_document_says_what_is_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+    print_checks()
+    (block,) = named("test", "tests/unit/test_model.py::test_the_document_says_what_is_modelled")
+    assert capsys.readouterr().out == block.text
 
 
 def test_one_queue_ends_with_its_lock() -> None:

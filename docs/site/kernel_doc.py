@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Kernel-doc comments, and what they have to be of: the declaration right behind them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["Comment", "Malformed", "comments"]
+
+_COMMENT = re.compile(r"^/\*\*\n(.*?)^ \*/\n(.*?)(?=[;{]|\n\n)", re.MULTILINE | re.DOTALL)
+_HEAD = re.compile(r"(struct |enum |typedef )?(\w+)(\(\))? - (.+)")
+_ABOUT = re.compile(r"@(\w+|\.\.\.):[ \t]*(.*)")
+
+
+class Malformed(Exception):
+    """A comment that is not what kernel-doc wants, or not of what stands behind it."""
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A kernel-doc comment.
+
+    :ivar kind: ``struct``, ``enum``, ``typedef`` or ``function``.
+    :ivar summary: the words behind the dash.
+    :ivar about: what it says of each member or parameter.
+    :ivar text: the description; ``@NAME`` stands for a member or parameter.
+    :ivar body: of a struct or enum: what its braces hold.
+    """
+
+    kind: str
+    name: str
+    summary: str
+    about: dict[str, str]
+    text: str
+    body: str
+
+
+def comments(text: str, path: str) -> Iterator[Comment]:
+    """Iterate over the comments of a C file.
+
+    :raises Malformed: one of them is not right.
+    """
+    for match in _COMMENT.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        try:
+            yield _parsed(match[1], match[2], text[match.end() :])
+        except Malformed as error:
+            raise Malformed(f"{path}:{line}: {error}") from None
+
+
+def _parsed(comment: str, declaration: str, rest: str) -> Comment:
+    lines = [re.sub(r"^ \*[ ]?", "", line) for line in comment.splitlines()]
+    head = _HEAD.fullmatch(lines[0].strip())
+    if head is None:
+        raise Malformed(f"begins with {lines[0]!r}, not with NAME - SUMMARY")
+    about, text = _sections(lines[1:])
+    summary = head[4].strip()
+    kind = (head[1] or "function").strip()
+    name = head[2]
+    body = ""
+    declaration = re.sub(r"__attribute__\(\(.*?\)\)\s*", "", declaration)
+    if kind == "typedef":
+        declaration = re.sub(r"\(\*(\w+)\)", r"\1", declaration)
+    if kind in ("function", "typedef"):
+        named = re.search(r"(\w+)\s*\(", declaration)
+        there = _parameters(declaration)
+        if named is None or named[1] != name:
+            raise Malformed(f"is of {name}(), but behind it stands {declaration.strip()!r}")
+    else:
+        if not re.search(rf"\b{kind} {name}\b", declaration):
+            raise Malformed(f"is of {kind} {name}, but behind it stands {declaration.strip()!r}")
+        body = rest[: rest.index("\n}")].lstrip("{")
+        there = _members(body) if kind == "struct" else list(about)
+    unknown = [one for one in about if one not in there]
+    if unknown:
+        raise Malformed(f"{name} has no {', '.join(unknown)}")
+    silent = [one for one in there if one not in about]
+    if about and silent:
+        raise Malformed(f"{name}: nothing is said of {', '.join(silent)}")
+    return Comment(kind, name, summary, about, text, body)
+
+
+def _sections(lines: list[str]) -> tuple[dict[str, str], str]:
+    """Return what is said of each member, and the rest."""
+    about: dict[str, list[str]] = {}
+    text: list[str] = []
+    into = text
+    for line in lines:
+        match = _ABOUT.match(line)
+        if match is not None:
+            if match[1] in about:
+                raise Malformed(f"says twice what {match[1]} is")
+            into = about[match[1]] = [match[2]]
+        elif not line.strip():
+            into = text
+            into.append("")
+        else:
+            into.append(line.strip() if into is not text else line)
+    return {name: " ".join(said).strip() for name, said in about.items()}, "\n".join(text).strip()
+
+
+def _parameters(declaration: str) -> list[str]:
+    inside = re.sub(r"\s+", " ", declaration.partition("(")[2].rpartition(")")[0])
+    found, depth, start = [], 0, 0
+    for at, letter in enumerate(f"{inside},"):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            found.append(inside[start:at].strip())
+            start = at + 1
+    return [_name(one) for one in found if one not in ("", "void")]
+
+
+def _name(declared: str) -> str:
+    """Return the name in the declaration of a parameter or member."""
+    special = re.search(r"\(\*(\w+)\)|DECLARE_BITMAP\((\w+)", declared)
+    if special is not None:
+        return str(special[1] or special[2])
+    words = re.findall(r"\w+|\.\.\.", re.sub(r"\[[^]]*\]|:\s*\d+", "", declared))
+    return words[-1]
+
+
+def _members(body: str) -> list[str]:
+    plain = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
+    # Of a struct or union within, its own name, or the members of one that has none.
+    within = r"\b(?:struct|union)\s*\w*\s*\{([^{}]*)\}"
+    plain = re.sub(rf"{within}\s*;", r"\1", plain)
+    plain = re.sub(within, "", plain)
+    found = []
+    for one in plain.split(";"):
+        if one.strip():
+            # `a, *b` declares two.
+            first, *others = re.split(r",(?![^(]*\))", one)
+            found += [_name(first), *(_name(other) for other in others)]
+    return found

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""docs/troubleshooting.md has every message of the source, and none that is not there."""
+
+from __future__ import annotations
+
+import re
+
+from efuse.stats.model import REASONS
+from tests.documents import ROOT
+from tests.messages import ERRORS, in_c, in_python
+
+_TEXT = (ROOT / "docs/troubleshooting.md").read_text()
+_ROWS = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", _TEXT, re.MULTILINE))
+_SOURCES = [*(ROOT / "libefuse").glob("*.c"), *(ROOT / "kernel_patches/src").glob("*.c")]
+_SOURCES += (ROOT / "csd/src").glob("*.c")
+_MESSAGES = {
+    said: place for said, place in {**in_python(), **in_c(*_SOURCES)}.items() if said.strip("…")
+}
+
+
+def test_every_message_has_an_entry() -> None:
+    missing = {said: place for said, place in _MESSAGES.items() if said not in _ROWS}
+    assert missing == {}
+
+
+def test_every_entry_is_of_a_message() -> None:
+    others = {*ERRORS, *REASONS}
+    assert [said for said in _ROWS if said not in _MESSAGES and said not in others] == []
+
+
+def test_no_entry_is_there_twice() -> None:
+    entries = re.findall(r"^\| `(.+?)` \|", _TEXT, re.MULTILINE)
+    twice = {entry for entry in entries if entries.count(entry) > 1}
+    assert twice == set()
+
+
+def test_every_exception_and_every_reason_has_an_entry() -> None:
+    assert set(_ROWS) >= ERRORS
+    assert set(_ROWS) >= set(REASONS)
+
+
+def test_messages_are_found() -> None:
+    """Of each kind: one sentence, with values, of click, of a log, of a function's result, in C."""
+    for said in (
+        "the attached programs have no data cache",
+        "inode … cannot be invalidated: …",
+        "give a number and M or G, such as 4G",
+        "… is plain FUSE: …",
+        "the guest did not boot within … s",
+        "efuse: no channels: …",
+        "the structures of efuse are read-only",
+    ):
+        assert said in _MESSAGES
