@@ -118,7 +118,7 @@ def _name(declared: str) -> str:
     if special is not None:
         return str(special[1] or special[2])
     words = re.findall(r"\w+|\.\.\.", re.sub(r"\[[^]]*\]|:\s*\d+", "", declared))
-    return words[-1]
+    return str(words[-1])
 
 
 def _members(body: str) -> list[str]:

@@ -225,7 +225,10 @@ def test_figures_that_contradict_each_other_are_noticed() -> None:
 
 
 def test_a_table_of_the_demo_is_as_it_prints_it() -> None:
-    (block,) = named("test", _here("test_a_table_of_the_demo_is_as_it_prints_it"))
+    block, again = named("test", _here("test_a_table_of_the_demo_is_as_it_prints_it"))
+    # The README claims what the report says.
+    assert (block.document, again.document) == ("README.md", "docs/benchmarks.md")
+    assert block.text == again.text
     (step,) = steps(block.text)
     assert step.command == "make demo"
     _, _, titles, *rows = step.printed
@@ -237,6 +240,33 @@ def test_a_table_of_the_demo_is_as_it_prints_it() -> None:
         fuse, warm, speed = (float(words[at]) for at in (2, 6, 9))
         assert fuse / (warm + 0.05) <= speed <= fuse / max(warm - 0.05, 0.01)
         assert words[-1] == "same"
+
+
+_FIRST_SCREEN = (
+    "tests/guest/command_line/test_first_screen.py"
+    "::test_first_screen_finds_the_same_files_without_the_daemon"
+)
+
+
+def test_the_first_screen_is_the_script_that_is_run() -> None:
+    (block,) = named("test", _FIRST_SCREEN)
+    script = (ROOT / "docs/examples/first-screen.sh").read_text().partition("set -x\n")[2]
+    typed = script.replace('"$source"', "/mnt/src").replace('"$mountpoint"', "/mnt/m")
+    assert _typed(block) == typed.splitlines()
+
+
+def test_figures_of_the_first_screen_are_in_the_report() -> None:
+    (block,) = named("test", _FIRST_SCREEN)
+    report = (ROOT / "docs/benchmarks.md").read_text().partition("## The first screen\n")[2]
+    report = report.partition("\n## ")[0]
+    lines = block.text.splitlines()
+    times = [line for line in lines if re.fullmatch(r"[\d.]+ s", line)]
+    assert len(times) == 2
+    assert all(time in report for time in times)
+    rows = {line.split()[0]: line.split() for line in lines}
+    assert f"of {rows['total'][1]} requests" in report
+    assert f"{rows['total'][2]} were\nanswered" in report
+    assert f"all {rows['opendir'][2]} OPENDIR" in report
 
 
 def _demo_table() -> list[str]:
