@@ -59,6 +59,7 @@ __all__ = [
     "object_get",
     "object_pin",
     "program_by_id",
+    "program_ids",
     "program_info",
     "program_load",
     "struct_ops_map_create",
@@ -156,6 +157,7 @@ class ProgramInfo:
     name: str
     map_ids: tuple[int, ...]
     verified_instructions: int
+    recursion_misses: int
 
 
 @dataclass(frozen=True)
@@ -543,6 +545,11 @@ def link_ids() -> Iterator[int]:
     return _ids("bpf_link_get_next_id")
 
 
+def program_ids() -> Iterator[int]:
+    """Iterate the ids of all programs."""
+    return _ids("bpf_prog_get_next_id")
+
+
 def btf_by_id(number: int) -> int | None:
     """Return a descriptor of the BTF object, or None where it is gone."""
     return _by_id("bpf_btf_get_fd_by_id", number)
@@ -583,14 +590,15 @@ def map_info(fd: int) -> MapInfo:
 def program_info(fd: int) -> ProgramInfo:
     """Return what the kernel says of the program."""
     maps = (ctypes.c_uint32 * 64)()
-    # struct bpf_prog_info: nr_map_ids at 52, map_ids at 56, name at 64, verified_insns at 216
+    # struct bpf_prog_info: nr_map_ids at 52, map_ids at 56, name at 64, recursion_misses at 208,
+    # verified_insns at 216
     fill = bytearray(232)
     struct.pack_into("<IQ", fill, 52, len(maps), ctypes.addressof(maps))
     raw = _info(fd, len(fill), bytes(fill))
     (number,) = struct.unpack_from("<I", raw, 4)
     (count,) = struct.unpack_from("<I", raw, 52)
-    (verified,) = struct.unpack_from("<I", raw, 216)
-    return ProgramInfo(number, _text(raw[64:80]), tuple(maps[:count]), verified)
+    missed, verified = struct.unpack_from("<QI", raw, 208)
+    return ProgramInfo(number, _text(raw[64:80]), tuple(maps[:count]), verified, missed)
 
 
 def link_info(fd: int) -> LinkInfo:

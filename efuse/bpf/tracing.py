@@ -42,23 +42,27 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from efuse import paths
 from efuse.bpf import libbpf
+from efuse.bpf.compile import compile_text
 from efuse.bpf.link import STRUCTURE, resolve
 from efuse.bpf.load import create_maps, module_btf_fd
 from efuse.bpf.maps import BpfMap, mapping
+from efuse.bpf.members import TRACING
 from efuse.bpf.spec import ProgramSpec, Spec
 from efuse.bpf.types import KernelTypes
 from efuse.bpf.verifier import refusal
 from efuse.closing import Closing
 from efuse.errors import AttachError, NotSupportedError, reason
 
-__all__ = ["Hook", "Tracer"]
+__all__ = ["Hook", "Tracer", "check_allowed", "shipped"]
 
 _ATTACH = {
     "tp_btf": libbpf.TRACE_RAW_TP,
@@ -66,6 +70,31 @@ _ATTACH = {
     "fexit": libbpf.TRACE_FEXIT,
 }
 _LOG_BYTES = 4 << 20
+_STATUS = Path("/proc/self/status")
+_CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
+_WHO_MAY = "run as root, or with CAP_BPF and CAP_PERFMON"
+
+
+def check_allowed() -> None:
+    """Raise the error of who may not trace before anything is compiled in vain.
+
+    :raises AttachError: this task may not.
+    """
+    status = _STATUS.read_text()
+    held = int(status.partition("CapEff:")[2].split()[0], 16)
+    if not (held >> _CAP_SYS_ADMIN & 1 or (held >> _CAP_BPF & 1 and held >> _CAP_PERFMON & 1)):
+        raise AttachError(f"cannot trace: {reason(errno.EPERM)}", hint=_WHO_MAY)
+
+
+def shipped(name: str) -> Spec:
+    """Return the spec of a text that is shipped: compiled with the package, before, or now.
+
+    :param name: of the file in ``bpf_programs/tracing``, without its ending.
+    :raises CompileError: it had to be compiled and could not.
+    :raises NotSupportedError: it had to be compiled and BCC is not installed.
+    """
+    path = paths.data("bpf_programs") / "tracing" / f"{name}.c"
+    return compile_text(path.read_text(), path.name, interface=TRACING)
 
 
 @dataclass(frozen=True)
@@ -120,6 +149,7 @@ class Tracer(Closing):
         maps: Mapping[str, BpfMap[Any, Any]] = MappingProxyType({}),
     ) -> None:
         self._open = ExitStack()
+        self._programs: list[int] = []
         with ExitStack() as undo:
             undo.callback(self.close)
             fds = {name: m.fd for name, m in maps.items()}
@@ -131,8 +161,13 @@ class Tracer(Closing):
             self._attach(spec, hooks, module, {**fds, **new})
             undo.pop_all()
 
+    def missed(self) -> int:
+        """Return how often a program was not run, since it was running on that CPU."""
+        return sum(libbpf.program_info(fd).recursion_misses for fd in self._programs)
+
     def close(self) -> None:
         """Detach the programs, and close the maps that are the tracer's own."""
+        self._programs = []
         self._open.close()
 
     def _attach(
@@ -143,25 +178,26 @@ class Tracer(Closing):
             if types.module:
                 btf_fd = module_btf_fd(types.module)
                 loaded.callback(os.close, btf_fd)
-            structures = _structures(spec, types)
-            programs = []
+            structures = _structures([spec.programs[name] for name in hooks], types)
+            attached = []
             for name, hook in hooks.items():
                 code = resolve(spec.programs[name], map_fds=map_fds, structures=structures)
                 fd = _load(name, spec.programs[name], code, hook, types, btf_fd)
-                loaded.callback(os.close, fd)
-                programs.append((hook, fd))
-            for hook, fd in programs:
+                self._open.callback(os.close, fd)
+                self._programs.append(fd)
+                attached.append((hook, fd))
+            for hook, fd in attached:
                 try:
                     self._open.callback(os.close, libbpf.tracing_attach(fd))
                 except OSError as error:
                     raise _not_attached(hook, error) from error
 
 
-def _structures(spec: Spec, types: KernelTypes) -> dict[tuple[str, str], int]:
+def _structures(programs: Iterable[ProgramSpec], types: KernelTypes) -> dict[tuple[str, str], int]:
     """Return what the programs want to know of the kernel's structures."""
     wanted = {
         (reference.kind, reference.name)
-        for program in spec.programs.values()
+        for program in programs
         for reference in program.references
         if reference.kind in STRUCTURE
     }
@@ -220,7 +256,7 @@ def _words(hook: Hook) -> str:
 
 
 def _not_attached(hook: Hook, error: OSError) -> AttachError:
-    hints = {errno.EPERM: "run as root, or with CAP_BPF and CAP_PERFMON"}
+    hints = {errno.EPERM: _WHO_MAY}
     return AttachError(
         f"cannot trace at {_words(hook)}: {reason(error)}", hint=hints.get(error.errno or 0)
     )

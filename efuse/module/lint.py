@@ -20,6 +20,8 @@ _IGNORED = "FILE_PATH_CHANGES,EMAIL_SUBJECT,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,MI
 _IGNORED += ",ENOSYS,EXPORT_SYMBOL,MACRO_ARG_UNUSED,MACRO_ARG_REUSE"
 # A patch's lines are aligned as the kernel's own around them.
 _IGNORED_IN_PATCHES = ",PARENTHESIS_ALIGNMENT"
+# A trace event's parts are written as all of the kernel's are.
+_IGNORED_IN_EVENTS = ",PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE"
 
 
 def checkpatch(sources: Path) -> list[str]:
@@ -29,9 +31,15 @@ def checkpatch(sources: Path) -> list[str]:
     """
     script = source.pristine() / "scripts/checkpatch.pl"
     files = sorted([*(sources / "src").glob("*.[ch]"), *(sources / "include").rglob("*.h")])
+    events = [path for path in files if path.name == "trace.h"]
+    files = [path for path in files if path not in events]
     patches = sorted((sources / kernel.SERIES).glob("*.patch"))
     remarks: list[str] = []
-    for mode, names, also in (("--file", files, ""), ("--patch", patches, _IGNORED_IN_PATCHES)):
+    for mode, names, also in (
+        ("--file", files, ""),
+        ("--file", events, _IGNORED_IN_EVENTS),
+        ("--patch", patches, _IGNORED_IN_PATCHES),
+    ):
         command = [
             "perl",
             str(script),

@@ -138,6 +138,9 @@ static void efuse_part_args(struct efuse_part *part, const struct fuse_args *who
 	args->nodeid = whole->nodeid;
 	args->efuse.uncached = whole->efuse.uncached;
 	args->efuse.path = whole->efuse.path;
+	/* Of one that is all of its request. */
+	args->efuse.begun_ns = whole->efuse.begun_ns;
+	args->efuse.reason = whole->efuse.reason;
 	if (whole->opcode == FUSE_READ) {
 		io->read = *(const struct fuse_read_in *)whole->in_args[0].value;
 		args->out_pages = true;

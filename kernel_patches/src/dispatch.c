@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The way of a request: through its handler, else to the daemon and back. */
 #include "efuse_i.h"
+#include "trace.h"
 
 typedef int (*efuse_handler_t)(struct efuse_req *req);
 
@@ -69,6 +70,32 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->ended_epoch = 0;
 }
 
+/* The request is here: nothing is known of who will answer it. */
+static void efuse_begin(struct fuse_args *args)
+{
+	args->efuse.begun_ns = trace_efuse_request_enabled() ? ktime_get_ns() : 0;
+	args->efuse.by = EFUSE_BY_KERNEL;
+	args->efuse.reason = 0;
+}
+
+/* What nobody else has to know of has its answer: @ret. */
+static noinline void efuse_trace(struct efuse_conn *ec, struct fuse_mount *fm,
+				 struct fuse_args *args, ssize_t ret)
+{
+	struct efuse_req req __uninitialized;
+
+	efuse_req_init(&req, ec, fm, args);
+	trace_efuse_request(&req, ret);
+}
+
+/* A RELEASE of what the kernel opened itself. */
+static void efuse_released(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
+{
+	efuse_count(ec, args->opcode, EFUSE_HITS);
+	if (trace_efuse_request_enabled())
+		efuse_trace(ec, fm, args, 0);
+}
+
 /* Does a verdict count for the request? The daemon must hear of all that it opened. */
 static bool efuse_verdict_counts(const struct fuse_args *args)
 {
@@ -99,6 +126,7 @@ static bool efuse_passed(struct efuse_req *req, enum efuse_counter reason)
 		}
 		reason = req->reason ?: reason;
 	}
+	req->args->efuse.reason = reason;
 	efuse_count_passed(req, reason);
 	return false;
 }
@@ -128,6 +156,7 @@ static bool efuse_handled(struct efuse_req *req)
 	if (req->replied) {
 		if (verdict != EFUSE_REPLIED)
 			this_cpu_inc(ec->stats->garbage);
+		req->args->efuse.by = EFUSE_BY_HANDLER;
 		efuse_count(ec, opcode, EFUSE_HITS);
 		return true;
 	}
@@ -135,6 +164,7 @@ static bool efuse_handled(struct efuse_req *req)
 		return efuse_passed(req, req->reason ?: EFUSE_MISS);
 	if (verdict < 0 && verdict >= -EFUSE_MAX_ERRNO && verdict != EFUSE_NOT_IMPLEMENTED) {
 		req->ret = verdict;
+		req->args->efuse.by = EFUSE_BY_REFUSAL;
 		efuse_count(ec, opcode, EFUSE_REFUSED);
 		return true;
 	}
@@ -156,6 +186,7 @@ static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fus
 	efuse_changes_issue(ch, ec, fm, args);
 	efuse_epoch_begin(ec, ch);
 	args->efuse.epoch = efuse_epoch_now(ec);
+	args->efuse.by = EFUSE_PATH_DAEMON;
 	args->efuse.start_ns = efuse_timed(ec) ? ktime_get_ns() : 0;
 	efuse_count(ec, args->opcode, EFUSE_DAEMON);
 }
@@ -259,9 +290,11 @@ bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_
 	u64 start;
 
 	efuse_req_init(req, ec, fm, args);
+	efuse_begin(args);
 	efuse_count_passed(req, EFUSE_REQUESTS);
 	/* Without INIT's reply or without a daemon FUSE knows what to say. */
 	if (!READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
+		args->efuse.reason = EFUSE_NO_HANDLER;
 		efuse_count_passed(req, EFUSE_NO_HANDLER);
 		return false;
 	}
@@ -274,6 +307,7 @@ bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_
 		efuse_count_n(ec, args->opcode, EFUSE_HIT_NS, ktime_get_ns() - start);
 		efuse_count(ec, args->opcode, EFUSE_HIT_TIMED);
 	}
+	trace_efuse_request(req, req->ret);
 	return true;
 }
 
@@ -295,8 +329,9 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 	if (!ec)
 		return __fuse_simple_request(idmap, fm, args);
 	if (efuse_local_release(args)) {
+		efuse_begin(args);
 		efuse_count(ec, args->opcode, EFUSE_REQUESTS);
-		efuse_count(ec, args->opcode, EFUSE_HITS);
+		efuse_released(ec, fm, args);
 		return 0;
 	}
 	if (efuse_answer_now(&req, ec, fm, args))
@@ -308,6 +343,7 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 		efuse_send(&req, idmap);
 	if (efuse_is_io(args))
 		efuse_path_done(&req, EFUSE_PATH_DAEMON);
+	trace_efuse_request(&req, req.ret);
 	return req.ret;
 }
 
@@ -322,6 +358,7 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 
 	if (gfp_flags != GFP_KERNEL || !efuse_is_io(args) ||
 	    !READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
+		args->efuse.reason = EFUSE_NO_HANDLER;
 		efuse_count(ec, args->opcode, EFUSE_NO_HANDLER);
 		return false;
 	}
@@ -333,6 +370,7 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 		efuse_ask_all(&req);
 		efuse_path_done(&req, EFUSE_PATH_DAEMON);
 	}
+	trace_efuse_request(&req, req.ret);
 	args->end(fm, args, min_t(ssize_t, req.ret, 0));
 	return true;
 }
@@ -355,8 +393,11 @@ int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 	efuse_issue(ec, fm, args, &ch);
 	err = __fuse_simple_background(fm, args, gfp_flags);
 	/* Not sent; efuse_background_end() will not be called. */
-	if (err)
+	if (err) {
 		efuse_epoch_cancel(ec, &ch);
+		if (trace_efuse_request_enabled())
+			efuse_trace(ec, fm, args, err);
+	}
 	return err;
 }
 
@@ -394,9 +435,10 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 	if (!ec)
 		return __fuse_simple_background(fm, args, gfp_flags);
 
+	efuse_begin(args);
 	efuse_count(ec, args->opcode, EFUSE_REQUESTS);
 	if (efuse_local_release(args)) {
-		efuse_count(ec, args->opcode, EFUSE_HITS);
+		efuse_released(ec, fm, args);
 		args->end(fm, args, 0);
 		return 0;
 	}
@@ -431,4 +473,5 @@ void efuse_background_end(struct fuse_req *freq, int error)
 	efuse_replied(&req, &ch);
 	if (efuse_is_io(args))
 		efuse_path_done(&req, EFUSE_PATH_DAEMON);
+	trace_efuse_request(&req, error);
 }

@@ -31,6 +31,7 @@ struct vm_area_struct;
 /**
  * struct efuse_args - what eFuse remembers in a request's struct fuse_args
  * @epoch: the connection's epoch when the request was issued
+ * @begun_ns: when it came to eFuse, 0 if nobody traces requests
  * @start_ns: when it was issued, 0 if it is not timed
  * @path_start_ns: when the path of a READ or WRITE was selected, 0 if it is not timed
  * @predicted_ns: how long it was predicted to take, 0 if it was not
@@ -48,9 +49,12 @@ struct vm_area_struct;
  * @unkept: READ: what it brings is not to be learned
  * @measured: READ, WRITE: path_done() wants to know how long it took
  * @path: READ, WRITE: the path that was selected
+ * @by: who answered: enum efuse_path or enum efuse_by
+ * @reason: why it went to the daemon: enum efuse_counter
  */
 struct efuse_args {
 	u64 epoch;
+	u64 begun_ns;
 	u64 start_ns;
 	u64 path_start_ns;
 	u64 predicted_ns;
@@ -68,6 +72,8 @@ struct efuse_args {
 	bool unkept:1;
 	bool measured:1;
 	u8 path;
+	u8 by;
+	u8 reason;
 };
 
 /* Module and connection, see main.c and conn.c. */

@@ -73,6 +73,13 @@ enum efuse_counter {
 	EFUSE_NR_COUNTERS,
 };
 
+/* Who answers a request, beside the paths of a READ or WRITE. */
+enum efuse_by {
+	EFUSE_BY_HANDLER = EFUSE_NR_PATHS,
+	EFUSE_BY_REFUSAL,	/* of a handler */
+	EFUSE_BY_KERNEL,	/* there is nothing to ask anybody */
+};
+
 /* Counters per path; their names in sysfs are in path_sysfs.c, in this order. */
 enum efuse_path_counter {
 	EFUSE_PATH_CHOSEN,

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse advise``: what eFuse would save on a mount, from its own requests."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import click
+
+from efuse.cli._output import ANY_MOUNT, json_option, print_json, print_table
+from efuse.cli._watched import until_interrupted, watched_mount
+from efuse.control import Mount
+from efuse.tracing import Advice, Advisor, OpcodeAdvice, Watch
+from efuse.tracing.advice import NEEDS
+from efuse.tui.units import duration, share
+
+__all__ = ["cli"]
+
+_LOOK_S = 0.2
+_HEADERS = ("OPCODE", "REQUESTS", "KERNEL", "REPEATS", "SAME", "HITS", "HIT", "WAITED", "SAVED")
+
+
+@click.command()
+@click.argument("mount", type=ANY_MOUNT)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="How long to watch.",
+)
+@json_option
+def cli(mount: str, seconds: float, as_json: bool) -> None:
+    """Watch MOUNT for a while and say what eFuse would have answered in the kernel.
+
+    MOUNT is a path on a FUSE or eFuse mount, or the number of its connection. Let it do meanwhile
+    what it usually does. Requests that repeat a question of before are counted, those whose answer
+    was the same, and those that eFuse could have answered, since nothing that was done on the mount
+    voids the answer: per opcode, with the time that callers waited. Ctrl-C ends it early. Needs
+    root.
+
+    \b
+    efuse advise /mnt/data
+    efuse advise --seconds 60 --json /mnt/data
+    """
+    where = watched_mount(mount)
+    with until_interrupted() as ended, Watch(where, digests=True) as watch:
+        found = _watch(watch, seconds, ended, tell=sys.stderr.isatty() and not as_json)
+    if as_json:
+        print_json({"mount": where.mountpoint, "kind": _kind(where), **found.json()})
+    else:
+        _print(where, found)
+
+
+def _watch(watch: Watch, seconds: float, ended: Callable[[], bool], *, tell: bool) -> Advice:
+    advisor = Advisor()
+    begun = now = time.monotonic()
+    seen = 0
+    while not ended() and now - begun < seconds:
+        watch.wait(min(_LOOK_S, seconds - (now - begun)))
+        for request in watch.read():
+            advisor.add(request)
+            seen += 1
+        now = time.monotonic()
+        if tell:
+            left = max(0, round(seconds - (now - begun)))
+            click.echo(f"\rwatching: {seen} requests, {left} s left \x1b[K", err=True, nl=False)
+    watch.stop()
+    for request in watch.read():
+        advisor.add(request)
+    if tell:
+        click.echo("\r\x1b[K", err=True, nl=False)
+    return advisor.advice(now - begun, watch.lost)
+
+
+def _kind(mount: Mount) -> str:
+    return "efuse" if mount.is_efuse else "fuse"
+
+
+def _print(mount: Mount, found: Advice) -> None:
+    click.echo(f"{mount.mountpoint}  {_kind(mount)}  watched for {found.seconds:.1f} s")
+    rows = [_row(name, a) for name, a in sorted(found.opcodes.items())]
+    rows.append(_row("total", found.total))
+    print_table((*_HEADERS, "IF"), rows, right=" rrrrrrrr", gap=1)
+    click.echo()
+    for line in _sentences(mount, found):
+        click.echo(line)
+
+
+def _row(name: str, a: OpcodeAdvice) -> tuple[str, ...]:
+    return (
+        name,
+        str(a.requests),
+        str(a.in_kernel),
+        str(a.repeats),
+        str(a.same),
+        str(a.hits),
+        share(a.hit_ratio),
+        duration(a.daemon_ns),
+        duration(a.saved_ns or None),
+        NEEDS.get(name, ""),
+    )
+
+
+def _sentences(mount: Mount, found: Advice) -> list[str]:
+    total, declared = found.total, found.declared
+    if not total.requests:
+        return ["Nothing was asked meanwhile: let the mount do its work, and watch longer."]
+    sure = total.hits - declared.hits
+    saved = total.saved_ns - declared.saved_ns
+    more = "more " if mount.is_efuse else ""
+    share_of = share(sure / total.daemon if total.daemon else None)
+    lines = [
+        f"In exclusive mode eFuse would have answered {sure} {more}of the {total.daemon} requests"
+        f" to the daemon ({share_of}) in the kernel, for which callers waited"
+        f" {duration(saved)} of {duration(total.daemon_ns)}, if nothing else changes the files."
+    ]
+    if declared.hits:
+        lines.append(
+            f"With what IF names declared by the file system: {declared.hits} more,"
+            f" {duration(declared.saved_ns)}."
+        )
+    if mount.is_efuse:
+        lines.append(f"{total.in_kernel} requests are answered in the kernel as it is.")
+    if total.changed:
+        lines.append(
+            f"{total.changed} answers changed though the mount changed nothing: something else"
+            " does, so leave the mode at ttl or cto, where fewer are kept."
+        )
+    if found.lost:
+        lines.append(f"{found.lost} requests are missing: they came too fast to be counted.")
+    return lines

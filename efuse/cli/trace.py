@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse trace``: the requests of a mount, one line each, as they are answered."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import click
+
+from efuse import opcodes
+from efuse.cli._durations import DURATION
+from efuse.cli._output import ANY_MOUNT, console, json_option, print_json
+from efuse.cli._sizes import SIZE
+from efuse.cli._watched import until_interrupted, watched_mount
+from efuse.tracing import PATHS, Filter, Names, Request, Watch, as_json, header, line
+from efuse.tracing.watch import RING_BYTES
+
+__all__ = ["cli"]
+
+_LOOK_S = 0.2
+
+
+@click.command()
+@click.argument("mount", type=ANY_MOUNT)
+@click.option(
+    "--opcode",
+    "wanted",
+    multiple=True,
+    metavar="NAME",
+    type=click.Choice(opcodes.COUNTED, case_sensitive=False),
+    help="Only this opcode, as lookup or READ; may be given again.",
+)
+@click.option("--nodeid", multiple=True, type=int, help="Only of this inode; may be given again.")
+@click.option("--name", default="", metavar="PATTERN", help="Only of names such as '*.c'.")
+@click.option(
+    "--path",
+    multiple=True,
+    type=click.Choice(tuple(PATHS.values())),
+    help="Only what was answered there; may be given again.",
+)
+@click.option("--pid", multiple=True, type=int, help="Only of this process or thread.")
+@click.option("--slower-than", type=DURATION, help="Only what took longer, such as 500us or 2ms.")
+@click.option("--errors", is_flag=True, help="Only what failed.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many lines.")
+@click.option(
+    "--buffer",
+    type=SIZE,
+    default=str(RING_BYTES),
+    metavar="SIZE",
+    help="Room in the kernel for what is not printed yet. Default: 4M.",
+)
+@json_option
+def cli(
+    mount: str,
+    wanted: tuple[str, ...],
+    nodeid: tuple[int, ...],
+    name: str,
+    path: tuple[str, ...],
+    pid: tuple[int, ...],
+    slower_than: int | None,
+    errors: bool,
+    count: int | None,
+    buffer: int,
+    as_json: bool,
+) -> None:
+    """Show each request of MOUNT when it is answered: who answered it, why, and how long it took.
+
+    MOUNT is a path on a FUSE or eFuse mount, or the number of its connection. Nothing is recorded
+    but while this command runs; Ctrl-C ends it, with status 0. Requests that the kernel had no room
+    for are counted at the end. With --json each line is an object. Needs root.
+
+    \b
+    efuse trace /mnt/data
+    efuse trace --opcode lookup --opcode getattr --path daemon /mnt/data
+    efuse trace --slower-than 5ms --name '*.c' --json /mnt/data
+    """
+    chosen = Filter(
+        opcodes=frozenset(word.lower() for word in wanted),
+        nodeids=frozenset(nodeid),
+        name=name,
+        paths=frozenset(path),
+        pids=frozenset(pid),
+        slower_than_ns=slower_than,
+        errors=errors,
+    )
+    with until_interrupted() as ended, Watch(watched_mount(mount), ring_bytes=buffer) as watch:
+        _print_all(_wanted(watch, chosen, ended), count, as_json=as_json)
+        watch.close()
+        if watch.lost:
+            click.echo(
+                f"efuse: {watch.lost} requests are missing: they came faster than they were"
+                f" printed\ntry: --buffer {2 * buffer >> 10}K",
+                err=True,
+            )
+
+
+def _print_all(found: Iterator[tuple[Request, str]], count: int | None, *, as_json: bool) -> None:
+    width = console().width if sys.stdout.isatty() else None
+    wall_ns = time.time_ns() - time.monotonic_ns()
+    if not as_json:
+        click.echo(header(width))
+        sys.stdout.flush()
+    for request, shown in itertools.islice(found, count):
+        _print(request, shown, wall_ns, width, json=as_json)
+
+
+def _wanted(
+    watch: Watch, chosen: Filter, ended: Callable[[], bool]
+) -> Iterator[tuple[Request, str]]:
+    """Iterate over what is wanted, with what it is about; to the last that came before the end."""
+    names = Names()
+    more = True
+    while more:
+        more = not ended()
+        if more:
+            watch.wait(_LOOK_S)
+        else:
+            watch.stop()
+        for request in watch.read():
+            names.learn(request)
+            shown = names.shown(request)
+            if chosen.wants(request, shown):
+                yield request, shown
+        sys.stdout.flush()
+
+
+def _print(request: Request, shown: str, wall_ns: int, width: int | None, *, json: bool) -> None:
+    if json:
+        print_json(as_json(request, shown, wall_ns=wall_ns), indent=None)
+    else:
+        click.echo(line(request, shown, wall_ns=wall_ns, width=width))

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The requests of one mount, one by one, while somebody watches: plain FUSE and eFuse."""
+
+from __future__ import annotations
+
+from efuse.tracing.advice import Advice, Advisor, OpcodeAdvice
+from efuse.tracing.filters import Filter
+from efuse.tracing.lines import as_json, header, line
+from efuse.tracing.names import Names
+from efuse.tracing.request import PATHS, REASONS, Request
+from efuse.tracing.watch import Watch
+
+__all__ = [
+    "PATHS",
+    "REASONS",
+    "Advice",
+    "Advisor",
+    "Filter",
+    "Names",
+    "OpcodeAdvice",
+    "Request",
+    "Watch",
+    "as_json",
+    "header",
+    "line",
+]

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What eFuse would have answered of the requests that were seen. Pure: no system call.
+
+Questions, answers and what voids them are those of docs/coherence.md, in ``exclusive`` mode: an
+answer counts as one that could have been kept if the same was asked before, by the same user where
+that matters, if nothing that the mount did meanwhile voids it, and if the daemon did say the same
+again. What answers to one question tell of another (a LOOKUP's attributes for a GETATTR), and
+blocks of a file that a READ of another range has brought, are left out: there may be more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from efuse.tracing.names import Names
+from efuse.tracing.request import Request
+
+__all__ = ["NEEDS", "Advice", "Advisor", "OpcodeAdvice"]
+
+NEEDS: Mapping[str, str] = MappingProxyType(
+    {"open": "handleless", "opendir": "handleless", "flush": "flush_free"}
+)
+"""What a file system has to declare before these are answered in the kernel."""
+
+# A thing that answers depend on and requests change: its kind, its inode, a name.
+_Thing = tuple[str, int, bytes]
+_Question = tuple[Any, ...]
+
+_RIGHTS_ASKED = ("lookup", "access", "open", "opendir")
+_O_TRUNC = 0o1000
+_FATTR_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2  # FATTR_MODE, FATTR_UID, FATTR_GID
+_ENTRY_MADE = ("create", "mknod", "mkdir", "symlink", "link")
+
+
+@dataclass(frozen=True)
+class OpcodeAdvice:
+    """What was seen of one opcode, or of all.
+
+    :ivar requests: how many were answered, by the daemon or in the kernel.
+    :ivar in_kernel: those that were answered in the kernel as it is.
+    :ivar repeats: those at the daemon that had been asked before.
+    :ivar same: repeats whose answer was that of the time before.
+    :ivar changed: repeats whose answer was another, though nothing that the mount did voids it.
+    :ivar hits: what would have been answered in the kernel in addition.
+    :ivar daemon_ns: how long callers had no answer from the daemon, together.
+    :ivar saved_ns: the part of it that was waited for hits.
+    """
+
+    requests: int = 0
+    in_kernel: int = 0
+    repeats: int = 0
+    same: int = 0
+    changed: int = 0
+    hits: int = 0
+    daemon_ns: int = 0
+    saved_ns: int = 0
+
+    @property
+    def daemon(self) -> int:
+        """How many the daemon answered."""
+        return self.requests - self.in_kernel
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """The share of what the daemon answered that would be hits; None: it answered none."""
+        return self.hits / self.daemon if self.daemon else None
+
+    def __add__(self, other: OpcodeAdvice) -> OpcodeAdvice:
+        return OpcodeAdvice(
+            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
+        )
+
+    def json(self) -> dict[str, Any]:
+        """Return it as an object of JSON."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**fields, "hit_ratio": self.hit_ratio}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What eFuse would save on a mount.
+
+    :ivar seconds: how long it was watched.
+    :ivar opcodes: by opcode.
+    :ivar lost: requests that are missing.
+    """
+
+    seconds: float
+    opcodes: Mapping[str, OpcodeAdvice] = field(default_factory=dict)
+    lost: int = 0
+
+    @property
+    def total(self) -> OpcodeAdvice:
+        """All opcodes together."""
+        return sum(self.opcodes.values(), OpcodeAdvice())
+
+    @property
+    def declared(self) -> OpcodeAdvice:
+        """Those whose hits need a declaration of the file system: `NEEDS`."""
+        return sum((a for name, a in self.opcodes.items() if name in NEEDS), OpcodeAdvice())
+
+    def json(self) -> dict[str, Any]:
+        """Return it as an object of JSON."""
+        return {
+            "seconds": round(self.seconds, 3),
+            "opcodes": {name: a.json() for name, a in sorted(self.opcodes.items())},
+            "total": self.total.json(),
+            "declared": self.declared.json(),
+            "lost": self.lost,
+        }
+
+
+@dataclass(frozen=True)
+class _Kept:
+    answer: Any
+    asked_ns: int
+    depends: tuple[_Thing, ...]
+
+
+class Advisor:
+    """Takes requests in the order of their answers, and says what could have been kept."""
+
+    def __init__(self) -> None:
+        # By opcode, the fields of OpcodeAdvice.
+        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self._kept: dict[_Question, _Kept] = {}
+        self._changed_ns: dict[_Thing, int] = {}
+        self._names = Names()
+
+    def add(self, request: Request) -> None:
+        """Take one more request into account."""
+        count = self._counts[request.opcode]
+        count["requests"] += 1
+        if request.path == "daemon":
+            count["daemon_ns"] += request.ns or 0
+            self._compare(request, count)
+        else:
+            count["in_kernel"] += 1
+        for thing in self._changes(request):
+            self._changed_ns[thing] = request.time_ns
+        self._names.learn(request)
+
+    def advice(self, seconds: float, lost: int = 0) -> Advice:
+        """Return what follows from the requests so far.
+
+        :param seconds: how long that was.
+        :param lost: how many requests are missing among them.
+        """
+        found = {name: OpcodeAdvice(**count) for name, count in self._counts.items()}
+        return Advice(seconds, found, lost)
+
+    def _compare(self, request: Request, count: Counter[str]) -> None:
+        question = _question(request)
+        if question is None:
+            return
+        answer = _answer(request)
+        before = self._kept.get(question)
+        asked_ns = request.time_ns - (request.ns or 0)
+        self._kept[question] = _Kept(answer, asked_ns, tuple(_depends(request)))
+        if before is None:
+            return
+        count["repeats"] += 1
+        same = answer is not None and answer == before.answer
+        count["same"] += same
+        if any(self._changed_ns.get(thing, -1) >= before.asked_ns for thing in before.depends):
+            return
+        if same:
+            count["hits"] += 1
+            count["saved_ns"] += request.ns or 0
+        elif answer is not None:
+            count["changed"] += 1
+
+    def _changes(self, request: Request) -> Iterable[_Thing]:
+        """What a request voids: the first table of docs/coherence.md."""
+        make = _CHANGES.get(request.opcode)
+        things = list(make(request)) if make else []
+        if request.names and request.opcode in ("unlink", "rmdir", "rename", "rename2"):
+            ends = [(request.nodeid, request.names[0])]
+            if len(request.names) > 1:
+                ends.append((request.other or request.nodeid, request.names[1]))
+            for parent, name in ends:
+                child = self._names.child(parent, name)
+                if child is not None:
+                    things.append(("attributes", child, b""))
+        return things
+
+
+def _flags(request: Request, offset: int = 0) -> int:
+    return int.from_bytes(request.arguments[offset : offset + 4], "little")
+
+
+def _question(request: Request) -> _Question | None:
+    """Return what makes two requests the same question; None: eFuse does not keep its answer."""
+    opcode = request.opcode
+    own: _Question
+    if opcode in ("lookup", "getattr", "readlink", "statfs", "flush"):
+        own = request.names
+    elif opcode in ("getxattr", "listxattr"):
+        own = (*request.names, request.size)
+    elif opcode in ("access", "open", "opendir"):
+        if opcode != "access" and _flags(request) & _O_TRUNC:
+            return None
+        own = (_flags(request),)
+    elif opcode == "read":
+        own = (request.offset, request.size)
+    else:
+        return None
+    who = request.uid if opcode in _RIGHTS_ASKED else None
+    return (opcode, request.nodeid, who, *own)
+
+
+def _answer(request: Request) -> Any:
+    """Return what the daemon said, without time-outs and handles; None: it cannot be compared."""
+    if request.ret < 0:
+        return ("error", request.ret)
+    if request.opcode == "lookup":
+        # nodeid and generation; then the time-outs; then the attributes
+        return request.answer[:16], request.answer[40:128]
+    if request.opcode == "getattr":
+        return request.answer[16:104]
+    if request.opcode in ("open", "opendir"):
+        return request.answer[8:12]
+    if request.opcode in ("access", "flush"):
+        return 0
+    if request.opcode == "statfs":
+        return request.answer[:80]
+    if request.opcode in ("getxattr", "listxattr") and request.size == 0:
+        return request.answer[:4]
+    return request.digest
+
+
+def _depends(request: Request) -> Iterable[_Thing]:
+    """What the answer rests on: the second table of docs/coherence.md."""
+    nodeid = request.nodeid
+    if request.opcode == "lookup":
+        yield from ((("name", nodeid, name)) for name in request.names)
+        yield "rights", nodeid, b""
+        if request.child is not None:
+            yield "attributes", request.child, b""
+            yield "atime", request.child, b""
+        return
+    for kind in {
+        "getattr": ("attributes", "atime"),
+        "getxattr": ("xattrs", "data") if request.ret >= 0 else ("xattrs",),
+        "listxattr": ("xattrs", "data"),
+        "readlink": ("data",),
+        "access": ("rights",),
+        "open": ("rights",),
+        "opendir": ("rights",),
+        "read": ("data",),
+        "flush": ("data",),
+    }.get(request.opcode, ()):
+        yield kind, nodeid, b""
+    if request.opcode == "statfs":
+        yield "volume", 0, b""
+
+
+def _all_of(*kinds: str, volume: bool = False) -> Callable[[Request], Iterable[_Thing]]:
+    def things(request: Request) -> Iterable[_Thing]:
+        for kind in kinds:
+            yield kind, request.nodeid, b""
+        if volume:
+            yield "volume", 0, b""
+
+    return things
+
+
+def _setattr(request: Request) -> Iterable[_Thing]:
+    yield from _all_of("data", "attributes", "atime", "xattrs", volume=True)(request)
+    if _flags(request) & _FATTR_RIGHTS:
+        yield "rights", request.nodeid, b""
+
+
+def _opened(request: Request) -> Iterable[_Thing]:
+    if _flags(request) & _O_TRUNC:
+        yield from _all_of("data", "attributes", volume=True)(request)
+
+
+def _copied(request: Request) -> Iterable[_Thing]:
+    yield "atime", request.nodeid, b""
+    if request.other is not None:
+        yield "data", request.other, b""
+        yield "attributes", request.other, b""
+    yield "volume", 0, b""
+
+
+def _entries(request: Request) -> Iterable[_Thing]:
+    parents = (request.nodeid, request.other or request.nodeid)
+    renamed = request.opcode in ("rename", "rename2")
+    names = request.names[: 2 if renamed else 1]  # SYMLINK's second is a target
+    for parent, name in zip(parents, names, strict=False):
+        yield "name", parent, name
+        yield "attributes", parent, b""
+    if request.opcode == "link" and request.other is not None:
+        yield "attributes", request.other, b""
+    if request.opcode == "create" and request.child is not None and _flags(request) & _O_TRUNC:
+        yield "data", request.child, b""
+        yield "attributes", request.child, b""
+    yield "volume", 0, b""
+
+
+_CHANGES: Mapping[str, Callable[[Request], Iterable[_Thing]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("read", "readdir", "readdirplus", "readlink"), _all_of("atime")),
+        **dict.fromkeys(("write", "fallocate"), _all_of("data", "attributes", volume=True)),
+        "setattr": _setattr,
+        "ioctl": _all_of("data", "attributes", "atime", "xattrs", "rights", volume=True),
+        **dict.fromkeys(("setxattr", "removexattr"), _all_of("xattrs", "attributes", "rights")),
+        **dict.fromkeys(("open", "opendir"), _opened),
+        **dict.fromkeys(("fsync", "fsyncdir"), _all_of("attributes")),
+        **dict.fromkeys((*_ENTRY_MADE, "unlink", "rmdir", "rename", "rename2"), _entries),
+        "copy_file_range": _copied,
+    }
+)

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``efuse trace`` and ``efuse advise`` of real mounts, plain FUSE and eFuse."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efuse.bpf import libbpf
+from efuse.control.mounts import find
+from efuse.tracing import Advisor, Names, Request, Watch
+from tests.commands import EFUSE
+from tests.guest.conftest import run
+from tests.guest.daemons import eventually
+from tests.guest.test_cache import cached
+from tests.guest.test_direct import BLOCK, fill, make, read, read_direct
+
+PLAIN = ("--plain",)
+ACCELERATED = ("--consistency", "exclusive")
+
+
+@contextmanager
+def mounted(mountpoint: Path, *options: str) -> Iterator[Path]:
+    """Mount a directory that has a file and a link to it."""
+    source = mountpoint.parent / "source"
+    source.mkdir()
+    (source / "file").write_bytes(b"data")
+    (source / "link").symlink_to("file")
+    run(*EFUSE, "mount", "passthrough", *options, source, mountpoint)
+    try:
+        yield mountpoint
+    finally:
+        run("umount", mountpoint)
+
+
+@contextmanager
+def watching(mountpoint: Path, **more: Any) -> Iterator[Watch]:
+    with Watch(find(mountpoint, fuse=True), **more) as watch:
+        yield watch
+
+
+def seen(watch: Watch, names: Names, *opcodes: str) -> list[tuple[str, str, str, str, str]]:
+    """Return (opcode, what it is about, path, reason, error) of what was asked, by this process."""
+    found = []
+    for request in watch.read():
+        names.learn(request)
+        if request.opcode in opcodes:
+            assert request.pid == os.getpid()
+            assert request.comm == Path("/proc/self/comm").read_text().strip()
+            assert request.ns
+            shown = names.shown(request)
+            found.append((request.opcode, shown, request.path, request.reason, request.error))
+    return found
+
+
+def ask(m: Path, fd: int) -> None:
+    """Ask what FUSE itself does not keep."""
+    os.statvfs(m)
+    with contextlib.suppress(OSError):
+        os.getxattr(fd, "user.none")
+
+
+def change(m: Path) -> None:
+    (m / "new").mkdir()
+    (m / "new").rename(m / "other")
+    (m / "other").rmdir()
+
+
+def test_requests_of_plain_fuse(mountpoint: Path) -> None:
+    with mounted(mountpoint, *PLAIN) as m:
+        fd = os.open(m / "file", os.O_RDONLY)
+        with watching(m) as watch:
+            names = Names()
+            ask(m, fd)
+            ask(m, fd)
+            assert (
+                seen(watch, names, "statfs", "getxattr")
+                == [
+                    ("statfs", "/", "daemon", "", ""),
+                    ("getxattr", "user.none", "daemon", "", "ENODATA"),
+                ]
+                * 2
+            )
+            assert not (m / "gone").exists()
+            assert seen(watch, names, "lookup") == [("lookup", "gone", "daemon", "", "ENOENT")]
+            change(m)
+            assert seen(watch, names, "mkdir", "rename", "rename2", "rmdir") == [
+                ("mkdir", "new", "daemon", "", ""),
+                ("rename", "new -> other", "daemon", "", ""),
+                ("rmdir", "other", "daemon", "", ""),
+            ]
+            assert watch.lost == 0
+        os.close(fd)
+
+
+def test_requests_of_efuse(mountpoint: Path) -> None:
+    with mounted(mountpoint, *ACCELERATED) as m:
+        fd = os.open(m / "file", os.O_RDONLY)
+        with watching(m) as watch:
+            names = Names()
+            ask(m, fd)
+            ask(m, fd)
+            assert seen(watch, names, "statfs", "getxattr") == [
+                ("statfs", "/", "daemon", "miss", ""),
+                ("getxattr", "user.none", "daemon", "miss", "ENODATA"),
+                ("statfs", "/", "handler", "", ""),
+                ("getxattr", "user.none", "handler", "", "ENODATA"),
+            ]
+            change(m)
+            assert seen(watch, names, "mkdir", "rename", "rename2", "rmdir") == [
+                ("mkdir", "new", "daemon", "no_handler", ""),
+                ("rename", "new -> other", "daemon", "no_handler", ""),
+                ("rmdir", "other", "daemon", "no_handler", ""),
+            ]
+            os.statvfs(m)
+            assert seen(watch, names, "statfs") == [("statfs", "/", "daemon", "stale", "")]
+        os.close(fd)
+
+
+def test_an_open_in_the_kernel_and_its_release(mountpoint: Path) -> None:
+    with mounted(mountpoint, *ACCELERATED) as m:
+        read(m / "file", 100)
+        with watching(m) as watch:
+            assert read(m / "file", 100) == b"data"
+            # The last to let go of the file may be another task, later.
+            found: list[tuple[str, str]] = []
+
+            def released() -> bool:
+                found.extend((r.opcode, r.path) for r in watch.read() if r.opcode != "getattr")
+                return ("release", "kernel") in found
+
+            eventually(released)
+            assert [one for one in found if one[0] != "read"] == [
+                ("open", "handler"),
+                ("flush", "handler"),
+                ("release", "kernel"),
+            ]
+            # Which of the two is quicker is measured.
+            reads = {path for opcode, path in found if opcode == "read"}
+            assert reads
+            assert reads <= {"direct", "cache"}
+
+
+def test_path_of_a_read(mountpoint: Path) -> None:
+    with cached(mountpoint) as m:
+        data = fill("h", 3 * BLOCK)
+        make(m, "h", data)
+        with watching(mountpoint) as watch:
+            for _ in range(2):
+                assert read_direct(m / "h", 1 << 17) == data
+            reads = [r for r in watch.read() if r.opcode == "read"]
+            assert [r.path for r in reads] == ["daemon", "cache"]
+            assert reads[1].reason == ""
+            assert [(r.offset, r.size, r.ret) for r in reads] == [(0, 1 << 17, len(data))] * 2
+            assert {r.pid for r in reads} == {os.getpid()}
+
+
+@pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
+def test_background_requests_have_their_caller(mountpoint: Path, options: tuple[str, ...]) -> None:
+    with mounted(mountpoint, *options) as m, watching(m) as watch:
+        found: list[Request] = []
+        (m / "file").write_bytes(b"more")
+
+        def released() -> list[Request]:
+            found.extend(watch.read())
+            return [r for r in found if r.opcode == "release"]
+
+        (release,) = eventually(released)
+        assert (release.path, release.background, release.pid) == ("daemon", True, os.getpid())
+        assert release.comm == Path("/proc/self/comm").read_text().strip()
+
+
+@pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
+def test_lost_requests_are_counted(mountpoint: Path, options: tuple[str, ...]) -> None:
+    with mounted(mountpoint, *options) as m, watching(m, ring_bytes=4096) as watch:
+        for _ in range(40):
+            os.statvfs(m)
+        (kept, lost) = (len(list(watch.read())), watch.lost)
+        assert kept + lost >= 40
+        assert lost > 0
+        assert kept > 0
+        os.statvfs(m)
+        assert [r.opcode for r in watch.read()] == ["statfs"]
+        assert watch.lost == lost
+
+
+@pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
+def test_two_watch_and_another_mount_is_not_seen(
+    mountpoint: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "other").mkdir()
+    beside = tmp_path / "other" / "mnt"
+    beside.mkdir()
+    with (
+        mounted(mountpoint, *options) as m,
+        mounted(beside, *options) as n,
+        watching(m) as one,
+        watching(m) as other,
+    ):
+        for _ in range(3):
+            os.statvfs(n)
+        os.statvfs(m)
+        for watch in (one, other):
+            assert [(r.opcode, r.connection) for r in watch.read()] == [
+                ("statfs", find(m, fuse=True).connection)
+            ]
+
+
+class Command:
+    """A command of ours that watches, from when it does."""
+
+    def __init__(self, *words: str | Path) -> None:
+        before = set(libbpf.link_ids())
+        self.process = subprocess.Popen(
+            [*EFUSE, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        eventually(lambda: len(set(libbpf.link_ids()) - before) >= 2, "it watches")
+
+    def end(self, number: int = signal.SIGINT) -> tuple[int, str, str]:
+        self.process.send_signal(number)
+        out, err = self.process.communicate()
+        return self.process.returncode, out, err
+
+
+def leaves_nothing(action: Callable[[], None]) -> None:
+    links, programs = set(libbpf.link_ids()), set(libbpf.program_ids())
+    action()
+    eventually(lambda: set(libbpf.link_ids()) <= links, "links are gone")
+    eventually(lambda: set(libbpf.program_ids()) <= programs, "programs are gone")
+
+
+@pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_trace(
+    mountpoint: Path, options: tuple[str, ...], number: int
+) -> None:
+    with mounted(mountpoint, *options) as m:
+
+        def trace() -> None:
+            command = Command("trace", m)
+            eventually(lambda: os.statvfs(m))
+            status, _, err = command.end(number)
+            assert (status, err) == ((-9, "") if number == signal.SIGKILL else (0, ""))
+
+        leaves_nothing(trace)
+
+
+def test_trace_prints_what_was_asked_before_ctrl_c(mountpoint: Path) -> None:
+    with mounted(mountpoint, *PLAIN) as m:
+        command = Command("trace", "--json", "--opcode", "LOOKUP", "--errors", "--name", "g*", m)
+        # The mount is watched a moment later than the programs are there.
+        lines: list[str] = []
+
+        def told() -> bool:
+            assert not (m / "gone").exists()
+            assert not (m / "absent").exists()
+            return bool(select_line(command, lines))
+
+        eventually(told)
+        status, out, err = command.end()
+        assert (status, err) == (0, "")
+        objects = [json.loads(text) for text in (*lines, *out.splitlines())]
+        assert {o["about"] for o in objects} == {"gone"}
+        assert {(o["opcode"], o["path"], o["error"]) for o in objects} == {
+            ("lookup", "daemon", "ENOENT")
+        }
+
+
+def select_line(command: Command, lines: list[str]) -> str:
+    """Return a line that the command has printed, or nothing."""
+    assert command.process.stdout
+    if not select.select([command.process.stdout], [], [], 0)[0]:
+        return ""
+    lines.append(command.process.stdout.readline())
+    return lines[-1]
+
+
+def test_advice_on_plain_fuse(mountpoint: Path) -> None:
+    with mounted(mountpoint, *PLAIN) as m, watching(m, digests=True) as watch:
+        for _ in range(3):
+            os.statvfs(m)
+            os.readlink(m / "link")
+            assert read(m / "file", 100) == b"data"
+        (m.parent / "source" / "link").unlink()
+        (m.parent / "source" / "link").symlink_to("else")
+        os.readlink(m / "link")
+        advisor = Advisor()
+        for request in watch.read():
+            advisor.add(request)
+        found = advisor.advice(1).opcodes
+        # Making and removing files elsewhere may change what STATFS says.
+        assert (found["statfs"].requests, found["statfs"].repeats) == (3, 2)
+        links = found["readlink"]
+        assert links.requests == links.repeats + 1
+        assert links.hits >= 2
+        assert links.hits + links.changed == links.repeats
+        assert 0 < links.saved_ns < links.daemon_ns
+        reads = found["read"]
+        assert (reads.same, reads.changed) == (reads.repeats, 0)
+
+
+@pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
+def test_advise_prints_a_table_and_a_sentence(mountpoint: Path, options: tuple[str, ...]) -> None:
+    with mounted(mountpoint, *options) as m:
+        command = Command("advise", "--seconds", "600", m)
+
+        def ask() -> bool:
+            for _ in range(5):
+                os.statvfs(m)
+            return True
+
+        eventually(ask)
+        status, out, err = command.end()
+        assert (status, err) == (0, "")
+        assert out.startswith(f"{m}  {'fuse' if options == PLAIN else 'efuse'}  watched for")
+        assert "OPCODE" in out
+        assert "In exclusive mode eFuse would have answered" in out or "Nothing was asked" in out
+
+
+@pytest.mark.parametrize("words", [("trace",), ("advise", "--seconds", "1")])
+def test_without_root_fails(mountpoint: Path, words: tuple[str, ...]) -> None:
+    with mounted(mountpoint, *PLAIN) as m:
+        done = subprocess.run(
+            [*EFUSE, *words, str(m)], capture_output=True, text=True, user=65534, check=False
+        )
+        assert done.returncode == 1
+        assert "EPERM" in done.stderr
+        assert "try: run as root" in done.stderr
+        assert "Traceback" not in done.stderr

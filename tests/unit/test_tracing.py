@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Requests as the kernel hands them over: their names, which are wanted, their lines."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from efuse import opcodes, paths
+from efuse.tracing import PATHS, REASONS, Filter, Names, Request, as_json, header, line
+
+NOON_NS = 1_700_000_000_123_456_789
+
+
+def raw(opcode: str, nodeid: int = 1, *names: bytes, **more: Any) -> bytes:
+    """Return a request as ``trace.c`` lays it out."""
+    value = {
+        "time_ns": 5_000, "ns": 1_200_000, "digest": 0, "ret": 0, "connection": 40, "pid": 77,
+        "thread": 78, "uid": 1000, "by": 1, "reason": 0, "flags": 0, "comm": b"cat",
+        "arguments": b"", "answer": b"", **more,
+    }  # fmt: skip
+    first, second = ([len(name) for name in names] + [0, 0])[:2]
+    return struct.pack(
+        "=QQQQqIIIIIBBBBHHHH16s64s128s", value["time_ns"], value["ns"], nodeid, value["digest"],
+        value["ret"], value["connection"], opcodes.number(opcode), value["pid"], value["thread"],
+        value["uid"], value["by"], value["reason"], value["flags"], 0, first, second,
+        len(value["arguments"]), len(value["answer"]), value["comm"], value["arguments"],
+        value["answer"],
+    ) + b"".join(names)  # fmt: skip
+
+
+def request(opcode: str, nodeid: int = 1, *names: bytes, **more: Any) -> Request:
+    return Request.decode(raw(opcode, nodeid, *names, **more))
+
+
+def entry(nodeid: int, attributes: bytes = b"") -> bytes:
+    """Return a ``struct fuse_entry_out``."""
+    return (struct.pack("=QQ", nodeid, 0) + bytes(24) + attributes).ljust(128, b"\0")
+
+
+def test_layout_is_that_of_the_program() -> None:
+    text = (paths.data("bpf_programs") / "tracing" / "trace.c").read_text()
+    fields = re.search(r"struct request \{\n(.*?)\n\};", text, re.DOTALL)
+    assert fields
+    kinds = {"u64": "Q", "s64": "q", "u32": "I", "u8": "B", "u16": "H", "char": "B"}
+    sizes = {"name_len[2]": 2, "comm[16]": 16, "in[IN_BYTES]": 64, "out[OUT_BYTES]": 128}
+    layout = "="
+    for kind, name in re.findall(r"\t(\w+) (.+);", fields[1]):
+        if name != "names[512]":
+            layout += f"{sizes.get(name, 1)}{kinds[kind]}"
+    assert struct.calcsize(layout) == len(raw("getattr"))
+
+
+def test_paths_and_reasons_are_the_kernels() -> None:
+    sources = paths.data("kernel_patches")
+    uapi = (sources / "include/uapi/linux/efuse.h").read_text()
+    header_text = (sources / "src/efuse_i.h").read_text()
+    numbers = {int(n): name.lower() for name, n in re.findall(r"EFUSE_PATH_(\w+)\t+= (\d)", uapi)}
+    by = re.search(r"enum efuse_by \{(.*?)\}", header_text, re.DOTALL)
+    assert by
+    for number, name in enumerate(re.findall(r"EFUSE_BY_(\w+)", by[1]), len(numbers)):
+        numbers[number] = name.lower()
+    assert numbers.pop(0) == "auto"
+    assert dict(PATHS) == numbers
+    counters = re.search(r"enum efuse_counter \{(.*?)\}", header_text, re.DOTALL)
+    assert counters
+    names = re.findall(r"^\tEFUSE_(\w+),", counters[1], re.MULTILINE)
+    first, last = names.index("MISS"), names.index("FAILED")
+    assert dict(REASONS) == {n: names[n].lower() for n in range(first, last + 1)}
+
+
+def test_decode() -> None:
+    found = request("rename", 5, b"old", b"new", arguments=struct.pack("=Q", 9), by=1, reason=10)
+    assert found == Request(
+        time_ns=5_000,
+        ns=1_200_000,
+        connection=40,
+        opcode="rename",
+        nodeid=5,
+        names=(b"old", b"new"),
+        pid=77,
+        thread=78,
+        uid=1000,
+        comm="cat",
+        path="daemon",
+        reason="no_handler",
+        arguments=struct.pack("=Q", 9),
+    )
+    assert found.other == 9
+
+
+def test_decode_of_flags() -> None:
+    found = request("read", 5, flags=1 | 2 | 4, digest=99, ns=0, by=3, ret=100)
+    assert (found.reason, found.background, found.digest, found.ns) == ("partial", True, 99, None)
+    assert (found.path, found.ret, found.error) == ("cache", 100, "")
+
+
+@pytest.mark.parametrize("cut", [0, 100, 279, 281])
+def test_decode_of_a_piece_fails(cut: int) -> None:
+    with pytest.raises(ValueError, match=r"a request has|cut off"):
+        Request.decode(raw("lookup", 1, b"name")[:cut])
+
+
+def test_arguments_of_a_read() -> None:
+    found = request("read", 5, arguments=struct.pack("=QQIIQII", 3, 8192, 4096, 0, 0, 0, 0))
+    assert (found.offset, found.size, found.other) == (8192, 4096, None)
+    assert request("read", 5, arguments=bytes(8)).offset is None
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "child"),
+    [
+        (request("lookup", 1, b"n", answer=entry(7)), "", 7),
+        (request("lookup", 1, b"n", answer=entry(0)), "ENOENT", None),
+        (request("lookup", 1, b"n", ret=-2, answer=entry(7)), "ENOENT", None),
+        (request("getattr", 1, answer=entry(7)), "", None),
+        (request("getattr", 1, ret=-5), "EIO", None),
+        (request("getattr", 1, ret=-9999), "errno 9999", None),
+    ],
+)
+def test_error_and_child(found: Request, error: str, child: int | None) -> None:
+    assert (found.error, found.child) == (error, child)
+
+
+def learned(*requests: Request) -> Names:
+    names = Names()
+    for each in requests:
+        names.learn(each)
+    return names
+
+
+def test_names_are_learned_from_answers() -> None:
+    names = learned(
+        request("lookup", 1, b"d", answer=entry(2)),
+        request("create", 2, b"f", answer=entry(3)),
+        request("lookup", 9, b"far", answer=entry(10)),
+    )
+    assert [names.path(n) for n in (1, 2, 3, 10, 9, 4)] == ["/", "/d", "/d/f", "…/far", "", ""]
+    assert names.child(2, b"f") == 3
+
+
+def test_names_follow_a_rename() -> None:
+    made = [
+        request("mkdir", 1, b"d", answer=entry(2)),
+        request("mknod", 1, b"f", answer=entry(3)),
+    ]
+    move = request("rename2", 1, b"f", b"g", arguments=struct.pack("=QII", 2, 0, 0))
+    names = learned(*made, move)
+    assert (names.path(3), names.child(1, b"f"), names.child(2, b"g")) == ("/d/g", None, 3)
+    failed = learned(*made, replace(move, ret=-17))
+    assert (failed.path(3), failed.child(1, b"f")) == ("/f", 3)
+
+
+def test_names_of_a_circle_end() -> None:
+    names = learned(
+        request("lookup", 3, b"a", answer=entry(2)), request("lookup", 2, b"b", answer=entry(3))
+    )
+    assert names.path(2).count("/") <= 65
+
+
+def test_names_that_are_gone() -> None:
+    made = request("lookup", 1, b"f", answer=entry(3))
+    assert learned(made, request("unlink", 1, b"f")).child(1, b"f") is None
+    assert learned(made, request("lookup", 1, b"f", answer=entry(0))).child(1, b"f") is None
+
+
+def test_what_a_request_is_about() -> None:
+    names = learned(request("lookup", 1, b"f", answer=entry(3)))
+    assert names.shown(request("lookup", 3, b"x")) == "x"
+    assert names.shown(request("rename", 1, b"x", b"y")) == "x -> y"
+    assert names.shown(request("read", 3)) == "/f"
+    assert names.shown(request("getxattr", 3, b"user.a")) == "/f user.a"
+    assert names.shown(request("getxattr", 4, b"user.a")) == "user.a"
+
+
+ONE = request("lookup", 5, b"main.c", by=5, ns=2_000_000, ret=-2)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "wanted"),
+    [
+        (Filter(), True),
+        (Filter(opcodes=frozenset({"lookup", "read"})), True),
+        (Filter(opcodes=frozenset({"read"})), False),
+        (Filter(nodeids=frozenset({5})), True),
+        (Filter(nodeids=frozenset({6})), False),
+        (Filter(paths=frozenset({"handler"})), True),
+        (Filter(paths=frozenset({"daemon"})), False),
+        (Filter(pids=frozenset({77})), True),
+        (Filter(pids=frozenset({78})), True),
+        (Filter(pids=frozenset({79})), False),
+        (Filter(slower_than_ns=1_999_999), True),
+        (Filter(slower_than_ns=2_000_000), False),
+        (Filter(errors=True), True),
+        (Filter(name="*.c"), True),
+        (Filter(name="*.h"), False),
+        (Filter(name="main.c", nodeids=frozenset({6})), False),
+    ],
+)
+def test_filter(chosen: Filter, wanted: bool) -> None:
+    assert chosen.wants(ONE, "main.c") == wanted
+
+
+def test_filter_of_a_path_and_of_what_succeeded() -> None:
+    assert Filter(name="*.c").wants(ONE, "/src/main.c")
+    assert Filter(name="/src/*").wants(ONE, "/src/main.c")
+    assert not Filter(name="src").wants(ONE, "/src/main.c")
+    assert not Filter(errors=True).wants(request("read", 5), "")
+    assert not Filter(slower_than_ns=0).wants(request("read", 5, ns=0), "")
+
+
+def test_lines_fit_their_titles() -> None:
+    for width in (None, 80, 120):
+        title = header(width)
+        text = line(ONE, "main.c", wall_ns=0, width=width)
+        assert text.index("main.c") == title.index("NAME")
+        assert text.index("handler") == title.index("PATH")
+        assert text[title.index("OPCODE") :].startswith("lookup")
+        assert ("cat" in text) == ("COMM" in title) == (width != 80)
+
+
+def test_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    text = line(replace(ONE, time_ns=0), "main.c", wall_ns=NOON_NS, width=80)
+    assert text[2:] == (
+        ":13:20.123     77 lookup          5 handler -           2.0 ms main.c = ENOENT"
+    )
+
+
+def test_line_is_cut_to_the_terminal() -> None:
+    long = request("read", 12345678901, reason=5)
+    text = line(long, "/" + "directory/" * 9 + "file", wall_ns=0, width=80)
+    assert text.endswith("/file")
+    assert "…" in text
+    assert line(long, "/short", wall_ns=0, width=20).endswith("/short")
+    assert line(long, "x" * 200, wall_ns=0).endswith("x" * 200)
+
+
+def test_line_has_nothing_for_a_terminal_to_obey() -> None:
+    text = line(ONE, "a\x1b[2Jb\n\udcff", wall_ns=0)
+    assert "a\\x1b[2Jb\\n\\udcff = ENOENT" in text
+
+
+def test_json() -> None:
+    found = as_json(ONE, "main.c", wall_ns=1)
+    assert found["time_ns"] == 5_001
+    assert (found["opcode"], found["nodeid"], found["names"]) == ("lookup", 5, ["main.c"])
+    assert (found["path"], found["reason"], found["error"]) == ("handler", None, "ENOENT")
+    assert (found["latency_ns"], found["ret"], found["pid"]) == (2_000_000, -2, 77)

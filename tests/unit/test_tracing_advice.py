@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What could have been kept of recorded requests."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from efuse.tracing import Advice, Advisor, OpcodeAdvice, Request
+from tests.unit.test_tracing import entry, request
+
+ATTR, OTHER_ATTR = b"a" * 88, b"b" * 88
+DIGESTED = 4
+
+
+def attr_out(attributes: bytes, valid: int = 1) -> bytes:
+    return struct.pack("=QII", valid, 0, 0) + attributes
+
+
+def getattr_(nodeid: int = 2, attributes: bytes = ATTR, **more: Any) -> Request:
+    return request("getattr", nodeid, answer=attr_out(attributes), **more)
+
+
+def lookup(name: bytes = b"f", nodeid: int = 2, attributes: bytes = ATTR, **more: Any) -> Request:
+    return request("lookup", 1, name, answer=entry(nodeid, attributes), **more)
+
+
+def read(offset: int = 0, digest: int = 7, **more: Any) -> Request:
+    arguments = struct.pack("=QQI", 0, offset, 4096)
+    return request("read", 2, arguments=arguments, digest=digest, flags=DIGESTED, **more)
+
+
+def write(nodeid: int = 2) -> Request:
+    return request("write", nodeid, arguments=struct.pack("=QQI", 0, 0, 1))
+
+
+def advised(requests: Sequence[Request], *, each_ns: int = 100) -> Advice:
+    """Return the advice of requests one after the other, each of which takes *each_ns*."""
+    advisor = Advisor()
+    for i, one in enumerate(requests, 1):
+        advisor.add(replace(one, time_ns=i * 1000, ns=each_ns))
+    return advisor.advice(1.0)
+
+
+def hits(*requests: Request) -> int:
+    return advised(requests).total.hits
+
+
+def test_counts_of_an_opcode() -> None:
+    found = advised([getattr_(), getattr_(), getattr_(attributes=OTHER_ATTR), getattr_(3)])
+    assert found.opcodes == {
+        "getattr": OpcodeAdvice(
+            requests=4, repeats=2, same=1, changed=1, hits=1, daemon_ns=400, saved_ns=100
+        )
+    }
+    assert found.opcodes["getattr"].hit_ratio == 0.25
+
+
+def test_time_outs_and_handles_make_no_difference() -> None:
+    again = request("getattr", 2, answer=attr_out(ATTR, valid=60))
+    assert hits(getattr_(), again) == 1
+    first = request("open", 2, answer=struct.pack("=QII", 11, 0, 0), arguments=bytes(8))
+    second = request("open", 2, answer=struct.pack("=QII", 12, 0, 0), arguments=bytes(8))
+    assert hits(first, second) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "change", "kept"),
+    [
+        (getattr_(), write(2), 0),
+        (getattr_(), write(3), 1),
+        (getattr_(), read(), 0),  # its atime
+        (read(), write(2), 0),
+        (read(), getattr_(), 1),
+        (lookup(), write(2), 0),
+        (lookup(), request("unlink", 1, b"f"), 0),
+        (lookup(), request("unlink", 1, b"g"), 1),
+        (lookup(), request("rename", 1, b"g", b"f", arguments=struct.pack("=Q", 1)), 0),
+        (lookup(), request("setattr", 1, arguments=struct.pack("=I", 1)), 0),
+        (lookup(), request("setattr", 1, arguments=struct.pack("=I", 1 << 5)), 1),
+        (request("lookup", 1, b"new", ret=-2), request("create", 1, b"new"), 0),
+        (request("lookup", 1, b"new", ret=-2), request("create", 1, b"old"), 1),
+        (request("getxattr", 2, b"user.a", ret=-61), write(2), 1),
+        (request("getxattr", 2, b"user.a", ret=-61), request("setxattr", 2, b"user.b"), 0),
+        (request("statfs", 1, answer=b"s" * 80), write(2), 0),
+        (request("statfs", 1, answer=b"s" * 80), getattr_(), 1),
+        (request("access", 2, arguments=struct.pack("=II", 4, 0)), request("removexattr", 2), 0),
+        (request("readlink", 2, digest=3, flags=DIGESTED), request("setattr", 2), 0),
+        (
+            getattr_(3),
+            request("copy_file_range", 2, arguments=struct.pack("=QQQQQQQ", *[0] * 2, 3, *[0] * 4)),
+            0,
+        ),
+        (getattr_(2), request("open", 2, arguments=struct.pack("=II", 0o1000, 0)), 0),
+        (getattr_(2), request("link", 1, b"l", arguments=struct.pack("=Q", 2)), 0),
+    ],
+)
+def test_what_a_request_voids(asked: Request, change: Request, kept: int) -> None:
+    before = advised([asked, change]).total.hits
+    assert advised([asked, change, asked]).total.hits - before == kept
+    assert advised([asked, asked]).total.hits == 1
+
+
+def test_unlinked_inode_that_another_name_has() -> None:
+    made = lookup(b"other", 2)
+    assert hits(made, getattr_(2), request("unlink", 1, b"other"), getattr_(2)) == 0
+
+
+def test_change_in_flight_voids_what_was_asked_meanwhile() -> None:
+    advisor = Advisor()
+    advisor.add(replace(getattr_(), time_ns=500, ns=300))
+    advisor.add(replace(write(2), time_ns=600, ns=550))
+    advisor.add(replace(getattr_(), time_ns=900, ns=50))
+    assert advisor.advice(1).total.hits == 0
+    advisor.add(replace(getattr_(), time_ns=1000, ns=50))
+    assert advisor.advice(1).total.hits == 1
+
+
+def test_another_user_asks_another_question() -> None:
+    assert hits(lookup(), lookup(uid=0)) == 0
+    assert hits(getattr_(), getattr_(uid=0)) == 1
+
+
+def test_other_ranges_and_names_are_other_questions() -> None:
+    assert hits(read(0), read(4096)) == 0
+    assert hits(lookup(b"a", 5), lookup(b"b", 5)) == 0
+
+
+def test_answer_that_cannot_be_compared_is_no_hit() -> None:
+    blind = replace(read(), digest=None)
+    found = advised([blind, blind]).opcodes["read"]
+    assert (found.repeats, found.same, found.changed, found.hits) == (1, 0, 0, 0)
+
+
+def test_what_is_not_kept() -> None:
+    found = advised([request("readdirplus", 1, digest=1, flags=DIGESTED)] * 3)
+    assert (found.total.requests, found.total.repeats, found.total.hits) == (3, 0, 0)
+    truncating = request("open", 2, arguments=struct.pack("=II", 0o1000, 0))
+    assert hits(truncating, truncating) == 0
+
+
+def test_what_the_kernel_answers_is_not_saved_again() -> None:
+    found = advised([getattr_(), getattr_(by=5), getattr_()])
+    assert found.total == OpcodeAdvice(
+        requests=3, in_kernel=1, repeats=1, same=1, hits=1, daemon_ns=200, saved_ns=100
+    )
+    assert found.total.hit_ratio == 0.5
+
+
+def test_declared_are_those_that_need_a_declaration() -> None:
+    opened = request("open", 2, arguments=bytes(8), answer=bytes(16))
+    found = advised([opened, opened, getattr_(), getattr_()])
+    assert (found.total.hits, found.declared.hits, found.declared.saved_ns) == (2, 1, 100)
+
+
+def test_no_requests() -> None:
+    found = advised([])
+    assert (found.total, found.total.hit_ratio) == (OpcodeAdvice(), None)
+    assert found.json()["opcodes"] == {}
+
+
+def test_json() -> None:
+    value = advised([getattr_(), getattr_()]).json()
+    assert value["total"]["hits"] == value["opcodes"]["getattr"]["hits"] == 1
+    assert value["total"]["hit_ratio"] == 0.5
+    assert (value["seconds"], value["lost"]) == (1.0, 0)
