@@ -10,13 +10,13 @@ from typing import Any
 from efuse.tracing.request import Request
 from efuse.tui.units import duration
 
-__all__ = ["COMM_WIDTH", "as_json", "header", "line"]
+__all__ = ["WIDE", "as_json", "header", "line"]
 
-COMM_WIDTH = 96
-"""From so many columns on the name of the caller's thread is shown, too."""
+WIDE = 96
+"""From so many columns on there are milliseconds, and the name of the caller's thread."""
 
-_NARROWEST = 8  # of what a request is about
-_COLUMNS = "{:<12} {:>6} {}{:<11} {:>5} {:<7} {:<10} {:>7} "
+_NARROWEST = 4  # of what a request is about
+_COLUMNS = "{:<{}} {:>6} {}{:<11} {:>5} {:<7} {:<10} {:>7} "
 
 
 def header(width: int | None = None) -> str:
@@ -24,8 +24,8 @@ def header(width: int | None = None) -> str:
 
     :param width: of the terminal; None: a line may be as long as it has to be.
     """
-    titles = ("TIME", "PID", _comm("COMM", width), "OPCODE", "INODE", "PATH", "WHY", "LATENCY")
-    return _COLUMNS.format(*titles) + "NAME"
+    titles = ("PID", _comm("COMM", width), "OPCODE", "INODE", "PATH", "WHY", "LATENCY")
+    return _COLUMNS.format("TIME", len(_clock(0, width)), *titles) + "NAME"
 
 
 def line(request: Request, shown: str, *, wall_ns: int, width: int | None = None) -> str:
@@ -35,8 +35,10 @@ def line(request: Request, shown: str, *, wall_ns: int, width: int | None = None
     :param wall_ns: what has to be added to its time to make one of the wall's clock.
     :param width: of the terminal; the name is cut to fit. None: nothing is.
     """
+    clock = _clock(request.time_ns + wall_ns, width)
     text = _COLUMNS.format(
-        _clock(request.time_ns + wall_ns),
+        clock,
+        len(clock),
         request.pid or "-",
         _comm(request.comm, width),
         request.opcode,
@@ -85,13 +87,17 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _clock(ns: int) -> str:
-    moment = datetime.fromtimestamp(ns // 10**9)
-    return f"{moment:%H:%M:%S}.{ns // 10**6 % 1000:03}"
+def _is_wide(width: int | None) -> bool:
+    return width is None or width >= WIDE
+
+
+def _clock(ns: int, width: int | None) -> str:
+    clock = f"{datetime.fromtimestamp(ns // 10**9):%H:%M:%S}"
+    return f"{clock}.{ns // 10**6 % 1000:03}" if _is_wide(width) else clock
 
 
 def _comm(text: str, width: int | None) -> str:
-    if width is not None and width < COMM_WIDTH:
+    if not _is_wide(width):
         return ""
     return f"{_printable(text):<15} "
 

@@ -17,9 +17,13 @@ from efuse.cli import advise, trace
 from efuse.control.mounts import Mount
 from efuse.errors import AttachError
 from efuse.tracing import Request
+from efuse.tracing.advice import NEEDS
+from efuse.tui.units import share
+from tests.documents import named
 from tests.unit.test_tracing import entry, request
 from tests.unit.test_tracing_advice import getattr_, lookup
 
+HERE = "tests/unit/test_cli_tracing.py"
 REQUESTS = [
     request("lookup", 1, b"main.c", answer=entry(2)),
     request("open", 2, arguments=bytes(8), reason=5),
@@ -126,6 +130,28 @@ def test_trace_says_what_is_missing(watch: Recorded) -> None:
         "efuse: 12 requests are missing: they came faster than they were printed\n"
         "try: --buffer 16K\n"
     )
+
+
+def test_trace_says_what_is_missing_as_the_document_does(watch: Recorded) -> None:
+    watch.lost = 1377
+    (block,) = named("test", f"{HERE}::test_trace_says_what_is_missing_as_the_document_does")
+    assert run(trace, "--count", "1").stderr == block.text
+
+
+def test_figures_of_the_document_add_up() -> None:
+    (block,) = named("test", f"{HERE}::test_figures_of_the_document_add_up")
+    _, _, titles, *lines = block.text.splitlines()
+    table, sentences = lines[: lines.index("")], lines[lines.index("") + 1 :]
+    assert titles.split() == [*advise._HEADERS, "IF"]
+    rows = {words[0]: words for words in (text.split() for text in table)}
+    total = rows.pop("total")
+    for column in range(1, 6):
+        assert sum(int(words[column]) for words in rows.values()) == int(total[column])
+    for words in (*rows.values(), total):
+        assert words[6] == share(int(words[5]) / int(words[1]))
+    declared = sum(int(words[5]) for name, words in rows.items() if name in NEEDS)
+    assert f"answered {int(total[5]) - declared} of the {total[1]} requests" in sentences[0]
+    assert f"{declared} more" in sentences[1]
 
 
 FOR_EVER = """

@@ -12,6 +12,7 @@ import pytest
 
 from efuse import opcodes, paths
 from efuse.tracing import PATHS, REASONS, Filter, Names, Request, as_json, header, line
+from tests.documents import named
 
 NOON_NS = 1_700_000_000_123_456_789
 
@@ -227,8 +228,24 @@ def test_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     text = line(replace(ONE, time_ns=0), "main.c", wall_ns=NOON_NS, width=80)
     assert text[2:] == (
-        ":13:20.123     77 lookup          5 handler -           2.0 ms main.c = ENOENT"
+        ":13:20     77 lookup          5 handler -           2.0 ms main.c = ENOENT"
     )
+    wide = line(replace(ONE, time_ns=0), "main.c", wall_ns=NOON_NS)
+    assert wide[2:].startswith(":13:20.123     77 cat             lookup ")
+
+
+def test_lines_of_the_document() -> None:
+    (block,) = named("test", "tests/unit/test_tracing.py::test_lines_of_the_document")
+    command, titles, *lines = block.text.splitlines()
+    assert command == "# efuse trace /mnt/data"
+    assert titles == header(80)
+    at = {title: titles.index(title) for title in titles.split()}
+    for text in lines:
+        assert len(text) <= 80
+        assert text[at["OPCODE"] :].split()[0] in opcodes.COUNTED
+        assert text[at["PATH"] : at["WHY"]].strip() in PATHS.values()
+        assert text[at["WHY"] : at["LATENCY"]].strip() in {*REASONS.values(), "partial", "-"}
+        assert text[at["NAME"] :].strip()
 
 
 def test_line_is_cut_to_the_terminal() -> None:
@@ -236,7 +253,11 @@ def test_line_is_cut_to_the_terminal() -> None:
     text = line(long, "/" + "directory/" * 9 + "file", wall_ns=0, width=80)
     assert text.endswith("/file")
     assert "…" in text
-    assert line(long, "/short", wall_ns=0, width=20).endswith("/short")
+    assert len(text) == 80
+    assert line(replace(ONE, ret=-39), "a-name-that-is-long", wall_ns=0, width=80).endswith(
+        "…s-long = ENOTEMPTY"
+    )
+    assert line(long, "/short", wall_ns=0, width=20).endswith("…ort")
     assert line(long, "x" * 200, wall_ns=0).endswith("x" * 200)
 
 
