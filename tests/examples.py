@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def running(
-    script: str, mountpoint: Path, eventually: Any, *arguments: object
+    script: str, mountpoint: Path, eventually: Any, *arguments: object, through: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run an example until it has mounted; at the end it has to end well."""
+    """Run an example until it has mounted; at the end it has to end well.
+
+    :param through: the words of Python's that run it, if it is not run by itself.
+    """
     mountpoint.mkdir(exist_ok=True)
-    command = [sys.executable, str(EXAMPLES / script), *map(str, arguments)]
+    command = [sys.executable, *through, str(EXAMPLES / script), *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def is_mounted() -> bool:

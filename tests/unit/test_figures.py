@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tables of documents are what ``efuse bench`` wrote; ``python -m tests.figures`` makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.figures import DOCUMENTS, REPORTS, filled, named, report
+
+WITH_TABLES = [path for path in sorted(DOCUMENTS.glob("*.md")) if any(named(path.read_text()))]
+NAMES = sorted(path.stem for path in REPORTS.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", WITH_TABLES, ids=lambda path: path.name)
+def test_tables_are_those_of_their_reports(path: Path) -> None:
+    assert filled(path.read_text()) == path.read_text(), "python -m tests.figures"
+
+
+def test_every_report_is_in_a_document() -> None:
+    assert sorted(name for path in WITH_TABLES for name in named(path.read_text())) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_report_saw_what_was_there(name: str) -> None:
+    results = report(name)["results"]
+    assert results and all(result["verified"] for result in results)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_report_has_its_picture(name: str) -> None:
+    picture = REPORTS / f"{name}-ratios.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
