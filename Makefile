@@ -52,7 +52,8 @@ man: ## the manual pages, into build/man
 docs: ## these documents as a site, into build/site: no network, no warning
 	@.venv/bin/python -m docs.site
 
-pictures: ## the pictures of docs/watching.md, and the frames that tests compare
+pictures: ## the pictures of docs/watching.md and docs/design.md, and the frames that tests compare
+	@.venv/bin/python -m docs.site.diagrams
 	@.venv/bin/python -m tests.pictures
 
 lint-kernel: ## checkpatch, sparse and W=1 on the module

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.site import commands_page, kernel_pages, python_pages
+from docs.site import commands_page, kernel_pages, python_pages, report_page
 from docs.site.links import page_of, rewritten, source_page, toctree
 
 __all__ = ["ROOT", "assemble"]
@@ -38,13 +38,14 @@ _NAVIGATION = {
     ],
     "Reference": ["commands", "python", "kernel-interface", "kernel", "sysfs"],
     "Explained": [
+        "design",
         "coherence",
         "limits",
         "channels",
         "model/README",
         "storage-functions",
     ],
-    "Figures": ["benchmarks"],
+    "Figures": ["benchmarks", "report"],
 }
 
 
@@ -54,6 +55,7 @@ def assemble(directory: Path) -> None:
         page = directory / name
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text)
+    report_page.write(ROOT, directory)
     for path in _files("docs"):
         if path.suffix in _PICTURES:
             copy = directory / page_of(str(path))

@@ -23,6 +23,7 @@ html_title = f"eFuse {version}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_copyright = False
 html_show_sphinx = False
 pygments_style = "friendly"
 pygments_dark_style = "monokai"

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The pictures of docs/design.md are those that are drawn, and all of them are shown."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from docs.site.diagrams import PICTURES, diagrams
+from tests.documents import ROOT
+
+_DRAWN = diagrams()
+
+
+@pytest.mark.parametrize("name", _DRAWN)
+def test_picture_is_as_it_is_drawn(name: str) -> None:
+    assert (PICTURES / name).read_text() == _DRAWN[name], "make pictures"
+
+
+@pytest.mark.parametrize("name", _DRAWN)
+def test_picture_holds_all_that_is_in_it(name: str) -> None:
+    root = ElementTree.fromstring(_DRAWN[name])
+    _, _, width, height = (float(word) for word in root.attrib["viewBox"].split())
+    texts = [element for element in root.iter() if element.tag.endswith("}text")]
+    assert texts
+    for text in texts:
+        assert 0 < float(text.attrib["x"]) < width and 0 < float(text.attrib["y"]) < height
+
+
+def test_document_shows_every_picture() -> None:
+    shown = re.findall(r"!\[.+\]\(pictures/(.*)\)", (ROOT / "docs/design.md").read_text())
+    assert sorted(shown) == sorted(_DRAWN)
