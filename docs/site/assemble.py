@@ -26,6 +26,7 @@ _NAVIGATION = {
         "writing-a-file-system",
         "writing-a-handler",
         "watching",
+        "tracing",
         "monitoring",
         "troubleshooting",
     ],

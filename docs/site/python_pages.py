@@ -19,6 +19,7 @@ _PACKAGES = {
     "efuse.bpf": "Handlers and maps",
     "efuse.control": "Mounts and their attributes",
     "efuse.stats": "Counters",
+    "efuse.tracing": "Requests one by one",
     "efuse.functions": "Storage functions",
     "efuse.csd": "Emulated devices",
     "efuse.bench": "Benchmarks",
