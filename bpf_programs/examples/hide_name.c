@@ -5,7 +5,8 @@
  *
  *	attachment.maps["hidden"][b"secret".ljust(256, b"\0")] = 0
  *
- * It hides and does not protect: a listing still has them, and who has one open keeps it.
+ * It hides and does not protect: a listing still has them, who has one open keeps it, and CREATE of
+ * such a name reaches the daemon.
  */
 #include "efuse.bpf.h"
 
