@@ -15,7 +15,7 @@ __all__ = ["ROOT", "assemble"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_LANGUAGES = {".c": "c", ".h": "c", ".py": "python", ".sh": "bash"}
+_LANGUAGES = {".c": "c", ".h": "c", ".json": "json", ".py": "python", ".sh": "bash"}
 _PICTURES = (".png", ".svg")
 
 # Pages by what a reader is after. The key is the caption.
@@ -78,7 +78,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     def target_of(path: str) -> str:
         if path in documents or path.endswith(_PICTURES):
             return page_of(path)
-        if (ROOT / path).is_dir():
+        if (ROOT / path / "README.md").is_file():
             return target_of(f"{path}/README.md")
         shown.add(path)
         return source_page(path)
@@ -101,7 +101,9 @@ def _toctrees() -> str:
 
 
 def _source(path: str) -> str:
+    head = f"---\norphan: true\n---\n\n# `{path}`\n"
+    if (ROOT / path).is_dir():
+        return f"{head}\n" + "".join(f"* `{file.name}`\n" for file in _files(path))
     language = _LANGUAGES.get(Path(path).suffix, "none")
     content = (ROOT / path).read_text().expandtabs(8)
-    head = f"---\norphan: true\n---\n\n# `{path}`\n"
     return f"{head}\n``````{{code-block}} {language}\n{content}``````\n"

@@ -26,4 +26,4 @@ html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
 pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_dark_style = "github-dark"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The page of reports: what ``efuse bench report`` makes of measurements that are checked in."""
+"""The page of reports: what ``efuse bench report`` makes of those that are checked in."""
 
 from __future__ import annotations
 
@@ -15,25 +15,20 @@ __all__ = ["write"]
 _HEAD = """\
 # Reports
 
-What `efuse bench report` renders of the measurements that are checked in, below `tests/data`: parts
-of the runs whose tables are in [the figures](benchmarks.md#read-at-the-device), which also say how
-they were taken. Take your own with `efuse bench --json FILE`.
+All tables and figures that `efuse bench report` makes of the reports in `docs/figures`.
+[Figures](benchmarks.md) says how they were taken, and what they mean. Take your own with
+`efuse bench --json FILE`.
 """
-
-_TITLES = {
-    "bench-read": "READ at the device",
-    "bench-storage": "Storage functions",
-}
 
 
 def write(root: Path, directory: Path) -> None:
     """Write the page and its figures into *directory*."""
     text = [_HEAD]
-    for name, title in _TITLES.items():
-        report = load(root / "tests/data" / f"{name}.json")
-        text.append(f"\n## {title}\n\n{markdown({name: report})}")
+    for path in sorted((root / "docs" / "figures").glob("*.json")):
+        report = load(path)
+        text.append(f"\n## {path.stem.capitalize()}\n\n{markdown({path.stem: report})}")
         for section in sections(report):
-            picture = f"report/{name}-{section.name}.png"
+            picture = f"report/{path.stem}-{section.name}.png"
             (directory / picture).parent.mkdir(exist_ok=True)
             write_png(section.draw, directory / picture)
             text.append(f"\n![{section.title}]({picture})\n")
