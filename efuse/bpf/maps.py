@@ -47,6 +47,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _BATCH = 256
+_BATCH_BYTES = 4 << 20  # of a map that has a value for each of many CPUs
 _ENOTSUPP = 524
 _PER_CPU = (5, 6, 10)  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH
 # The kernel has no batches for a map that answers one of these.
@@ -166,7 +167,8 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
 
     def _raw_items(self) -> Iterator[tuple[bytes, bytes]]:
         key_bytes, value_bytes = self.definition.key_bytes, self._value_bytes
-        count = min(_BATCH, self.definition.max_entries)
+        room = max(1, _BATCH_BYTES // (key_bytes + value_bytes))
+        count = min(_BATCH, room, self.definition.max_entries)
         position: bytes | None = None
         while True:
             try:

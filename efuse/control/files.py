@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from efuse.closing import Closing
@@ -38,13 +38,12 @@ class KeptFiles(Closing):
         """
         wanted = list(names)
         kept = self._open.setdefault(directory, {})
-        if len(kept) < len(wanted) or not kept.keys() >= set(wanted):
-            self._keep(directory, kept, wanted)
         try:
-            return [
-                os.pread(kept[name], 4096, 0).decode(errors="replace").rstrip("\n")
-                for name in wanted
-            ]
+            try:
+                return _texts(kept, wanted)
+            except KeyError:
+                self._keep(directory, kept, wanted)
+                return _texts(kept, wanted)
         except KeyError:
             pass  # not all have room
         except OSError as error:
@@ -75,6 +74,10 @@ class KeptFiles(Closing):
         for descriptor in self._open.pop(directory).values():
             os.close(descriptor)
             self._number -= 1
+
+
+def _texts(kept: Mapping[str, int], names: Iterable[str]) -> list[str]:
+    return [os.pread(kept[n], 4096, 0).decode(errors="replace").rstrip("\n") for n in names]
 
 
 def _limit() -> int:

@@ -68,6 +68,8 @@ def _device(words: str) -> int:
 
 
 def _unescape(word: str) -> str:
+    if "\\" not in word:
+        return word
     raw = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), os.fsencode(word))
     return os.fsdecode(raw)
 

@@ -7,6 +7,7 @@ and what the tests compare are these same fields.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from operator import add, attrgetter, sub
 from typing import Any
 
 from efuse.stats.channels import (
@@ -78,10 +79,10 @@ class Counters:
     daemon_timed: int = 0
 
     def __add__(self, other: "Counters") -> "Counters":
-        return Counters(*(getattr(self, n) + getattr(other, n) for n in COUNTERS))
+        return Counters(*map(add, _numbers(self), _numbers(other)))
 
     def __sub__(self, before: "Counters") -> "Counters":
-        return Counters(*(getattr(self, n) - getattr(before, n) for n in COUNTERS))
+        return Counters(*map(sub, _numbers(self), _numbers(before)))
 
     @property
     def hit_ratio(self) -> float | None:
@@ -107,13 +108,20 @@ class Counters:
 
     def untimed(self) -> "Counters":
         """Return the same without times."""
-        return replace(self, **dict.fromkeys(TIMES, 0))
+        return Counters(*_numbers(self)[: -len(TIMES)])
 
 
 _NONE = Counters()
 
 COUNTERS = tuple(f.name for f in fields(Counters))
 """Names of an opcode's counters, which are the names of its files in sysfs."""
+
+_numbers = attrgetter(*COUNTERS)  # much quicker than one after the other
+
+
+def _sum(every: Iterable[Counters]) -> Counters:
+    numbers = zip(*map(_numbers, every), strict=True)
+    return Counters(*map(sum, numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +178,7 @@ class Sample:
     @property
     def total(self) -> Counters:
         """Sum over all opcodes."""
-        return sum(self.opcodes.values(), Counters())
+        return _sum(self.opcodes.values())
 
     @property
     def is_plain(self) -> bool:
@@ -264,7 +272,7 @@ def rates(before: Sample, after: Sample) -> MountRates:
             parts.append(_opcode_rates(opcode, change, latency, interval_ns, timing))
     if after.is_plain:
         parts = [replace(part, hit_ratio=None) for part in parts]
-    total = sum((part.counters for part in parts), _NONE)
+    total = _sum(part.counters for part in parts)
     latency = added([part.latency for part in parts])
     whole = _opcode_rates("total", total, latency, interval_ns, timing)
     seconds = interval_ns / 1e9

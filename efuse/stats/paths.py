@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter, sub
 
 __all__ = ["LATENCIES", "PATH_COUNTERS", "PATH_TIMES", "PathCounters", "PathRates", "path_rates"]
 
@@ -46,9 +47,11 @@ class PathCounters:
     latency: tuple[int, ...] = (0,) * LATENCIES
 
     def __sub__(self, before: PathCounters) -> PathCounters:
-        numbers = {n: getattr(self, n) - getattr(before, n) for n in PATH_COUNTERS}
-        pairs = zip(self.latency, before.latency, strict=True)
-        return PathCounters(**numbers, latency=tuple(now - then for now, then in pairs))
+        changes = map(sub, _numbers(self), _numbers(before))
+        numbers = dict(zip(PATH_COUNTERS, changes, strict=True))
+        if self.latency == before.latency:
+            return PathCounters(**numbers)
+        return PathCounters(**numbers, latency=tuple(map(sub, self.latency, before.latency)))
 
     def quantile_ns(self, share: float) -> float | None:
         """Return the time within which *share* (0 to 1) of the timed requests were answered.
@@ -79,6 +82,8 @@ class PathCounters:
 
 PATH_COUNTERS = tuple(f.name for f in fields(PathCounters) if f.name != "latency")
 """Names of a path's counters, which are the names of its files in sysfs."""
+
+_numbers = attrgetter(*PATH_COUNTERS)  # much quicker than one after the other
 
 
 @dataclass(frozen=True, slots=True)

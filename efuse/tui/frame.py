@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.cells import cell_len, set_cell_size
+from rich import cells
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 
-__all__ = ["Frame", "Line", "clean", "cut", "line", "text_of", "width_of"]
+__all__ = ["Frame", "Line", "cell_len", "clean", "cut", "line", "text_of", "width_of"]
 
 Line = tuple[tuple[str, str], ...]
 """Words, each with its style."""
@@ -22,6 +22,11 @@ _ASCII = str.maketrans("▁▂▃▄▅▆▇█…", "_..--=+#~")
 def line(*parts: str | tuple[str, str]) -> Line:
     """Return words, each perhaps with its style, as one line."""
     return tuple((part, "") if isinstance(part, str) else part for part in parts)
+
+
+def cell_len(words: str) -> int:
+    """Return how many cells words take."""
+    return len(words) if words.isascii() else cells.cell_len(words)
 
 
 def clean(words: str) -> str:
@@ -35,7 +40,7 @@ def cut(words: str, width: int) -> str:
     """Return words in at most *width* cells, with an ellipsis if not all have room."""
     if cell_len(words) <= width:
         return words
-    return set_cell_size(words, width - 1).rstrip() + "…" if width > 0 else ""
+    return cells.set_cell_size(words, width - 1).rstrip() + "…" if width > 0 else ""
 
 
 def text_of(drawn: Line) -> str:

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rich.cells import cell_len
-
-from efuse.tui.frame import Line, clean, cut
+from efuse.tui.frame import Line, cell_len, clean, cut
 
 __all__ = ["Column", "Order", "cells", "grid", "in_order", "sorts"]
 
@@ -147,8 +145,11 @@ def _title(column: Column[Row], order: Order | None, width: int) -> tuple[str, s
 
 def _cell(column: Column[Row], row: Row, width: int, here: bool) -> tuple[str, str]:
     words = clean(column.text(row)) if column.draw is None else clean(column.draw(row, width))
-    words = cut(words, width)
-    blanks = " " * (width - cell_len(words))
+    size = cell_len(words)
+    if size > width:
+        words = cut(words, width)
+        size = cell_len(words)
+    blanks = " " * (width - size)
     style = column.style(row)
     return (
         words + blanks if column.left else blanks + words,
