@@ -15,11 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from efuse import paths
-from efuse.bpf.compile import compile_text
-from efuse.bpf.members import TRACING
 from efuse.bpf.spec import Spec
-from efuse.bpf.tracing import Hook, Tracer
+from efuse.bpf.tracing import Hook, Tracer, shipped
 from efuse.bpf.types import KernelTypes
 from efuse.closing import Closing
 from efuse.errors import NotSupportedError
@@ -79,8 +76,7 @@ class Counted:
 
 def request_programs() -> Spec:
     """Return the programs' spec: shipped with the package, cached, or compiled now."""
-    source = paths.data("bpf_programs") / "tracing" / "requests.c"
-    return compile_text(source.read_text(), source.name, interface=TRACING)
+    return shipped("requests")
 
 
 class RequestCounters(Closing):
@@ -106,8 +102,8 @@ class RequestCounters(Closing):
         return {(key & 0xFFFFFFFF, key >> 32): Counted.of(cpus) for key, cpus in found.items()}
 
     def missed(self) -> int:
-        """Return how many requests there was no room for."""
-        return sum(self._missed[0])
+        """Return how many requests there was no room for, or that came amid the counting of one."""
+        return int(sum(self._missed[0])) + self._tracer.missed()
 
     def forget(self, keys: Iterable[tuple[int, int]]) -> None:
         """Make room: forget what was counted of connections that have gone."""

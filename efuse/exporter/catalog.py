@@ -303,7 +303,7 @@ _PLAIN = (
         "plain_missed_requests",
         Scope.ALL,
         "plain_missed",
-        "Requests of plain FUSE mounts that there was no room to count",
+        "Requests of plain FUSE mounts that were missed",
         Needs.PLAIN,
     ),
     _gauge(

@@ -7,8 +7,10 @@ Their requests are counted by BPF programs of ours for as long as somebody looks
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from efuse import opcodes
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from efuse.bpf.requests import Counted, RequestCounters
 
 __all__ = ["PlainMounts", "plain_connections"]
+
+
+_STATUS = Path("/proc/self/status")
+_TRACING = 1 << 38 | 1 << 39
+"""CAP_PERFMON and CAP_BPF."""
 
 
 def plain_connections() -> dict[int, str]:
@@ -42,11 +49,19 @@ def _count() -> RequestCounters:
     # Here and not above: whoever has no plain FUSE mounts does not need libbpf.
     from efuse.bpf.requests import RequestCounters
 
-    if os.geteuid() != 0:
+    if not _may_trace():
         raise NotSupportedError(
-            "plain FUSE mounts are not counted: only root may trace (EPERM)", hint="run as root"
+            "plain FUSE mounts are not counted: only root may trace (EPERM)",
+            hint="run as root, or with CAP_BPF and CAP_PERFMON",
         )
     return RequestCounters()
+
+
+def _may_trace() -> bool:
+    if os.geteuid() == 0:
+        return True
+    found = re.search(r"^CapEff:\s*(\w+)$", _STATUS.read_text(), re.MULTILINE)
+    return found is not None and int(found[1], 16) & _TRACING == _TRACING
 
 
 class PlainMounts(Closing):
@@ -78,11 +93,11 @@ class PlainMounts(Closing):
             return (f"{self._problem}{hint}",)
         if not self.missed:
             return ()
-        return (f"{self.missed} requests of plain FUSE had no room and were not counted",)
+        return (f"{self.missed} requests of plain FUSE were missed and are not counted",)
 
     @property
     def missed(self) -> int:
-        """How many requests were not counted, since there was no room."""
+        """How many requests were not counted, since there was no room or a CPU was busy."""
         return self._counters.missed() if self._counters is not None else 0
 
     def read(self, only: int | None = None) -> tuple[Sample, ...]:
