@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 from collections.abc import Iterator, Mapping
@@ -50,7 +51,7 @@ class Watch(Closing):
 
     :param mount: of plain FUSE or of eFuse.
     :param digests: take a digest of the answers' data, so that they can be compared.
-    :param ring_bytes: room for what was not read yet: a power of two of pages.
+    :param ring_bytes: room for what was not read yet; as much as a power of two of pages has.
     :raises NotSupportedError: this kernel has not what is hooked into.
     :raises AttachError: this task may not trace.
     """
@@ -60,8 +61,10 @@ class Watch(Closing):
     ) -> None:
         check_allowed()
         self._records: list[bytes] = []
-        self._lost: int | None = None
+        self._lost = 0
+        self._tracer: Tracer | None = None
         self._open = ExitStack()
+        ring_bytes = 1 << (max(ring_bytes, mmap.PAGESIZE) - 1).bit_length()
         spec = shipped("trace").with_capacity({"requests": ring_bytes})
         with ExitStack() as undo:
             undo.callback(self.close)
@@ -82,11 +85,15 @@ class Watch(Closing):
     @property
     def lost(self) -> int:
         """How many requests there was no room for, or that came while their program ran."""
-        return self._dropped() if self._lost is None else self._lost
+        if self._tracer is not None:
+            dropped: int = self._tracer.maps["lost"][0]
+            self._lost = dropped + self._tracer.missed()
+        return self._lost
 
     def read(self) -> Iterator[Request]:
         """Iterate over the requests that are there, in the order of their answers; do not wait."""
-        self._ring.consume()
+        if self._tracer is not None:
+            self._ring.consume()
         records, self._records = self._records, []
         return map(Request.decode, records)
 
@@ -98,22 +105,18 @@ class Watch(Closing):
 
     def stop(self) -> None:
         """See nothing more; what was seen before can still be read."""
-        for key in list(self._tracer.maps["watched"]):
-            del self._tracer.maps["watched"][key]
+        if self._tracer is not None:
+            self._tracer.maps["watched"].clear()
 
     def close(self) -> None:
         """Take the programs out of the kernel. May be called again."""
-        if self._lost is None and hasattr(self, "_ring"):
-            self._lost = self._dropped()
+        self._lost = self.lost
+        self._tracer = None
         self._open.close()
 
     def _take(self, raw: bytes) -> bool:
         self._records.append(raw)
         return True
-
-    def _dropped(self) -> int:
-        dropped: int = self._tracer.maps["lost"][0]
-        return dropped + self._tracer.missed()
 
 
 def _settings(digests: bool) -> bytes:

@@ -241,8 +241,11 @@ static bool efuse_path_cache(struct efuse_req *req)
 			break;
 		gap = gaps++ < EFUSE_MAX_GAPS ? efuse_blocks_missing(req, pos + done, size - done) :
 						size - done;
-		if (gap == size && !xa_load(&req->ec->backed, args->nodeid))
+		if (gap == size && !xa_load(&req->ec->backed, args->nodeid)) {
+			/* block() knows no reason for a block that it does not find. */
+			req->reason = req->reason ?: EFUSE_MISS;
 			return false;
+		}
 		ret = efuse_ask_fill(req, done, gap);
 		if (ret < 0) {
 			req->reason = EFUSE_FAILED;
