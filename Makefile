@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 JSON ?=
 TESTS ?=
-export JSON
+K ?=
+export JSON K
 
 .PHONY: help setup check lint test test-unit test-host test-guest test-perf test-debug test-mutants test-package man docs lint-kernel demo pictures clean
 
@@ -16,7 +17,7 @@ setup: ## packages, a kernel for the guest, .venv: all that the rest needs (Debi
 demo: setup ## a real source tree and real programs, plain FUSE beside eFuse (JSON=FILE)
 	@scripts/demo
 
-test: ## set up, then unit, host and guest tests (in CI too)
+test: ## set up, then unit, host and guest tests (in CI too); K=7: all guest tests on that kernel
 	@scripts/test
 
 test-unit: ## tests that need no root
@@ -25,7 +26,7 @@ test-unit: ## tests that need no root
 test-host: ## tests on plain FUSE mounts of this machine (root)
 	@.venv/bin/python -m pytest -v tests/host
 
-test-guest: ## tests in a guest with the module loaded (root)
+test-guest: ## tests in a guest with the module loaded (root); K=7: on that kernel
 	@scripts/test-guest
 
 test-perf: ## instruction counts of the fast paths against the checked-in baseline
@@ -56,7 +57,7 @@ pictures: ## the pictures of docs/watching.md and docs/design.md, and the frames
 	@.venv/bin/python -m docs.site.diagrams
 	@.venv/bin/python -m tests.pictures
 
-lint-kernel: ## checkpatch, sparse and W=1 on the module
+lint-kernel: ## checkpatch, sparse and W=1 on the modules, for both kernels
 	@scripts/lint-kernel
 
 clean: ## remove .venv, build and Python's left-overs; the cache in ~/.cache/efuse stays

@@ -56,14 +56,15 @@ def _at_least(found: str | None, minimum: str) -> bool:
 def _kernel(root: Path) -> Feature:
     release = (root / "proc/sys/kernel/osrelease").read_text().strip()
     modules = (root / "proc/modules").exists()
-    ok = _version(release)[:2] == (6, 12) and modules
+    version = _version(release)
+    ok = (version[:2] == (6, 12) or version[0] == 7) and modules
     return Feature(
         "kernel",
         release if modules else f"{release}, built without modules",
-        "6.12 with loadable modules",
+        "6.12 or 7.x with loadable modules",
         ok,
-        "efuse.ko is made from this series' fs/fuse",
-        "boot Debian's 6.12 kernel, or use: efuse guest run",
+        "efuse.ko is made from these series' fs/fuse",
+        "boot Debian's 6.12 or 7.x kernel, or use: efuse guest run",
     )
 
 

@@ -58,6 +58,7 @@ NUMBERS: Mapping[str, int] = MappingProxyType(
         "syncfs": 50,
         "tmpfile": 51,
         "statx": 52,
+        "copy_file_range_64": 53,
     }
 )
 """Number of each opcode by its name."""

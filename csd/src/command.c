@@ -203,7 +203,7 @@ void csd_work_queue(struct csd_device *device, struct request *rq)
 		queue_work(csd_cores, &request->work.work);
 }
 
-static enum rq_end_io_ret csd_command_done(struct request *rq, blk_status_t status)
+static CSD_END_IO(csd_command_done)
 {
 	struct csd_waiter *waiter = rq->end_io_data;
 

@@ -12,6 +12,7 @@
 #include <linux/efuse_lower.h>
 #include <linux/xarray.h>
 
+#include "compat.h"
 #include "function.h"
 
 #define CSD_VERSION	"0.1.0"

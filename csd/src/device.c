@@ -244,13 +244,12 @@ static blk_status_t csd_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_mq
 }
 
 static int csd_init_request(struct blk_mq_tag_set *tags, struct request *rq, unsigned int hctx,
-			    unsigned int node)
+			    CSD_NODE node)
 {
 	struct csd_request *request = blk_mq_rq_to_pdu(rq);
 
 	request->device = tags->driver_data;
-	hrtimer_init(&request->timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS);
-	request->timer.function = csd_request_due;
+	csd_timer_setup(&request->timer, csd_request_due);
 	csd_work_init(&request->work);
 	return 0;
 }
@@ -335,8 +334,7 @@ static int csd_tags_alloc(struct csd_device *device)
 		.queue_depth	= device->depth,
 		.numa_node	= NUMA_NO_NODE,
 		.cmd_size	= sizeof(struct csd_request),
-		.flags		= BLK_MQ_F_SHOULD_MERGE | BLK_MQ_F_BLOCKING |
-				  BLK_MQ_F_NO_SCHED_BY_DEFAULT,
+		.flags		= CSD_MERGE | BLK_MQ_F_BLOCKING | BLK_MQ_F_NO_SCHED_BY_DEFAULT,
 		.driver_data	= device,
 	};
 	return blk_mq_alloc_tag_set(&device->tags);

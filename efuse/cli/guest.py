@@ -52,10 +52,9 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--kernel",
-                "tree",
-                metavar="TREE",
-                type=click.Path(exists=True, file_okay=False, path_type=Path),
-                help="Boot the kernel built in this source tree.",
+                metavar="SERIES|TREE",
+                help="Boot a kernel that scripts/setup-kernel has unpacked, such as 7, or the one "
+                "built in a source tree.",
             ),
             click.option("--no-module", is_flag=True, help="Do not build and load efuse.ko."),
             click.option(
@@ -80,12 +79,17 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _run(arguments: list[str], shell: bool, given: dict[str, Any], again: int = 0) -> None:
     from efuse.guest.run import Options, run
+    from efuse.module import kernel
 
+    wanted = given["kernel"]
+    # A directory may be called as a series is: a path has a slash.
+    unpacked = wanted is not None and re.fullmatch(r"\d[^/]*", wanted)
+    target = wanted and (kernel.unpacked(wanted) if unpacked else kernel.from_tree(Path(wanted)))
     options = Options(
         cpus=given["cpus"],
         memory=given["memory"],
         icount=given["icount"],
-        kernel_tree=given["tree"],
+        kernel=target,
         module=not given["no_module"],
         timeout_s=given["timeout"],
         keep_log=given["keep_log"],

@@ -43,7 +43,13 @@ def cli() -> None:
 
 
 @cli.command("build")
-@click.option("--kernel", "release", metavar="RELEASE", help="Build for this kernel's headers.")
+@click.option(
+    "--kernel",
+    "release",
+    metavar="SERIES|RELEASE",
+    help="Build for this kernel: one that scripts/setup-kernel has unpacked, such as 7, or one "
+    "whose headers are installed.",
+)
 @click.option(
     "--tree",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

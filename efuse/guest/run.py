@@ -25,6 +25,7 @@ from efuse.guest import accel, kernel_log
 from efuse.guest.machine import Machine, Processes, started
 from efuse.module import build as module_build
 from efuse.module import kernel
+from efuse.module.kernel import Kernel
 
 __all__ = ["CSD_MODULE", "INSIDE", "MODULE", "Options", "Result", "run"]
 
@@ -50,7 +51,7 @@ class Options:
     :ivar cpus: virtual processors; 1 with ``icount``.
     :ivar memory: such as ``4G``.
     :ivar icount: count instructions as the guest's clock.
-    :ivar kernel_tree: boot the kernel that was built there instead of the distribution's.
+    :ivar kernel: boot this one instead of the newest of the series.
     :ivar module: build and load ``efuse.ko``.
     :ivar timeout_s: end the guest if the command takes longer.
     :ivar keep_log: keep the kernel's log even if nothing is wrong.
@@ -64,7 +65,7 @@ class Options:
     cpus: int = 2
     memory: str = "4G"
     icount: bool = False
-    kernel_tree: Path | None = None
+    kernel: Kernel | None = None
     module: bool = True
     timeout_s: float | None = None
     keep_log: bool = False
@@ -155,7 +156,7 @@ def _fstab_word(path: Path | str) -> str:
 def _write_directory(
     directory: Path,
     command: Sequence[str],
-    target: kernel.Kernel,
+    target: Kernel,
     module: Path | None,
     environment: Mapping[str, str],
 ) -> None:
@@ -416,9 +417,7 @@ def run(
     """
     if os.environ.get(INSIDE):
         raise NotSupportedError("a guest cannot be started inside a guest")
-    target = (
-        kernel.from_tree(options.kernel_tree) if options.kernel_tree is not None else kernel.find()
-    )
+    target = options.kernel or kernel.find()
     if target.image is None:
         raise NotSupportedError(
             f"a guest cannot be booted: the image of kernel {target.release} is not here",

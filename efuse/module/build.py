@@ -8,16 +8,29 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
-from efuse.module import kernel, source
+from efuse.module import source
 from efuse.module.kernel import Kernel
 
 __all__ = ["CSD", "EFUSE", "Say", "Source", "build", "built", "has_btf", "make"]
+
+# Where a root of the kernel's own has the directory of a build.
+_THERE = "/build"
+
+# In a mount namespace of its own. What this machine's shell has set means nothing there.
+_IN_ROOT = f"""\
+root=$1
+mount --bind "$2" "$root{_THERE}"
+mount --rbind /dev "$root/dev"
+mount -t proc proc "$root/proc"
+shift 2
+exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin HOME=/ LC_ALL=C "$@"
+"""
 
 Say = Callable[[str], None]
 """Takes one line about the progress."""
@@ -30,7 +43,8 @@ class Source:
     :ivar name: of the module.
     :ivar data: which of the package's data.
     :ivar said: what a person is told that is being prepared.
-    :ivar write: writes the tree below a directory, from the data; returns what kbuild is given.
+    :ivar write: writes the tree below a directory, from the data, for a kernel; returns what kbuild
+        is given.
     :ivar sysfs: the directory that is there, with ``version`` in it, while the module is loaded.
     :ivar let_go: what to try where it is in use.
     :ivar package: what DKMS calls it.
@@ -40,7 +54,7 @@ class Source:
     name: str
     data: str
     said: str
-    write: Callable[[Path, Path], Path]
+    write: Callable[[Path, Path, Kernel], Path]
     sysfs: Path
     let_go: str
     package: str
@@ -50,8 +64,8 @@ class Source:
 EFUSE = Source(
     "efuse",
     "kernel_patches",
-    f"fs/fuse of linux-source-{kernel.SERIES}",
-    source.write_tree,
+    "fs/fuse of the kernel's source package",
+    lambda work, data, target: source.write_tree(work, data, target.archive, target.version),
     Path("/sys/fs/efuse"),
     "umount -a -t efuse; end the daemons that hold /dev/efuse",
     "efuse",
@@ -60,7 +74,7 @@ CSD = Source(
     "csd",
     "csd",
     "csd",
-    source.write_csd_tree,
+    lambda work, data, _target: source.write_csd_tree(work, data),
     Path("/sys/module/csd"),
     "efuse csd remove the devices, efuse csd unload the functions, end what runs",
     "efuse-csd",
@@ -93,7 +107,7 @@ def _directory(target: Kernel, of: Source) -> Path:
         for path in (symvers, vmlinux)
         if path.is_file()
     ]
-    archive = kernel.source_archive().stat()
+    archive = target.archive.stat()
     key = source.content_hash(paths.data(of.data), target.release, *stat, str(archive.st_size))
     return paths.cache() / "modules" / key
 
@@ -121,7 +135,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as name:
         work = Path(name)
         say(f"preparing {of.said}")
-        tree = of.write(work, paths.data(of.data))
+        tree = of.write(work, paths.data(of.data), target)
         say(f"compiling {module.name} for {target.release}")
         make(target, tree, work)
         if not has_btf(tree / module.name):
@@ -149,7 +163,7 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
     """
     objects = _objects_with_btf(target, work)
     jobs = f"-j{min(os.cpu_count() or 1, 8)}"
-    command = ["make", jobs, "-C", str(objects), f"M={tree}", *variables, "modules"]
+    variables = (jobs, *variables, "modules")
     # Make's own variables of a make that called us would change what this one does.
     environment = {
         key: value
@@ -157,22 +171,39 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
         if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES")
     }
     result = subprocess.run(
-        command,
+        _kbuild(target, objects, tree, work, variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
         env=environment,
     )
+    said = result.stdout.replace(_THERE, str(work))
     log = paths.cache() / "modules" / "build.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(result.stdout)
+    log.write_text(said)
     if result.returncode != 0:
         raise ModuleBuildError(
-            f"the module cannot be compiled for {target.release}:\n{_errors(result.stdout, tree)}",
+            f"the module cannot be compiled for {target.release}:\n{_errors(said, tree)}",
             hint=f"the whole output is in {log}",
         )
-    return result.stdout
+    return said
+
+
+def _kbuild(
+    target: Kernel, objects: Path, tree: Path, work: Path, arguments: Sequence[str]
+) -> list[str]:
+    """Return the command that runs kbuild, in the root of the kernel's own tools if it has one."""
+    if target.root == Path("/"):
+        return ["make", "-C", str(objects), f"M={tree}", *arguments]
+    if os.geteuid() != 0:
+        raise NotSupportedError(
+            f"nothing can be built for {target.release}: chroot(2) to {target.root} needs root",
+            hint="sudo",
+        )
+    inside = Path("/") / objects.relative_to(target.root)
+    words = ["make", "-C", str(inside), f"M={_THERE}/{tree.relative_to(work)}", *arguments]
+    return ["unshare", "--mount", "sh", "-ec", _IN_ROOT, "sh", str(target.root), str(work), *words]
 
 
 def _errors(output: str, tree: Path) -> str:
@@ -205,7 +236,7 @@ def _objects_with_btf(target: Kernel, work: Path) -> Path:
     for entry in target.headers.iterdir():
         if entry.name != "vmlinux":
             (shadow / entry.name).symlink_to(entry.resolve())
-    script = source.pristine() / "scripts/extract-vmlinux"
+    script = source.pristine(target.archive) / "scripts/extract-vmlinux"
     with (shadow / "vmlinux").open("wb") as output:
         subprocess.run(
             ["bash", str(script), str(target.image)],

@@ -11,7 +11,7 @@ from pathlib import Path
 import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
-from efuse.module import kernel
+from efuse.module import kernel, source
 from efuse.module.build import EFUSE, Say, Source
 
 __all__ = ["install", "write_source"]
@@ -43,7 +43,7 @@ def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
             (target / "efuse" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(paths.package() / name, target / "efuse" / name)
     else:
-        of.write(target, data)
+        source.write_csd_tree(target, data)
     text = (data / "dkms.conf.in").read_text()
     (target / "dkms.conf").write_text(text.replace("@VERSION@", version))
 

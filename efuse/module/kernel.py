@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Find kernels: headers to build against, images to boot, the source package to build from."""
+"""Find kernels: headers to build against, images to boot, the source package to build from.
+
+One that scripts/setup-kernel has put into the cache has a root of its own: there lie its headers,
+its source and the compiler.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,10 @@ from pathlib import Path
 from efuse import paths
 from efuse.errors import NotSupportedError
 
-__all__ = ["FLAVOUR", "SERIES", "Kernel", "find", "from_tree", "source_archive"]
+__all__ = ["FLAVOUR", "SERIES", "Kernel", "find", "from_tree", "source_archive", "unpacked"]
 
 SERIES = "6.12"
-"""The kernel series that the patches are for: Debian 12's from bookworm-security."""
+"""The kernel series that is looked for where none is named: Debian 12's from bookworm-security."""
 
 FLAVOUR = "amd64"
 """Debian's kernel flavour: the others lack 9p and more that the tests use."""
@@ -27,12 +31,24 @@ class Kernel:
     :ivar headers: the object tree to build against (``Module.symvers``, ``.config``).
     :ivar image: the bootable ``vmlinuz`` or ``bzImage``; absent if only the headers are here.
     :ivar modules: its directory below ``lib/modules`` with the modules themselves.
+    :ivar root: the root of the file system in which what is built for it is built.
     """
 
     release: str
     headers: Path
     image: Path | None = None
     modules: Path | None = None
+    root: Path = Path("/")
+
+    @property
+    def version(self) -> str:
+        """Its release without patch level and flavour, such as ``6.12``."""
+        return ".".join(self.release.split(".")[:2])
+
+    @property
+    def archive(self) -> Path:
+        """The archive of its source package, see :func:`source_archive`."""
+        return source_archive(self.root, self.version)
 
 
 def _version_key(release: str) -> tuple[int, ...]:
@@ -45,9 +61,11 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
     Its image is looked for in eFuse's cache, then below ``root``.
 
     :param root: the root of the file system to look in.
-    :param release: insist on this release, of whatever series.
+    :param release: insist on this release, or of those that are unpacked on this series.
     :raises NotSupportedError: there is none.
     """
+    if release and (whole := _newest_unpacked(release)):
+        return whole
     pattern = re.compile(rf"{re.escape(SERIES)}\.\d+\+?[^-]*(-\d+)?-{FLAVOUR}")
     candidates = [
         build.parent.name
@@ -71,6 +89,46 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
     return Kernel(newest, headers)
 
 
+def _unpacked() -> Path:
+    return paths.cache() / "kernels"
+
+
+def _whole(root: Path) -> Kernel | None:
+    """Return the kernel that lies below ``root`` with all that belongs to it, if one does."""
+    release = root.name
+    headers = root / "usr/src" / f"linux-headers-{release}"
+    if not (headers / "Module.symvers").is_file():
+        return None
+    return Kernel(
+        release,
+        headers,
+        root / f"boot/vmlinuz-{release}",
+        root / "usr/lib/modules" / release,
+        root,
+    )
+
+
+def _newest_unpacked(series: str) -> Kernel | None:
+    roots = [path for path in _unpacked().glob("*") if f"{path.name}.".startswith(f"{series}.")]
+    found = [target for root in roots if (target := _whole(root))]
+    return max(found, key=lambda target: _version_key(target.release), default=None)
+
+
+def unpacked(series: str) -> Kernel:
+    """Return the newest kernel of a series that scripts/setup-kernel has put into the cache.
+
+    :param series: such as ``7`` or ``7.3``, or a whole release.
+    :raises NotSupportedError: there is none.
+    """
+    found = _newest_unpacked(series)
+    if found is None:
+        raise NotSupportedError(
+            f"no kernel {series} was found: {_unpacked()} has none with headers and source",
+            hint=f"scripts/setup-kernel {series}",
+        )
+    return found
+
+
 def from_tree(tree: Path) -> Kernel:
     """Return the kernel that was built in the source tree ``tree``.
 
@@ -87,15 +145,16 @@ def from_tree(tree: Path) -> Kernel:
     return Kernel(release_file.read_text().strip(), tree, image)
 
 
-def source_archive(root: Path = Path("/")) -> Path:
+def source_archive(root: Path = Path("/"), version: str = SERIES) -> Path:
     """Return the archive of the distribution's kernel source package.
 
+    :param version: of the kernel, such as ``6.12``.
     :raises NotSupportedError: the package is not installed.
     """
-    archive = root / f"usr/src/linux-source-{SERIES}.tar.xz"
+    archive = root / f"usr/src/linux-source-{version}.tar.xz"
     if not archive.is_file():
         raise NotSupportedError(
             f"the kernel's source package was not found: there is no {archive}",
-            hint=f"apt-get install linux-source-{SERIES}",
+            hint=f"apt-get install linux-source-{version}",
         )
     return archive

@@ -30,10 +30,10 @@ def checkpatch(sources: Path) -> list[str]:
     :param sources: ``kernel_patches`` or ``csd``.
     """
     script = source.pristine() / "scripts/checkpatch.pl"
-    files = sorted([*(sources / "src").glob("*.[ch]"), *(sources / "include").rglob("*.h")])
+    files = sorted([*(sources / "src").rglob("*.[ch]"), *(sources / "include").rglob("*.h")])
     events = [path for path in files if path.name == "trace.h"]
     files = [path for path in files if path not in events]
-    patches = sorted((sources / kernel.SERIES).glob("*.patch"))
+    patches = sorted(sources.glob("*/*.patch"))
     remarks: list[str] = []
     for mode, names, also in (
         ("--file", files, ""),
@@ -73,7 +73,9 @@ def compile_remarks(target: kernel.Kernel, kernel_patches: Path) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        ours = source.write_tree(work / "ours", kernel_patches)
+        ours = source.write_tree(
+            work / "ours", kernel_patches, target.archive, target.version
+        )
         output = build.make(target, ours, work, "W=1", "C=2", "CF=-D__CHECK_ENDIAN__")
         new = _remarks(output, ours)
     # Line numbers of the kernel's own remarks move with our patches: compare the texts alone.
@@ -102,7 +104,7 @@ def _pristine_remarks(target: kernel.Kernel) -> set[str]:
     """Return the remarks about the kernel's own fs/fuse, compiled with nothing of ours."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        tree = source.write_pristine(work)
+        tree = source.write_pristine(work, target.archive)
         output = build.make(
             target, tree, work, "W=1", "C=2", "CF=-D__CHECK_ENDIAN__", "KBUILD_MODPOST_WARN=1"
         )
@@ -112,14 +114,16 @@ def _pristine_remarks(target: kernel.Kernel) -> set[str]:
 def main() -> None:
     """Print every remark and exit with 1 if there is one."""
     kernel_patches, csd = paths.data("kernel_patches"), paths.data("csd")
-    target = kernel.find()
-    found = 0
-    for title, remarks in (
+    checks = [
         ("efuse.ko: checkpatch", checkpatch(kernel_patches)),
-        (f"efuse.ko: W=1 and sparse, {target.release}", compile_remarks(target, kernel_patches)),
         ("csd.ko: checkpatch", checkpatch(csd)),
-        (f"csd.ko: W=1 and sparse, {target.release}", csd_remarks(target, csd)),
-    ):
+    ]
+    for target in (kernel.find(), kernel.unpacked("7")):
+        how = f"W=1 and sparse, {target.release}"
+        checks.append((f"efuse.ko: {how}", compile_remarks(target, kernel_patches)))
+        checks.append((f"csd.ko: {how}", csd_remarks(target, csd)))
+    found = 0
+    for title, remarks in checks:
         print(f"{title}: {len(remarks) or 'no'} remarks")
         for remark in remarks:
             print(f"  {remark}")

@@ -10,10 +10,17 @@ import tempfile
 from pathlib import Path
 
 from efuse import paths
-from efuse.errors import ModuleBuildError
+from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import kernel
 
-__all__ = ["content_hash", "pristine", "write_csd_tree", "write_pristine", "write_tree"]
+__all__ = [
+    "content_hash",
+    "pristine",
+    "series",
+    "write_csd_tree",
+    "write_pristine",
+    "write_tree",
+]
 
 # Not part of the module: other devices' drivers that live in the same directory.
 _LEFT_OUT = ("cuse.c", "virtio_fs.c")
@@ -52,7 +59,7 @@ def pristine(archive: Path | None = None) -> Path:
         if result.returncode != 0 or not (tree / "fs/fuse/inode.c").is_file():
             raise ModuleBuildError(
                 f"{archive} could not be unpacked: {_last_line(result.stderr)}",
-                hint="apt-get install --reinstall linux-source-" + kernel.SERIES,
+                hint=f"apt-get install --reinstall {archive.name.removesuffix('.tar.xz')}",
             )
         # Whoever else unpacked it meanwhile has the same: theirs is as good.
         if not target.is_dir():
@@ -60,7 +67,24 @@ def pristine(archive: Path | None = None) -> Path:
     return target
 
 
-def _series(patches: Path) -> list[Path]:
+def series(kernel_patches: Path, version: str) -> Path:
+    """Return the directory of the patches for a kernel.
+
+    :param version: of the kernel, such as ``6.12``.
+    :raises NotSupportedError: there are none.
+    """
+    for name in (version, f"{version.partition('.')[0]}.x"):
+        if (kernel_patches / name / "series").is_file():
+            return kernel_patches / name
+    known = sorted(path.parent.name for path in kernel_patches.glob("*/series"))
+    raise NotSupportedError(
+        f"efuse.ko cannot be built for a kernel {version}: there are patches for "
+        f"{' and '.join(known)} only",
+        hint="use one of those kernels, or carry the patches over: kernel_patches/README.md",
+    )
+
+
+def _patches(patches: Path) -> list[Path]:
     """Return the patches that ``series`` names, in order."""
     lines = (patches / "series").read_text().splitlines()
     names = [line.partition("#")[0].strip() for line in lines]
@@ -77,7 +101,8 @@ def content_hash(sources: Path, *more: str) -> str:
     for text in more:
         digest.update(text.encode() + b"\0")
     # What one module exports the other one is compiled with.
-    for top in (*(sources / name for name in ("6.12", "src", "include")), _exports()):
+    serieses = sorted(path.parent for path in sources.glob("*/series"))
+    for top in (*serieses, sources / "src", sources / "include", _exports()):
         for path in sorted(top.rglob("*")):
             if path.is_file():
                 digest.update(str(path.relative_to(top.parent)).encode() + b"\0")
@@ -90,7 +115,7 @@ def _exports() -> Path:
     return paths.data("kernel_patches") / "include/linux"
 
 
-def write_pristine(target: Path) -> Path:
+def write_pristine(target: Path, archive: Path | None = None) -> Path:
     """Write the kernel's own fs/fuse below ``target`` with a Kbuild that compiles the same files.
 
     It is there to be looked at by compilers, not to be loaded.
@@ -98,7 +123,7 @@ def write_pristine(target: Path) -> Path:
     :returns: the directory to hand to kbuild as ``M=``.
     """
     fuse = target / "fs/fuse"
-    shutil.copytree(pristine() / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    shutil.copytree(pristine(archive) / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     objects = " ".join(sorted(f"{path.stem}.o" for path in fuse.glob("*.c")))
     (fuse / "Kbuild").write_text(
         f"obj-m := fuse.o\nccflags-y := -I$(src) -D__DISABLE_EXPORTS\nfuse-y := {objects}\n"
@@ -106,18 +131,27 @@ def write_pristine(target: Path) -> Path:
     return fuse
 
 
-def write_tree(target: Path, kernel_patches: Path, archive: Path | None = None) -> Path:
+def write_tree(
+    target: Path,
+    kernel_patches: Path,
+    archive: Path | None = None,
+    version: str = kernel.SERIES,
+) -> Path:
     """Write the module's source below ``target`` as it lies in a kernel tree.
 
     That is ``fs/fuse`` with the series applied, ``fs/fuse/efuse`` with our files,
     ``fs/fuse/Kbuild``, and ``include/uapi/linux/efuse.h``.
 
+    :param archive: of the kernel's source; by default the installed one.
+    :param version: of the kernel, such as ``6.12``.
     :returns: the directory to hand to kbuild as ``M=``: ``target/fs/fuse``.
+    :raises NotSupportedError: there are no patches for such a kernel.
     :raises ModuleBuildError: a patch does not apply.
     """
+    patches = series(kernel_patches, version)
     fuse = target / "fs/fuse"
     shutil.copytree(pristine(archive) / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    for patch in _series(kernel_patches / kernel.SERIES):
+    for patch in _patches(patches):
         command = ["patch", "-p1", "--batch", "--forward", "--no-backup-if-mismatch", "-s"]
         with patch.open("rb") as text:
             result = subprocess.run(command, cwd=target, stdin=text, capture_output=True, text=True)
@@ -128,7 +162,7 @@ def write_tree(target: Path, kernel_patches: Path, archive: Path | None = None) 
             )
     shutil.copytree(kernel_patches / "src", fuse / "efuse")
     shutil.copytree(kernel_patches / "include", target / "include")
-    shutil.copy(kernel_patches / kernel.SERIES / "Kbuild", fuse / "Kbuild")
+    shutil.copy(patches / "Kbuild", fuse / "Kbuild")
     return fuse
 
 

@@ -35,15 +35,15 @@ static struct fuse_req *efuse_request_extract(struct fuse_dev *fud, u64 unique, 
  */
 bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash)
 {
-	struct fuse_conn *fc = fud->fc;
+	struct fuse_conn *fc = efuse_dev_conn(fud);
 	struct fuse_req *req = NULL;
 	struct fuse_dev *other;
 
 	if (!efuse_conn_get(fc))
 		return false;
-	/* Against fuse_abort_conn(), which would not see a request between two tables. */
-	spin_lock(&fc->lock);
-	list_for_each_entry(other, &fc->devices, entry) {
+	/* Against who aborts, which would not see a request between two tables. */
+	spin_lock(&efuse_chan(fc)->lock);
+	list_for_each_entry(other, &efuse_chan(fc)->devices, entry) {
 		if (other != fud)
 			req = efuse_request_extract(other, unique, hash);
 		if (req)
@@ -54,6 +54,6 @@ bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash)
 		list_add_tail(&req->list, &fud->pq.processing[hash]);
 		spin_unlock(&fud->pq.lock);
 	}
-	spin_unlock(&fc->lock);
+	spin_unlock(&efuse_chan(fc)->lock);
 	return req;
 }

@@ -69,9 +69,9 @@ static void efuse_part_free(struct efuse_part *part)
 	unsigned int i;
 
 	if (part->bounced)
-		for (i = 0; i < part->io.ap.num_pages; i++)
-			put_page(part->io.ap.pages[i]);
-	kfree(part->io.ap.pages);
+		for (i = 0; i < part->io.ap.num_folios; i++)
+			put_page(efuse_page(&part->io.ap, i));
+	efuse_pages_free(&part->io.ap);
 	kfree(part);
 }
 
@@ -81,17 +81,16 @@ static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
 	struct fuse_args_pages *ap = &part->io.ap;
 	unsigned int offset = offset_in_page(pos);
 
-	ap->pages = fuse_pages_alloc(DIV_ROUND_UP(offset + len, PAGE_SIZE), GFP_KERNEL, &ap->descs);
-	if (!ap->pages)
+	if (!efuse_pages_alloc(ap, DIV_ROUND_UP(offset + len, PAGE_SIZE)))
 		return -ENOMEM;
 	part->bounced = true;
 	while (len) {
-		struct fuse_page_desc *desc = &ap->descs[ap->num_pages];
+		typeof(*ap->descs) *desc = &ap->descs[ap->num_folios];
 		struct page *page = alloc_page(GFP_KERNEL);
 
 		if (!page)
 			return -ENOMEM;
-		ap->pages[ap->num_pages++] = page;
+		efuse_page_set(ap, ap->num_folios++, page);
 		desc->offset = offset;
 		desc->length = min_t(size_t, len, PAGE_SIZE - offset);
 		len -= desc->length;
@@ -106,16 +105,15 @@ static int efuse_part_share(struct efuse_part *part, struct efuse_data *data, si
 	struct fuse_args_pages *whole = container_of(data->args, struct fuse_args_pages, args);
 	struct fuse_args_pages *ap = &part->io.ap;
 
-	ap->pages = fuse_pages_alloc(whole->num_pages - data->index, GFP_KERNEL, &ap->descs);
-	if (!ap->pages)
+	if (!efuse_pages_alloc(ap, whole->num_folios - data->index))
 		return -ENOMEM;
 	ap->args.user_pages = data->args->user_pages;
 	ap->args.page_zeroing = data->args->page_zeroing;
-	while (len && data->index < whole->num_pages) {
-		const struct fuse_page_desc *from = &whole->descs[data->index];
-		struct fuse_page_desc *desc = &ap->descs[ap->num_pages];
+	while (len && data->index < whole->num_folios) {
+		const typeof(*whole->descs) *from = &whole->descs[data->index];
+		typeof(*ap->descs) *desc = &ap->descs[ap->num_folios];
 
-		ap->pages[ap->num_pages++] = whole->pages[data->index];
+		efuse_page_set(ap, ap->num_folios++, efuse_page(whole, data->index));
 		desc->offset = from->offset + data->skip;
 		desc->length = min_t(size_t, len, from->length - data->skip);
 		len -= desc->length;
@@ -162,9 +160,9 @@ static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, 
 	unsigned int i;
 
 	whole.direction = read ? ITER_DEST : ITER_SOURCE;
-	for (i = 0; i < part->io.ap.num_pages && done < len; i++) {
-		const struct fuse_page_desc *desc = &part->io.ap.descs[i];
-		struct page *page = part->io.ap.pages[i];
+	for (i = 0; i < part->io.ap.num_folios && done < len; i++) {
+		const typeof(*part->io.ap.descs) *desc = &part->io.ap.descs[i];
+		struct page *page = efuse_page(&part->io.ap, i);
 		size_t want = min_t(size_t, desc->length, len - done), at = 0;
 		struct efuse_span span __uninitialized;
 		struct iov_iter iter;
@@ -232,9 +230,10 @@ static ssize_t efuse_part_ask(struct efuse_part *part)
 }
 
 /* The answer of a part that is all of its request, in the daemon's context. */
-static void efuse_part_end(struct fuse_mount *fm, struct fuse_args *args, int error)
+static EFUSE_END(efuse_part_end)
 {
 	struct efuse_part *part = container_of(args, struct efuse_part, io.ap.args);
+	struct fuse_mount *sent = part->req.fm;
 	struct fuse_args *whole = part->whole;
 	size_t got = args->out_args[0].size;
 	struct efuse_data data;
@@ -248,7 +247,7 @@ static void efuse_part_end(struct fuse_mount *fm, struct fuse_args *args, int er
 		*(struct fuse_write_out *)whole->out_args[0].value = part->io.written;
 	}
 	efuse_part_free(part);
-	whole->end(fm, whole, error);
+	efuse_args_end(sent, whole, error);
 }
 
 /* Out of backing files, if all of it is there; else of the daemon. */

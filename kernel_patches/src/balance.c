@@ -162,7 +162,7 @@ const struct efuse_channel_load *efuse_load_describe(struct efuse_placement *pla
  * @req: the request; NULL: it is a forget, which nobody waits for
  *
  * Context: any; the caller may be moved to another CPU meanwhile.
- * Return: a queue, or FUSE's own for CUSE
+ * Return: a queue, or FUSE's own for CUSE and for io_uring
  */
 struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_req *req)
 {
@@ -170,8 +170,8 @@ struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_r
 	struct efuse_queue *home, *found = NULL;
 	bool background;
 
-	if (!ec)
-		return &fc->iq;
+	if (!ec || efuse_by_ring(fc))
+		return &efuse_chan(fc)->iq;
 	rcu_read_lock();
 	home = READ_ONCE(ec->queues[raw_smp_processor_id()]->home);
 	/* Without a channel no other one has one either; see efuse_homes_find(). */

@@ -279,9 +279,9 @@ static bool efuse_data_stable(const struct fuse_args *args)
 	const struct fuse_args_pages *ap = container_of(args, struct fuse_args_pages, args);
 	struct address_space *mapping;
 
-	if (args->user_pages || !ap->num_pages)
+	if (args->user_pages || !ap->num_folios)
 		return false;
-	mapping = ap->pages[0]->mapping;
+	mapping = efuse_page_mapping(ap, 0);
 	return args->opcode == FUSE_READ || !mapping || !mapping_writably_mapped(mapping);
 }
 

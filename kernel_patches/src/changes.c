@@ -116,6 +116,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		return;
 
 	case FUSE_COPY_FILE_RANGE:
+	case EFUSE_COPY_FILE_RANGE_64:
 		copy = efuse_req_in(args, sizeof(*copy));
 		if (copy)
 			efuse_changes_content(ch, copy->nodeid_out);

@@ -169,7 +169,7 @@ static ssize_t efuse_channel_fill(struct efuse_channel *channel, struct file *fi
 	ssize_t ret;
 
 	if (found < 0)
-		return READ_ONCE(channel->fud->fc->iq.connected) ? found : -ENODEV;
+		return READ_ONCE(efuse_chan(channel->ec->fc)->iq.connected) ? found : -ENODEV;
 	efuse_slot_request(channel, found, &iter);
 	ret = fuse_dev_take(channel->fud, file, &iter);
 	efuse_slot_set(channel, found, ret < 0 ? EFUSE_SLOT_FREE : EFUSE_SLOT_DAEMON);
@@ -190,7 +190,7 @@ static ssize_t efuse_channel_fill_large(struct efuse_channel *channel, struct fi
 /* Is there something that a worker who sleeps could do, or has the connection ended? */
 static bool efuse_channel_ready(struct efuse_channel *channel)
 {
-	return !READ_ONCE(channel->fud->fc->iq.connected) ||
+	return !READ_ONCE(efuse_chan(channel->ec->fc)->iq.connected) ||
 	       (efuse_slots_free(channel) && efuse_queues_filled(channel->fud));
 }
 
@@ -264,7 +264,7 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 	if (copy_from_user(&next, argp, sizeof(next)))
 		return -EFAULT;
 	if ((next.flags && next.flags != EFUSE_NEXT_REPLY && next.flags != EFUSE_NEXT_SMALL) ||
-	    (!next.flags && next.size < efuse_read_size(fud->fc)))
+	    (!next.flags && next.size < efuse_read_size(channel->ec->fc)))
 		return -EINVAL;
 	if (next.flags & EFUSE_NEXT_REPLY)
 		return efuse_channel_reply(channel, next.slot, next.length);
@@ -391,19 +391,21 @@ long efuse_channel_make(struct efuse_conn *ec, struct fuse_dev *fud,
 void efuse_channel_close(struct fuse_dev *fud)
 {
 	struct efuse_channel *channel = fud->channel;
+	struct efuse_conn *ec;
 
 	if (!channel)
 		return;
-	mutex_lock(&channel->ec->channels_mutex);
+	ec = channel->ec;
+	mutex_lock(&ec->channels_mutex);
 	RCU_INIT_POINTER(channel->queue->channel, NULL);
-	efuse_homes_find(channel->ec);
-	mutex_unlock(&channel->ec->channels_mutex);
+	efuse_homes_find(ec);
+	mutex_unlock(&ec->channels_mutex);
 	fud->channel = NULL;
 	/* Who sends may be about to wake somebody. */
 	synchronize_rcu();
 	efuse_channel_destroy(channel);
 	/* What waits in its queue is for others now. */
-	efuse_queues_wake_all(fud->fc);
+	efuse_queues_wake_all(ec->fc);
 }
 
 /**
@@ -415,7 +417,7 @@ void efuse_channel_close(struct fuse_dev *fud)
  */
 int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	struct fuse_dev *fud = READ_ONCE(file->private_data);
+	struct fuse_dev *fud = efuse_file_dev(file);
 	/* Pairs with efuse_channel_make(). */
 	struct efuse_channel *channel = fud ? smp_load_acquire(&fud->channel) : NULL;
 

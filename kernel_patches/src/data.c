@@ -75,12 +75,12 @@ size_t efuse_data_next(struct efuse_data *data, struct efuse_span *span, struct 
 		data->left -= len;
 		return len;
 	}
-	while (bytes < len && nr < EFUSE_DATA_PAGES && data->index < ap->num_pages) {
-		const struct fuse_page_desc *desc = &ap->descs[data->index];
+	while (bytes < len && nr < EFUSE_DATA_PAGES && data->index < ap->num_folios) {
+		const typeof(*ap->descs) *desc = &ap->descs[data->index];
 		size_t part = min_t(size_t, desc->length - data->skip, len - bytes);
 
-		bvec_set_page(&span->bvec[nr++], ap->pages[data->index], part,
-			      desc->offset + data->skip);
+		efuse_page_bvec(&span->bvec[nr++], ap, data->index, part,
+				desc->offset + data->skip);
 		bytes += part;
 		data->skip += part;
 		if (data->skip == desc->length) {

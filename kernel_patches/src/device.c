@@ -44,7 +44,7 @@ static bool efuse_device_aligned(const struct efuse_req *req, const struct efuse
 	const struct iov_iter *iter = req->args->efuse.iter;
 
 	return IS_ALIGNED(pos | len, bdev_logical_block_size(bdev)) &&
-	       (!iter || bdev_iter_is_aligned(bdev, (struct iov_iter *)iter));
+	       (!iter || efuse_iter_aligned(bdev, iter));
 }
 
 static int efuse_device_ask(struct efuse_req *req, u64 pos, u64 len)

@@ -29,7 +29,8 @@ static efuse_handler_t efuse_handler(const struct efuse_ops *ops, u32 opcode)
 	case FUSE_FSYNC:		return ops->fsync;
 	case FUSE_LSEEK:		return ops->lseek;
 	case FUSE_FALLOCATE:		return ops->fallocate;
-	case FUSE_COPY_FILE_RANGE:	return ops->copy_file_range;
+	case FUSE_COPY_FILE_RANGE:
+	case EFUSE_COPY_FILE_RANGE_64:	return ops->copy_file_range;
 	case FUSE_STATFS:		return ops->statfs;
 	case FUSE_CREATE:		return ops->create;
 	case FUSE_MKNOD:		return ops->mknod;
@@ -293,7 +294,7 @@ bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_
 	efuse_begin(args);
 	efuse_count_passed(req, EFUSE_REQUESTS);
 	/* Without INIT's reply or without a daemon FUSE knows what to say. */
-	if (!READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
+	if (!READ_ONCE(efuse_chan(fm->fc)->initialized) || !efuse_connected(fm->fc)) {
 		args->efuse.reason = EFUSE_NO_HANDLER;
 		efuse_count_passed(req, EFUSE_NO_HANDLER);
 		return false;
@@ -357,7 +358,7 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 	struct efuse_req req __uninitialized;
 
 	if (gfp_flags != GFP_KERNEL || !efuse_is_io(args) ||
-	    !READ_ONCE(fm->fc->initialized) || !READ_ONCE(fm->fc->connected)) {
+	    !READ_ONCE(efuse_chan(fm->fc)->initialized) || !efuse_connected(fm->fc)) {
 		args->efuse.reason = EFUSE_NO_HANDLER;
 		efuse_count(ec, args->opcode, EFUSE_NO_HANDLER);
 		return false;
@@ -371,7 +372,7 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 		efuse_path_done(&req, EFUSE_PATH_DAEMON);
 	}
 	trace_efuse_request(&req, req.ret);
-	args->end(fm, args, min_t(ssize_t, req.ret, 0));
+	efuse_args_end(fm, args, min_t(ssize_t, req.ret, 0));
 	return true;
 }
 
@@ -390,6 +391,7 @@ int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 	struct efuse_changes ch __uninitialized;
 	int err;
 
+	args->efuse.fm = fm;
 	efuse_issue(ec, fm, args, &ch);
 	err = __fuse_simple_background(fm, args, gfp_flags);
 	/* Not sent; efuse_background_end() will not be called. */
@@ -417,7 +419,7 @@ void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 		return;
 	err = efuse_background_send(ec, fm, args, GFP_NOFS | __GFP_NOFAIL);
 	if (err)
-		args->end(fm, args, err);
+		efuse_args_end(fm, args, err);
 }
 
 /**
@@ -439,7 +441,7 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 	efuse_count(ec, args->opcode, EFUSE_REQUESTS);
 	if (efuse_local_release(args)) {
 		efuse_released(ec, fm, args);
-		args->end(fm, args, 0);
+		efuse_args_end(fm, args, 0);
 		return 0;
 	}
 
@@ -459,14 +461,14 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 void efuse_background_end(struct fuse_req *freq, int error)
 {
 	struct fuse_args *args = freq->args;
-	struct efuse_conn *ec = efuse_conn_get(freq->fm->fc);
+	struct efuse_conn *ec = efuse_conn_get(efuse_sent_on(freq));
 	struct efuse_changes ch __uninitialized;
 	struct efuse_req req __uninitialized;
 
 	/* INIT is sent before it counts as issued by anybody. */
 	if (!ec || !args->efuse.epoch)
 		return;
-	efuse_req_init(&req, ec, freq->fm, args);
+	efuse_req_init(&req, ec, args->efuse.fm, args);
 	req.sent = &freq->in.h;
 	req.error = error;
 	efuse_changes_of(&ch, args);

@@ -13,6 +13,7 @@ struct file;
 struct folio;
 struct fuse_args;
 struct fuse_attr;
+struct fuse_chan;
 struct fuse_conn;
 struct fuse_dev;
 struct fuse_entry_out;
@@ -25,6 +26,7 @@ struct inode;
 struct iov_iter;
 struct kiocb;
 struct mnt_idmap;
+struct page;
 struct qstr;
 struct vm_area_struct;
 
@@ -36,8 +38,8 @@ struct vm_area_struct;
  * @path_start_ns: when the path of a READ or WRITE was selected, 0 if it is not timed
  * @predicted_ns: how long it was predicted to take, 0 if it was not
  * @note: what select_path() had to tell path_done()
- * @fm: WRITE in the background that a worker carries out: its mount
- * @later: likewise: in the list of those
+ * @fm: request in the background: its mount
+ * @later: WRITE in the background that a worker carries out: in the list of those
  * @iter: READ, WRITE without pages: the caller's own buffer
  * @child: inodes that UNLINK, RMDIR and RENAME change beside the directories
  * @local: RELEASE of a file that the kernel opened itself
@@ -100,6 +102,8 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 
 /* Directories, see readdir.c. */
 struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length);
+size_t efuse_readdir_size(const struct fuse_conn *fc, size_t plain);
+unsigned int efuse_readdir_pages(struct page **pages, unsigned int nr);
 
 /* /dev/efuse, see ioctl.c and channel.c. */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp);
@@ -125,6 +129,7 @@ bool efuse_queues_filled(struct fuse_dev *fud);
 int efuse_queue_wait(struct fuse_dev *fud, const struct file *file, struct fuse_iqueue **found);
 void efuse_queue_withdrawn(struct fuse_iqueue *fiq);
 void efuse_queues_resend(struct list_head *requests);
+bool efuse_queues_expired(struct fuse_chan *fch);
 void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end);
 
 /* Lookup counts, see lookup.c. */
@@ -138,5 +143,6 @@ void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);
 void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child,
 			const struct qstr *name);
 void efuse_notify_store(struct fuse_conn *fc, u64 nodeid);
+void efuse_notify_all(struct fuse_conn *fc);
 
 #endif /* _FS_FUSE_EFUSE_H */

@@ -17,6 +17,7 @@
 #include <linux/xarray.h>
 
 #include "../fuse_i.h"
+#include "compat.h"
 #include "efuse.h"
 #include "efuse_ops.h"
 

@@ -31,7 +31,7 @@ static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct
 	u8 forced;
 
 	if (!ec || !iov_iter_count(iter) || iocb->ki_flags & (IOCB_NOWAIT | IOCB_NOIO) ||
-	    !READ_ONCE(ff->fm->fc->connected) || !xa_load(&ec->backed, ff->nodeid))
+	    !efuse_connected(ff->fm->fc) || !xa_load(&ec->backed, ff->nodeid))
 		return NULL;
 	forced = READ_ONCE(ec->forced_path);
 	if (forced == EFUSE_PATH_DAEMON || (opcode == FUSE_WRITE && forced == EFUSE_PATH_CACHE))
@@ -53,7 +53,7 @@ bool efuse_file_clean(struct inode *inode)
 		return false;
 	smp_rmb(); /* As above. */
 	/* FUSE has copied it; the page is clean, the WRITE is not yet answered. */
-	if (READ_ONCE(fi->writepages.rb_node))
+	if (efuse_copies_pending(fi))
 		return false;
 	smp_rmb(); /* Out of the tree for a moment, its WRITE is counted. */
 	return !READ_ONCE(fi->writectr);

@@ -15,8 +15,8 @@
  */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp)
 {
-	struct fuse_dev *fud = READ_ONCE(file->private_data);
-	struct efuse_conn *ec = fud ? efuse_conn_get(fud->fc) : NULL;
+	struct fuse_dev *fud = efuse_file_dev(file);
+	struct efuse_conn *ec = fud ? efuse_conn_get(efuse_dev_conn(fud)) : NULL;
 
 	switch (cmd) {
 	case EFUSE_IOC_MAP:

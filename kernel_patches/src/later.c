@@ -36,9 +36,9 @@ bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args 
 	struct fuse_conn *fc = fm->fc;
 
 	if (args->opcode != FUSE_WRITE || gfp_flags == GFP_KERNEL ||
-	    !READ_ONCE(fc->connected) || !efuse_later_wanted(ec, args))
+	    !efuse_connected(fc) || !efuse_later_wanted(ec, args))
 		return false;
-	atomic_inc(&fc->num_waiting);
+	atomic_inc(&efuse_chan(fc)->num_waiting);
 	args->efuse.fm = fm;
 	spin_lock(&ec->later_lock);
 	list_add_tail(&args->efuse.later, &ec->later);
@@ -62,8 +62,8 @@ static struct fuse_args *efuse_later_next(struct efuse_conn *ec)
 /* As FUSE's own end of a request: who aborts waits for the last. */
 static void efuse_later_done(struct fuse_conn *fc)
 {
-	if (atomic_dec_and_test(&fc->num_waiting) && !READ_ONCE(fc->connected))
-		wake_up_all(&fc->blocked_waitq);
+	if (atomic_dec_and_test(&efuse_chan(fc)->num_waiting) && !efuse_connected(fc))
+		wake_up_all(&efuse_chan(fc)->blocked_waitq);
 }
 
 static void efuse_later_work(struct work_struct *work)

@@ -51,7 +51,7 @@ enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 genera
 	fi = get_fuse_inode(inode);
 	/* i_lock: eviction, which reads the count, begins by setting I_FREEING under it. */
 	spin_lock(&inode->i_lock);
-	if (!(inode->i_state & (I_NEW | I_CREATING | I_FREEING | I_WILL_FREE)) &&
+	if (!(efuse_inode_state(inode) & (I_NEW | I_CREATING | I_FREEING | I_WILL_FREE)) &&
 	    get_node_id(inode) == nodeid && inode->i_generation == (u32)generation &&
 	    !inode_wrong_type(inode, mode) && !fuse_is_bad(inode) &&
 	    efuse_epoch_valid(efuse_conn_get(fm->fc), life, epoch)) {
@@ -126,7 +126,7 @@ void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 	}
 	inode = ilookup5(fm->sb, nodeid, efuse_inode_eq, &nodeid);
 	if (!inode) {
-		fuse_queue_forget(fm->fc, forget, nodeid, 1);
+		efuse_forget(fm->fc, forget, nodeid);
 		return;
 	}
 	fi = get_fuse_inode(inode);

@@ -28,7 +28,7 @@ static struct efuse_conn *efuse_lower_conn(const struct file *file)
 	    !S_ISREG(file_inode(file)->i_mode) || fuse_is_bad(file_inode(file)))
 		return NULL;
 	ec = efuse_conn_get(ff->fm->fc);
-	if (!ec || !READ_ONCE(ff->fm->fc->connected) || ff->open_flags & FOPEN_DIRECT_IO ||
+	if (!ec || !efuse_connected(ff->fm->fc) || ff->open_flags & FOPEN_DIRECT_IO ||
 	    !xa_load(&ec->backed, ff->nodeid))
 		return NULL;
 	return efuse_path_backed(ec) ? ec : NULL;

@@ -66,3 +66,14 @@ void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child, const struc
 	efuse_changes_add(&ch, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
 	efuse_notify(ec, &ch, &n);
 }
+
+/* All names and attributes that the daemon has told so far are to be looked up again. */
+void efuse_notify_all(struct fuse_conn *fc)
+{
+	struct efuse_conn *ec = efuse_conn_get(fc);
+
+	if (!ec)
+		return;
+	efuse_epoch_void(ec);
+	efuse_lower(fc);
+}

@@ -101,7 +101,7 @@ u32 efuse_poll_free(const struct efuse_channel *channel)
  */
 bool efuse_poll(struct efuse_channel *channel)
 {
-	const struct fuse_iqueue *fiq = &channel->fud->fc->iq;
+	const struct fuse_iqueue *fiq = &efuse_chan(channel->ec->fc)->iq;
 	struct efuse_conn *ec = channel->ec;
 	u64 ns = READ_ONCE(ec->spin_ns);
 	bool filled;
@@ -152,7 +152,7 @@ bool efuse_poll_claim(struct efuse_channel *channel)
  */
 void efuse_request_spin(struct fuse_req *req)
 {
-	struct efuse_conn *ec = efuse_conn_get(req->fm->fc);
+	struct efuse_conn *ec = efuse_conn_get(efuse_sent_on(req));
 	struct efuse_queue *queue = req->iq->priv;
 	u64 ns = ec ? READ_ONCE(ec->spin_ns) : 0;
 	bool hit = false;

@@ -13,6 +13,10 @@
 #include <linux/list_sort.h>
 #include <linux/topology.h>
 
+#ifdef EFUSE_HAS_CHAN
+#include "../fuse_trace.h"
+#endif
+
 /* Of so many looks one begins at another queue: nothing waits for ever where nobody reads. */
 #define EFUSE_ROTATION	4
 
@@ -95,6 +99,7 @@ static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
 void efuse_queue_wake(const struct efuse_queue *queue)
 {
 	struct fuse_conn *fc = queue->fc;
+	struct fuse_iqueue *fiq = &efuse_chan(fc)->iq;
 	bool woken;
 
 	/* What was put there is seen by who is not seen to sleep or to look. */
@@ -105,14 +110,14 @@ void efuse_queue_wake(const struct efuse_queue *queue)
 	if (woken)
 		return;
 	/* After the barrier above. */
-	if (waitqueue_active(&fc->iq.waitq)) {
+	if (waitqueue_active(&fiq->waitq)) {
 		/* With "own" not every one of them may take it. */
 		if (READ_ONCE(efuse_conn_get(fc)->policy) == EFUSE_POLICY_OWN)
-			wake_up_all(&fc->iq.waitq);
+			wake_up_all(&fiq->waitq);
 		else
-			wake_up(&fc->iq.waitq);
+			wake_up(&fiq->waitq);
 	}
-	kill_fasync(&fc->iq.fasync, SIGIO, POLL_IN);
+	kill_fasync(&fiq->fasync, SIGIO, POLL_IN);
 }
 
 /**
@@ -132,7 +137,7 @@ void efuse_queues_wake_all(struct fuse_conn *fc)
 			wake_up_all(&channel->waitq);
 	}
 	rcu_read_unlock();
-	wake_up_all(&fc->iq.waitq);
+	wake_up_all(&efuse_chan(fc)->iq.waitq);
 }
 
 static void efuse_queue_send_forget(struct fuse_iqueue *fiq, struct fuse_forget_link *forget)
@@ -185,6 +190,10 @@ static void efuse_queue_send_req(struct fuse_iqueue *fiq, struct fuse_req *req)
 	}
 	fiq->reqctr += efuse_unique_step();
 	req->in.h.unique = fiq->reqctr;
+#ifdef EFUSE_HAS_CHAN
+	/* Who numbers a request says that it is sent. */
+	trace_fuse_request_send(req);
+#endif
 	queue->sent++;
 	queue->depth++;
 	list_add_tail(&req->list, &fiq->pending);
@@ -232,7 +241,7 @@ static struct fuse_iqueue *efuse_queue_search(struct fuse_dev *fud, unsigned int
 {
 	/* Pairs with efuse_channel_make(). */
 	const struct efuse_channel *channel = smp_load_acquire(&fud->channel);
-	struct efuse_conn *ec = efuse_conn_get(fud->fc);
+	struct efuse_conn *ec = efuse_conn_get(efuse_dev_conn(fud));
 	struct fuse_iqueue *elsewhere = NULL;
 	struct efuse_queue *queue;
 	unsigned int left;
@@ -251,12 +260,17 @@ static struct fuse_iqueue *efuse_queue_search(struct fuse_dev *fud, unsigned int
 	return elsewhere;
 }
 
+static struct fuse_iqueue *efuse_dev_queue(const struct fuse_dev *fud)
+{
+	return &efuse_chan(efuse_dev_conn(fud))->iq;
+}
+
 /* The queue that the reader of @fud looks into first; NULL: there is but FUSE's. */
 static struct efuse_queue *efuse_queue_own(struct fuse_dev *fud)
 {
 	/* Pairs with efuse_channel_make(). */
 	const struct efuse_channel *channel = smp_load_acquire(&fud->channel);
-	struct efuse_conn *ec = efuse_conn_get(fud->fc);
+	struct efuse_conn *ec = efuse_conn_get(efuse_dev_conn(fud));
 
 	if (channel)
 		return channel->queue;
@@ -272,7 +286,7 @@ static struct efuse_queue *efuse_queue_own(struct fuse_dev *fud)
 bool efuse_queues_filled(struct fuse_dev *fud)
 {
 	const struct efuse_queue *own = efuse_queue_own(fud);
-	const struct fuse_iqueue *fiq = &fud->fc->iq;
+	const struct fuse_iqueue *fiq = efuse_dev_queue(fud);
 
 	/* Pairs with efuse_queue_wake(): either it sees who waits, or this what was sent. */
 	smp_mb();
@@ -287,7 +301,7 @@ bool efuse_queues_filled(struct fuse_dev *fud)
 static struct fuse_iqueue *efuse_queue_find(struct fuse_dev *fud)
 {
 	struct efuse_queue *own = efuse_queue_own(fud);
-	struct fuse_iqueue *fiq = &fud->fc->iq;
+	struct fuse_iqueue *fiq = efuse_dev_queue(fud);
 	u32 looks;
 
 	if (!READ_ONCE(fiq->connected) || efuse_iqueue_filled(fiq))
@@ -316,7 +330,7 @@ void efuse_queue_taken(struct fuse_dev *fud, struct fuse_iqueue *fiq)
 	const struct efuse_channel *channel = fud->channel;
 
 	/* FUSE's own queue belongs to no CPU. */
-	if (fiq == &fud->fc->iq)
+	if (fiq == efuse_dev_queue(fud))
 		return;
 	queue->depth--;
 	if (queue->cpu != (channel ? channel->queue->cpu : raw_smp_processor_id()))
@@ -352,7 +366,7 @@ int efuse_queue_wait(struct fuse_dev *fud, const struct file *file, struct fuse_
 		*found = efuse_queue_find(fud);
 		return *found ? 0 : -EAGAIN;
 	}
-	return wait_event_interruptible_exclusive(fud->fc->iq.waitq,
+	return wait_event_interruptible_exclusive(efuse_dev_queue(fud)->waitq,
 						  (*found = efuse_queue_find(fud)));
 }
 
@@ -377,7 +391,7 @@ void efuse_queues_resend(struct list_head *requests)
 	list_for_each_entry_safe_reverse(req, next, requests, list) {
 		struct fuse_iqueue *fiq = req->iq;
 
-		if (fiq == &req->fm->fc->iq)
+		if (fiq == &efuse_chan(efuse_sent_on(req))->iq)
 			continue;
 		spin_lock(&fiq->lock);
 		if (fiq->connected) {
@@ -392,6 +406,30 @@ void efuse_queues_resend(struct list_head *requests)
 		efuse_queue_wake(fiq->priv);
 	}
 }
+
+#ifdef EFUSE_HAS_CHAN
+/**
+ * efuse_queues_expired - has a request waited in a queue for longer than the daemon may take?
+ * @fch: of a connection that has a time-out
+ */
+bool efuse_queues_expired(struct fuse_chan *fch)
+{
+	struct efuse_conn *ec = efuse_conn_get(fch->conn);
+	bool expired = false;
+	int cpu;
+
+	if (!ec)
+		return false;
+	for_each_possible_cpu(cpu) {
+		struct fuse_iqueue *fiq = &ec->queues[cpu]->iq;
+
+		spin_lock(&fiq->lock);
+		expired |= fuse_request_expired(fch, &fiq->pending);
+		spin_unlock(&fiq->lock);
+	}
+	return expired;
+}
+#endif
 
 static void efuse_forgets_free(struct fuse_iqueue *fiq)
 {
@@ -412,7 +450,7 @@ static void efuse_forgets_free(struct fuse_iqueue *fiq)
  * @fc: the connection; FUSE's queue is closed already
  * @to_end: gets the requests that nobody has read
  *
- * Context: under fc->lock.
+ * Context: under the lock of the connection's descriptors.
  */
 void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end)
 {

@@ -100,7 +100,7 @@ static void efuse_name_places(u32 opcode, int place[2])
  * @index: 0 for the first name, 1 for the second (RENAME's new one, SYMLINK's target)
  * @len: its length without the NUL; 0 where there is no name
  *
- * Return: the name, or NULL where the request has none.
+ * Return: the name, which need not end with a NUL, or NULL where the request has none.
  */
 const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len)
 {
@@ -110,10 +110,16 @@ const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len)
 	if (index > 1)
 		return NULL;
 	efuse_name_places(args->opcode, place);
+	/* Newer kernels have something empty before names that nothing else comes before. */
+	if (!place[0] && args->in_numargs && !args->in_args[0].size) {
+		place[0]++;
+		place[1] += place[1] > 0;
+	}
 	if (place[index] < 0 || place[index] >= args->in_numargs ||
 	    !args->in_args[place[index]].size)
 		return NULL;
-	*len = args->in_args[place[index]].size - 1;
+	/* The NUL of LOOKUP's is an argument of its own there. */
+	*len = args->in_args[place[index]].size - (args->opcode != FUSE_LOOKUP || !place[0]);
 	return args->in_args[place[index]].value;
 }
 
@@ -171,6 +177,7 @@ static const struct efuse_field efuse_fh_fields[EFUSE_NR_OPCODES] = {
 	[FUSE_SETLK]		= EFUSE_FIELD_COMPAT(fuse_lk_in, fh),
 	[FUSE_SETLKW]		= EFUSE_FIELD_COMPAT(fuse_lk_in, fh),
 	[FUSE_COPY_FILE_RANGE]	= EFUSE_FIELD_COMPAT(fuse_copy_file_range_in, fh_in),
+	[EFUSE_COPY_FILE_RANGE_64] = EFUSE_FIELD_COMPAT(fuse_copy_file_range_in, fh_in),
 };
 
 static const struct efuse_field efuse_offset_fields[EFUSE_NR_OPCODES] = {
@@ -192,6 +199,7 @@ static const struct efuse_field efuse_size_fields[EFUSE_NR_OPCODES] = {
 	[FUSE_SETXATTR]		= EFUSE_FIELD_COMPAT(fuse_setxattr_in, size),
 	[FUSE_FALLOCATE]	= EFUSE_FIELD(fuse_fallocate_in, length),
 	[FUSE_COPY_FILE_RANGE]	= EFUSE_FIELD(fuse_copy_file_range_in, len),
+	[EFUSE_COPY_FILE_RANGE_64] = EFUSE_FIELD(fuse_copy_file_range_in, len),
 };
 
 static const struct efuse_field efuse_newdir_fields[EFUSE_NR_OPCODES] = {
@@ -253,14 +261,7 @@ void *efuse_out_data(struct fuse_args *args, size_t *room)
 	struct fuse_args_pages *ap = container_of(args, struct fuse_args_pages, args);
 
 	*room = 0;
-	if (!args->out_pages || (ap->uses_folios ? ap->num_folios : ap->num_pages) != 1)
-		return NULL;
-	if (ap->uses_folios) {
-		*room = folio_size(ap->folios[0]);
-		return folio_address(ap->folios[0]);
-	}
-	*room = PAGE_SIZE;
-	return page_address(ap->pages[0]);
+	return args->out_pages ? efuse_pages_piece(ap, room) : NULL;
 }
 
 /* A WRITE of dirty pages: nobody waits for its answer but to hear of an error. */

@@ -77,6 +77,7 @@ static const struct {
 	{ FUSE_SYNCFS, "syncfs" },
 	{ FUSE_TMPFILE, "tmpfile" },
 	{ FUSE_STATX, "statx" },
+	{ EFUSE_COPY_FILE_RANGE_64, "copy_file_range_64" },
 };
 
 struct efuse_stat_attr {

@@ -173,13 +173,15 @@ static ssize_t abort_store(struct kobject *kobj, struct kobj_attribute *attr,
 
 	if (err)
 		return err;
-	fuse_abort_conn(efuse_conn_of(kobj)->fc);
+	efuse_abort(efuse_conn_of(kobj)->fc);
 	return count;
 }
 
 static ssize_t waiting_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	return sysfs_emit(buf, "%d\n", atomic_read(&efuse_conn_of(kobj)->fc->num_waiting));
+	const struct fuse_conn *fc = efuse_conn_of(kobj)->fc;
+
+	return sysfs_emit(buf, "%d\n", atomic_read(&efuse_chan(fc)->num_waiting));
 }
 
 /* A counter of the whole connection: a u64 of struct efuse_stats each. */

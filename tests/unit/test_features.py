@@ -36,7 +36,8 @@ def _root(tmp_path: Path, release: str, *, modules: bool = True) -> Path:
         ("6.12.117+deb12-amd64", False, False),
         ("6.1.0-30-amd64", True, False),
         ("6.120.1", True, False),
-        ("7.12.1", True, False),
+        ("7.3.4+deb13-amd64", True, True),
+        ("8.12.1", True, False),
     ],
 )
 def test_kernel(tmp_path: Path, release: str, modules: bool, ok: bool) -> None:

@@ -72,7 +72,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "usr/src/linux-source-6.12.tar.xz"
     with tarfile.open(path, "w:xz") as tar:
         tar.add(tree, arcname=tree.name)
-    monkeypatch.setattr(kernel, "source_archive", lambda: path)
+    monkeypatch.setattr(kernel, "source_archive", lambda *_: path)
     return path
 
 
@@ -133,6 +133,20 @@ def test_tree_is_laid_out_as_in_a_kernel(archive: Path, patches: Path, tmp_path:
     assert (fuse / "Kbuild").is_file()
     assert (tmp_path / "out/include/uapi/linux/efuse.h").is_file()
     assert not {"cuse.c", "virtio_fs.c"} & {path.name for path in fuse.iterdir()}
+
+
+def test_tree_has_the_patches_of_the_kernels_series(
+    archive: Path, patches: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(patches / "6.12", patches / "7.x")
+    (patches / "7.x/one.patch").write_text(_PATCH.replace("patched", "patched_otherwise"))
+    fuse = source.write_tree(tmp_path / "out", patches, archive, "7.3")
+    assert (fuse / "inode.c").read_text() == "int patched_otherwise;\n"
+
+
+def test_kernel_without_patches_fails(archive: Path, patches: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotSupportedError, match=r"a kernel 7\.3: there are patches for 6\.12 only"):
+        source.write_tree(tmp_path / "out", patches, archive, "7.3")
 
 
 def test_patch_that_does_not_apply_fails(archive: Path, patches: Path, tmp_path: Path) -> None:

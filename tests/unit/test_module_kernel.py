@@ -75,6 +75,43 @@ def test_image_of_the_cache_comes_before_an_installed_one(tmp_path: Path, cache:
     assert found.modules == cache / "kernels" / release / "lib/modules" / release
 
 
+def _whole(cache: Path, release: str) -> Path:
+    """A kernel as scripts/setup-kernel unpacks it."""
+    root = cache / "kernels" / release
+    headers = root / f"usr/src/linux-headers-{release}"
+    headers.mkdir(parents=True)
+    (headers / "Module.symvers").touch()
+    return root
+
+
+def test_newest_unpacked_kernel_of_a_series(cache: Path) -> None:
+    for release in ("7.2.12+deb13-amd64", "7.3.4+deb13-amd64", "7.10.1+deb13-amd64", "70.1-amd64"):
+        _whole(cache, release)
+    assert kernel.unpacked("7").release == "7.10.1+deb13-amd64"
+    found = kernel.unpacked("7.3")
+    root = cache / "kernels" / found.release
+    assert (found.version, found.root) == ("7.3", root)
+    assert found.headers == root / "usr/src/linux-headers-7.3.4+deb13-amd64"
+    assert found.image == root / "boot/vmlinuz-7.3.4+deb13-amd64"
+    assert kernel.find(release=found.release) == found
+
+
+def test_unpacked_kernel_has_its_own_source(cache: Path) -> None:
+    root = _whole(cache, "7.3.4+deb13-amd64")
+    with pytest.raises(NotSupportedError, match=r"no .*/usr/src/linux-source-7\.3\.tar\.xz"):
+        _ = kernel.unpacked("7").archive
+    archive = root / "usr/src/linux-source-7.3.tar.xz"
+    archive.touch()
+    assert kernel.unpacked("7").archive == archive
+
+
+def test_kernel_that_was_not_unpacked_fails(cache: Path) -> None:
+    (cache / "kernels/7.3.4+deb13-amd64").mkdir(parents=True)
+    with pytest.raises(NotSupportedError, match="no kernel 7 was found") as caught:
+        kernel.unpacked("7")
+    assert caught.value.hint == "scripts/setup-kernel 7"
+
+
 def test_tree_that_was_built(tmp_path: Path) -> None:
     (tmp_path / "arch/x86/boot").mkdir(parents=True)
     (tmp_path / "arch/x86/boot/bzImage").touch()
