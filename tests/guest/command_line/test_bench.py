@@ -18,8 +18,8 @@ from tests.commands import EFUSE
 # Of plain FUSE's requests, when the workload has run before.
 _MOST_REQUESTS = {"stat": 0.01, "negative": 0.01, "open-close": 0.01, "tree-walk": 0.01}
 
-# What a compiler takes is not worth its time here: tests/unit does "build" by itself.
-_WORKLOADS = tuple(name for name in METADATA if name != "build")
+# A compiler's time is not worth it here, nor is a second walk's: tests/unit does all of them.
+_WORKLOADS = tuple(name for name in METADATA if name not in ("build", "tree-walk-cold"))
 _SYSTEMS = ("fuse", "efuse")  # The others are measured in test_bench_io.py.
 
 
