@@ -14,9 +14,7 @@ import pytest
 Eventually = Callable[..., Any]
 
 
-def _eventually(
-    condition: Callable[[], Any], timeout: float = 60, what: str = "the condition"
-) -> Any:
+def wait_for(condition: Callable[[], Any], timeout: float = 60, what: str = "the condition") -> Any:
     """Return ``condition()`` once it is true; fail if that takes over ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()
@@ -30,7 +28,7 @@ def _eventually(
 @pytest.fixture(scope="session")
 def eventually() -> Eventually:
     """Wait for a condition: ``eventually(lambda: ..., timeout=60, what="...")``."""
-    return _eventually
+    return wait_for
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,6 +21,7 @@ __all__ = [
     "ratio_style",
     "steady",
     "time",
+    "word",
 ]
 
 Value = Callable[[Any], float | None]
@@ -34,6 +35,31 @@ def of_efuse(row: Row[Any]) -> bool:
 def of_plain(row: Row[Any]) -> bool:
     """Whether a row is of a plain FUSE mount."""
     return row.is_plain
+
+
+def word(
+    title: str,
+    value: Callable[[Any], str],
+    what: str,
+    *,
+    sort: str = "name",
+    rank: int = 0,
+    least: int = 0,
+    style: Callable[[Row[Any]], str] = lambda row: "",
+) -> Column[Row[Any]]:
+    """Make a column of words, which are sorted by as they are."""
+    return Column(
+        title,
+        what,
+        lambda row: value(row.what),
+        sort=sort,
+        value=lambda row: value(row.what),
+        up=True,
+        rank=rank,
+        least=least,
+        left=True,
+        style=style,
+    )
 
 
 def number(

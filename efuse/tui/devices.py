@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from efuse.stats.devices import DeviceRates, DeviceSample
-from efuse.tui.columns import HISTORY, number, ratio
+from efuse.tui.columns import HISTORY, number, ratio, word
 from efuse.tui.frame import cut
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row
@@ -50,16 +51,14 @@ def _media(r: DeviceRates) -> float:
 
 
 DEVICES: tuple[Column[Row[Any]], ...] = (
-    Column(
-        "DEVICE",
-        "name of the directory in configfs",
-        lambda row: row.what.after.name,
-        sort="name",
-        value=lambda row: row.what.after.name,
-        up=True,
-        least=8,
-        left=True,
-        style=lambda row: "magenta",
+    replace(
+        word(
+            "DEVICE",
+            lambda r: r.after.name,
+            "name of the directory in configfs",
+            least=8,
+            style=lambda row: "magenta",
+        ),
         draw=lambda row, width: cut(row.what.after.name, width),
     ),
     Column(

@@ -9,7 +9,7 @@ from typing import Any
 
 from efuse.stats.model import MapUsage, MountRates, Sample
 from efuse.stats.snapshot import Change
-from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time
+from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time, word
 from efuse.tui.frame import Line, line
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
@@ -67,15 +67,12 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
         up=True,
         rank=5,
     ),
-    Column(
+    word(
         "KIND",
+        lambda m: m.after.kind,
         "efuse, or fuse: plain FUSE, whose requests all go to the daemon",
-        lambda row: row.what.after.kind,
         sort="kind",
-        value=lambda row: row.what.after.kind,
-        up=True,
         rank=4,
-        left=True,
         style=lambda row: "" if row.is_plain else "green",
     ),
     number("RATE/s", _rate, "requests", sort="rate"),
@@ -97,16 +94,15 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
         applies=of_plain,
     ),
     number("WAIT", lambda m: m.after.waiting, "at the daemon now", sort="waiting", rank=6),
-    Column(
-        "PROGRAMS",
-        "name of the attached program set; plain: there is none",
-        lambda row: _program(row.what),
-        sort="programs",
-        value=lambda row: _program(row.what),
-        up=True,
-        rank=2,
-        left=True,
-        style=lambda row: state_words(row.what.after)[1],
+    replace(
+        word(
+            "PROGRAMS",
+            _program,
+            "name of the attached program set; plain: there is none",
+            sort="programs",
+            rank=2,
+            style=lambda row: state_words(row.what.after)[1],
+        ),
         applies=of_efuse,
     ),
     Column(

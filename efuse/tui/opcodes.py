@@ -8,7 +8,7 @@ from typing import Any
 
 from efuse.stats.latency import BUCKETS, Latency
 from efuse.stats.model import Counters, MountRates, OpcodeRates
-from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time
+from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time, word
 from efuse.tui.frame import cut
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
@@ -34,15 +34,11 @@ def _pairs(latency: Latency) -> list[int]:
 
 
 OPCODES: tuple[Column[Row[Any]], ...] = (
-    Column(
+    word(
         "OPCODE",
+        lambda r: r.opcode,
         "as in <linux/fuse.h>, in lower case",
-        lambda row: row.what.opcode,
-        sort="name",
-        value=lambda row: row.what.opcode,
-        up=True,
         least=11,
-        left=True,
         style=lambda row: "cyan",
     ),
     MOUNT,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from efuse.stats.paths import PathCounters, PathRates
-from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time
+from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time, word
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
 from efuse.tui.units import duration, share
@@ -15,15 +15,11 @@ from efuse.tui.units import duration, share
 __all__ = ["PATHS", "TOTAL_HEADERS", "path_rows", "total_row"]
 
 PATHS: tuple[Column[Row[Any]], ...] = (
-    Column(
+    word(
         "PATH",
+        lambda r: r.path,
         "the way that READs and WRITEs took",
-        lambda row: row.what.path,
-        sort="name",
-        value=lambda row: row.what.path,
-        up=True,
         least=6,
-        left=True,
         style=lambda row: "magenta",
     ),
     MOUNT,

@@ -19,11 +19,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import efuse
 from efuse.bench import Report, Result
@@ -34,12 +32,13 @@ from efuse.bench.report import ratios
 from efuse.bench.usage import kernel_counts
 from efuse.control import find
 from tests.commands import EFUSE
+from tests.conftest import wait_for
 from tests.examples import git, make_database, running, walk
 
 _INSIDE, _PLAIN = "--inside", "--plain"
 _PARTS = ("asyncio", "concurrent", "email", "http", "json", "logging", "unittest")
 _ROUNDS = 3
-_DEADLINE_S = 120
+_wait_for = functools.partial(wait_for, timeout=120)
 
 
 def _sources(work: Path) -> Path:
@@ -73,13 +72,6 @@ def _seen_at(example: str, mountpoint: Path) -> Path:
     return mountpoint / "branches/main" if example == "git_fs" else mountpoint
 
 
-def _eventually(is_so: Any, what: str) -> None:
-    end = time.monotonic() + _DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.01)
-
-
 @contextmanager
 def _served(example: str, system: str, tree: Path, work: Path) -> Iterator[Path]:
     work.mkdir()
@@ -88,7 +80,7 @@ def _served(example: str, system: str, tree: Path, work: Path) -> Iterator[Path]
     script = f"{name}/{name}.py"
     through = ("-m", "tests.perf.examples", _PLAIN) if system == "fuse" else ()
     words = (*before, mountpoint, *behind)
-    with running(script, mountpoint, _eventually, *words, through=through):
+    with running(script, mountpoint, _wait_for, *words, through=through):
         yield mountpoint
 
 
