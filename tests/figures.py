@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from efuse.bench.rendering.drawing import write_png
 from efuse.bench.rendering.markdown import markdown
 from efuse.bench.rendering.sections import sections
+from efuse.bench.stored import load
 
 __all__ = ["DOCUMENTS", "REPORTS", "filled", "named", "report"]
 
@@ -28,8 +28,7 @@ _DRAWN = "ratios"
 
 def report(name: str) -> dict[str, Any]:
     """Return what ``efuse bench --json`` wrote."""
-    value: dict[str, Any] = json.loads((REPORTS / f"{name}.json").read_text())
-    return value
+    return load(REPORTS / f"{name}.json")
 
 
 def named(text: str) -> Iterator[str]:
