@@ -14,21 +14,25 @@ from typing import Any
 
 from efuse.bench.rendering.drawing import write_png
 from efuse.bench.rendering.markdown import markdown
-from efuse.bench.rendering.sections import sections
+from efuse.bench.rendering.sections import Section, sections
 from efuse.bench.stored import load
 
-__all__ = ["DOCUMENTS", "REPORTS", "filled", "named", "report"]
+__all__ = ["DOCUMENTS", "REPORTS", "filled", "named", "picture", "report"]
 
 DOCUMENTS = Path(__file__).parent.parent / "docs"
 REPORTS = DOCUMENTS / "figures"
 
 _TABLE = re.compile(r"(<!-- bench: ([\w-]+) -->\n).*?(<!-- /bench -->)", re.S)
-_DRAWN = "ratios"
 
 
 def report(name: str) -> dict[str, Any]:
     """Return what ``efuse bench --json`` wrote."""
     return load(REPORTS / f"{name}.json")
+
+
+def picture(name: str) -> Section:
+    """Return the figure that stands beside a report: the first that it has."""
+    return sections(report(name))[0]
 
 
 def named(text: str) -> Iterator[str]:
@@ -52,9 +56,8 @@ def main() -> None:
         if any(named(text)):
             path.write_text(filled(text))
     for path in sorted(REPORTS.glob("*.json")):
-        for section in sections(report(path.stem)):
-            if section.name == _DRAWN:
-                write_png(section.draw, path.with_name(f"{path.stem}-{_DRAWN}.png"))
+        section = picture(path.stem)
+        write_png(section.draw, path.with_name(f"{path.stem}-{section.name}.png"))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -291,6 +292,44 @@ def test_markdown_has_the_value_and_its_ratios() -> None:
     )
     spread = f"{ratio['min']:.3g}-{ratio['max']:.3g}"
     assert cells[4] == f"{ratio['median']:.3g} ({spread})"
+
+
+def _side_by_side(report: dict[str, Any], headers: str) -> tuple[str, list[list[str]]]:
+    """Return what stands above a table of the Markdown, and its rows."""
+    lines = markdown({"x": report}).splitlines()
+    first = lines.index(headers)
+    rows = itertools.takewhile(bool, lines[first + 2 :])
+    return lines[first - 2], [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def test_markdown_has_the_counts_side_by_side() -> None:
+    title, rows = _side_by_side(
+        made(
+            result("stat", "fuse", (1.0,), daemon_requests=1234, context_switches=5),
+            result("stat", "efuse", (1.0,), daemon_requests=6, context_switches=7),
+            result("xattr", "efuse", (1.0,), daemon_requests=0, context_switches=0),
+        ),
+        "| workload | daemon | fuse | efuse |",
+    )
+    assert title.startswith("Requests that the daemon got in a round")
+    assert rows == [
+        ["stat", "passthrough", "1 234 / 5", "6 / 7"],
+        ["xattr", "passthrough", "", "0 / 0"],
+    ]
+
+
+def test_markdown_has_no_counts_where_there_are_none() -> None:
+    lines = markdown({"x": made(result("stat", "efuse", (1.0,), daemon_requests=0))})
+    assert "Requests that" not in lines
+
+
+def test_markdown_has_what_was_measured_beside_the_values() -> None:
+    report = made(scaled(1, "fuse", 100, 30), scaled(1, "efuse", 300, 10))
+    title, rows = _side_by_side(report, "| workload | daemon | measure | fuse | efuse |")
+    assert title == (
+        "What else was measured, the median; behind a comma how many times better efuse is."
+    )
+    assert rows == [["scale-stat-1", "passthrough", "latency p99, us", "30, 3 (3-3)", "10"]]
 
 
 def test_markdown_of_storage_has_the_places() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.figures import DOCUMENTS, REPORTS, filled, named, report
+from tests.figures import DOCUMENTS, REPORTS, filled, named, picture, report
 
 WITH_TABLES = [path for path in sorted(DOCUMENTS.glob("*.md")) if any(named(path.read_text()))]
 NAMES = sorted(path.stem for path in REPORTS.glob("*.json"))
@@ -30,5 +30,5 @@ def test_a_report_saw_what_was_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_report_has_its_picture(name: str) -> None:
-    picture = REPORTS / f"{name}-ratios.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    file = REPORTS / f"{name}-{picture(name).name}.png"
+    assert file.read_bytes().startswith(b"\x89PNG")

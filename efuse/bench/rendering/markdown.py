@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from efuse.bench.rendering.grid import Grid, number, times
@@ -14,6 +14,9 @@ from efuse.bench.rendering.sections import is_of_storage, result_grid
 from efuse.bench.storage_report import STORAGE_HEADERS, storage_rows
 
 __all__ = ["markdown"]
+
+_COUNTED = "Requests that the daemon got in a round, and its voluntary context switches:"
+_MEASURED = "What else was measured, the median; behind a comma how many times better"
 
 
 def markdown(reports: Mapping[str, dict[str, Any]]) -> str:
@@ -29,14 +32,26 @@ def _report(name: str, report: dict[str, Any]) -> str:
         if what in told
     ]
     clock = f"By {told['clock']}. " if "clock" in told else ""
-    return f"**{_text(name)}**. {_text(clock)}{_text('; '.join(words))}.\n\n{_table(_grid(report))}"
+    blocks = [f"**{_text(name)}**. {_text(clock)}{_text('; '.join(words))}."]
+    for title, grid in _grids(report):
+        blocks += [title, _table(grid)] if title else [_table(grid)]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _grid(report: dict[str, Any]) -> Grid:
+def _grids(report: dict[str, Any]) -> Iterator[tuple[str, Grid]]:
+    """Yield tables that have something to tell, and what stands above each."""
     if is_of_storage(report):
-        return Grid(STORAGE_HEADERS, storage_rows(report), names=1)
+        yield "", Grid(STORAGE_HEADERS, storage_rows(report), names=1)
+        return
     system = subject(report)
-    return result_grid(report) if system is None else _compared(report, system)
+    if system is None:
+        yield "", result_grid(report)
+        return
+    yield "", _compared(report, system)
+    if any(result["daemon_requests"] for result in report["results"]):
+        yield _COUNTED, _side_by_side(report, _counts)
+    if any(result["measures"] for result in report["results"]):
+        yield f"{_MEASURED} {system} is.", _measured(report, system)
 
 
 def _compared(report: dict[str, Any], system: str) -> Grid:
@@ -54,6 +69,46 @@ def _compared(report: dict[str, Any], system: str) -> Grid:
     return Grid(("workload", "daemon", system, *(f"over {o}" for o in over)), rows)
 
 
+def _side_by_side(report: dict[str, Any], cell: Callable[[dict[str, Any]], str]) -> Grid:
+    """Return a row for each workload, with a cell for each system."""
+    systems = list(dict.fromkeys(result["system"] for result in report["results"]))
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for result in report["results"]:
+        names = (result["workload"], result["daemon"])
+        rows.setdefault(names, {})[result["system"]] = cell(result)
+    return Grid(
+        ("workload", "daemon", *systems),
+        [(*names, *(cells.get(system, "") for system in systems)) for names, cells in rows.items()],
+    )
+
+
+def _counts(result: dict[str, Any]) -> str:
+    return f"{number(result['daemon_requests'])} / {number(result['context_switches'])}"
+
+
+def _measured(report: dict[str, Any], system: str) -> Grid:
+    """Return a row for each measure: the median of each system, and how *system* compares."""
+    systems = list(dict.fromkeys(result["system"] for result in report["results"]))
+    ratios = {
+        (r["workload"], r["daemon"], r["measure"], r["over"]): r
+        for r in report["ratios"]
+        if r["of"] == system
+    }
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for result in report["results"]:
+        names = (result["workload"], result["daemon"])
+        for measure, series in result["measures"].items():
+            better = _times(ratios.get((*names, measure, result["system"])))
+            text = f"{number(series['value'])}{f', {better}' if better else ''}"
+            title = ", ".join(filter(None, (measure.replace("_", " "), series["unit"])))
+            rows.setdefault((*names, title), {})[result["system"]] = text
+    return Grid(
+        ("workload", "daemon", "measure", *systems),
+        [(*names, *(cells.get(one, "") for one in systems)) for names, cells in rows.items()],
+        names=3,
+    )
+
+
 def _times(ratio: dict[str, Any] | None) -> str:
     if ratio is None:
         return ""
@@ -64,7 +119,7 @@ def _table(grid: Grid) -> str:
     rule = ["---" if column < grid.names else "---:" for column in range(len(grid.headers))]
     rows = [grid.headers, *grid.rows]
     lines = [_line([_text(cell) for cell in row]) for row in rows]
-    return "\n".join([lines[0], _line(rule), *lines[1:], ""])
+    return "\n".join([lines[0], _line(rule), *lines[1:]])
 
 
 def _line(cells: list[str]) -> str:
