@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The tables in documents that ``efuse bench`` wrote, each between comments that name its report.
 
-``<!-- bench: NAME -->`` to ``<!-- /bench -->``; the report is ``docs/figures/NAME.json``.
+``<!-- bench: NAME -->`` to ``<!-- /bench -->``; the report is ``docs/figures/NAME.json``. Between
+``<!-- claims -->`` and ``<!-- /claims -->`` the README says in short what they show.
 ``python -m tests.figures`` makes the tables anew, and the pictures beside them.
 """
 
@@ -10,19 +11,56 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from efuse.bench.rendering.drawing import write_png
+from efuse.bench.rendering.grid import times
 from efuse.bench.rendering.markdown import markdown
+from efuse.bench.rendering.ratios import ratios_of
 from efuse.bench.rendering.sections import Section, sections
 from efuse.bench.stored import load
 
 __all__ = ["DOCUMENTS", "REPORTS", "filled", "named", "picture", "report"]
 
-DOCUMENTS = Path(__file__).parent.parent / "docs"
-REPORTS = DOCUMENTS / "figures"
+_ROOT = Path(__file__).parent.parent
+REPORTS = _ROOT / "docs" / "figures"
+DOCUMENTS = (_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md")))
 
 _TABLE = re.compile(r"(<!-- bench: ([\w-]+) -->\n).*?(<!-- /bench -->)", re.S)
+_CLAIMS = re.compile(r"(<!-- claims -->\n).*?(<!-- /claims -->)", re.S)
+
+
+class Claim(NamedTuple):
+    """A line of the README's table: a workload, in words, and the part of the report it is in."""
+
+    report: str
+    workload: str
+    words: str
+    section: str
+
+
+CLAIMS = (
+    Claim("metadata", "stat", "`stat` of a file, again and again", "names-and-attributes"),
+    Claim("metadata", "negative", "names that do not exist", "names-and-attributes"),
+    Claim("metadata", "open-close", "open, fstat and close small files", "names-and-attributes"),
+    Claim("metadata", "tree-walk", "`find`, `ls`, `tar`, `git status`", "names-and-attributes"),
+    Claim(
+        "metadata", "tree-walk-cold", "the same, the kernel's caches empty", "names-and-attributes"
+    ),
+    Claim("metadata", "untar", "`tar x`", "names-and-attributes"),
+    Claim("data", "t1-single", "4 KiB at random, 70 % reads", "data"),
+    Claim("data", "seq-read", "read a file again, page caches cold", "data"),
+    Claim("data", "seq-write", "write a file from end to end", "data"),
+    Claim(
+        "bindfs",
+        "tree-walk",
+        "unmodified bindfs: `find`, `ls`, `tar`, `git status`",
+        "unmodified-daemons",
+    ),
+    Claim("sshfs", "t1-single", "unmodified sshfs: 4 KiB at random", "unmodified-daemons"),
+    Claim("sshfs", "open-close", "unmodified sshfs: open and close", "unmodified-daemons"),
+)
+_OVER = {"fuse": "plain FUSE", "fuse-tuned": "tuned FUSE", "ext4": "ext4"}
 
 
 def report(name: str) -> dict[str, Any]:
@@ -42,7 +80,23 @@ def named(text: str) -> Iterator[str]:
 
 def filled(text: str) -> str:
     """Return *text* with the tables that its reports give."""
-    return _TABLE.sub(lambda found: f"{found[1]}{_table(found[2])}{found[3]}", text)
+    text = _TABLE.sub(lambda found: f"{found[1]}{_table(found[2])}{found[3]}", text)
+    return _CLAIMS.sub(lambda found: f"{found[1]}{_claims()}{found[2]}", text)
+
+
+def _claims() -> str:
+    lines = [f"| | {' | '.join(f'over {words}' for words in _OVER.values())} |"]
+    lines.append(f"| --- |{' ---: |' * len(_OVER)}")
+    for claim in CLAIMS:
+        found = {
+            r["over"]: r
+            for r in ratios_of(report(claim.report), "efuse")
+            if r["workload"] == claim.workload
+        }
+        cells = [times(found[system]["median"]) for system in _OVER]
+        words = f"[{claim.words}](docs/benchmarks.md#{claim.section})"
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
 
 
 def _table(name: str) -> str:
@@ -51,9 +105,9 @@ def _table(name: str) -> str:
 
 def main() -> None:
     """Write all of them."""
-    for path in sorted(DOCUMENTS.glob("*.md")):
+    for path in DOCUMENTS:
         text = path.read_text()
-        if any(named(text)):
+        if filled(text) != text:
             path.write_text(filled(text))
     for path in sorted(REPORTS.glob("*.json")):
         section = picture(path.stem)
