@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Runs fsspec_fs.py with a remote of tests: ``watched_remote.py LOG ARGUMENTS``.
 
-``watched://DIRECTORY`` is a directory of this machine. Each fetch is a line in LOG; where there is
-a file ``LOG.down``, the remote is out of reach.
+``watched://DIRECTORY`` is a directory of this machine. Each fetch is a line in LOG, each question
+for a file's size and time one in ``LOG.asked``; where there is a file ``LOG.down``, the remote is
+out of reach.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Watched(LocalFileSystem):
 
     def info(self, path: Any, **more: Any) -> Any:
         self._reach()
+        with open(f"{LOG}.asked", "a") as log:
+            log.write(f"{Path(path).name}\n")
         return super().info(path, **more)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> Any:

@@ -172,6 +172,22 @@ def test_chunks_of_an_earlier_version_are_not_read(run: Run, source: Path, lower
                 assert read_direct(str(large), size) == data
 
 
+def test_who_opens_asks_the_remote_once(run: Run, source: Path, lower: Path) -> None:
+    """The attributes that are asked for after an OPEN are those that it was told."""
+    url = f"watched://{source}"
+    then = (lower / "cache", "--timeout", 3600)
+    with run(WATCHED, lower / "log", url, then=then) as one:
+        path, log = one.path / "large", lower / "log.asked"
+        for size in (300_000, 1000, 500_000):
+            (source / "large").write_bytes(text("o", size))
+            os.stat(path)
+            before, getattrs = len(log.read_text().splitlines()), one.asked()["getattr"]
+            with path.open("rb") as file:
+                assert os.fstat(file.fileno()).st_size == size
+            assert log.read_text().splitlines()[before:] == ["large"]
+            assert one.asked()["getattr"] > getattrs
+
+
 def test_a_remote_that_does_not_change_is_asked_once(run: Run, source: Path, lower: Path) -> None:
     (source / LINK).unlink()
     url = f"watched://{source}"

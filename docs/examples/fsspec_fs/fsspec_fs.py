@@ -38,6 +38,9 @@ class Node:
 
     path: str
     info: dict[str, Any]
+    asked: float
+    """When the remote was asked for it, by trio's clock."""
+
     count: int = 0
     """Of its content: it grows when the remote has another one."""
 
@@ -96,7 +99,7 @@ class Remote(efuse.Operations):
         self._chunks = Chunks(Path(cache), url, chunk_bytes)
         self._nodes: dict[int, Node] = {}
         self._inodes: dict[tuple[str, str], int] = {}
-        self._listings: dict[int, list[dict[str, Any]]] = {}
+        self._listings: dict[int, tuple[float, list[dict[str, Any]]]] = {}
 
     async def _ask(self, function: Callable[..., T], *arguments: object) -> T:
         """Call something that may wait for the remote; what it fails with is EIO."""
@@ -112,7 +115,9 @@ class Remote(efuse.Operations):
         above = self._root if parent == pyfuse3.ROOT_INODE else self._nodes[parent].path
         return "/".join(part for part in (above, name) if part)
 
-    async def _learn(self, path: str, info: dict[str, Any]) -> pyfuse3.EntryAttributes:
+    async def _learn(
+        self, path: str, info: dict[str, Any], asked: float
+    ) -> pyfuse3.EntryAttributes:
         """Take what the remote says of a file; what was fetched of another version is void."""
         if info["type"] == "file" and info.get("size") is None:
             log.warning("%s: the remote does not say how large it is", path)
@@ -120,8 +125,10 @@ class Remote(efuse.Operations):
         inode = self._inodes.setdefault(
             (path, info["type"]), len(self._inodes) + pyfuse3.ROOT_INODE + 1
         )
-        node = self._nodes.setdefault(inode, Node(path, info))
-        before, node.info = node.version, info
+        node = self._nodes.setdefault(inode, Node(path, info, asked))
+        before = node.version
+        if asked >= node.asked:  # A listing may be older than what an open was told.
+            node.info, node.asked = info, asked
         if node.version != before:
             node.count += 1
             # Nothing of an earlier version can be handed over from here on.
@@ -131,8 +138,11 @@ class Remote(efuse.Operations):
     async def _refresh(self, inode: int) -> pyfuse3.EntryAttributes:
         if inode == pyfuse3.ROOT_INODE:
             return self._attributes(inode)
-        path = self._nodes[inode].path
-        return await self._learn(path, await self._ask(self._fs.info, path))
+        return await self._look(self._nodes[inode].path)
+
+    async def _look(self, path: str) -> pyfuse3.EntryAttributes:
+        asked = trio.current_time()
+        return await self._learn(path, await self._ask(self._fs.info, path), asked)
 
     def _attributes(self, inode: int) -> pyfuse3.EntryAttributes:
         node = self._nodes.get(inode)  # The root is none.
@@ -141,6 +151,8 @@ class Remote(efuse.Operations):
         entry.st_nlink = 1
         entry.st_mode = stat.S_IFDIR | 0o555
         entry.entry_timeout = entry.attr_timeout = self._timeout_s
+        if node is not None:
+            entry.attr_timeout = max(0, node.asked + self._timeout_s - trio.current_time())
         if node is not None and node.info["type"] != "directory":
             entry.st_mode = stat.S_IFREG | 0o444
             entry.st_size = node.size
@@ -151,11 +163,11 @@ class Remote(efuse.Operations):
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        path = self._path(parent_inode, os.fsdecode(name))
-        return await self._learn(path, await self._ask(self._fs.info, path))
+        return await self._look(self._path(parent_inode, os.fsdecode(name)))
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        return await self._refresh(inode)
+        entry = self._attributes(inode)  # An open has just asked.
+        return entry if entry.attr_timeout > 0 else await self._refresh(inode)
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         return inode
@@ -163,15 +175,17 @@ class Remote(efuse.Operations):
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         if start_id == 0 or fh not in self._listings:
             path = self._root if fh == pyfuse3.ROOT_INODE else self._nodes[fh].path
-            self._listings[fh] = await self._ask(self._fs.ls, path, True)
-        for number, info in enumerate(self._listings[fh][start_id:], start_id + 1):
+            asked = trio.current_time()
+            self._listings[fh] = asked, await self._ask(self._fs.ls, path, True)
+        asked, listing = self._listings[fh]
+        for number, info in enumerate(listing[start_id:], start_id + 1):
             name = info["name"].rstrip("/").rpartition("/")[2]
             path = self._path(fh, name)
             if info["type"] == "file" and info.get("size") is None:
                 info = await self._ask(self._fs.info, path)
                 if info.get("size") is None:
                     continue
-            entry = await self._learn(path, info)
+            entry = await self._learn(path, info, asked)
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, number):
                 break
 
