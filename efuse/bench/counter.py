@@ -14,7 +14,7 @@ from pathlib import Path
 
 from efuse.errors import NotSupportedError, reason
 
-__all__ = ["RequestCounter"]
+__all__ = ["SentRequests"]
 
 _ID = Path("/sys/kernel/tracing/events/fuse/fuse_request_send/id")
 _PERF_EVENT_OPEN = 298  # x86-64's number
@@ -35,7 +35,7 @@ def _open(event: int, cpu: int) -> int:
     return fd
 
 
-class RequestCounter:
+class SentRequests:
     """The requests of one FUSE connection since it was made.
 
     :param connection: its number, the minor of the mount's device.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from efuse.bench.counter import RequestCounter
+from efuse.bench.counter import SentRequests
 from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Mount
 from efuse.control.mounts import MOUNTINFO, parse
@@ -34,7 +34,7 @@ class Program:
     def __init__(self, process: subprocess.Popen[bytes], mount: Mount) -> None:
         self._process = process
         self._mount = mount
-        self._counter = None if mount.is_efuse else RequestCounter(mount.connection)
+        self._counter = None if mount.is_efuse else SentRequests(mount.connection)
 
     @classmethod
     @contextmanager

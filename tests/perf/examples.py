@@ -26,7 +26,7 @@ from pathlib import Path
 import efuse
 from efuse.bench import Report, Result
 from efuse.bench.clock import CLOCKS
-from efuse.bench.counter import RequestCounter
+from efuse.bench.counter import SentRequests
 from efuse.bench.machine import machine, versions
 from efuse.bench.report import ratios
 from efuse.bench.usage import kernel_counts
@@ -89,7 +89,7 @@ class _Asked:
 
     def __init__(self, mountpoint: Path) -> None:
         self._mount = find(str(mountpoint), fuse=True)
-        self._counter = None if self._mount.is_efuse else RequestCounter(self._mount.connection)
+        self._counter = None if self._mount.is_efuse else SentRequests(self._mount.connection)
 
     def __call__(self) -> int:
         if self._counter is not None:
