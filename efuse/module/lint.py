@@ -73,9 +73,7 @@ def compile_remarks(target: kernel.Kernel, kernel_patches: Path) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        ours = source.write_tree(
-            work / "ours", kernel_patches, target.archive, target.version
-        )
+        ours = source.write_tree(work / "ours", kernel_patches, target.archive, target.version)
         output = build.make(target, ours, work, "W=1", "C=2", "CF=-D__CHECK_ENDIAN__")
         new = _remarks(output, ours)
     # Line numbers of the kernel's own remarks move with our patches: compare the texts alone.

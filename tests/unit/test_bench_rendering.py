@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from efuse.bench import Series
 from efuse.bench.rendering.counters import counts
 from efuse.bench.rendering.drawing import INK, write_png
 from efuse.bench.rendering.grid import number, share, times
@@ -318,16 +319,31 @@ def test_markdown_has_the_counts_side_by_side() -> None:
     ]
 
 
+def test_markdown_has_no_switches_where_none_were_counted() -> None:
+    title, rows = _side_by_side(
+        made(
+            result("stat", "fuse", (1.0,), daemon_requests=1234, context_switches=0),
+            result("stat", "efuse", (1.0,), daemon_requests=6, context_switches=0),
+        ),
+        "| workload | daemon | fuse | efuse |",
+    )
+    assert title == "Requests that the daemon got in a round:"
+    assert rows == [["stat", "passthrough", "1 234", "6"]]
+
+
 def test_markdown_has_no_counts_where_there_are_none() -> None:
     lines = markdown({"x": made(result("stat", "efuse", (1.0,), daemon_requests=0))})
     assert "Requests that" not in lines
 
 
-def test_markdown_has_what_was_measured_beside_the_values() -> None:
-    report = made(scaled(1, "fuse", 100, 30), scaled(1, "efuse", 300, 10))
+def test_markdown_has_what_was_compared_beside_the_values() -> None:
+    fuse, efuse = scaled(1, "fuse", 100, 30), scaled(1, "efuse", 300, 10)
+    for one in (fuse, efuse):
+        one.measures["preempted"] = Series(1.0, "", (1.0,) * 3, compared=False)
+    report = made(fuse, efuse)
     title, rows = _side_by_side(report, "| workload | daemon | measure | fuse | efuse |")
     assert title == (
-        "What else was measured, the median; behind a comma how many times better efuse is."
+        "What else was compared, the median; behind a comma how many times better efuse is."
     )
     assert rows == [["scale-stat-1", "passthrough", "latency p99, us", "30, 3 (3-3)", "10"]]
 

@@ -15,8 +15,9 @@ from efuse.bench.storage_report import STORAGE_HEADERS, storage_rows
 
 __all__ = ["markdown"]
 
-_COUNTED = "Requests that the daemon got in a round, and its voluntary context switches:"
-_MEASURED = "What else was measured, the median; behind a comma how many times better"
+_REQUESTS = "Requests that the daemon got in a round"
+_SWITCHES = ", and its voluntary context switches"
+_MEASURED = "What else was compared, the median; behind a comma how many times better"
 
 
 def markdown(reports: Mapping[str, dict[str, Any]]) -> str:
@@ -49,8 +50,10 @@ def _grids(report: dict[str, Any]) -> Iterator[tuple[str, Grid]]:
         return
     yield "", _compared(report, system)
     if any(result["daemon_requests"] for result in report["results"]):
-        yield _COUNTED, _side_by_side(report, _counts)
-    if any(result["measures"] for result in report["results"]):
+        switched = any(result["context_switches"] for result in report["results"])
+        cell = _requests_and_switches if switched else _requests
+        yield f"{_REQUESTS}{_SWITCHES * switched}:", _side_by_side(report, cell)
+    if any(ratio["measure"] != "value" for ratio in report["ratios"]):
         yield f"{_MEASURED} {system} is.", _measured(report, system)
 
 
@@ -82,8 +85,12 @@ def _side_by_side(report: dict[str, Any], cell: Callable[[dict[str, Any]], str])
     )
 
 
-def _counts(result: dict[str, Any]) -> str:
-    return f"{number(result['daemon_requests'])} / {number(result['context_switches'])}"
+def _requests(result: dict[str, Any]) -> str:
+    return number(result["daemon_requests"])
+
+
+def _requests_and_switches(result: dict[str, Any]) -> str:
+    return f"{_requests(result)} / {number(result['context_switches'])}"
 
 
 def _measured(report: dict[str, Any], system: str) -> Grid:
@@ -97,7 +104,8 @@ def _measured(report: dict[str, Any], system: str) -> Grid:
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for result in report["results"]:
         names = (result["workload"], result["daemon"])
-        for measure, series in result["measures"].items():
+        compared = {n: s for n, s in result["measures"].items() if s.get("compared", True)}
+        for measure, series in compared.items():
             better = _times(ratios.get((*names, measure, result["system"])))
             text = f"{number(series['value'])}{f', {better}' if better else ''}"
             title = ", ".join(filter(None, (measure.replace("_", " "), series["unit"])))
