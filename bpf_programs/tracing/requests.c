@@ -8,10 +8,10 @@
  */
 #include "tracing.bpf.h"
 
-FIELD(req_mount, 1, fuse_req, fm)
+EITHER(req_owner, 1, fuse_req, chan, fuse_req, fm)
 FIELD(req_opcode, 2, fuse_req, in.h.opcode)
 FIELD(req_error, 3, fuse_req, out.h.error)
-FIELD(mount_conn, 4, fuse_mount, fc)
+EITHER(owner_conn, 4, fuse_chan, conn, fuse_mount, fc)
 FIELD(conn_dev, 5, fuse_conn, dev)
 
 #define BUCKETS		28	/* below 256 ns, one for each power of two, from 17 s on */
@@ -45,8 +45,8 @@ BPF_TABLE("percpu_array", int, u64, missed, 1);
 
 static inline struct key key_of(u64 req)
 {
-	u64 mount = AT(u64, req, req_mount());
-	u64 conn = AT(u64, mount, mount_conn());
+	u64 owner = AT(u64, req, req_owner());
+	u64 conn = AT(u64, owner, owner_conn());
 	struct key key = {
 		.connection = AT(u32, conn, conn_dev()),
 		.opcode = AT(u32, req, req_opcode()),

@@ -10,7 +10,8 @@
 FIELD(mount_conn, 1, fuse_mount, fc)
 FIELD(conn_dev, 2, fuse_conn, dev)
 FIELD(req_args, 3, fuse_req, args)
-FIELD(req_mount, 25, fuse_req, fm)
+EITHER(req_owner, 25, fuse_req, chan, fuse_req, fm)
+EITHER(owner_conn, 26, fuse_chan, conn, fuse_mount, fc)
 FIELD(req_error, 4, fuse_req, out.h.error)
 FIELD(args_opcode, 5, fuse_args, opcode)
 FIELD(args_nodeid, 6, fuse_args, nodeid)
@@ -18,7 +19,7 @@ FIELD(args_in, 7, fuse_args, in_args)
 FIELD(args_out, 8, fuse_args, out_args)
 FIELD(args_nr_in, 9, fuse_args, in_numargs)
 FIELD(args_nr_out, 10, fuse_args, out_numargs)
-FIELD(args_pages, 11, fuse_args_pages, pages)
+EITHER(args_pages, 11, fuse_args_pages, pages, fuse_args_pages, folios)
 FIELD(args_descs, 12, fuse_args_pages, descs)
 BIT(args_out_pages, 14, fuse_args, out_pages)
 BIT(args_out_argvar, 15, fuse_args, out_argvar)
@@ -117,13 +118,16 @@ BPF_TABLE("lru_hash", u64, struct caller, callers, 16384);
 BPF_TABLE("percpu_array", int, struct request, scratch, NR_SLOTS);
 BPF_TABLE("percpu_array", int, struct chunk, chunks, NR_SLOTS);
 
-/* The device number of a mount, if it is watched; or 0, which none has. */
-static inline u32 watched_mount(u64 mount)
+/*
+ * The device number of a connection, if it is watched; or 0, which none has. @conn lies so
+ * many bytes behind @owner.
+ */
+static inline u32 watched_conn(u64 owner, u64 offset)
 {
 	u64 conn = 0;
 	u32 dev = 0;
 
-	READ(conn, mount, mount_conn());
+	READ(conn, owner, offset);
 	READ(dev, conn, conn_dev());
 	return watched.lookup(&dev) ? dev : 0;
 }
@@ -140,7 +144,7 @@ static inline int begin(u64 mount, u64 args, u64 background)
 {
 	struct caller caller = {};
 
-	if (!mount || !args || !watched_mount(mount))
+	if (!mount || !args || !watched_conn(mount, mount_conn()))
 		return 0;
 	fill_caller(&caller);
 	caller.background = background;
@@ -178,8 +182,8 @@ static inline int name_place(u32 opcode, int *count)
 	return 0;
 }
 
-/* Copy a name behind the *end bytes of names that are there; its length. */
-static inline u16 copy_name(struct request *request, u64 argument, u64 *end)
+/* Copy a name behind the *end bytes of names that are there; its length. @nul: of its end. */
+static inline u16 copy_name(struct request *request, u64 argument, u64 nul, u64 *end)
 {
 	struct fuse_argument in = {};
 	u64 len, at = *end;
@@ -187,7 +191,7 @@ static inline u16 copy_name(struct request *request, u64 argument, u64 *end)
 	READ(in, argument, 0);
 	if (!in.size)
 		return 0;
-	len = in.size - 1;
+	len = in.size - nul;
 	AT_MOST(len, NAME_MAX);
 	AT_MOST(at, NAME_MAX);
 	if (bpf_probe_read_kernel(&request->names[at], len, (void *)in.value))
@@ -199,21 +203,23 @@ static inline u16 copy_name(struct request *request, u64 argument, u64 *end)
 static inline u64 copy_names(struct request *request, u64 args)
 {
 	struct fuse_argument in = {};
-	u64 end = 0;
+	u64 end = 0, nul = 1;
 	int count, place = name_place(request->opcode, &count);
 
-	/* Newer kernels have an empty argument before it. */
+	/* Newer kernels have an empty argument before it, and the NUL of LOOKUP's behind it. */
 	READ(in, args, args_in());
-	if (!place && !in.size)
+	if (!place && !in.size) {
 		place = 1;
+		nul = request->opcode != FUSE_LOOKUP;
+	}
 	request->name_len[0] = 0;
 	request->name_len[1] = 0;
 	if (count > 0)
 		request->name_len[0] =
-			copy_name(request, args + args_in() + place * sizeof(in), &end);
+			copy_name(request, args + args_in() + place * sizeof(in), nul, &end);
 	if (count > 1)
 		request->name_len[1] =
-			copy_name(request, args + args_in() + (place + 1) * sizeof(in), &end);
+			copy_name(request, args + args_in() + (place + 1) * sizeof(in), 1, &end);
 	return end;
 }
 
@@ -355,15 +361,13 @@ static inline void fill_from(struct request *request, const struct caller *calle
 }
 
 /* A request of the kernel's own FUSE: only those are known that began while watched. */
-static inline int finish(u64 mount, u64 args, s64 ret, u64 background, int slot)
+static inline int finish(u32 connection, u64 args, s64 ret, u64 background, int slot)
 {
 	struct request *request;
 	struct caller *caller;
-	u32 connection;
 
-	if (!mount || !args)
+	if (!args)
 		return 0;
-	connection = watched_mount(mount);
 	caller = callers.lookup(&args);
 	request = scratch.lookup(&slot);
 	if (!connection || !caller || !request || caller->background != background)
@@ -387,7 +391,11 @@ int begun(u64 *ctx)
 /* fexit: as above, with what it returns */
 int done(u64 *ctx)
 {
-	return finish(ctx[1], ctx[2], ctx[3], 0, SLOT_DONE);
+	u64 mount = ctx[1];
+
+	if (!mount)
+		return 0;
+	return finish(watched_conn(mount, mount_conn()), ctx[2], ctx[3], 0, SLOT_DONE);
 }
 
 /* fentry: fuse_simple_background(mount, args, gfp_flags) */
@@ -399,23 +407,26 @@ int background(u64 *ctx)
 /* fexit: as above, with what it returns; its arguments may have gone where that is 0 */
 int unsent(u64 *ctx)
 {
+	u64 mount = ctx[0];
 	int ret = ctx[3];
 
-	return ret < 0 ? finish(ctx[0], ctx[1], ret, 1, SLOT_UNSENT) : 0;
+	if (!mount || ret >= 0)
+		return 0;
+	return finish(watched_conn(mount, mount_conn()), ctx[1], ret, 1, SLOT_UNSENT);
 }
 
 /* fentry: fuse_request_end(req) */
 int ended(u64 *ctx)
 {
-	u64 req = ctx[0], mount = 0, args = 0;
+	u64 req = ctx[0], owner = 0, args = 0;
 	s32 error = 0;
 
 	if (!req)
 		return 0;
-	READ(mount, req, req_mount());
+	READ(owner, req, req_owner());
 	READ(args, req, req_args());
 	READ(error, req, req_error());
-	return finish(mount, args, error, 1, SLOT_ENDED);
+	return finish(watched_conn(owner, owner_conn()), args, error, 1, SLOT_ENDED);
 }
 
 /* Who asked, of a request that ends in the daemon's context. */

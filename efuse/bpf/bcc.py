@@ -43,7 +43,7 @@ _REWRITTEN_HEAD = "#if defined(BPF_LICENSE)"
 _REWRITTEN_TAIL = "#include <bcc/footer.h>"
 _BLOCK = re.MULTILINE | re.DOTALL
 
-_STRUCTURE = re.compile(r"^(FIELD|BIT|SIZE)\(\s*\w+,\s*(\d+),\s*(\w+)(?:,\s*([\w.]+))?\)", re.M)
+_STRUCTURE = re.compile(r"^(FIELD|EITHER|BIT|SIZE)\(\s*\w+,\s*(\d+),([^()]+)\)", re.M)
 _STRUCTURE_HIGH, _STRUCTURE_LOW = 0x7EF5EF1E, 0x1D000000  # KERNEL_NUMBER() of tracing.bpf.h
 
 _LD_IMM64, _CALL = 0x18, 0x85
@@ -224,11 +224,12 @@ def _kfunc_names(interface: Interface) -> dict[int, str]:
 def _structures(text: str) -> dict[int, tuple[str, str]]:
     """Return (kind, name) of what a text wants to know of the kernel's structures, by number."""
     found: dict[int, tuple[str, str]] = {}
-    for kind, number, struct_name, member in _STRUCTURE.findall(text):
+    for kind, number, rest in _STRUCTURE.findall(text):
         if int(number) in found:
             raise CompileError(f"{kind}({number}) has the number of another")
-        name = f"{struct_name}.{member}" if member else struct_name
-        found[int(number)] = kind.lower(), name
+        words = [word.strip() for word in rest.split(",")]
+        pairs = [".".join(words[at : at + 2]) for at in range(0, len(words), 2)]
+        found[int(number)] = "field" if kind == "EITHER" else kind.lower(), "|".join(pairs)
     return found
 
 

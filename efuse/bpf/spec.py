@@ -46,7 +46,8 @@ class Reference:
     :param index: which instruction.
     :param kind: ``"map"`` (a map's descriptor), ``"kfunc"`` (a function's BTF id), or of a
         structure of the kernel's ``"field"`` (a member's offset), ``"bit"`` or ``"size"``.
-    :param name: of the map, the kfunc, the struct and its member (``fuse_req.in.h.nodeid``).
+    :param name: of the map, the kfunc, the struct and its member (``fuse_req.in.h.nodeid``), or
+        more than one of these, between bars: the first that the kernel has.
     """
 
     index: int

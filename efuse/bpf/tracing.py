@@ -72,6 +72,7 @@ _ATTACH = {
 _LOG_BYTES = 4 << 20
 _STATUS = Path("/proc/self/status")
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
+_KERNELS = "the programs are for Linux 6.12 and 7.3"
 _WHO_MAY = "run as root, or with CAP_BPF and CAP_PERFMON"
 
 
@@ -201,22 +202,25 @@ def _structures(programs: Iterable[ProgramSpec], types: KernelTypes) -> dict[tup
         for reference in program.references
         if reference.kind in STRUCTURE
     }
-    found = {}
-    for kind, name in wanted:
-        struct, _, path = name.partition(".")
-        try:
-            if kind == "size":
-                found[kind, name] = types.size(struct)
-            elif kind == "bit":
-                found[kind, name] = types.bit_offset(struct, path)
-            else:
-                found[kind, name] = types.offset(struct, path)
-        except (KeyError, ValueError) as error:
-            raise NotSupportedError(
-                f"cannot trace this kernel: its struct {struct} has no {path or 'definition'}",
-                hint="the programs are for Linux 6.12",
-            ) from error
-    return found
+    return {(kind, name): _structure(kind, name.split("|"), types) for kind, name in wanted}
+
+
+def _structure(kind: str, names: list[str], types: KernelTypes) -> int:
+    """Return the number of the first of *names* that the kernel has."""
+    struct, _, path = names[0].partition(".")
+    try:
+        if kind == "size":
+            return types.size(struct)
+        if kind == "bit":
+            return types.bit_offset(struct, path)
+        return types.offset(struct, path)
+    except (KeyError, ValueError) as error:
+        if names[1:]:
+            return _structure(kind, names[1:], types)
+        raise NotSupportedError(
+            f"cannot trace this kernel: its struct {struct} has no {path or 'definition'}",
+            hint=_KERNELS,
+        ) from error
 
 
 def _load(
@@ -227,7 +231,7 @@ def _load(
     except KeyError as error:
         raise NotSupportedError(
             f"cannot trace this kernel: it has no {_words(hook)} to hook into",
-            hint="the programs are for Linux 6.12",
+            hint=_KERNELS,
         ) from error
 
     def attempt(log_bytes: int) -> tuple[int, str]:

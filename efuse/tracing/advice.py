@@ -313,6 +313,6 @@ _CHANGES: Mapping[str, Callable[[Request], Iterable[_Thing]]] = MappingProxyType
         **dict.fromkeys(("open", "opendir"), _opened),
         **dict.fromkeys(("fsync", "fsyncdir"), _all_of("attributes")),
         **dict.fromkeys((*_ENTRY_MADE, "unlink", "rmdir", "rename", "rename2"), _entries),
-        "copy_file_range": _copied,
+        **dict.fromkeys(("copy_file_range", "copy_file_range_64"), _copied),
     }
 )

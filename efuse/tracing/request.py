@@ -51,9 +51,10 @@ _IN_BYTES, _OUT_BYTES = 64, 128
 _REQUEST = struct.Struct(f"=QQQQqIIIIIBBBxHHHH16s{_IN_BYTES}s{_OUT_BYTES}s")
 
 # Where the first input argument has the second inode, an offset and a length: (format, offset).
-_NEWDIR = {"rename": 0, "rename2": 0, "link": 0, "copy_file_range": 16}
+_COPIES = ("copy_file_range", "copy_file_range_64")
+_NEWDIR = {"rename": 0, "rename2": 0, "link": 0, **dict.fromkeys(_COPIES, 16)}
 _OFFSET = dict.fromkeys(
-    ("read", "readdir", "readdirplus", "write", "fallocate", "lseek", "copy_file_range"), 8
+    ("read", "readdir", "readdirplus", "write", "fallocate", "lseek", *_COPIES), 8
 )
 _SIZE = {
     "read": ("=I", 16),
@@ -61,7 +62,7 @@ _SIZE = {
     "readdirplus": ("=I", 16),
     "write": ("=I", 16),
     "fallocate": ("=Q", 16),
-    "copy_file_range": ("=Q", 40),
+    **dict.fromkeys(_COPIES, ("=Q", 40)),
     "getxattr": ("=I", 0),
     "listxattr": ("=I", 0),
 }

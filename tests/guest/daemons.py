@@ -233,6 +233,11 @@ class Mount:
         released: int = self.call("release", opcode)
         return released
 
+    @property
+    def copy_opcode(self) -> str:
+        """The request that this kernel sends first for copy_file_range(2)."""
+        return "copy_file_range_64" if self.call("minor") >= 45 else "copy_file_range"
+
     def log(self) -> list[tuple[str, int, bytes, int]]:
         """Return what the daemon was asked since this was last called."""
         log: list[tuple[str, int, bytes, int]] = self.call("log")

@@ -96,6 +96,7 @@ class Service:
         self._last_handle = 1 << 40
         self._reads: list[tuple[int, int]] = []
         self._denied: dict[tuple[str, int], int] = {}
+        self._minor = 0
         self._spoiled: tuple[bytes, Callable[[bytes], bytes]] | None = None
         self.truth = Truth()
         self.nodeids = Nodeids(reuse=options.reuse_nodeids)
@@ -176,6 +177,10 @@ class Service:
         """Return how many lookups the kernel holds of each nodeid."""
         return dict(self.nodeids.counts)
 
+    def minor(self) -> int:
+        """Return which protocol the kernel speaks, 7.*minor*."""
+        return self._minor
+
     def handles(self) -> int:
         """Return how many files are open."""
         return len(self._handles)
@@ -223,6 +228,9 @@ class Service:
 
     def store(self, path: str, offset: int, data: bytes) -> Service:
         return self._notify(wire.store(self.nodeid(path), offset, data))
+
+    def inc_epoch(self) -> Service:
+        return self._notify(wire.inc_epoch())
 
     def _notify(self, message: bytes) -> Service:
         """Write in a thread: the kernel may wait for a request that is answered here."""
@@ -377,6 +385,7 @@ class Service:
         return wire.open_out(self._last_handle, _FOPEN_PASSTHROUGH, backing_id)
 
     def _do_init(self, request: Request) -> bytes:
+        self._minor = request.minor
         flags = _ASYNC_READ | _ATOMIC_O_TRUNC | _BIG_WRITES | _AUTO_INVAL_DATA
         flags |= _PARALLEL_DIROPS | _MAX_PAGES | self._options.generic_flags
         if self._options.readdirplus:
@@ -537,9 +546,15 @@ class Service:
         return b""
 
     def _do_copy_file_range(self, request: Request) -> bytes:
+        return struct.pack("=II", self._copy(request), 0)
+
+    def _do_copy_file_range_64(self, request: Request) -> bytes:
+        return struct.pack("=Q", self._copy(request))
+
+    def _copy(self, request: Request) -> int:
         data = self._inode(request).data[request.offset : request.offset + request.length]
         self.truth.write(self.nodeids.ino(request.nodeid_out), request.off_out, bytes(data))
-        return struct.pack("=II", len(data), 0)
+        return len(data)
 
     def _do_statfs(self, request: Request) -> bytes:
         files = len(self.truth.inodes)

@@ -15,7 +15,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +236,7 @@ def _copy(source: str, target: str) -> None:
 
 
 _A = (attributes("a"), named("a2"))
+_COPY = "copy_file_range"
 _GRANTS = (allowed("a"), opened("a"))
 
 CHANGES = (
@@ -249,7 +250,7 @@ CHANGES = (
     Change("append", "write", lambda s: _write(s / "a", os.O_WRONLY | os.O_APPEND), _A),
     Change("mmap", "write", lambda s: _map(s / "a"), _A),
     Change("fallocate", "fallocate", lambda s: _fallocate(s / "a"), _A),
-    Change("copy", "copy_file_range", lambda s: _copy(s / "b", s / "a"), _A),
+    Change("copy", _COPY, lambda s: _copy(s / "b", s / "a"), _A),
     Change(
         "setxattr",
         "setxattr",
@@ -439,7 +440,7 @@ _ASKED_INSIDE = (
 )
 
 
-@pytest.mark.parametrize(
+orders = pytest.mark.parametrize(
     "order",
     [
         _quiet,
@@ -451,9 +452,16 @@ _ASKED_INSIDE = (
     ],
     ids=lambda order: order.__name__.strip("_"),
 )
-def test_answers_around_changes_in_order(
-    mountpoint: Path, order: Callable[[Scene, Question, Change], None]
+Order = Callable[[Scene, Question, Change], None]
+
+
+def _in_order(
+    mountpoint: Path, order: Order, both: list[tuple[Change, Question]], *lacks: str
 ) -> None:
+    """Let each change meet its question.
+
+    :param lacks: requests that the daemon does not know.
+    """
     wrong = []
     with mounted(
         mountpoint,
@@ -463,10 +471,13 @@ def test_answers_around_changes_in_order(
         check_modes=True,
         readdirplus=False,
         open_flags=_NOFLUSH,
+        lacks=lacks,
     ) as m:
-        for number, (change, question) in enumerate(BOTH):
+        for number, (change, question) in enumerate(both):
             if change.name == "mmap" and order in _ASKED_INSIDE:
                 continue
+            if change.opcode == _COPY and not lacks:
+                change = replace(change, opcode=m.copy_opcode)
             with scene(m, f"d{number}") as s:
                 try:
                     order(s, question, change)
@@ -475,3 +486,15 @@ def test_answers_around_changes_in_order(
                     wrong.append(f"{change.name}, {question}: {error}")
                     m.release()
     assert not wrong, "\n\n".join(wrong)
+
+
+@orders
+def test_answers_around_changes_in_order(mountpoint: Path, order: Order) -> None:
+    _in_order(mountpoint, order, BOTH)
+
+
+@orders
+def test_answers_around_a_copy_by_the_older_request(mountpoint: Path, order: Order) -> None:
+    """Newer kernels send another request first, and this one to daemons that do not know it."""
+    both = [(change, question) for change, question in BOTH if change.opcode == _COPY]
+    _in_order(mountpoint, order, both, "copy_file_range_64")

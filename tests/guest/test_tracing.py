@@ -24,8 +24,8 @@ TEXT = """
 #include "tracing.bpf.h"
 
 FIELD(req_opcode, 1, fuse_req, in.h.opcode)
-FIELD(req_mount, 2, fuse_req, fm)
-FIELD(mount_conn, 3, fuse_mount, fc)
+EITHER(req_owner, 2, fuse_req, chan, fuse_req, fm)
+EITHER(owner_conn, 3, fuse_chan, conn, fuse_mount, fc)
 FIELD(conn_dev, 4, fuse_conn, dev)
 SIZE(args_size, 5, fuse_args)
 
@@ -34,14 +34,14 @@ BPF_TABLE("array", int, u64, counts, 64);
 
 int sent(u64 *ctx)
 {
-	u64 req = ctx[0], mount = 0, conn = 0, *count;
+	u64 req = ctx[0], owner = 0, conn = 0, *count;
 	u32 dev = 0, opcode = 0;
 
 	if (!req)
 		return 0;
 	READ(opcode, req, req_opcode());
-	READ(mount, req, req_mount());
-	READ(conn, mount, mount_conn());
+	READ(owner, req, req_owner());
+	READ(conn, owner, owner_conn());
 	READ(dev, conn, conn_dev());
 	if (!devices.lookup(&dev))
 		return 0;
@@ -116,6 +116,8 @@ def test_what_the_kernel_does_not_have_fails() -> None:
         Tracer(spec, {"sent": Hook("tp_btf", "fuse_nonsense")}, module="fuse")
     with pytest.raises(NotSupportedError, match="of module efuse: the kernel has one"):
         Tracer(spec, {"sent": HOOKS["tracepoint"]}, module="efuse")
-    spec = compile_text(TEXT.replace("fc)", "nonsense)"), "counts.c", interface=TRACING)
-    with pytest.raises(NotSupportedError, match="struct fuse_mount has no nonsense"):
+    spec = compile_text(
+        TEXT.replace("fuse_conn, dev)", "fuse_conn, nonsense)"), "counts.c", interface=TRACING
+    )
+    with pytest.raises(NotSupportedError, match="struct fuse_conn has no nonsense"):
         Tracer(spec, {"sent": HOOKS["tracepoint"]}, module="fuse")

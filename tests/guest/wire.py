@@ -50,10 +50,13 @@ OPCODES = {
     45: "rename2",
     46: "lseek",
     47: "copy_file_range",
+    53: "copy_file_range_64",
 }
 
 _IN = struct.Struct("=IIQQIIIHH")
 _OUT = struct.Struct("=IiQ")
+
+_COPY = ("=QQQQQQQ", ("fh", "offset", "nodeid_out", "", "off_out", "length", "flags"))
 
 # What stands before the names or the data of a request.
 _FIXED = {
@@ -90,10 +93,8 @@ _FIXED = {
     "batch_forget": ("=II", ("count", "")),
     "interrupt": ("=Q", ("target",)),
     "fallocate": ("=QQQII", ("fh", "offset", "length", "mode", "")),
-    "copy_file_range": (
-        "=QQQQQQQ",
-        ("fh", "offset", "nodeid_out", "", "off_out", "length", "flags"),
-    ),
+    "copy_file_range": _COPY,
+    "copy_file_range_64": _COPY,
     "setlk": ("=QQQQIIII", ("fh", "owner", "start", "end", "type", "pid", "flags", "")),
     "init": ("=IIII", ("major", "minor", "max_readahead", "flags")),
 }  # fmt: skip
@@ -185,6 +186,10 @@ def delete(parent: int, child: int, name: bytes) -> bytes:
 
 def store(nodeid: int, offset: int, data: bytes) -> bytes:
     return notification(4, struct.pack("=QQII", nodeid, offset, len(data), 0) + data)
+
+
+def inc_epoch() -> bytes:
+    return notification(8, b"")
 
 
 def _time(seconds: float) -> tuple[int, int]:

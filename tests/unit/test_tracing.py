@@ -112,6 +112,12 @@ def test_arguments_of_a_read() -> None:
     assert request("read", 5, arguments=bytes(8)).offset is None
 
 
+@pytest.mark.parametrize("opcode", ["copy_file_range", "copy_file_range_64"])
+def test_arguments_of_a_copy(opcode: str) -> None:
+    found = request(opcode, 5, arguments=struct.pack("=QQQQQQQ", 3, 8192, 9, 4, 0, 4096, 0))
+    assert (found.offset, found.size, found.other) == (8192, 4096, 9)
+
+
 @pytest.mark.parametrize(
     ("found", "error", "child"),
     [

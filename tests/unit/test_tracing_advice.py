@@ -38,6 +38,10 @@ def write(nodeid: int = 2) -> Request:
     return request("write", nodeid, arguments=struct.pack("=QQI", 0, 0, 1))
 
 
+def copied(opcode: str, target: int) -> Request:
+    return request(opcode, 2, arguments=struct.pack("=QQQQQQQ", 0, 0, target, 0, 0, 0, 0))
+
+
 def advised(requests: Sequence[Request], *, each_ns: int = 100) -> Advice:
     """Return the advice of requests one after the other, each of which takes *each_ns*."""
     advisor = Advisor()
@@ -90,11 +94,9 @@ def test_time_outs_and_handles_make_no_difference() -> None:
         (request("statfs", 1, answer=b"s" * 80), getattr_(), 1),
         (request("access", 2, arguments=struct.pack("=II", 4, 0)), request("removexattr", 2), 0),
         (request("readlink", 2, digest=3, flags=DIGESTED), request("setattr", 2), 0),
-        (
-            getattr_(3),
-            request("copy_file_range", 2, arguments=struct.pack("=QQQQQQQ", *[0] * 2, 3, *[0] * 4)),
-            0,
-        ),
+        (getattr_(3), copied("copy_file_range", 3), 0),
+        (getattr_(3), copied("copy_file_range_64", 3), 0),
+        (getattr_(3), copied("copy_file_range_64", 4), 1),
         (getattr_(2), request("open", 2, arguments=struct.pack("=II", 0o1000, 0)), 0),
         (getattr_(2), request("link", 1, b"l", arguments=struct.pack("=Q", 2)), 0),
     ],

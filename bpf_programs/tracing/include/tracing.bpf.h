@@ -28,10 +28,13 @@
 
 /*
  * FIELD(name, number, struct, member): name() is where the member lies, in bytes;
- * "member" may be a path such as in.h.nodeid. BIT: of a bit field, in bits. SIZE: how
- * large the struct is. The numbers are the text's own, each used once.
+ * "member" may be a path such as in.h.nodeid. EITHER: that of another struct where the
+ * kernel has not the first. BIT: of a bit field, in bits. SIZE: how large the struct is.
+ * The numbers are the text's own, each used once.
  */
 #define FIELD(name, number, type, member)	KERNEL_NUMBER(name, number)
+#define EITHER(name, number, type, member, type2, member2)		\
+	KERNEL_NUMBER(name, number)
 #define BIT(name, number, type, member)		KERNEL_NUMBER(name, number)
 #define SIZE(name, number, type)		KERNEL_NUMBER(name, number)
 
