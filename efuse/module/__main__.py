@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Write the source tree of ``efuse.ko`` below a directory, as DKMS does at each build.
 
-``python3 -m efuse.module DIRECTORY``: what is unpacked of the kernel goes to ``DIRECTORY/cache``.
+``python3 -m efuse.module DIRECTORY RELEASE``: what is unpacked of the kernel goes to
+``DIRECTORY/cache``.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ from pathlib import Path
 
 from efuse import paths
 from efuse.errors import EfuseError
-from efuse.module import source
+from efuse.module import kernel, source
 
 __all__ = ["main"]
 
 
-def main(directory: Path) -> None:
-    """Write it; exit with 1 if it cannot be written."""
+def main(directory: Path, release: str) -> None:
+    """Write it for the kernel *release*; exit with 1 if it cannot be written."""
     os.environ["XDG_CACHE_HOME"] = str(directory / "cache")
+    version = kernel.version(release)
     try:
-        source.write_tree(directory, paths.data("kernel_patches"))
+        archive = kernel.source_archive(version=version)
+        source.write_tree(directory, paths.data("kernel_patches"), archive, version)
     except EfuseError as error:
         print(f"efuse: {error}\ntry: {error.hint}", file=sys.stderr)
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

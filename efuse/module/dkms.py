@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Install a module by DKMS, so that it is built again for each new kernel of the series."""
+"""Install a module by DKMS, so that it is built again for each new kernel of its series."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -32,7 +33,8 @@ def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
     Nothing of the kernel is in it: that of efuse.ko holds our files, and the program that puts them
     and the kernel's fs/fuse together at each build.
 
-    :param version: goes where the configuration says ``@VERSION@``.
+    :param version: goes where the configuration says ``@VERSION@``; the kernels for which it is
+        built where it says ``@KERNELS@``.
     :param of: which.
     """
     data = paths.data(of.data)
@@ -44,8 +46,10 @@ def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
             shutil.copy(paths.package() / name, target / "efuse" / name)
     else:
         source.write_csd_tree(target, data)
+    kernels = "|".join(map(re.escape, kernel.PATCHED))
     text = (data / "dkms.conf.in").read_text()
-    (target / "dkms.conf").write_text(text.replace("@VERSION@", version))
+    text = text.replace("@VERSION@", version).replace("@KERNELS@", kernels)
+    (target / "dkms.conf").write_text(text)
 
 
 def _dkms(package: str, verb: str, *arguments: str) -> None:
@@ -69,7 +73,8 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
 
     :param release: the kernel to build for; by default the running one.
     :param of: which.
-    :raises NotSupportedError: DKMS is not installed, or the kernel's source package.
+    :raises NotSupportedError: DKMS is not installed, or the kernel's source package; or there are
+        no patches for that kernel.
     :raises ModuleBuildError: it does not build.
     """
     if shutil.which("dkms") is None:
@@ -78,8 +83,10 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
         )
     if os.geteuid() != 0:
         raise NotSupportedError("the module cannot be installed: that needs root", hint="sudo")
+    wanted = release or os.uname().release
     if of is EFUSE:
-        kernel.source_archive()
+        source.series(paths.data(of.data), kernel.version(wanted))
+        kernel.source_archive(version=kernel.version(wanted))
     version = efuse.__version__
     target = _SOURCES / f"{of.package}-{version}"
     if target.exists():
@@ -93,7 +100,6 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
         shutil.rmtree(target)
     say(f"writing the source to {target}")
     write_source(target, version, of)
-    wanted = release or os.uname().release
     say(f"building for {wanted}")
     _dkms(of.package, "add")
     _dkms(of.package, "build", "-k", wanted)

@@ -14,13 +14,31 @@ from pathlib import Path
 from efuse import paths
 from efuse.errors import NotSupportedError
 
-__all__ = ["FLAVOUR", "SERIES", "Kernel", "find", "from_tree", "source_archive", "unpacked"]
+__all__ = [
+    "FLAVOUR",
+    "PATCHED",
+    "SERIES",
+    "Kernel",
+    "find",
+    "from_tree",
+    "source_archive",
+    "unpacked",
+    "version",
+]
 
 SERIES = "6.12"
 """The kernel series that is looked for where none is named: Debian 12's from bookworm-security."""
 
+PATCHED = (SERIES, "7.3")
+"""The series that the patches are for, and have been tried on: DKMS builds for no other."""
+
 FLAVOUR = "amd64"
 """Debian's kernel flavour: the others lack 9p and more that the tests use."""
+
+
+def version(release: str) -> str:
+    """Return a release without patch level and flavour, such as ``6.12``."""
+    return ".".join(release.split(".")[:2])
 
 
 @dataclass(frozen=True)
@@ -43,7 +61,7 @@ class Kernel:
     @property
     def version(self) -> str:
         """Its release without patch level and flavour, such as ``6.12``."""
-        return ".".join(self.release.split(".")[:2])
+        return version(self.release)
 
     @property
     def archive(self) -> Path:

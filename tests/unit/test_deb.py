@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -40,9 +41,18 @@ def test_package_is_called_after_the_version(package: Path) -> None:
     assert _field(package, "Version") == efuse.__version__
 
 
-def test_package_depends_on_the_kernels_source(package: Path) -> None:
+def test_package_depends_on_a_kernels_source(package: Path) -> None:
     depends = re.split(r",\s*", _field(package, "Depends"))
-    assert {"dkms", "dwarves", f"linux-source-{kernel.SERIES}"} <= set(depends)
+    sources = " | ".join(f"linux-source-{series}" for series in kernel.PATCHED)
+    assert {"dkms", "dwarves", sources} <= set(depends)
+
+
+def test_maintainer_is_who_builds_it(tmp_path: Path, package: Path) -> None:
+    assert re.fullmatch(r"\S.* <\S+@\S+>", _field(package, "Maintainer"))
+    who = {"DEBFULLNAME": "R & D", "DEBEMAIL": "r+d@example.org"}
+    command = [_ROOT / "scripts/build-deb", tmp_path]
+    built = subprocess.check_output(command, env=os.environ | who, text=True).strip()
+    assert _field(Path(built), "Maintainer") == "R & D <r+d@example.org>"
 
 
 @pytest.mark.parametrize("of", [build.EFUSE, build.CSD], ids=lambda of: of.name)

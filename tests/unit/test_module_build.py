@@ -72,7 +72,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "usr/src/linux-source-6.12.tar.xz"
     with tarfile.open(path, "w:xz") as tar:
         tar.add(tree, arcname=tree.name)
-    monkeypatch.setattr(kernel, "source_archive", lambda *_: path)
+    monkeypatch.setattr(kernel, "source_archive", lambda *_, version="6.12": path)
     return path
 
 
@@ -238,7 +238,7 @@ def test_dkms_source_completes_itself_without_more_than_python(
 ) -> None:
     tree = tmp_path / "efuse-9.8"
     dkms.write_source(tree, "9.8")
-    script = "import runpy, sys; sys.argv[1:] = ['out']; runpy.run_module('efuse.module')"
+    script = "import runpy, sys; sys.argv[1:] = ['out', '7']; runpy.run_module('efuse.module')"
     python = Path(sys.executable).resolve()
     done = subprocess.run(
         [python, "-S", "-c", script], cwd=tree, env={}, capture_output=True, text=True
@@ -249,7 +249,7 @@ def test_dkms_source_completes_itself_without_more_than_python(
 def test_source_is_completed_where_dkms_builds(
     archive: Path, patches: Path, tmp_path: Path
 ) -> None:
-    completed.main(tmp_path / "build")
+    completed.main(tmp_path / "build", "6.12.1-amd64")
     assert (tmp_path / "build/fs/fuse/inode.c").read_text() == "int patched;\n"
     assert (tmp_path / "build/fs/fuse/efuse/ours.c").is_file()
     assert (tmp_path / "build/cache/efuse/sources").is_dir()
@@ -260,9 +260,43 @@ def test_source_that_cannot_be_completed_says_why(
 ) -> None:
     (patches / "6.12/one.patch").write_text(_PATCH.replace("original", "other"))
     with pytest.raises(SystemExit) as ended:
-        completed.main(tmp_path / "build")
+        completed.main(tmp_path / "build", "6.12.1-amd64")
     assert ended.value.code == 1
     assert "one.patch does not apply" in capsys.readouterr().err
+
+
+def test_source_is_completed_with_the_patches_of_the_kernel(
+    archive: Path, patches: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(patches / "6.12", patches / "7.x")
+    newer = (patches / "7.x/one.patch").read_text().replace("int patched", "int newer")
+    (patches / "7.x/one.patch").write_text(newer)
+    for release, line in (("6.12.1-amd64", "patched"), ("7.3.4+deb13-amd64", "newer")):
+        completed.main(tmp_path / release, release)
+        assert (tmp_path / release / "fs/fuse/inode.c").read_text() == f"int {line};\n"
+
+
+def test_source_of_a_kernel_without_patches_fails(
+    archive: Path, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        completed.main(tmp_path / "build", "6.1.0-49-amd64")
+    assert "cannot be built for a kernel 6.1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("of", [build.EFUSE, build.CSD], ids=lambda of: of.name)
+def test_dkms_builds_for_the_kernels_that_there_are_patches_for(
+    of: build.Source, tmp_path: Path
+) -> None:
+    dkms.write_source(tmp_path, "9.8", of)
+    text = (tmp_path / "dkms.conf").read_text()
+    found = re.search(r'^BUILD_EXCLUSIVE_KERNEL="(.*)"$', text, re.MULTILINE)
+    assert found
+    for release in ("6.12.117+deb12-amd64", "7.3.4+deb13-amd64"):
+        assert re.search(found[1], release)
+        source.series(paths.data("kernel_patches"), kernel.version(release))
+    for release in ("6.1.0-49-amd64", "7.30.1", "6.120.1", "17.3.1"):
+        assert not re.search(found[1], release)
 
 
 @pytest.mark.parametrize("of", [build.EFUSE, build.CSD], ids=lambda of: of.name)
@@ -277,7 +311,7 @@ def test_dkms_configuration_is_the_modules(of: build.Source) -> None:
     assert f"{where}/{of.name}.ko" in fields["MAKE"]
     if of is build.EFUSE:
         assert (
-            f"python3 -m efuse.module ${{dkms_tree}}/{of.package}/@VERSION@/build &&"
+            f"python3 -m efuse.module ${{dkms_tree}}/{of.package}/@VERSION@/build ${{kernelver}} &&"
             in (fields["MAKE"])
         )
     else:
@@ -303,7 +337,7 @@ def test_dkms_is_told_to_add_build_and_install(
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(kernel, "source_archive", lambda: tmp_path)
+    monkeypatch.setattr(kernel, "source_archive", lambda version: tmp_path / version)
     monkeypatch.setattr(dkms, "_SOURCES", tmp_path)
     name = f"{of.package}/{efuse.__version__}"
     told = [f"add {name}", f"build {name} -k 6.12.1", f"install {name} -k 6.12.1"]
