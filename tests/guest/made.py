@@ -20,6 +20,7 @@ from efuse.bench.programs import PROGRAMS, built
 from efuse.bpf.compile import builtin, compile_text
 from efuse.bpf.members import CSD_FUNCTION, EFUSE_OPS, Interface
 from efuse.bpf.requests import request_programs
+from efuse.bpf.tracing import shipped
 from efuse.libefuse import library
 from tests.guest.channel_daemon import hello, loop_daemon, passthrough_fh
 from tests.libefuse.sanitizers import ADDRESS, THREAD
@@ -52,6 +53,7 @@ def main() -> None:
         made += [pool.submit(passthrough_fh, Path())]
         made += [pool.submit(library, f"libefuse-{name}.so") for name in LIBRARIES]
         made += [pool.submit(builtin), pool.submit(request_programs)]
+        made.append(pool.submit(shipped, "trace"))
         for interface in (EFUSE_OPS, CSD_FUNCTION):
             for text in set(handlers(interface)):
                 made.append(pool.submit(compile_text, text, "a test's own", interface=interface))
