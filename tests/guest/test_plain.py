@@ -55,14 +55,14 @@ def counts(counters: RequestCounters, one: Served) -> dict[str, requests.Counted
 
 
 def work(one: Served) -> None:
-    """Make requests of many kinds: readahead among them, and LOOKUPs that fail."""
-    (one.source / "data").write_bytes(os.urandom(1 << 20))
+    """Make requests of many kinds: READs of more than one has room for, LOOKUPs that fail."""
+    (one.source / "data").write_bytes(os.urandom(1 << 22))
     (one.path / "directory").mkdir()
     for n in range(20):
         assert not (one.path / f"none{n}").exists()
         (one.path / "directory" / f"file{n}").write_bytes(b"x" * n)
     assert len(os.listdir(one.path / "directory")) == 20
-    assert len((one.path / "data").read_bytes()) == 1 << 20
+    assert len((one.path / "data").read_bytes()) == 1 << 22
     with pytest.raises(FileNotFoundError):
         (one.path / "none").rename(one.path / "other")
 
