@@ -38,7 +38,7 @@ from efuse.guest.run import INSIDE, Options, run
 from efuse.module import kernel
 from efuse.stats import Change, Counters, Sample
 from efuse.stats.maps import usage
-from efuse.tui.units import share
+from efuse.units import share
 
 __all__ = ["PROGRAMS", "Run", "main", "report", "table"]
 

@@ -14,7 +14,7 @@ from efuse.cli._watched import until_interrupted, watched_mount
 from efuse.control import Mount
 from efuse.tracing import Advice, Advisor, OpcodeAdvice, Watch
 from efuse.tracing.advice import NEEDS
-from efuse.tui.units import duration, share
+from efuse.units import duration, share
 
 __all__ = ["cli"]
 

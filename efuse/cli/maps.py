@@ -15,7 +15,7 @@ from efuse.cli._output import MOUNT, connection, json_option, pause, print_json,
 from efuse.errors import UsageError
 from efuse.stats.files import WATCHED_S, DataCache, since, watch
 from efuse.stats.maps import usage
-from efuse.tui.units import share
+from efuse.units import share
 
 __all__ = ["cli"]
 

@@ -30,6 +30,7 @@ from efuse.tui.channels import (
     channel_totals,
 )
 from efuse.tui.columns import steady
+from efuse.tui.detail import bucket_words
 from efuse.tui.devices import (
     DEVICE_TOTAL_HEADERS,
     DEVICE_TOTAL_UNITS,
@@ -42,7 +43,7 @@ from efuse.tui.model import Row, mount_name
 from efuse.tui.mounts import state_words
 from efuse.tui.paths import PATHS, TOTAL_HEADERS, total_row
 from efuse.tui.spark import bar
-from efuse.tui.units import bucket_words, count, duration, share
+from efuse.units import count, duration, share
 
 __all__ = ["cli"]
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from efuse.csd.devices import devices
 from efuse.errors import ModuleBuildError, NotSupportedError, reason
 from efuse.kernel_fs import CONFIGFS, mount_configfs
-from efuse.module import live
-from efuse.module.build import CSD, Say
+
+if TYPE_CHECKING:
+    from efuse.module.build import Say
 
 __all__ = ["load", "unload"]
 
@@ -26,6 +28,9 @@ def load(module: Path | None = None, *, say: Say = print) -> None:
     :raises NotSupportedError: this kernel takes no modules, or has no headers here.
     :raises ModuleBuildError: it cannot be built or loaded, or configfs not mounted.
     """
+    from efuse.module import live  # slow to import
+    from efuse.module.build import CSD
+
     live.load(module, CSD, say=say)
     try:
         mount_configfs()
@@ -40,6 +45,9 @@ def unload() -> None:
 
     :raises ModuleBuildError: there are devices, functions or runs, or this user may not.
     """
+    from efuse.module import live
+    from efuse.module.build import CSD
+
     if not _has_devices():
         end = time.monotonic() + _LET_GO_S
         while live.status(CSD).users and time.monotonic() < end:

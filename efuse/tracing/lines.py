@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from efuse.tracing.request import Request
-from efuse.tui.units import duration
+from efuse.units import duration
 
 __all__ = ["WIDE", "as_json", "header", "line"]
 

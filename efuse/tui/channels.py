@@ -21,7 +21,7 @@ from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time
 from efuse.tui.frame import Line, line
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
-from efuse.tui.units import duration, share
+from efuse.units import duration, share
 
 __all__ = [
     "CHANNELS",

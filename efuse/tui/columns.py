@@ -9,7 +9,7 @@ from typing import Any
 from efuse.tui.grid import Column
 from efuse.tui.model import Row
 from efuse.tui.spark import sparkline
-from efuse.tui.units import count, duration, share
+from efuse.units import count, duration, share
 
 __all__ = [
     "HISTORY",

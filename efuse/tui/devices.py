@@ -11,7 +11,7 @@ from efuse.tui.columns import HISTORY, number, ratio, word
 from efuse.tui.frame import cut
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row
-from efuse.tui.units import count, duration, share
+from efuse.units import count, duration, share
 
 __all__ = [
     "DEVICES",

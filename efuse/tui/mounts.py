@@ -13,7 +13,7 @@ from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio,
 from efuse.tui.frame import Line, line
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
-from efuse.tui.units import count, duration, share
+from efuse.units import count, duration, share
 
 __all__ = [
     "MOUNTS",

@@ -13,7 +13,7 @@ from efuse.tui.frame import cut
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
 from efuse.tui.spark import sparkline
-from efuse.tui.units import count
+from efuse.units import count
 
 __all__ = ["OPCODES", "opcode_row", "opcode_rows"]
 

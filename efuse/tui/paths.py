@@ -10,7 +10,7 @@ from efuse.stats.paths import PathCounters, PathRates
 from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time, word
 from efuse.tui.grid import Column
 from efuse.tui.model import Model, Row, mount_name
-from efuse.tui.units import duration, share
+from efuse.units import duration, share
 
 __all__ = ["PATHS", "TOTAL_HEADERS", "path_rows", "total_row"]
 

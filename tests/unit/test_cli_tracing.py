@@ -18,7 +18,7 @@ from efuse.control.mounts import Mount
 from efuse.errors import AttachError
 from efuse.tracing import Request
 from efuse.tracing.advice import NEEDS
-from efuse.tui.units import share
+from efuse.units import share
 from tests.documents import named
 from tests.unit.test_tracing import entry, request
 from tests.unit.test_tracing_advice import getattr_, lookup

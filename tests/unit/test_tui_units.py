@@ -2,7 +2,7 @@
 import pytest
 
 from efuse.tui.spark import sparkline
-from efuse.tui.units import count, duration, share
+from efuse.units import count, duration, share
 
 
 @pytest.mark.parametrize(

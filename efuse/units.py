@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Numbers as short words, for columns."""
 
-from efuse.stats.latency import bounds_ns
-
-__all__ = ["bucket_words", "count", "duration", "share"]
+__all__ = ["count", "duration", "share"]
 
 
 def count(value: float) -> str:
@@ -41,9 +39,3 @@ def duration(ns: float | None) -> str:
                 f"{scaled:.1f} {unit}" if unit != "ns" and scaled < 10 else f"{scaled:.0f} {unit}"
             )
     raise AssertionError
-
-
-def bucket_words(bucket: int) -> str:
-    """Return what the times of a bucket of `efuse.stats.latency` are below: ``< 4.1 us``."""
-    start, end = bounds_ns(bucket)
-    return f"< {duration(end)}" if end is not None else f">= {duration(start)}"
