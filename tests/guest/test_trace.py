@@ -22,6 +22,7 @@ from efuse.tracing import Advisor, Names, Request, Watch
 from tests.commands import EFUSE
 from tests.guest.conftest import run
 from tests.guest.daemons import eventually
+from tests.guest.forked import begin_efuse, efuse
 from tests.guest.test_cache import cached
 from tests.guest.test_direct import BLOCK, fill, make, read, read_direct
 
@@ -36,7 +37,7 @@ def mounted(mountpoint: Path, *options: str) -> Iterator[Path]:
     source.mkdir()
     (source / "file").write_bytes(b"data")
     (source / "link").symlink_to("file")
-    run(*EFUSE, "mount", "passthrough", *options, source, mountpoint)
+    efuse("mount", "passthrough", *options, source, mountpoint)
     try:
         yield mountpoint
     finally:
@@ -221,15 +222,18 @@ class Command:
 
     def __init__(self, *words: str | Path) -> None:
         before = set(libbpf.link_ids())
-        self.process = subprocess.Popen(
-            [*EFUSE, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        (read_out, out), (read_err, err) = os.pipe(), os.pipe()
+        self.out, self._err = os.fdopen(read_out), os.fdopen(read_err)
+        self._pid = begin_efuse(*words, out=out, err=err)
+        os.close(out)
+        os.close(err)
         eventually(lambda: len(set(libbpf.link_ids()) - before) >= 2, "it watches")
 
     def end(self, number: int = signal.SIGINT) -> tuple[int, str, str]:
-        self.process.send_signal(number)
-        out, err = self.process.communicate()
-        return self.process.returncode, out, err
+        os.kill(self._pid, number)
+        _, status = os.waitpid(self._pid, 0)
+        with self.out, self._err:
+            return os.waitstatus_to_exitcode(status), self.out.read(), self._err.read()
 
 
 def leaves_nothing(action: Callable[[], None]) -> None:
@@ -278,10 +282,9 @@ def test_trace_prints_what_was_asked_before_ctrl_c(mountpoint: Path) -> None:
 
 def select_line(command: Command, lines: list[str]) -> str:
     """Return a line that the command has printed, or nothing."""
-    assert command.process.stdout
-    if not select.select([command.process.stdout], [], [], 0)[0]:
+    if not select.select([command.out], [], [], 0)[0]:
         return ""
-    lines.append(command.process.stdout.readline())
+    lines.append(command.out.readline())
     return lines[-1]
 
 

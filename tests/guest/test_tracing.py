@@ -17,8 +17,8 @@ from efuse.bpf.members import TRACING
 from efuse.bpf.tracing import Hook, Tracer
 from efuse.bpf.types import KernelTypes
 from efuse.errors import NotSupportedError
-from tests.commands import EFUSE
 from tests.guest.conftest import run
+from tests.guest.forked import efuse
 
 TEXT = """
 #include "tracing.bpf.h"
@@ -66,7 +66,7 @@ def mounted(mountpoint: Path, *options: str) -> Iterator[None]:
     source = mountpoint.parent / "source"
     source.mkdir()
     (source / "file").write_bytes(b"x")
-    run(*EFUSE, "mount", "passthrough", *options, source, mountpoint)
+    efuse("mount", "passthrough", *options, source, mountpoint)
     try:
         yield
     finally:

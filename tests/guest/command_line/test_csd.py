@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-import efuse
-from efuse import functions
+from efuse import __version__, functions
 from efuse.functions import Count, Place, Why
 from efuse.functions.btree_file import build
 from efuse.stats.devices import DEVICE_COUNTERS
@@ -23,6 +22,7 @@ from tests.commands import EFUSE
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device
+from tests.guest.forked import efuse, run_efuse
 from tests.guest.hand import DEADLINE_S, until
 
 BLOCK = 4096
@@ -57,16 +57,12 @@ def _csd_is_loaded() -> Iterator[None]:
 
 def csd(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
     """Run ``efuse csd``."""
-    result = run(*EFUSE, "csd", *arguments, check=False)
-    assert result.returncode == status, result.stderr
-    return result
+    return run_efuse("csd", *arguments, status=status)
 
 
 def module(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     """Run ``efuse module`` on csd.ko."""
-    result = run(*EFUSE, "module", *arguments, "--csd", check=False)
-    assert result.returncode == status, result.stderr
-    return result
+    return run_efuse("module", *arguments, "--csd", status=status)
 
 
 def csd_json(*arguments: str | Path) -> Any:
@@ -204,7 +200,7 @@ def test_module_in_use_is_not_unloaded(disk: Device) -> None:
     assert "csd.ko could not be unloaded" in error
     assert "try: efuse csd remove" in error
     found = json.loads(module("status", "--json").stdout)
-    assert (found["loaded"], found["version"]) == (True, efuse.__version__)
+    assert (found["loaded"], found["version"]) == (True, __version__)
     assert found["users"] > 0
 
 
@@ -289,7 +285,7 @@ def test_stat_shows_what_a_device_did(disk: Device, files: Path) -> None:
     (files / "log").write_bytes(LOG)
     os.sync()
     csd("run", "count", "--pattern", "error", files / "log")
-    (found,) = json.loads(run(*EFUSE, "stat", "--json").stdout)["devices"]
+    (found,) = json.loads(efuse("stat", "--json"))["devices"]
     assert (found["name"], found["disk"], found["cores"]) == ("one", str(disk.path), 4)
     assert found["mounts"] == [str(files)]
     counters = found["counters"]
@@ -299,12 +295,12 @@ def test_stat_shows_what_a_device_did(disk: Device, files: Path) -> None:
         assert counters[name] == disk.read(name), name
     assert (counters["commands"], counters["chosen_device"], counters["chosen_kernel"]) == (1, 1, 0)
     assert counters["link_write_bytes"] >= len(LOG)
-    lines = run(*EFUSE, "stat").stdout.splitlines()
+    lines = efuse("stat").splitlines()
     row = next(line.split() for line in lines if line.startswith("one "))
     assert (row[:3], row[-1]) == (["one", disk.path.name, "1"], str(files))
     run("umount", files)
     csd("set", "one", "power=0")
-    assert json.loads(run(*EFUSE, "stat", "--json").stdout)["devices"] == []
+    assert json.loads(efuse("stat", "--json"))["devices"] == []
 
 
 def test_top_shows_what_a_device_does(disk: Device, files: Path) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 from efuse.bpf.values import FileUse
 from efuse.stats.files import FileCache, since, watch
-from tests.commands import EFUSE
 from tests.guest.daemons import Mount, eventually
+from tests.guest.forked import efuse
 from tests.guest.test_cache import BLOCKS, cached
 from tests.guest.test_direct import BLOCK, SIZE, fill, make, read_direct
 
@@ -101,8 +100,8 @@ def test_command_line_shows_the_same(mountpoint: Path) -> None:
         watch(m.connection.id)
         for _ in range(2):
             read_direct(m / "f", SIZE + BLOCK)
-        words = [*EFUSE, "maps", "files", str(m.connection.id)]
-        said = json.loads(subprocess.check_output([*words, "--json"]))
+        words = ("maps", "files", str(m.connection.id))
+        said = json.loads(efuse(*words, "--json"))
         f = m.call("nodeid", "f")
         hits, misses = _use(m, "f")
         assert (hits, misses) == (BLOCKS, BLOCKS + 1)
@@ -116,7 +115,7 @@ def test_command_line_shows_the_same(mountpoint: Path) -> None:
                 "hit_ratio": hits / (hits + misses),
             }
         ]
-        text = subprocess.check_output(words, text=True)
+        text = efuse(*words)
         assert text.startswith(f"data cache: {BLOCKS} of 4096 blocks, ")
         assert ["f", str(BLOCKS), str(hits), str(misses)] in [
             line.split()[:4] for line in text.splitlines()

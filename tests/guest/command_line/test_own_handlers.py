@@ -17,6 +17,7 @@ import pytest
 
 from efuse import bpf, opcodes, paths
 from tests.guest.daemons import mounted
+from tests.guest.forked import run_efuse
 from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
 EXAMPLES = paths.data("bpf_programs") / "examples"
@@ -256,14 +257,8 @@ def test_example_of_the_document_keeps_a_user_out(tiny: Tiny) -> None:
 
 def prog(*arguments: str, status: int = 0) -> str:
     """Run ``efuse prog``; return what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-c", "from efuse.cli.main import main; main()", "prog", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == status, result.stderr
-    return result.stdout if status == 0 else result.stderr
+    done = run_efuse("prog", *arguments, status=status)
+    return done.stdout if status == 0 else done.stderr
 
 
 def test_prog_attach_list_replace_detach(tiny: Tiny) -> None:

@@ -11,29 +11,59 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from efuse import Passthrough, mount
 from efuse.bench.systems import System, mounted
 from efuse.control import Connection
 from efuse.fs.options import CAPACITY_MAPS
 from efuse.stats import REASONS, Counters, Sample, read
 from tests.conftest import Eventually
+from tests.guest.forked import efuse
 
 # The handlers of pyfuse3 that have another name than the opcode.
 HANDLERS = {"readdirplus": "readdir"}
 
 
 @pytest.fixture
-def system(lower: Path, mountpoint: Path) -> Iterator[System]:
-    """The pass-through on eFuse, over a directory with one file."""
+def source(lower: Path) -> Path:
+    """A directory with one file."""
     (lower / "file").write_bytes(b"x" * 100)
     os.setxattr(lower / "file", "user.present", b"value")
-    with mounted("efuse", lower, mountpoint) as made:
+    return lower
+
+
+@pytest.fixture
+def counting(source: Path, mountpoint: Path) -> Iterator[System]:
+    """The pass-through on eFuse, whose daemon says what it was asked for."""
+    with mounted("efuse", source, mountpoint) as made:
         yield made
 
 
 @pytest.fixture
-def connection(system: System) -> Connection:
+def system(source: Path, mountpoint: Path) -> Iterator[System]:
+    """The same, whose daemon does not say so, and need not start Python."""
+    operations = Passthrough(
+        source,
+        consistency="exclusive",
+        entry_timeout=0,
+        attr_timeout=0,
+        writeback=True,
+        lazy_atime=True,
+    )
+    with mount(operations, mountpoint, required=True) as served:
+        made = System("efuse", mountpoint)
+        made.connection = served.connection
+        yield made
+    operations.close()
+
+
+def connection_of(system: System) -> Connection:
     assert system.connection is not None
     return Connection(system.connection)
+
+
+@pytest.fixture
+def connection(system: System) -> Connection:
+    return connection_of(system)
 
 
 def change(before: Sample, after: Sample, opcode: str) -> Counters:
@@ -45,21 +75,11 @@ def get_present(system: System, times: int) -> None:
         assert os.getxattr(system.root / "file", "user.present") == b"value"
 
 
-def efuse(*arguments: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-c", "from efuse.cli.main import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
-
-
-def test_counters_agree_with_what_was_done(system: System, connection: Connection) -> None:
-    before, usage = read(connection, timing=False), system.usage()
-    get_present(system, 10)
-    after, used = read(connection, timing=False), system.usage()
+def test_counters_agree_with_what_was_done(counting: System) -> None:
+    connection = connection_of(counting)
+    before, usage = read(connection, timing=False), counting.usage()
+    get_present(counting, 10)
+    after, used = read(connection, timing=False), counting.usage()
     assert change(before, after, "getxattr") == Counters(requests=10, hits=9, daemon=1, miss=1)
     assert used.requests["getxattr"] - usage.requests.get("getxattr", 0) == 1
 
@@ -121,14 +141,13 @@ def test_counters_add_up(system: System, connection: Connection) -> None:
         assert counters.errors <= counters.daemon, opcode
 
 
-def test_counters_agree_with_those_of_the_daemon(
-    system: System, connection: Connection, eventually: Eventually
-) -> None:
-    before, usage = read(connection, timing=False), system.usage()
-    use_everything(system.root)
+def test_counters_agree_with_those_of_the_daemon(counting: System, eventually: Eventually) -> None:
+    connection = connection_of(counting)
+    before, usage = read(connection, timing=False), counting.usage()
+    use_everything(counting.root)
 
     def differences() -> dict[str, tuple[int, int]]:
-        after, used = read(connection, timing=False), system.usage()
+        after, used = read(connection, timing=False), counting.usage()
         found = {}
         for opcode in after.opcodes:
             handler = HANDLERS.get(opcode, opcode)

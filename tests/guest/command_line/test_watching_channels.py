@@ -15,10 +15,10 @@ import pytest
 
 from efuse.bench.programs import built
 from efuse.control import Connection, find
-from tests.commands import EFUSE
 from tests.conftest import Eventually
 from tests.guest import wire
 from tests.guest.channel import Channel
+from tests.guest.forked import efuse
 from tests.guest.hand import DEADLINE_S, Hand, root_attributes
 
 STATE = ("node", "slots", "depth", "in_flight", "service_ns", "looking", "sleeping")
@@ -28,12 +28,6 @@ COUNTERS = (
 )
 
 Numbers = dict[int, dict[str, int]]
-
-
-def efuse(*arguments: str) -> str:
-    run = subprocess.run([*EFUSE, *arguments], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 def numbers(connection: Connection) -> Numbers:
@@ -68,9 +62,7 @@ def connection(tmp_path: Path, mountpoint: Path) -> Iterator[Connection]:
     source = tmp_path / "source"
     source.mkdir()
     daemon = [str(built("passthrough_ll")), "-o", f"source={source},timeout=0", str(mountpoint)]
-    subprocess.run(
-        [*EFUSE, "run", "--require", "--consistency", "strict", "--", *daemon], check=True
-    )
+    efuse("run", "--require", "--consistency", "strict", "--", *daemon)
     affinity = os.sched_getaffinity(0)
     try:
         made = Connection(find(mountpoint).connection)

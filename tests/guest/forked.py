@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The command line in a process that is forked from this one.
+
+It is the command's own code, with descriptors, output and exit status of its own. Only Python has
+been started and the modules have been imported before, once for all: that takes seconds under
+software emulation. That ``efuse`` starts by itself is shown by the documents' transcripts, and
+wherever `EFUSE` of `tests.commands` is run. There may be other threads, but none that hold a lock.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from typing import NoReturn
+
+from efuse import features
+from efuse.cli.main import main
+
+# What commands import only when they mount, or print a table.
+for late in ("efuse.fs", "rich.table"):
+    importlib.import_module(late)
+
+
+def efuse(*words: str | os.PathLike[str]) -> str:
+    """Run ``efuse`` with *words* and without standard input, and return what it printed."""
+    return run_efuse(*words).stdout
+
+
+def run_efuse(*words: str | os.PathLike[str], status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run ``efuse`` with *words* and without standard input; return all that it printed.
+
+    :param status: with which it has to end.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        pid = begin_efuse(*words, out=out.fileno(), err=err.fileno())
+        returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        printed = []
+        for file in (out, err):
+            file.seek(0)
+            printed.append(file.read())
+    done = subprocess.CompletedProcess(["efuse", *words], returncode, *printed)
+    assert returncode == status, done
+    return done
+
+
+def begin_efuse(*words: str | os.PathLike[str], out: int, err: int) -> int:
+    """Begin ``efuse`` with *words*, which prints to the descriptors; return its process."""
+    texts = [os.fspath(word) for word in words]
+    importlib.import_module(f"efuse.cli.{texts[0]}")
+    pid = os.fork()
+    if pid == 0:
+        _be_efuse(texts, out, err)
+    return pid
+
+
+def _be_efuse(words: list[str], out: int, err: int) -> NoReturn:
+    """Run the command, with nothing left of what pytest and the tests have set up, and end."""
+    status = 1
+    try:
+        # What holds descriptors of the parent's shall not close ours of the same number.
+        gc.freeze()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, fd in enumerate((null, out, err)):
+            os.dup2(fd, number)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+        logging.root.handlers.clear()
+        warnings.simplefilter("ignore")
+        sys.unraisablehook = sys.__unraisablehook__
+        features.feature.cache_clear()
+        main(words)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001 - it must never return into pytest's code
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
