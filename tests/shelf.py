@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import random
 import stat
@@ -28,6 +29,7 @@ LONG = 3600.0
 DEADLINE_S = 60
 
 
+@functools.cache
 def content(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
