@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Sequence
 from typing import NoReturn
 
 from efuse import features
@@ -39,7 +40,7 @@ def run_efuse(*words: str | os.PathLike[str], status: int = 0) -> subprocess.Com
     :param status: with which it has to end.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        pid = begin_efuse(*words, out=out.fileno(), err=err.fileno())
+        pid = _begin(words, out.fileno(), err.fileno())
         returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         printed = []
         for file in (out, err):
@@ -50,8 +51,36 @@ def run_efuse(*words: str | os.PathLike[str], status: int = 0) -> subprocess.Com
     return done
 
 
-def begin_efuse(*words: str | os.PathLike[str], out: int, err: int) -> int:
-    """Begin ``efuse`` with *words*, which prints to the descriptors; return its process."""
+class Beside:
+    """``efuse`` that runs beside the test. It may print as much as a pipe holds.
+
+    :ivar out: what it prints.
+    """
+
+    def __init__(self, *words: str | os.PathLike[str]) -> None:
+        (read_out, out), (read_err, err) = os.pipe(), os.pipe()
+        self.out, self._err = os.fdopen(read_out), os.fdopen(read_err)
+        self._pid = _begin(words, out, err)
+        os.close(out)
+        os.close(err)
+
+    def running(self) -> bool:
+        """Has it not ended yet?"""
+        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def ended(self) -> tuple[int, str, str]:
+        """Wait for its end; return its status, the rest of what it printed, and its complaints."""
+        _, status = os.waitpid(self._pid, 0)
+        with self.out, self._err:
+            return os.waitstatus_to_exitcode(status), self.out.read(), self._err.read()
+
+    def end(self, number: int) -> tuple[int, str, str]:
+        """Likewise, by a signal."""
+        os.kill(self._pid, number)
+        return self.ended()
+
+
+def _begin(words: Sequence[str | os.PathLike[str]], out: int, err: int) -> int:
     texts = [os.fspath(word) for word in words]
     importlib.import_module(f"efuse.cli.{texts[0]}")
     pid = os.fork()

@@ -22,7 +22,7 @@ from efuse.tracing import Advisor, Names, Request, Watch
 from tests.commands import EFUSE
 from tests.guest.conftest import run
 from tests.guest.daemons import eventually
-from tests.guest.forked import begin_efuse, efuse
+from tests.guest.forked import Beside, efuse
 from tests.guest.test_cache import cached
 from tests.guest.test_direct import BLOCK, fill, make, read, read_direct
 
@@ -217,23 +217,12 @@ def test_two_watch_and_another_mount_is_not_seen(
             ]
 
 
-class Command:
-    """A command of ours that watches, from when it does."""
-
-    def __init__(self, *words: str | Path) -> None:
-        before = set(libbpf.link_ids())
-        (read_out, out), (read_err, err) = os.pipe(), os.pipe()
-        self.out, self._err = os.fdopen(read_out), os.fdopen(read_err)
-        self._pid = begin_efuse(*words, out=out, err=err)
-        os.close(out)
-        os.close(err)
-        eventually(lambda: len(set(libbpf.link_ids()) - before) >= 2, "it watches")
-
-    def end(self, number: int = signal.SIGINT) -> tuple[int, str, str]:
-        os.kill(self._pid, number)
-        _, status = os.waitpid(self._pid, 0)
-        with self.out, self._err:
-            return os.waitstatus_to_exitcode(status), self.out.read(), self._err.read()
+def beside(*words: str | Path) -> Beside:
+    """Begin a command that watches; return when it does."""
+    before = set(libbpf.link_ids())
+    made = Beside(*words)
+    eventually(lambda: len(set(libbpf.link_ids()) - before) >= 2, "it watches")
+    return made
 
 
 def leaves_nothing(action: Callable[[], None]) -> None:
@@ -251,7 +240,7 @@ def test_nothing_is_left_of_a_trace(
     with mounted(mountpoint, *options) as m:
 
         def trace() -> None:
-            command = Command("trace", m)
+            command = beside("trace", m)
             eventually(lambda: os.statvfs(m))
             status, _, err = command.end(number)
             assert (status, err) == ((-9, "") if number == signal.SIGKILL else (0, ""))
@@ -261,7 +250,7 @@ def test_nothing_is_left_of_a_trace(
 
 def test_trace_prints_what_was_asked_before_ctrl_c(mountpoint: Path) -> None:
     with mounted(mountpoint, *PLAIN) as m:
-        command = Command("trace", "--json", "--opcode", "LOOKUP", "--errors", "--name", "g*", m)
+        command = beside("trace", "--json", "--opcode", "LOOKUP", "--errors", "--name", "g*", m)
         # The mount is watched a moment later than the programs are there.
         lines: list[str] = []
 
@@ -271,7 +260,7 @@ def test_trace_prints_what_was_asked_before_ctrl_c(mountpoint: Path) -> None:
             return bool(select_line(command, lines))
 
         eventually(told)
-        status, out, err = command.end()
+        status, out, err = command.end(signal.SIGINT)
         assert (status, err) == (0, "")
         objects = [json.loads(text) for text in (*lines, *out.splitlines())]
         assert {o["about"] for o in objects} == {"gone"}
@@ -280,7 +269,7 @@ def test_trace_prints_what_was_asked_before_ctrl_c(mountpoint: Path) -> None:
         }
 
 
-def select_line(command: Command, lines: list[str]) -> str:
+def select_line(command: Beside, lines: list[str]) -> str:
     """Return a line that the command has printed, or nothing."""
     if not select.select([command.out], [], [], 0)[0]:
         return ""
@@ -315,7 +304,7 @@ def test_advice_on_plain_fuse(mountpoint: Path) -> None:
 @pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
 def test_advise_prints_a_table_and_a_sentence(mountpoint: Path, options: tuple[str, ...]) -> None:
     with mounted(mountpoint, *options) as m:
-        command = Command("advise", "--seconds", "600", m)
+        command = beside("advise", "--seconds", "600", m)
 
         def ask() -> bool:
             for _ in range(5):
@@ -323,7 +312,7 @@ def test_advise_prints_a_table_and_a_sentence(mountpoint: Path, options: tuple[s
             return True
 
         eventually(ask)
-        status, out, err = command.end()
+        status, out, err = command.end(signal.SIGINT)
         assert (status, err) == (0, "")
         assert out.startswith(f"{m}  {'fuse' if options == PLAIN else 'efuse'}  watched for")
         assert "OPCODE" in out

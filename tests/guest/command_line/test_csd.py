@@ -22,7 +22,7 @@ from tests.commands import EFUSE
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device
-from tests.guest.forked import efuse, run_efuse
+from tests.guest.forked import Beside, efuse, run_efuse
 from tests.guest.hand import DEADLINE_S, until
 
 BLOCK = 4096
@@ -310,14 +310,14 @@ def test_top_shows_what_a_device_does(disk: Device, files: Path) -> None:
 
     def top(*options: str) -> str:
         """Run ``efuse top`` while the device runs functions."""
-        command = [*EFUSE, "top", "--once", "--interval", "1", *options]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            while child.poll() is None:
-                for place in (Place.DEVICE, Place.AUTO):
-                    with functions.run("count", log, Count().encode(), place=place) as going:
-                        going.result()
-            assert child.stdout is not None
-            return child.stdout.read()
+        command = Beside("top", "--once", "--interval", "1", *options)
+        while command.running():
+            for place in (Place.DEVICE, Place.AUTO):
+                with functions.run("count", log, Count().encode(), place=place) as going:
+                    going.result()
+        status, out, err = command.ended()
+        assert (status, err) == (0, "")
+        return out
 
     with functions.load("count"):
         lines = top().splitlines()
