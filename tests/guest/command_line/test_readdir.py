@@ -15,7 +15,7 @@ import pytest
 
 import efuse
 from efuse.control import Connection, find
-from tests.commands import EFUSE
+from tests.guest import forked
 from tests.guest.command_line.test_run import _bindfs
 from tests.guest.daemons import Mount, fails, mounted
 
@@ -267,8 +267,7 @@ def test_a_libfuse_daemon_fills_large_parts(tmp_path: Path) -> None:
     command = _bindfs(tmp_path, source)
     counted = []
     for size in ("4K", "32K"):
-        words = [*EFUSE, "run", "--require", "--max-readdir", size, "--", *command, str(path)]
-        subprocess.run(words, check=True)
+        forked.efuse("run", "--require", "--max-readdir", size, "--", *command, path)
         try:
             stats = Connection(find(path).connection).path / "stats"
             assert names(path) == NAMES

@@ -13,7 +13,7 @@ import pytest
 
 from efuse.bench.programs import built
 from efuse.control import Connection, connections, find
-from tests.commands import EFUSE
+from tests.guest.forked import efuse, run_efuse
 
 _TIMEOUTS = "entry_timeout=3600,attr_timeout=3600"
 
@@ -36,7 +36,7 @@ def _sshfs(tmp: Path, source: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _mounted(command: list[str], mountpoint: Path) -> Iterator[Connection]:
-    subprocess.run([*EFUSE, "run", "--require", "--", *command, str(mountpoint)], check=True)
+    efuse("run", "--require", "--", *command, mountpoint)
     try:
         yield Connection(find(mountpoint).connection)
     finally:
@@ -78,8 +78,4 @@ def test_run_accelerates_an_unmodified_daemon(
 
 
 def test_run_of_something_else_says_so() -> None:
-    done = subprocess.run(
-        [*EFUSE, "run", "--", "true"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert "mounted nothing on eFuse" in done.stderr
+    assert "mounted nothing on eFuse" in run_efuse("run", "--", "true", status=1).stderr

@@ -16,6 +16,7 @@ from efuse.control import Connection, find
 from efuse.stats.maps import usage
 from tests.commands import EFUSE
 from tests.guest.command_line.test_run import _bindfs, _passthrough_ll
+from tests.guest.forked import efuse, run_efuse
 from tests.guest.test_cache import drop_pages
 from tests.guest.test_direct import read, read_direct, write
 
@@ -25,8 +26,10 @@ DATA = random.Random(20261122).randbytes(8 * MIB + 5)
 
 
 @contextlib.contextmanager
-def _mounted(mountpoint: Path, *command: str | Path) -> Iterator[Connection]:
-    subprocess.run(command, check=True)
+def _mounted(mountpoint: Path, *words: str | Path) -> Iterator[Connection]:
+    """Run ``efuse`` with *words*, which mounts, or did so before."""
+    if words:
+        efuse(*words)
     try:
         yield Connection(find(mountpoint).connection)
     finally:
@@ -52,7 +55,8 @@ def test_a_large_read_or_write_is_one_request(source: Path, mountpoint: Path, si
     Past FUSE's page cache each call is one request; so the daemon is asked.
     """
     options = ["-o", f"max_request={size}M"] if size else []
-    with _mounted(mountpoint, *_HELPER, source, mountpoint, *options) as connection:
+    subprocess.run([*_HELPER, source, mountpoint, *options], check=True)
+    with _mounted(mountpoint) as connection:
         assert connection.max_request == size * MIB
         connection.forced_path = "daemon"
         path = str(mountpoint / "f")
@@ -76,7 +80,7 @@ def test_a_large_read_or_write_is_one_request(source: Path, mountpoint: Path, si
 
 def test_sizes_of_the_command_line_are_the_mounts(source: Path, mountpoint: Path) -> None:
     options = ["--data-cache", "1M", "--max-request", "2M", "--max-readdir", "64K"]
-    words = (*EFUSE, "mount", "passthrough", source, mountpoint, "--require", *options)
+    words = ("mount", "passthrough", source, mountpoint, "--require", *options)
     with _mounted(mountpoint, *words) as connection:
         assert (connection.max_request, connection.max_readdir) == (2 * MIB, 64 << 10)
         assert {m.name: m.capacity for m in usage(connection.id)}["blocks"] == 256
@@ -88,7 +92,7 @@ def test_a_daemon_has_a_data_cache_if_asked_for(
 ) -> None:
     options = ["--data-cache", cache] if cache else []
     command = [*daemon(tmp_path, source), str(mountpoint)]  # type: ignore[operator]
-    words = (*EFUSE, "run", "--require", *options, "--", *command)
+    words = ("run", "--require", *options, "--", *command)
     with _mounted(mountpoint, *words) as connection:
         path = str(mountpoint / "f")
         assert read(path, 16 * MIB) == DATA
@@ -118,7 +122,7 @@ def _memory(name: str) -> int:
 def test_a_huge_data_cache(source: Path, mountpoint: Path) -> None:
     """Half of the memory that is to be had; all of it can be reached."""
     size = min(2 << 30, _memory("MemAvailable") // 2) >> 20
-    words = (*EFUSE, "mount", "passthrough", source, mountpoint, "--require", "--json")
+    words = ("mount", "passthrough", source, mountpoint, "--require", "--json")
     with _mounted(mountpoint, *words, "--data-cache", f"{size}M") as connection:
         found = {m.name: m.capacity for m in usage(connection.id)}
         assert found["blocks"] == size * 256
@@ -133,9 +137,7 @@ def test_a_huge_data_cache(source: Path, mountpoint: Path) -> None:
 def test_a_data_cache_larger_than_the_memory_fails(source: Path, mountpoint: Path) -> None:
     size = 2 * _memory("MemTotal") >> 20
     words = ["mount", "passthrough", source, mountpoint, "--require", "--data-cache", f"{size}M"]
-    done = subprocess.run([*EFUSE, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    said, hint = done.stderr.splitlines()
+    said, hint = run_efuse(*words, status=1).stderr.splitlines()
     assert f"cannot create map 'blocks' of {size * 256} entries, {size} MiB: " in said
     assert said.endswith("(ENOMEM)")
     assert hint.startswith("try: the machine")
@@ -148,11 +150,10 @@ def test_a_daemon_without_memory_for_its_data_cache_runs_on(
 ) -> None:
     size = 2 * _memory("MemTotal") >> 20
     command = [*_bindfs(tmp_path, source), str(mountpoint)]
-    words = [*EFUSE, "run", "--data-cache", f"{size}M", "--", *command]
-    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=True)
+    complaint = run_efuse("run", "--data-cache", f"{size}M", "--", *command).stderr
     try:
-        assert "not accelerated: cannot create map 'blocks'" in done.stderr
-        assert "try: " in done.stderr
+        assert "not accelerated: cannot create map 'blocks'" in complaint
+        assert "try: " in complaint
         assert read(str(mountpoint / "f"), 16 * MIB) == DATA
     finally:
         subprocess.run(["umount", mountpoint], check=True)

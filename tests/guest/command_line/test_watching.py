@@ -220,11 +220,14 @@ def test_exporter_exports_what_was_done(system: System, connection: Connection) 
     assert "efuse_hit_duration_seconds_count{" in efuse("exporter", "--once", "--times")
 
 
-def test_top_once_json_has_rates_times_and_maps(system: System, connection: Connection) -> None:
+def test_top_once_json_has_rates_times_and_maps(
+    system: System, connection: Connection, eventually: Eventually
+) -> None:
     get_present(system, 1)
     code = "import os, sys\nwhile 1: os.getxattr(sys.argv[1], 'user.present')"
     with subprocess.Popen([sys.executable, "-c", code, str(system.root / "file")]) as load:
         try:
+            eventually(lambda: read(connection, timing=False).opcodes["getxattr"].requests > 1)
             text = efuse("top", "--once", "--json", "--interval", "1")
         finally:
             load.kill()
