@@ -8,7 +8,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +18,9 @@ import pytest
 from efuse.bpf import libbpf
 from efuse.control.mounts import find
 from efuse.tracing import Advisor, Names, Request, Watch
-from tests.commands import EFUSE
 from tests.guest.conftest import run
 from tests.guest.daemons import eventually
-from tests.guest.forked import Beside, efuse
+from tests.guest.forked import Beside, efuse, run_efuse
 from tests.guest.test_cache import cached
 from tests.guest.test_direct import BLOCK, fill, make, read, read_direct
 
@@ -322,10 +320,7 @@ def test_advise_prints_a_table_and_a_sentence(mountpoint: Path, options: tuple[s
 @pytest.mark.parametrize("words", [("trace",), ("advise", "--seconds", "1")])
 def test_without_root_fails(mountpoint: Path, words: tuple[str, ...]) -> None:
     with mounted(mountpoint, *PLAIN) as m:
-        done = subprocess.run(
-            [*EFUSE, *words, str(m)], capture_output=True, text=True, user=65534, check=False
-        )
-        assert done.returncode == 1
-        assert "EPERM" in done.stderr
-        assert "try: run as root" in done.stderr
-        assert "Traceback" not in done.stderr
+        said = run_efuse(*words, m, status=1, uid=65534).stderr
+        assert "EPERM" in said
+        assert "try: run as root" in said
+        assert "Traceback" not in said
