@@ -9,9 +9,10 @@ nodes=(--nodes 2 --cpus 4)
 shape=()
 
 # memory_of_guests MOST [PYTEST ARGUMENTS]: how many MiB each guest may have; not more than MOST, nor
-# all of them more than half of what this machine has to spare.
+# all of them more than half of what this machine has to spare. EFUSE_GUESTS: how many run at a time,
+# if there are others than these.
 memory_of_guests() {
-	awk -v most="$1" -v n=$(($# > 1 ? 1 : 2)) \
+	awk -v most="$1" -v n="${EFUSE_GUESTS:-$(($# > 1 ? 1 : 2))}" \
 		'/^MemAvailable:/ { m = int($2 / 2048 / n); print (m > most ? most : m) }' /proc/meminfo
 }
 
