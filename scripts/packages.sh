@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later
 #
-# To be sourced: what scripts that deal with packages have in common.
+# To be sourced: what scripts that deal with packages have in common. They have say() and fail().
 
 # Runs a command of which only a failure is of interest.
 quietly() {
@@ -24,4 +24,78 @@ sources() {
 # Prints the URI that this machine has the suite $1 from.
 mirror() {
 	sources "$1" | awk -v suite="$1" '$2 == suite { print $1; exit }'
+}
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	else
+		sudo -- "$@"
+	fi
+}
+
+# One user of apt at a time: both apt's own waiting and a lock of ours.
+apt() {
+	as_root flock /var/lib/dpkg/lock-efuse env DEBIAN_FRONTEND=noninteractive \
+		apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
+}
+
+updated=
+apt_update() {
+	[ -z "$updated" ] || return 0
+	say "reading the package lists"
+	# A third party's source that is out of reach does not matter if the packages are found.
+	quietly apt update || say "some package lists could not be read; going on with the others"
+	updated=1
+}
+
+# Prints those of the packages that are not installed.
+missing_packages() {
+	local name
+	for name in "$@"; do
+		dpkg-query -W -f='${db:Status-Abbrev}' "$name" 2>/dev/null | grep -q '^.i' || echo "$name"
+	done
+}
+
+# Installs the packages.
+install_missing() {
+	apt_update
+	quietly apt install --no-install-recommends "$@" ||
+		fail "packages could not be installed: $*" "apt-get install $*"
+}
+
+# Makes an apt that knows nothing as installed, and of package sources only the suites $3...,
+# packages for a $2 of deb, sources for deb-src; its files lie in $1. Of sid comes only what is
+# nowhere else.
+configure_apt() {
+	local directory=$1 kind=$2 uri name
+	local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+	shift 2
+	# shellcheck disable=SC1091
+	uri=$(mirror "$(. /etc/os-release && echo "$VERSION_CODENAME")")
+	[ -n "$uri" ] || fail "this machine has no package source of its own release" "look at /etc/apt"
+	[ -e "$keyring" ] || fail "there is no $keyring" "apt-get install debian-archive-keyring"
+	mkdir -p "$directory"/{lists/partial,archives/partial,parts}
+	: >"$directory/status"
+	for name in "$@"; do
+		echo "$kind [signed-by=$keyring] $uri $name main"
+	done >"$directory/sources.list"
+	printf 'Package: *\nPin: release n=sid\nPin-Priority: 1\n' >"$directory/preferences"
+	cat >"$directory/apt.conf" <<-EOF
+		Dir::State::Lists "$directory/lists";
+		Dir::State::status "$directory/status";
+		Dir::Cache "$directory";
+		Dir::Cache::Archives "$directory/archives";
+		Dir::Etc::SourceList "$directory/sources.list";
+		Dir::Etc::SourceParts "$directory/parts";
+		Dir::Etc::Preferences "$directory/preferences";
+		Dir::Etc::PreferencesParts "$directory/parts";
+		APT::Architecture "amd64";
+		APT::Install-Recommends "false";
+		APT::Sandbox::User "root";
+		Acquire::Languages "none";
+		Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+		Acquire::Retries "3";
+	EOF
+	export APT_CONFIG=$directory/apt.conf
 }
