@@ -162,7 +162,7 @@ const struct efuse_channel_load *efuse_load_describe(struct efuse_placement *pla
  * @req: the request; NULL: it is a forget, which nobody waits for
  *
  * Context: any; the caller may be moved to another CPU meanwhile.
- * Return: a queue, or FUSE's own for CUSE and for io_uring
+ * Return: a queue, or FUSE's own for CUSE and for what io_uring carries: all but forgets
  */
 struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_req *req)
 {
@@ -170,7 +170,7 @@ struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_r
 	struct efuse_queue *home, *found = NULL;
 	bool background;
 
-	if (!ec || efuse_by_ring(fc))
+	if (!ec || (req && efuse_by_ring(fc)))
 		return &efuse_chan(fc)->iq;
 	rcu_read_lock();
 	home = READ_ONCE(ec->queues[raw_smp_processor_id()]->home);

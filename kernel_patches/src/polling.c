@@ -158,8 +158,8 @@ void efuse_request_spin(struct fuse_req *req)
 	bool hit = false;
 	u64 end;
 
-	/* On its own CPU the worker cannot run meanwhile. */
-	if (!ns || !rcu_access_pointer(queue->channel) ||
+	/* FUSE's own queue has no channel. On its own CPU the worker cannot run meanwhile. */
+	if (!ns || !queue || !rcu_access_pointer(queue->channel) ||
 	    queue->cpu == raw_smp_processor_id() || !efuse_luck_try(&queue->luck))
 		return;
 	end = local_clock() + ns;
