@@ -26,7 +26,7 @@ from efuse.bench.storage import (
 )
 from efuse.bench.storage_report import plot, storage_table
 from efuse.bench.systems import DAEMONS, ON_REQUEST, SYSTEMS
-from efuse.bench.transport import BALANCED, DAEMON
+from efuse.bench.transport import BALANCED, DAEMON, KNOWN
 from efuse.bench.workload import Workload
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "DAEMONS",
     "DATA",
     "DEFAULT",
+    "KNOWN",
     "LOWER",
     "METADATA",
     "ON_REQUEST",

@@ -73,8 +73,13 @@ class Program:
         return self._process.pid
 
     @property
+    def number(self) -> int:
+        """The number of its connection, on whatever FUSE."""
+        return self._mount.connection
+
+    @property
     def connection(self) -> int | None:
-        """The number of its connection, on eFuse."""
+        """Likewise, but None on plain FUSE."""
         return self._mount.connection if self._mount.is_efuse else None
 
     def usage(self) -> Usage:

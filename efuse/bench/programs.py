@@ -12,20 +12,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from efuse import paths
+from efuse.bench.ring import RING
 from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
 
-__all__ = ["PROGRAMS", "built", "command", "compiled"]
+__all__ = ["COMPILED", "PROGRAMS", "SID", "built", "command", "compiled", "libfuse"]
 
 _LIBFUSE_EXAMPLES = Path("/usr/share/doc/libfuse3-dev/examples")
 _OUR_EXAMPLE = "docs/examples/passthrough_backing"
 _UAPI = "kernel_patches/include/uapi"
 
-PROGRAMS = ("passthrough_backing", "passthrough_ll", "bindfs", "sshfs")
+COMPILED = ("passthrough_backing", "passthrough_ll")
+"""Those that are compiled at their first use."""
+
+SID = "passthrough_ll-sid"
+"""``passthrough_ll`` of the libfuse that scripts/setup-libfuse builds, which knows io_uring."""
+
+_INSTALLED = ("bindfs", "sshfs")
+
+PROGRAMS = (*COMPILED, SID, *_INSTALLED)
 """``passthrough_backing`` is ours, which maps its lower files into the kernel; the others are
 unmodified: ``passthrough_ll`` is libfuse's example, ``bindfs`` and ``sshfs`` are Debian's.
 ``sshfs`` speaks to a server on this machine, through a pipe."""
 
-_INSTALLED = ("bindfs", "sshfs")
 _SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
 
 _LONG = "entry_timeout=3600,attr_timeout=3600,negative_timeout=3600"
@@ -33,6 +41,13 @@ _LONG = "entry_timeout=3600,attr_timeout=3600,negative_timeout=3600"
 # As the Python daemon: nothing is believed, all that plain FUSE offers, eFuse alone. bindfs
 # itself asks for none of what plain FUSE can keep, and sshfs has a cache of its own: they run
 # with the options that they have without any, and with all that they take.
+_EXAMPLE = {
+    "fuse": "xattr,timeout=0",
+    "fuse-writeback": "xattr,timeout=0,writeback",
+    "fuse-tuned": "xattr,cache=always,timeout=3600,writeback",
+    "efuse": "xattr,timeout=0,writeback",
+    "efuse-writethrough": "xattr,timeout=0",
+}
 _OPTIONS = {
     "passthrough_backing": {
         "fuse": "timeout=0",
@@ -41,13 +56,8 @@ _OPTIONS = {
         "efuse": "timeout=0,keep_cache,writeback",
         "efuse-writethrough": "timeout=0,keep_cache",
     },
-    "passthrough_ll": {
-        "fuse": "xattr,timeout=0",
-        "fuse-writeback": "xattr,timeout=0,writeback",
-        "fuse-tuned": "xattr,cache=always,timeout=3600,writeback",
-        "efuse": "xattr,timeout=0,writeback",
-        "efuse-writethrough": "xattr,timeout=0",
-    },
+    "passthrough_ll": _EXAMPLE,
+    SID: {**_EXAMPLE, RING: f"{_EXAMPLE['fuse']},io_uring"},
     "bindfs": {
         "fuse": "",
         "fuse-tuned": _LONG,
@@ -77,7 +87,7 @@ def command(
     options = options or _OPTIONS[name][system]
     if name in _INSTALLED:
         return [*_installed(name), *_with(options), *_places(name, source), str(mountpoint)]
-    if name == "passthrough_ll":
+    if name in ("passthrough_ll", SID):
         return [str(built(name)), "-f", *_with(f"source={source},{options}"), str(mountpoint)]
     return [str(built(name)), "-f", *_with(options), str(source), str(mountpoint)]
 
@@ -120,11 +130,33 @@ def _sources(name: str) -> list[Path]:
     return found
 
 
+def _set_up() -> Path:
+    """Return where scripts/setup-libfuse has put what it builds."""
+    directory = paths.cache() / "libfuse"
+    if not (directory / "version").exists():
+        raise NotSupportedError(
+            f"{SID} is not here: {directory} has no libfuse", hint="scripts/setup-libfuse"
+        )
+    return directory
+
+
+def libfuse(daemon: str | None) -> dict[str, str]:
+    """Return the version of the daemon's libfuse, if that is not the one that is installed.
+
+    :raises NotSupportedError: it has to be set up first.
+    """
+    if daemon != SID:
+        return {}
+    return {"libfuse": (_set_up() / "version").read_text().strip()}
+
+
 def built(name: str) -> Path:
     """Return the daemon's program, compiled now if it is not in the cache.
 
-    :raises EfuseError: it cannot be built.
+    :raises EfuseError: it cannot be built, or has to be set up first.
     """
+    if name == SID:
+        return _set_up() / "example/passthrough_ll"
     sources = _sources(name)
     try:
         flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)

@@ -17,11 +17,13 @@ from efuse.bench.clock import CLOCKS, Clock
 from efuse.bench.lines import round_line
 from efuse.bench.lower import lower
 from efuse.bench.machine import Settings, machine, versions
+from efuse.bench.programs import SID, libfuse
 from efuse.bench.report import Report, Result, RoundCounters, Series
 from efuse.bench.requests import expanded
+from efuse.bench.ring import RING
 from efuse.bench.state import keep, resumed
 from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
-from efuse.bench.transport import BALANCED, DAEMON, transported
+from efuse.bench.transport import DAEMON, KNOWN, SERVED_BY, transported
 from efuse.bench.usage import Usage
 from efuse.bench.workload import Measure, Outcome, Workload
 from efuse.errors import UsageError
@@ -51,7 +53,8 @@ def run(settings: Settings, say: Callable[[str], None], state: Path | None = Non
     """
     settings = replace(settings, workloads=expanded(settings.workloads))
     words = {**asdict(settings), "kernel_counters": {}}
-    report = resumed(state, Report(machine(), platform.release(), versions(), words, ()))
+    used = {**versions(), **libfuse(settings.daemon)}
+    report = resumed(state, Report(machine(), platform.release(), used, words, ()))
     counters = report.settings["kernel_counters"]
     left = [name for name in settings.workloads if name not in report.workloads]
     if not left:
@@ -90,7 +93,7 @@ def _systems(settings: Settings, workload: Workload) -> tuple[str, ...]:
 
 
 def _daemon(settings: Settings, workload: Workload) -> str:
-    return DAEMON if workload.transports else settings.daemon or "passthrough"
+    return settings.daemon or (DAEMON if workload.transports else "passthrough")
 
 
 def check(settings: Settings) -> None:
@@ -103,16 +106,22 @@ def check(settings: Settings) -> None:
 
 
 def _check(settings: Settings, workload: Workload) -> None:
-    known = BALANCED if workload.transports else (*SYSTEMS, *ON_REQUEST)
+    known = KNOWN if workload.transports else (*SYSTEMS, *ON_REQUEST)
+    daemon = _daemon(settings, workload)
     for system in _systems(settings, workload):
         if system not in known:
             raise UsageError(
                 f"{workload.name} is not measured on {system}",
                 hint=f"it takes {', '.join(known)}",
             )
-    if workload.transports and settings.daemon not in (None, DAEMON):
+        if system == RING and daemon != SID:
+            raise UsageError(
+                f"{RING} is not measured through {daemon}", hint=f"give --daemon {SID}"
+            )
+    if workload.transports and daemon not in SERVED_BY:
         raise UsageError(
-            f"{workload.name} is not measured through {settings.daemon}", hint=f"it takes {DAEMON}"
+            f"{workload.name} is not measured through {daemon}",
+            hint=f"it takes {', '.join(SERVED_BY)}",
         )
 
 
@@ -168,9 +177,8 @@ def _run_batch(
 def _mounted(
     name: str, lower: Path, base: Path, settings: Settings, workload: Workload
 ) -> AbstractContextManager[System]:
-    if workload.transports:
-        return transported(name, lower / name, base / name)
-    return mounted(name, lower / name, base / name, _daemon(settings, workload))
+    mount = transported if workload.transports else mounted
+    return mount(name, lower / name, base / name, _daemon(settings, workload))
 
 
 def _remove(directories: Sequence[Path]) -> None:
@@ -221,8 +229,8 @@ def _run_round(
     outcome = workload.measure(system.root / workload.name, count, number, clock)
     after = system.usage()
     measures = outcome.measures
+    system.prove(before, after, outcome.requests)
     if outcome.requests:
-        system.prove(before, after, outcome.requests)
         measures = {**measures, **_switches(before, after, outcome)}
     return _Round(
         value=outcome.value,

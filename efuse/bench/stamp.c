@@ -25,3 +25,9 @@ int fstatat(int dir, const char *path, struct stat *st, int flags)
 		st->st_mtim = begun;
 	return result;
 }
+
+/* Its name in programs that were compiled with _FILE_OFFSET_BITS=64: on x86-64 both are the same. */
+int fstatat64(int dir, const char *path, struct stat64 *st, int flags)
+{
+	return fstatat(dir, path, (struct stat *)st, flags);
+}

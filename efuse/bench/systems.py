@@ -7,12 +7,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from efuse.bench import ring
 from efuse.bench.foreground import Program
 from efuse.bench.programs import PROGRAMS, command
+from efuse.bench.ring import RING
 from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
@@ -26,9 +29,10 @@ SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
 """``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
 plain FUSE with long time-outs and the write-back cache, ``efuse`` without time-outs, exclusive."""
 
-ON_REQUEST = ("fuse-writeback", "efuse-writethrough", *FORCED)
+ON_REQUEST = ("fuse-writeback", RING, "efuse-writethrough", *FORCED)
 """Measured only if asked for. ``fuse-writeback`` is ``fuse`` with the write-back cache that
-``efuse`` has, ``efuse-writethrough`` is ``efuse`` without it."""
+``efuse`` has, ``fuse-io-uring`` is ``fuse`` over io_uring, ``efuse-writethrough`` is ``efuse``
+without the write-back cache."""
 
 DAEMONS = ("passthrough", *PROGRAMS)
 """``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""
@@ -104,6 +108,27 @@ class _ProgramSystem(System):
         return self._program.usage()
 
 
+class _RingSystem(_ProgramSystem):
+    """Likewise, on plain FUSE over io_uring."""
+
+    def usage(self) -> Usage:
+        """Return what the daemon has done so far, and what came over its rings."""
+        counted = super().usage()
+        # In this order: what has not come yet is waiting.
+        waiting = ring.waiting(self._program.number)
+        return replace(counted, waiting=waiting, rings=ring.delivered(self._program.pid))
+
+    def prove(self, before: Usage, after: Usage, requests: int) -> None:
+        """Make sure that whatever was sent between two usages came over the rings.
+
+        :raises EfuseError: it did not.
+        """
+        sent = after.total - before.total - after.waiting
+        why = ring.missed(before, after, max(requests, sent))
+        if why:
+            raise EfuseError(f"{self.name} was not measured: {why}")
+
+
 @contextmanager
 def mounted(
     name: str, source: Path, mountpoint: Path, daemon: str = "passthrough"
@@ -131,8 +156,12 @@ def _served(name: str, source: Path, mountpoint: Path, daemon: str) -> Iterator[
     mountpoint.mkdir(parents=True, exist_ok=True)
     if daemon in PROGRAMS:
         words = command(daemon, name, source, mountpoint)
-        with Program.started(words, mountpoint, accelerated=is_efuse(name)) as program:
-            yield _ProgramSystem(name, mountpoint, program)
+        with ExitStack() as stack:
+            if name == RING:
+                stack.enter_context(ring.enabled())
+            started = Program.started(words, mountpoint, accelerated=is_efuse(name))
+            kind = _RingSystem if name == RING else _ProgramSystem
+            yield kind(name, mountpoint, stack.enter_context(started))
         return
     words = [sys.executable, "-m", "efuse.bench.daemon", name, str(source), str(mountpoint)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Ways for requests to reach a daemon, each proven to be the one that was taken.
 
-The daemon is libfuse's ``passthrough_ll``, unmodified. It lets the kernel keep nothing, and on
-eFuse no handlers are attached: it gets every request. ``stamp.c`` is preloaded into it.
+The daemon is libfuse's ``passthrough_ll``, unmodified, of one libfuse or another. It lets the
+kernel keep nothing, and on eFuse no handlers are attached: it gets every request. ``stamp.c`` is
+preloaded into it.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from efuse import paths
+from efuse.bench import ring
 from efuse.bench.foreground import Program
 from efuse.bench.load import stamp_library
-from efuse.bench.programs import command
+from efuse.bench.programs import SID, command
+from efuse.bench.ring import RING
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage, channel_counts, switches
 from efuse.bpf import attach
 from efuse.control import Connection
 from efuse.errors import EfuseError
 
-__all__ = ["BALANCED", "DAEMON", "TRANSPORTS", "transported"]
+__all__ = ["BALANCED", "DAEMON", "KNOWN", "SERVED_BY", "TRANSPORTS", "transported"]
 
 DAEMON = "passthrough_ll"
-"""The daemon of all of them."""
+"""The daemon of all of them, if none is asked for."""
+
+SERVED_BY = (DAEMON, SID)
+"""The daemons that there are for them."""
 
 TRANSPORTS = ("fuse", "fuse-clone-fd", "efuse-queues", "efuse")
 """``fuse`` is plain FUSE, ``fuse-clone-fd`` with a descriptor for each of the daemon's threads,
@@ -35,6 +41,9 @@ TRANSPORTS = ("fuse", "fuse-clone-fd", "efuse-queues", "efuse")
 BALANCED = (*TRANSPORTS[:-1], "efuse-own", "efuse-bpf", TRANSPORTS[-1])
 """``efuse-own`` is ``efuse`` without balancing: each channel gets what its own CPU sends. In
 ``efuse-bpf`` a program says where a request goes."""
+
+KNOWN = (*BALANCED, RING)
+"""``fuse-io-uring`` is plain FUSE over io_uring, which takes another libfuse, and kernel."""
 
 _BALANCER = "least_loaded"  # of the examples
 
@@ -46,17 +55,20 @@ _CLONED = ("fuse-clone-fd", "efuse-queues")
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """How a process uses the device: by descriptors, and a mapping for each channel."""
+    """How a process uses the device: by descriptors, a mapping for each channel, and rings of
+    io_uring."""
 
     descriptors: int
     mappings: int
+    rings: int = 0
 
     @classmethod
     def of(cls, pid: int, path: str) -> _Device:
         process = Path(f"/proc/{pid}")
         links = [_target(link) for link in (process / "fd").iterdir()]
         lines = (process / "maps").read_text().splitlines()
-        return cls(links.count(path), sum(line.endswith(f" {path}") for line in lines))
+        mappings = sum(line.endswith(f" {path}") for line in lines)
+        return cls(links.count(path), mappings, len(ring.delivered(pid)))
 
 
 def _target(link: Path) -> str:
@@ -78,6 +90,7 @@ class _TransportSystem(System):
             self._program.usage(),
             preempted=switches([self._program.pid], "nonvoluntary"),
             channels=channel_counts(self.connection),
+            rings=ring.delivered(self._program.pid),
         )
 
     def prove(self, before: Usage, after: Usage, requests: int) -> None:
@@ -99,6 +112,8 @@ def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
     reached = after.total - before.total
     if reached < requests:
         return f"of {requests} requests only {reached} reached the daemon"
+    if name == RING:
+        return ring.missed(before, after, requests)
     if not is_efuse(name):
         return ""
     sent = after.channel_total("sent") - before.channel_total("sent")
@@ -117,13 +132,15 @@ def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
 
 def misused(name: str, device: _Device) -> str:
     """Return why a daemon with *device* does not use the transport *name*; empty: it does."""
-    if name in ("fuse", *_CLONED):
+    cpus = len(os.sched_getaffinity(0))
+    if device.rings != (cpus if name == RING else 0):
+        return f"the daemon has {device.rings} rings"
+    if not is_efuse(name) or name in _CLONED:
         if device.mappings:
             return f"the daemon has {device.mappings} channels"
         if (device.descriptors > 1) != (name in _CLONED):
             return f"the daemon has {device.descriptors} descriptors"
         return ""
-    cpus = len(os.sched_getaffinity(0))
     return f"{device.mappings} channels for {cpus} CPUs" * (device.mappings < cpus)
 
 
@@ -133,28 +150,33 @@ def mistaken(name: str, ops: str) -> str:
     return f"its programs are {ops}, not {meant}" * (ops != meant)
 
 
-def _words(name: str, source: Path, mountpoint: Path) -> Sequence[str]:
-    options = _OPTIONS + (",clone_fd" if name in _CLONED else "")
-    words = command(DAEMON, name, source, mountpoint, options=options)
+def _words(name: str, source: Path, mountpoint: Path, daemon: str) -> Sequence[str]:
+    more = ",clone_fd" if name in _CLONED else ",io_uring" if name == RING else ""
+    options = _OPTIONS + more
+    words = command(daemon, name, source, mountpoint, options=options)
     # Each becomes the next: the daemon has the process number.
     shell = ["sh", "-c", _PRELOADING, "sh", str(stamp_library())]
     return ["env", f"EFUSE_CHANNELS={name not in _CLONED:d}", *shell, *words]
 
 
 @contextmanager
-def transported(name: str, source: Path, mountpoint: Path) -> Iterator[System]:
-    """Mount *source* on *mountpoint* by the transport *name* and yield it.
+def transported(
+    name: str, source: Path, mountpoint: Path, daemon: str = DAEMON
+) -> Iterator[System]:
+    """Mount *source* on *mountpoint* by the transport *name*, served by *daemon*, and yield it.
 
     :raises EfuseError: it cannot be mounted.
     """
     mountpoint.mkdir(parents=True, exist_ok=True)
-    words = _words(name, source, mountpoint)
-    with Program.started(words, mountpoint, accelerated=is_efuse(name), handlers=False) as program:
-        system = _TransportSystem(name, mountpoint, program)
-        with ExitStack() as stack:
-            if system.connection is not None:
-                _balance(name, system.connection, stack)
-            yield system
+    words = _words(name, source, mountpoint, daemon)
+    started = Program.started(words, mountpoint, accelerated=is_efuse(name), handlers=False)
+    with ExitStack() as stack:
+        if name == RING:
+            stack.enter_context(ring.enabled())
+        system = _TransportSystem(name, mountpoint, stack.enter_context(started))
+        if system.connection is not None:
+            _balance(name, system.connection, stack)
+        yield system
 
 
 def _balance(name: str, connection: int, stack: ExitStack) -> None:

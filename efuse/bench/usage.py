@@ -35,7 +35,8 @@ class Usage:
     ``requests`` are by handler where the daemon counts them, else all under one name.
     ``sample`` holds the kernel's counters, without times, and ``paths`` the READs and WRITEs by the
     path that answered them; None and nothing where there is no eFuse. ``channels`` are what the
-    kernel counted on each CPU, where it was asked for.
+    kernel counted on each CPU, where it was asked for. ``rings`` are what came over each of the
+    daemon's rings of io_uring, ``waiting`` the requests that are not answered yet, likewise.
     """
 
     requests: dict[str, int] = field(default_factory=dict)
@@ -44,6 +45,8 @@ class Usage:
     paths: dict[str, int] = field(default_factory=dict)
     preempted: int = 0
     channels: tuple[dict[str, int], ...] = ()
+    rings: tuple[int, ...] = ()
+    waiting: int = 0
 
     def channel_total(self, name: str) -> int:
         """Return the sum of the counters *name* of all CPUs."""

@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from efuse import bench, paths
 from efuse.cli import _bench_compare, _bench_report
 from efuse.cli._bench_progress import LineSink, progress
+from efuse.cli._kernels import chosen, kernel_option
 from efuse.cli._output import console
 from efuse.control import module_version
 from efuse.errors import ControlError, EfuseError, UsageError
@@ -67,10 +68,10 @@ def _words(choices: tuple[str, ...]) -> Any:
     "--system",
     "systems",
     callback=_words(
-        tuple(dict.fromkeys((*bench.SYSTEMS, *bench.ON_REQUEST, *bench.BALANCED, *bench.PLACES)))
+        tuple(dict.fromkeys((*bench.SYSTEMS, *bench.ON_REQUEST, *bench.KNOWN, *bench.PLACES)))
     ),
     help=f"Which, separated by commas; by default {', '.join(bench.SYSTEMS)}, also "
-    f"{', '.join(bench.ON_REQUEST)}. Of {bench.SCALE} and skew: {', '.join(bench.BALANCED)}. "
+    f"{', '.join(bench.ON_REQUEST)}. Of {bench.SCALE} and skew: {', '.join(bench.KNOWN)}. "
     f"Of storage functions, where they run: {', '.join(bench.PLACES)}.",
 )
 @click.option(
@@ -101,6 +102,7 @@ def _words(choices: tuple[str, ...]) -> Any:
     show_default=True,
     help="What the lower file system lies on: memory, or an emulated device of this profile.",
 )
+@kernel_option
 @click.option(
     "--json",
     "json_file",
@@ -123,6 +125,7 @@ def _words(choices: tuple[str, ...]) -> Any:
 def cli(
     context: click.Context,
     /,
+    kernel: str | None,
     json_file: Path | None,
     plot_file: Path | None,
     state: Path | None,
@@ -136,9 +139,10 @@ def cli(
     efuse bench --workload stat,negative --rounds 3
     efuse bench --workload scan,lookup --clock instructions --plot places.png
     efuse bench --workload t1-single,t2-small --resume state.json --json report.json
+    efuse bench --kernel 7 --workload scale --system fuse,fuse-io-uring --daemon passthrough_ll-sid
     """
     if context.invoked_subcommand is None:
-        _run(bench.Settings(**given), json_file, plot_file, state)
+        _run(bench.Settings(**given), kernel, json_file, plot_file, state)
         return
     for parameter in context.params:
         if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
@@ -153,14 +157,23 @@ cli.add_command(_bench_report.report)
 
 
 def _run(
-    settings: bench.Settings, json_file: Path | None, plot_file: Path | None, state: Path | None
+    settings: bench.Settings,
+    kernel: str | None,
+    json_file: Path | None,
+    plot_file: Path | None,
+    state: Path | None,
 ) -> None:
     storage = bench.is_storage(settings.workloads)
     if plot_file is not None and not storage:
         raise UsageError("--plot draws the workloads of storage functions only")
     (bench.check_storage if storage else bench.check)(settings)
     here = _is_here() if storage else _is_loaded()
-    report = _followed(settings, storage, here, state)
+    if here and kernel is not None:
+        raise UsageError(
+            f"kernel {kernel} is not booted: no guest is, since the module is loaded here",
+            hint="leave --kernel out, or efuse module unload",
+        )
+    report = _followed(settings, kernel, storage, here, state)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")
     if plot_file is not None:
@@ -193,7 +206,7 @@ def _is_here() -> bool:
 
 
 def _followed(
-    settings: bench.Settings, storage: bool, here: bool, state: Path | None
+    settings: bench.Settings, kernel: str | None, storage: bool, here: bool, state: Path | None
 ) -> dict[str, Any]:
     """Run what *state* does not have, and show how far it is."""
     cpus = None if here else _guest_cpus(settings)
@@ -203,7 +216,7 @@ def _followed(
     with progress({name: n for name, n in steps.items() if name not in finished}) as say:
         if here:
             return _run_here(settings, storage, state, say)
-        return _run_in_guest(settings, state, say)
+        return _run_in_guest(settings, kernel, state, say)
 
 
 def _run_here(
@@ -219,7 +232,10 @@ def _guest_cpus(settings: bench.Settings) -> int:
 
 
 def _run_in_guest(
-    settings: bench.Settings, state: Path | None, say: Callable[[str], None]
+    settings: bench.Settings,
+    kernel: str | None,
+    state: Path | None,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     from efuse.guest.run import Options, is_shared, run
 
@@ -242,7 +258,11 @@ def _run_in_guest(
     words += ["--scale", str(settings.scale), "--clock", settings.clock]
     if state is not None:
         words += ["--resume", str(state.absolute())]
-    options = Options(cpus=_guest_cpus(settings), icount=settings.clock == "instructions")
+    options = Options(
+        cpus=_guest_cpus(settings),
+        icount=settings.clock == "instructions",
+        kernel=chosen(kernel),
+    )
     try:
         with LineSink(say) as lines:
             result = run(words, options, stderr=lines, say=lambda text: say(f"guest: {text}"))

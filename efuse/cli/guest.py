@@ -7,10 +7,11 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
+
+from efuse.cli._kernels import chosen, kernel_option
 
 __all__ = ["cli"]
 
@@ -50,12 +51,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--icount", is_flag=True, help="Let the guest's clock count instructions (one CPU)."
             ),
-            click.option(
-                "--kernel",
-                metavar="SERIES|TREE",
-                help="Boot a kernel that scripts/setup-kernel has unpacked, such as 7, or the one "
-                "built in a source tree.",
-            ),
+            kernel_option,
             click.option("--no-module", is_flag=True, help="Do not build and load efuse.ko."),
             click.option(
                 "--timeout",
@@ -79,17 +75,12 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _run(arguments: list[str], shell: bool, given: dict[str, Any], again: int = 0) -> None:
     from efuse.guest.run import Options, run
-    from efuse.module import kernel
 
-    wanted = given["kernel"]
-    # A directory may be called as a series is: a path has a slash.
-    unpacked = wanted is not None and re.fullmatch(r"\d[^/]*", wanted)
-    target = wanted and (kernel.unpacked(wanted) if unpacked else kernel.from_tree(Path(wanted)))
     options = Options(
         cpus=given["cpus"],
         memory=given["memory"],
         icount=given["icount"],
-        kernel=target,
+        kernel=chosen(given["kernel"]),
         module=not given["no_module"],
         timeout_s=given["timeout"],
         keep_log=given["keep_log"],

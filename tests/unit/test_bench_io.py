@@ -15,9 +15,10 @@ from efuse.bench.clock import CLOCKS
 from efuse.bench.fio import Rates, rates
 from efuse.bench.io import IoWorkload
 from efuse.bench.machine import Settings
-from efuse.bench.programs import PROGRAMS, command
+from efuse.bench.programs import PROGRAMS, SID, command, libfuse
+from efuse.bench.ring import RING
 from efuse.bench.run import _lower_mib, _together
-from efuse.errors import EfuseError, UsageError
+from efuse.errors import EfuseError, NotSupportedError, UsageError
 
 COUNT = 100
 
@@ -123,12 +124,40 @@ def test_daemon_is_built_once(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert len(list(tmp_path.rglob(name))) == 1
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != SID])
 @pytest.mark.parametrize("system", ["fuse", "fuse-tuned", "efuse"])
 def test_every_daemon_serves_every_system(name: str, system: str) -> None:
     words = command(name, system, Path("/src"), Path("/mnt"))
     assert Path(words[0]).name == name and "-f" in words
     assert any("/src" in word for word in words) and words[-1] == "/mnt"
+
+
+def test_the_daemon_of_the_other_libfuse_differs_in_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "efuse/libfuse").mkdir(parents=True)
+    (tmp_path / "efuse/libfuse/version").write_text("3.18.3-1\n")
+    for system in ("fuse", "fuse-writeback", "fuse-tuned", "efuse", "efuse-writethrough"):
+        program, *words = command(SID, system, Path("/src"), Path("/mnt"))
+        assert program == str(tmp_path / "efuse/libfuse/example/passthrough_ll")
+        assert words == command("passthrough_ll", system, Path("/src"), Path("/mnt"))[1:]
+    (plain,), (over,) = (
+        [word for word in command(SID, name, Path("/src"), Path("/mnt")) if "source=" in word]
+        for name in ("fuse", RING)
+    )
+    assert over == f"{plain},io_uring"
+    assert libfuse(SID) == {"libfuse": "3.18.3-1"} and libfuse("passthrough_ll") == {}
+
+
+def test_the_other_libfuse_has_to_be_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for asked in (lambda: command(SID, RING, Path("/src"), Path("/mnt")), lambda: libfuse(SID)):
+        with pytest.raises(NotSupportedError, match="has no libfuse") as caught:
+            asked()
+        assert caught.value.hint == "scripts/setup-libfuse"
 
 
 def test_a_daemon_as_what_it_cannot_be_fails() -> None:

@@ -6,24 +6,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from efuse.bench import BALANCED, REQUESTS, SCALE, Settings
+from efuse.bench import BALANCED, KNOWN, REQUESTS, SCALE, Settings, ring
 from efuse.bench import usage as usage_module
 from efuse.bench.catalog import METADATA
 from efuse.bench.clock import CLOCKS
 from efuse.bench.load import FILE_BYTES, load, prepare
+from efuse.bench.programs import SID
 from efuse.bench.requests import expanded
+from efuse.bench.ring import RING
 from efuse.bench.run import _daemon, _switches, _systems, check
+from efuse.bench.systems import _RingSystem
 from efuse.bench.transport import _Device, _words, missed, mistaken, misused
 from efuse.bench.usage import Usage, channel_counts
 from efuse.bench.workload import Outcome
 from efuse.cli.main import main
 from efuse.control import Connection
-from efuse.errors import EfuseError
+from efuse.errors import EfuseError, NotSupportedError
 
 _READY = "import signal, sys; print('ready', file=sys.stderr, flush=True); signal.pause()"
 CPU = min(os.sched_getaffinity(0))
@@ -129,6 +133,8 @@ def test_each_workload_has_systems_and_a_daemon_of_its_own() -> None:
         ("skew", "--system", "fuse,ext4"),
         ("scale", "--system", "efuse-direct"),
         ("scale-stat-1", "--daemon", "passthrough"),
+        ("scale-stat-1", "--system", "fuse,fuse-io-uring"),
+        ("stat", "--system", "fuse-io-uring"),
         ("stat", "--system", "efuse-queues"),
     ],
 )
@@ -143,10 +149,11 @@ def test_what_cannot_be_measured_fails(
 
 
 def test_every_transport_has_its_words() -> None:
-    found = {name: _words(name, Path("/src"), Path("/mnt")) for name in BALANCED}
+    found = {name: _words(name, Path("/src"), Path("/mnt"), "passthrough_ll") for name in KNOWN}
     assert all("cache=never,timeout=0" in " ".join(words) for words in found.values())
     cloned = {name for name, words in found.items() if "clone_fd" in " ".join(words)}
     assert cloned == {"fuse-clone-fd", "efuse-queues"}
+    assert [name for name, words in found.items() if "io_uring" in " ".join(words)] == [RING]
     assert "EFUSE_CHANNELS=0" in found["efuse-queues"]
     for name in ("efuse", "efuse-own", "efuse-bpf"):
         assert "EFUSE_CHANNELS=1" in found[name]
@@ -154,6 +161,7 @@ def test_every_transport_has_its_words() -> None:
 
 def test_both_kinds_of_workload_may_be_measured_on_what_both_know() -> None:
     check(Settings(("stat", SCALE, "skew"), systems=("fuse", "efuse")))
+    check(Settings(("stat", SCALE, "skew"), systems=("fuse", RING, "efuse"), daemon=SID))
 
 
 def test_all_switches_of_a_request_count_whatever_their_kind() -> None:
@@ -178,6 +186,10 @@ def usage(requests: int, **counters: int) -> Usage:
     return Usage({"all": requests}, channels=channels)
 
 
+def over_rings(requests: int, *rings: int) -> Usage:
+    return Usage({"all": requests}, rings=rings)
+
+
 _ALL = ("sent", "elsewhere", "stolen", "brought")
 NEW = {"sent": 0, "brought": 0}
 
@@ -187,6 +199,9 @@ NEW = {"sent": 0, "brought": 0}
     [
         ("fuse", usage(3), usage(103)),
         ("efuse-queues", usage(3, **NEW), usage(103, sent=100, brought=0)),
+        (RING, over_rings(3, 1, 2), over_rings(103, 61, 42)),
+        (RING, over_rings(3, 2**32 - 1, 2), over_rings(104, 59, 43)),
+        (RING, over_rings(0), over_rings(100, 50, 50)),
         ("efuse", usage(3, sent=7, brought=7), usage(103, sent=107, brought=107)),
         (
             "efuse",
@@ -209,6 +224,9 @@ def test_requests_that_came_as_meant(name: str, before: Usage, after: Usage) -> 
     [
         ("fuse", usage(3), usage(102), "only 99 reached the daemon"),
         ("efuse", usage(3, **NEW), usage(4, sent=100, brought=100), "only 1 reached the daemon"),
+        (RING, over_rings(3, 1, 2), over_rings(102, 61, 42), "only 99 reached the daemon"),
+        (RING, over_rings(3, 1, 2), over_rings(103, 60, 42), "only 99 came over io_uring"),
+        (RING, over_rings(3), over_rings(103), "only 0 came over io_uring"),
         ("efuse-queues", usage(0, **NEW), usage(100, sent=99, brought=0), "only 99 were sent"),
         ("efuse-queues", usage(0, **NEW), usage(100, sent=100, brought=1), "1 requests came"),
         ("efuse-own", usage(0, sent=0), usage(100, sent=100, stolen=2), "2 requests were not left"),
@@ -225,6 +243,7 @@ def test_requests_that_came_otherwise_are_noticed(
 def test_a_daemon_is_known_by_how_it_uses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     one, cloned, channels = _Device(1, 0), _Device(3, 0), _Device(3, 2)
+    rings = _Device(1, 0, 2)
     right = {
         "fuse": one,
         "fuse-clone-fd": cloned,
@@ -232,11 +251,13 @@ def test_a_daemon_is_known_by_how_it_uses_the_device(monkeypatch: pytest.MonkeyP
         "efuse": channels,
         "efuse-own": channels,
         "efuse-bpf": channels,
+        RING: rings,
     }
     for name, its in right.items():
-        for device in (one, cloned, channels):
+        for device in (one, cloned, channels, rings):
             assert (misused(name, device) == "") == (device == its), (name, device)
     assert "1 channels for 2 CPUs" in misused("efuse", _Device(2, 1))
+    assert misused(RING, _Device(1, 0, 1)) == "the daemon has 1 rings"
 
 
 def test_programs_are_only_where_they_are_measured() -> None:
@@ -271,3 +292,40 @@ def test_counters_are_read_cpu_by_cpu(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_plain_fuse_has_no_channels() -> None:
     assert channel_counts(None) == ()
+
+
+# FUSE over io_uring
+
+
+def test_the_kernels_switch_is_on_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = tmp_path / "enable_uring"
+    switch.write_text("N\n")
+    monkeypatch.setattr(ring, "_SWITCH", switch)
+    with ring.enabled():
+        assert switch.read_text() == "1"
+    assert switch.read_text() == "N\n"
+
+
+def test_a_kernel_without_the_switch_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring, "_SWITCH", tmp_path / "enable_uring")
+    with (
+        pytest.raises(NotSupportedError, match=r"has no io_uring: .*ENOENT") as caught,
+        ring.enabled(),
+    ):
+        pytest.fail("it was switched on")
+    assert caught.value.hint == "efuse bench --kernel 7"
+
+
+def test_a_process_without_rings_has_none() -> None:
+    assert ring.delivered(os.getpid()) == ()
+
+
+def test_what_waits_has_not_to_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = _RingSystem.__new__(_RingSystem)
+    system.name = RING
+    before = over_rings(10, 4, 6)
+    system.prove(before, replace(over_rings(110, 50, 58), waiting=2), 0)
+    with pytest.raises(EfuseError, match="of 99 requests only 98 came over io_uring"):
+        system.prove(before, replace(over_rings(110, 50, 58), waiting=1), 0)

@@ -213,6 +213,27 @@ def ended(*words: str) -> int:
     return int(caught.value.code or 0)
 
 
+def test_a_guest_has_the_kernel_that_is_asked_for(
+    booted: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the systems of the other libfuse."""
+    asked: list[str | None] = []
+    monkeypatch.setattr(importlib.import_module("efuse.cli.bench"), "chosen", asked.append)
+    words = ["--kernel", "7", "--system", "fuse,fuse-io-uring", "--daemon", "passthrough_ll-sid"]
+    assert ended(*words, "--workload", "scale-stat-1") == 2
+    assert asked == ["7"]
+    (command,) = booted
+    assert "fuse,fuse-io-uring" in command and "passthrough_ll-sid" in command
+
+
+def test_a_kernel_is_for_a_guest_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.import_module("efuse.cli.bench"), "_is_loaded", lambda: True)
+    assert ended("--kernel", "7", "--workload", "stat") == 2
+    assert "kernel 7 is not booted" in capsys.readouterr().err
+
+
 def test_a_guest_is_given_the_state(
     booted: list[Sequence[str]], state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

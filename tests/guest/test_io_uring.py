@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Daemons that take their requests by io_uring, which Linux 7.x has: on plain FUSE, where
+``efuse bench`` proves it, and on eFuse."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import platform
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from efuse.bench import ring, transport
+from efuse.bench.foreground import Program
+from efuse.bench.load import load, prepare
+from efuse.bench.programs import SID, command
+from efuse.bench.ring import RING
+from efuse.bench.systems import mounted
+from efuse.bench.transport import transported
+from efuse.errors import EfuseError, NotSupportedError
+from tests.guest.daemons import eventually
+
+HAS_RINGS = int(platform.release().split(".")[0]) >= 7
+with_rings = pytest.mark.skipif(not HAS_RINGS, reason="Linux before 7 has no FUSE over io_uring")
+SWITCH = Path("/sys/module/efuse/parameters/enable_uring")
+BLOCK = 100_000
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    directory = tmp_path / "source"
+    directory.mkdir()
+    prepare(directory / "file")
+    return directory
+
+
+def _read_and_written(mount: Path, lower: Path) -> int:
+    """Compare bytes both ways, from two threads; return how many files were there."""
+    data = random.Random(1).randbytes(3 * BLOCK)
+
+    def write_and_read(number: int) -> None:
+        mine = data[number:]
+        (mount / f"new-{number}").write_bytes(mine)
+        assert (lower / f"new-{number}").read_bytes() == mine
+        (lower / f"below-{number}").write_bytes(mine)
+        assert (mount / f"below-{number}").read_bytes() == mine
+        with (mount / f"new-{number}").open("r+b") as file:
+            file.truncate(BLOCK)
+            file.seek(10)
+            file.write(b"other")
+        assert (lower / f"new-{number}").read_bytes() == mine[:10] + b"other" + mine[15:BLOCK]
+        (mount / f"below-{number}").rename(mount / f"moved-{number}")
+        assert os.stat(mount / f"moved-{number}").st_size == len(mine)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write_and_read, range(20)))
+    assert (mount / "file").read_bytes() == (lower / "file").read_bytes()
+    assert sorted(os.listdir(mount)) == sorted(os.listdir(lower))
+    return len(os.listdir(lower))
+
+
+@pytest.mark.skipif(HAS_RINGS, reason="this kernel has FUSE over io_uring")
+def test_a_kernel_without_io_uring_fails(source: Path, mountpoint: Path) -> None:
+    with (
+        pytest.raises(NotSupportedError, match="FUSE of this kernel has no io_uring") as error,
+        ring.enabled(),
+    ):
+        pytest.fail("it was switched on")
+    assert error.value.hint == "efuse bench --kernel 7"
+
+
+# On plain FUSE: the system of the benchmark
+
+
+@with_rings
+def test_what_goes_over_rings_is_what_is_there(source: Path, mountpoint: Path) -> None:
+    with mounted(RING, source, mountpoint, SID) as system:
+        os.stat(mountpoint / "file")  # By now the daemon has its rings.
+        before = system.usage()
+        _read_and_written(mountpoint, source)
+        after = system.usage()
+        system.prove(before, after, 0)
+        assert after.total - before.total > 100
+        assert len(after.rings) == 2 and all(after.rings)
+
+
+def _proven(name: str, source: Path, mountpoint: Path) -> None:
+    with transported(name, source, mountpoint, SID) as system:
+        os.stat(mountpoint / "file")
+        before = system.usage()
+        found = load(system.root / "file", "read", 4096, 200, [0, 1])
+        system.prove(before, system.usage(), found.requests)
+
+
+@with_rings
+@pytest.mark.parametrize("name", ["fuse", "fuse-clone-fd", RING, "efuse"])
+def test_a_transport_of_that_libfuse_proves_itself(
+    name: str, source: Path, mountpoint: Path
+) -> None:
+    _proven(name, source, mountpoint)
+
+
+@with_rings
+@pytest.mark.parametrize(("claimed", "used"), [(RING, "fuse"), ("fuse", RING)])
+def test_another_way_than_claimed_is_noticed(
+    claimed: str, used: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = transport._words
+    monkeypatch.setattr(transport, "_words", lambda _name, *rest: words(used, *rest))
+    with ring.enabled(), pytest.raises(EfuseError, match=f"{claimed} was not measured"):
+        _proven(claimed, source, mountpoint)
+
+
+@with_rings
+def test_a_kernel_that_has_it_switched_off_is_noticed(
+    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libfuse then goes on without a word."""
+    monkeypatch.setattr(ring, "enabled", contextlib.nullcontext)
+    with pytest.raises(EfuseError, match="only 0 came over io_uring"):
+        _proven(RING, source, mountpoint)
+
+
+# On eFuse
+
+
+@contextlib.contextmanager
+def _efuse(
+    source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch, *, on: bool, channels: bool
+) -> Iterator[Program]:
+    """Have a daemon on eFuse that asks for io_uring, the handlers attached."""
+    monkeypatch.setenv("EFUSE_CHANNELS", f"{channels:d}")
+    words = command(SID, "efuse", source, mountpoint, options="timeout=0,io_uring")
+    SWITCH.write_text(f"{on:d}")
+    try:
+        with Program.started(words, mountpoint, accelerated=True) as program:
+            yield program
+    finally:
+        SWITCH.write_text("0")
+
+
+def _nodes(program: Program) -> int:
+    """passthrough_ll holds a descriptor of each inode that the kernel knows."""
+    return len(os.listdir(f"/proc/{program.pid}/fd"))
+
+
+@with_rings
+@pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])
+@pytest.mark.parametrize("on", [False, True], ids=["without rings", "with rings"])
+def test_handlers_answer_for_a_daemon_that_asks_for_io_uring(
+    on: bool, channels: bool, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _efuse(source, mountpoint, monkeypatch, on=on, channels=channels) as program:
+        os.stat(mountpoint / "file")
+        before = program.usage()
+        rings = ring.delivered(program.pid)
+        assert len(rings) == 2 * on
+        files = _read_and_written(mountpoint, source)
+        for _ in range(2):
+            assert all(os.stat(mountpoint / name) for name in os.listdir(mountpoint))
+        counted, came = program.usage(), sum(ring.delivered(program.pid)) - sum(rings)
+        assert counted.sample is not None and counted.sample.total.hits > files
+        # Only what has to be read from the device is: what needs no answer.
+        sent = counted.total - before.total
+        assert (came == sent) if on else (came == 0)
+        known = _nodes(program)
+        assert known > files
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+        eventually(lambda: _nodes(program) <= known - files, "the daemon was told to forget")
+
+
+@with_rings
+@pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])
+def test_a_daemon_that_dies_at_its_rings_ends_all_requests(
+    channels: bool, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_until_it_ends(number: int) -> int | None:
+        try:
+            for round in range(1_000_000):
+                (mountpoint / f"{number}-{round % 50}").write_bytes(b"data")
+        except OSError as error:
+            return error.errno
+        return None
+
+    with _efuse(source, mountpoint, monkeypatch, on=True, channels=channels) as program:
+        with ThreadPoolExecutor(3) as pool:
+            asking = [pool.submit(ask_until_it_ends, number) for number in range(3)]
+            try:
+                eventually(lambda: sum(ring.delivered(program.pid)) > 200, "requests came")
+            finally:
+                program._process.kill()
+            ended = {each.result() for each in asking}
+        # A request that a ring has is called off, another one finds no connection.
+        assert None not in ended and ended <= {
+            errno.ECANCELED,
+            errno.ECONNABORTED,
+            errno.ENOTCONN,
+            errno.EIO,
+        }
