@@ -131,8 +131,8 @@ def test_another_transport_than_claimed_is_noticed(
 ) -> None:
     words = transport._words
 
-    def others(_name: str, source: Path, mountpoint: Path) -> Sequence[str]:
-        return words(used, source, mountpoint)
+    def others(_name: str, source: Path, mountpoint: Path, daemon: str) -> Sequence[str]:
+        return words(used, source, mountpoint, daemon)
 
     monkeypatch.setattr(transport, "_words", others)
     with pytest.raises(EfuseError, match=f"{claimed} was not measured"):
