@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -72,10 +73,15 @@ def run(sample: Sampler, *, interval_s: float, console: Console, state: State) -
         _resizes() as resized,
         console.screen() as screen,
     ):
+        # Not select(): the files that are read may have taken all numbers that it knows.
+        poll = select.poll()
+        for each in (fd, resized):
+            poll.register(each, select.POLLIN)
         while True:
             width, height = console.size
             screen.update(state.render(interval_s=interval_s, width=width, height=height))
-            ready, _, _ = select.select([fd, resized], [], [], max(0.0, due - time.monotonic()))
+            left_ms = max(0, math.ceil(1000 * (due - time.monotonic())))
+            ready = dict(poll.poll(left_ms))
             if resized in ready:
                 os.read(resized, 4096)
             if fd in ready:

@@ -16,8 +16,12 @@ from collections.abc import Iterator
 
 import pytest
 
+# As many files are open as `efuse top` keeps of some mounts: more than select(2) knows.
 LIVE = """
-import os, time
+import os, resource, time
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+kept = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
 from rich.console import Console
 from efuse.stats import Counters, DeviceSample, Sample, Snapshot
 from efuse.tui import State, run
