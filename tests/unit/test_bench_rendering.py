@@ -349,9 +349,17 @@ def test_markdown_has_what_was_compared_beside_the_values() -> None:
 
 
 def test_markdown_of_storage_has_the_places() -> None:
-    lines = markdown({"storage": storage()}).splitlines()
-    assert lines[2].startswith("| workload | device us | kernel us |")
-    assert len(lines) == 4 + 4
+    report = storage()
+    title, rows = _side_by_side(report, "| workload | slow-link | low-latency |")
+    assert title.startswith("Microseconds that a run takes at the device / in the kernel")
+    assert rows == [
+        ["scan-64K-cold", "1 748 / 1 966 / 922 / 1 762", "1 747 / 1 825 / 781 / 1 754"],
+        ["lookup-6-warm", "342 / 28 / 14 / 29", "45 / 28 / 14 / 28"],
+    ]
+    report["results"] = report["results"][:3]
+    report["results"][0]["verified"] = False
+    _, rows = _side_by_side(report, "| workload | slow-link | low-latency |")
+    assert rows == [["scan-64K-cold", "1 748 / 1 966 / 922 / - WRONG", ""]]
 
 
 def test_markdown_escapes_names() -> None:

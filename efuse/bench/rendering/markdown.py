@@ -11,10 +11,11 @@ from efuse.bench.rendering.grid import Grid, number, times
 from efuse.bench.rendering.heading import heading
 from efuse.bench.rendering.ratios import ratios_of, subject
 from efuse.bench.rendering.sections import is_of_storage, result_grid
-from efuse.bench.storage_report import STORAGE_HEADERS, storage_rows
+from efuse.bench.storage_report import storage_rows
 
 __all__ = ["markdown"]
 
+_PLACES = "Microseconds that a run takes at the device / in the kernel / by the daemon / by auto:"
 _REQUESTS = "Requests that the daemon got in a round"
 _SWITCHES = ", and its voluntary context switches"
 _MEASURED = "What else was compared, the median; behind a comma how many times better"
@@ -42,7 +43,7 @@ def _report(name: str, report: dict[str, Any]) -> str:
 def _grids(report: dict[str, Any]) -> Iterator[tuple[str, Grid]]:
     """Yield tables that have something to tell, and what stands above each."""
     if is_of_storage(report):
-        yield "", Grid(STORAGE_HEADERS, storage_rows(report), names=1)
+        yield _PLACES, _by_profile(report)
         return
     system = subject(report)
     if system is None:
@@ -55,6 +56,19 @@ def _grids(report: dict[str, Any]) -> Iterator[tuple[str, Grid]]:
         yield f"{_REQUESTS}{_SWITCHES * switched}:", _side_by_side(report, cell)
     if any(ratio["measure"] != "value" for ratio in report["ratios"]):
         yield f"{_MEASURED} {system} is.", _measured(report, system)
+
+
+def _by_profile(report: dict[str, Any]) -> Grid:
+    """Return a row for each function, size and state, with a cell for each model of a device."""
+    profiles = tuple(report["settings"]["profiles"])
+    rows: dict[str, dict[str, str]] = {}
+    for workload, *places, _auto, _link, true in storage_rows(report):
+        profile = next(name for name in profiles if workload.startswith(f"{name}-"))
+        text = " / ".join(number(float(place)) if place else "-" for place in places)
+        text += " WRONG" * (true != "yes")
+        rows.setdefault(workload.removeprefix(f"{profile}-"), {})[profile] = text
+    cells = [(name, *(row.get(p, "") for p in profiles)) for name, row in rows.items()]
+    return Grid(("workload", *profiles), cells, names=1)
 
 
 def _compared(report: dict[str, Any], system: str) -> Grid:
