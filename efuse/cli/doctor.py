@@ -18,11 +18,12 @@ def _module_sources() -> Feature:
     from efuse.errors import NotSupportedError
     from efuse.module import kernel
 
-    needed = f"headers and source of a {kernel.SERIES} {kernel.FLAVOUR} kernel"
+    release = kernel.running()
+    needed = f"headers and source of {release or f'a {kernel.SERIES} {kernel.FLAVOUR} kernel'}"
     why = "efuse.ko is built from them"
     try:
-        target = kernel.find()
-        kernel.source_archive()
+        target = kernel.find(release=release)
+        _ = target.archive
     except NotSupportedError as error:
         return Feature("sources", str(error), needed, False, why, error.hint or "", False)
     return Feature("sources", target.release, needed, True, why, required=False)

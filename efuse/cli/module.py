@@ -48,7 +48,8 @@ def cli() -> None:
     "release",
     metavar="SERIES|RELEASE",
     help="Build for this kernel: one that scripts/setup-kernel has unpacked, such as 7, or one "
-    "whose headers are installed.",
+    "whose headers are installed. By default the running one if there are patches for it, else "
+    "the newest 6.12.",
 )
 @click.option(
     "--tree",
@@ -65,7 +66,7 @@ def build_command(release: str | None, tree: Path | None, force: bool, is_csd: b
     """
     from efuse.module import build, kernel
 
-    target = kernel.from_tree(tree) if tree else kernel.find(release=release)
+    target = kernel.from_tree(tree) if tree else kernel.find(release=release or kernel.running())
     click.echo(build.build(target, _source(is_csd), say=_say, force=force))
 
 

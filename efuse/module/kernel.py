@@ -7,6 +7,7 @@ its source and the compiler.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = [
     "Kernel",
     "find",
     "from_tree",
+    "running",
     "source_archive",
     "unpacked",
     "version",
@@ -84,12 +86,15 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
     """
     if release and (whole := _newest_unpacked(release)):
         return whole
-    pattern = re.compile(rf"{re.escape(SERIES)}\.\d+\+?[^-]*(-\d+)?-{FLAVOUR}")
     candidates = [
         build.parent.name
         for build in (root / "lib/modules").glob("*/build")
         if (build / "Module.symvers").is_file()
-        and (build.parent.name == release if release else pattern.fullmatch(build.parent.name))
+        and (
+            build.parent.name == release
+            if release
+            else version(build.parent.name) == SERIES and _of_flavour(build.parent.name)
+        )
     ]
     if not candidates:
         wanted = release or f"a {SERIES} {FLAVOUR} kernel"
@@ -105,6 +110,17 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
         if image.is_file() and (modules / "modules.dep").is_file():
             return Kernel(newest, headers, image, modules)
     return Kernel(newest, headers)
+
+
+def running() -> str | None:
+    """Return the running kernel's release if it is Debian's and there are patches for it."""
+    release = os.uname().release
+    return release if version(release) in PATCHED and _of_flavour(release) else None
+
+
+def _of_flavour(release: str) -> bool:
+    # 6.12.117+deb12-amd64, or 6.12.9-1-amd64; not ...-cloud-amd64.
+    return bool(re.fullmatch(rf"[^-]*(-\d+)?-{FLAVOUR}", release))
 
 
 def _unpacked() -> Path:

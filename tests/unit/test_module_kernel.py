@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,25 @@ def test_newest_patch_level_wins(tmp_path: Path) -> None:
     for release in ("6.12.9+deb12-amd64", "6.12.117+deb12-amd64", "6.12.12+deb12-amd64"):
         _headers(tmp_path, release)
     assert kernel.find(tmp_path).release == "6.12.117+deb12-amd64"
+
+
+@pytest.mark.parametrize(
+    ("release", "meant"),
+    [
+        ("6.12.9+deb12-amd64", True),
+        ("7.3.4+deb13-amd64", True),
+        ("6.12.9+deb12-cloud-amd64", False),
+        ("6.12.9", False),
+        ("6.1.0-30-amd64", False),
+        ("7.2.1+deb14-amd64", False),
+    ],
+)
+def test_the_running_kernel_is_meant_if_there_are_patches_for_it(
+    monkeypatch: pytest.MonkeyPatch, release: str, meant: bool
+) -> None:
+    names = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((*names[:2], release, *names[3:])))
+    assert kernel.running() == (release if meant else None)
 
 
 @pytest.mark.parametrize(
