@@ -33,10 +33,9 @@ def eventually() -> Eventually:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-    """In CI a skipped test is a failed one, unless it names the kernel feature it misses."""
+    """In CI a skipped test is a failed one."""
     report = yield
-    excused = item.get_closest_marker("needs_kernel_feature") is not None
-    if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail") and not excused:
+    if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {report.longrepr}"
     return report

@@ -8,6 +8,7 @@ complains has failed, whatever else it found.
 from __future__ import annotations
 
 import os
+import platform
 import select
 import shutil
 import subprocess
@@ -23,6 +24,10 @@ from tests.guest import csd_device, share
 from tests.guest.channel import Channel
 from tests.guest.csd_device import Device
 from tests.guest.hand import Hand
+
+HAS_RINGS = int(platform.release().split(".")[0]) >= 7
+collect_ignore = ["test_no_io_uring.py" if HAS_RINGS else "test_io_uring.py"]
+"""What is for another kernel than this one."""
 
 
 def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.CompletedProcess[str]:

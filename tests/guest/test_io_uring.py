@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import platform
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +21,9 @@ from efuse.bench.programs import SID, command
 from efuse.bench.ring import RING
 from efuse.bench.systems import mounted
 from efuse.bench.transport import transported
-from efuse.errors import EfuseError, NotSupportedError
+from efuse.errors import EfuseError
 from tests.guest.daemons import eventually
 
-HAS_RINGS = int(platform.release().split(".")[0]) >= 7
-with_rings = pytest.mark.skipif(not HAS_RINGS, reason="Linux before 7 has no FUSE over io_uring")
 SWITCH = Path("/sys/module/efuse/parameters/enable_uring")
 BLOCK = 100_000
 
@@ -64,20 +61,9 @@ def _read_and_written(mount: Path, lower: Path) -> int:
     return len(os.listdir(lower))
 
 
-@pytest.mark.skipif(HAS_RINGS, reason="this kernel has FUSE over io_uring")
-def test_a_kernel_without_io_uring_fails(source: Path, mountpoint: Path) -> None:
-    with (
-        pytest.raises(NotSupportedError, match="FUSE of this kernel has no io_uring") as error,
-        ring.enabled(),
-    ):
-        pytest.fail("it was switched on")
-    assert error.value.hint == "efuse bench --kernel 7"
-
-
 # On plain FUSE: the system of the benchmark
 
 
-@with_rings
 def test_what_goes_over_rings_is_what_is_there(source: Path, mountpoint: Path) -> None:
     with mounted(RING, source, mountpoint, SID) as system:
         os.stat(mountpoint / "file")  # By now the daemon has its rings.
@@ -97,7 +83,6 @@ def _proven(name: str, source: Path, mountpoint: Path) -> None:
         system.prove(before, system.usage(), found.requests)
 
 
-@with_rings
 @pytest.mark.parametrize("name", ["fuse", "fuse-clone-fd", RING, "efuse"])
 def test_a_transport_of_that_libfuse_proves_itself(
     name: str, source: Path, mountpoint: Path
@@ -105,7 +90,6 @@ def test_a_transport_of_that_libfuse_proves_itself(
     _proven(name, source, mountpoint)
 
 
-@with_rings
 @pytest.mark.parametrize(("claimed", "used"), [(RING, "fuse"), ("fuse", RING)])
 def test_another_way_than_claimed_is_noticed(
     claimed: str, used: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
@@ -116,7 +100,6 @@ def test_another_way_than_claimed_is_noticed(
         _proven(claimed, source, mountpoint)
 
 
-@with_rings
 def test_a_kernel_that_has_it_switched_off_is_noticed(
     source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +132,6 @@ def _nodes(program: Program) -> int:
     return len(os.listdir(f"/proc/{program.pid}/fd"))
 
 
-@with_rings
 @pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])
 @pytest.mark.parametrize("on", [False, True], ids=["without rings", "with rings"])
 def test_handlers_answer_for_a_daemon_that_asks_for_io_uring(
@@ -174,7 +156,6 @@ def test_handlers_answer_for_a_daemon_that_asks_for_io_uring(
         eventually(lambda: _nodes(program) <= known - files, "the daemon was told to forget")
 
 
-@with_rings
 @pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])
 def test_a_daemon_that_dies_at_its_rings_ends_all_requests(
     channels: bool, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A kernel whose FUSE has no io_uring, as Linux before 6.14."""
+
+from __future__ import annotations
+
+import pytest
+
+from efuse.bench import ring
+from efuse.errors import NotSupportedError
+
+
+def test_a_kernel_without_io_uring_fails() -> None:
+    with (
+        pytest.raises(NotSupportedError, match="FUSE of this kernel has no io_uring") as error,
+        ring.enabled(),
+    ):
+        pytest.fail("it was switched on")
+    assert error.value.hint == "efuse bench --kernel 7"
