@@ -7,6 +7,13 @@ from typing import Any
 
 EFUSE = (sys.executable, "-c", "from efuse.cli.main import main; main()")
 
+_READS = "-all,+dac_read_search"
+AS_NOBODY = (
+    *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+    *(f"--inh-caps={_READS}", f"--ambient-caps={_READS}", f"--bounding-set={_READS}"),
+)
+"""What runs a command as another user, who may read this checkout, and no more."""
+
 
 def run_said(*command: object, status: int = 0, **more: Any) -> str:
     """Run a command, and return what it printed to both of its outputs.

@@ -34,16 +34,13 @@ def efuse(*words: str | os.PathLike[str]) -> str:
     return run_efuse(*words).stdout
 
 
-def run_efuse(
-    *words: str | os.PathLike[str], status: int = 0, uid: int = 0
-) -> subprocess.CompletedProcess[str]:
+def run_efuse(*words: str | os.PathLike[str], status: int = 0) -> subprocess.CompletedProcess[str]:
     """Run ``efuse`` with *words* and without standard input; return all that it printed.
 
     :param status: with which it has to end.
-    :param uid: as which user.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        pid = _begin(words, out.fileno(), err.fileno(), uid)
+        pid = _begin(words, out.fileno(), err.fileno())
         returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         printed = []
         for file in (out, err):
@@ -83,16 +80,16 @@ class Beside:
         return self.ended()
 
 
-def _begin(words: Sequence[str | os.PathLike[str]], out: int, err: int, uid: int = 0) -> int:
+def _begin(words: Sequence[str | os.PathLike[str]], out: int, err: int) -> int:
     texts = [os.fspath(word) for word in words]
     importlib.import_module(f"efuse.cli.{texts[0]}")
     pid = os.fork()
     if pid == 0:
-        _be_efuse(texts, out, err, uid)
+        _be_efuse(texts, out, err)
     return pid
 
 
-def _be_efuse(words: list[str], out: int, err: int, uid: int) -> NoReturn:
+def _be_efuse(words: list[str], out: int, err: int) -> NoReturn:
     """Run the command, with nothing left of what pytest and the tests have set up, and end."""
     status = 1
     try:
@@ -107,8 +104,6 @@ def _be_efuse(words: list[str], out: int, err: int, uid: int) -> NoReturn:
         warnings.simplefilter("ignore")
         sys.unraisablehook = sys.__unraisablehook__
         features.feature.cache_clear()
-        if uid:
-            os.setreuid(uid, uid)
         main(words)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1

@@ -18,7 +18,7 @@ from efuse import __version__, functions
 from efuse.functions import Count, Place, Why
 from efuse.functions.btree_file import build
 from efuse.stats.devices import DEVICE_COUNTERS
-from tests.commands import EFUSE
+from tests.commands import AS_NOBODY, EFUSE
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device
@@ -70,11 +70,8 @@ def csd_json(*arguments: str | Path) -> Any:
 
 
 def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run ``efuse csd`` as another user, who may read this checkout, and no more."""
-    reads = "-all,+dac_read_search"
-    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    caps = (f"--inh-caps={reads}", f"--ambient-caps={reads}", f"--bounding-set={reads}")
-    return run(*user, *caps, *EFUSE, "csd", *arguments, check=False)
+    """Run ``efuse csd`` as another user."""
+    return run(*AS_NOBODY, *EFUSE, "csd", *arguments, check=False)
 
 
 def loaded() -> dict[str, bool]:
