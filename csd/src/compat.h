@@ -8,6 +8,7 @@
 
 #include <linux/blk-mq.h>
 #include <linux/btf.h>
+#include <linux/fs.h>
 #include <linux/hrtimer.h>
 
 /* Arguments of kfuncs were to be trusted only where that was said; now they always are. */
@@ -37,6 +38,18 @@
 #define CSD_MERGE	BLK_MQ_F_SHOULD_MERGE
 #else
 #define CSD_MERGE	0
+#endif
+
+/* Whether somebody has the file open for writing, is now for a lease's manager to say. */
+#ifdef CSD_HAS_OPEN_CONFLICT
+static inline int csd_open_conflict(struct file *file, int type)
+{
+	return inode_is_open_for_write(file_inode(file)) ? -EAGAIN : 0;
+}
+
+#define CSD_OPEN_CONFLICT	.lm_open_conflict = csd_open_conflict,
+#else
+#define CSD_OPEN_CONFLICT
 #endif
 
 static inline void csd_timer_setup(struct hrtimer *timer,

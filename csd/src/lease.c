@@ -77,6 +77,7 @@ static int csd_lease_change(struct file_lease *fl, int arg, struct list_head *di
 static const struct lease_manager_operations csd_lease_ops = {
 	.lm_break = csd_lease_break,
 	.lm_change = csd_lease_change,
+	CSD_OPEN_CONFLICT
 };
 
 static void csd_lease_forget(struct csd_lease *lease)
