@@ -73,15 +73,15 @@ BTF_ID(func, csd_emit_block)
 BTF_ID(func, csd_next)
 BTF_SET_END(csd_finish_denied)
 
-/* Asked for every kfunc of every struct_ops program of the system. 0: not ours, or allowed. */
+/* Asked for every kfunc of this module that a struct_ops program calls. 0: allowed. */
 static int csd_kfunc_filter(const struct bpf_prog *prog, u32 kfunc_id)
 {
 	bool finish = prog->expected_attach_type ==
 		      offsetof(struct csd_function, finish) / sizeof(void *);
 
-	if (!btf_id_set8_contains(&csd_kfunc_ids, kfunc_id))
-		return 0;
-	if (prog->aux->attach_btf != csd_function_btf)
+	/* If the BTF of the module was given other numbers when it was loaded, none is known. */
+	if (!btf_id_set8_contains(&csd_kfunc_ids, kfunc_id) ||
+	    prog->aux->attach_btf != csd_function_btf)
 		return -EACCES;
 	return finish && btf_id_set_contains(&csd_finish_denied, kfunc_id) ? -EACCES : 0;
 }

@@ -17,7 +17,7 @@ from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import source
 from efuse.module.kernel import Kernel
 
-__all__ = ["CSD", "EFUSE", "Say", "Source", "build", "built", "has_btf", "make"]
+__all__ = ["CSD", "EFUSE", "UNDISTILLED", "Say", "Source", "build", "built", "has_btf", "make"]
 
 # Where a root of the kernel's own has the directory of a build.
 _THERE = "/build"
@@ -153,6 +153,12 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     return module
 
 
+UNDISTILLED = ("RESOLVE_BTFIDS_FLAGS=", "MODULE_PAHOLE_FLAGS=")
+"""BTF of a module outside of the kernel's tree is made for any kernel where the tools know how, and
+gets other numbers when it is loaded, which its own BTF_ID() do not: no kfunc would be known by its
+own. The first is of Linux 7's kbuild, the second of 6.12's."""
+
+
 def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
     """Run kbuild on the module's source ``tree`` and return what it printed.
 
@@ -163,7 +169,7 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
     """
     objects = _objects_with_btf(target, work)
     jobs = f"-j{min(os.cpu_count() or 1, 8)}"
-    variables = (jobs, *variables, "modules")
+    variables = (jobs, *variables, *UNDISTILLED, "modules")
     # Make's own variables of a make that called us would change what this one does.
     environment = {
         key: value

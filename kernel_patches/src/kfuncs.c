@@ -480,14 +480,14 @@ static bool efuse_member_allows(u32 member, u32 id)
 }
 
 /*
- * The verifier asks for every kfunc of every struct_ops program of the system.
- * 0: not ours, or allowed. A program of another struct_ops has no business here.
+ * The verifier asks for every kfunc of this module that a struct_ops program calls. 0: allowed. One
+ * that is not known by its number is refused, too: if the BTF of the module was given other numbers
+ * when it was loaded, none is. A program of another struct_ops has no business here.
  */
 static int efuse_kfunc_filter(const struct bpf_prog *prog, u32 kfunc_id)
 {
-	if (!btf_id_set8_contains(&efuse_kfunc_ids, kfunc_id))
-		return 0;
-	if (prog->aux->attach_btf != efuse_ops_btf)
+	if (!btf_id_set8_contains(&efuse_kfunc_ids, kfunc_id) ||
+	    prog->aux->attach_btf != efuse_ops_btf)
 		return -EACCES;
 	return efuse_member_allows(prog->expected_attach_type, kfunc_id) ? 0 : -EACCES;
 }
