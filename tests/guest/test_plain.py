@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from efuse import opcodes
 from efuse.bpf import libbpf, requests
 from efuse.bpf.requests import HOOKS, RequestCounters, request_programs
 from efuse.control import fuse_waiting, mounts
+from efuse.errors import ModuleBuildError
 from efuse.module import live
 from efuse.stats import PlainMounts, Sample, rates
 from tests.commands import EFUSE
@@ -31,9 +33,16 @@ __all__ = ["place", "served"]  # fixtures
 Serve = Callable[..., Served]
 
 
+def _unloaded() -> bool:
+    # What was attached is let go some time after the mount has ended.
+    with contextlib.suppress(ModuleBuildError):
+        live.unload()
+    return not live.loaded()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _module_is_unloaded(module_file: Path) -> Iterator[None]:
-    live.unload()
+    eventually(_unloaded, what="the module to be let go")
     yield
     live.load(module_file)
 
