@@ -29,7 +29,8 @@ TABS = ("mounts", "opcodes")
 _TITLE = b"eFuse top"  # Of each frame.
 _SIZE = struct.pack("HHHH", 24, 80, 0, 0)
 
-# Each turn makes requests of ten opcodes and more on each mount.
+# Each turn makes requests of ten opcodes and more on each mount. The pause between two is how busy
+# the mounts are, and waits for nothing.
 _LOAD = """\
 import os, sys, time
 while True:

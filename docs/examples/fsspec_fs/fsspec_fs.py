@@ -151,9 +151,10 @@ class Remote(efuse.Operations):
         entry.st_nlink = 1
         entry.st_mode = stat.S_IFDIR | 0o555
         entry.entry_timeout = entry.attr_timeout = self._timeout_s
-        if node is not None:
-            entry.attr_timeout = max(0, node.asked + self._timeout_s - trio.current_time())
-        if node is not None and node.info["type"] != "directory":
+        if node is None:
+            return entry
+        entry.attr_timeout = max(0, node.asked + self._timeout_s - trio.current_time())
+        if node.info["type"] != "directory":
             entry.st_mode = stat.S_IFREG | 0o444
             entry.st_size = node.size
             entry.st_blocks = -(-node.size // 512)

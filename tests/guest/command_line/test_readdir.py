@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
 import subprocess
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import efuse
 from efuse.control import Connection, find
 from tests.guest import forked
 from tests.guest.command_line.test_run import _bindfs
+from tests.guest.conftest import LINUX
 from tests.guest.daemons import Mount, fails, mounted
 
 NAMES = [b"name%04d" % n for n in range(3000)]
@@ -59,7 +59,7 @@ def test_listing_is_the_same_in_fewer_requests(
         assert least(size) <= asked(m) <= least(size) + 3
 
 
-OF_FUSE = 4096 if int(platform.release().split(".")[0]) < 7 else 32768
+OF_FUSE = 4096 if LINUX < 7 else 32768
 """For how much FUSE asks by itself, where the caller has that much room."""
 
 
