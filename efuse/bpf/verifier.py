@@ -18,6 +18,8 @@ _NOISE = re.compile(
     r"max_states|mark_precise|; |func#\d+|Func#\d+|caller:|callee:|returning from|to caller|"
     r"func '\w+' arg\d+ has btf_id|\s*(?:frame\d+: )?R\d+(?:_\w+)?=|$)"
 )
+# Newer kernels end the log with a report: the same again, with suggestions.
+_REPORT = re.compile(r"^Verification failed: .*\n(?:\s*\nReason:\s*(.*))?", re.MULTILINE)
 
 
 def explain(log: str, program: ProgramSpec) -> tuple[str, Line | None]:
@@ -26,8 +28,9 @@ def explain(log: str, program: ProgramSpec) -> tuple[str, Line | None]:
     :param log: the verifier's log of level 1.
     """
     where: Line | None = None
-    why = ""
-    for line in log.splitlines():
+    report = _REPORT.search(log)
+    why = (report[1] or "") if report else ""
+    for line in log[: report.start() if report else None].splitlines():
         match = _INSTRUCTION.match(line)
         if match:
             where = program.line_of(int(match[1])) or where

@@ -66,5 +66,26 @@ def test_explain_of_a_register() -> None:
     assert where == PROGRAM.line_of(3)
 
 
+REPORT = (
+    "\nVerification failed: Policy: Operation is not allowed\n"
+    "\nReason:\n  The kfunc efuse_reply_flush is not allowed: this program cannot call the kfunc.\n"
+    "\nAt:\n  insn 0\n       | ^-- error: policy check failed for kfunc efuse_reply_flush\n"
+    "\nSuggestion:\n  Use a kfunc allowed for this program type and attach point.\n"
+    "\nprocessed 4 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0\n"
+)
+
+
+def test_explain_of_a_log_with_a_report() -> None:
+    trace = "3: (85) call efuse_reply_flush#128315\n"
+    why = "calling kernel function efuse_reply_flush is not allowed"
+    assert explain(f"{trace}{why}\n{REPORT}", PROGRAM) == (why, Line(2, "deny.c", 5))
+
+
+def test_explain_of_a_log_that_gives_the_reason_in_its_report_alone() -> None:
+    why, where = explain("3: (85) call efuse_reply_flush#128315\n" + REPORT, PROGRAM)
+    assert why == "The kfunc efuse_reply_flush is not allowed: this program cannot call the kfunc."
+    assert where == PROGRAM.line_of(3)
+
+
 def test_explain_of_an_empty_log() -> None:
     assert explain("", PROGRAM) == ("", None)
