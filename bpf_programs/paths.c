@@ -39,11 +39,11 @@ static inline u32 path_size(u64 size)
 	return size <= 1048576 ? 4 : 5;
 }
 
-static inline u32 path_profile_of(struct efuse_req *req)
+static inline u32 path_profile_of(u64 nodeid, u64 size)
 {
-	u64 hash = efuse_req_nodeid(req) * 0x9e3779b97f4a7c15ULL;
+	u64 hash = nodeid * 0x9e3779b97f4a7c15ULL;
 
-	return (u32)(hash >> 58) * PATH_SIZES + path_size(efuse_req_size(req));
+	return (u32)(hash >> 58) * PATH_SIZES + path_size(size);
 }
 
 /*
@@ -72,9 +72,9 @@ static inline u32 path_share(u32 share, bool more, u32 log)
  * Where the last READ of blocks that hash alike is remembered, by its print: the lowest
  * bit is cleared if the cache was to keep the block.
  */
-static inline u32 *path_ghost(struct efuse_req *req, u32 *print)
+static inline u32 *path_ghost(u64 nodeid, u64 offset, u32 *print)
 {
-	u64 hash = block_hash(efuse_req_nodeid(req), efuse_req_offset(req) / EFUSE_BLOCK_SIZE);
+	u64 hash = block_hash(nodeid, offset / EFUSE_BLOCK_SIZE);
 	struct efuse_geometry *shape;
 	int zero = 0, number;
 
@@ -118,12 +118,11 @@ static inline u32 path_past(const struct path_profile *profile)
 
 /* Has the page cache nothing of it, and would have to wait for the device, too? */
 static inline bool path_is_cold(struct efuse_req *req, struct path_profile *profile,
-				const struct efuse_path_info *info)
+				const struct efuse_path_info *info, u64 offset, u64 size)
 {
-	u64 offset = efuse_req_offset(req);
 	bool follows = offset == profile->end;
 
-	profile->end = offset + efuse_req_size(req);
+	profile->end = offset + size;
 	if (!(info->eligible & 1 << EFUSE_PATH_DEVICE) || follows)
 		return false;
 	profile->warm++;
@@ -155,6 +154,17 @@ static inline u32 path_fastest(u32 last, u64 direct_ns, u64 cache_ns)
 	if (last == EFUSE_PATH_CACHE)
 		return direct_ns + direct_ns / 8 < cache_ns ? EFUSE_PATH_DIRECT : EFUSE_PATH_CACHE;
 	return cache_ns + cache_ns / 8 < direct_ns ? EFUSE_PATH_CACHE : EFUSE_PATH_DIRECT;
+}
+
+/*
+ * Between two READs that are measured nothing is learned: the choice of the first is that of
+ * those behind it, as long as as many requests are at the backing files.
+ */
+static inline bool path_stays(const struct path_profile *profile, u32 count,
+			      const struct efuse_path_info *info)
+{
+	return profile->path && count % PATH_SAMPLE && count >= 2 * info->probes &&
+	       profile->chosen_depth == info->depth;
 }
 
 /* Of the next READ of the kind, by its number in the round. */
@@ -189,21 +199,55 @@ static inline void path_changed(struct efuse_req *req, u32 *was, u32 path)
 		   efuse_req_size(req), 0);
 }
 
+/* What select_path() returns of a READ for which there is something to work out. */
+static inline u32 path_work_out(struct efuse_req *req, struct path_profile *profile,
+				const struct efuse_path_info *info, u32 count, bool cold, u32 note)
+{
+	u32 *last = cold ? &profile->cold : &profile->path;
+	enum path_time time = PATH_TIME_DIRECT;
+	u32 choice, backing = EFUSE_PATH_DIRECT;
+	u64 direct_ns, cache_ns;
+
+	if (cold) {
+		note |= PATH_NOTE_COLD;
+		backing = path_cold(profile, count, info->probes);
+		time = backing == EFUSE_PATH_DEVICE ? PATH_TIME_DEVICE : PATH_TIME_COLD;
+	}
+	direct_ns = path_queued(profile, profile->ns[time], info->depth);
+	cache_ns = path_cache_ns(profile, direct_ns, info->depth);
+	choice = path_choose(*last, count, info->probes, direct_ns, cache_ns);
+	if ((choice & 0xff) == EFUSE_PATH_CACHE)
+		direct_ns = cache_ns;
+	else
+		choice = (choice & ~0xff) | backing;
+	if (!(choice & EFUSE_PATH_PROBE)) {
+		path_changed(req, last, choice & 0xff);
+		if (!cold)
+			profile->chosen_depth = info->depth;
+	}
+	if (choice & EFUSE_PATH_MEASURE)
+		efuse_path_predict(req, direct_ns, note);
+	return choice;
+}
+
 int select_path(struct efuse_req *req)
 {
 	const struct efuse_path_info *info = efuse_path_info(req, sizeof(*info));
+	u64 nodeid, offset, size;
 	struct path_profile *profile;
-	enum path_time time = PATH_TIME_DIRECT;
-	u32 note, print, count, choice, backing = EFUSE_PATH_DIRECT;
-	u64 direct_ns, cache_ns;
-	u32 *ghost, *last;
+	u32 note, print, count, choice;
+	u32 *ghost;
 	int index;
+	bool cold;
 
 	if (!info || (info->eligible & PATH_BOTH) != PATH_BOTH)
 		return EFUSE_PATH_AUTO;
-	index = path_profile_of(req);
+	nodeid = efuse_req_nodeid(req);
+	offset = efuse_req_offset(req);
+	size = efuse_req_size(req);
+	index = path_profile_of(nodeid, size);
 	profile = profiles.lookup(&index);
-	ghost = path_ghost(req, &print);
+	ghost = path_ghost(nodeid, offset, &print);
 	if (!profile || !ghost)
 		return EFUSE_PATH_AUTO;
 
@@ -214,27 +258,14 @@ int select_path(struct efuse_req *req)
 	count = profile->count;
 	profile->count = count + 1 < info->round ? count + 1 : 0;
 
-	last = &profile->path;
-	if (path_is_cold(req, profile, info)) {
-		last = &profile->cold;
-		note |= PATH_NOTE_COLD;
-		backing = path_cold(profile, count, info->probes);
-		time = backing == EFUSE_PATH_DEVICE ? PATH_TIME_DEVICE : PATH_TIME_COLD;
-	}
-	direct_ns = path_queued(profile, profile->ns[time], info->depth);
-	cache_ns = path_cache_ns(profile, direct_ns, info->depth);
-	choice = path_choose(*last, count, info->probes, direct_ns, cache_ns);
-	if ((choice & 0xff) == EFUSE_PATH_CACHE) {
+	cold = path_is_cold(req, profile, info, offset, size);
+	if (!cold && path_stays(profile, count, info))
+		choice = profile->path;
+	else
+		choice = path_work_out(req, profile, info, count, cold, note);
+	if ((choice & 0xff) == EFUSE_PATH_CACHE)
 		print &= ~1;
-		direct_ns = cache_ns;
-	} else {
-		choice = (choice & ~0xff) | backing;
-	}
 	*ghost = print;
-	if (!(choice & EFUSE_PATH_PROBE))
-		path_changed(req, last, choice & 0xff);
-	if (choice & EFUSE_PATH_MEASURE)
-		efuse_path_predict(req, direct_ns, note);
 	return choice;
 }
 

@@ -28,7 +28,7 @@ struct path_profile {
 	u32 lost;		/* share of those that the cache was to keep and had not */
 	u32 depth;		/* mean of requests at backing files, in 1/16 */
 	u32 warm;		/* READs since one that the page cache had nothing of */
-	u32 pad;
+	u32 chosen_depth;	/* requests at backing files when that path was worked out */
 };
 
 #endif /* _PATHS_BPF_H */

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-__all__ = ["STORAGE_HEADERS", "draw_storage", "plot", "storage_rows", "storage_table"]
+__all__ = [
+    *("STORAGE_HEADERS", "draw_storage", "plot", "storage_gains", "storage_rows"),
+    "storage_table",
+]
 
 STORAGE_HEADERS = (
     *("workload", "device us", "kernel us", "daemon us", "auto us"),
@@ -26,6 +29,11 @@ STORAGE_HEADERS = (
 _FIXED = ("device", "kernel", "daemon")
 _COLOURS = {"device": "#2f7fd1", "kernel": "#d9822b", "daemon": "#4c9f50", "auto": INK}
 _STATES = {"cold": "-", "warm": ":"}
+_GAINS = {
+    "device over kernel": ("device", ("kernel",)),
+    "kernel over daemon": ("kernel", ("daemon",)),
+    "auto over the better of device and kernel": ("auto", ("device", "kernel")),
+}
 _CELL = re.compile(r"(?P<profile>.+)-(?P<kind>[a-z]+)-(?P<size>\d+)(?P<unit>[KM]?)-(?P<state>\w+)")
 
 
@@ -93,6 +101,23 @@ def _time(result: dict[str, Any] | None) -> str:
 
 def _link(result: dict[str, Any] | None) -> str:
     return f"{result['measures']['link_bytes']['value']:.0f}" if result else ""
+
+
+def storage_gains(report: dict[str, Any]) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """Return how many times better one place is than another, by the medians.
+
+    :return: for each function and state, and what is compared with what: for each model of a
+        device the ratios of all sizes or depths, in the report's order.
+    """
+    found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for workload, places in _by_workload(report["results"]).items():
+        cell = _cell(workload)
+        for what, (one, others) in _GAINS.items():
+            if {one, *others} <= set(places):
+                best = min(float(places[other]["value"]) for other in others)
+                gain = best / float(places[one]["value"])
+                found[f"{cell.kind}-{cell.state}", what][cell.profile].append(gain)
+    return found
 
 
 def _of_best(places: dict[str, dict[str, Any]]) -> str:

@@ -13,7 +13,7 @@ import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import kernel, source
-from efuse.module.build import EFUSE, Say, Source
+from efuse.module.build import EFUSE, UNDISTILLED, Say, Source
 
 __all__ = ["install", "write_source"]
 
@@ -34,7 +34,8 @@ def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
     and the kernel's fs/fuse together at each build.
 
     :param version: goes where the configuration says ``@VERSION@``; the kernels for which it is
-        built where it says ``@KERNELS@``.
+        built where it says ``@KERNELS@``, and what our own build gives make for the module's BTF
+        where it says ``@UNDISTILLED@``.
     :param of: which.
     """
     data = paths.data(of.data)
@@ -48,7 +49,12 @@ def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
         source.write_csd_tree(target, data)
     kernels = "|".join(map(re.escape, kernel.PATCHED))
     text = (data / "dkms.conf.in").read_text()
-    text = text.replace("@VERSION@", version).replace("@KERNELS@", kernels)
+    for name, value in (
+        ("VERSION", version),
+        ("KERNELS", kernels),
+        ("UNDISTILLED", " ".join(UNDISTILLED)),
+    ):
+        text = text.replace(f"@{name}@", value)
     (target / "dkms.conf").write_text(text)
 
 

@@ -362,6 +362,28 @@ def test_markdown_of_storage_has_the_places() -> None:
     assert rows == [["scan-64K-cold", "1 748 / 1 966 / 922 / - WRONG", ""]]
 
 
+def test_markdown_of_storage_says_which_place_is_better() -> None:
+    report = storage()
+    again = [
+        {**r, "workload": r["workload"].replace("64K", "4M"), "value": 100.0}
+        for r in report["results"]
+        if "slow-link-scan" in r["workload"]
+    ]
+    for r in report["results"]:
+        r["value"] = {"device": 40.0, "kernel": 50.0, "daemon": 20.0, "auto": 44.0}[r["system"]]
+    report["results"] += again
+    title, rows = _side_by_side(report, "| workload | compared | slow-link | low-latency |")
+    assert title.startswith("How many times better one place is than another")
+    assert rows == [
+        ["scan-cold", "device over kernel", "1-1.25", "1.25-1.25"],
+        ["scan-cold", "kernel over daemon", "0.4-1", "0.4-0.4"],
+        ["scan-cold", "auto over the better of device and kernel", "0.909-1", "0.909-0.909"],
+        ["lookup-warm", "device over kernel", "1.25-1.25", "1.25-1.25"],
+        ["lookup-warm", "kernel over daemon", "0.4-0.4", "0.4-0.4"],
+        ["lookup-warm", "auto over the better of device and kernel", "0.909-0.909", "0.909-0.909"],
+    ]
+
+
 def test_markdown_escapes_names() -> None:
     report = made(*(result("a|b<c>", s, (1.0,)) for s in ("fuse", "efuse")))
     assert r"| a\|b\<c\> | passthrough |" in markdown({"x": report})

@@ -238,7 +238,9 @@ def test_a_table_of_the_demo_is_as_it_prints_it() -> None:
     for row in rows:
         words = re.sub(r" s\b| x\b", "", row).split()
         fuse, warm, speed = (float(words[at]) for at in (2, 6, 9))
-        assert fuse / (warm + 0.05) <= speed <= fuse / max(warm - 0.05, 0.01)
+        half = 0.05  # of the last digit of each
+        assert (fuse - half) / (warm + half) - half <= speed
+        assert speed <= (fuse + half) / max(warm - half, 0.01) + half
         assert words[-1] == "same"
 
 

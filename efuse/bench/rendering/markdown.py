@@ -11,11 +11,12 @@ from efuse.bench.rendering.grid import Grid, number, times
 from efuse.bench.rendering.heading import heading
 from efuse.bench.rendering.ratios import ratios_of, subject
 from efuse.bench.rendering.sections import is_of_storage, result_grid
-from efuse.bench.storage_report import storage_rows
+from efuse.bench.storage_report import storage_gains, storage_rows
 
 __all__ = ["markdown"]
 
 _PLACES = "Microseconds that a run takes at the device / in the kernel / by the daemon / by auto:"
+_GAINS = "How many times better one place is than another, the least and the greatest of all sizes:"
 _REQUESTS = "Requests that the daemon got in a round"
 _SWITCHES = ", and its voluntary context switches"
 _MEASURED = "What else was compared, the median; behind a comma how many times better"
@@ -44,6 +45,7 @@ def _grids(report: dict[str, Any]) -> Iterator[tuple[str, Grid]]:
     """Yield tables that have something to tell, and what stands above each."""
     if is_of_storage(report):
         yield _PLACES, _by_profile(report)
+        yield _GAINS, _gains(report)
         return
     system = subject(report)
     if system is None:
@@ -69,6 +71,20 @@ def _by_profile(report: dict[str, Any]) -> Grid:
         rows.setdefault(workload.removeprefix(f"{profile}-"), {})[profile] = text
     cells = [(name, *(row.get(p, "") for p in profiles)) for name, row in rows.items()]
     return Grid(("workload", *profiles), cells, names=1)
+
+
+def _gains(report: dict[str, Any]) -> Grid:
+    """Return a row for each function, state and comparison, a cell for each model of a device."""
+    profiles = tuple(report["settings"]["profiles"])
+    rows = [
+        (*names, *(_range(ratios[name]) if name in ratios else "" for name in profiles))
+        for names, ratios in storage_gains(report).items()
+    ]
+    return Grid(("workload", "compared", *profiles), rows)
+
+
+def _range(ratios: list[float]) -> str:
+    return f"{times(min(ratios))}-{times(max(ratios))}"
 
 
 def _compared(report: dict[str, Any], system: str) -> Grid:
