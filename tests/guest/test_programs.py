@@ -163,8 +163,8 @@ def test_builtin_programs_cost_the_verifier_little() -> None:
         "notify",
     }  # fmt: skip
     # Two go through the eight ways of a set, each on its own in the code; one chooses among three
-    # paths, each probed, predicted and timed or not.
-    assert cost.pop("select_path") < 2000
+    # paths, each probed, predicted and timed or not, or stays with the last choice.
+    assert cost.pop("select_path") < 2500
     assert max(cost.pop("learn"), cost.pop("block")) < 1000
     assert max(cost.values()) < 300
 
