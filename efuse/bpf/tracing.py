@@ -74,6 +74,10 @@ _STATUS = Path("/proc/self/status")
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
 _KERNELS = "the programs are for Linux 6.12 and 7.3"
 _WHO_MAY = "run as root, or with CAP_BPF and CAP_PERFMON"
+_NOBODY_MAY = (
+    "look at the kernel's lockdown and at the container's rules, or use another kernel:"
+    " efuse guest run"
+)
 
 
 def check_allowed() -> None:
@@ -260,7 +264,8 @@ def _words(hook: Hook) -> str:
 
 
 def _not_attached(hook: Hook, error: OSError) -> AttachError:
-    hints = {errno.EPERM: _WHO_MAY}
+    # The program was loaded: it is not for want of a capability.
+    hints = {errno.EPERM: _NOBODY_MAY}
     return AttachError(
         f"cannot trace at {_words(hook)}: {reason(error)}", hint=hints.get(error.errno or 0)
     )
