@@ -145,7 +145,7 @@ struct csd_mean {
  * @confirmed: by how many tries, one behind the other; not counted beyond CSD_SURE
  * @batches: since the other one was tried
  * @spent_ns: at the better place, since then
- * @patience_ns: that is to be spent there before the other one is tried again
+ * @lost_ns: by the last try, doubled for each before it that had confirmed the better place
  */
 struct csd_cost {
 	struct csd_mean device;
@@ -155,7 +155,7 @@ struct csd_cost {
 	u32 confirmed;
 	u32 batches;
 	u64 spent_ns;
-	u64 patience_ns;
+	u64 lost_ns;
 };
 
 /* Of the function of a name. */

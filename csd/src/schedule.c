@@ -16,7 +16,8 @@
  * thought to be slower: it may not be any more. What a try has cost more than the better place
  * would have is to be a small part of the time: the next one comes when enough was spent at that,
  * and the later, the more of them have found nothing better. How small is the device's
- * ``try_share``; its ``forced`` goes before all of this, and before a policy.
+ * ``try_share``, as it is when that is asked, not when the try was made; its ``forced`` goes before
+ * all of this, and before a policy.
  */
 #include "csd_i.h"
 
@@ -149,17 +150,17 @@ static u64 csd_predict_kernel(const struct csd_choice *choice, const struct csd_
 	return cost->hot.ns * resident + cost->cold.ns * (choice->blocks - resident);
 }
 
-/* Is it time to try the place that is not thought to be the better one? */
+/* Is it time to try the place that is not thought to be the better one? Never with a share of 0. */
 static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better, u64 try_share)
 {
 	if (cost->better != better) {
 		cost->better = better;
-		cost->patience_ns = 0;
+		cost->lost_ns = 0;
 		cost->confirmed = 0;
-	} else if (++cost->batches >= CSD_PATIENCE && cost->spent_ns >= cost->patience_ns) {
-		return try_share;
+		return false;
 	}
-	return false;
+	return ++cost->batches >= CSD_PATIENCE && try_share &&
+	       div64_u64(cost->spent_ns, try_share) >= cost->lost_ns;
 }
 
 /* Under the lock. */
@@ -308,7 +309,6 @@ static u64 csd_cost_better(const struct csd_cost *cost, u64 steps, u64 hot)
 static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choice, u64 steps,
 			   u64 hot, u64 ns)
 {
-	u64 share = READ_ONCE(choice->device->schedule.try_share) << cost->confirmed;
 	u64 better_ns = csd_cost_better(cost, steps, hot);
 
 	if (!choice->open)
@@ -316,10 +316,10 @@ static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choic
 	if (!choice->trial) {
 		cost->spent_ns += ns;
 	} else if (ns > better_ns) {
-		cost->patience_ns = share * (ns - better_ns);
+		cost->lost_ns = (ns - better_ns) << cost->confirmed;
 		cost->confirmed = min(cost->confirmed + 1, CSD_SURE);
 	} else {
-		cost->patience_ns = 0;
+		cost->lost_ns = 0;
 		cost->confirmed = 0;
 	}
 }
