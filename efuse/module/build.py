@@ -16,21 +16,9 @@ from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import source
 from efuse.module.kernel import Kernel
+from efuse.module.root import THERE, in_root
 
 __all__ = ["CSD", "EFUSE", "UNDISTILLED", "Say", "Source", "build", "built", "has_btf", "make"]
-
-# Where a root of the kernel's own has the directory of a build.
-_THERE = "/build"
-
-# In a mount namespace of its own. What this machine's shell has set means nothing there.
-_IN_ROOT = f"""\
-root=$1
-mount --bind "$2" "$root{_THERE}"
-mount --rbind /dev "$root/dev"
-mount -t proc proc "$root/proc"
-shift 2
-exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin HOME=/ LC_ALL=C "$@"
-"""
 
 Say = Callable[[str], None]
 """Takes one line about the progress."""
@@ -184,7 +172,7 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
         text=True,
         env=environment,
     )
-    said = result.stdout.replace(_THERE, str(work))
+    said = result.stdout.replace(THERE, str(work))
     log = paths.cache() / "modules" / "build.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(said)
@@ -208,8 +196,8 @@ def _kbuild(
             hint="sudo",
         )
     inside = Path("/") / objects.relative_to(target.root)
-    words = ["make", "-C", str(inside), f"M={_THERE}/{tree.relative_to(work)}", *arguments]
-    return ["unshare", "--mount", "sh", "-ec", _IN_ROOT, "sh", str(target.root), str(work), *words]
+    words = ["make", "-C", str(inside), f"M={THERE}/{tree.relative_to(work)}", *arguments]
+    return in_root(target.root, work, words)
 
 
 def _errors(output: str, tree: Path) -> str:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A module that is built in another root leaves this machine's own mounts alone."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.module.root import THERE, in_root
+from tests.host.conftest import Served
+
+
+@pytest.fixture
+def root(place: Path) -> Iterator[Path]:
+    """A root that has this machine's programs."""
+    made = place / "root"
+    for name in ("usr", "dev", "proc", "run", THERE[1:]):
+        (made / name).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (made / name).symlink_to(f"usr/{name}")
+    subprocess.run(["mount", "--bind", "/usr", made / "usr"], check=True)
+    yield made
+    subprocess.run(["umount", made / "usr"], check=True)
+
+
+def test_a_command_sees_its_root_and_where_it_works(root: Path, place: Path) -> None:
+    work = place / "work"
+    work.mkdir()
+    (work / "given").write_text("given")
+    (root / "here").touch()
+    script = f"ls /; cat {THERE}/given >{THERE}/made; cut -d' ' -f5 /proc/self/mountinfo; env"
+    said = subprocess.check_output(in_root(root, work, ["sh", "-c", script]), text=True).split()
+    assert (work / "made").read_text() == "given"
+    assert "here" in said
+    assert not any(line.startswith(str(place)) for line in said)
+    mounts = {line for line in said if line.startswith("/")}
+    assert {"/", THERE, "/dev", "/proc", "/usr"} <= mounts
+    assert {mount.split("/")[1] for mount in mounts} <= {"", THERE[1:], "dev", "proc", "usr"}
+    assert "LC_ALL=C" in said
+
+
+def test_what_is_unmounted_meanwhile_is_not_kept(root: Path, place: Path, mounted: Served) -> None:
+    """Its daemon hears of it at once, not when the command ends."""
+    command = in_root(root, place, ["sh", "-c", "echo begun; read -r line; echo $line"])
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout
+        assert running.stdout.readline() == "begun\n"
+        subprocess.run(["umount", mounted.path], check=True)
+        assert mounted.process.wait(timeout=60) == 0
+        assert running.communicate("ended\n", timeout=60)[0] == "ended\n"
+    assert running.returncode == 0
