@@ -12,12 +12,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from efuse.bpf import libbpf
-from efuse.bpf.btf import Btf, module_btf
+from efuse.bpf.btf import module_btf
 from efuse.bpf.link import resolve
 from efuse.bpf.members import EFUSE_OPS, Interface
 from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
 from efuse.bpf.values import Geometry
 from efuse.bpf.verifier import refusal
+from efuse.btf import Btf
 from efuse.errors import AttachError, NotSupportedError, UsageError, reason
 
 __all__ = [

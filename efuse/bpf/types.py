@@ -2,7 +2,7 @@
 """The types of the running kernel and of one module of it: ids of hooks, offsets of members.
 
 libbpf reads the BTF. The kernel's own has more than a hundred thousand types, which are not
-walked in Python; where `efuse.bpf.btf` will do, since all that is wanted is of a module's own, it
+walked in Python; where `efuse.btf` will do, since all that is wanted is of a module's own, it
 does without them.
 """
 

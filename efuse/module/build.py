@@ -15,10 +15,11 @@ from pathlib import Path
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import source
+from efuse.module.btf import check, has_btf
 from efuse.module.kernel import Kernel
 from efuse.module.root import THERE, in_root
 
-__all__ = ["CSD", "EFUSE", "UNDISTILLED", "Say", "Source", "build", "built", "has_btf", "make"]
+__all__ = ["CSD", "EFUSE", "UNDISTILLED", "Say", "Source", "build", "built", "make"]
 
 Say = Callable[[str], None]
 """Takes one line about the progress."""
@@ -74,14 +75,6 @@ def _silent(_text: str) -> None:
     pass
 
 
-def has_btf(elf: Path) -> bool:
-    """Return whether the ELF file ``elf`` has a ``.BTF`` section."""
-    result = subprocess.run(
-        ["readelf", "-S", "-W", str(elf)], capture_output=True, text=True, env=_plain_locale()
-    )
-    return re.search(r"\]\s+\.BTF\s", result.stdout) is not None
-
-
 def _plain_locale() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}
 
@@ -113,7 +106,8 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     :param say: is told what is being done.
     :param force: build it even so.
     :raises NotSupportedError: the kernel's source or BTF is not here.
-    :raises ModuleBuildError: a patch does not apply, the compiler refuses, or no BTF came of it.
+    :raises ModuleBuildError: a patch does not apply, the compiler refuses, or what came
+        of it has no BTF that the kernel could use.
     """
     directory = _directory(target, of)
     module = directory / f"{of.name}.ko"
@@ -126,11 +120,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
         tree = of.write(work, paths.data(of.data), target)
         say(f"compiling {module.name} for {target.release}")
         make(target, tree, work)
-        if not has_btf(tree / module.name):
-            raise ModuleBuildError(
-                f"{module.name} was built without BTF: struct_ops and kfuncs cannot register",
-                hint="apt-get install dwarves (pahole), then efuse module build --force",
-            )
+        check(tree / module.name)
         fresh = work / "result"
         fresh.mkdir(mode=0o755)
         shutil.copy(tree / module.name, fresh)

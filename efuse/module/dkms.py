@@ -20,10 +20,10 @@ __all__ = ["install", "write_source"]
 # Where DKMS looks.
 _SOURCES = Path("/usr/src")
 
-# What `python3 -m efuse.module` consists of; it needs nothing but Python.
+# What `python3 -m efuse.module` and `efuse.module.btf` consist of; they need nothing but Python.
 _PYTHON = (
-    *("__init__.py", "errors.py", "paths.py"),
-    *(f"module/{name}.py" for name in ("__init__", "__main__", "kernel", "source")),
+    *("__init__.py", "btf.py", "errors.py", "paths.py"),
+    *(f"module/{name}.py" for name in ("__init__", "__main__", "btf", "kernel", "source")),
 )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import efuse
 from efuse.errors import ModuleBuildError
-from efuse.module import build, live
+from efuse.module import btf, live
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -48,7 +48,7 @@ def test_version_in_sysfs_is_the_package_version() -> None:
 
 def test_btf_is_registered(module_file: Path) -> None:
     assert Path("/sys/kernel/btf/efuse").stat().st_size > 0
-    assert build.has_btf(module_file)
+    assert btf.has_btf(module_file)
 
 
 def test_status_of_the_loaded_module() -> None:

@@ -17,8 +17,9 @@ import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import __main__ as completed
-from efuse.module import build, dkms, kernel, source
+from efuse.module import btf, build, dkms, kernel, source
 from efuse.module.kernel import Kernel
+from tests.unit.test_btf import blob
 
 _PATCH = """\
 --- a/fs/fuse/inode.c
@@ -81,7 +82,7 @@ def _elf_with_btf(path: Path) -> None:
     source_file.write_text("int some;\n")
     subprocess.run(["gcc", "-c", "-o", path, source_file], check=True)
     section = path.with_suffix(".section")
-    section.write_bytes(b"btf")
+    section.write_bytes(blob())
     subprocess.run(["objcopy", "--add-section", f".BTF={section}", path], check=True)
 
 
@@ -170,7 +171,7 @@ def test_build_is_kept_until_something_changes(
     said: list[str] = []
     assert build.built(target) is None
     module = build.build(target, say=said.append)
-    assert build.has_btf(module)
+    assert btf.has_btf(module)
     assert said[-1] == "compiling efuse.ko for 6.12.1-test"
     assert build.built(target) == module
     said.clear()
@@ -185,13 +186,23 @@ def test_build_by_force_replaces(archive: Path, patches: Path, target: Kernel) -
     module = build.build(target)
     module.write_text("broken")
     assert build.build(target, force=True) == module
-    assert build.has_btf(module)
+    assert btf.has_btf(module)
 
 
 def test_build_without_btf_fails(archive: Path, patches: Path, target: Kernel) -> None:
     (target.headers / "Makefile").write_text(_KBUILD)
     with pytest.raises(ModuleBuildError, match="without BTF"):
         build.build(target)
+    assert build.built(target) is None
+
+
+def test_build_whose_types_are_unmerged_fails(
+    archive: Path, patches: Path, target: Kernel
+) -> None:
+    (target.headers / "vmlinux.section").write_bytes(blob(structs=2))
+    with pytest.raises(ModuleBuildError, match="left 1 of its structs unmerged") as caught:
+        build.build(target)
+    assert "libbpf 1.7" in str(caught.value.hint)
     assert build.built(target) is None
 
 
@@ -213,13 +224,20 @@ def test_btf_is_taken_out_of_the_image(archive: Path, patches: Path, target: Ker
     (target.headers / "vmlinux").rename(image)
     (source.pristine() / "scripts/extract-vmlinux").write_text('cat "$1"\n')
     module = build.build(Kernel(target.release, target.headers, image))
-    assert build.has_btf(module)
+    assert btf.has_btf(module)
     assert not (target.headers / "vmlinux").exists()
 
 
+def test_section_of_an_elf_file(tmp_path: Path) -> None:
+    _elf_with_btf(tmp_path / "some")
+    assert btf.section(tmp_path / "some", ".BTF") == blob()
+    assert btf.section(tmp_path / "some", ".BT") is None
+
+
 def test_has_btf_of_another_file(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text(".BTF")
-    assert not build.has_btf(tmp_path / "text")
+    for text in ("", ".BTF", "\x7fELF\x02\x01.BTF"):
+        (tmp_path / "text").write_text(text)
+        assert not btf.has_btf(tmp_path / "text")
 
 
 def test_dkms_source_names_its_version(patches: Path, tmp_path: Path) -> None:
@@ -233,17 +251,34 @@ def test_dkms_source_has_nothing_of_the_kernel(patches: Path, tmp_path: Path) ->
     assert not list(tmp_path.glob("efuse-9.8/**/inode.c"))
 
 
+def _run_in_dkms_source(tree: Path, module: str, *arguments: object) -> tuple[int, str]:
+    """Run a Python module of a DKMS source tree, without any package; return what came of it."""
+    dkms.write_source(tree, "9.8")
+    script = f"import runpy, sys; runpy.run_module({module!r}, run_name='__main__')"
+    python = Path(sys.executable).resolve()
+    words = [python, "-S", "-c", script, *map(str, arguments)]
+    done = subprocess.run(words, cwd=tree, env={}, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
 def test_dkms_source_completes_itself_without_more_than_python(
     patches: Path, tmp_path: Path
 ) -> None:
-    tree = tmp_path / "efuse-9.8"
-    dkms.write_source(tree, "9.8")
-    script = "import runpy, sys; sys.argv[1:] = ['out', '7']; runpy.run_module('efuse.module')"
-    python = Path(sys.executable).resolve()
-    done = subprocess.run(
-        [python, "-S", "-c", script], cwd=tree, env={}, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    ended = _run_in_dkms_source(tmp_path / "efuse-9.8", "efuse.module", "out", "5.4.0")
+    assert ended[0] == 1
+    assert ended[1].startswith("efuse: the kernel's source package was not found")
+    assert "Traceback" not in ended[1]
+
+
+def test_dkms_source_checks_types_without_more_than_python(patches: Path, tmp_path: Path) -> None:
+    module = tmp_path / "some"
+    _elf_with_btf(module)
+    assert _run_in_dkms_source(tmp_path / "one", "efuse.module.btf", module) == (0, "")
+    module.write_text("no module")
+    status, said = _run_in_dkms_source(tmp_path / "two", "efuse.module.btf", module)
+    assert status == 1
+    assert said.startswith("efuse: some was built without BTF")
+    assert "\ntry: " in said
 
 
 def test_source_is_completed_where_dkms_builds(

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from efuse.bpf.btf import Btf, Member
+from efuse.btf import Btf, Member
 
 STRINGS = b"\0int\0efuse_ops\0lookup\0name\0efuse_req_uid\0"
 
@@ -21,17 +21,22 @@ def common(name: bytes, kind: int, elements: int, size_or_type: int, base: int =
     return struct.pack("<III", offset, kind << 24 | elements, size_or_type)
 
 
-def blob(first_id: int = 1, base: int = 0) -> bytes:
-    """An int, an enum, a prototype, a struct of two members, a datasec and a function."""
+def blob(first_id: int = 1, base: int = 0, structs: int = 1) -> bytes:
+    """An int, an enum, a prototype, a struct of two members, a datasec and a function.
+
+    Behind them that struct again until there are *structs*.
+    """
     ids = first_id
     types = common(b"int", 1, 0, 4, base) + struct.pack("<I", 1 << 24 | 32)  # ids
     types += common(b"", 6, 2, 4) + struct.pack("<IiIi", 0, 1, 0, 2)  # ids + 1: enum
     types += common(b"", 13, 1, ids) + struct.pack("<II", 0, ids)  # ids + 2: prototype
-    types += common(b"efuse_ops", 4, 2, 40, base)  # ids + 3: struct
-    types += struct.pack("<III", at(b"lookup") + base, ids + 2, 0)
-    types += struct.pack("<III", at(b"name") + base, ids, 8 * 8)
+    ops = common(b"efuse_ops", 4, 2, 40, base)  # ids + 3: struct
+    ops += struct.pack("<III", at(b"lookup") + base, ids + 2, 0)
+    ops += struct.pack("<III", at(b"name") + base, ids, 8 * 8)
+    types += ops
     types += common(b"", 15, 1, 4) + struct.pack("<III", ids, 0, 4)  # ids + 4: datasec
     types += common(b"efuse_req_uid", 12, 1, ids + 2, base)  # ids + 5: function
+    types += (structs - 1) * ops
     header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(STRINGS))
     return header + types + STRINGS
 
@@ -43,6 +48,11 @@ def test_btf_alone() -> None:
     assert btf.size(4) == 40
     assert btf.function("efuse_req_uid") == 6
     assert btf.members(4) == (Member("lookup", 3, 0), Member("name", 1, 8))
+
+
+@pytest.mark.parametrize(("structs", "repeated"), [(1, 0), (2, 1), (3, 1)])
+def test_structs_that_are_there_more_than_once(structs: int, repeated: int) -> None:
+    assert Btf(blob(structs=structs)).repeated_structs == repeated
 
 
 def test_btf_that_continues_another() -> None:
