@@ -22,7 +22,7 @@ __all__ = [
 
 STORAGE_HEADERS = (
     *("workload", "device us", "kernel us", "daemon us", "auto us"),
-    *("auto/best", "link B", "true"),
+    *("auto over best", "link B", "true"),
 )
 """Of :func:`storage_rows`."""
 
@@ -60,14 +60,15 @@ def _size(bytes_: int) -> str:
 def storage_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the rows of the table for people, made from the JSON's values.
 
-    The times are the medians; what AUTO takes of the best fixed place, round by round, is the
-    median and the spread; LINK is what came over the link when the device looked.
+    The times are the medians; how many times better AUTO is than the better of device and kernel
+    is of the medians, and behind it the spread round by round; LINK is what came over the link when
+    the device looked.
     """
     return [
         (
             workload,
             *(_time(places.get(place)) for place in (*_FIXED, "auto")),
-            _of_best(places),
+            _over_best(places),
             _link(places.get("device")),
             "yes" if all(result["verified"] for result in places.values()) else "NO",
         )
@@ -120,16 +121,16 @@ def storage_gains(report: dict[str, Any]) -> dict[tuple[str, str], dict[str, lis
     return found
 
 
-def _of_best(places: dict[str, dict[str, Any]]) -> str:
-    """Return how long ``auto`` takes by what the better of device and kernel does."""
+def _over_best(places: dict[str, dict[str, Any]]) -> str:
+    """Return how many times better ``auto`` is than the better of device and kernel."""
     if not {"auto", "device", "kernel"} <= set(places):
         return ""
     best = min(("device", "kernel"), key=lambda place: float(places[place]["value"]))
     each = sorted(
-        mine / other
+        other / mine
         for mine, other in zip(places["auto"]["rounds"], places[best]["rounds"], strict=True)
     )
-    return f"{places['auto']['value'] / places[best]['value']:.2f} ({each[0]:.2f}-{each[-1]:.2f})"
+    return f"{places[best]['value'] / places['auto']['value']:.2f} ({each[0]:.2f}-{each[-1]:.2f})"
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
