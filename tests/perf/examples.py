@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
-import platform
 import runpy
 import shutil
 import statistics
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -24,16 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import efuse
-from efuse.bench import Report, Result
+from efuse.bench import Result
 from efuse.bench.clock import CLOCKS
-from efuse.bench.counter import SentRequests
-from efuse.bench.machine import machine, versions
-from efuse.bench.report import ratios
-from efuse.bench.usage import kernel_counts
-from efuse.control import find
-from tests.commands import EFUSE
 from tests.conftest import wait_for
 from tests.examples import git, make_database, running, walk
+from tests.perf.reports import ONE_CPU_COUNTED, Asked, in_guest, write_report
 
 _INSIDE, _PLAIN = "--inside", "--plain"
 _PARTS = ("asyncio", "concurrent", "email", "http", "json", "logging", "unittest")
@@ -84,26 +76,11 @@ def _served(example: str, system: str, tree: Path, work: Path) -> Iterator[Path]
         yield mountpoint
 
 
-class _Asked:
-    """How many requests the daemon of a mount has got so far."""
-
-    def __init__(self, mountpoint: Path) -> None:
-        self._mount = find(str(mountpoint), fuse=True)
-        self._counter = None if self._mount.is_efuse else SentRequests(self._mount.connection)
-
-    def __call__(self) -> int:
-        if self._counter is not None:
-            return self._counter.count()
-        sample, _paths = kernel_counts(self._mount.connection)
-        assert sample is not None
-        return sample.total.daemon
-
-
 def _measured(example: str, system: str, tree: Path, work: Path) -> list[Result]:
     expected, clock = walk(tree), CLOCKS["instructions"]
     rounds: list[tuple[float, int]] = []
     with _served(example, system, tree, work) as mountpoint:
-        asked = _Asked(mountpoint)
+        asked = Asked(mountpoint)
         for _ in range(1 + _ROUNDS):
             requests, began = asked(), clock()
             seen = walk(_seen_at(example, mountpoint))
@@ -129,7 +106,7 @@ def _measured(example: str, system: str, tree: Path, work: Path) -> list[Result]
     ]
 
 
-def _inside() -> Report:
+def _inside(out: Path) -> None:
     names = ("archive_fs", "git_fs", "fsspec_fs", "fsspec_fs-exclusive")
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -139,9 +116,7 @@ def _inside() -> Report:
             print(f"{example} on {system}", file=sys.stderr, flush=True)
             results += _measured(example, system, tree, work / f"{example}-{system}")
     settings = {"workloads": names, "rounds": _ROUNDS, "clock": "instructions"}
-    return Report(
-        machine(), platform.release(), versions(), settings, tuple(results), ratios(results)
-    )
+    write_report(out, settings, results)
 
 
 def _plain(script: str, arguments: list[str]) -> None:
@@ -156,11 +131,10 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == _PLAIN:
         _plain(arguments[1], arguments[2:])
     elif arguments[0] == _INSIDE:
-        Path(arguments[1]).write_text(json.dumps(_inside().json(), indent=2) + "\n")
+        _inside(Path(arguments[1]))
     else:
-        out = Path(arguments[0]).absolute()
-        words = [*EFUSE, "guest", "run", "--cpus", "1", "--icount", "--", sys.executable]
-        subprocess.run([*words, "-m", "tests.perf.examples", _INSIDE, str(out)], check=True)
+        out = str(Path(arguments[0]).absolute())
+        in_guest("tests.perf.examples", ONE_CPU_COUNTED, _INSIDE, out)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How many requests a second a small pyfuse3 file system answers with its channel, and without.
 
-``efuse guest run -- .venv/bin/python -m tests.perf.pyfuse3_channels [SECONDS [CALLERS]]``, with
-``--icount`` for a clock that counts instructions. Each answer is checked; no handlers answer
-in the kernel, and what does not come in the way that is meant ends it.
+``.venv/bin/python -m tests.perf.pyfuse3_channels instructions|time JSON``, in a guest that is
+booted for it: one caller and one CPU, whose clock counts instructions, or two of each, by time.
+Each answer is checked; no handlers answer in the kernel, and what does not come in the way that is
+meant ends it. The JSON is what ``efuse bench --json`` writes.
 """
 
 from __future__ import annotations
@@ -13,18 +14,35 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import efuse
+from efuse.bench import Result
 from efuse.control import Connection, find
 from efuse.fs import Mounted
 from tests.guest.channel_daemon import brought
 from tests.guest.daemons import Call
+from tests.perf.reports import ONE_CPU_COUNTED, Asked, in_guest, write_report
 from tests.shelf import SIZES, Shelf, content
 
-ROUNDS = 5
-SYSTEMS = ("fuse", "efuse-queues", "efuse")
+_ROUNDS = 5
+_SYSTEMS = ("fuse", "efuse-queues", "efuse")
+_INSIDE = "--inside"
+
+
+class _Way(NamedTuple):
+    """How it is measured: the guest, how many callers there are, and how long each load takes."""
+
+    guest: tuple[str, ...]
+    callers: int
+    seconds: float
+
+
+_WAYS = {"instructions": _Way(ONE_CPU_COUNTED, 1, 0.2), "time": _Way(("--cpus", "2"), 2, 1.5)}
 _FILE = SIZES.index(1 << 20)
 
 
@@ -59,7 +77,7 @@ def _writes(root: Path, until_s: float, size: int) -> int:
     return done
 
 
-LOADS: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
+_LOADS: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
     "stat": (_stats, ()),
     "read-4k": (_reads, (4096,)),
     "read-128k": (_reads, (1 << 17,)),
@@ -68,9 +86,9 @@ LOADS: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
 }
 
 
-def rate(load: str, root: Path, seconds: float, callers: int) -> float:
+def _rate(load: str, root: Path, seconds: float, callers: int) -> float:
     """Return how many requests a second *callers* processes get answered."""
-    function, arguments = LOADS[load]
+    function, arguments = _LOADS[load]
     begun = time.monotonic()
     calls = [Call(function, root, begun + seconds, *arguments) for _ in range(callers)]
     done = sum(call.result() for call in calls)
@@ -84,43 +102,59 @@ def _came_as_meant(system: str, mounted: Mounted, requests: float) -> bool:
     return found >= requests if system == "efuse" else found == 0
 
 
-def one_round(system: str, mountpoint: Path, seconds: float, callers: int) -> dict[str, float]:
-    """Mount it once, and return the rate of each load."""
+def _round(system: str, mountpoint: Path, way: _Way) -> dict[str, tuple[float, int]]:
+    """Mount it once; return the rate of each load, and how many requests the daemon got."""
     shelf = Shelf()
     shelf.efuse_options = efuse.Options(consistency="strict")
     plain = system == "fuse"
     with efuse.mount(
         shelf, mountpoint, plain=plain, required=not plain, channels=system == "efuse"
     ) as mounted:
-        rates = {load: rate(load, mountpoint, seconds, callers) for load in LOADS}
-        assert _came_as_meant(system, mounted, sum(rates.values()) * seconds * 0.9), system
-    return rates
+        found = {}
+        with closing(Asked(mountpoint)) as asked:
+            for load in _LOADS:
+                before = asked()
+                per_second = _rate(load, mountpoint, way.seconds, way.callers)
+                found[load] = (per_second, asked() - before)
+        requests = sum(per_second for per_second, _ in found.values()) * way.seconds
+        assert _came_as_meant(system, mounted, requests * 0.9), system
+    return found
+
+
+def _inside(clock: str, out: Path) -> None:
+    way = _WAYS[clock]
+    rounds: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(_ROUNDS):
+            for system in _SYSTEMS:
+                print(f"round {number + 1} of {_ROUNDS}: {system}", file=sys.stderr, flush=True)
+                for load, one in _round(system, Path(directory), way).items():
+                    rounds[load, system].append(one)
+    results = [
+        Result(
+            workload=f"{load}-{way.callers}",
+            system=system,
+            daemon="pyfuse3",
+            value=statistics.median(rate for rate, _ in found),
+            unit="req/s",
+            better="higher",
+            rounds=tuple(rate for rate, _ in found),
+            daemon_requests=round(statistics.median(requests for _, requests in found)),
+            context_switches=0,
+            verified=True,
+        )
+        for (load, system), found in rounds.items()
+    ]
+    settings = {"workloads": list(_LOADS), "rounds": _ROUNDS, "clock": clock}
+    write_report(out, settings, results)
 
 
 def main(arguments: list[str]) -> None:
-    seconds = float(arguments[0]) if arguments else 2.0
-    callers = int(arguments[1]) if len(arguments) > 1 else 1
-    rates: dict[str, list[dict[str, float]]] = {system: [] for system in SYSTEMS}
-    with tempfile.TemporaryDirectory() as directory:
-        for _ in range(ROUNDS):
-            for system in SYSTEMS:
-                rates[system].append(one_round(system, Path(directory), seconds, callers))
-    print(f"{callers} callers, {ROUNDS} rounds of {seconds:g} s, medians; efuse over the others")
-    print(
-        f"{'requests/s':12}",
-        *(f"{system:>13}" for system in SYSTEMS),
-        " /queues (of rounds)  /fuse",
-    )
-    for load in LOADS:
-        of = {system: [each[load] for each in rates[system]] for system in SYSTEMS}
-        medians = [statistics.median(of[system]) for system in SYSTEMS]
-        over = sorted(a / b for a, b in zip(of["efuse"], of["efuse-queues"], strict=True))
-        print(
-            f"{load:12}",
-            *(f"{value:13.0f}" for value in medians),
-            f"{statistics.median(over):8.2f} ({over[0]:.2f}-{over[-1]:.2f})",
-            f"{medians[2] / medians[0]:10.2f}",
-        )
+    if arguments[0] == _INSIDE:
+        _inside(arguments[1], Path(arguments[2]))
+    else:
+        clock, out = arguments[0], str(Path(arguments[1]).absolute())
+        in_guest("tests.perf.pyfuse3_channels", _WAYS[clock].guest, _INSIDE, clock, out)
 
 
 if __name__ == "__main__":

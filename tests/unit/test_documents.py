@@ -173,21 +173,6 @@ def _check_replacement(text: str) -> None:
         assert len(shares) == 1 + len(POLICIES) and all(0 <= share <= 100 for share in shares)
 
 
-def _check_channels(text: str) -> None:
-    from tests.perf.pyfuse3_channels import LOADS, SYSTEMS
-
-    for step in steps(text):
-        assert "-m tests.perf.pyfuse3_channels " in step.command
-        assert step.printed[1].split()[1 : 1 + len(SYSTEMS)] == list(SYSTEMS)
-        assert [row.split()[0] for row in step.printed[2:]] == list(LOADS)
-        for row in step.printed[2:]:
-            _, plain, queues, ours, over, between, over_plain = row.split()
-            least, most = (float(word) for word in between.strip("()").split("-"))
-            assert least <= float(over) <= most
-            assert float(over_plain) == pytest.approx(float(ours) / float(plain), abs=0.006)
-            assert 0.9 * least <= float(ours) / float(queues) <= 1.1 * most
-
-
 def _check_model(text: str) -> None:
     from docs.model.__main__ import CPUS
     from docs.model.systems import SYSTEMS as modelled
@@ -206,7 +191,6 @@ def _check_model(text: str) -> None:
 _FIGURES = {
     "efuse bench": _check_bench,
     "tests.perf.replacement": _check_replacement,
-    "tests.perf.pyfuse3_channels": _check_channels,
     "docs.model": _check_model,
 }
 
