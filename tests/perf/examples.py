@@ -12,12 +12,11 @@ import functools
 import itertools
 import runpy
 import shutil
-import statistics
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import efuse
@@ -25,7 +24,7 @@ from efuse.bench import Result
 from efuse.bench.clock import CLOCKS
 from tests.conftest import wait_for
 from tests.examples import git, make_database, running, walk
-from tests.perf.reports import ONE_CPU_COUNTED, Asked, in_guest, write_report
+from tests.perf.reports import ONE_CPU_COUNTED, Asked, in_guest, result, write_report
 
 _INSIDE, _PLAIN = "--inside", "--plain"
 _PARTS = ("asyncio", "concurrent", "email", "http", "json", "logging", "unittest")
@@ -79,8 +78,10 @@ def _served(example: str, system: str, tree: Path, work: Path) -> Iterator[Path]
 def _measured(example: str, system: str, tree: Path, work: Path) -> list[Result]:
     expected, clock = walk(tree), CLOCKS["instructions"]
     rounds: list[tuple[float, int]] = []
-    with _served(example, system, tree, work) as mountpoint:
-        asked = Asked(mountpoint)
+    with (
+        _served(example, system, tree, work) as mountpoint,
+        closing(Asked(mountpoint)) as asked,
+    ):
         for _ in range(1 + _ROUNDS):
             requests, began = asked(), clock()
             seen = walk(_seen_at(example, mountpoint))
@@ -90,19 +91,7 @@ def _measured(example: str, system: str, tree: Path, work: Path) -> list[Result]
             }
     parts = {f"{example}-first": rounds[:1], f"{example}-again": rounds[1:]}
     return [
-        Result(
-            workload=workload,
-            system=system,
-            daemon=example,
-            value=statistics.median(seconds for seconds, _ in part),
-            unit="s",
-            better="lower",
-            rounds=tuple(seconds for seconds, _ in part),
-            daemon_requests=round(statistics.median(requests for _, requests in part)),
-            context_switches=0,
-            verified=True,
-        )
-        for workload, part in parts.items()
+        result((workload, system, example), "s", "lower", part) for workload, part in parts.items()
     ]
 
 

@@ -10,7 +10,6 @@ meant ends it. The JSON is what ``efuse bench --json`` writes.
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -21,12 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import efuse
-from efuse.bench import Result
 from efuse.control import Connection, find
 from efuse.fs import Mounted
 from tests.guest.channel_daemon import brought
 from tests.guest.daemons import Call
-from tests.perf.reports import ONE_CPU_COUNTED, Asked, in_guest, write_report
+from tests.perf.reports import ONE_CPU_COUNTED, Asked, in_guest, result, write_report
 from tests.shelf import SIZES, Shelf, content
 
 _ROUNDS = 5
@@ -131,18 +129,7 @@ def _inside(clock: str, out: Path) -> None:
                 for load, one in _round(system, Path(directory), way).items():
                     rounds[load, system].append(one)
     results = [
-        Result(
-            workload=f"{load}-{way.callers}",
-            system=system,
-            daemon="pyfuse3",
-            value=statistics.median(rate for rate, _ in found),
-            unit="req/s",
-            better="higher",
-            rounds=tuple(rate for rate, _ in found),
-            daemon_requests=round(statistics.median(requests for _, requests in found)),
-            context_switches=0,
-            verified=True,
-        )
+        result((f"{load}-{way.callers}", system, "pyfuse3"), "req/s", "higher", found)
         for (load, system), found in rounds.items()
     ]
     settings = {"workloads": list(_LOADS), "rounds": _ROUNDS, "clock": clock}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import platform
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from efuse.bench.usage import kernel_counts
 from efuse.control import find
 from tests.commands import EFUSE
 
-__all__ = ["ONE_CPU_COUNTED", "Asked", "in_guest", "write_report"]
+__all__ = ["ONE_CPU_COUNTED", "Asked", "in_guest", "result", "write_report"]
 
 ONE_CPU_COUNTED = ("--cpus", "1", "--icount")
 """The guest whose clock counts instructions."""
@@ -43,6 +44,27 @@ class Asked:
         """Count no more."""
         if self._counter is not None:
             self._counter.close()
+
+
+def result(
+    names: tuple[str, str, str], unit: str, better: str, rounds: Sequence[tuple[float, int]]
+) -> Result:
+    """Put together what the rounds of a workload found, each answer of which was looked at.
+
+    :param names: of the workload, the system and the daemon.
+    :param rounds: of each the value, and how many requests the daemon got.
+    """
+    values = tuple(value for value, _ in rounds)
+    return Result(
+        *names,
+        value=statistics.median(values),
+        unit=unit,
+        better=better,
+        rounds=values,
+        daemon_requests=round(statistics.median(requests for _, requests in rounds)),
+        context_switches=0,
+        verified=True,
+    )
 
 
 def write_report(path: Path, settings: dict[str, Any], results: Sequence[Result]) -> None:
