@@ -57,7 +57,7 @@ def check(module: Path) -> None:
     libbpf before 1.7 it finds hardly any of Linux 7's to be: a struct is there once for each object
     then, and the kernel refuses a struct_ops whose type is not the one that its value has.
 
-    :raises ModuleBuildError: it has no BTF, or types that were not merged.
+    :raises ModuleBuildError: it has no BTF, one that is damaged, or types that were not merged.
     """
     blob = section(module, ".BTF")
     if blob is None:
@@ -65,7 +65,14 @@ def check(module: Path) -> None:
             f"{module.name} was built without BTF: struct_ops and kfuncs cannot register",
             hint="apt-get install dwarves (pahole), then efuse module build --force",
         )
-    if repeated := Btf(blob).repeated_structs:
+    try:
+        repeated = Btf(blob).repeated_structs
+    except ValueError as error:
+        raise ModuleBuildError(
+            f"the types of {module.name} cannot be read: {error}",
+            hint="another pahole (of the package dwarves) may make better ones; build again",
+        ) from error
+    if repeated:
         raise ModuleBuildError(
             f"{module.name} cannot be used: pahole has left {repeated} of its structs unmerged",
             hint="give pahole libbpf 1.7 or newer, such as Debian sid's libbpf1, and build again",

@@ -206,6 +206,14 @@ def test_build_whose_types_are_unmerged_fails(
     assert build.built(target) is None
 
 
+def test_build_whose_types_are_damaged_fails(
+    archive: Path, patches: Path, target: Kernel
+) -> None:
+    (target.headers / "vmlinux.section").write_bytes(blob()[:-1])
+    with pytest.raises(ModuleBuildError, match=r"types of efuse\.ko cannot be read: .* cut off"):
+        build.build(target)
+
+
 def test_compile_error_is_shown(archive: Path, patches: Path, target: Kernel) -> None:
     (patches / "6.12/one.patch").write_text(_PATCH.replace("int patched;", "int patched"))
     with pytest.raises(ModuleBuildError, match=r"fs/fuse/inode\.c:1:.* error: ") as caught:
