@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -76,7 +77,6 @@ class Btf:
         self._base_string = base_string
         self._offsets: list[int] = []
         self._ids: dict[tuple[int, int], int] = {}
-        self._repeated: set[int] = set()
         self._walk()
 
     def _walk(self) -> None:
@@ -90,8 +90,6 @@ class Btf:
             if not 0 < kind <= _LAST_KIND:
                 raise ValueError(f"the BTF has a type of unknown kind {kind}")
             if name and kind in (_FUNC, _STRUCT):
-                if kind == _STRUCT and (kind, name) in self._ids:
-                    self._repeated.add(name)
                 self._ids[kind, name] = self._first_id + len(self._offsets)
             self._offsets.append(at)
             at += _TYPE.size + _FIXED[kind] + _ELEMENT[kind] * (info & 0xFFFF)
@@ -102,7 +100,9 @@ class Btf:
     @property
     def repeated_structs(self) -> int:
         """How many names more than one struct of this blob has."""
-        return len(self._repeated)
+        types = (_TYPE.unpack_from(self._types, at) for at in self._offsets)
+        names = Counter(name for name, info, _ in types if name and info >> 24 & 0x1F == _STRUCT)
+        return sum(times > 1 for times in names.values())
 
     def function(self, name: str) -> int:
         """Return the BTF id of a function.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -118,18 +118,21 @@ def test_a_slow_link_is_not_used(device: Device, f: Path) -> None:
     assert status.why == Why.SLOWER
 
 
-def until_device_tried(device: Device, path: Path) -> None:
-    """Run until a batch goes to the device again.
+def until_tried(run: Callable[[], Status], most: int) -> int:
+    """Run until a batch goes to the device, and return how often none did; at most so often."""
+    for number in range(most):
+        if run().device_steps:
+            return number
+    pytest.fail("the device was not tried again")
+
+
+def until_noticed(path: Path) -> None:
+    """Run until what made cores slow, and does not any more, is noticed.
 
     A try at slow cores has cost as much as two runs or so. A core of a busy machine that has to
     wait, waits a hundred times as long at the device, which may be some hundred runs.
     """
-    tried = device.read("chosen_device")
-    for _ in range(1000):
-        status = auto(path)
-        if device.read("chosen_device") > tried:
-            return
-    pytest.fail(f"the device was not tried again: {status}")
+    until_tried(lambda: auto(path), 1000)
 
 
 def test_what_changes_is_noticed(device: Device, f: Path) -> None:
@@ -140,7 +143,7 @@ def test_what_changes_is_noticed(device: Device, f: Path) -> None:
     device.write("try_share", 1)
     device.write("model", 0)
     device.write("link_mib_per_s", 0)
-    until_device_tried(device, f)
+    until_noticed(f)
 
 
 @pytest.mark.parametrize(("forced", "at_device"), [(1, True), (2, False)])
@@ -174,7 +177,7 @@ def test_without_a_share_nothing_slower_is_tried(device: Device, f: Path) -> Non
     assert device.read("chosen_device") == tried
     # A large share, half of the time, counts for what the last try has cost as well.
     device.write("try_share", 1)
-    until_device_tried(device, f)
+    until_noticed(f)
 
 
 def test_loads_of_the_same_function_share_what_is_known(device: Device, f: Path) -> None:
@@ -263,14 +266,6 @@ def test_a_run_that_goes_again_is_measured_by_itself(device: Device, files: Path
     assert all(status.device_steps == 0 for status in passes[2:])
 
 
-def until_tried(one: Run) -> int:
-    """Let a run go again until it was at the device, and return how often it was not."""
-    for number in range(200_000):
-        if again(one, CALL).device_steps:
-            return number
-    pytest.fail("the device was not tried again")
-
-
 def test_tries_that_find_nothing_new_become_rarer(device: Device, files: Path) -> None:
     # What a try costs is far more than this machine's other work could: 20 ms.
     device.write("try_share", 4)
@@ -284,8 +279,12 @@ def test_tries_that_find_nothing_new_become_rarer(device: Device, files: Path) -
     ):
         for _ in range(8):
             again(one, CALL)
-        until_tried(one)
-        first, *_, last = (until_tried(one) for _ in range(4))
+
+        def runs() -> int:
+            return until_tried(lambda: again(one, CALL), 200_000)
+
+        runs()
+        first, *_, last = (runs() for _ in range(4))
     # As many again each time; what the machine does beside it counts as well.
     assert last > 1.5 * first
 
