@@ -238,11 +238,11 @@ static void handle(struct worker *worker)
 	atomic_store_explicit(&worker->busy, false, memory_order_relaxed);
 }
 
-/* Wait for a request; only there the loop's end may take the thread away. */
+/* Wait for a request. */
 static int next(struct worker *worker)
 {
 	uint32_t start = worker->channel->request_start;
-	int err, ignored;
+	int err;
 
 	worker->sending = atomic_exchange(&worker->waiting, 0);
 	if (worker->stored && !worker->sending) {
@@ -250,10 +250,8 @@ static int next(struct worker *worker)
 		pthread_mutex_lock(&worker->delivery);
 		pthread_mutex_unlock(&worker->delivery);
 	}
-	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &ignored);
 	err = channel_next(worker->channel, &worker->message, worker->sending,
 			   worker->buffer + start, BUFFER_SIZE - start);
-	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &ignored);
 	worker->sending = 0;
 	worker->stored = false;
 	return err;
@@ -287,6 +285,12 @@ static void *work(void *arg)
 	struct loop *loop = worker->loop;
 	int err, ignored;
 
+	/*
+	 * The end of the loop may take the thread away while it waits in channel_next(), there at
+	 * once. A handler, and a reply that is being delivered, are not to be ended so.
+	 */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &ignored);
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &ignored);
 	self = worker;
 	worker->message.slot = EFUSE_NO_SLOT;
 	while (!fuse_session_exited(loop->se)) {
@@ -300,12 +304,9 @@ static void *work(void *arg)
 			loop_end(loop, err == -ENODEV ? 0 : err);
 			return NULL;
 		}
-		/* A handler has cancellation points, but is not to be cancelled. */
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &ignored);
 		if (worker->cpu >= 0 && !worker->pinned && !may_start_threads(worker))
 			pin(worker);
 		handle(worker);
-		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &ignored);
 	}
 	if (worker->stored)
 		deliver(worker);

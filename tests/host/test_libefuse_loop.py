@@ -68,7 +68,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ]
     subprocess.run([*words, version, "-o", base / "loop.so", *loop], check=True)
     daemon = _ROOT / "tests/libefuse/loop_daemon.c"
-    subprocess.run(["gcc", *warn, "-o", base / "daemon", daemon, *fuse], check=True)
+    subprocess.run(["gcc", *warn, "-rdynamic", "-o", base / "daemon", daemon, *fuse], check=True)
     return Build(":".join([*libraries, str(base / "loop.so")]), libraries, base / "daemon")
 
 
@@ -222,11 +222,18 @@ def test_threads_and_children_of_handlers_run_on_any_cpu(daemon: Daemon) -> None
     assert init == thread == child == len(os.sched_getaffinity(0))
 
 
+def _read_last(daemon: Daemon, name: str) -> bytes:
+    """Read from a file whose handler ends the session."""
+    fd = os.open(daemon.path / name, os.O_RDONLY)
+    try:
+        return daemon.pool.submit(os.read, fd, 100).result(_DEADLINE_S)
+    finally:
+        with contextlib.suppress(OSError):  # nobody hears of it any more
+            os.close(fd)
+
+
 def test_a_handler_ends_the_session(daemon: Daemon) -> None:
-    fd = os.open(daemon.path / "exit", os.O_RDONLY)
-    assert daemon.pool.submit(os.read, fd, 100).result(_DEADLINE_S) == _DATA[:100]
-    with contextlib.suppress(OSError):  # nobody hears of it any more
-        os.close(fd)
+    assert _read_last(daemon, "exit") == _DATA[:100]
     assert daemon.process.wait(_DEADLINE_S) == 0
 
 
@@ -255,6 +262,24 @@ def test_what_was_replied_is_delivered_when_the_session_ends(daemon: Daemon) -> 
     daemon.say(2)
     assert blocked[0].result(_DEADLINE_S) == _DATA[:100]
     assert daemon.process.wait(_DEADLINE_S) == signal.SIGTERM
+
+
+def test_a_worker_is_not_cancelled_amid_a_reply(
+    build: Build, tmp_path: Path, eventually: Eventually
+) -> None:
+    """It would keep the lock that the end of the loop then waits for."""
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    words: list[str | Path] = [build.daemon, "0", mountpoint]
+    for _ in range(20):
+        with _started(build, words, mountpoint, eventually, tmp_path / "said") as daemon:
+            assert _read_last(daemon, "cancelled") == _DATA[:100]
+            assert daemon.process.wait(_DEADLINE_S) == 0
+            assert daemon.process.stdout
+            # Else the reply was delivered at once, or by the end of the loop.
+            if daemon.process.stdout.read() == b"cancelled\n":
+                return
+    pytest.fail("no worker was cancelled amid a reply")
 
 
 def test_passthrough_ll_under_load(build: Build, tmp_path: Path, eventually: Eventually) -> None:

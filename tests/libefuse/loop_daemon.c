@@ -5,15 +5,20 @@
  */
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 312
+#include <dlfcn.h>
 #include <errno.h>
 #include <fuse3/fuse_lowlevel.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SIZE	300000	/* of each file, more than a slot */
@@ -161,6 +166,52 @@ static void do_exit(fuse_req_t req, size_t size, off_t offset)
 	fuse_session_exit(se);
 }
 
+static atomic_bool is_held, cancelled_in_write;
+static pthread_t held;
+static sem_t cancelled;
+
+/* The session ends, and the worker is cancelled when it is about to write its reply. */
+static void do_cancelled(fuse_req_t req, size_t size, off_t offset)
+{
+	struct fuse_session *se = mount_of(req)->se;
+
+	reply(req, size, offset);
+	held = pthread_self();
+	atomic_store(&is_held, true);
+	fuse_session_exit(se);
+}
+
+static bool is_held_thread(pthread_t thread)
+{
+	return atomic_load(&is_held) && pthread_equal(thread, held);
+}
+
+/* In place of libc's, in libefuse as well. */
+int pthread_cancel(pthread_t thread)
+{
+	int (*next)(pthread_t) = dlsym(RTLD_NEXT, "pthread_cancel");
+	int result = next(thread);
+
+	if (is_held_thread(thread))
+		sem_post(&cancelled);
+	return result;
+}
+
+/* Likewise. The loop may end only when this is done: then it is in vain to wait. */
+ssize_t write(int fd, const void *buffer, size_t size)
+{
+	ssize_t (*next)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
+	struct timespec end;
+
+	if (is_held_thread(pthread_self())) {
+		clock_gettime(CLOCK_REALTIME, &end);
+		end.tv_sec++;
+		if (!sem_timedwait(&cancelled, &end))
+			atomic_store(&cancelled_in_write, true);
+	}
+	return next(fd, buffer, size);
+}
+
 static void do_affinity(fuse_req_t req, size_t size, off_t offset)
 {
 	char text[100];
@@ -197,6 +248,7 @@ static const struct file {
 	{ "block", do_block },
 	{ "notify", do_notify },
 	{ "exit", do_exit },
+	{ "cancelled", do_cancelled },
 	{ "affinity", do_affinity },
 	{ "interrupt", do_interrupt },
 };
@@ -305,6 +357,7 @@ int main(int argc, char **argv)
 	struct mount *mounts = calloc(argc, sizeof(*mounts));
 	int i, count = argc - 2, result;
 
+	sem_init(&cancelled, 0, 0);
 	for (i = 0; i < SIZE; i++)
 		data[i] = (char)(i * 31 + i / 251);
 	for (i = 0; i < count; i++) {
@@ -324,5 +377,7 @@ int main(int argc, char **argv)
 	for (i = 0; i < count; i++)
 		fuse_session_destroy(mounts[i].se);
 	free(mounts);
+	if (atomic_load(&cancelled_in_write))
+		puts("cancelled");
 	return result < 0 ? 99 : result;
 }

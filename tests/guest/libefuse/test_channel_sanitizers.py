@@ -86,20 +86,22 @@ def _sent(daemon: ChannelDaemon) -> int:
 
 @pytest.mark.parametrize("how", ["signal", "abort"])
 def test_the_end_amid_requests(build: Build, lower: Path, mountpoint: Path, how: str) -> None:
-    with build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon:
-        with ThreadPoolExecutor(4) as pool:
-            roots = [os.open(mountpoint, os.O_RDONLY) for _ in range(4)]
-            callers = [pool.submit(ask_until_it_fails, root) for root in roots]
-            before = _sent(daemon)
-            until(lambda: _sent(daemon) > before + 500)
-            if how == "signal":
-                daemon.process.send_signal(signal.SIGTERM)
-            else:
-                daemon.connection.abort()
-            status = daemon.process.wait(DEADLINE_S)
-            assert all(each.result(DEADLINE_S) for each in callers)
-            for root in roots:
-                os.close(root)
+    with (
+        ThreadPoolExecutor(4) as pool,  # whose callers end with the daemon, if by nothing else
+        build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon,
+    ):
+        roots = [os.open(mountpoint, os.O_RDONLY) for _ in range(4)]
+        callers = [pool.submit(ask_until_it_fails, root) for root in roots]
+        before = _sent(daemon)
+        until(lambda: _sent(daemon) > before + 500)
+        if how == "signal":
+            daemon.process.send_signal(signal.SIGTERM)
+        else:
+            daemon.connection.abort()
+        status = daemon.process.wait(DEADLINE_S)
+        assert all(each.result(DEADLINE_S) for each in callers)
+        for root in roots:
+            os.close(root)
         assert status == (1 if how == "signal" else 0), daemon.said()
 
 
