@@ -6,15 +6,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["cell_line", "done", "round_line"]
+__all__ = ["cell_line", "copied_line", "done", "round_line"]
 
-_ROUND = re.compile(r"(\S+): round \d+ of \d+: ")
+_ROUND = re.compile(r"(\S+): (?:round \d+ of \d+|bytes copied): ")
 _CELL = re.compile(r"(\S+): \w+ [\d.e+-]+ us(?:, \w+ [\d.e+-]+ us)*")
 
 
 def round_line(workload: str, number: int, rounds: int, system: str, found: str) -> str:
     """Return what is said of a round; the one that warms up has the *number* 0."""
     return f"{workload}: round {number} of {rounds}: {system} {found}"
+
+
+def copied_line(workload: str, system: str, found: str) -> str:
+    """Return what is said of the round in which a daemon's copied bytes are counted."""
+    return f"{workload}: bytes copied: {system} {found}"
 
 
 def cell_line(name: str, times_us: Mapping[str, float]) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
+    "COPIED",
     "Ratio",
     "Report",
     "Result",
@@ -22,6 +23,9 @@ __all__ = [
     "table",
 ]
 
+
+COPIED = "bytes_copied"
+"""The measure of what the kernel copied to and from the daemon in a round."""
 
 # So many columns have room in 80 characters.
 _VALUES_WIDE, _TIMES_WIDE = 4, 3
@@ -164,10 +168,11 @@ def ratios(results: Iterable[Result], of: str = "efuse") -> tuple[Ratio, ...]:
                 names = (mine.workload, mine.daemon, of, other.system)
                 less = mine.better == "lower"
                 found.append(Ratio(*names, *_spread(mine.rounds, other.rounds, less)))
-                for name, series in mine.measures.items():
+                compared = {n: s.rounds for n, s in mine.measures.items() if s.compared}
+                for name, rounds in compared.items():
                     theirs = other.measures[name].rounds
-                    if series.compared and all(series.rounds) and all(theirs):
-                        found.append(Ratio(*names, *_spread(series.rounds, theirs, True), name))
+                    if all(rounds) and all(theirs):
+                        found.append(Ratio(*names, *_spread(rounds, theirs, True), name))
     return tuple(found)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run workloads on systems side by side: interleaved rounds, each one verified."""
+"""Run workloads on systems side by side, and put together what came of it."""
 
 from __future__ import annotations
 
@@ -9,37 +9,24 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from efuse.bench.catalog import WORKLOADS
-from efuse.bench.clock import CLOCKS, Clock
-from efuse.bench.lines import round_line
 from efuse.bench.lower import lower
 from efuse.bench.machine import Settings, machine, versions
 from efuse.bench.programs import SID, libfuse
-from efuse.bench.report import Report, Result, RoundCounters, Series
+from efuse.bench.report import COPIED, Report, Result, RoundCounters, Series
 from efuse.bench.requests import expanded
 from efuse.bench.ring import RING
+from efuse.bench.rounds import Measured, Round, run_workload
 from efuse.bench.state import keep, resumed
-from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
+from efuse.bench.systems import EXT4, ON_REQUEST, SYSTEMS, System, is_efuse, mounted
 from efuse.bench.transport import DAEMON, KNOWN, SERVED_BY, transported
-from efuse.bench.usage import Usage
-from efuse.bench.workload import Measure, Outcome, Workload
+from efuse.bench.workload import Measure, Workload
 from efuse.errors import UsageError
 
 __all__ = ["check", "run", "steps"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    value: float
-    requests: int
-    switches: int
-    verified: bool
-    before: Usage
-    after: Usage
-    measures: dict[str, Measure]
 
 
 def run(settings: Settings, say: Callable[[str], None], state: Path | None = None) -> Report:
@@ -63,12 +50,15 @@ def run(settings: Settings, say: Callable[[str], None], state: Path | None = Non
         source = stack.enter_context(lower(settings.lower, _lower_mib(settings), say))
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="efuse-mounts-")))
         for names in _together(left):
-            for name, rounds in _run_batch(names, source, base, settings, say):
+            for name, measured in _run_batch(names, source, base, settings, say):
                 results = [
                     _result(WORKLOADS[name], system, settings, each)
-                    for system, each in rounds.items()
+                    for system, each in measured.items()
                 ]
-                kernel = {f"{name} {system}": _kernel_counters(r) for system, r in rounds.items()}
+                kernel = {
+                    f"{name} {system}": _kernel_counters(each.rounds)
+                    for system, each in measured.items()
+                }
                 counters.update({which: counted for which, counted in kernel.items() if counted})
                 systems = dict.fromkeys(r.system for r in (*report.results, *results))
                 report = report.extended(results, filter(is_efuse, systems))
@@ -79,13 +69,15 @@ def run(settings: Settings, say: Callable[[str], None], state: Path | None = Non
 def steps(settings: Settings) -> dict[str, int]:
     """Return of how many rounds a run says that they are done, by workload.
 
-    The one that warms up is among them. The workloads have to be
-    :func:`~efuse.bench.requests.expanded`.
+    The one that warms up is among them, and where there is a daemon, that in which its copied bytes
+    are counted. The workloads have to be :func:`~efuse.bench.requests.expanded`.
     """
-    return {
-        name: (settings.rounds + 1) * len(_systems(settings, WORKLOADS[name]))
-        for name in settings.workloads
-    }
+    found = {}
+    for name in settings.workloads:
+        systems = _systems(settings, WORKLOADS[name])
+        daemons = sum(system != EXT4 for system in systems)
+        found[name] = (settings.rounds + 1) * len(systems) + daemons
+    return found
 
 
 def _systems(settings: Settings, workload: Workload) -> tuple[str, ...]:
@@ -152,7 +144,7 @@ def _run_batch(
     base: Path,
     settings: Settings,
     say: Callable[[str], None],
-) -> Iterator[tuple[str, dict[str, list[_Round]]]]:
+) -> Iterator[tuple[str, dict[str, Measured]]]:
     """Run the workloads *names* on mounts of their own; their files are gone afterwards."""
     wanted = _systems(settings, WORKLOADS[names[0]])
     places = list(wanted)
@@ -171,7 +163,7 @@ def _run_batch(
             for system in wanted
         ]
         for name in names:
-            yield name, _run_workload(WORKLOADS[name], systems, lower, settings, say)
+            yield name, run_workload(WORKLOADS[name], systems, lower, settings, say)
 
 
 def _mounted(
@@ -186,79 +178,8 @@ def _remove(directories: Sequence[Path]) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run_workload(
-    workload: Workload,
-    systems: Sequence[System],
-    lower: Path,
-    settings: Settings,
-    say: Callable[[str], None],
-) -> dict[str, list[_Round]]:
-    """Do one unmeasured round to warm up, then the measured ones, the systems in turn."""
-    count, clock = workload.scaled(settings.scale), CLOCKS[settings.clock]
-    # What the lower file system shows, of a copy that nothing is mounted over.
-    reference = lower / "reference" / workload.name
-    rounds: dict[str, list[_Round]] = {system.name: [] for system in systems}
-    for system in systems:
-        place = lower / system.name / workload.name
-        if not workload.rehearse(system.root / workload.name, place, count):
-            say(f"{workload.name}: {system.name} is WRONG")
-    for number in range(settings.rounds + 1):
-        wanted = (
-            workload.measure(reference, count, number, clock).seen if workload.has_reference else ""
-        )
-        for system in systems:
-            measured = _run_round(workload, system, count, number, wanted, clock)
-            if number:
-                rounds[system.name].append(measured)
-            found = f"{measured.value:.4g} {workload.unit}, {measured.requests} requests"
-            wrong = "" if measured.verified else ", WRONG"
-            say(round_line(workload.name, number, settings.rounds, system.name, found + wrong))
-    for system in systems:
-        place = lower / system.name / workload.name
-        if not workload.agrees(system.root / workload.name, place, reference):
-            say(f"{workload.name}: {system.name} left other files than it should: WRONG")
-            rounds[system.name] = [replace(r, verified=False) for r in rounds[system.name]]
-    return rounds
-
-
-def _run_round(
-    workload: Workload, system: System, count: int, number: int, wanted: str, clock: Clock
-) -> _Round:
-    workload.settle()
-    before = system.usage()
-    outcome = workload.measure(system.root / workload.name, count, number, clock)
-    after = system.usage()
-    measures = outcome.measures
-    system.prove(before, after, outcome.requests)
-    if outcome.requests:
-        measures = {**measures, **_switches(before, after, outcome)}
-    return _Round(
-        value=outcome.value,
-        requests=after.total - before.total,
-        switches=after.switches - before.switches,
-        verified=outcome.seen == wanted,
-        before=before,
-        after=after,
-        measures=measures,
-    )
-
-
-def _switches(before: Usage, after: Usage, outcome: Outcome) -> dict[str, Measure]:
-    """Return the context switches of a request: the daemon's by kind, and all there were.
-
-    Only these are compared: a daemon that loses its CPU to whom it has woken does not sleep, but
-    the CPU has switched all the same.
-    """
-    slept, preempted = after.switches - before.switches, after.preempted - before.preempted
-    every = outcome.switches + slept + preempted
-    return {
-        "daemon_switches": Measure(slept / outcome.requests, "/req", compared=False),
-        "daemon_preempted": Measure(preempted / outcome.requests, "/req", compared=False),
-        "switches": Measure(every / outcome.requests, "/req"),
-    }
-
-
-def _result(workload: Workload, system: str, settings: Settings, rounds: list[_Round]) -> Result:
+def _result(workload: Workload, system: str, settings: Settings, measured: Measured) -> Result:
+    rounds = measured.rounds
     values = tuple(r.value for r in rounds)
     return Result(
         workload=workload.name,
@@ -273,7 +194,7 @@ def _result(workload: Workload, system: str, settings: Settings, rounds: list[_R
         verified=all(r.verified for r in rounds),
         paths=_path_counts(rounds),
         channels=_channel_counts(rounds),
-        measures=_series([r.measures for r in rounds]),
+        measures={**_series([r.measures for r in rounds]), **_copied(measured)},
         rounds_counters=_rounds_counters(rounds),
     )
 
@@ -287,13 +208,18 @@ def _series(rounds: Sequence[Mapping[str, Measure]]) -> dict[str, Series]:
     return found
 
 
-def _path_counts(rounds: list[_Round]) -> dict[str, int]:
+def _copied(measured: Measured) -> dict[str, Series]:
+    mib = measured.copied_mib
+    return {} if mib is None else {COPIED: Series(mib, "MiB", (mib,), compared=False)}
+
+
+def _path_counts(rounds: list[Round]) -> dict[str, int]:
     """Return the READs and WRITEs of all measured rounds by the path that answered them."""
     first, last = rounds[0].before.paths, rounds[-1].after.paths
     return {path: last[path] - first[path] for path in last}
 
 
-def _rounds_counters(rounds: list[_Round]) -> tuple[RoundCounters, ...]:
+def _rounds_counters(rounds: list[Round]) -> tuple[RoundCounters, ...]:
     """Return what the kernel counted in each measured round; nothing without eFuse."""
     found = []
     for r in rounds:
@@ -305,13 +231,13 @@ def _rounds_counters(rounds: list[_Round]) -> tuple[RoundCounters, ...]:
     return tuple(found)
 
 
-def _channel_counts(rounds: list[_Round]) -> tuple[dict[str, int], ...]:
+def _channel_counts(rounds: list[Round]) -> tuple[dict[str, int], ...]:
     """Return what the kernel counted on each CPU in all measured rounds."""
     cpus = zip(rounds[0].before.channels, rounds[-1].after.channels, strict=True)
     return tuple({name: last[name] - first[name] for name in last} for first, last in cpus)
 
 
-def _kernel_counters(rounds: list[_Round]) -> dict[str, int]:
+def _kernel_counters(rounds: list[Round]) -> dict[str, int]:
     """Return what the kernel counted over all measured rounds, with what the daemon counted."""
     first, last = rounds[0].before, rounds[-1].after
     if first.sample is None or last.sample is None:

@@ -20,13 +20,16 @@ from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
 
-__all__ = ["DAEMONS", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
+__all__ = ["DAEMONS", "EXT4", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
 
 FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon", "efuse-device")
 """``efuse``, but with every READ and WRITE on one path: what its choice is measured against."""
 
-SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
-"""``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
+EXT4 = "ext4"
+"""The lower file system itself: no daemon."""
+
+SYSTEMS = (EXT4, "fuse", "fuse-tuned", "efuse")
+"""Measured unless others are asked for. ``fuse`` is plain FUSE without time-outs, ``fuse-tuned``
 plain FUSE with long time-outs and the write-back cache, ``efuse`` without time-outs, exclusive."""
 
 ON_REQUEST = ("fuse-writeback", RING, "efuse-writethrough", *FORCED)
@@ -48,6 +51,9 @@ class System:
 
     connection: int | None = None
     """The number of its connection, on eFuse."""
+
+    pid: int | None = None
+    """The process number of its daemon."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
@@ -73,6 +79,7 @@ class _PythonSystem(System):
     def __init__(self, name: str, root: Path, daemon: subprocess.Popen[str]) -> None:
         super().__init__(name, root)
         self._daemon = daemon
+        self.pid = daemon.pid
         self.connection = self._line()["connection"]
 
     def _line(self) -> dict[str, Any]:
@@ -101,6 +108,7 @@ class _ProgramSystem(System):
     def __init__(self, name: str, root: Path, program: Program) -> None:
         super().__init__(name, root)
         self._program = program
+        self.pid = program.pid
         self.connection = program.connection
 
     def usage(self) -> Usage:
@@ -137,7 +145,7 @@ def mounted(
 
     :raises EfuseError: it cannot be mounted.
     """
-    if name == "ext4":
+    if name == EXT4:
         yield System(name, source)
     elif name in FORCED:
         kind, _, path = name.partition("-")

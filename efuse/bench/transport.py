@@ -82,6 +82,7 @@ class _TransportSystem(System):
     def __init__(self, name: str, root: Path, program: Program) -> None:
         super().__init__(name, root)
         self._program = program
+        self.pid = program.pid
         self.connection = program.connection
 
     def usage(self) -> Usage:

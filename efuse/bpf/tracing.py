@@ -31,8 +31,10 @@ which is named where it is attached. The kernel's structures are read without th
 
 ``module`` says whose functions, tracepoints and structures are meant: ``"fuse"``, whether it is
 built in or not, or ``"efuse"``, which has structs of its own by the same names (its tracepoints
-that fs/fuse has, too, cannot be hooked into: the kernel finds its own of the name). One spec
-serves both, and every kernel: offsets are put in when it is loaded. Tracers may share maps.
+that fs/fuse has, too, cannot be hooked into: the kernel finds its own of the name, and so it does
+with a function whose arguments have nothing to tell them apart, such as ``fuse_dev_write``, where
+fs/fuse is built in). One spec serves both, and every kernel: offsets are put in when it is loaded.
+Tracers may share maps.
 
 Nothing is left attached when a tracer is closed, or its process ends. A ring buffer among the
 maps is read with `efuse.bpf.libbpf.Ring`.

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from efuse.bench import METADATA, Report, Result, RoundCounters, Series, measure_tables, table
 from efuse.bench.report import ratios
-from efuse.bench.run import _Round, _rounds_counters
+from efuse.bench.rounds import Round
+from efuse.bench.run import _rounds_counters
 from efuse.bench.usage import Usage
 from efuse.bench.workloads import contents, digest
 from efuse.cli.main import main
@@ -130,7 +131,7 @@ def test_counters_are_kept_round_by_round() -> None:
             (Counters(requests=16, hits=11, daemon=5), 7),
         )
     )
-    rounds = [_Round(1.0, 0, 0, True, *pair, {}) for pair in ((first, second), (second, third))]
+    rounds = [Round(1.0, 0, 0, True, *pair, {}) for pair in ((first, second), (second, third))]
     assert _rounds_counters(rounds) == (
         RoundCounters(10, 7, 3, {"direct": 5}),
         RoundCounters(1, 1, 0, {"direct": 1}),
@@ -138,7 +139,7 @@ def test_counters_are_kept_round_by_round() -> None:
 
 
 def test_plain_fuse_has_no_counters_of_rounds() -> None:
-    assert _rounds_counters([_Round(1.0, 0, 0, True, Usage(), Usage(), {})]) == ()
+    assert _rounds_counters([Round(1.0, 0, 0, True, Usage(), Usage(), {})]) == ()
 
 
 def test_json_has_the_documented_shape() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from efuse.bench import Series
+from efuse.bench import Result, Series
 from efuse.bench.rendering.counters import counts
 from efuse.bench.rendering.drawing import INK, write_png
 from efuse.bench.rendering.grid import number, share, times
@@ -23,6 +23,7 @@ from efuse.bench.rendering.page import page
 from efuse.bench.rendering.ratios import subject
 from efuse.bench.rendering.scale import points
 from efuse.bench.rendering.sections import Section, measure_grid, result_grid, sections
+from efuse.bench.report import COPIED
 from efuse.bench.stored import of_json
 from efuse.cli.main import main
 from efuse.errors import NotSupportedError
@@ -317,6 +318,20 @@ def test_markdown_has_the_counts_side_by_side() -> None:
         ["stat", "passthrough", "1 234 / 5", "6 / 7"],
         ["xattr", "passthrough", "", "0 / 0"],
     ]
+
+
+def test_markdown_has_what_was_copied_with_the_counts() -> None:
+    def told(system: str, mib: float | None) -> Result:
+        copied = {COPIED: Series(mib, "MiB", (mib,), compared=False)} if mib is not None else {}
+        counts = {"daemon_requests": 30, "context_switches": 4}
+        return result("stat", system, (1.0,), measures=copied, **counts)
+
+    title, rows = _side_by_side(
+        made(told("fuse", 12.3456), told("efuse", 0.0), told("fuse-tuned", None)),
+        "| workload | daemon | fuse | efuse | fuse-tuned |",
+    )
+    assert title.endswith("and the MiB that the kernel copied to and from it:")
+    assert rows == [["stat", "passthrough", "30 / 4 / 12.35", "30 / 4 / 0", "30 / 4 / -"]]
 
 
 def test_markdown_has_no_switches_where_none_were_counted() -> None:

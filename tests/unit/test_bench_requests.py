@@ -20,7 +20,8 @@ from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.programs import SID
 from efuse.bench.requests import expanded
 from efuse.bench.ring import RING
-from efuse.bench.run import _daemon, _switches, _systems, check
+from efuse.bench.rounds import _switches
+from efuse.bench.run import _daemon, _systems, check
 from efuse.bench.systems import _RingSystem
 from efuse.bench.transport import _Device, _words, missed, mistaken, misused
 from efuse.bench.usage import Usage, channel_counts

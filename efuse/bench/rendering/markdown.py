@@ -11,6 +11,7 @@ from efuse.bench.rendering.grid import Grid, number, times
 from efuse.bench.rendering.heading import heading
 from efuse.bench.rendering.ratios import ratios_of, subject
 from efuse.bench.rendering.sections import is_of_storage, result_grid
+from efuse.bench.report import COPIED
 from efuse.bench.storage_report import storage_gains, storage_rows
 
 __all__ = ["markdown"]
@@ -18,7 +19,8 @@ __all__ = ["markdown"]
 _PLACES = "Microseconds that a run takes at the device / in the kernel / by the daemon / by auto:"
 _GAINS = "How many times better one place is than another, the least and the greatest of all sizes:"
 _REQUESTS = "Requests that the daemon got in a round"
-_SWITCHES = ", and its voluntary context switches"
+_SWITCHES = "its voluntary context switches"
+_COPIED = "the MiB that the kernel copied to and from it"
 _MEASURED = "What else was compared, the median; behind a comma how many times better"
 
 
@@ -53,9 +55,7 @@ def _grids(report: dict[str, Any]) -> Iterator[tuple[str, Grid]]:
         return
     yield "", _compared(report, system)
     if any(result["daemon_requests"] for result in report["results"]):
-        switched = any(result["context_switches"] for result in report["results"])
-        cell = _requests_and_switches if switched else _requests
-        yield f"{_REQUESTS}{_SWITCHES * switched}:", _side_by_side(report, cell)
+        yield _counts(report)
     if any(ratio["measure"] != "value" for ratio in report["ratios"]):
         yield f"{_MEASURED} {system} is.", _measured(report, system)
 
@@ -115,12 +115,30 @@ def _side_by_side(report: dict[str, Any], cell: Callable[[dict[str, Any]], str])
     )
 
 
+def _counts(report: dict[str, Any]) -> tuple[str, Grid]:
+    """Return what the daemons did, as far as the report knows, beside each other."""
+    titles, counts = [_REQUESTS], [_requests]
+    if any(result["context_switches"] for result in report["results"]):
+        titles.append(_SWITCHES)
+        counts.append(_switches)
+    if any(COPIED in result["measures"] for result in report["results"]):
+        titles.append(_COPIED)
+        counts.append(_copied)
+    grid = _side_by_side(report, lambda result: " / ".join(count(result) for count in counts))
+    return f"{', and '.join(titles)}:", grid
+
+
 def _requests(result: dict[str, Any]) -> str:
     return number(result["daemon_requests"])
 
 
-def _requests_and_switches(result: dict[str, Any]) -> str:
-    return f"{_requests(result)} / {number(result['context_switches'])}"
+def _switches(result: dict[str, Any]) -> str:
+    return number(result["context_switches"])
+
+
+def _copied(result: dict[str, Any]) -> str:
+    copied = result["measures"].get(COPIED)
+    return "-" if copied is None else number(copied["value"])
 
 
 def _measured(report: dict[str, Any], system: str) -> Grid:

@@ -33,6 +33,9 @@ def test_bench_reads_and_writes_without_the_daemon(tmp_path: Path) -> None:
     assert [counted["paths"] for counted in ran["rounds_counters"]] == [ran["paths"]]
     assert results["fuse"]["paths"] == {} and results["fuse"]["rounds_counters"] == []
     assert results["fuse"]["daemon_requests"] > 0
+    copied = {name: r["measures"]["bytes_copied"]["value"] for name, r in results.items()}
+    assert copied["ext4"] == 0
+    assert copied["efuse"] < copied["fuse"] / 20
 
 
 def test_bench_runs_an_unmodified_daemon(tmp_path: Path) -> None:

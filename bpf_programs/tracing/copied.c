@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Counts the bytes that the kernel copies for each of some processes, FUSE daemons: those
+ * of requests and replies, however they are brought, and those that they splice into files.
+ * What /proc/PID/io has of them, too, is taken off again, so that the two can be added.
+ */
+#include "tracing.bpf.h"
+
+FIELD(state_pipe, 1, fuse_copy_state, pipebufs)
+
+/* By process; who is not in there is not counted. */
+BPF_TABLE("hash", u32, s64, copied, 64);
+
+static inline void add(s64 bytes)
+{
+	u32 process = bpf_get_current_pid_tgid() >> 32;
+	s64 *sum = copied.lookup(&process);
+
+	if (sum)
+		__sync_fetch_and_add(sum, bytes);
+}
+
+static inline void add_result(s64 bytes_or_error)
+{
+	if (bytes_or_error > 0)
+		add(bytes_or_error);
+}
+
+/* Of a read or write of the device, unless it was spliced. */
+static inline void take_off_result(u64 state, s64 bytes_or_error)
+{
+	u64 pipe = 0;
+
+	READ(pipe, state, state_pipe());
+	if (!pipe && bytes_or_error > 0)
+		add(-bytes_or_error);
+}
+
+/* fexit: fuse_copy_do(state, value, size), with how many bytes; without a value it skips them */
+int copy(u64 *ctx)
+{
+	u64 value = 0;
+
+	/* The verifier has no name for what it points to, so ctx[1] cannot be read. */
+	bpf_get_func_arg(ctx, 1, &value);
+	if (value)
+		add((s32)ctx[3]);
+	return 0;
+}
+
+/* fexit: fuse_dev_do_read(dev, file, state, size), with how many bytes, or an error */
+int device_read(u64 *ctx)
+{
+	take_off_result(ctx[2], ctx[4]);
+	return 0;
+}
+
+/* fexit: fuse_dev_do_write(dev, state, size), likewise */
+int device_write(u64 *ctx)
+{
+	take_off_result(ctx[1], ctx[3]);
+	return 0;
+}
+
+/* fexit, of efuse: fuse_dev_take(dev, file, to), which reads into a channel */
+int channel_take(u64 *ctx)
+{
+	add_result(ctx[3]);
+	return 0;
+}
+
+/* fexit, of efuse: fuse_dev_reply(dev, from), which writes out of a channel */
+int channel_reply(u64 *ctx)
+{
+	add_result(ctx[2]);
+	return 0;
+}
+
+/* fexit: iter_file_splice_write(pipe, file, offset, length, flags) */
+int splice(u64 *ctx)
+{
+	add_result(ctx[5]);
+	return 0;
+}

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The rounds of a workload: interleaved, each one verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from efuse.bench.clock import CLOCKS, Clock
+from efuse.bench.copied import CopiedBytes
+from efuse.bench.lines import copied_line, round_line
+from efuse.bench.machine import Settings
+from efuse.bench.systems import System, is_efuse
+from efuse.bench.usage import Usage
+from efuse.bench.workload import Measure, Outcome, Workload
+from efuse.errors import AttachError, NotSupportedError
+
+__all__ = ["Measured", "Round", "run_workload"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round gave, and what the daemon did in it."""
+
+    value: float
+    requests: int
+    switches: int
+    verified: bool
+    before: Usage
+    after: Usage
+    measures: dict[str, Measure]
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a workload gave on one system: its measured rounds.
+
+    ``copied_mib`` is what the kernel copied to and from the daemon in another round; None if that
+    could not be counted.
+    """
+
+    rounds: list[Round]
+    copied_mib: float | None = None
+
+    def mistrust(self) -> None:
+        """Take nothing of it for verified: one round was wrong, or what they left."""
+        self.rounds = [replace(each, verified=False) for each in self.rounds]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is done in one round, on each system the same."""
+
+    workload: Workload
+    count: int
+    number: int
+    clock: Clock
+
+    def seen(self, reference: Path) -> str:
+        """Do it on the lower file system, if that can be compared; return what was seen."""
+        return self._do(reference).seen if self.workload.has_reference else ""
+
+    def on(self, system: System) -> Outcome:
+        return self._do(system.root / self.workload.name)
+
+    def _do(self, root: Path) -> Outcome:
+        return self.workload.measure(root, self.count, self.number, self.clock)
+
+
+def run_workload(
+    workload: Workload,
+    systems: Sequence[System],
+    lower: Path,
+    settings: Settings,
+    say: Callable[[str], None],
+) -> dict[str, Measured]:
+    """Do one unmeasured round to warm up, then the measured ones, the systems in turn.
+
+    In one more, which is not measured since counting takes time, copied bytes are counted.
+    """
+    count, clock = workload.scaled(settings.scale), CLOCKS[settings.clock]
+    # What the lower file system shows, of a copy that nothing is mounted over.
+    reference = lower / "reference" / workload.name
+    done = {system.name: Measured([]) for system in systems}
+    for system in systems:
+        place = lower / system.name / workload.name
+        if not workload.rehearse(system.root / workload.name, place, count):
+            say(f"{workload.name}: {system.name} is WRONG")
+    for number in range(settings.rounds + 1):
+        task = _Task(workload, count, number, clock)
+        wanted = task.seen(reference)
+        for system in systems:
+            measured = _run_round(task, system, wanted)
+            if number:
+                done[system.name].rounds.append(measured)
+            found = f"{measured.value:.4g} {workload.unit}, {measured.requests} requests"
+            wrong = "" if measured.verified else ", WRONG"
+            say(round_line(workload.name, number, settings.rounds, system.name, found + wrong))
+    _count_copied(_Task(workload, count, settings.rounds + 1, clock), systems, reference, done, say)
+    for system in systems:
+        place = lower / system.name / workload.name
+        if not workload.agrees(system.root / workload.name, place, reference):
+            say(f"{workload.name}: {system.name} left other files than it should: WRONG")
+            done[system.name].mistrust()
+    return done
+
+
+def _run_round(task: _Task, system: System, wanted: str) -> Round:
+    task.workload.settle()
+    before = system.usage()
+    outcome = task.on(system)
+    after = system.usage()
+    measures = outcome.measures
+    system.prove(before, after, outcome.requests)
+    if outcome.requests:
+        measures = {**measures, **_switches(before, after, outcome)}
+    return Round(
+        value=outcome.value,
+        requests=after.total - before.total,
+        switches=after.switches - before.switches,
+        verified=outcome.seen == wanted,
+        before=before,
+        after=after,
+        measures=measures,
+    )
+
+
+def _switches(before: Usage, after: Usage, outcome: Outcome) -> dict[str, Measure]:
+    """Return the context switches of a request: the daemon's by kind, and all there were.
+
+    Only these are compared: a daemon that loses its CPU to whom it has woken does not sleep, but
+    the CPU has switched all the same.
+    """
+    slept, preempted = after.switches - before.switches, after.preempted - before.preempted
+    every = outcome.switches + slept + preempted
+    return {
+        "daemon_switches": Measure(slept / outcome.requests, "/req", compared=False),
+        "daemon_preempted": Measure(preempted / outcome.requests, "/req", compared=False),
+        "switches": Measure(every / outcome.requests, "/req"),
+    }
+
+
+def _count_copied(
+    task: _Task,
+    systems: Sequence[System],
+    reference: Path,
+    done: Mapping[str, Measured],
+    say: Callable[[str], None],
+) -> None:
+    """Do a round on each system that has a daemon, and count what is copied to and from that."""
+    name = task.workload.name
+    served = [(system, system.pid) for system in systems if system.pid is not None]
+    for system in systems:
+        done[system.name].copied_mib = 0.0 if system.pid is None else None
+    if not served:
+        return
+    modules = dict.fromkeys("efuse" if is_efuse(system.name) else "fuse" for system, _ in served)
+    wanted = task.seen(reference)
+    try:
+        counter = CopiedBytes([pid for _, pid in served], modules)
+    except (AttachError, NotSupportedError) as error:
+        say(f"{name}: bytes copied are not counted: {error}")
+        for system, _ in served:
+            say(copied_line(name, system.name, "not counted"))
+        return
+    with counter:
+        for system, pid in served:
+            task.workload.settle()
+            before = counter.read(pid)
+            outcome = task.on(system)
+            mib = (counter.read(pid) - before) / _MIB
+            done[system.name].copied_mib = mib
+            wrong = outcome.seen != wanted
+            if wrong:
+                done[system.name].mistrust()
+            say(copied_line(name, system.name, f"{mib:.4g} MiB{', WRONG' * wrong}"))
