@@ -2,11 +2,11 @@
 /* See channel.h; the kernel's half is kernel_patches/src/channel.c. */
 #define _GNU_SOURCE
 #include "channel.h"
+#include "cancellable.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -75,21 +75,6 @@ void channel_close(struct channel *channel)
 	close(channel->fd);
 }
 
-/*
- * What may be cancelled is the system call and nothing else: a sanitizer's ioctl(3) takes locks,
- * which a thread that ended in it would keep.
- */
-static long next_request(const struct channel *channel, struct efuse_next *next)
-{
-	int before, ignored;
-	long result;
-
-	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-	result = syscall(SYS_ioctl, channel->fd, EFUSE_IOC_NEXT, next);
-	pthread_setcancelstate(before, &ignored);
-	return result;
-}
-
 /**
  * channel_next - deliver a reply, and wait for a request
  * @channel: the channel
@@ -115,7 +100,7 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 
 	message->slot = EFUSE_NO_SLOT;
 	SLOTS_GIVEN(channel);
-	if (next_request(channel, &next))
+	if (cancellable(SYS_ioctl, channel->fd, EFUSE_IOC_NEXT, (uintptr_t)&next))
 		return -errno;
 	SLOTS_TAKEN(channel);
 	message->slot = next.slot;

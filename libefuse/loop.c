@@ -286,8 +286,8 @@ static void *work(void *arg)
 	int err, ignored;
 
 	/*
-	 * The end of the loop may take the thread away while it waits in channel_next(), there at
-	 * once. A handler, and a reply that is being delivered, are not to be ended so.
+	 * The end of the loop may take the thread away where channel_next() waits. A handler, and a
+	 * reply that is being delivered, are not to be ended so.
 	 */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &ignored);
 	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &ignored);

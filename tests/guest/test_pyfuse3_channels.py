@@ -101,10 +101,10 @@ def test_callers_at_once_get_their_own_answers(mountpoint: Path, policy: str, sp
 
 
 def test_a_directory_is_read_with_its_attributes(mountpoint: Path) -> None:
-    with on(Shelf(2000), mountpoint) as one:
-        for _ in range(3):
+    with on(Shelf(1000), mountpoint) as one:
+        for _ in range(2):
             found = {e.name: e.stat(follow_symlinks=False).st_size for e in os.scandir(mountpoint)}
-            assert found == {f"f{i}": SIZES[i % len(SIZES)] for i in range(2000)}
+            assert found == {f"f{i}": SIZES[i % len(SIZES)] for i in range(1000)}
         assert one.brought() >= one.sent() - 1
 
 

@@ -5,11 +5,11 @@
  */
 #define _GNU_SOURCE
 #include "channel.h"
+#include "cancellable.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -124,18 +124,6 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* As channel.c: what may be cancelled is the system call alone. */
-static ssize_t read_request(const struct channel *channel, char *buffer, size_t size)
-{
-	int before, ignored;
-	ssize_t length;
-
-	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-	length = syscall(SYS_read, channel->fd, buffer, size);
-	pthread_setcancelstate(before, &ignored);
-	return length;
-}
-
 int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
 		 char *buffer, uint32_t size)
 {
@@ -165,7 +153,7 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 		size = sizeof(left);
 	}
 	do {
-		length = read_request(channel, buffer, size);
+		length = cancellable(SYS_read, channel->fd, (uintptr_t)buffer, size);
 	} while (length < 0 && (errno == ENOENT || (errno == EAGAIN && now_ns() < end)));
 	if (length < 0)
 		return -errno;
