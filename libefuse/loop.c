@@ -279,6 +279,12 @@ static void unpin(const struct worker *worker)
 	sched_setaffinity(0, sizeof(worker->loop->cpus), &worker->loop->cpus);
 }
 
+/* Unmounted or aborted: the second is what a request is answered with that was on its way then. */
+static bool is_gone(int err)
+{
+	return err == -ENODEV || err == -ECONNABORTED;
+}
+
 static void *work(void *arg)
 {
 	struct worker *worker = arg;
@@ -300,8 +306,7 @@ static void *work(void *arg)
 		if (err == -EINTR || err == -EBADMSG)
 			continue;
 		if (err) {
-			/* ENODEV: unmounted. */
-			loop_end(loop, err == -ENODEV ? 0 : err);
+			loop_end(loop, is_gone(err) ? 0 : err);
 			return NULL;
 		}
 		if (worker->cpu >= 0 && !worker->pinned && !may_start_threads(worker))

@@ -237,6 +237,18 @@ def test_a_handler_ends_the_session(daemon: Daemon) -> None:
     assert daemon.process.wait(_DEADLINE_S) == 0
 
 
+def test_the_end_of_a_request_on_its_way_ends_the_loop_as_well(
+    build: Build, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EFUSE_TEST_ABORTED", "1")
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    words: list[str | Path] = [build.daemon, "0", mountpoint]
+    with _started(build, words, mountpoint, eventually, tmp_path / "said") as daemon:
+        assert daemon.read("plain").result(_DEADLINE_S) == _DATA[:100]
+        assert daemon.end() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_amid_requests_is_what_the_loop_returns(
     daemon: Daemon, number: signal.Signals

@@ -116,6 +116,12 @@ const char *channel_reason(int err)
 static _Thread_local char left[2 << 20];
 static _Thread_local size_t left_length;
 
+/* What FUSE says at the end; or, with EFUSE_TEST_ABORTED, what it may say. */
+static int gone(void)
+{
+	return getenv("EFUSE_TEST_ABORTED") ? -ECONNABORTED : -ENODEV;
+}
+
 static uint64_t now_ns(void)
 {
 	struct timespec now;
@@ -156,7 +162,7 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 		length = cancellable(SYS_read, channel->fd, (uintptr_t)buffer, size);
 	} while (length < 0 && (errno == ENOENT || (errno == EAGAIN && now_ns() < end)));
 	if (length < 0)
-		return -errno;
+		return errno == ENODEV ? gone() : -errno;
 	fits = length + channel->request_start <= channel->slot_size;
 	if (buffer == left && !fits) {
 		left_length = length;
