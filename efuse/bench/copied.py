@@ -64,16 +64,21 @@ class CopiedBytes(Closing):
             for module in modules:
                 tracer = Tracer(spec, {**_HOOKS[module], **files}, module=module, maps=maps)
                 maps, files = self._open.enter_context(tracer).maps, {}
-            self._copied = maps["copied"]
             for pid in pids:
-                self._copied[pid] = 0
+                maps["copied"][pid] = 0
+            self._maps = maps
             undo.pop_all()
 
-    def read(self, pid: int) -> int:
-        """Return how many bytes were copied for a process; only what is added is meant."""
+    def read(self, pid: int | None) -> int:
+        """Return how many bytes were copied for a process; only what is added is meant.
+
+        :param pid: one of the processes. For None, where there is no daemon, nothing is copied.
+        """
+        if pid is None:
+            return 0
         text = Path(f"/proc/{pid}/io").read_text()
         files = sum(int(n) for n in re.findall(r"^[rw]char: (\d+)", text, re.M))
-        return files + c_int64(self._copied[pid]).value
+        return files + c_int64(self._maps["copied"][pid]).value
 
     def close(self) -> None:
         """Count no more. May be called again."""

@@ -150,28 +150,26 @@ def _count_copied(
     done: Mapping[str, Measured],
     say: Callable[[str], None],
 ) -> None:
-    """Do a round on each system that has a daemon, and count what is copied to and from that."""
+    """Do a round on each system, and count what is copied to and from its daemon."""
     name = task.workload.name
-    served = [(system, system.pid) for system in systems if system.pid is not None]
-    for system in systems:
-        done[system.name].copied_mib = 0.0 if system.pid is None else None
-    if not served:
-        return
-    modules = dict.fromkeys("efuse" if is_efuse(system.name) else "fuse" for system, _ in served)
-    wanted = task.seen(reference)
+    pids = [system.pid for system in systems if system.pid is not None]
+    modules = dict.fromkeys(
+        "efuse" if is_efuse(system.name) else "fuse" for system in systems if system.pid is not None
+    )
     try:
-        counter = CopiedBytes([pid for _, pid in served], modules)
+        counter = CopiedBytes(pids, modules)
     except (AttachError, NotSupportedError) as error:
         say(f"{name}: bytes copied are not counted: {error}")
-        for system, _ in served:
+        for system in systems:
             say(copied_line(name, system.name, "not counted"))
         return
     with counter:
-        for system, pid in served:
+        wanted = task.seen(reference)
+        for system in systems:
             task.workload.settle()
-            before = counter.read(pid)
+            before = counter.read(system.pid)
             outcome = task.on(system)
-            mib = (counter.read(pid) - before) / _MIB
+            mib = (counter.read(system.pid) - before) / _MIB
             done[system.name].copied_mib = mib
             wrong = outcome.seen != wanted
             if wrong:

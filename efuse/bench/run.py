@@ -21,7 +21,7 @@ from efuse.bench.requests import expanded
 from efuse.bench.ring import RING
 from efuse.bench.rounds import Measured, Round, run_workload
 from efuse.bench.state import keep, resumed
-from efuse.bench.systems import EXT4, ON_REQUEST, SYSTEMS, System, is_efuse, mounted
+from efuse.bench.systems import ON_REQUEST, SYSTEMS, System, is_efuse, mounted
 from efuse.bench.transport import DAEMON, KNOWN, SERVED_BY, transported
 from efuse.bench.workload import Measure, Workload
 from efuse.errors import UsageError
@@ -69,15 +69,13 @@ def run(settings: Settings, say: Callable[[str], None], state: Path | None = Non
 def steps(settings: Settings) -> dict[str, int]:
     """Return of how many rounds a run says that they are done, by workload.
 
-    The one that warms up is among them, and where there is a daemon, that in which its copied bytes
-    are counted. The workloads have to be :func:`~efuse.bench.requests.expanded`.
+    The one that warms up is among them, and that in which copied bytes are counted. The workloads
+    have to be :func:`~efuse.bench.requests.expanded`.
     """
-    found = {}
-    for name in settings.workloads:
-        systems = _systems(settings, WORKLOADS[name])
-        daemons = sum(system != EXT4 for system in systems)
-        found[name] = (settings.rounds + 1) * len(systems) + daemons
-    return found
+    return {
+        name: (settings.rounds + 2) * len(_systems(settings, WORKLOADS[name]))
+        for name in settings.workloads
+    }
 
 
 def _systems(settings: Settings, workload: Workload) -> tuple[str, ...]:

@@ -20,16 +20,13 @@ from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
 
-__all__ = ["DAEMONS", "EXT4", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
+__all__ = ["DAEMONS", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
 
 FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon", "efuse-device")
 """``efuse``, but with every READ and WRITE on one path: what its choice is measured against."""
 
-EXT4 = "ext4"
-"""The lower file system itself: no daemon."""
-
-SYSTEMS = (EXT4, "fuse", "fuse-tuned", "efuse")
-"""Measured unless others are asked for. ``fuse`` is plain FUSE without time-outs, ``fuse-tuned``
+SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
+"""``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
 plain FUSE with long time-outs and the write-back cache, ``efuse`` without time-outs, exclusive."""
 
 ON_REQUEST = ("fuse-writeback", RING, "efuse-writethrough", *FORCED)
@@ -145,7 +142,7 @@ def mounted(
 
     :raises EfuseError: it cannot be mounted.
     """
-    if name == EXT4:
+    if name == "ext4":
         yield System(name, source)
     elif name in FORCED:
         kind, _, path = name.partition("-")
