@@ -48,6 +48,7 @@ class CopiedBytes(Closing):
     :raises NotSupportedError: this kernel has no BTF, or not the functions; or process numbers are
         not the kernel's own here.
     :raises AttachError: this task may not trace.
+    :raises VerifierError: this kernel refuses the programs.
     """
 
     def __init__(self, pids: Iterable[int], modules: Iterable[str]) -> None:

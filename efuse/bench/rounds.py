@@ -14,7 +14,7 @@ from efuse.bench.machine import Settings
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage
 from efuse.bench.workload import Measure, Outcome, Workload
-from efuse.errors import AttachError, NotSupportedError
+from efuse.errors import AttachError, NotSupportedError, VerifierError
 
 __all__ = ["Measured", "Round", "run_workload"]
 
@@ -158,7 +158,7 @@ def _count_copied(
     )
     try:
         counter = CopiedBytes(pids, modules)
-    except (AttachError, NotSupportedError) as error:
+    except (AttachError, NotSupportedError, VerifierError) as error:
         say(f"{name}: bytes copied are not counted: {error}")
         for system in systems:
             say(copied_line(name, system.name, "not counted"))

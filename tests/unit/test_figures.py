@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_the_readme_claims_what_the_reports_say() -> None:
     text = DOCUMENTS[0].read_text()
     shown = text.partition("<!-- claims -->\n")[2].partition("<!-- /claims -->")[0]
     assert len(shown.splitlines()) == 2 + len(CLAIMS)
-    mended = text.replace(shown, shown.replace("| 88 |", "| 99 |"))
+    mended = text.replace(shown, re.sub(r"\| [\d.]+ \|", "| 0.1 |", shown, count=1))
     assert mended != text and filled(mended) == text
 
 
