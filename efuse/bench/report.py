@@ -25,7 +25,7 @@ __all__ = [
 
 
 COPIED = "bytes_copied"
-"""The measure of what the kernel copied to and from the daemon in a round."""
+"""The measure of what the kernel copied to and from the daemon, in a round or for a request."""
 
 # So many columns have room in 80 characters.
 _VALUES_WIDE, _TIMES_WIDE = 4, 3

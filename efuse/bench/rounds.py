@@ -38,12 +38,12 @@ class Round:
 class Measured:
     """What a workload gave on one system: its measured rounds.
 
-    ``copied_mib`` is what the kernel copied to and from the daemon in another round; None if that
-    could not be counted.
+    ``copied`` is what the kernel copied to and from the daemon in another round; None if that could
+    not be counted.
     """
 
     rounds: list[Round]
-    copied_mib: float | None = None
+    copied: Measure | None = None
 
     def mistrust(self) -> None:
         """Take nothing of it for verified: one round was wrong, or what they left."""
@@ -169,9 +169,17 @@ def _count_copied(
             task.workload.settle()
             before = counter.read(system.pid)
             outcome = task.on(system)
-            mib = (counter.read(system.pid) - before) / _MIB
-            done[system.name].copied_mib = mib
-            wrong = outcome.seen != wanted
-            if wrong:
+            copied = _copied(counter.read(system.pid) - before, outcome)
+            done[system.name].copied = copied
+            found = f"{copied.value:.4g} {copied.unit}"
+            if outcome.seen != wanted:
                 done[system.name].mistrust()
-            say(copied_line(name, system.name, f"{mib:.4g} MiB{', WRONG' * wrong}"))
+                found += ", WRONG"
+            say(copied_line(name, system.name, found))
+
+
+def _copied(count: int, outcome: Outcome) -> Measure:
+    """Return it by request where a round has as many as get through: counting takes time."""
+    if outcome.requests:
+        return Measure(count / outcome.requests, "B/req")
+    return Measure(count / _MIB, "MiB", compared=False)

@@ -207,8 +207,8 @@ def _series(rounds: Sequence[Mapping[str, Measure]]) -> dict[str, Series]:
 
 
 def _copied(measured: Measured) -> dict[str, Series]:
-    mib = measured.copied_mib
-    return {} if mib is None else {COPIED: Series(mib, "MiB", (mib,), compared=False)}
+    one = measured.copied
+    return {COPIED: Series(one.value, one.unit, (one.value,), one.compared)} if one else {}
 
 
 def _path_counts(rounds: list[Round]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from efuse.bench.copied import CopiedBytes
 from efuse.bench.lines import done
 from efuse.bench.rounds import Measured, run_workload
 from efuse.bench.systems import System
+from efuse.bench.workload import Measure, Outcome
 from efuse.errors import NotSupportedError
 
 _MIB = 1 << 20
@@ -60,16 +61,20 @@ def test_copied_bytes_are_those_of_one_more_round(
     """It is done everywhere: the files are those of as many rounds."""
     monkeypatch.setattr(rounds, "CopiedBytes", _Counter)
     found, said = _measure("small-write", tmp_path)
-    assert {name: one.copied_mib for name, one in found.items()} == {
-        "ext4": 0.0,
-        "fuse": 1.0,
-        "efuse": 1.0,
+    assert {name: one.copied for name, one in found.items()} == {
+        "ext4": Measure(0.0, "MiB", compared=False),
+        "fuse": Measure(1.0, "MiB", compared=False),
+        "efuse": Measure(1.0, "MiB", compared=False),
     }
     assert [[r.verified for r in one.rounds] for one in found.values()] == [[True, True]] * 3
     assert said == [
         f"small-write: bytes copied: {name} MiB" for name in ("ext4 0", "fuse 1", "efuse 1")
     ]
     assert {done(line) for line in said} == {"small-write"}
+
+
+def test_where_a_round_has_as_many_requests_as_there_is_time_they_are_those_of_one() -> None:
+    assert rounds._copied(3000, Outcome(1.0, requests=20)) == Measure(150.0, "B/req")
 
 
 def test_that_round_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +97,7 @@ def test_without_leave_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(rounds, "CopiedBytes", refused)
     found, said = _measure("small-write", tmp_path)
-    assert [one.copied_mib for one in found.values()] == [None] * 3
+    assert [one.copied for one in found.values()] == [None] * 3
     assert all(r.verified for one in found.values() for r in one.rounds)
     assert said[0] == "small-write: bytes copied are not counted: no BTF"
     assert [done(line) for line in said] == [None, *["small-write"] * 3]

@@ -121,7 +121,7 @@ def _counts(report: dict[str, Any]) -> tuple[str, Grid]:
     if any(result["context_switches"] for result in report["results"]):
         titles.append(_SWITCHES)
         counts.append(_switches)
-    if any(COPIED in result["measures"] for result in report["results"]):
+    if any(_is_counted(result) for result in report["results"]):
         titles.append(_COPIED)
         counts.append(_copied)
     grid = _side_by_side(report, lambda result: " / ".join(count(result) for count in counts))
@@ -136,9 +136,13 @@ def _switches(result: dict[str, Any]) -> str:
     return number(result["context_switches"])
 
 
+def _is_counted(result: dict[str, Any]) -> bool:
+    """Return whether copied bytes are those of a round; what is of a request is compared."""
+    return COPIED in result["measures"] and not result["measures"][COPIED]["compared"]
+
+
 def _copied(result: dict[str, Any]) -> str:
-    copied = result["measures"].get(COPIED)
-    return "-" if copied is None else number(copied["value"])
+    return number(result["measures"][COPIED]["value"]) if _is_counted(result) else "-"
 
 
 def _measured(report: dict[str, Any], system: str) -> Grid:
