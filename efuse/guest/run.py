@@ -58,8 +58,8 @@ class Options:
     :ivar parameters: more words for the kernel's command line.
     :ivar nodes: NUMA nodes that the processors and the memory are shared among.
     :ivar again: run the command in another guest, so many times at most, if a fault of the emulator
-        ended its guest. Whatever the fault, a guest in which the command had not begun is booted
-        again.
+        ended its guest. A guest that had not booted is booted again whatever its kernel complained
+        of: nothing of ours is in it then.
     """
 
     cpus: int = 2
@@ -312,6 +312,10 @@ def _judge(follower: _Follower, processes: Processes, log: str) -> None:
             "see efuse.guest.kernel_log.emulators_fault):\n" + found[0],
             began=follower.boot_s is not None,
             hint="run it again, or use QEMU 8.1 or newer",
+        )
+    if found and follower.boot_s is None:
+        raise EmulatorError(
+            "the guest's kernel complained before it had booted:\n" + found[0], began=False
         )
     if found:
         raise GuestError("the guest's kernel complained:\n" + "\n...\n".join(found[:3]))

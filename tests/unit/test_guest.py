@@ -113,13 +113,15 @@ def test_breakpoint_that_memory_does_not_hold_is_the_emulators() -> None:
     assert kernel_log.emulators_fault(_OOPS) is None
 
 
-@pytest.mark.parametrize("flags", ["00908666", "00008246", "80000246", "0000020a"])
-def test_flags_that_no_processor_has_are_the_emulators(flags: str) -> None:
+@pytest.mark.parametrize(
+    "flags", ["00908666", "00008246", "80000246", "0000020a", "00043002", "00047402"]
+)
+def test_flags_that_neither_processor_nor_kernel_sets_are_the_emulators(flags: str) -> None:
     fault = kernel_log.emulators_fault(f"{_OOPS}\nRSP: 0018:ffffc9000044b7d8 EFLAGS: {flags}\n")
     assert fault is not None and "flags" in fault
 
 
-@pytest.mark.parametrize("flags", ["00010246", "00000202", "00210a97", "003f7fd7"])
+@pytest.mark.parametrize("flags", ["00010246", "00000202", "00210a97", "003f0fd7"])
 def test_flags_of_a_processor_are_the_kernels(flags: str) -> None:
     assert (
         kernel_log.emulators_fault(f"{_OOPS}\nRSP: 0018:ffffc9000044b7d8 EFLAGS: {flags}\n") is None
@@ -378,6 +380,14 @@ def test_kernel_warning_fails_a_good_command(fake: _Fake) -> None:
     fake.hang_up()
     with pytest.raises(GuestError, match="kernel complained"):
         _judge(fake.follow(), fake.processes, _OOPS)
+
+
+def test_kernel_that_warns_before_it_has_booted_is_booted_again(fake: _Fake) -> None:
+    """Nothing of ours is in it; the command has not begun."""
+    fake.hang_up()
+    with pytest.raises(EmulatorError, match="before it had booted") as caught:
+        _judge(fake.follow(), fake.processes, _OOPS)
+    assert not caught.value.began
 
 
 @pytest.mark.parametrize("reports", [b"", b"boot\ntaint 0\n"])
