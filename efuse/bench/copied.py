@@ -9,13 +9,11 @@ the programs that use a mount is not counted: they get the same bytes from every
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from ctypes import c_int64
 from pathlib import Path
-from typing import Any
 
-from efuse.bpf.maps import BpfMap
 from efuse.bpf.tracing import Hook, Tracer, shipped
 from efuse.closing import Closing
 from efuse.errors import NotSupportedError
@@ -57,17 +55,16 @@ class CopiedBytes(Closing):
                 "copied bytes cannot be counted in a container that numbers processes itself",
                 hint="run it outside, or in a container with the host's process numbers",
             )
-        spec, files = shipped("copied"), _SPLICE
-        maps: Mapping[str, BpfMap[Any, Any]] = {}
+        spec = shipped("copied")
         self._open = ExitStack()
         with ExitStack() as undo:
             undo.callback(self.close)
+            maps = self._open.enter_context(Tracer(spec, _SPLICE)).maps
             for module in modules:
-                tracer = Tracer(spec, {**_HOOKS[module], **files}, module=module, maps=maps)
-                maps, files = self._open.enter_context(tracer).maps, {}
+                self._open.enter_context(Tracer(spec, _HOOKS[module], module=module, maps=maps))
+            self._copied = maps["copied"]
             for pid in pids:
-                maps["copied"][pid] = 0
-            self._maps = maps
+                self._copied[pid] = 0
             undo.pop_all()
 
     def read(self, pid: int | None) -> int:
@@ -79,7 +76,7 @@ class CopiedBytes(Closing):
             return 0
         text = Path(f"/proc/{pid}/io").read_text()
         files = sum(int(n) for n in re.findall(r"^[rw]char: (\d+)", text, re.M))
-        return files + c_int64(self._maps["copied"][pid]).value
+        return files + c_int64(self._copied[pid]).value
 
     def close(self) -> None:
         """Count no more. May be called again."""

@@ -147,12 +147,19 @@ def _started(
     assert [line for line in lines if not line.startswith("Ignoring invalid max threads")] == []
 
 
-@pytest.fixture
-def daemon(build: Build, tmp_path: Path, eventually: Eventually) -> Iterator[Daemon]:
+@contextlib.contextmanager
+def _looping(build: Build, tmp_path: Path, eventually: Eventually) -> Iterator[Daemon]:
+    """Start the daemon whose handlers do anything."""
     mountpoint = tmp_path / "mnt"
-    mountpoint.mkdir()
+    mountpoint.mkdir(exist_ok=True)
     words: list[str | Path] = [build.daemon, "0", mountpoint]
     with _started(build, words, mountpoint, eventually, tmp_path / "said") as made:
+        yield made
+
+
+@pytest.fixture
+def daemon(build: Build, tmp_path: Path, eventually: Eventually) -> Iterator[Daemon]:
+    with _looping(build, tmp_path, eventually) as made:
         yield made
 
 
@@ -241,10 +248,7 @@ def test_the_end_of_a_request_on_its_way_ends_the_loop_as_well(
     build: Build, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EFUSE_TEST_ABORTED", "1")
-    mountpoint = tmp_path / "mnt"
-    mountpoint.mkdir()
-    words: list[str | Path] = [build.daemon, "0", mountpoint]
-    with _started(build, words, mountpoint, eventually, tmp_path / "said") as daemon:
+    with _looping(build, tmp_path, eventually) as daemon:
         assert daemon.read("plain").result(_DEADLINE_S) == _DATA[:100]
         assert daemon.end() == 0
 
@@ -280,11 +284,8 @@ def test_a_worker_is_not_cancelled_amid_a_reply(
     build: Build, tmp_path: Path, eventually: Eventually
 ) -> None:
     """It would keep the lock that the end of the loop then waits for."""
-    mountpoint = tmp_path / "mnt"
-    mountpoint.mkdir()
-    words: list[str | Path] = [build.daemon, "0", mountpoint]
     for _ in range(20):
-        with _started(build, words, mountpoint, eventually, tmp_path / "said") as daemon:
+        with _looping(build, tmp_path, eventually) as daemon:
             assert _read_last(daemon, "cancelled") == _DATA[:100]
             assert daemon.process.wait(_DEADLINE_S) == 0
             assert daemon.process.stdout
