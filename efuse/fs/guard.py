@@ -20,6 +20,10 @@ __all__ = ["HANDLERS", "Guard"]
 _log = logging.getLogger("efuse.fs")
 
 _UINT64 = 1 << 64
+_LARGEST_ERRNO = 511
+"""From 512 on they are the kernel's own; FUSE takes no reply that has one."""
+_ENOTSUPP = 524
+"""What some file systems of the kernel return by mistake in place of EOPNOTSUPP."""
 
 
 def _nothing(result: Any) -> bool:
@@ -140,13 +144,28 @@ class Guard:
                 if valid(result):
                     return result
                 raise TypeError(f"{name} returned {result!r}")
-            except pyfuse3.FUSEError:
-                raise
+            except pyfuse3.FUSEError as error:
+                if 0 <= error.errno <= _LARGEST_ERRNO:
+                    raise
+                raise pyfuse3.FUSEError(self._meant(name, error.errno)) from None
             except Exception as error:  # noqa: BLE001 - counted, logged, and EIO to the caller
                 self._report(name, error)
                 raise pyfuse3.FUSEError(errno.EIO) from None
 
         return guarded
+
+    def _meant(self, name: str, number: int) -> int:
+        """Return an errno that FUSE takes in place of one that it does not; say so once."""
+        meant = errno.EOPNOTSUPP if number == _ENOTSUPP else errno.EIO
+        if (name, str(number)) not in self._logged:
+            self._logged.add((name, str(number)))
+            _log.warning(
+                "%s failed with errno %d, which no program knows: the caller gets %s",
+                name,
+                number,
+                errno.errorcode[meant],
+            )
+        return meant
 
     def _report(self, name: str, error: Exception) -> None:
         """Count and log it; the whole traceback only once for each place and kind."""

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
+ * Replies that FUSE makes nothing of.
+ *
  * Replies on another descriptor than the one that brought the request. In FUSE such a
  * reply finds nothing. A daemon whose workers have a channel each, and who answers from
  * yet another thread, need not know which worker it was.
@@ -56,4 +58,28 @@ bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash)
 	}
 	spin_unlock(&efuse_chan(fc)->lock);
 	return req;
+}
+
+/**
+ * efuse_reply_refused - is a reply's error none that a request can have?
+ * @fc: connection
+ * @oh: the reply's head
+ * @nbytes: of the reply
+ *
+ * FUSE refuses such a reply and waits for another, which does not come: its caller cannot
+ * even be killed. Here the request ends with EIO, and the daemon is told that its reply
+ * was none (EINVAL), as with a reply that is cut short.
+ *
+ * Return: whether nothing more is to be done; @nbytes is what no reply has otherwise
+ */
+bool efuse_reply_refused(const struct fuse_conn *fc, struct fuse_out_header *oh, size_t *nbytes)
+{
+	if (oh->error > -512 && oh->error <= 0)
+		return false;
+	/* An interrupt has no caller. CUSE is none of ours. */
+	if (oh->unique & 1 || !efuse_conn_get(fc))
+		return true;
+	oh->error = -EIO;
+	*nbytes = 0;
+	return false;
 }

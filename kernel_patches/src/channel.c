@@ -171,20 +171,23 @@ static ssize_t efuse_channel_fill(struct efuse_channel *channel, struct file *fi
 	if (found < 0)
 		return READ_ONCE(efuse_chan(channel->ec->fc)->iq.connected) ? found : -ENODEV;
 	efuse_slot_request(channel, found, &iter);
-	ret = fuse_dev_take(channel->fud, file, &iter);
+	ret = fuse_dev_take(channel->fud, file, &iter, false);
 	efuse_slot_set(channel, found, ret < 0 ? EFUSE_SLOT_FREE : EFUSE_SLOT_DAEMON);
 	*slot = found;
 	return ret;
 }
 
-/* Bring one that no slot is large enough for into the daemon's own memory. */
+/*
+ * Bring one that no slot is large enough for into the daemon's own memory. One that this
+ * is too small for fails, so that those behind it go on.
+ */
 static ssize_t efuse_channel_fill_large(struct efuse_channel *channel, struct file *file,
 					const struct efuse_next *next)
 {
 	struct iov_iter iter;
 	int err = import_ubuf(ITER_DEST, u64_to_user_ptr(next->buffer), next->size, &iter);
 
-	return err ?: fuse_dev_take(channel->fud, file, &iter);
+	return err ?: fuse_dev_take(channel->fud, file, &iter, true);
 }
 
 /* Is there something that a worker who sleeps could do, or has the connection ended? */

@@ -21,6 +21,7 @@ struct fuse_file;
 struct fuse_forget_link;
 struct fuse_iqueue;
 struct fuse_mount;
+struct fuse_out_header;
 struct fuse_req;
 struct inode;
 struct iov_iter;
@@ -110,6 +111,7 @@ long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp);
 int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma);
 void efuse_channel_close(struct fuse_dev *fud);
 void efuse_request_spin(struct fuse_req *req);
+bool efuse_reply_refused(const struct fuse_conn *fc, struct fuse_out_header *oh, size_t *nbytes);
 bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash);
 
 /* Details of a request that its arguments do not tell, see changes.c. */

@@ -33,7 +33,11 @@ class Hand:
     """Programs on a CPU of choice ask for the root's size; see `ask`."""
 
     def __init__(
-        self, mountpoint: Path, cpus: tuple[int, ...] = (0, 1), init_flags: int = 0
+        self,
+        mountpoint: Path,
+        cpus: tuple[int, ...] = (0, 1),
+        init_flags: int = 0,
+        max_write: int = 131072,
     ) -> None:
         self._cpus = cpus
         self.mountpoint = mountpoint
@@ -43,7 +47,8 @@ class Hand:
         os.set_blocking(self.fd, False)
         init = self.read()
         assert init.opcode == "init"
-        os.write(self.fd, wire.reply(init.unique, 0, wire.init_out(init_flags)))
+        answer = wire.init_out(init_flags, max_write=max_write)
+        os.write(self.fd, wire.reply(init.unique, 0, answer))
         self.connection = Connection(find(mountpoint).connection)
         self._channels = self.connection.path / "channels"
         self._before = {

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,6 +192,45 @@ def test_a_request_larger_than_a_slot_is_left_for_who_wants_small_ones(hand: Han
         os.write(channel.fd, wire.reply(large.request.unique, 0))
         set_.result(DEADLINE_S)
     channel.close()
+
+
+@pytest.mark.parametrize("worker", ["with-a-buffer", "of-small-ones"])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_request_larger_than_slot_and_buffer_fails_and_what_is_behind_it_goes_on(
+    mountpoint: Path, worker: str, behind: bool
+) -> None:
+    hand = Hand(mountpoint, max_write=4096)
+    channel = Channel(hand.fd, 0)
+    os.set_blocking(channel.fd, False)
+
+    def set_xattr() -> None:
+        os.sched_setaffinity(0, {0})
+        os.setxattr(mountpoint, "user.large", b"x" * 60000)
+
+    with ThreadPoolExecutor(1) as pool:
+        set_ = pool.submit(set_xattr)
+        until(lambda: hand.connection.waiting == 1)
+        size = hand.ask(0) if behind else None
+        if worker == "of-small-ones":
+            with pytest.raises(OSError, match=re_errno(errno.EMSGSIZE)):
+                channel.next(size=0, flags=by_hand.NEXT_SMALL)
+        if size is None:
+            with pytest.raises(OSError, match=re_errno(errno.EAGAIN)):
+                channel.next(size=8192)
+        else:
+            message = channel.next(size=8192)
+            os.write(channel.fd, reply(message, 4))
+            assert size.result(DEADLINE_S) == 4
+        error = set_.exception(DEADLINE_S)
+    assert isinstance(error, OSError)
+    assert error.errno == errno.E2BIG
+    size = hand.ask(0)
+    message = channel.next(size=8192)
+    assert message.slot != NO_SLOT
+    channel.reply(message.slot, answer(channel, message, 5))
+    assert size.result(DEADLINE_S) == 5
+    channel.close()
+    hand.close()
 
 
 def test_a_worker_that_waits_for_a_slot_is_told_of_one(hand: Hand) -> None:
@@ -458,10 +498,8 @@ def test_a_slot_is_given_back_once(hand: Hand, channels: list[Channel]) -> None:
         lambda right: right[:15],
         lambda right: struct.pack("=I", len(right) + 1) + right[4:],
         lambda right: struct.pack("=I", len(right) - 1) + right[4:],
-        lambda right: right[:4] + struct.pack("=i", 1) + right[8:],
-        lambda right: right[:4] + struct.pack("=i", -512) + right[8:],
     ],
-    ids=["short", "too-long", "too-short", "positive-error", "kernel-error"],
+    ids=["short", "too-long", "too-short"],
 )
 def test_a_reply_that_is_none_leaves_the_request_to_be_answered(
     hand: Hand, channels: list[Channel], make_wrong: Callable[[bytes], bytes]
@@ -475,6 +513,43 @@ def test_a_reply_that_is_none_leaves_the_request_to_be_answered(
     assert refused(hand) == 1
     os.write(channels[0].fd, reply(message, 2))
     assert size.result(DEADLINE_S) == 2
+
+
+@pytest.mark.parametrize("number", [-1, 512, 524, 999, 2000])
+@pytest.mark.parametrize("by", ["slot", "write"])
+@pytest.mark.parametrize("body", [b"", root_attributes(1)], ids=["bare", "with-a-body"])
+def test_a_reply_whose_error_no_program_knows_fails_the_request(
+    hand: Hand, channels: list[Channel], by: str, number: int, body: bytes
+) -> None:
+    size = hand.ask(0)
+    message = channels[0].next()
+    wrong = wire.reply(message.request.unique, number, body)
+    if by == "slot":
+        with pytest.raises(OSError, match=re_errno(errno.EBADMSG)):
+            channels[0].reply(message.slot, channels[0].put(message.slot, wrong))
+        assert refused(hand) == 1
+    else:
+        with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
+            os.write(hand.fd, wrong)
+        channels[0].reply(message.slot, 0)
+    error = size.exception(DEADLINE_S)
+    assert isinstance(error, OSError)
+    assert error.errno == errno.EIO
+    # Nothing is left of it.
+    with pytest.raises(OSError, match=re_errno(errno.ENOENT)):
+        os.write(hand.fd, reply(message, 2))
+
+
+def test_an_answer_to_an_interrupt_whose_error_no_program_knows_leaves_the_request(
+    hand: Hand, channels: list[Channel]
+) -> None:
+    size = hand.ask(0)
+    message = channels[0].next()
+    with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
+        os.write(hand.fd, wire.reply(message.request.unique | 1, 524))
+    assert not size.done()
+    channels[0].reply(message.slot, answer(channels[0], message, 3))
+    assert size.result(DEADLINE_S) == 3
 
 
 def test_a_reply_of_another_size_fails_the_request(hand: Hand, channels: list[Channel]) -> None:

@@ -238,10 +238,10 @@ def dirent(ino: int, offset: int, name: bytes, kind: int) -> bytes:
     return raw + bytes(-len(raw) % 8)
 
 
-def init_out(flags: int, max_stack_depth: int = 0) -> bytes:
+def init_out(flags: int, max_stack_depth: int = 0, max_write: int = 131072) -> bytes:
     """Build a struct fuse_init_out, of *flags* both words."""
     low, high = flags & 0xFFFFFFFF, flags >> 32
-    limits = (64, 48, 131072, 1, 32, 0)
+    limits = (64, 48, max_write, 1, 32, 0)
     return struct.pack(
         "=IIIIHHIIHHII6I", 7, 36, 131072, low, *limits, high, max_stack_depth, *[0] * 6
     )

@@ -214,9 +214,31 @@ def test_guard_turns_a_mistake_into_eio(answer: Any) -> None:
 
 
 def test_guard_lets_fuse_errors_and_interruptions_through() -> None:
-    assert _through_guard(pyfuse3.FUSEError(errno.EDOM)) == (errno.EDOM, {})
+    for number in (errno.EDOM, 511):
+        assert _through_guard(pyfuse3.FUSEError(number)) == (number, {})
     with pytest.raises(KeyboardInterrupt):
         _through_guard(KeyboardInterrupt())
+
+
+@pytest.mark.parametrize(
+    ("number", "meant"),
+    [(-2, errno.EIO), (512, errno.EIO), (524, errno.EOPNOTSUPP), (999, errno.EIO)],
+)
+def test_guard_turns_errors_that_no_program_knows_into_one_that_they_do(
+    number: int, meant: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters = state.State()
+    guard = Guard(
+        _Answers(pyfuse3.FUSEError(number)),
+        failed=counters.count_error,
+        called=counters.count_request,
+    )
+    for _ in range(3):
+        with pytest.raises(pyfuse3.FUSEError) as raised:
+            trio.run(guard.getattr, 1, None)
+        assert raised.value.errno == meant
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert errno.errorcode[meant] in caplog.text
 
 
 def test_guard_logs_a_traceback_once(caplog: pytest.LogCaptureFixture) -> None:

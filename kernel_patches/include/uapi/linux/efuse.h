@@ -315,7 +315,11 @@ struct efuse_channel_setup {
  * write(2), or sends none, gives the slot back with a length of 0.
  *
  * With EINVAL nothing was done. With any other error the reply has been taken and its
- * slot is free; EBADMSG: it was no reply to a request, which failed with EIO.
+ * slot is free; EBADMSG: it was no reply to a request, which failed with EIO. So does a
+ * reply whose error is not 0 to -511.
+ *
+ * A request that fits neither a slot nor the buffer fails: a SETXATTR with E2BIG, as with
+ * read(2), and others with EIO.
  *
  * With O_NONBLOCK it does not sleep, but may look for a request for spin_ns before it
  * says EAGAIN. Who sleeps in poll(2) instead may do so on any descriptor of the mount.
@@ -331,7 +335,10 @@ struct efuse_next {
 /* Only deliver the reply: buffer and size mean nothing. */
 #define EFUSE_NEXT_REPLY	1
 
-/* Likewise; and if a request fits no slot, it stays where it is: EMSGSIZE. */
+/*
+ * Likewise; and if a request fits no slot, it stays where it is, and whatever else is
+ * behind it: EMSGSIZE. Then call again with a buffer.
+ */
 #define EFUSE_NEXT_SMALL	2
 
 #define EFUSE_IOC_CHANNEL	_IOW(EFUSE_IOC_MAGIC, 66, struct efuse_channel_setup)
