@@ -173,11 +173,16 @@ static bool efuse_handled(struct efuse_req *req)
 	return efuse_passed(req, EFUSE_GARBAGE);
 }
 
-/* Opened in the kernel: the daemon knows nothing of the handle. */
+/*
+ * Opened in the kernel: the daemon knows nothing of the handle. But a flock that was taken
+ * through it is the daemon's, and nothing else than the RELEASE tells that it ends.
+ */
 static bool efuse_local_release(const struct fuse_args *args)
 {
+	const struct fuse_release_in *in = efuse_req_in(args, sizeof(*in));
+
 	return (args->opcode == FUSE_RELEASE || args->opcode == FUSE_RELEASEDIR) &&
-	       args->efuse.local;
+	       args->efuse.local && !(in && in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK);
 }
 
 /* The request is about to be sent. */

@@ -31,7 +31,8 @@ _BIG_WRITES, _AUTO_INVAL_DATA, _DO_READDIRPLUS = 1 << 5, 1 << 12, 1 << 13
 _PARALLEL_DIROPS, _MAX_PAGES = 1 << 18, 1 << 22
 _INIT_EXT, _PASSTHROUGH = 1 << 30, 1 << 37
 _FOPEN_PASSTHROUGH = 1 << 7
-WRITEBACK_CACHE = 1 << 16
+WRITEBACK_CACHE, FLOCK_LOCKS = 1 << 16, 1 << 10
+_RELEASE_FLOCK_UNLOCK = 1 << 1
 _MAP = 1 << 30 | 48 << 16 | 229 << 8 | 64
 _BACKING_OPEN = 1 << 30 | 16 << 16 | 229 << 8 | 1
 
@@ -511,6 +512,9 @@ class Service:
         return self._open(request, self._options.opendir_flags)
 
     def _do_release(self, request: Request) -> bytes:
+        unlocks = request.opcode == "release" and request.release_flags & _RELEASE_FLOCK_UNLOCK
+        if unlocks and request.fh == request.nodeid:
+            return b""  # opened in the kernel
         if self._handles.pop(request.fh, None) is None:
             self.strange.append(f"{request.opcode} of handle {request.fh}, which is not open")
         return b""
