@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from efuse.bpf.maps import BpfMap
-from efuse.bpf.values import NEVER_NS, Attributes, Entry, EntryKey, Stamp
+from efuse.bpf.values import FOR_IDS, NEVER_NS, Attributes, Entry, EntryKey, Stamp, caller_of
 from efuse.errors import ControlError, reason
 
 __all__ = ["Published", "publish", "read_epoch"]
@@ -66,7 +66,8 @@ def publish(
 
     :param maps: of the connection's attachment.
     :param epoch: what read_epoch() said before the truth was read.
-    :param uid: for whom the values are, where the connection's answers depend on the caller.
+    :param uid: for whom the values are, where the connection's answers depend on the caller:
+        for every process of these ids, whatever groups and capabilities it has.
     :param gid: likewise.
     :raises AttachError: a map took no more.
     """
@@ -75,7 +76,7 @@ def publish(
     now_ns = time.monotonic_ns()
 
     def stamp(valid_ns: int) -> Stamp:
-        return Stamp(epoch, min(now_ns + valid_ns, NEVER_NS), uid, gid)
+        return Stamp(epoch, min(now_ns + valid_ns, NEVER_NS), caller_of(uid, gid), FOR_IDS)
 
     for entry in entries:
         key = EntryKey(entry.parent, entry.name)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 __all__ = [
     "BLOB_BYTES",
+    "FOR_IDS",
     "NAME_BYTES",
     "NEVER_NS",
     "TAG_BYTES",
@@ -33,6 +34,7 @@ __all__ = [
     "Tag",
     "Value",
     "Volume",
+    "caller_of",
 ]
 
 NAME_BYTES = 255
@@ -41,20 +43,27 @@ BLOB_BYTES = 984
 """The longest xattr or link target that is kept."""
 NEVER_NS = (1 << 64) - 1
 """An expiry that does not come."""
+FOR_IDS = 1
+"""Flag of a stamp: it is for every caller of these ids, whatever else it is."""
 
 _CHECK = struct.Struct("<I")
-_STAMP = struct.Struct("<IQQII")  # behind `check`
+_STAMP = struct.Struct("<IQQQ")  # behind `check`
 _ENTRY_KEY = struct.Struct("<Q256s")
 _ENTRY = struct.Struct("<QQ")
 _ATTR = struct.Struct("<6Q10I")
 _BLOB_KEY = struct.Struct("<QII256s")
 _BLOB_HEAD = struct.Struct("<iI")
-_GRANT_KEY = struct.Struct("<QIIII")
+_GRANT_KEY = struct.Struct("<QIIQ")
 _GRANT = struct.Struct("<II")
 _VOLUME = struct.Struct("<5Q4I24x")
 _NODEID = struct.Struct("<Q")
 _BLOB_SEED = struct.Struct("<QI")
 _NS = 1_000_000_000
+
+
+def caller_of(uid: int, gid: int) -> int:
+    """Return the caller of a fsuid and a fsgid (in the daemon's user namespace)."""
+    return uid << 32 | gid
 
 
 def _check_name(name: bytes) -> bytes:
@@ -123,15 +132,14 @@ class GrantKey(NamedTuple):
     :param nodeid: the inode.
     :param opcode: of OPEN, OPENDIR or ACCESS.
     :param arg: the open flags, or ACCESS's mask.
-    :param uid: the caller's fsuid in the daemon's user namespace.
-    :param gid: the caller's fsgid, likewise.
+    :param caller: who asks: the kernel's own number, or `caller_of` his ids where answers do not
+        depend on the caller.
     """
 
     nodeid: int
     opcode: int
     arg: int
-    uid: int
-    gid: int
+    caller: int
 
     def encode(self) -> bytes:
         """Return ``struct efuse_grant_key``."""
@@ -153,15 +161,13 @@ class Stamp:
 
     :param epoch: the connection's epoch before the truth was read.
     :param expires_ns: CLOCK_MONOTONIC at which the value ends.
-    :param uid: whom it answers (fsuid in the daemon's user namespace).
-    :param gid: likewise, fsgid.
-    :param flags: 0.
+    :param caller: whom it answers: the kernel's own number, or `caller_of` his ids.
+    :param flags: 0 or `FOR_IDS`.
     """
 
     epoch: int = 0
     expires_ns: int = NEVER_NS
-    uid: int = 0
-    gid: int = 0
+    caller: int = 0
     flags: int = 0
 
 
@@ -182,7 +188,7 @@ class Value(Protocol):
 
 
 def _sealed(stamp: Stamp, body: bytes, seed: bytes) -> bytes:
-    head = _STAMP.pack(stamp.flags, stamp.epoch, stamp.expires_ns, stamp.uid, stamp.gid)
+    head = _STAMP.pack(stamp.flags, stamp.epoch, stamp.expires_ns, stamp.caller)
     return _CHECK.pack(zlib.crc32(seed + head + body)) + head + body
 
 
@@ -190,8 +196,8 @@ def _unsealed(raw: bytes, seed: bytes, covered_bytes: int | None = None) -> tupl
     (check,) = _CHECK.unpack_from(raw)
     if zlib.crc32(seed + raw[_CHECK.size : covered_bytes]) != check:
         raise ValueError("the value's checksum is wrong")
-    flags, epoch, expires_ns, uid, gid = _STAMP.unpack_from(raw, _CHECK.size)
-    return Stamp(epoch, expires_ns, uid, gid, flags), raw[_CHECK.size + _STAMP.size :]
+    flags, epoch, expires_ns, caller = _STAMP.unpack_from(raw, _CHECK.size)
+    return Stamp(epoch, expires_ns, caller, flags), raw[_CHECK.size + _STAMP.size :]
 
 
 @dataclass(frozen=True)

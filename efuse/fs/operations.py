@@ -103,7 +103,8 @@ class Operations(pyfuse3.Operations):
 
         :param epoch: what ``self.efuse.epoch()`` said before the values were read. May be left out
             only if nothing was awaited between reading and publishing them.
-        :param uid: whom the values are for, where answers depend on the caller.
+        :param uid: whom the values are for, where answers depend on the caller: for every process
+            of these ids, whatever supplementary groups and capabilities it has.
         :param gid: likewise.
         :returns: how many entries the maps took; 0 without acceleration.
         :raises UsageError: a name is empty, too long, or holds a NUL or a slash.

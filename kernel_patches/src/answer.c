@@ -39,15 +39,14 @@ static void efuse_remaining(u64 expires_ns, u64 now, u64 *secs, u32 *nsecs)
  * The rules that all values have in common: the mode, the time-out, who asks.
  * 0, or why not.
  */
-static enum efuse_counter efuse_stamp_refused(const struct efuse_req *req,
+static enum efuse_counter efuse_stamp_refused(struct efuse_req *req,
 					      const struct efuse_stamp *stamp, u64 now)
 {
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
 		return EFUSE_DECLINED;
 	if (!efuse_exclusive(req) && stamp->expires_ns <= now)
 		return EFUSE_EXPIRED;
-	if (!efuse_conn_caller_free(req->ec) &&
-	    (stamp->uid != efuse_caller_uid(req) || stamp->gid != efuse_caller_gid(req)))
+	if (!efuse_caller_is(req, stamp))
 		return EFUSE_OTHER_UID;
 	return 0;
 }
@@ -90,7 +89,7 @@ static enum efuse_counter efuse_attrs_refused(const struct efuse_req *req, u64 n
 }
 
 /* An entry's own half; its inode is judged by its caller. */
-static enum efuse_counter efuse_entry_refused(const struct efuse_req *req,
+static enum efuse_counter efuse_entry_refused(struct efuse_req *req,
 					      const struct efuse_entry *entry, u64 now)
 {
 	const struct fuse_args *args = req->args;
@@ -113,13 +112,13 @@ static enum efuse_counter efuse_entry_refused(const struct efuse_req *req,
 	return 0;
 }
 
-/* In exclusive mode dentries live on, where every caller may see them. */
+/* In exclusive mode dentries live on, where every caller may see them; else they may not. */
 static void efuse_entry_time(const struct efuse_req *req, const struct efuse_entry *entry,
 			     u64 now, struct fuse_entry_out *out)
 {
 	if (efuse_exclusive(req) && efuse_conn_caller_free(req->ec))
 		out->entry_valid = EFUSE_RAISED_SECS;
-	else
+	else if (efuse_names_shared(req->ec))
 		efuse_remaining(entry->stamp.expires_ns, now, &out->entry_valid,
 				&out->entry_valid_nsec);
 }
@@ -253,7 +252,7 @@ int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 	return efuse_replied(req, 0);
 }
 
-static enum efuse_counter efuse_blob_refused(const struct efuse_req *req,
+static enum efuse_counter efuse_blob_refused(struct efuse_req *req,
 					     const struct efuse_blob *head)
 {
 	u64 nodeid = req->args->nodeid;
@@ -395,8 +394,7 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	out->fh = args->nodeid;
 	out->open_flags = grant.open_flags | EFUSE_FOPEN_LOCAL;
 	if (mode == EFUSE_EXCLUSIVE && !(grant.open_flags & FOPEN_DIRECT_IO))
-		out->open_flags |= FOPEN_KEEP_CACHE |
-				   (args->opcode == FUSE_OPENDIR ? FOPEN_CACHE_DIR : 0);
+		out->open_flags |= efuse_raised_open(req);
 	return efuse_replied(req, 0);
 }
 

@@ -66,6 +66,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 	/* Somewhere, so that a value out of another connection's maps is void here. */
 	atomic64_set(&ec->epoch, (u64)get_random_u32() + 1);
 	atomic64_set(&ec->floor, atomic64_read(&ec->epoch));
+	get_random_bytes(&ec->caller_key, sizeof(ec->caller_key));
 
 	ec->buckets = kvcalloc(EFUSE_NR_BUCKETS, sizeof(*ec->buckets), GFP_KERNEL);
 	if (!ec->buckets)

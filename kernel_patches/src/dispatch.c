@@ -58,6 +58,7 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->fm = fm;
 	req->args = args;
 	req->sent = NULL;
+	req->caller = 0;
 	req->error = 0;
 	req->ret = 0;
 	req->reason = 0;
@@ -278,6 +279,7 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 	efuse_strip(req->args);
 	efuse_replied(req, &ch);
 	efuse_raise(req, &ch);
+	efuse_part_callers(req);
 }
 
 /**

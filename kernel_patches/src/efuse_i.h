@@ -10,6 +10,7 @@
 #include <linux/efuse_lower.h>
 #include <linux/kobject.h>
 #include <linux/percpu.h>
+#include <linux/siphash.h>
 #include <linux/sizes.h>
 #include <linux/srcu.h>
 #include <linux/uio.h>
@@ -250,6 +251,7 @@ struct efuse_channel {
  * @id: its name: the minor of the mount's device number
  * @ops: the attached program set; written under efuse_conn_mutex
  * @list: in the list of all connections, under efuse_conn_mutex
+ * @caller_key: a secret, see caller.c
  * @epoch: counts changes, from a random start
  * @floor: values of an earlier epoch than this are void
  * @buckets: see epochs.c
@@ -298,6 +300,7 @@ struct efuse_conn {
 	struct efuse_ops __rcu *ops;
 	struct list_head list;
 
+	siphash_key_t caller_key;
 	atomic64_t epoch;
 	atomic64_t floor;
 	atomic64_t *buckets;
@@ -394,6 +397,7 @@ struct efuse_changes {
  * @fm: mount
  * @args: the request's arguments
  * @sent: what the daemon was told of who asks, where that is not the current task
+ * @caller: efuse_caller(), once somebody wanted to know
  * @error: the daemon's answer: 0 or negative; for reply() and learn()
  * @ret: what the caller gets when @replied
  * @reason: why an offered answer was not taken: enum efuse_counter, or 0
@@ -411,6 +415,7 @@ struct efuse_req {
 	struct fuse_mount *fm;
 	struct fuse_args *args;
 	const struct fuse_in_header *sent;
+	u64 caller;
 	int error;
 	ssize_t ret;
 	u8 reason;
@@ -536,9 +541,6 @@ struct efuse_io {
 };
 
 void efuse_io_complete(struct efuse_io *io, u64 pos, size_t len);
-u32 efuse_caller_uid(const struct efuse_req *req);
-u32 efuse_caller_gid(const struct efuse_req *req);
-u32 efuse_caller_pid(const struct efuse_req *req);
 const void *efuse_req_in(const struct fuse_args *args, size_t size);
 const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len);
 u32 efuse_arg_flags(const struct fuse_args *args);
@@ -552,11 +554,22 @@ struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args);
 struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args);
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args);
 
+/* caller.c: who asks */
+u32 efuse_caller_uid(const struct efuse_req *req);
+u32 efuse_caller_gid(const struct efuse_req *req);
+u32 efuse_caller_pid(const struct efuse_req *req);
+u64 efuse_caller(struct efuse_req *req);
+u64 efuse_caller_stamp(struct efuse_req *req);
+bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp);
+bool efuse_names_shared(const struct efuse_conn *ec);
+u32 efuse_raised_open(const struct efuse_req *req);
+void efuse_part_callers(struct efuse_req *req);
+
 /* stamp.c: keys and checks of values */
 void efuse_entry_key(struct efuse_entry_key *key, u64 parent, const char *name, u32 len);
 void efuse_blob_key(struct efuse_blob_key *key, u64 nodeid, u32 opcode,
 		    const char *name, u32 len);
-void efuse_grant_key(struct efuse_grant_key *key, const struct efuse_req *req);
+void efuse_grant_key(struct efuse_grant_key *key, struct efuse_req *req);
 u32 efuse_seed_entry(u64 parent, const char *name, u32 len);
 u32 efuse_seed_nodeid(u64 nodeid);
 u32 efuse_seed_blob(u64 nodeid, u32 opcode, const char *name, u32 len);

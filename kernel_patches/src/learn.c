@@ -37,8 +37,7 @@ static bool efuse_teach_stamp(struct efuse_teacher *t, const u16 *buckets, int n
 	stamp->flags = 0;
 	stamp->epoch = own ? t->ch->epoch : t->req->args->efuse.epoch;
 	stamp->expires_ns = t->now + valid_ns;
-	stamp->uid = efuse_caller_uid(t->req);
-	stamp->gid = efuse_caller_gid(t->req);
+	stamp->caller = efuse_caller_stamp(t->req);
 	return true;
 }
 
@@ -107,13 +106,19 @@ static void efuse_teach_entry(struct efuse_teacher *t, u64 parent, const char *n
 	efuse_teach(t, EFUSE_MAP_ENTRIES, efuse_seed_entry(parent, name, len), sizeof(*value));
 }
 
+/* Is it an inode of this mount? A submount has one of its own each time. */
+static bool efuse_entry_good(const struct fuse_entry_out *entry)
+{
+	return !invalid_nodeid(entry->nodeid) &&
+	       !fuse_invalid_attr((struct fuse_attr *)&entry->attr) &&
+	       !(entry->attr.flags & FUSE_ATTR_SUBMOUNT);
+}
+
 static void efuse_teach_positive(struct efuse_teacher *t, u64 parent, const char *name, u32 len,
 				 const struct fuse_entry_out *entry)
 {
-	if (invalid_nodeid(entry->nodeid) || fuse_invalid_attr((struct fuse_attr *)&entry->attr) ||
-	    entry->attr.flags & FUSE_ATTR_SUBMOUNT)
+	if (!efuse_entry_good(entry))
 		return;
-	/* A submount has an inode of its own each time. */
 	efuse_teach_entry(t, parent, name, len, entry,
 			  efuse_valid_ns(entry->entry_valid, entry->entry_valid_nsec));
 	efuse_teach_attrs(t, entry->nodeid, &entry->attr,
@@ -166,6 +171,20 @@ static void efuse_teach_created(struct efuse_teacher *t)
 	efuse_teach_positive(t, args->nodeid, name, len, entry);
 }
 
+/*
+ * Who may list a directory need not be one who may walk into it: where that is not the
+ * kernel's to know, the attributes alone are learned.
+ */
+static void efuse_teach_dirent(struct efuse_teacher *t, const struct fuse_dirent *dirent,
+			       const struct fuse_entry_out *entry)
+{
+	if (efuse_conn_caller_free(t->req->ec))
+		efuse_teach_positive(t, t->req->args->nodeid, dirent->name, dirent->namelen, entry);
+	else if (efuse_entry_good(entry))
+		efuse_teach_attrs(t, entry->nodeid, &entry->attr,
+				  efuse_valid_ns(entry->attr_valid, entry->attr_valid_nsec));
+}
+
 static void efuse_teach_dirents(struct efuse_teacher *t)
 {
 	size_t room, left;
@@ -184,8 +203,7 @@ static void efuse_teach_dirents(struct efuse_teacher *t)
 		/* FUSE itself takes no notice of the dots either. */
 		if (plus->entry_out.nodeid &&
 		    !efuse_name_is_dots(dirent->name, dirent->namelen))
-			efuse_teach_positive(t, t->req->args->nodeid, dirent->name,
-					     dirent->namelen, &plus->entry_out);
+			efuse_teach_dirent(t, dirent, &plus->entry_out);
 		buf += size;
 		left -= size;
 	}

@@ -1,26 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Who asks, and a request's arguments by their meaning, whatever place the opcode gives them. */
+/* A request's arguments by their meaning, whatever place the opcode gives them. */
 #include "efuse_i.h"
-
-/*
- * Who asks, as the daemon is told: fsuid and fsgid in its user namespace, the process in its
- * pid namespace. Most requests are answered without anybody's wanting to know.
- */
-
-u32 efuse_caller_uid(const struct efuse_req *req)
-{
-	return req->sent ? req->sent->uid : from_kuid(req->fm->fc->user_ns, current_fsuid());
-}
-
-u32 efuse_caller_gid(const struct efuse_req *req)
-{
-	return req->sent ? req->sent->gid : from_kgid(req->fm->fc->user_ns, current_fsgid());
-}
-
-u32 efuse_caller_pid(const struct efuse_req *req)
-{
-	return req->sent ? req->sent->pid : pid_nr_ns(task_pid(current), req->fm->fc->pid_ns);
-}
 
 /* The first input argument, if it is at least @size bytes long. */
 const void *efuse_req_in(const struct fuse_args *args, size_t size)

@@ -21,13 +21,12 @@ void efuse_blob_key(struct efuse_blob_key *key, u64 nodeid, u32 opcode,
 	memset(key->name + len, 0, sizeof(key->name) - len);
 }
 
-void efuse_grant_key(struct efuse_grant_key *key, const struct efuse_req *req)
+void efuse_grant_key(struct efuse_grant_key *key, struct efuse_req *req)
 {
 	key->nodeid = req->args->nodeid;
 	key->opcode = req->args->opcode;
 	key->arg = efuse_arg_flags(req->args);
-	key->uid = efuse_caller_uid(req);
-	key->gid = efuse_caller_gid(req);
+	key->caller = efuse_caller_stamp(req);
 }
 
 /* A seed is the state of the CRC behind the bytes that a value stands for. */

@@ -6,17 +6,27 @@ The daemon refuses by owner and mode itself, as a file system without default_pe
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import stat
+import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Call, Mount, as_user, fails, mounted
+from efuse import bpf
+from tests.guest.daemons import Call, Mount, as_user, fails, force_stat, mounted
 
 ALICE, BOB = 1000, 1001
+GROUP, OTHER_GROUP = 50, 51
+_KEEP_CAPABILITIES = 8
+_NEW_USER_NAMESPACE = 0x10000000
+_DAC_READ_SEARCH, _FOWNER, _LEASE = 2, 3, 28
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
@@ -188,3 +198,206 @@ def test_refusal_of_lookup_not_learned(mountpoint: Path) -> None:
         assert (b"f", BOB) in [(name, uid) for _, _, name, uid in m.log()]
         os.chmod(m / "d", 0o755)
         assert as_user(BOB, os.stat, m / "d/f").st_size == 4
+
+
+# Who asks
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A process as a daemon may know it."""
+
+    uids: tuple[int, int, int] = (ALICE, ALICE, ALICE)
+    gids: tuple[int, int, int] = (ALICE, ALICE, ALICE)
+    groups: tuple[int, ...] = (GROUP,)
+    capabilities: tuple[int, ...] = ()
+    own_user_namespace: bool = False
+
+    def ask(self, ask: Callable[[str], object], path: str) -> object:
+        """Become the caller, and ask."""
+        assert not _libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
+        os.setgroups(self.groups)
+        os.setresgid(*self.gids)
+        os.setresuid(*self.uids)
+        if self.own_user_namespace:
+            assert not _libc.unshare(_NEW_USER_NAMESPACE), os.strerror(ctypes.get_errno())
+        effective = sum(1 << number for number in self.capabilities)
+        sets = struct.pack("=6I", *[effective & 0xFFFFFFFF] * 2, 0, *[effective >> 32] * 2, 0)
+        assert not _libc.capset(struct.pack("=II", 0x20080522, 0), sets)
+        return ask(path)
+
+
+MEMBER = Caller()
+
+OTHERS = {
+    "uid": replace(MEMBER, uids=(BOB, BOB, BOB)),
+    "real-uid": replace(MEMBER, uids=(BOB, ALICE, ALICE)),
+    "saved-uid": replace(MEMBER, uids=(ALICE, ALICE, BOB)),
+    "gid": replace(MEMBER, gids=(BOB, BOB, BOB)),
+    "real-gid": replace(MEMBER, gids=(BOB, ALICE, ALICE)),
+    "saved-gid": replace(MEMBER, gids=(ALICE, ALICE, BOB)),
+    "no-group": replace(MEMBER, groups=()),
+    "another-group": replace(MEMBER, groups=(OTHER_GROUP,)),
+    "one-group-more": replace(MEMBER, groups=(GROUP, OTHER_GROUP)),
+    "dac_read_search": replace(MEMBER, capabilities=(_DAC_READ_SEARCH,)),
+    "fowner": replace(MEMBER, capabilities=(_FOWNER,)),
+    "lease": replace(MEMBER, capabilities=(_LEASE,)),
+    "user-namespace": replace(MEMBER, own_user_namespace=True),
+}
+
+
+def _open_to_write(path: str) -> str:
+    os.close(os.open(path, os.O_WRONLY))
+    return "opened"
+
+
+def _absent(ask: Callable[[], object]) -> str:
+    with suppress(FileNotFoundError):
+        ask()
+        return "there"
+    return "absent"
+
+
+def _no_xattr(path: str) -> str:
+    try:
+        os.getxattr(path, "user.y")
+    except OSError as error:
+        assert error.errno == errno.ENODATA
+    return "absent"
+
+
+# What depends on who asks: what is asked for, where, and the question.
+QUESTIONS: dict[str, tuple[str, str, Callable[[str], object]]] = {
+    "lookup": ("lookup", "d/f", ASKS["lookup"]),
+    "lookup-absent": ("lookup", "d/none", lambda path: _absent(lambda: os.stat(path))),
+    "getxattr": ("getxattr", "d/f", ASKS["getxattr"]),
+    "getxattr-absent": ("getxattr", "d/f", _no_xattr),
+    "listxattr": ("listxattr", "d/f", lambda path: sorted(os.listxattr(path))),
+    "readlink": ("readlink", "d/link", os.readlink),
+    "open": ("open", "d/f", ASKS["open"]),
+    "open-to-write": ("open", "d/f", _open_to_write),
+    "opendir": ("opendir", "d", lambda path: sorted(os.listdir(path))),
+    "access": ("access", "d/f", ASKS["access"]),
+}
+
+
+@contextmanager
+def _open_to_all(mountpoint: Path, consistency: str = "exclusive") -> Iterator[Mount]:
+    """Mount what everybody may use: none but the kernel tells callers apart."""
+    with mounted(
+        mountpoint,
+        consistency=consistency,
+        declare=("handleless",),
+        default_permissions=False,
+        entry_timeout=600.0,
+        attr_timeout=600.0,
+        negative_timeout=600.0,
+    ) as m:
+        m.truth.mkdir("d")
+        m.truth.create("d/f", b"data")
+        m.truth.symlink("d/link", b"f")
+        m.truth.set_xattr("d/f", b"user.x", b"1")
+        for path, mode in (("d", stat.S_IFDIR | 0o777), ("d/f", stat.S_IFREG | 0o666)):
+            m.truth.set_mode(path, mode)
+        yield m
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_caller_that_differs_in_one_thing_is_not_answered_for_another(
+    mountpoint: Path, other: str
+) -> None:
+    with _open_to_all(mountpoint) as m:
+        for what, (opcode, name, question) in QUESTIONS.items():
+            path = m / name
+            for _ in range(2):
+                expected = Call(MEMBER.ask, question, path).result()
+            hits = m.count(opcode, "hits")
+            assert Call(MEMBER.ask, question, path).result() == expected
+            assert m.count(opcode, "hits") > hits, f"{what} was not answered in the kernel"
+            with m.passed(opcode):
+                assert Call(OTHERS[other].ask, question, path).result() == expected, what
+
+
+def test_callers_of_the_same_ids_groups_and_capabilities_are_one(mountpoint: Path) -> None:
+    """Groups are a set: their order, and the process, mean nothing."""
+    first = replace(MEMBER, groups=(GROUP, OTHER_GROUP), capabilities=(_FOWNER,))
+    second = replace(first, groups=(OTHER_GROUP, GROUP))
+    with _open_to_all(mountpoint) as m:
+        for opcode, name, question in QUESTIONS.values():
+            for _ in range(2):
+                expected = Call(first.ask, question, m / name).result()
+            hits = m.count(opcode, "hits")
+            assert Call(second.ask, question, m / name).result() == expected
+            assert m.count(opcode, "hits") > hits, f"{opcode} was not answered in the kernel"
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+@pytest.mark.parametrize("shown_by", ["lookup", "readdirplus"])
+@pytest.mark.parametrize("attach", [True, False])
+def test_name_shown_to_one_caller_is_not_walked_by_another(
+    mountpoint: Path, consistency: str, shown_by: str, attach: bool
+) -> None:
+    with mounted(
+        mountpoint,
+        consistency=consistency,
+        default_permissions=False,
+        check_modes=True,
+        entry_timeout=600.0,
+        attr_timeout=600.0,
+        attach=attach,
+    ) as m:
+        m.truth.mkdir("d")
+        m.truth.create("d/f", b"data")
+        m.truth.set_mode("d", stat.S_IFDIR | 0o700)
+        for _ in range(2):
+            if shown_by == "lookup":
+                assert os.stat(m / "d/f").st_size == 4
+            else:
+                assert [entry.name for entry in os.scandir(m / "d")] == ["f"]
+            fails(errno.EACCES, as_user, BOB, os.stat, m / "d/f")
+        assert os.stat(m / "d/f").st_size == 4
+
+
+def test_names_of_a_directory_that_may_only_be_listed_are_not_walked(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        default_permissions=False,
+        check_modes=True,
+        entry_timeout=600.0,
+        attr_timeout=600.0,
+    ) as m:
+        m.truth.mkdir("d")
+        m.truth.create("d/f", b"data")
+        m.truth.set_mode("d", stat.S_IFDIR | 0o704)
+        for _ in range(2):
+            assert as_user(BOB, os.listdir, m / "d") == ["f"]
+            fails(errno.EACCES, as_user, BOB, os.stat, m / "d/f")
+
+
+def test_listing_of_one_caller_is_not_shown_to_another(mountpoint: Path) -> None:
+    with _open_to_all(mountpoint) as m:
+        for _ in range(2):
+            assert len(Call(MEMBER.ask, os.listdir, m / "d").result()) == 2
+        m.log()
+        Call(OTHERS["no-group"].ask, os.listdir, m / "d").result()
+        assert {"readdir", "readdirplus"} & set(m.asked())
+
+
+def test_names_published_for_ids_are_answered_for_all_of_these_ids(mountpoint: Path) -> None:
+    with _open_to_all(mountpoint) as m:
+        assert m.attachment is not None
+        truth = force_stat(m / "d")
+        nodeid = m.call("nodeid", "d")
+        held = os.open(m / "d", os.O_PATH)
+        published = bpf.Published(1, b"d", nodeid, attributes=bpf.Attributes(
+            st_ino=truth.st_ino, st_mode=truth.st_mode, st_nlink=truth.st_nlink
+        ))  # fmt: skip
+        epoch = bpf.read_epoch(m.connection.id)
+        bpf.publish(m.attachment.maps, [published], epoch=epoch, uid=ALICE, gid=ALICE)
+        for caller in (MEMBER, OTHERS["no-group"], OTHERS["fowner"]):
+            with m.answered("lookup"):
+                Call(caller.ask, os.stat, m / "d").result()
+        with m.passed("lookup", "other_uid"):
+            Call(OTHERS["uid"].ask, os.stat, m / "d").result()
+        os.close(held)

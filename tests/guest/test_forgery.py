@@ -30,12 +30,20 @@ class Kind:
     name: str
     opcode: str
     ask: Callable[[Mount, str], Any]
-    key: Callable[[int, str], bytes]
+    key: Callable[[Mount, int, str], bytes]
     checked_bytes: int | None = None
 
 
-def _nodeid_key(nodeid: int, _name: str) -> bytes:
+def _nodeid_key(_m: Mount, nodeid: int, _name: str) -> bytes:
     return nodeid.to_bytes(8, "little")
+
+
+def _grant_key(m: Mount, nodeid: int, flags: int) -> bpf.GrantKey:
+    """Return the key of the one who has opened a file so: the kernel alone knows his number."""
+    assert m.attachment is not None
+    wanted = nodeid, opcodes.number("open"), flags
+    (key,) = (key for key in m.attachment.maps["grants"] if key[:3] == wanted)
+    return bpf.GrantKey(*key)
 
 
 KINDS = (
@@ -44,22 +52,20 @@ KINDS = (
         "entries",
         "lookup",
         lambda m, name: os.stat(m / name).st_ino,
-        lambda _nodeid, name: bpf.EntryKey(1, name.encode()).encode(),
+        lambda _m, _nodeid, name: bpf.EntryKey(1, name.encode()).encode(),
     ),
     Kind(
         "blobs",
         "getxattr",
         lambda m, name: os.getxattr(m / name, "user.x"),
-        lambda nodeid, _: bpf.BlobKey(nodeid, opcodes.number("getxattr"), b"user.x").encode(),
+        lambda _m, nodeid, _: bpf.BlobKey(nodeid, opcodes.number("getxattr"), b"user.x").encode(),
         41,  # a head and a byte
     ),
     Kind(
         "grants",
         "open",
         _read,
-        lambda nodeid, _: bpf.GrantKey(
-            nodeid, opcodes.number("open"), os.O_RDONLY | _LARGEFILE, 0, 0
-        ).encode(),
+        lambda m, nodeid, _: _grant_key(m, nodeid, os.O_RDONLY | _LARGEFILE).encode(),
     ),
     Kind("volumes", "statfs", lambda m, name: os.statvfs(m / name), _nodeid_key),
 )
@@ -91,7 +97,7 @@ def _learned(m: Mount, kind: Kind, name: str) -> tuple[int, bytes, bytes, Any]:
     with m.answered(kind.opcode):
         assert kind.ask(m, name) == right
     mapping = m.attachment.maps[kind.name]
-    key = kind.key(m.call("nodeid", name), name)
+    key = kind.key(m, m.call("nodeid", name), name)
     raw = libbpf.map_lookup(mapping.fd, key, mapping.definition.value_bytes)
     assert raw is not None, "it was answered from somewhere else"
     return mapping.fd, key, raw, right
@@ -124,7 +130,7 @@ def test_grant_of_a_truncation_asked(m: Mount) -> None:
     os.close(fd)
     grants = m.attachment.maps["grants"]
     nodeid, flags = m.call("nodeid", "f"), os.O_WRONLY | _LARGEFILE
-    key = bpf.GrantKey(nodeid, opcodes.number("open"), flags, 0, 0)
+    key = _grant_key(m, nodeid, flags)
     grants[key._replace(arg=flags | os.O_TRUNC)] = grants[key]
     with m.passed("open", "declined"):
         os.close(os.open(m / "f", os.O_WRONLY | os.O_TRUNC))

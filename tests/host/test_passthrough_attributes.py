@@ -258,6 +258,37 @@ def test_answers_for_root_are_not_given_to_others(served: Any, as_user: Any) -> 
     assert (mounted.path / "private").read_text() == "content"
 
 
+@pytest.mark.parametrize("shown_by", ["a-look", "a-listing"])
+def test_names_shown_to_one_user_are_not_walked_by_another(
+    served: Any, as_user: Any, shown_by: str
+) -> None:
+    long = {"entry_timeout": 60, "attr_timeout": 60, "negative_timeout": 60}
+    mounted = served(options=("allow_other",), arguments=long)
+    (mounted.source / "d/sub").mkdir(parents=True)
+    for name in ("d/f", "d/sub/g"):
+        (mounted.source / name).write_text("content")
+        (mounted.source / name).chmod(0o644)
+    (mounted.source / "d").chmod(0o700)
+    show = (
+        "import os, sys; [os.stat(f'{sys.argv[1]}/{n}') for n in ('d/f', 'd/sub/g')]"
+        if shown_by == "a-look"
+        else "import os, sys; [[*os.scandir(f'{sys.argv[1]}/{n}')] for n in ('d', 'd/sub')]"
+    )
+    walk = """
+import errno, sys
+for name in ("d/f", "d/sub/g", "d/none"):
+    try:
+        print(open(f"{sys.argv[1]}/{name}").read())
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+    for directory in (mounted.source, mounted.path):
+        as_user(0, show, directory)
+        assert as_user(ALICE, walk, directory).split() == ["EACCES"] * 3
+        assert as_user(0, walk, directory).split() == ["content", "content", "ENOENT"]
+        assert as_user(ALICE, walk, directory).split() == ["EACCES"] * 3
+
+
 def test_root_keeps_its_rights_after_serving_a_user(served: Any, as_user: Any) -> None:
     mounted = served(options=("allow_other",))
     _furnish(mounted.source)

@@ -20,15 +20,15 @@ from efuse.bpf.values import (
     GrantKey,
     Stamp,
     Volume,
+    caller_of,
 )
 
-STAMP = Stamp(epoch=0x1122334455667788, expires_ns=0x0102030405060708, uid=1000, gid=100)
+STAMP = Stamp(epoch=0x1122334455667788, expires_ns=0x0102030405060708, caller=caller_of(1000, 100))
 STAMP_TAIL = bytes.fromhex(
     "00000000"  # flags
     "8877665544332211"  # epoch
     "0807060504030201"  # expires_ns
-    "e8030000"  # uid
-    "64000000"  # gid
+    "64000000e8030000"  # caller
 )
 
 
@@ -62,9 +62,9 @@ CASES: list[tuple[Any, bytes, bytes, Any, bytes]] = [
         bytes.fromhex("c3ffffff00000000"),
     ),
     (
-        GrantKey(7, 14, 0x8000, 1000, 100),
-        bytes.fromhex("07000000000000000e00000000800000e803000064000000"),
-        bytes.fromhex("07000000000000000e00000000800000e803000064000000"),
+        GrantKey(7, 14, 0x8000, caller_of(1000, 100)),
+        bytes.fromhex("07000000000000000e0000000080000064000000e8030000"),
+        bytes.fromhex("07000000000000000e0000000080000064000000e8030000"),
         Grant(open_flags=2, stamp=STAMP),
         bytes.fromhex("0200000000000000"),
     ),

@@ -49,7 +49,7 @@ def test_geometry_and_use_are_as_in_the_header() -> None:
 def _paths(*names: tuple[int, bytes, int, int]) -> files._Paths:
     return files._Paths(
         {
-            EntryKey(parent, name): bpf.Entry(nodeid, stamp=bpf.Stamp(epoch, 0, 0, 0))
+            EntryKey(parent, name): bpf.Entry(nodeid, stamp=bpf.Stamp(epoch, 0))
             for parent, name, nodeid, epoch in names
         }
     )

@@ -74,7 +74,8 @@ class Passthrough(Operations):
 
     :param source: the lower directory.
     :param consistency: see :class:`efuse.Options`; ``exclusive`` when nobody else changes *source*.
-    :param entry_timeout: seconds that a name is believed; 0 with ``strict``.
+    :param entry_timeout: seconds that a name is believed; 0 with ``strict``, and on plain FUSE
+        without ``default_permissions``.
     :param attr_timeout: seconds that attributes are believed; 0 with ``strict``.
     :param negative_timeout: seconds that the absence of a name is believed.
     :param writeback: let the kernel gather writes (its writeback cache).
@@ -145,6 +146,9 @@ class Passthrough(Operations):
         options = self.efuse.mount_options
         if options is not None and "default_permissions" in options:
             self._as_caller = _as_daemon
+        elif self.efuse.mounted_type != "efuse":
+            # FUSE lets everybody walk the names that one caller was shown; eFuse keeps them apart.
+            self._entry_timeout = self._negative_timeout = 0.0
 
     def close(self) -> None:
         """Close every descriptor, after the file system has been unmounted."""

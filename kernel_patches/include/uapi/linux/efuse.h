@@ -38,12 +38,17 @@ enum efuse_verdict {
  */
 struct efuse_stamp {
 	__u32	check;
-	__u32	flags;		/* 0 */
+	__u32	flags;		/* 0 or EFUSE_STAMP_IDS */
 	__u64	epoch;		/* the connection's epoch when the request was issued */
 	__u64	expires_ns;	/* CLOCK_MONOTONIC at which the daemon's time-out ends */
-	__u32	uid;		/* whom the daemon answered (fsuid in its namespace) */
-	__u32	gid;
+	__u64	caller;		/* whom the daemon answered, see struct efuse_grant_key */
 };
+
+/*
+ * A daemon says of what it publishes itself: it is for every caller of these ids, whatever
+ * else it is; `caller` is fsuid << 32 | fsgid as the daemon is told them.
+ */
+#define EFUSE_STAMP_IDS		1
 
 /* Map `entries`: (directory, name) to an inode, or to none (nodeid 0). */
 struct efuse_entry_key {
@@ -80,13 +85,20 @@ struct efuse_blob {
 
 #define EFUSE_BLOB_HEAD		40	/* offsetof(struct efuse_blob, data) */
 
-/* Map `grants`: that an OPEN, OPENDIR or ACCESS is allowed to a caller. */
+/*
+ * Map `grants`: that an OPEN, OPENDIR or ACCESS is allowed to a caller.
+ *
+ * `caller` stands for all that a daemon can know of who asks: ids, supplementary groups,
+ * effective capabilities, user namespace. It is a hash with a secret of the connection, so
+ * that only the kernel can make one, and 0 where nobody can tell. Where answers do not
+ * depend on the caller it is fsuid << 32 | fsgid as the daemon is told them, and means
+ * nothing but that each has grants of its own.
+ */
 struct efuse_grant_key {
 	__u64	nodeid;
 	__u32	opcode;
 	__u32	arg;		/* the open flags, or ACCESS's mask */
-	__u32	uid;
-	__u32	gid;
+	__u64	caller;
 };
 
 struct efuse_grant {
