@@ -22,6 +22,7 @@ __all__ = [
     "NoFunctionError",
     "NoPolicyError",
     "NotSupportedError",
+    "StaleError",
     "UsageError",
     "VerifierError",
     "reason",
@@ -121,6 +122,14 @@ class NoPolicyError(EfuseError):
 
 class MountError(EfuseError):
     """A file system could not be mounted or unmounted."""
+
+
+class StaleError(MountError, OSError):
+    """The kernel does not hold an inode (any more), or knows a later version of its content."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.errno = errno.ESTALE
 
 
 class ControlError(EfuseError):

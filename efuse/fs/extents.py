@@ -11,21 +11,22 @@ import fcntl
 import struct
 from dataclasses import dataclass
 
-from efuse.errors import MountError, UsageError, reason
+from efuse.errors import MountError, StaleError, UsageError, reason
 
 __all__ = ["Extent", "map_extent", "unmap_extents"]
 
 _EXTENT = struct.Struct("=QQQQQiI")
 _RANGE = struct.Struct("=QQQQ")
 _MAGIC, _MAP, _UNMAP = 229, 64, 65
-_WRITE, _TO_EOF, _SEALED = 1, 2, 4
+_WRITE, _TO_EOF, _SEALED, _NEW = 1, 2, 4, 8
 _OFFSET_LIMIT = 1 << 63
 
 _WHY = {
     errno.EBADF: "the descriptor is not open for reading, or not for writing",
     errno.EISDIR: "it is a directory",
     errno.ELOOP: "its file system is stacked too deep, or is this very mount",
-    errno.ESTALE: "its version is older than one that was mapped or unmapped before",
+    errno.ESTALE: "the kernel does not hold that inode (any more), "
+    "or the version is older than one that was mapped or unmapped before",
     errno.EOPNOTSUPP: "its file system counts no changes, so nothing can be sealed",
     errno.ETXTBSY: "somebody has it mapped for writing, so it cannot be sealed",
     errno.EPERM: "mapping extents needs CAP_SYS_ADMIN",
@@ -50,6 +51,8 @@ class Extent:
         not used any more.
     :ivar write: whether writes go there, too.
     :ivar sealed: use it only as long as nobody changes the backing file.
+    :ivar new: the kernel may not hold the nodeid yet: the reply to a request such as CREATE or
+        LOOKUP is about to hand it out.
     """
 
     nodeid: int
@@ -60,6 +63,7 @@ class Extent:
     version: int = 0
     write: bool = False
     sealed: bool = False
+    new: bool = False
 
     def __post_init__(self) -> None:
         for name in ("offset", "backing_offset"):
@@ -82,9 +86,13 @@ def _check(name: str, value: int, limit: int) -> None:
 def map_extent(device: int, extent: Extent) -> None:
     """Map *extent* on the daemon's descriptor *device*; it takes the place of what it overlaps.
 
+    When it returns, nothing is read or written any more through what it replaced.
+
+    :raises StaleError: the kernel does not hold the inode, or knows a later version.
     :raises MountError: the kernel refused it.
     """
-    flags = extent.write * _WRITE | (extent.length is None) * _TO_EOF | extent.sealed * _SEALED
+    flags = extent.write * _WRITE | (extent.length is None) * _TO_EOF
+    flags |= extent.sealed * _SEALED | extent.new * _NEW
     raw = _EXTENT.pack(
         extent.nodeid,
         extent.offset,
@@ -120,4 +128,6 @@ def _ioctl(device: int, number: int, raw: bytes, what: str) -> None:
     except OSError as error:
         why = _WHY.get(error.errno or 0)
         because = f"{why} ({errno.errorcode[error.errno or 0]})" if why else reason(error)
+        if error.errno == errno.ESTALE:
+            raise StaleError(f"{what} cannot be changed: {because}") from error
         raise MountError(f"{what} cannot be changed: {because}") from error

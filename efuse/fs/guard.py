@@ -15,6 +15,8 @@ from typing import Any
 
 import pyfuse3
 
+from efuse.fs.handing_out import HANDS_OUT, hands_out
+
 __all__ = ["HANDLERS", "Guard"]
 
 _log = logging.getLogger("efuse.fs")
@@ -118,6 +120,8 @@ class Guard:
         for name, valid in HANDLERS.items():
             handler = getattr(operations, name, None)
             if handler is not None:
+                if name in HANDS_OUT:
+                    handler = hands_out(handler)
                 setattr(self, name, self._guarded(name, handler, valid))
 
     def __getattr__(self, name: str) -> Any:

@@ -63,6 +63,8 @@ _UNKNOWN_TO_LIBFUSE = VFS_OPTIONS & {
 }
 _KERNEL = ("allow_other", "default_permissions")
 _KERNEL_WITH_VALUE = ("max_read", "blksize")
+# How deep the mount counts as stacked: backing files may lie on a file system of a lower depth.
+_EFUSE_ALONE = "stack_depth"
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ class MountOptions:
                 kernel.append(option)
                 if name != "allow_other":
                     library.append(option)
+            elif name == _EFUSE_ALONE and value:
+                kernel.append(option)
             else:
                 library.append(option)
         return cls(flags, tuple(kernel), tuple(library), source, subtype)
@@ -103,7 +107,7 @@ class MountOptions:
 
 def for_plain_fuse(options: Iterable[str]) -> set[str]:
     """Return the mount *options* that libfuse can be given."""
-    return set(options) - _UNKNOWN_TO_LIBFUSE
+    return {o for o in options if not o.startswith(f"{_EFUSE_ALONE}=")} - _UNKNOWN_TO_LIBFUSE
 
 
 def kernel_lacks_efuse() -> str | None:

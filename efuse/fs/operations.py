@@ -15,6 +15,7 @@ import trio
 from efuse.errors import MountError, UsageError, reason
 from efuse.fs.events import Events
 from efuse.fs.extents import Extent, map_extent, unmap_extents
+from efuse.fs.handing_out import handing_out
 from efuse.fs.options import Options
 from efuse.fs.state import State
 
@@ -196,7 +197,11 @@ class Operations(pyfuse3.Operations):
         another file system than the mount; it may be closed afterwards) with the credentials that
         the daemon has now, without asking it. What lies in no range goes to the daemon, and so does
         what the backing file cannot give. A later range takes the place of what it overlaps; all
-        end when the kernel forgets the inode. Needs CAP_SYS_ADMIN.
+        end when the kernel forgets the inode. When it returns, nothing is read or written any more
+        through what it replaced. Needs CAP_SYS_ADMIN.
+
+        The kernel has to hold the inode, as it does while the inode is open. A handler whose reply
+        tells the kernel of the inode (``lookup``, ``create``, ...) may hand a range over before.
 
         :param offset: where the range begins in the file, in bytes.
         :param length: bytes; None: the backing file ends where the file ends.
@@ -209,9 +214,20 @@ class Operations(pyfuse3.Operations):
             that counts changes, such as ext4.
         :returns: whether the kernel took it; False on plain FUSE.
         :raises UsageError: a range that does not exist.
+        :raises StaleError: the kernel does not hold the inode (any more), or knows a later version.
         :raises MountError: the kernel refused it; the message says why.
         """
-        extent = Extent(inode, fd, offset, length, backing_offset, version, write, sealed)
+        extent = Extent(
+            inode,
+            fd,
+            offset,
+            length,
+            backing_offset,
+            version,
+            write,
+            sealed,
+            new=handing_out(),
+        )
         if self.efuse.device is None:
             return False
         map_extent(self.efuse.device, extent)

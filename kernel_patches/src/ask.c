@@ -86,7 +86,7 @@ static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
 	part->bounced = true;
 	while (len) {
 		typeof(*ap->descs) *desc = &ap->descs[ap->num_folios];
-		struct page *page = alloc_page(GFP_KERNEL);
+		struct page *page = alloc_page(GFP_KERNEL_ACCOUNT);
 
 		if (!page)
 			return -ENOMEM;
@@ -189,7 +189,7 @@ static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, 
 static struct efuse_part *efuse_part_new(struct efuse_req *req, struct efuse_data *data, u64 pos,
 					 size_t len)
 {
-	struct efuse_part *part = kzalloc(sizeof(*part), GFP_KERNEL);
+	struct efuse_part *part = kzalloc(sizeof(*part), GFP_KERNEL_ACCOUNT);
 	struct efuse_data from = *data;
 	int err;
 
@@ -271,6 +271,7 @@ static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos
 	if (!part)
 		return -ENOMEM;
 	ret = ask(part);
+	req->changed |= part->req.changed;
 	if (ret > 0 && part->bounced && req->args->opcode == FUSE_READ &&
 	    efuse_part_copy(part, at, ret) < ret)
 		ret = -EFAULT;
@@ -307,7 +308,7 @@ static int efuse_ask_range(struct efuse_req *req, size_t at, size_t len,
  * @at: where in its data, bytes
  * @len: bytes
  *
- * Context: process context, may sleep; not within io_srcu.
+ * Context: process context, may sleep.
  * Return: bytes, less than @len only where the file ends; or a negative errno.
  */
 ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)

@@ -42,6 +42,12 @@ static inline struct fuse_conn *efuse_sent_on(const struct fuse_req *req)
 	return req->chan->conn;
 }
 
+/* The connection of FUSE's own queue. */
+static inline struct fuse_conn *efuse_iqueue_conn(struct fuse_iqueue *fiq)
+{
+	return container_of(fiq, struct fuse_chan, iq)->conn;
+}
+
 /* Does the daemon take its requests by io_uring? They have FUSE's own queue. */
 static inline bool efuse_by_ring(const struct fuse_conn *fc)
 {
@@ -86,6 +92,11 @@ static inline struct fuse_conn *efuse_dev_conn(const struct fuse_dev *fud)
 static inline struct fuse_conn *efuse_sent_on(const struct fuse_req *req)
 {
 	return req->fm->fc;
+}
+
+static inline struct fuse_conn *efuse_iqueue_conn(struct fuse_iqueue *fiq)
+{
+	return container_of(fiq, struct fuse_conn, iq);
 }
 
 static inline bool efuse_by_ring(const struct fuse_conn *fc)

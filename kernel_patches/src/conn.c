@@ -38,6 +38,21 @@ bool efuse_conn_caller_free(const struct efuse_conn *ec)
 }
 
 /**
+ * efuse_stack_depth - the mount option stack_depth
+ * @depth: set
+ * @wanted: what the option says
+ *
+ * Return: 0, or -EINVAL where the kernel stacks no file systems so deep
+ */
+int efuse_stack_depth(unsigned int *depth, unsigned int wanted)
+{
+	if (!wanted || wanted > FILESYSTEM_MAX_STACK_DEPTH)
+		return -EINVAL;
+	*depth = wanted;
+	return 0;
+}
+
+/**
  * efuse_conn_add - give a connection its half of eFuse
  * @fc: a connection about to be mounted, with its device number
  *
@@ -81,10 +96,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 	err = efuse_queues_add(ec);
 	if (err)
 		goto out_free;
-	efuse_later_add(ec);
-	err = efuse_extents_init(ec);
-	if (err)
-		goto out_free;
+	efuse_extents_add(ec);
 
 	err = efuse_sysfs_add(ec);
 	if (err)

@@ -47,16 +47,12 @@ static bool efuse_device_aligned(const struct efuse_req *req, const struct efuse
 	       (!iter || efuse_iter_aligned(bdev, iter));
 }
 
-static int efuse_device_ask(struct efuse_req *req, u64 pos, u64 len)
+static int efuse_device_ask(struct efuse_req *req, const struct efuse_backing *eb, u64 pos, u64 len,
+			    u64 room)
 {
-	const struct efuse_backing *eb;
-	u64 room, lower;
+	u64 lower = pos - eb->offset + eb->backing_offset;
 
-	eb = efuse_extent_find(req, pos, &room);
-	if (!eb || !eb->resident || room < len)
-		return -EOPNOTSUPP;
-	lower = pos - eb->offset + eb->backing_offset;
-	if (!efuse_device_aligned(req, eb, lower, len))
+	if (!eb->resident || room < len || !efuse_device_aligned(req, eb, lower, len))
 		return -EOPNOTSUPP;
 	len += lower % PAGE_SIZE;
 	return eb->resident(eb->file, lower, DIV_ROUND_UP(len, PAGE_SIZE));
@@ -72,14 +68,18 @@ static int efuse_device_ask(struct efuse_req *req, u64 pos, u64 len)
 int efuse_device_resident(struct efuse_req *req)
 {
 	struct fuse_args *args = req->args;
+	u64 room, pos = efuse_arg_offset(args);
+	int resident = -EOPNOTSUPP;
+	struct efuse_backing *eb;
 	u8 reason = req->reason;
-	int idx, resident;
 
 	if (args->opcode != FUSE_READ || !READ_ONCE(req->ec->on_device))
 		return -EOPNOTSUPP;
-	idx = srcu_read_lock(&req->ec->io_srcu);
-	resident = efuse_device_ask(req, efuse_arg_offset(args), args->out_args[0].size);
-	srcu_read_unlock(&req->ec->io_srcu, idx);
+	eb = efuse_extent_begin(req, pos, &room);
+	if (eb) {
+		resident = efuse_device_ask(req, eb, pos, args->out_args[0].size, room);
+		efuse_extent_end(req->ec, eb);
+	}
 	req->reason = reason;
 	return resident;
 }

@@ -5,11 +5,27 @@
  *
  * Backing files are truth, not a copy: what is read is what the daemon would read
  * there now. Whatever does not go as it should goes to the daemon, whole.
+ *
+ * Why a move of bytes stopped (enum efuse_stop) is part of its result. A call that moved fewer
+ * bytes than it was asked for says nothing: a signal or an error may have ended it. The next call
+ * tells, and only one that reads nothing is the end of the file.
+ *
+ * The I/O is done by the caller's task. What file systems take from that:
+ *   credentials	those of who mapped the extent (efuse_act_as())
+ *   RLIMIT_FSIZE	holds for positions in the file, and was looked at there; where the backing
+ *			file would reach it sooner, the daemon writes
+ *   fatal signals	end the request, not the file
+ *   memory cgroup,	the caller's: pages of the backing file are charged to who reads them, and
+ *   I/O priority	its I/O is the caller's
+ *   IOCB_NOWAIT	never: such calls take FUSE's own way
  */
 #include "efuse_i.h"
 
 #include <linux/cred.h>
 #include <linux/fs.h>
+#include <linux/pagemap.h>
+#include <linux/sched/signal.h>
+#include <linux/timekeeping.h>
 
 /*
  * As override_creds(), without touching the reference count that all CPUs share: the
@@ -61,43 +77,143 @@ void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inod
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_ATIME));
 }
 
-static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backing *eb, u64 pos,
-				struct iov_iter *iter)
+/* The content of a backing file. */
+
+/* Times of files have a granularity; a change within it may leave them as they were. */
+static bool efuse_ctime_racy(const struct inode *inode, struct timespec64 ctime)
+{
+	u64 grain_ns = 2 * max_t(u64, TICK_NSEC, inode->i_sb->s_time_gran);
+	struct timespec64 now;
+
+	ktime_get_coarse_real_ts64(&now);
+	return timespec64_to_ns(&now) - timespec64_to_ns(&ctime) <= (s64)grain_ns;
+}
+
+/**
+ * efuse_content_look - note which content a backing file has now
+ * @content: set
+ * @inode: of the backing file
+ */
+void efuse_content_look(struct efuse_content *content, const struct inode *inode)
+{
+	content->ctime = inode_get_ctime(inode);
+	content->size = i_size_read(inode);
+	content->racy = efuse_ctime_racy(inode, content->ctime);
+}
+
+static bool efuse_content_same(const struct efuse_content *content, const struct inode *inode)
+{
+	struct timespec64 ctime = inode_get_ctime(inode);
+
+	return timespec64_equal(&content->ctime, &ctime) && content->size == i_size_read(inode);
+}
+
+/*
+ * A READ has seen the backing file, of which the data cache may keep, and FUSE's page cache may
+ * have, what was there before. Nobody who has seen the new may be shown the old. In exclusive mode
+ * nobody but this mount changes the file, and that is counted already.
+ */
+static void efuse_content_seen(struct efuse_req *req, struct efuse_backing *eb,
+			       const struct efuse_content *before, u64 pos, size_t len)
+{
+	const struct inode *inode = file_inode(eb->file);
+	struct efuse_conn *ec = req->ec;
+	u64 nodeid = req->args->nodeid;
+
+	if (READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE)
+		return;
+	if (!efuse_content_same(&eb->content, inode) || eb->content.racy) {
+		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+		/* As it was before the READ: a change meanwhile is found by the next one. */
+		eb->content = *before;
+	} else if (mapping_writably_mapped(inode->i_mapping)) {
+		/* Stores through a map show in no time. */
+		efuse_epoch_bump_blocks(ec, nodeid, pos / EFUSE_BLOCK_SIZE,
+					len / EFUSE_BLOCK_SIZE + 2);
+	} else {
+		return;
+	}
+	req->changed = true;
+}
+
+static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backing *eb,
+				struct kiocb *kiocb, struct iov_iter *iter)
+{
+	const struct cred *old = efuse_act_as(eb->cred);
+	ssize_t ret;
+
+	ret = req->args->opcode == FUSE_WRITE ? vfs_iocb_iter_write(eb->file, kiocb, iter) :
+						vfs_iocb_iter_read(eb->file, kiocb, iter);
+	efuse_act_as(old);
+	return ret;
+}
+
+/* Why a call has failed. */
+static enum efuse_stop efuse_stop_of(const struct efuse_req *req, ssize_t err)
+{
+	if (fatal_signal_pending(current))
+		return EFUSE_STOP_SIGNAL;
+	/* Only the caller's own buffer can be missing. */
+	return err == -EFAULT && req->args->efuse.iter ? EFUSE_STOP_FAULT : EFUSE_STOP_ERROR;
+}
+
+/* Does a READ that brought something end where the file ends? False: the next call tells. */
+static bool efuse_backing_at_end(const struct efuse_backing *eb, const struct kiocb *kiocb)
+{
+	return !(kiocb->ki_flags & IOCB_DIRECT) &&
+	       kiocb->ki_pos == i_size_read(file_inode(eb->file));
+}
+
+/*
+ * Moves what @iter goes over, between it and the extent's file. @done gets the bytes moved, from
+ * its start. An append is done in one call, which says where it went.
+ */
+static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct efuse_backing *eb,
+					  u64 pos, const struct iov_iter *iter, size_t *done)
 {
 	bool write = req->args->opcode == FUSE_WRITE;
-	struct inode *inode = file_inode(eb->file);
-	struct timespec64 atime = inode_get_atime(inode);
-	struct iov_iter again = *iter;
-	const struct cred *old;
+	size_t len = iov_iter_count(iter);
+	struct iov_iter rest;
 	struct kiocb kiocb;
 	ssize_t ret;
 
+	*done = 0;
 	init_sync_kiocb(&kiocb, eb->file);
 	kiocb.ki_flags &= ~(IOCB_DIRECT | IOCB_NOWAIT);
 	kiocb.ki_flags |= efuse_direct_flags(req, eb);
 	kiocb.ki_pos = pos - eb->offset + eb->backing_offset;
-
-	old = efuse_act_as(eb->cred);
-	ret = write ? vfs_iocb_iter_write(eb->file, &kiocb, iter) :
-		      vfs_iocb_iter_read(eb->file, &kiocb, iter);
-	/* Not aligned as that device wants it. */
-	if (ret == -EINVAL && kiocb.ki_flags & IOCB_DIRECT && !req->at_device) {
-		*iter = again;
-		kiocb.ki_flags &= ~IOCB_DIRECT;
-		ret = write ? vfs_iocb_iter_write(eb->file, &kiocb, iter) :
-			      vfs_iocb_iter_read(eb->file, &kiocb, iter);
+	for (;;) {
+		rest = *iter;
+		iov_iter_advance(&rest, *done);
+		ret = efuse_backing_io(req, eb, &kiocb, &rest);
+		/* Not aligned as that device wants it. */
+		if (ret == -EINVAL && kiocb.ki_flags & IOCB_DIRECT && !req->at_device) {
+			kiocb.ki_flags &= ~IOCB_DIRECT;
+			continue;
+		}
+		if (ret < 0)
+			return efuse_stop_of(req, ret);
+		*done += ret;
+		if (kiocb.ki_flags & IOCB_APPEND)
+			req->appended = kiocb.ki_pos - eb->backing_offset + eb->offset;
+		if (*done == len)
+			return EFUSE_STOP_ALL;
+		if (write) {
+			if (!ret || kiocb.ki_flags & IOCB_APPEND)
+				return efuse_stop_of(req, 0);
+		} else if (!ret || efuse_backing_at_end(eb, &kiocb)) {
+			return EFUSE_STOP_EOF;
+		}
 	}
-	efuse_act_as(old);
-	if (!write)
-		efuse_backing_accessed(req->ec, req->args->nodeid, inode, atime);
-	return ret;
 }
 
 /* May the kernel write there as the daemon would? */
-static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_backing *eb, u64 end)
+static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_backing *eb, u64 pos,
+				  u64 len)
 {
 	const struct fuse_write_in *in = efuse_req_in(req->args, sizeof(*in));
 	umode_t mode = file_inode(eb->file)->i_mode;
+	u64 lower_end = pos + len - eb->offset + eb->backing_offset;
 
 	if (!(eb->flags & EFUSE_EXTENT_WRITE))
 		req->reason = EFUSE_UNMAPPED;
@@ -107,100 +223,186 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 		req->reason = EFUSE_DECLINED;
 	/* Only the daemon can make a file longer that is not all in one backing file. */
 	else if (!(eb->flags & EFUSE_EXTENT_TO_EOF) &&
-		 end > efuse_inode_size(req->fm, req->args->nodeid))
+		 pos + len > efuse_inode_size(req->fm, req->args->nodeid))
+		req->reason = EFUSE_DECLINED;
+	/* The limit of this task is one of the file's positions, which differ. */
+	else if (lower_end > rlimit(RLIMIT_FSIZE) &&
+		 (eb->offset != eb->backing_offset || efuse_is_write_back(req->args)))
 		req->reason = EFUSE_DECLINED;
 	else
 		return true;
 	return false;
 }
 
-/* Is all of [pos, pos + len) mapped? A WRITE is not begun otherwise. */
+/* Is all of [pos, pos + len) mapped for writing? A WRITE is not begun otherwise. */
 static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 {
-	const struct efuse_backing *eb;
+	struct efuse_backing *eb;
+	bool writable;
 	u64 room;
 
 	while (len) {
-		eb = efuse_extent_find(req, pos, &room);
-		if (!eb || !efuse_direct_writable(req, eb, pos + len))
+		eb = efuse_extent_begin(req, pos, &room);
+		if (!eb)
 			return false;
 		room = min(room, len);
+		writable = efuse_direct_writable(req, eb, pos, room);
+		efuse_extent_end(req->ec, eb);
+		if (!writable)
+			return false;
 		pos += room;
 		len -= room;
 	}
 	return true;
 }
 
-/* A READ is short there, or where a page of the caller's is missing. */
-static bool efuse_backing_ended(const struct efuse_backing *eb, u64 pos)
+/*
+ * A READ of a range that lies in an extent of fixed length is cut where the file ends, which
+ * FUSE knows: the backing file does not. FUSE's page cache and read(2) ask for no more than FUSE
+ * believes to be there; what others ask for beyond, the daemon tells.
+ */
+static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efuse_backing *eb,
+					u64 pos, u64 *room)
 {
-	return pos - eb->offset + eb->backing_offset >= i_size_read(file_inode(eb->file));
+	const struct fuse_args *args = req->args;
+	u64 size;
+
+	if (args->opcode != FUSE_READ || eb->flags & EFUSE_EXTENT_TO_EOF)
+		return EFUSE_STOP_ALL;
+	size = efuse_inode_size(req->fm, args->nodeid);
+	if (pos + *room <= size)
+		return EFUSE_STOP_ALL;
+	if (!args->efuse.iter && !args->page_zeroing) {
+		req->reason = EFUSE_DECLINED;
+		return EFUSE_STOP_REFUSED;
+	}
+	if (pos >= size)
+		return EFUSE_STOP_EOF;
+	*room = size - pos;
+	return EFUSE_STOP_ALL;
 }
 
-/*
- * Returns the bytes moved, from the start of the request; @whole says whether that is
- * all there is to move (a READ may end at the end of the file).
- */
-static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len, bool *whole)
+/* May the held extent take [pos, pos + room) of the request? @room may become less. */
+static enum efuse_stop efuse_direct_check(struct efuse_req *req, const struct efuse_backing *eb,
+					  u64 pos, u64 *room)
 {
-	const struct efuse_backing *eb;
-	struct efuse_data data;
+	if (req->at_device && !eb->resident) {
+		req->reason = EFUSE_DECLINED;
+		return EFUSE_STOP_REFUSED;
+	}
+	/* Looked at for each piece: another may have been mapped since the WRITE began. */
+	if (req->args->opcode == FUSE_WRITE && !efuse_direct_writable(req, eb, pos, *room))
+		return EFUSE_STOP_REFUSED;
+	return efuse_direct_cut(req, eb, pos, room);
+}
+
+/* Moves bytes through one extent, which is held. @done gets how many. */
+static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_backing *eb, u64 pos,
+					  u64 room, struct efuse_data *data, size_t *done)
+{
+	struct inode *inode = file_inode(eb->file);
+	struct timespec64 atime = inode_get_atime(inode);
 	struct efuse_span span __uninitialized;
+	struct efuse_content before;
+	enum efuse_stop stop;
 	struct iov_iter iter;
-	size_t done = 0;
-	ssize_t ret;
+
+	*done = 0;
+	stop = efuse_direct_check(req, eb, pos, &room);
+	if (stop != EFUSE_STOP_ALL)
+		return stop;
+	/* What is kept of it could not be told from what it is by then. */
+	if (eb->flags & EFUSE_EXTENT_SEALED)
+		req->args->efuse.unkept = true;
+	efuse_data_next(data, &span, &iter, room);
+	if (req->args->opcode == FUSE_WRITE)
+		return efuse_backing_move(req, eb, pos, &iter, done);
+
+	efuse_content_look(&before, inode);
+	stop = efuse_backing_move(req, eb, pos, &iter, done);
+	efuse_backing_accessed(req->ec, req->args->nodeid, inode, atime);
+	if (!efuse_sealed(eb)) {
+		req->reason = EFUSE_STALE;
+		return EFUSE_STOP_REFUSED;
+	}
+	if (*done)
+		efuse_content_seen(req, eb, &before, pos, *done);
+	/* Only the daemon knows what lies behind a backing file that ends within its extent. */
+	if (stop == EFUSE_STOP_EOF && !(eb->flags & EFUSE_EXTENT_TO_EOF)) {
+		req->reason = EFUSE_FAILED;
+		return EFUSE_STOP_REFUSED;
+	}
+	return stop;
+}
+
+/* Returns the bytes moved, from the start of the request; req->stop says why not more. */
+static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
+{
+	struct efuse_backing *eb;
+	struct efuse_data data;
+	size_t done = 0, piece;
 	u64 room;
 
-	*whole = false;
 	efuse_data_start(&data, req->args,
 			 req->args->opcode == FUSE_READ ? ITER_DEST : ITER_SOURCE);
-	while (done < len) {
-		eb = efuse_extent_find(req, pos + done, &room);
-		if (!eb)
-			return done;
-		/* What is kept of it could not be told from what it is by then. */
-		if (eb->flags & EFUSE_EXTENT_SEALED)
-			req->args->efuse.unkept = true;
-		if (req->at_device && !eb->resident) {
-			req->reason = EFUSE_DECLINED;
-			return done;
+	req->stop = EFUSE_STOP_ALL;
+	while (done < len && req->stop == EFUSE_STOP_ALL) {
+		eb = efuse_extent_begin(req, pos + done, &room);
+		if (!eb) {
+			req->stop = EFUSE_STOP_UNMAPPED;
+			break;
 		}
-		room = efuse_data_next(&data, &span, &iter, min(room, len - done));
-		ret = efuse_backing_io(req, eb, pos + done, &iter);
-		if (ret < 0 || !efuse_sealed(eb)) {
-			req->reason = ret < 0 ? EFUSE_FAILED : EFUSE_STALE;
-			return done;
-		}
-		done += ret;
-		if (ret < room) {
-			*whole = req->args->opcode == FUSE_READ &&
-				 eb->flags & EFUSE_EXTENT_TO_EOF;
-			req->reason = *whole && efuse_backing_ended(eb, pos + done) ?
-				      0 : EFUSE_FAILED;
-			return done;
-		}
+		req->stop = efuse_direct_piece(req, eb, pos + done, min(room, len - done), &data,
+					       &piece);
+		efuse_extent_end(req->ec, eb);
+		done += piece;
 	}
-	*whole = true;
+	if (req->stop >= EFUSE_STOP_SIGNAL && req->stop <= EFUSE_STOP_ERROR)
+		req->reason = EFUSE_FAILED;
 	return done;
+}
+
+/* A signal has ended the request before any of it was done. It is not the daemon's to try. */
+static bool efuse_direct_killed(struct efuse_req *req)
+{
+	req->ret = -EINTR;
+	req->error = -EINTR;
+	return true;
 }
 
 /**
  * efuse_direct_read - READ from backing files
  * @req: the READ
  *
- * Context: process context, within io_srcu; may sleep.
- * Return: whether it is answered; @req->ret is what the caller gets.
+ * Into the caller's own buffer a READ may bring fewer bytes than it was asked for, and the
+ * caller goes on. Elsewhere that would mean that the file ends there.
+ *
+ * Context: process context; may sleep.
+ * Return: whether it is answered; @req->ret is what the caller gets, @req->stop why not more.
  */
 bool efuse_direct_read(struct efuse_req *req)
 {
 	struct fuse_args *args = req->args;
-	bool whole;
-	size_t done;
+	size_t done = efuse_direct_move(req, efuse_arg_offset(args), args->out_args[0].size);
 
-	done = efuse_direct_move(req, efuse_arg_offset(args), args->out_args[0].size, &whole);
-	if (!whole)
+	switch (req->stop) {
+	case EFUSE_STOP_ALL:
+	case EFUSE_STOP_EOF:
+		break;
+	case EFUSE_STOP_SIGNAL:
+		if (!done || !args->efuse.iter)
+			return efuse_direct_killed(req);
+		break;
+	case EFUSE_STOP_FAULT:
+	case EFUSE_STOP_ERROR:
+		if (!done || !args->efuse.iter)
+			return false;
+		break;
+	default:
 		return false;
-	efuse_data_end(args, done);
+	}
+	if (req->stop == EFUSE_STOP_EOF)
+		efuse_data_end(args, done);
 	args->out_args[0].size = done;
 	req->ret = done;
 	return true;
@@ -213,24 +415,27 @@ bool efuse_direct_read(struct efuse_req *req)
  * What could be written only in part is a short write, as it would be of the daemon; but
  * of write-back, whose pages are clean by then, the daemon gets all of it once more.
  *
- * Context: process context, within io_srcu; may sleep.
- * Return: whether it is answered; @req->ret is what the caller gets.
+ * Context: process context; may sleep.
+ * Return: whether it is answered; @req->ret is what the caller gets, @req->stop why not more.
  */
 bool efuse_direct_write(struct efuse_req *req)
 {
 	struct fuse_args *args = req->args;
 	struct fuse_write_out *out = args->out_args[0].value;
 	u64 pos = efuse_arg_offset(args), len = efuse_arg_size(args);
-	bool whole;
 	size_t done;
 
-	if (!efuse_direct_covers(req, pos, len))
+	if (!efuse_direct_covers(req, pos, len)) {
+		req->stop = EFUSE_STOP_REFUSED;
 		return false;
-	done = efuse_direct_move(req, pos, len, &whole);
+	}
+	done = efuse_direct_move(req, pos, len);
 	if (done)
 		req->ended = args->nodeid;
-	if (!done || (!whole && efuse_is_write_back(args)))
+	if (done < len && efuse_is_write_back(args))
 		return false;
+	if (!done)
+		return req->stop == EFUSE_STOP_SIGNAL && efuse_direct_killed(req);
 	memset(out, 0, sizeof(*out));
 	out->size = done;
 	req->ret = 0;

@@ -64,6 +64,9 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->reason = 0;
 	req->replied = false;
 	req->at_device = false;
+	req->changed = false;
+	req->stop = EFUSE_STOP_ALL;
+	req->appended = 0;
 	req->lesson = NULL;
 	req->block = NULL;
 	if (efuse_is_io(args))
@@ -190,6 +193,9 @@ static bool efuse_local_release(const struct fuse_args *args)
 static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
 			struct efuse_changes *ch)
 {
+	/* Sent as a request: of a READDIRPLUS entry that found no use. */
+	if (args->opcode == FUSE_FORGET)
+		efuse_forget_request(ec, args->nodeid);
 	efuse_changes_issue(ch, ec, fm, args);
 	efuse_epoch_begin(ec, ch);
 	args->efuse.epoch = efuse_epoch_now(ec);

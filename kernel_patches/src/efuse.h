@@ -7,6 +7,7 @@
 #define _FS_FUSE_EFUSE_H
 
 #include <linux/types.h>
+#include <linux/workqueue.h>
 
 struct dentry;
 struct file;
@@ -40,7 +41,7 @@ struct vm_area_struct;
  * @predicted_ns: how long it was predicted to take, 0 if it was not
  * @note: what select_path() had to tell path_done()
  * @fm: request in the background: its mount
- * @later: WRITE in the background that a worker carries out: in the list of those
+ * @later: WRITE in the background that a worker carries out: its work item
  * @iter: READ, WRITE without pages: the caller's own buffer
  * @child: inodes that UNLINK, RMDIR and RENAME change beside the directories
  * @local: RELEASE of a file that the kernel opened itself
@@ -63,7 +64,7 @@ struct efuse_args {
 	u64 predicted_ns;
 	u32 note;
 	struct fuse_mount *fm;
-	struct list_head later;
+	struct work_struct later;
 	struct iov_iter *iter;
 	u64 child[2];
 	bool local:1;
@@ -79,9 +80,16 @@ struct efuse_args {
 	u8 reason;
 };
 
+/*
+ * The stacking depth of a mount, fixed before anything can be stacked upon it: backing files may
+ * lie on a file system of a lower one. With this one, what lies above may be one level deep.
+ */
+#define EFUSE_STACK_DEPTH	1
+
 /* Module and connection, see main.c and conn.c. */
 int efuse_init(void);
 void efuse_exit(void);
+int efuse_stack_depth(unsigned int *depth, unsigned int wanted);
 int efuse_conn_add(struct fuse_conn *fc);
 void efuse_conn_remove(struct fuse_conn *fc);
 void efuse_conn_settle(struct fuse_conn *fc);
@@ -138,7 +146,8 @@ void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end);
 bool efuse_lookup_counts(const struct fuse_attr *attr);
 void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 			 struct fuse_entry_out *outarg);
-void efuse_forgotten(struct fuse_conn *fc, u64 nodeid);
+void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid);
+void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget);
 
 /* What the daemon says of its own accord, see notify.c. */
 void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);

@@ -243,6 +243,7 @@ struct efuse_channel {
 
 /**
  * struct efuse_conn - eFuse's half of a struct fuse_conn
+ * @rcu: for freeing
  * @kobj: its directory in sysfs
  * @stats_kobj: the directory stats in it
  * @paths_kobj: the directory paths in it
@@ -267,15 +268,13 @@ struct efuse_channel {
  * @timed_until: jiffies64 until which requests are timed
  * @backed: files with extents by nodeid, see extents.c
  * @extents_mutex: taken to change them
- * @io_srcu: I/O through extents
- * @mapped: whether there have been any
- * @on_device: likewise, of files on devices of csd.ko
+ * @extents_wait: for extents that nobody holds any more
+ * @extents_open: extents whose files are not closed yet
+ * @on_device: whether there have been extents of files on devices of csd.ko
  * @forced_path: the path of every READ and WRITE, or EFUSE_PATH_AUTO
  * @round: after so many READs of a kind the paths are probed again
  * @probes: so often each
- * @later_lock: of @later
- * @later: WRITEs that a worker carries out, see later.c
- * @later_work: the worker
+ * @later_queue: workers for WRITEs of write-back, NULL until needed; see later.c
  * @daemon_read: the most bytes of a READ that the daemon takes
  * @daemon_write: likewise of a WRITE
  * @max_request: the most bytes of a READ or WRITE that FUSE makes, 0: as many
@@ -291,6 +290,7 @@ struct efuse_channel {
  * @lazy_atime: reading need not show in the atime that is reported
  */
 struct efuse_conn {
+	struct rcu_head rcu;
 	struct kobject kobj;
 	struct kobject *stats_kobj;
 	struct kobject *paths_kobj;
@@ -318,15 +318,13 @@ struct efuse_conn {
 
 	struct xarray backed;
 	struct mutex extents_mutex;	/* for changing extents */
-	struct srcu_struct io_srcu;
-	bool mapped;
+	wait_queue_head_t extents_wait;
+	atomic_t extents_open;
 	bool on_device;
 	u8 forced_path;
 	u32 round;
 	u32 probes;
-	spinlock_t later_lock;		/* of the list */
-	struct list_head later;
-	struct work_struct later_work;
+	struct workqueue_struct *later_queue;
 	u32 daemon_read;
 	u32 daemon_write;
 	u32 max_request;
@@ -391,6 +389,17 @@ struct efuse_changes {
 	u64 content;
 };
 
+/* Why moving the bytes of a READ or WRITE stopped. Only an end of file may set an end. */
+enum efuse_stop {
+	EFUSE_STOP_ALL,		/* all were moved */
+	EFUSE_STOP_EOF,		/* the file ends there */
+	EFUSE_STOP_SIGNAL,	/* the caller is being killed */
+	EFUSE_STOP_FAULT,	/* a page of the caller's buffer is not in memory */
+	EFUSE_STOP_ERROR,	/* the file system below failed */
+	EFUSE_STOP_UNMAPPED,	/* the rest lies in no extent */
+	EFUSE_STOP_REFUSED,	/* the extent must not be used for it */
+};
+
 /**
  * struct efuse_req - a request as handlers see it: opaque to them
  * @ec: connection
@@ -403,6 +412,9 @@ struct efuse_changes {
  * @reason: why an offered answer was not taken: enum efuse_counter, or 0
  * @replied: an efuse_reply_*() took effect
  * @at_device: backing files are read past their page cache
+ * @changed: a backing file had another content than was seen before
+ * @stop: READ, WRITE that a path tried: enum efuse_stop
+ * @appended: append by the direct path: where the file ended behind it, 0: nothing was appended
  * @lesson: what learn() is called for, but for blocks
  * @block: what block() or learn() is called for
  * @path: for select_path() and path_done()
@@ -421,6 +433,9 @@ struct efuse_req {
 	u8 reason;
 	bool replied;
 	bool at_device;
+	bool changed;
+	u8 stop;
+	u64 appended;
 	struct efuse_lesson *lesson;
 	struct efuse_block *block;
 	struct efuse_path_info path;
@@ -601,7 +616,12 @@ void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued
 void efuse_epoch_cancel(struct efuse_conn *ec, const struct efuse_changes *ch);
 bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *ch, u16 bucket,
 		       u64 issued, bool *own);
+void efuse_epoch_enter(struct efuse_conn *ec, u16 bucket);
+void efuse_epoch_leave(struct efuse_conn *ec, u16 bucket);
+u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket);
+u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket);
+void efuse_epoch_bump_blocks(struct efuse_conn *ec, u64 nodeid, u64 first, u64 nr);
 void efuse_epoch_void(struct efuse_conn *ec);
 
 /* changes.c */
@@ -622,8 +642,12 @@ enum efuse_taken {
 
 enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode,
 				   u64 epoch);
+bool efuse_inode_alive(struct efuse_conn *ec, u64 nodeid);
+void efuse_forget_request(struct efuse_conn *ec, u64 nodeid);
 u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid);
 u64 efuse_inode_size(struct fuse_mount *fm, u64 nodeid);
+u64 efuse_life_mark(const struct efuse_conn *ec, u64 nodeid);
+bool efuse_life_ends(struct efuse_conn *ec, u64 nodeid);
 
 /* answer.c */
 int efuse_answer_entry(struct efuse_req *req, const void *entry, u32 entry_size,
@@ -638,7 +662,32 @@ int efuse_answer_flush(struct efuse_req *req);
 /* extents.c */
 
 /**
+ * struct efuse_use - how often an extent was begun to be used on a CPU, and ended
+ * @begun: holders that began there
+ * @ended: holders that ended there
+ */
+struct efuse_use {
+	u64 begun;
+	u64 ended;
+};
+
+/**
+ * struct efuse_content - which content a backing file had when it was looked at
+ * @ctime: its change time
+ * @size: bytes
+ * @racy: whether a change meanwhile may have left both as they were
+ */
+struct efuse_content {
+	struct timespec64 ctime;
+	loff_t size;
+	bool racy;
+};
+
+/**
  * struct efuse_backing - an extent: a range of a file, and where its bytes lie
+ * @ec: connection
+ * @use: how often it is held
+ * @gone: nobody may begin to hold it
  * @file: the backing file
  * @resident: what its page cache has of it, if it lies on a device of csd.ko; NULL elsewhere
  * @cred: of who mapped it
@@ -647,11 +696,16 @@ int efuse_answer_flush(struct efuse_req *req);
  * @version: of the file's content
  * @seal: i_version of the backing file, if the extent is sealed
  * @flags: EFUSE_EXTENT_*
- * @ranges: how many ranges of the file's tree it stands in
- * @gone: the next of those that are to be freed
+ * @content: of the backing file when a READ looked last; races cost a look
+ * @ranges: how many ranges of the file's tree it stands in; under extents_mutex
+ * @next_gone: the next of those that leave the tree together
+ * @reap: closes the file once nobody holds the extent
  * @rcu: for freeing
  */
 struct efuse_backing {
+	struct efuse_conn *ec;
+	struct efuse_use __percpu *use;
+	bool gone;
 	struct file *file;
 	csd_resident_t resident;
 	const struct cred *cred;
@@ -660,18 +714,24 @@ struct efuse_backing {
 	u64 version;
 	u64 seal;
 	u32 flags;
+	struct efuse_content content;
 	u32 ranges;
-	struct efuse_backing *gone;
+	struct efuse_backing *next_gone;
+	struct work_struct reap;
 	struct rcu_head rcu;
 };
 
+int efuse_extents_init(void);
+void efuse_extents_exit(void);
 long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *argp);
 void efuse_extents_settle(struct efuse_conn *ec);
-int efuse_extents_init(struct efuse_conn *ec);
+void efuse_extents_add(struct efuse_conn *ec);
 void efuse_extents_clear(struct efuse_conn *ec);
-void efuse_extents_exit(struct efuse_conn *ec);
+void efuse_extents_free(struct efuse_conn *ec);
 void efuse_extents_forget(struct efuse_conn *ec, u64 nodeid);
-const struct efuse_backing *efuse_extent_find(struct efuse_req *req, u64 pos, u64 *length);
+bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid);
+struct efuse_backing *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length);
+void efuse_extent_end(struct efuse_conn *ec, struct efuse_backing *eb);
 bool efuse_seal_holds(const struct efuse_backing *eb);
 
 /* Is a backing file as it was when its extent was mapped, if the extent is sealed? */
@@ -766,6 +826,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 
 /* direct.c */
 const struct cred *efuse_act_as(const struct cred *cred);
+void efuse_content_look(struct efuse_content *content, const struct inode *inode);
 void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inode *inode,
 			    struct timespec64 before);
 bool efuse_direct_read(struct efuse_req *req);
@@ -806,12 +867,12 @@ static inline void efuse_count_path(struct efuse_conn *ec, enum efuse_path path,
 }
 
 /* later.c */
-int efuse_later_init(void);
-void efuse_later_exit(void);
-void efuse_later_add(struct efuse_conn *ec);
+int efuse_later_prepare(struct efuse_conn *ec);
 void efuse_later_settle(struct efuse_conn *ec);
+void efuse_later_free(struct efuse_conn *ec);
 bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
 		 gfp_t gfp_flags);
+
 /* readdir.c */
 #define EFUSE_READDIR		SZ_32K	/* what a READDIR asks for unless sysfs says otherwise */
 #define EFUSE_MAX_READDIR	SZ_128K
@@ -864,6 +925,8 @@ const struct efuse_channel_load *efuse_load_describe(struct efuse_placement *pla
 void efuse_homes_find(struct efuse_conn *ec);
 
 /* queues.c */
+struct fuse_conn *efuse_queue_conn(struct fuse_iqueue *fiq);
+bool efuse_queues_forget(struct efuse_conn *ec, u64 nodeid, u16 bucket, u64 *others);
 bool efuse_queue_filled(const struct efuse_queue *queue);
 void efuse_queue_wake(const struct efuse_queue *queue);
 void efuse_queues_wake_all(struct fuse_conn *fc);

@@ -184,6 +184,30 @@ bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *
 	return efuse_epoch_valid(ec, bucket, issued);
 }
 
+/* A change of one bucket begins. */
+void efuse_epoch_enter(struct efuse_conn *ec, u16 bucket)
+{
+	efuse_bucket_enter(&ec->buckets[bucket]);
+}
+
+/* It is over. */
+void efuse_epoch_leave(struct efuse_conn *ec, u16 bucket)
+{
+	efuse_bucket_leave(&ec->buckets[bucket], atomic64_inc_return(&ec->epoch), 0);
+}
+
+/* A number that differs once a change of the bucket has begun or ended. */
+u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket)
+{
+	return atomic64_read(&ec->buckets[bucket]);
+}
+
+/* How many changes of the bucket are in flight. */
+u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket)
+{
+	return efuse_in_flight(efuse_epoch_word(ec, bucket));
+}
+
 /* A change that is over already. */
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 {
@@ -191,6 +215,19 @@ void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 
 	efuse_epoch_begin(ec, &ch);
 	efuse_epoch_end(ec, &ch, 0);
+}
+
+/* Likewise of blocks of a file. */
+void efuse_epoch_bump_blocks(struct efuse_conn *ec, u64 nodeid, u64 first, u64 nr)
+{
+	u64 epoch = atomic64_inc_return(&ec->epoch), i;
+	atomic64_t *bucket;
+
+	for (i = 0; i < min_t(u64, nr, EFUSE_NR_BUCKETS); i++) {
+		bucket = efuse_block_bucket(ec, nodeid, first + i);
+		efuse_bucket_enter(bucket);
+		efuse_bucket_leave(bucket, epoch, 0);
+	}
 }
 
 /* All that was learned and published so far is void. */

@@ -3,10 +3,16 @@
  * Extents: which ranges of which files lie in which backing files. The daemon maps
  * them by ioctl(2); nothing but that makes a byte of a backing file reachable.
  *
- * A file's extents are a maple tree of ranges. Readers walk it under the
- * connection's SRCU, which they hold during their I/O, too: what is taken out of the
- * tree is freed behind it. An extent may stand in several ranges, since a later one
- * may have cut it in two; it counts them.
+ * A file's extents are a maple tree of ranges, changed under the connection's
+ * extents_mutex and walked under RCU. I/O holds the one extent that it goes through:
+ * efuse_extent_begin() finds and holds it, efuse_extent_end() lets it go. An extent that
+ * leaves the tree lets nobody begin any more, and its file is closed when the last
+ * holder has ended. An extent may stand in several ranges, since a later one may have
+ * cut it in two; it counts them.
+ *
+ * A nodeid names an inode only while the kernel holds it. Its extents end when the
+ * kernel forgets the inode, and again when the daemon reads that FORGET: until then
+ * nothing can be mapped for it.
  */
 #include "efuse_i.h"
 
@@ -15,9 +21,14 @@
 #include <linux/fs_stack.h>
 #include <linux/iversion.h>
 #include <linux/maple_tree.h>
+#include <linux/sched/mm.h>
 #include <linux/uaccess.h>
 
-#define EFUSE_EXTENT_FLAGS	(EFUSE_EXTENT_WRITE | EFUSE_EXTENT_TO_EOF | EFUSE_EXTENT_SEALED)
+#define EFUSE_EXTENT_FLAGS	(EFUSE_EXTENT_WRITE | EFUSE_EXTENT_TO_EOF |	\
+				 EFUSE_EXTENT_SEALED | EFUSE_EXTENT_NEW)
+
+/* Closes files of extents that were in use when they ended. */
+static struct workqueue_struct *efuse_reap_queue;
 
 /**
  * struct efuse_backed - a file with extents
@@ -33,27 +44,123 @@ struct efuse_backed {
 	struct rcu_head rcu;
 };
 
+/* Holding an extent. */
+
+/*
+ * Holders are counted per CPU, those that began and those that ended apart, since a task
+ * may end on another CPU. Nobody begins once @gone is set: each side writes its own word,
+ * issues a full barrier and reads the other's.
+ */
+static bool efuse_backing_begin(struct efuse_backing *eb)
+{
+	this_cpu_inc(eb->use->begun);
+	smp_mb(); /* Pairs with efuse_backings_leave(). */
+	return !READ_ONCE(eb->gone);
+}
+
+/* Is the extent held by nobody? Once it is gone, that stays so. */
+static bool efuse_backing_quiet(const struct efuse_backing *eb)
+{
+	u64 begun = 0, ended = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		ended += READ_ONCE(per_cpu_ptr(eb->use, cpu)->ended);
+	smp_mb(); /* A holder counted as ended is counted as begun. */
+	for_each_possible_cpu(cpu)
+		begun += READ_ONCE(per_cpu_ptr(eb->use, cpu)->begun);
+	return begun == ended;
+}
+
+/**
+ * efuse_extent_end - let go of an extent
+ * @ec: connection
+ * @eb: the extent, from efuse_extent_begin()
+ *
+ * Context: any that efuse_extent_begin() may be called in.
+ */
+void efuse_extent_end(struct efuse_conn *ec, struct efuse_backing *eb)
+{
+	/* Until the end of the section the extent's memory stays. */
+	rcu_read_lock();
+	smp_mb(); /* What was done through the extent comes before. */
+	this_cpu_inc(eb->use->ended);
+	smp_mb(); /* Pairs with efuse_backings_leave(). */
+	if (unlikely(READ_ONCE(eb->gone)))
+		wake_up_all(&ec->extents_wait);
+	rcu_read_unlock();
+}
+
 static void efuse_backing_free(struct rcu_head *rcu)
 {
 	struct efuse_backing *eb = container_of(rcu, struct efuse_backing, rcu);
 
-	fput(eb->file);
-	put_cred(eb->cred);
+	free_percpu(eb->use);
 	kfree(eb);
 }
 
-static void efuse_backed_free(struct rcu_head *rcu)
+/* Close the file of an extent that nobody holds, or never held. */
+static void efuse_backing_release(struct efuse_backing *eb)
 {
-	struct efuse_backed *file = container_of(rcu, struct efuse_backed, rcu);
-	struct efuse_backing *eb;
-	unsigned long index = 0;
+	struct efuse_conn *ec = eb->ec;
 
-	/* Nobody else can reach it by now. */
-	mt_for_each(&file->extents, eb, index, ULONG_MAX)
-		if (!--eb->ranges)
-			efuse_backing_free(&eb->rcu);
-	mtree_destroy(&file->extents);
-	kfree(file);
+	/* At once: whoever unmounts ours may unmount the backing file's file system next. */
+	__fput_sync(eb->file);
+	put_cred(eb->cred);
+	call_rcu(&eb->rcu, efuse_backing_free);
+	/* Until the end of the section the connection's memory stays. */
+	rcu_read_lock();
+	if (atomic_dec_and_test(&ec->extents_open))
+		wake_up_all(&ec->extents_wait);
+	rcu_read_unlock();
+}
+
+static void efuse_backing_reap(struct work_struct *work)
+{
+	struct efuse_backing *eb = container_of(work, struct efuse_backing, reap);
+
+	wait_event(eb->ec->extents_wait, efuse_backing_quiet(eb));
+	efuse_backing_release(eb);
+}
+
+/* A worker is to close the files: the caller cannot wait, or must not enter a file system. */
+static void efuse_backings_reap(struct efuse_backing *gone)
+{
+	struct efuse_backing *next;
+
+	for (; gone; gone = next) {
+		next = gone->next_gone;
+		queue_work(efuse_reap_queue, &gone->reap);
+	}
+}
+
+/* Extents that stand in no range any more: nobody begins to use them. */
+static void efuse_backings_leave(struct efuse_backing *gone)
+{
+	for (; gone; gone = gone->next_gone)
+		WRITE_ONCE(gone->gone, true);
+	smp_mb(); /* Pairs with efuse_backing_begin() and efuse_extent_end(). */
+}
+
+/*
+ * Wait until nobody uses the extents any more, and close their files. A killed caller leaves
+ * that to a worker.
+ */
+static int efuse_backings_wait(struct efuse_conn *ec, struct efuse_backing *gone)
+{
+	struct efuse_backing *next;
+	int err;
+
+	for (; gone; gone = next) {
+		next = gone->next_gone;
+		err = wait_event_killable(ec->extents_wait, efuse_backing_quiet(gone));
+		if (err) {
+			efuse_backings_reap(gone);
+			return err;
+		}
+		efuse_backing_release(gone);
+	}
+	return 0;
 }
 
 /* The bytes of the backing file are those of the registration: nobody may hold a way in. */
@@ -75,27 +182,21 @@ bool efuse_seal_holds(const struct efuse_backing *eb)
 }
 
 /*
- * Stacked file systems end somewhere, and never in a circle: a backing file lies
- * on a file system of a lower depth than ours.
+ * Stacked file systems end somewhere, and never in a circle: a backing file lies on a file
+ * system of a lower depth than ours. Ours is fixed when it is mounted, before anything can be
+ * stacked upon it: what lies above it is deeper.
  */
-static bool efuse_stack_deepen(struct efuse_conn *ec, const struct file *file)
+static bool efuse_stack_fits(struct efuse_conn *ec, const struct file *file)
 {
-	int depth = file_inode(file)->i_sb->s_stack_depth + 1;
+	const struct super_block *sb = file_inode(file)->i_sb;
 	struct fuse_mount *fm;
+	bool fits = true;
 
-	if (depth > FILESYSTEM_MAX_STACK_DEPTH)
-		return false;
 	down_read(&ec->fc->killsb);
-	list_for_each_entry(fm, &ec->fc->mounts, fc_entry) {
-		if (!fm->sb || file_inode(file)->i_sb == fm->sb) {
-			up_read(&ec->fc->killsb);
-			return false;
-		}
-		if (fm->sb->s_stack_depth < depth)
-			fm->sb->s_stack_depth = depth;
-	}
+	list_for_each_entry(fm, &ec->fc->mounts, fc_entry)
+		fits &= fm->sb && sb != fm->sb && sb->s_stack_depth < fm->sb->s_stack_depth;
 	up_read(&ec->fc->killsb);
-	return true;
+	return fits;
 }
 
 static int efuse_extent_check(const struct efuse_extent *extent)
@@ -132,7 +233,7 @@ static int efuse_backing_check(struct efuse_conn *ec, struct file *file, u32 fla
 	}
 	if (flags & EFUSE_EXTENT_SEALED && !IS_I_VERSION(file_inode(file)))
 		return -EOPNOTSUPP;
-	return efuse_stack_deepen(ec, file) ? 0 : -ELOOP;
+	return efuse_stack_fits(ec, file) ? 0 : -ELOOP;
 }
 
 static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
@@ -149,9 +250,13 @@ static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
 	if (err)
 		goto out_put;
 	err = -ENOMEM;
-	eb = kzalloc(sizeof(*eb), GFP_KERNEL);
+	eb = kzalloc(sizeof(*eb), GFP_KERNEL_ACCOUNT);
 	if (!eb)
 		goto out_put;
+	eb->use = alloc_percpu_gfp(struct efuse_use, GFP_KERNEL_ACCOUNT);
+	if (!eb->use)
+		goto out_free;
+	eb->ec = ec;
 	eb->file = file;
 	eb->offset = extent->offset;
 	eb->backing_offset = extent->backing_offset;
@@ -159,13 +264,17 @@ static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
 	eb->flags = extent->flags;
 	eb->ranges = 1;
 	eb->resident = efuse_device_reads(file);
+	INIT_WORK(&eb->reap, efuse_backing_reap);
+	efuse_content_look(&eb->content, file_inode(file));
 	err = -ETXTBSY;
 	if (eb->flags & EFUSE_EXTENT_SEALED && !efuse_seal_read(file, &eb->seal))
 		goto out_free;
 	eb->cred = get_current_cred();
+	atomic_inc(&ec->extents_open);
 	return eb;
 
 out_free:
+	free_percpu(eb->use);
 	kfree(eb);
 out_put:
 	fput(file);
@@ -189,7 +298,7 @@ static struct efuse_backing *efuse_backed_displace(struct efuse_backed *file,
 
 		eb->ranges += undo ? -cut : cut;
 		if (!eb->ranges) {
-			eb->gone = gone;
+			eb->next_gone = gone;
 			gone = eb;
 		}
 	}
@@ -197,31 +306,71 @@ static struct efuse_backing *efuse_backed_displace(struct efuse_backed *file,
 	return gone;
 }
 
-/* @eb is NULL for a range without extents. */
-static int efuse_backed_store(struct efuse_conn *ec, struct efuse_backed *file,
-			      unsigned long first, unsigned long last, struct efuse_backing *eb)
+/*
+ * Stores an extent, or (@eb is NULL) a range without any. @gone gets the extents that stand in
+ * no range any more.
+ */
+static int efuse_backed_store(struct efuse_backed *file, unsigned long first, unsigned long last,
+			      struct efuse_backing *eb, struct efuse_backing **gone)
 {
-	struct efuse_backing *gone, *next;
 	int err;
 
-	/* Not found any more before it is freed. */
 	WRITE_ONCE(file->only, NULL);
-	gone = efuse_backed_displace(file, first, last, false);
+	*gone = efuse_backed_displace(file, first, last, false);
 	err = mtree_store_range(&file->extents, first, last, eb, GFP_KERNEL);
 	if (err) {
 		efuse_backed_displace(file, first, last, true);
+		*gone = NULL;
 		return err;
 	}
 	if (!first && last == LLONG_MAX)
 		smp_store_release(&file->only, eb); /* Whole, with the tree. */
-	for (; gone; gone = next) {
-		next = gone->gone;
-		call_srcu(&ec->io_srcu, &gone->rcu, efuse_backing_free);
-	}
+	efuse_backings_leave(*gone);
 	return 0;
 }
 
-/* The file's extents, made if there are none. Under extents_mutex and io_srcu. */
+/* Takes all extents of a nodeid out. Returns them. */
+static struct efuse_backing *efuse_backed_erase(struct efuse_conn *ec, u64 nodeid)
+{
+	struct efuse_backed *file = xa_erase(&ec->backed, nodeid);
+	struct efuse_backing *eb, *gone = NULL;
+	unsigned long index = 0;
+
+	if (!file)
+		return NULL;
+	WRITE_ONCE(file->only, NULL);
+	mt_for_each(&file->extents, eb, index, ULONG_MAX) {
+		if (--eb->ranges)
+			continue;
+		eb->next_gone = gone;
+		gone = eb;
+	}
+	/* Nodes that are walked now are freed behind the walk. */
+	mtree_destroy(&file->extents);
+	efuse_backings_leave(gone);
+	kfree_rcu(file, rcu);
+	return gone;
+}
+
+/*
+ * Under extents_mutex no memory is got by entering a file system: that may evict an inode
+ * of ours, which ends its extents. The connection's killsb is taken before, if at all.
+ */
+static unsigned int efuse_extents_lock(struct efuse_conn *ec)
+{
+	unsigned int flags = memalloc_nofs_save();
+
+	mutex_lock(&ec->extents_mutex);
+	return flags;
+}
+
+static void efuse_extents_unlock(struct efuse_conn *ec, unsigned int flags)
+{
+	mutex_unlock(&ec->extents_mutex);
+	memalloc_nofs_restore(flags);
+}
+
+/* The file's extents, made if there are none. Under extents_mutex. */
 static struct efuse_backed *efuse_backed_get(struct efuse_conn *ec, u64 nodeid)
 {
 	struct efuse_backed *file = xa_load(&ec->backed, nodeid);
@@ -259,9 +408,8 @@ static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid, struct efuse
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
 }
 
-/* What forgets the nodeid meanwhile finds the file, or has made it an orphan of io_srcu. */
 static int efuse_backed_map(struct efuse_conn *ec, const struct efuse_extent *extent,
-			    struct efuse_backing *eb)
+			    struct efuse_backing *eb, struct efuse_backing **gone)
 {
 	struct efuse_backed *file = efuse_backed_get(ec, extent->nodeid);
 	int err;
@@ -270,66 +418,111 @@ static int efuse_backed_map(struct efuse_conn *ec, const struct efuse_extent *ex
 		return PTR_ERR(file);
 	if (extent->version < file->version)
 		return -ESTALE;
-	err = efuse_backed_store(ec, file, extent->offset,
-				 efuse_range_last(extent->offset, extent->length), eb);
+	err = efuse_backed_store(file, extent->offset,
+				 efuse_range_last(extent->offset, extent->length), eb, gone);
 	if (!err)
 		efuse_backed_changed(ec, extent->nodeid, file, extent->version);
 	return err;
 }
 
+/*
+ * Does the nodeid stand for an inode, or (@new) is the daemon about to hand it out? Until the
+ * daemon has read the last FORGET of a nodeid that the kernel does not hold any more, it stands for
+ * the inode that was forgotten.
+ */
+static bool efuse_nodeid_stands(struct efuse_conn *ec, u64 nodeid, bool new)
+{
+	return efuse_inode_alive(ec, nodeid) || (new && !efuse_life_ends(ec, nodeid));
+}
+
+/*
+ * The extents of a nodeid were changed, since when its life was at @mark. If a FORGET of it (or
+ * of another nodeid of its bucket) was queued or read meanwhile, they may be of an inode that is
+ * no more: all of them leave.
+ */
+static int efuse_backed_settle(struct efuse_conn *ec, u64 nodeid, u64 mark,
+			       struct efuse_backing **gone)
+{
+	if (efuse_life_mark(ec, nodeid) == mark)
+		return 0;
+	efuse_backings_reap(*gone);
+	*gone = efuse_backed_erase(ec, nodeid);
+	return -ESTALE;
+}
+
 static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 {
-	struct efuse_backing *eb;
-	int err, idx;
+	struct efuse_backing *eb, *gone = NULL;
+	int err, err_wait, stale = 0;
+	unsigned int flags;
+	u64 mark;
 
 	err = efuse_extent_check(extent);
+	if (!err && extent->flags & EFUSE_EXTENT_WRITE)
+		err = efuse_later_prepare(ec);
 	if (err)
 		return err;
 	eb = efuse_backing_new(ec, extent);
 	if (IS_ERR(eb))
 		return PTR_ERR(eb);
 
-	mutex_lock(&ec->extents_mutex);
-	ec->mapped = true;
+	down_read(&ec->fc->killsb);
+	flags = efuse_extents_lock(ec);
 	if (eb->resident)
 		WRITE_ONCE(ec->on_device, true);
-	idx = srcu_read_lock(&ec->io_srcu);
-	err = efuse_backed_map(ec, extent, eb);
-	srcu_read_unlock(&ec->io_srcu, idx);
-	mutex_unlock(&ec->extents_mutex);
-	if (err)
-		efuse_backing_free(&eb->rcu);
-	return err;
+	mark = efuse_life_mark(ec, extent->nodeid);
+	err = efuse_nodeid_stands(ec, extent->nodeid, extent->flags & EFUSE_EXTENT_NEW) ?
+	      efuse_backed_map(ec, extent, eb, &gone) : -ESTALE;
+	if (!err)
+		stale = efuse_backed_settle(ec, extent->nodeid, mark, &gone);
+	efuse_extents_unlock(ec, flags);
+	up_read(&ec->fc->killsb);
+
+	if (err) {
+		efuse_backing_release(eb);
+		return err;
+	}
+	/* Who found what was replaced has done its I/O. */
+	err_wait = efuse_backings_wait(ec, gone);
+	return stale ?: err_wait;
 }
 
 static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 {
+	struct efuse_backing *gone = NULL;
 	struct efuse_backed *file;
-	int err = 0, idx;
+	unsigned int flags;
+	int err = 0;
+	u64 mark;
 
 	if (!range->nodeid)
 		return -EINVAL;
 	if (range->offset > LLONG_MAX || range->length > LLONG_MAX - range->offset)
 		return -EOVERFLOW;
 
-	mutex_lock(&ec->extents_mutex);
-	idx = srcu_read_lock(&ec->io_srcu);
-	file = range->version ? efuse_backed_get(ec, range->nodeid) :
-				xa_load(&ec->backed, range->nodeid);
+	down_read(&ec->fc->killsb);
+	flags = efuse_extents_lock(ec);
+	mark = efuse_life_mark(ec, range->nodeid);
+	/* What the kernel does not hold has no version to remember. */
+	file = range->version && efuse_inode_alive(ec, range->nodeid) ?
+	       efuse_backed_get(ec, range->nodeid) : xa_load(&ec->backed, range->nodeid);
 	if (IS_ERR(file)) {
 		err = PTR_ERR(file);
 	} else if (file) {
-		err = efuse_backed_store(ec, file, range->offset,
-					 efuse_range_last(range->offset, range->length), NULL);
-		if (!err)
+		err = efuse_backed_store(file, range->offset,
+					 efuse_range_last(range->offset, range->length), NULL,
+					 &gone);
+		if (!err) {
 			efuse_backed_changed(ec, range->nodeid, file, range->version);
+			/* That they all left is more than was asked for. */
+			efuse_backed_settle(ec, range->nodeid, mark, &gone);
+		}
 	}
-	srcu_read_unlock(&ec->io_srcu, idx);
-	mutex_unlock(&ec->extents_mutex);
+	efuse_extents_unlock(ec, flags);
+	up_read(&ec->fc->killsb);
 
 	/* Who found an extent before has done its I/O. */
-	synchronize_srcu(&ec->io_srcu);
-	return err;
+	return err ?: efuse_backings_wait(ec, gone);
 }
 
 /**
@@ -355,69 +548,109 @@ long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *a
 	return copy_from_user(&range, argp, sizeof(range)) ? -EFAULT : efuse_unmap(ec, &range);
 }
 
+/* The extent that a byte lies in, not held. Under RCU. */
+static struct efuse_backing *efuse_backed_find(struct efuse_backed *file, u64 pos, u64 *length)
+{
+	/* Pairs with efuse_backed_store(). */
+	struct efuse_backing *eb = smp_load_acquire(&file->only);
+	MA_STATE(mas, &file->extents, pos, pos);
+
+	if (eb) {
+		*length = LLONG_MAX - pos + 1ULL;
+		return eb;
+	}
+	eb = mas_walk(&mas);
+	*length = mas.last - pos + 1;
+	return eb;
+}
+
 /**
- * efuse_extent_find - the extent that a byte of a file lies in
+ * efuse_extent_begin - find the extent that a byte of a file lies in, and hold it
  * @req: a request for the file
  * @pos: of the byte
  * @length: how many bytes from there on lie in it, too
  *
- * Context: within an io_srcu read section of the connection, until whose end the
- * extent stands.
+ * Whoever takes the extent out of the file waits until efuse_extent_end().
+ *
+ * Context: process context.
  * Return: the extent, or NULL where the daemon has to be asked; @req->reason says why.
  */
-const struct efuse_backing *efuse_extent_find(struct efuse_req *req, u64 pos, u64 *length)
+struct efuse_backing *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length)
 {
-	struct efuse_backed *file = xa_load(&req->ec->backed, req->args->nodeid);
-	/* Pairs with efuse_backed_store(). */
-	const struct efuse_backing *eb = file ? smp_load_acquire(&file->only) : NULL;
+	struct efuse_conn *ec = req->ec;
+	struct efuse_backing *eb = NULL;
+	struct efuse_backed *file;
+	u64 version = 0;
 
-	if (eb) {
-		*length = LLONG_MAX - pos + 1ULL;
-	} else if (file) {
-		MA_STATE(mas, &file->extents, pos, pos);
-
-		rcu_read_lock();
-		eb = mas_walk(&mas);
-		*length = mas.last - pos + 1;
-		rcu_read_unlock();
+	rcu_read_lock();
+	file = xa_load(&ec->backed, req->args->nodeid);
+	while (file) {
+		eb = efuse_backed_find(file, pos, length);
+		version = READ_ONCE(file->version);
+		if (!eb || efuse_backing_begin(eb))
+			break;
+		/* It left the tree before that was said: the next look finds what is there now. */
+		efuse_extent_end(ec, eb);
 	}
+	rcu_read_unlock();
 	if (!eb) {
 		req->reason = EFUSE_UNMAPPED;
 		return NULL;
 	}
-	if (eb->version < READ_ONCE(file->version) || !efuse_sealed(eb)) {
+	if (eb->version < version || !efuse_sealed(eb))
 		req->reason = EFUSE_STALE;
-		return NULL;
-	}
-	/* Ours may have been stacked upon meanwhile, and made into a circle. */
-	if (file_inode(eb->file)->i_sb->s_stack_depth >= req->fm->sb->s_stack_depth) {
+	else if (file_inode(eb->file)->i_sb->s_stack_depth >= req->fm->sb->s_stack_depth)
 		req->reason = EFUSE_DECLINED;
-		return NULL;
-	}
-	return eb;
+	else
+		return eb;
+	efuse_extent_end(ec, eb);
+	return NULL;
 }
 
-static void efuse_backed_forget(struct efuse_conn *ec, u64 nodeid)
+/**
+ * efuse_extents_cut - does a file end where FUSE says, not where a backing file ends?
+ * @ec: connection
+ * @nodeid: of a file with extents
+ */
+bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid)
 {
-	struct efuse_backed *file = xa_erase(&ec->backed, nodeid);
+	const struct efuse_backed *file;
+	bool cut;
 
-	if (file)
-		call_srcu(&ec->io_srcu, &file->rcu, efuse_backed_free);
+	rcu_read_lock();
+	file = xa_load(&ec->backed, nodeid);
+	/* One extent from the first byte on that is all of a file has no length of its own. */
+	cut = file && !READ_ONCE(file->only);
+	rcu_read_unlock();
+	return cut;
 }
 
-/* The nodeid may come back as another file. */
+/**
+ * efuse_extents_forget - a nodeid may come back as another file
+ * @ec: connection
+ * @nodeid: which
+ *
+ * Context: process context, may sleep; perhaps to reclaim memory.
+ */
 void efuse_extents_forget(struct efuse_conn *ec, u64 nodeid)
 {
-	/* Most connections have none. */
-	if (!xa_empty(&ec->backed))
-		efuse_backed_forget(ec, nodeid);
+	struct efuse_backing *gone;
+	unsigned int flags;
+
+	/* Most have none; what is mapped for this nodeid later sees that it is forgotten. */
+	if (!xa_load(&ec->backed, nodeid))
+		return;
+	flags = efuse_extents_lock(ec);
+	gone = efuse_backed_erase(ec, nodeid);
+	efuse_extents_unlock(ec, flags);
+	efuse_backings_reap(gone);
 }
 
-int efuse_extents_init(struct efuse_conn *ec)
+void efuse_extents_add(struct efuse_conn *ec)
 {
 	mutex_init(&ec->extents_mutex);
+	init_waitqueue_head(&ec->extents_wait);
 	xa_init(&ec->backed);
-	return init_srcu_struct(&ec->io_srcu);
 }
 
 /* The connection is unmounted: nothing is read or written any more. */
@@ -427,22 +660,35 @@ void efuse_extents_clear(struct efuse_conn *ec)
 	unsigned long nodeid;
 
 	xa_for_each(&ec->backed, nodeid, file)
-		efuse_backed_forget(ec, nodeid);
+		efuse_extents_forget(ec, nodeid);
 }
 
-/* Waits until the backing files of an unmounted connection are let go. */
+/*
+ * Waits until the backing files of an unmounted connection are closed. A killed caller does not:
+ * a file system below may be frozen.
+ */
 void efuse_extents_settle(struct efuse_conn *ec)
 {
-	if (!ec->mapped)
-		return;
-	srcu_barrier(&ec->io_srcu);
-	flush_delayed_fput();
+	(void)wait_event_killable(ec->extents_wait, !atomic_read(&ec->extents_open));
 }
 
-void efuse_extents_exit(struct efuse_conn *ec)
+/* The last reference to the connection is gone. */
+void efuse_extents_free(struct efuse_conn *ec)
 {
 	efuse_extents_clear(ec);
-	srcu_barrier(&ec->io_srcu);
-	cleanup_srcu_struct(&ec->io_srcu);
+	wait_event(ec->extents_wait, !atomic_read(&ec->extents_open));
 	xa_destroy(&ec->backed);
+}
+
+/* Module. */
+
+int efuse_extents_init(void)
+{
+	efuse_reap_queue = alloc_workqueue("efuse_reap", WQ_UNBOUND, 0);
+	return efuse_reap_queue ? 0 : -ENOMEM;
+}
+
+void efuse_extents_exit(void)
+{
+	destroy_workqueue(efuse_reap_queue);
 }

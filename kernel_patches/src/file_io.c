@@ -15,12 +15,27 @@
 
 #include <linux/pagemap.h>
 #include <linux/rmap.h>
+#include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 #include <linux/uio.h>
 
 typedef ssize_t (*efuse_iter_t)(struct kiocb *iocb, struct iov_iter *iter);
+
+/**
+ * struct efuse_tried - what a try has shown
+ * @ended: the file ends where the bytes moved end
+ * @changed: a backing file had another content than was seen before
+ */
+struct efuse_tried {
+	bool ended;
+	bool changed;
+};
+
 typedef ssize_t (*efuse_try_t)(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			       u32 opcode, bool *ended);
+			       u32 opcode, struct efuse_tried *tried);
+
+/* So much of a caller's buffer is made present at once. */
+#define EFUSE_FAULT_IN	SZ_1M
 
 /* The connection, if a path may take it. */
 static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct iov_iter *iter,
@@ -77,6 +92,9 @@ static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
 	}
 	io->write.fh = ff->fh;
 	io->write.flags = iocb->ki_filp->f_flags & ~(O_APPEND | O_SYNC);
+	/* Where the file ends is for the file system below to say. */
+	if (iocb->ki_flags & IOCB_APPEND)
+		io->write.flags |= O_APPEND;
 	if (iocb->ki_flags & IOCB_DSYNC)
 		io->write.flags |= O_DSYNC;
 	if (iocb->ki_flags & IOCB_SYNC)
@@ -85,12 +103,24 @@ static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
 }
 
 /*
+ * An append went elsewhere than to where FUSE believed the file to end: what FUSE and the data
+ * cache have of the file may be of another content.
+ */
+static void efuse_file_appended(struct inode *inode, loff_t end, size_t len)
+{
+	invalidate_inode_pages2_range(inode->i_mapping, (end - len) >> PAGE_SHIFT,
+				      (end - 1) >> PAGE_SHIFT);
+	efuse_inode_written(inode);
+	fuse_invalidate_attr(inode);
+}
+
+/*
  * One request for all of it. Returns the bytes moved, by which @iocb and @iter are moved
- * on; the error that the caller gets; -EFAULT if a page of the caller's may be missing;
- * or -EAGAIN if no path took it. @ended is set where fewer bytes mean that the file ends.
+ * on; the error that the caller gets; -EFAULT if a page of the caller's is missing;
+ * or -EAGAIN if no path took it.
  */
 static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			      u32 opcode, bool *ended)
+			      u32 opcode, struct efuse_tried *tried)
 {
 	struct fuse_file *ff = iocb->ki_filp->private_data;
 	struct efuse_req req __uninitialized;
@@ -104,15 +134,20 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 	answered = efuse_answer_now(&req, ec, ff->fm, &io.ap.args);
 	iter->nofault = false;
 	pagefault_enable();
+	tried->changed |= req.changed;
 	if (!answered)
-		return req.reason == EFUSE_FAILED ? -EFAULT : -EAGAIN;
+		return req.stop == EFUSE_STOP_FAULT ? -EFAULT : -EAGAIN;
 	ret = req.ret;
 	if (!ret && opcode == FUSE_WRITE)
 		ret = io.written.size;
-	*ended = opcode == FUSE_READ && req.reason != EFUSE_FAILED;
-	if (ret > 0) {
-		iov_iter_advance(iter, ret);
-		iocb->ki_pos += ret;
+	tried->ended = opcode == FUSE_READ && req.stop == EFUSE_STOP_EOF;
+	if (ret <= 0)
+		return ret;
+	iov_iter_advance(iter, ret);
+	iocb->ki_pos += ret;
+	if (req.appended && req.appended != iocb->ki_pos) {
+		iocb->ki_pos = req.appended;
+		efuse_file_appended(file_inode(iocb->ki_filp), iocb->ki_pos, ret);
 	}
 	return ret;
 }
@@ -139,10 +174,20 @@ static bool efuse_file_resident(const struct iov_iter *iter)
 	return resident;
 }
 
-/* Whether there is another byte of the caller's to go on with. */
-static bool efuse_file_fault_in(struct iov_iter *iter, u32 opcode)
+/* No more of a buffer is made present than FUSE believes the file to have, or a page. */
+static size_t efuse_file_window(const struct kiocb *iocb, u32 opcode)
 {
-	size_t len = iov_iter_count(iter);
+	loff_t size = i_size_read(file_inode(iocb->ki_filp));
+
+	if (opcode == FUSE_WRITE)
+		return EFUSE_FAULT_IN;
+	return clamp_t(loff_t, size - iocb->ki_pos, PAGE_SIZE, EFUSE_FAULT_IN);
+}
+
+/* Whether there is another byte of the caller's to go on with. */
+static bool efuse_file_fault_in(struct iov_iter *iter, u32 opcode, size_t window)
+{
+	size_t len = min(iov_iter_count(iter), window);
 
 	if (!len || !user_backed_iter(iter))
 		return false;
@@ -156,28 +201,34 @@ static bool efuse_file_fault_in(struct iov_iter *iter, u32 opcode)
  * go on.
  */
 static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			       u32 opcode, efuse_try_t try, bool *left)
+			       u32 opcode, efuse_try_t try, struct efuse_tried *tried, bool *left)
 {
+	size_t window = efuse_file_window(iocb, opcode);
 	ssize_t done = 0, ret;
-	bool again = true, ended = false;
+	bool again = true;
 
 	*left = false;
+	tried->ended = false;
+	tried->changed = false;
 	if (!efuse_file_resident(iter))
-		again = efuse_file_fault_in(iter, opcode);
+		again = efuse_file_fault_in(iter, opcode, window);
 	for (;;) {
-		ret = try(ec, iocb, iter, opcode, &ended);
+		ret = try(ec, iocb, iter, opcode, tried);
 		if (ret == -EAGAIN)
 			break;
 		if (ret < 0 && ret != -EFAULT)
 			return done ?: ret;
 		if (ret >= 0) {
 			done += ret;
-			if (!ret || !iov_iter_count(iter) || ended)
+			if (!ret || !iov_iter_count(iter) || tried->ended)
 				return done;
 			again = true;
 		}
-		if (!again || !efuse_file_fault_in(iter, opcode))
+		if (fatal_signal_pending(current))
+			return done ?: -EINTR;
+		if (!again || !efuse_file_fault_in(iter, opcode, window))
 			break;
+		window = min_t(size_t, 2 * window, EFUSE_FAULT_IN);
 		again = false;
 	}
 	*left = true;
@@ -206,12 +257,25 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 {
 	struct efuse_conn *ec = efuse_file_conn(iocb, to, FUSE_READ);
 	struct inode *inode = file_inode(iocb->ki_filp);
+	struct efuse_tried tried;
 	ssize_t done;
 	bool left;
+	int err;
 
-	if (!ec || !efuse_file_clean(inode))
+	/* What is stored through a map shows in FUSE's pages before these are known to be dirty. */
+	if (!ec || mapping_writably_mapped(inode->i_mapping) || !efuse_file_clean(inode))
 		return ordinary(iocb, to);
-	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
+	/* As FUSE: where the file ends may have to be asked for. */
+	if (iocb->ki_pos + iov_iter_count(to) > i_size_read(inode) &&
+	    efuse_extents_cut(ec, get_node_id(inode))) {
+		err = fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
+		if (err)
+			return err;
+	}
+	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &tried, &left);
+	/* Whoever has seen the new content must not be shown the old by FUSE's pages. */
+	if (tried.changed && inode->i_mapping->nrpages)
+		invalidate_inode_pages2(inode->i_mapping);
 	fuse_invalidate_atime(inode);
 	return left ? efuse_file_rest(iocb, to, ordinary, done) : done;
 }
@@ -232,7 +296,8 @@ static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
 }
 
 static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
-				    struct iov_iter *from, u32 opcode, bool *ended)
+				    struct iov_iter *from, u32 opcode,
+				    struct efuse_tried *tried)
 {
 	struct inode *inode = file_inode(iocb->ki_filp);
 	ssize_t ret = -EAGAIN;
@@ -240,7 +305,7 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 	/* Nobody reads a page in that would have been read before the WRITE. */
 	filemap_invalidate_lock(inode->i_mapping);
 	if (efuse_file_emptied(inode, iocb->ki_pos, iov_iter_count(from)))
-		ret = efuse_file_try(ec, iocb, from, opcode, ended);
+		ret = efuse_file_try(ec, iocb, from, opcode, tried);
 	if (ret > 0)
 		fuse_write_update_attr(inode, iocb->ki_pos, ret);
 	filemap_invalidate_unlock(inode->i_mapping);
@@ -259,16 +324,27 @@ static int efuse_file_modified(struct kiocb *iocb)
 static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb,
 				       struct iov_iter *from, bool *left)
 {
+	bool append = iocb->ki_flags & IOCB_APPEND;
+	struct inode *inode = file_inode(iocb->ki_filp);
+	struct efuse_tried tried;
 	ssize_t ret;
 
 	*left = false;
+	/* The daemon may have said that the file is another one by now. */
+	ret = append ? fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE) : 0;
+	if (ret)
+		return ret;
 	ret = generic_write_checks(iocb, from);
 	if (ret <= 0)
 		return ret;
 	ret = efuse_file_modified(iocb);
 	if (ret)
 		return ret;
-	return efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
+	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, &tried, left);
+	/* Another append must not come between the parts of one: it is a short one. */
+	if (append && ret > 0)
+		*left = false;
+	return ret;
 }
 
 /**

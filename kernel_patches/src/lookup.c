@@ -137,14 +137,120 @@ void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 	kfree(forget);
 }
 
-/* The daemon is told to forget an inode: its nodeid may come back as another. */
-void efuse_forgotten(struct fuse_conn *fc, u64 nodeid)
+/*
+ * The life of a nodeid. It names an inode from the reply that hands it out to the last FORGET
+ * that the daemon reads: before that the daemon cannot give it to another inode. So a FORGET is a
+ * change in flight from when it is queued until it is read.
+ */
+
+static u16 efuse_bucket_life(u64 nodeid)
+{
+	return efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE);
+}
+
+/**
+ * efuse_forgotten - a FORGET is about to be queued
+ * @fc: connection
+ * @forget: it
+ * @nodeid: of the inode
+ *
+ * Context: process context, may sleep; perhaps to reclaim memory.
+ */
+void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid)
 {
 	struct efuse_conn *ec = efuse_conn_get(fc);
 
 	if (!ec)
 		return;
+	forget->efuse_changes = !READ_ONCE(ec->stable_nodeids);
+	if (forget->efuse_changes)
+		efuse_epoch_enter(ec, efuse_bucket_life(nodeid));
 	efuse_extents_forget(ec, nodeid);
-	if (!READ_ONCE(ec->stable_nodeids))
-		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE));
+}
+
+/**
+ * efuse_inode_alive - does the kernel hold the inode of a nodeid?
+ * @ec: connection
+ * @nodeid: which
+ *
+ * Context: process context, with the connection's killsb held.
+ */
+bool efuse_inode_alive(struct efuse_conn *ec, u64 nodeid)
+{
+	struct fuse_mount *fm;
+	struct inode *inode;
+	bool alive = false;
+
+	lockdep_assert_held(&ec->fc->killsb);
+	rcu_read_lock();
+	list_for_each_entry(fm, &ec->fc->mounts, fc_entry) {
+		inode = fm->sb ? efuse_inode_rcu(fm, nodeid) : NULL;
+		alive |= inode && !fuse_is_bad(inode) &&
+			 !(efuse_inode_state(inode) & (I_FREEING | I_WILL_FREE));
+	}
+	rcu_read_unlock();
+	return alive;
+}
+
+/**
+ * efuse_forget_read - the daemon is about to read a FORGET
+ * @fiq: the queue that it was in
+ * @forget: it
+ *
+ * What was mapped or published for the nodeid while the FORGET waited ends here. If the kernel
+ * holds the inode again, it is the same inode: the daemon has not forgotten it yet.
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget)
+{
+	struct efuse_conn *ec = efuse_conn_get(efuse_queue_conn(fiq));
+	u64 nodeid = forget->forget_one.nodeid;
+
+	if (!ec)
+		return;
+	efuse_forget_request(ec, nodeid);
+	if (forget->efuse_changes)
+		efuse_epoch_leave(ec, efuse_bucket_life(nodeid));
+}
+
+/**
+ * efuse_forget_request - the daemon is about to forget a nodeid
+ * @ec: connection
+ * @nodeid: which
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_forget_request(struct efuse_conn *ec, u64 nodeid)
+{
+	if (!xa_load(&ec->backed, nodeid))
+		return;
+	down_read(&ec->fc->killsb);
+	if (!efuse_inode_alive(ec, nodeid))
+		efuse_extents_forget(ec, nodeid);
+	up_read(&ec->fc->killsb);
+}
+
+/* A number that differs once a FORGET of the nodeid was queued or read. */
+u64 efuse_life_mark(const struct efuse_conn *ec, u64 nodeid)
+{
+	return efuse_epoch_word(ec, efuse_bucket_life(nodeid));
+}
+
+/**
+ * efuse_life_ends - is there a FORGET of a nodeid that the daemon has not read?
+ * @ec: connection
+ * @nodeid: which
+ *
+ * Context: process context.
+ * Return: false only if there is none
+ */
+bool efuse_life_ends(struct efuse_conn *ec, u64 nodeid)
+{
+	u16 bucket = efuse_bucket_life(nodeid);
+	u64 in_flight = efuse_epoch_in_flight(ec, bucket), others;
+
+	if (!in_flight)
+		return false;
+	return efuse_queues_forget(ec, nodeid, bucket, &others) || in_flight > others;
 }

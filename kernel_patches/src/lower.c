@@ -39,6 +39,9 @@ static int efuse_lower_flush(struct inode *inode)
 {
 	int err;
 
+	/* Of what is stored through a map, pages are not known to be dirty at once. */
+	if (mapping_writably_mapped(inode->i_mapping))
+		return -EOPNOTSUPP;
 	if (efuse_file_clean(inode))
 		return 0;
 	err = inode_lock_killable(inode);
@@ -52,26 +55,32 @@ static int efuse_lower_flush(struct inode *inode)
 	return err;
 }
 
-/* Under io_srcu. */
+/* The extent is held on success. */
 static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 position,
 			    u64 length, struct efuse_lower *lower)
 {
 	struct fuse_file *ff = file->private_data;
 	struct fuse_args args = { .opcode = FUSE_READ, .nodeid = ff->nodeid };
 	struct efuse_req req = { .ec = ec, .fm = ff->fm, .args = &args };
-	const struct efuse_backing *eb;
-	u64 room, size;
+	u64 room, size, end = U64_MAX;
+	struct efuse_backing *eb;
 
-	eb = efuse_extent_find(&req, position, &room);
-	/* What is sealed would have to be looked at again behind each read. */
-	if (!eb || eb->flags & EFUSE_EXTENT_SEALED)
+	eb = efuse_extent_begin(&req, position, &room);
+	if (!eb)
 		return -EOPNOTSUPP;
 	lower->position = position - eb->offset + eb->backing_offset;
 	size = i_size_read(file_inode(eb->file));
-	if (lower->position >= size)
+	/* In an extent of fixed length the file ends where FUSE says. */
+	if (!(eb->flags & EFUSE_EXTENT_TO_EOF))
+		end = i_size_read(file_inode(file));
+	/* What is sealed would have to be looked at again behind each read. */
+	if (eb->flags & EFUSE_EXTENT_SEALED || lower->position >= size || position >= end) {
+		efuse_extent_end(ec, eb);
 		return -EOPNOTSUPP;
-	lower->length = min3(length, room, size - lower->position);
+	}
+	lower->length = min(min3(length, room, size - lower->position), end - position);
 	lower->file = eb->file;
+	lower->extent = eb;
 	lower->atime = inode_get_atime(file_inode(eb->file));
 	lower->cred = efuse_act_as(eb->cred);
 	return 0;
@@ -102,13 +111,7 @@ int efuse_lower_begin(struct file *file, u64 position, u64 length, struct efuse_
 	if (err)
 		return err;
 	lower->inode = file_inode(file);
-	lower->idx = srcu_read_lock(&ec->io_srcu);
-	err = efuse_lower_find(ec, file, position, length, lower);
-	if (err)
-		srcu_read_unlock(&ec->io_srcu, lower->idx);
-	else
-		__release(&ec->io_srcu); /* For sparse: efuse_lower_end() ends it. */
-	return err;
+	return efuse_lower_find(ec, file, position, length, lower);
 }
 EXPORT_SYMBOL_GPL(efuse_lower_begin);
 
@@ -122,11 +125,10 @@ void efuse_lower_end(struct efuse_lower *lower)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(lower->inode));
 
-	__acquire(&ec->io_srcu);
 	efuse_act_as(lower->cred);
 	efuse_backing_accessed(ec, get_node_id(lower->inode), file_inode(lower->file),
 			       lower->atime);
 	fuse_invalidate_atime(lower->inode);
-	srcu_read_unlock(&ec->io_srcu, lower->idx);
+	efuse_extent_end(ec, lower->extent);
 }
 EXPORT_SYMBOL_GPL(efuse_lower_end);

@@ -6,12 +6,12 @@ int efuse_init(void)
 {
 	int err;
 
-	err = efuse_later_init();
+	err = efuse_extents_init();
 	if (err)
 		return err;
 	err = efuse_sysfs_init();
 	if (err)
-		goto out_later;
+		goto out_extents;
 
 	/* Neither has an end of its own: both go with the module's BTF. */
 	err = efuse_kfuncs_init();
@@ -20,13 +20,13 @@ int efuse_init(void)
 	if (!err)
 		return 0;
 	efuse_sysfs_exit();
-out_later:
-	efuse_later_exit();
+out_extents:
+	efuse_extents_exit();
 	return err;
 }
 
 void efuse_exit(void)
 {
 	efuse_sysfs_exit();
-	efuse_later_exit();
+	efuse_extents_exit();
 }

@@ -81,6 +81,10 @@ static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *at
 	if (bytes % PAGE_SIZE || bytes > EFUSE_MAX_PAGES * PAGE_SIZE ||
 	    bytes < READ_ONCE(ec->max_request))
 		return -EINVAL;
+	/* What is larger than the daemon takes is carried out by workers. */
+	err = bytes ? efuse_later_prepare(ec) : 0;
+	if (err)
+		return err;
 	WRITE_ONCE(ec->max_request, bytes);
 	efuse_limits_apply(ec);
 	return count;

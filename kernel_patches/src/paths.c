@@ -180,7 +180,6 @@ static void efuse_path_written(struct efuse_req *req, const struct efuse_changes
  * efuse_path_direct - answer a READ or WRITE out of backing files
  * @req: it
  *
- * Context: process context, may sleep; not within io_srcu.
  * Return: whether it is answered; @req->reason says why not.
  */
 bool efuse_path_direct(struct efuse_req *req)
@@ -189,10 +188,10 @@ bool efuse_path_direct(struct efuse_req *req)
 	struct efuse_changes ch __uninitialized;
 	atomic_t *depth;
 	bool done;
-	int idx;
 
 	if (xa_empty(&ec->backed)) {
 		req->reason = EFUSE_UNMAPPED;
+		req->stop = EFUSE_STOP_UNMAPPED;
 		return false;
 	}
 	ch.nr = 0;
@@ -205,9 +204,7 @@ bool efuse_path_direct(struct efuse_req *req)
 	/* Counted where it begins: a task may end on another CPU. */
 	depth = &raw_cpu_ptr(ec->stats)->depth;
 	atomic_inc(depth);
-	idx = srcu_read_lock(&ec->io_srcu);
 	done = req->args->opcode == FUSE_READ ? efuse_direct_read(req) : efuse_direct_write(req);
-	srcu_read_unlock(&ec->io_srcu, idx);
 	atomic_dec(depth);
 	/* Also where it goes on to the daemon: some of it may be written. */
 	efuse_epoch_end(ec, &ch, req->args->efuse.epoch);
@@ -249,6 +246,7 @@ static bool efuse_path_cache(struct efuse_req *req)
 		ret = efuse_ask_fill(req, done, gap);
 		if (ret < 0) {
 			req->reason = EFUSE_FAILED;
+			req->stop = ret == -EFAULT ? EFUSE_STOP_FAULT : EFUSE_STOP_ERROR;
 			return false;
 		}
 		efuse_data_skip(&data, ret);
@@ -259,6 +257,7 @@ static bool efuse_path_cache(struct efuse_req *req)
 		efuse_count_path(req->ec, EFUSE_PATH_CACHE, EFUSE_PATH_PARTIAL, 1);
 		req->path.missed = 1;
 	}
+	req->stop = eof ? EFUSE_STOP_EOF : EFUSE_STOP_ALL;
 	efuse_data_end(args, done);
 	args->out_args[0].size = done;
 	req->ret = done;

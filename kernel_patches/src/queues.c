@@ -20,6 +20,8 @@
 /* Of so many looks one begins at another queue: nothing waits for ever where nobody reads. */
 #define EFUSE_ROTATION	4
 
+static const struct fuse_iqueue_ops efuse_queue_ops;
+
 static bool efuse_iqueue_filled(const struct fuse_iqueue *fiq)
 {
 	return !list_empty(&fiq->pending) || !list_empty(&fiq->interrupts) ||
@@ -33,6 +35,68 @@ static bool efuse_iqueue_filled(const struct fuse_iqueue *fiq)
 bool efuse_queue_filled(const struct efuse_queue *queue)
 {
 	return efuse_iqueue_filled(&queue->iq);
+}
+
+/**
+ * efuse_queue_conn - the connection of a queue
+ * @fiq: the queue, one of eFuse's or FUSE's own
+ */
+struct fuse_conn *efuse_queue_conn(struct fuse_iqueue *fiq)
+{
+	struct efuse_queue *queue = fiq->priv;
+
+	return fiq->ops == &efuse_queue_ops ? queue->fc : efuse_iqueue_conn(fiq);
+}
+
+/* So many FORGETs of a queue are looked at. */
+#define EFUSE_MAX_FORGETS	4096
+
+/* Under the queue's lock; see efuse_queues_forget(). */
+static bool efuse_queue_forgets(const struct fuse_iqueue *fiq, u64 nodeid, u16 bucket, u64 *others)
+{
+	const struct fuse_forget_link *forget = fiq->forget_list_head.next;
+	u32 nr = 0;
+
+	for (; forget; forget = forget->next) {
+		u64 its = forget->forget_one.nodeid;
+
+		if (its == nodeid || ++nr > EFUSE_MAX_FORGETS)
+			return true;
+		*others += efuse_bucket_inode(its, EFUSE_KIND_LIFE) == bucket;
+	}
+	return false;
+}
+
+/**
+ * efuse_queues_forget - does a FORGET of a nodeid wait to be read?
+ * @ec: connection
+ * @nodeid: which
+ * @bucket: the bucket of its life
+ * @others: gets how many FORGETs of other nodeids of that bucket wait
+ *
+ * Context: process context.
+ * Return: true also where more wait than are looked at
+ */
+bool efuse_queues_forget(struct efuse_conn *ec, u64 nodeid, u16 bucket, u64 *others)
+{
+	struct fuse_iqueue *own = &efuse_chan(ec->fc)->iq;
+	bool found;
+	int cpu;
+
+	*others = 0;
+	spin_lock(&own->lock);
+	found = efuse_queue_forgets(own, nodeid, bucket, others);
+	spin_unlock(&own->lock);
+	for_each_possible_cpu(cpu) {
+		struct fuse_iqueue *fiq = &ec->queues[cpu]->iq;
+
+		if (found)
+			break;
+		spin_lock(&fiq->lock);
+		found = efuse_queue_forgets(fiq, nodeid, bucket, others);
+		spin_unlock(&fiq->lock);
+	}
+	return found;
 }
 
 /* Wake a worker of a channel that sleeps; false: none does. */

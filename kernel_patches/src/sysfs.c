@@ -244,12 +244,13 @@ static void efuse_conn_release(struct kobject *kobj)
 {
 	struct efuse_conn *ec = efuse_conn_of(kobj);
 
-	efuse_extents_exit(ec);
+	efuse_later_free(ec);
+	efuse_extents_free(ec);
 	efuse_queues_free(ec);
 	free_percpu(ec->stats);
 	kvfree(ec->block_buckets);
 	kvfree(ec->buckets);
-	kfree(ec);
+	kfree_rcu(ec, rcu);
 }
 
 static const struct kobj_type efuse_conn_ktype = {

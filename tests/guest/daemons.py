@@ -35,13 +35,14 @@ from typing import Any, Generic, TypeVar
 
 from efuse import bpf
 from efuse.control import Connection
-from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
+from efuse.fs.mountpoint import DEVICE, MountOptions, mount_efuse, unmount
 from tests.guest.service import Options, Service
 
 T = TypeVar("T")
 
 DEADLINE_S = 180.0
 _MS_REMOUNT = 32
+_SYS_PIDFD_GETFD = 438
 _AT_FORCE_SYNC, _AT_NOFOLLOW, _AT_FDCWD = 0x2000, 0x100, -100
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -220,6 +221,18 @@ class Mount:
             return value
         raise value if isinstance(value, OSError) else AssertionError(f"{name}: {value}")
 
+    def device(self) -> int:
+        """Return a descriptor of the daemon's own device, to be closed by the test."""
+        fds = Path(f"/proc/{self.pid}/fd")
+        its = next(int(fd.name) for fd in fds.iterdir() if os.readlink(fd) == str(DEVICE))
+        process = os.pidfd_open(self.pid)
+        try:
+            fd: int = _libc.syscall(_SYS_PIDFD_GETFD, process, its, 0)
+        finally:
+            os.close(process)
+        assert fd >= 0, os.strerror(ctypes.get_errno())
+        return fd
+
     def hold(self, opcode: str, point: str, name: bytes | None = None, times: int = 1) -> None:
         """See :meth:`tests.guest.service.Service.hold`."""
         self.call("hold", opcode, point, name, times)
@@ -340,6 +353,7 @@ def mounted(
     attach: bool = True,
     capacity: dict[str, int] | None = None,
     path: str = "auto",
+    stack_depth: int = 1,
     options: Options | None = None,
     **answers: Any,
 ) -> Iterator[Mount]:
@@ -347,10 +361,13 @@ def mounted(
 
     :param declare: what the file system says of itself, such as ``handleless``.
     :param path: of every READ and WRITE.
+    :param stack_depth: how deep the mount counts as stacked.
     :param answers: members of :class:`tests.guest.service.Options`.
     """
-    kernel = ("default_permissions",) if default_permissions else ()
-    mount = Mount(mountpoint, options or Options(**answers), kernel)
+    kernel = [f"stack_depth={stack_depth}"]
+    if default_permissions:
+        kernel.append("default_permissions")
+    mount = Mount(mountpoint, options or Options(**answers), tuple(kernel))
     try:
         mount.connection.consistency = consistency
         mount.connection.forced_path = path

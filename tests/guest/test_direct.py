@@ -22,6 +22,9 @@ from pathlib import Path
 
 import pytest
 
+from efuse.errors import MountError
+from efuse.fs.extents import Extent, map_extent
+from efuse.fs.mountpoint import MountOptions, mount_efuse
 from tests.guest.conftest import run
 from tests.guest.daemons import Call, Mount, eventually, fails, mounted
 
@@ -254,7 +257,7 @@ def test_nonsense_is_refused(mountpoint: Path, lower: Path) -> None:
         good = (nodeid, 0, BLOCK, 0, 0)
         assert m.call("raw_map", good, 0, path, os.O_RDONLY) == 0
         for fields, flags, how, number in [
-            (good, 8, os.O_RDONLY, errno.EINVAL),
+            (good, 16, os.O_RDONLY, errno.EINVAL),
             (good, 1 << 31, os.O_RDONLY, errno.EINVAL),
             (good, 2, os.O_RDONLY, errno.EINVAL),
             (good, 1 | 4, os.O_RDWR, errno.EINVAL),
@@ -292,25 +295,57 @@ def test_a_descriptor_without_a_mount_maps_nothing(lower: Path) -> None:
         os.close(fd)
 
 
-def test_stacks_end_and_make_no_circle(mountpoint: Path, lower: Path) -> None:
-    """Two mounts that back each other: each stays readable, nothing goes round."""
+def test_a_mount_backs_only_a_deeper_one(mountpoint: Path, lower: Path) -> None:
+    """The depth of a mount is fixed when it is mounted: no circle can be made of two."""
     first, second = mountpoint / "1", mountpoint / "2"
     first.mkdir()
     second.mkdir()
-    with mounted(first, path="direct") as one, mounted(second, path="direct") as two:
-        make(one, "f", fill("d"))
-        make(two, "f", fill("e"))
-        two.truth.create("g", fill("e"))
-        whole(one, two / "f")
-        assert read_direct(one / "f", 100) == fill("e")[:100]
-        whole(two, one / "f")
-        # Now the first has the lower depth, and is read by its daemon again.
-        with one.passed("read", "declined"):
-            assert read_direct(one / "f", 100) == fill("d")[:100]
-        assert read_direct(two / "f", 100) == fill("d")[:100]
-        assert map_error(one, "f", two / "f", os.O_RDONLY) == errno.ELOOP
-        for m in (one, two):
-            m.call("unmap_extents", "f")
+    with (
+        mounted(first, path="direct", stack_depth=2) as deep,
+        mounted(second, path="direct") as flat,
+    ):
+        make(deep, "f", fill("d"))
+        make(flat, "f", fill("e"))
+        whole(deep, flat / "f")
+        with deep.answered("read"):
+            assert read_direct(deep / "f", 100) == fill("e")[:100]
+        assert map_error(flat, "f", deep / "f", os.O_RDONLY) == errno.ELOOP
+        assert read_direct(flat / "f", 100) == fill("e")[:100]
+        deep.call("unmap_extents", "f")
+
+
+def test_what_an_overlay_above_shows_backs_nothing_below_it(
+    mountpoint: Path, lower: Path, tmp_path: Path
+) -> None:
+    """The overlay is mounted before anything is mapped: FUSE must not get deeper afterwards."""
+    above, empty = tmp_path / "above", tmp_path / "empty"
+    above.mkdir()
+    empty.mkdir()
+    run("modprobe", "overlay")
+    with mounted(mountpoint, path="direct", entry_timeout=60.0, attr_timeout=60.0) as m:
+        make(m, "f", fill("d"))
+        nodeid = m.call("nodeid", "f")
+        run("mount", "-t", "overlay", "o", "-o", f"lowerdir={mountpoint}:{empty}", str(above))
+        # Not in the daemon, which would wait for itself.
+        device, shown = m.device(), os.open(above / "f", os.O_RDONLY)
+        try:
+            for lower_mapped in (False, True):
+                with pytest.raises(MountError, match="ELOOP"):
+                    map_extent(device, Extent(nodeid, shown))
+                if not lower_mapped:
+                    whole(m, backing(lower, fill("b")))
+            with m.answered("read"):
+                assert read_direct(m / "f", 100) == fill("b")[:100]
+        finally:
+            os.close(device)
+            os.close(shown)
+            run("umount", str(above))
+
+
+@pytest.mark.parametrize("depth", ["0", "3", "x"])
+def test_a_stack_depth_that_makes_no_sense_fails(mountpoint: Path, depth: str) -> None:
+    with pytest.raises(MountError, match="EINVAL"):
+        mount_efuse(str(mountpoint), MountOptions.parse([f"stack_depth={depth}"]))
 
 
 # What changes

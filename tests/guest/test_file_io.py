@@ -372,3 +372,138 @@ def test_append_asks_where_the_file_ends_if_others_write_it(mountpoint: Path, lo
         assert os.write(fd, b"mine") == 4
         os.close(fd)
     assert (lower / "f").read_bytes() == DATA + b"othermine"
+
+
+def test_append_goes_behind_what_the_daemon_has_told_of(mountpoint: Path, lower: Path) -> None:
+    """Also in exclusive mode, where the daemon says so when somebody else has written."""
+    path = Path(backing(lower, fill("b", 100)))
+    with mounted(mountpoint, consistency="exclusive", entry_timeout=60.0, attr_timeout=60.0) as one:
+        make(one, "f", fill("b", 100))
+        whole(one, str(path), write=True)
+        fd = os.open(one / "f", os.O_WRONLY | os.O_APPEND)
+        hits = one.count("write", "hits")
+        os.write(fd, b"first ")
+        with path.open("ab") as file:
+            file.write(b"somebody else's ")
+        one.truth.put("f", path.read_bytes())
+        one.call("inval_inode", "f")
+        os.write(fd, b"second ")
+        # Not told of this one, the kernel asks the file system below for the end.
+        with path.open("ab") as file:
+            file.write(b"untold ")
+        os.write(fd, b"third")
+        os.close(fd)
+        assert path.read_bytes()[100:] == b"first somebody else's second untold third"
+        assert one.count("write", "hits") == hits + 3
+        one.truth.put("f", path.read_bytes())
+        assert read(one / "f") == path.read_bytes()
+        assert os.stat(one / "f").st_size == path.stat().st_size
+
+
+def test_a_small_file_makes_no_large_buffer_present(m: Forced, lower: Path) -> None:
+    """Of a buffer that nobody has touched, what the file does not fill stays untouched."""
+    (lower / "small").write_bytes(DATA)
+
+    def resident(size: int) -> tuple[bytes, int]:
+        fd = os.open(m / "small", os.O_RDONLY)
+        with mmap.mmap(-1, size) as buffer:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            got = os.preadv(fd, [buffer], 0)
+            after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return buffer[:got], after - before
+
+    data, kib = Call(resident, 1 << 28).result()
+    assert data == DATA
+    assert kib < 8 << 10
+    m.show_that_it_ran(1)
+
+
+def test_a_large_file_fills_a_buffer_that_nobody_has_touched(m: Forced, lower: Path) -> None:
+    data = fill("b", (5 << 20) + 17)
+    (lower / "large").write_bytes(data)
+    fd = os.open(m / "large", os.O_RDONLY)
+    with mmap.mmap(-1, 8 << 20) as buffer:
+        assert os.preadv(fd, [buffer], 0) == len(data)
+        assert buffer[: len(data)] == data
+    os.close(fd)
+    m.show_that_it_ran(1)
+
+
+def test_read_of_a_file_that_is_mapped_for_writing_comes_from_the_pages(m: Forced) -> None:
+    """What one thread stores, another that reads at once must see: the pages have it first."""
+    with open(m / "f", "r+b", buffering=0) as file, mmap.mmap(file.fileno(), SIZE) as view:
+        for at in range(0, SIZE, BLOCK):
+            view[at : at + 8] = b"stored!!"
+        brought = m.answered()
+        for at in range(0, SIZE, BLOCK):
+            assert os.pread(file.fileno(), 8, at) == b"stored!!"
+        assert m.answered() == brought
+    assert brought["direct"]
+
+
+def test_a_limit_of_the_writer_is_one_of_positions_in_the_file(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The bytes lie far behind the limit in the backing file."""
+    path = Path(backing(lower, b""))
+    far = 1 << 30
+    os.truncate(path, far + SIZE)
+
+    def limited() -> int:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        return write(one / "f", b"written", 5)
+
+    with mounted(mountpoint) as one:
+        make(one, "f", fill("d", SIZE))
+        extent = {"length": SIZE, "backing_offset": far, "write": True}
+        one.call("map_extent", "f", str(path), os.O_RDWR, **extent)
+        declined = one.count("write", "declined")
+        assert Call(limited).result() == 7
+        assert one.count("write", "declined") > declined
+        assert bytes(one.call("inode", "f").data[5:12]) == b"written"
+        with one.answered("write"):
+            assert write(one / "f", b"no limit", 5, os.O_DIRECT) == 8
+        with path.open("rb") as file:
+            assert os.pread(file.fileno(), 8, far + 5) == b"no limit"
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "cto"])
+def test_reads_never_go_back_in_time(mountpoint: Path, lower: Path, consistency: str) -> None:
+    """The paths alternate while somebody else writes the backing file, quickly and slowly."""
+    path = Path(backing(lower, b"%08d" % 0 * (SIZE // 8)))
+    rng = random.Random(20261125)
+    with mounted(
+        mountpoint, consistency=consistency, entry_timeout=600.0, attr_timeout=600.0
+    ) as one:
+        make(one, "f", fill("d", SIZE))
+        whole(one, str(path))
+        fd = os.open(one / "f", os.O_RDONLY)
+        with (
+            path.open("r+b", buffering=0) as below,
+            mmap.mmap(below.fileno(), SIZE) as stored,
+            mmap.mmap(fd, SIZE, prot=mmap.PROT_READ) as view,
+        ):
+            version, shown = 0, [0] * (SIZE // BLOCK)
+
+            def look(at: int, got: bytes, how: str) -> None:
+                assert int(got) >= shown[at], f"{how} of block {at}: {got!r} after {shown[at]}"
+                shown[at] = int(got)
+
+            for _ in range(600):
+                at = rng.randrange(SIZE // BLOCK)
+                if rng.random() < 0.2:
+                    version += 1
+                    os.pwrite(below.fileno(), b"%08d" % version, at * BLOCK)
+                elif rng.random() < 0.05:
+                    version += 1
+                    stored[at * BLOCK : at * BLOCK + 8] = b"%08d" % version
+                elif rng.random() < 0.1:
+                    look(at, view[at * BLOCK : at * BLOCK + 8], "a map")
+                else:
+                    one.connection.forced_path = how = rng.choice(("cache", "direct", "auto"))
+                    size = rng.choice((8, BLOCK))
+                    look(at, os.pread(fd, size, at * BLOCK)[:8], how)
+        os.close(fd)
+        paths = one.connection.path / "paths"
+        for used in ("cache", "direct"):
+            assert int((paths / used / "requests").read_text()) > 50

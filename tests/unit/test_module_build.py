@@ -196,9 +196,7 @@ def test_build_without_btf_fails(archive: Path, patches: Path, target: Kernel) -
     assert build.built(target) is None
 
 
-def test_build_whose_types_are_unmerged_fails(
-    archive: Path, patches: Path, target: Kernel
-) -> None:
+def test_build_whose_types_are_unmerged_fails(archive: Path, patches: Path, target: Kernel) -> None:
     (target.headers / "vmlinux.section").write_bytes(blob(structs=2))
     with pytest.raises(ModuleBuildError, match="left 1 of its structs unmerged") as caught:
         build.build(target)
@@ -206,9 +204,7 @@ def test_build_whose_types_are_unmerged_fails(
     assert build.built(target) is None
 
 
-def test_build_whose_types_are_damaged_fails(
-    archive: Path, patches: Path, target: Kernel
-) -> None:
+def test_build_whose_types_are_damaged_fails(archive: Path, patches: Path, target: Kernel) -> None:
     (target.headers / "vmlinux.section").write_bytes(blob()[:-1])
     with pytest.raises(ModuleBuildError, match=r"types of efuse\.ko cannot be read: .* cut off"):
         build.build(target)

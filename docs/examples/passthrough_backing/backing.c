@@ -23,12 +23,13 @@ void backing_start(int fd)
 	device = fd;
 }
 
-static int map(const struct inode *inode, int fd, bool write)
+static int map(const struct inode *inode, int fd, bool write, bool created)
 {
 	struct efuse_extent extent = {
 		.nodeid = nodeid_of(inode),
 		.fd = fd,
-		.flags = EFUSE_EXTENT_TO_EOF | (write ? EFUSE_EXTENT_WRITE : 0),
+		.flags = EFUSE_EXTENT_TO_EOF | (write ? EFUSE_EXTENT_WRITE : 0) |
+			 (created ? EFUSE_EXTENT_NEW : 0),
 	};
 
 	return ioctl(device, EFUSE_IOC_MAP, &extent);
@@ -39,12 +40,13 @@ static int map(const struct inode *inode, int fd, bool write)
  * @inode: the file's
  * @fd: the lower file, opened with
  * @flags: these; not O_APPEND. It may be closed at any time: the kernel has its own.
+ * @created: the kernel may not know the inode yet: the reply will tell it
  *
  * A file is mapped until the kernel forgets its nodeid. One that was only read is
  * mapped for reading: the kernel holds what it was given, and what can be written
  * cannot be executed.
  */
-void backing_map(struct inode *inode, int fd, int flags)
+void backing_map(struct inode *inode, int fd, int flags, bool created)
 {
 	int wanted = (flags & O_ACCMODE) == O_RDWR ? MAPPED_WRITE : MAPPED_READ;
 
@@ -52,7 +54,7 @@ void backing_map(struct inode *inode, int fd, int flags)
 		return;
 	pthread_mutex_lock(&lock);
 	if (device >= 0 && inode->mapped < wanted) {
-		if (!map(inode, fd, wanted == MAPPED_WRITE))
+		if (!map(inode, fd, wanted == MAPPED_WRITE, created))
 			inode->mapped = wanted;
 		else if (errno == ENOTTY || errno == EINVAL || errno == EPERM)
 			device = -1;	/* no eFuse, or none for us */

@@ -14,11 +14,12 @@ static int lower_flags(int flags)
 	return lower | ((flags & O_ACCMODE) == O_RDONLY ? O_RDONLY : O_RDWR) | O_CLOEXEC;
 }
 
-static void opened(struct inode *inode, int fd, int flags, struct fuse_file_info *fi)
+static void opened(struct inode *inode, int fd, int flags, bool created,
+		   struct fuse_file_info *fi)
 {
 	fi->fh = fd;
 	fi->keep_cache = options.keep_cache;
-	backing_map(inode, fd, flags);
+	backing_map(inode, fd, flags, created);
 }
 
 static void op_open(fuse_req_t req, fuse_ino_t nodeid, struct fuse_file_info *fi)
@@ -30,7 +31,7 @@ static void op_open(fuse_req_t req, fuse_ino_t nodeid, struct fuse_file_info *fi
 		fuse_reply_err(req, errno);
 		return;
 	}
-	opened(inode_of(nodeid), fd, flags, fi);
+	opened(inode_of(nodeid), fd, flags, false, fi);
 	if (fuse_reply_open(req, fi) == -ENOENT)
 		close(fd);	/* the caller has gone */
 }
@@ -58,7 +59,7 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 		return;
 	}
 	/* Before the kernel knows the nodeid: the first WRITE may come at once. */
-	opened(inode_of(entry.ino), fd, flags, fi);
+	opened(inode_of(entry.ino), fd, flags, true, fi);
 	if (fuse_reply_create(req, &entry, fi) == -ENOENT) {
 		/* Nobody was told; the address may come back as another file's. */
 		backing_unmap(inode_of(entry.ino));

@@ -67,7 +67,7 @@ void inode_forget(fuse_ino_t nodeid, uint64_t lookups);
 
 /* backing.c */
 void backing_start(int device);
-void backing_map(struct inode *inode, int fd, int flags);
+void backing_map(struct inode *inode, int fd, int flags, bool created);
 void backing_forget(struct inode *inode);
 void backing_unmap(struct inode *inode);
 

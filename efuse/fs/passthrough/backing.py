@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from efuse.errors import MountError
+from efuse.errors import MountError, StaleError
 from efuse.fs.passthrough.inodes import Node
 
 __all__ = ["BackingFiles"]
@@ -40,6 +40,9 @@ class BackingFiles:
                 both = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             self._refused = not self._tell(node.nodeid, both, write=write)
             self._told[node.nodeid] = write
+        except StaleError as error:
+            # Not of every file: the next open tries again.
+            _log.debug("%r is read and written by the daemon: %s", node, error)
         except (MountError, OSError) as error:
             self._refused = isinstance(error, MountError)
             _log.info("%r is read and written by the daemon: %s", node, error)

@@ -10,6 +10,7 @@
 #include <linux/types.h>
 
 struct cred;
+struct efuse_backing;
 struct file;
 struct inode;
 
@@ -21,7 +22,7 @@ struct inode;
  * @inode: eFuse's own: of the file
  * @cred: likewise: of the caller
  * @atime: likewise: the backing file's, before
- * @idx: likewise: of the read section
+ * @extent: likewise: the extent, held
  */
 struct efuse_lower {
 	struct file *file;
@@ -30,7 +31,7 @@ struct efuse_lower {
 	struct inode *inode;
 	const struct cred *cred;
 	struct timespec64 atime;
-	int idx;
+	struct efuse_backing *extent;
 };
 
 /* Of efuse.ko: see lower.c. */

@@ -265,8 +265,12 @@ struct efuse_event {
  * An extent: where a file's bytes lie in a backing file. Handed to the kernel with
  * EFUSE_IOC_MAP on the daemon's descriptor of /dev/efuse, by a caller with
  * CAP_SYS_ADMIN, whose credentials all I/O of the extent is done with. A later
- * extent takes the place of what it overlaps. All of a file's extents end when the
- * kernel forgets its nodeid.
+ * extent takes the place of what it overlaps; when the ioctl returns, nothing is read or
+ * written any more through what it replaced. All of a file's extents end when the kernel
+ * forgets its nodeid.
+ *
+ * ESTALE: the kernel does not hold the nodeid (any more), or the version is an earlier one
+ * than the latest of that file.
  */
 struct efuse_extent {
 	__u64	nodeid;
@@ -284,6 +288,11 @@ struct efuse_extent {
 #define EFUSE_EXTENT_TO_EOF	2
 /* Only as long as nobody changes the backing file; not with EFUSE_EXTENT_WRITE. */
 #define EFUSE_EXTENT_SEALED	4
+/*
+ * The kernel may not hold the nodeid yet: the daemon is about to hand it out, in its reply to a
+ * request such as CREATE or LOOKUP.
+ */
+#define EFUSE_EXTENT_NEW	8
 
 /*
  * A range of a file that has no extents any more when EFUSE_IOC_UNMAP returns, and

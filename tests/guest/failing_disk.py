@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A disk that a test makes fail in one place, or hold all that is asked of it (device mapper)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_NAME = "efuse_test"
+_SECTOR, _BLOCK = 512, 4096
+
+
+def _run(*command: str, given: str | None = None) -> str:
+    done = subprocess.run(command, input=given, capture_output=True, text=True)
+    if done.returncode:
+        pytest.fail(f"{command} failed with {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+class Disk:
+    """The disk, and an ext4 file system of blocks of 4 KiB on it.
+
+    :ivar root: where it is mounted.
+    """
+
+    def __init__(self, loop: str, sectors: int, root: Path) -> None:
+        self._loop = loop
+        self._sectors = sectors
+        self.root = root
+
+    def hold(self) -> None:
+        """Answer nothing until go_on()."""
+        _run("dmsetup", "suspend", "--noflush", "--nolockfs", _NAME)
+
+    def go_on(self) -> None:
+        """Answer what was held."""
+        _run("dmsetup", "resume", _NAME)
+
+    def fail(self, file: Path, block: int) -> None:
+        """Fail whatever touches a block of a file that lies in one piece."""
+        extents = _run("filefrag", "-e", str(file))
+        found = re.search(r"0:\s+0\.\.\s*\d+:\s+(\d+)\.\.", extents)
+        assert found, extents
+        bad = (int(found[1]) + block) * (_BLOCK // _SECTOR)
+        after = bad + _BLOCK // _SECTOR
+        table = (
+            f"0 {bad} linear {self._loop} 0\n"
+            f"{bad} {after - bad} error\n"
+            f"{after} {self._sectors - after} linear {self._loop} {after}\n"
+        )
+        self.hold()
+        _run("dmsetup", "load", _NAME, given=table)
+        self.go_on()
+
+
+@contextlib.contextmanager
+def failing_disk(base: Path, size: int = 64 << 20) -> Iterator[Disk]:
+    """Make the disk below *base*, and remove it afterwards."""
+    image, root = base / "disk", base / "root"
+    with image.open("wb") as file:
+        file.truncate(size)
+    root.mkdir()
+    _run("modprobe", "-a", "loop", "dm-mod")
+    loop = _run("losetup", "-f", "--show", str(image)).strip()
+    sectors = size // _SECTOR
+    try:
+        _run("dmsetup", "create", _NAME, "--table", f"0 {sectors} linear {loop} 0")
+        try:
+            _run("dmsetup", "mknodes")
+            _run("mkfs.ext4", "-q", "-b", str(_BLOCK), f"/dev/mapper/{_NAME}")
+            _run("mount", f"/dev/mapper/{_NAME}", str(root))
+            try:
+                yield Disk(loop, sectors, root)
+            finally:
+                _run("umount", "--lazy", str(root))
+        finally:
+            _run("dmsetup", "remove", "--force", "--retry", _NAME)
+    finally:
+        _run("losetup", "-d", loop)
+        image.unlink()

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Extents that change while bytes move through them, and who waits for whom.
+
+A frozen lower file system keeps a WRITE under way for as long as a test wants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.guest.conftest import run
+from tests.guest.daemons import Call, Mount, eventually, mounted
+from tests.guest.test_direct import BLOCK, backing, fill, make, read_direct, small, whole, write
+
+
+@contextlib.contextmanager
+def frozen(point: Path) -> Iterator[None]:
+    """Keep all writes to a file system waiting."""
+    run("fsfreeze", "-f", point)
+    try:
+        yield
+    finally:
+        run("fsfreeze", "-u", point)
+
+
+@pytest.fixture
+def slow(lower: Path) -> Iterator[Path]:
+    """A lower file system that can be frozen."""
+    with small(lower) as point:
+        yield point
+
+
+def waits(call: Call[int]) -> None:
+    """Wait until a writer waits for the frozen file system."""
+    eventually(lambda: "vfs_iocb_iter_write" in call.within(), "the writer waits below")
+
+
+class Told(threading.Thread):
+    """Has the daemon change extents while the test goes on."""
+
+    def __init__(self, m: Mount, *args: object, **kwargs: object) -> None:
+        super().__init__(daemon=True)
+        self._told = (m, args, kwargs)
+        self.start()
+
+    def run(self) -> None:
+        m, args, kwargs = self._told
+        m.call(*args, **kwargs)  # type: ignore[arg-type]
+
+    def waits(self, m: Mount) -> None:
+        """Wait until the daemon waits for holders of an extent."""
+        stack = Path(f"/proc/{m.pid}/stack")
+        eventually(lambda: "efuse_backings_wait" in stack.read_text(), "the daemon waits")
+
+
+def pieces(m: Mount, first: str, second: str) -> None:
+    """Map two blocks of ``f``, for writing, to one file each."""
+    make(m, "f", fill("d", 2 * BLOCK))
+    for number, path in enumerate((first, second)):
+        m.call(
+            "map_extent", "f", path, os.O_RDWR, offset=number * BLOCK, length=BLOCK, write=True
+        )  # fmt: skip
+
+
+def test_a_write_under_way_does_not_go_where_only_reading_is_mapped_by_now(
+    mountpoint: Path, lower: Path, slow: Path
+) -> None:
+    """As when the second half of a file becomes shared, and has to be copied before a write."""
+    first = backing(slow, fill("a", BLOCK))
+    second, shared = backing(lower, fill("b", BLOCK)), backing(lower, fill("s", BLOCK), "shared")
+    data = fill("w", 2 * BLOCK)
+    with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
+        pieces(m, first, second)
+        with frozen(slow):
+            writer = Call(write, m / "f", data)
+            waits(writer)
+            m.call("map_extent", "f", shared, os.O_RDONLY, offset=BLOCK, length=BLOCK)
+        assert writer.result() == 2 * BLOCK
+        assert Path(first).read_bytes() == data[:BLOCK]
+        assert Path(second).read_bytes() == fill("b", BLOCK)
+        assert Path(shared).read_bytes() == fill("s", BLOCK)
+        # The daemon got the rest.
+        assert bytes(m.call("inode", "f").data[BLOCK:]) == data[BLOCK:]
+        assert "write" in m.asked()
+
+
+@pytest.mark.parametrize("how", ["map_extent", "unmap_extents"])
+def test_what_takes_an_extent_away_waits_for_writes_through_it(
+    mountpoint: Path, lower: Path, slow: Path, how: str
+) -> None:
+    old, new = backing(slow, fill("a", BLOCK)), backing(lower, fill("n", BLOCK))
+    with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
+        make(m, "f", fill("d", BLOCK))
+        whole(m, old, write=True)
+        with frozen(slow):
+            writer = Call(write, m / "f", fill("w", BLOCK))
+            waits(writer)
+            arguments = (new, os.O_RDONLY) if how == "map_extent" else ()
+            told = Told(m, how, "f", *arguments)
+            told.waits(m)
+        told.join()
+        # By now all that was under way is there.
+        assert Path(old).read_bytes() == fill("w", BLOCK)
+        assert writer.result() == BLOCK
+        assert Path(new).read_bytes() == fill("n", BLOCK)
+
+
+@pytest.mark.parametrize("how", ["map_extent", "unmap_extents"])
+def test_extents_of_another_file_change_without_waiting(
+    mountpoint: Path, lower: Path, slow: Path, how: str
+) -> None:
+    with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
+        make(m, "f", fill("d", BLOCK))
+        make(m, "g", fill("d", BLOCK))
+        whole(m, backing(slow, fill("a", BLOCK)), write=True)
+        m.call("map_extent", "g", backing(lower, fill("b", BLOCK)), os.O_RDONLY)
+        with frozen(slow):
+            writer = Call(write, m / "f", fill("w", BLOCK))
+            waits(writer)
+            new = (backing(lower, fill("n", BLOCK), "n"), os.O_RDONLY)
+            m.call(how, "g", *(new if how == "map_extent" else ()))
+            expected = fill("n" if how == "map_extent" else "d", BLOCK)
+            assert read_direct(m / "g", BLOCK) == expected
+            assert not writer.done()
+        assert writer.result() == BLOCK
+
+
+def store(path: str, data: bytes) -> int:
+    """Store to a file through a map, and wait until it is written back."""
+    fd = os.open(path, os.O_RDWR)
+    with mmap.mmap(fd, len(data)) as view:
+        view[:] = data
+        view.flush()
+    os.close(fd)
+    return len(data)
+
+
+def test_write_back_of_a_slow_file_holds_up_no_other(
+    mountpoint: Path, lower: Path, slow: Path
+) -> None:
+    paths = {"f": backing(slow, fill("a", BLOCK)), "g": backing(lower, fill("b", BLOCK))}
+    with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0, consistency="exclusive") as m:
+        for name, path in paths.items():
+            make(m, name, fill("d", BLOCK))
+            m.call("map_extent", name, path, os.O_RDWR, write=True)
+        m.log()
+        with frozen(slow):
+            stuck = Call(store, m / "f", fill("w", BLOCK))
+            eventually(_worker_waits, "a worker waits below")
+            assert Call(store, m / "g", fill("v", BLOCK)).result() == BLOCK
+            assert Path(paths["g"]).read_bytes() == fill("v", BLOCK)
+            assert not stuck.done()
+        assert stuck.result() == BLOCK
+        assert Path(paths["f"]).read_bytes() == fill("w", BLOCK)
+        assert "write" not in m.asked()
+
+
+def _worker_waits() -> bool:
+    """Does a kernel worker wait within our write to a lower file?"""
+    for stack in Path("/proc").glob("[0-9]*/stack"):
+        with contextlib.suppress(OSError):
+            if "efuse_later_work" in (text := stack.read_text()) and "percpu" in text:
+                return True
+    return False

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A READ of a backing file that brings fewer bytes than it was asked for.
+
+Only where a read brings nothing does the file end. A signal, an error, or a missing page of the
+caller's ends a read as well, and must neither cut the file nor be kept as its end.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.guest.daemons import Call, eventually, fails, mounted
+from tests.guest.failing_disk import Disk, failing_disk
+from tests.guest.test_direct import BLOCK, backing, fill, make, read, read_direct, whole
+
+SIZE = 64 * BLOCK
+HALF = 16 * BLOCK
+"""Half of what read-ahead asks for at once."""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with failing_disk(tmp_path) as one:
+        yield one
+
+
+def spliced(path: str) -> bytes:
+    """Return what FUSE's page cache has of a file, for a process that asks for no attributes."""
+    fd = os.open(path, os.O_RDONLY)
+    with tempfile.TemporaryFile(dir="/tmp") as out:
+        at = 0
+        while sent := os.sendfile(out.fileno(), fd, at, 1 << 20):
+            at += sent
+        os.close(fd)
+        out.seek(0)
+        return out.read()
+
+
+def read_ahead(path: str) -> None:
+    """Fill FUSE's page cache with a file, over and over."""
+    fd = os.open(path, os.O_RDONLY)
+    while True:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(fd, 0, 2 * HALF, os.POSIX_FADV_WILLNEED)
+
+
+def cached_in_part(path: Path, size: int) -> None:
+    """Leave the lower page cache with the first *size* bytes of a file alone."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    assert len(os.pread(fd, size, 0)) == size
+    os.close(fd)
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+@pytest.mark.parametrize("path", ["direct", "cache"])
+def test_a_killed_reader_does_not_cut_the_file(
+    mountpoint: Path, disk: Disk, path: str, consistency: str
+) -> None:
+    data = fill("b", SIZE)
+    lower = disk.root / "b"
+    lower.write_bytes(data)
+    with mounted(
+        mountpoint, path=path, consistency=consistency, attr_timeout=60.0, entry_timeout=60.0
+    ) as m:
+        make(m, "f", data)
+        whole(m, str(lower))
+        cached_in_part(lower, HALF)
+        disk.hold()
+        try:
+            reader = Call(read_ahead, m / "f")
+            eventually(lambda: any("folio_wait" in name for name in reader.within()))
+            reader.kill()
+        finally:
+            disk.go_on()
+        with m.answered("getattr", 0):
+            assert spliced(m / "f") == data
+        assert read(m / "f") == data
+        assert os.stat(m / "f").st_size == SIZE
+        assert "read" not in m.asked()
+
+
+@pytest.mark.parametrize("path", ["direct", "cache"])
+def test_an_error_at_a_later_page_is_no_end_of_file(
+    mountpoint: Path, disk: Disk, path: str
+) -> None:
+    data = fill("b", SIZE)
+    lower = disk.root / "b"
+    lower.write_bytes(data)
+    with mounted(
+        mountpoint, path=path, consistency="exclusive", attr_timeout=60.0, entry_timeout=60.0
+    ) as m:
+        make(m, "f", data)
+        whole(m, str(lower))
+        cached_in_part(lower, HALF)
+        disk.fail(lower, 20)
+        # The daemon knows the bytes; of what it cannot read either the caller hears.
+        failed = m.count("read", "failed")
+        assert spliced(m / "f") == data
+        if path == "direct":  # a gap of the data cache is asked of the daemon as a part
+            assert m.count("read", "failed") > failed
+        m.call("deny", "read", 0, errno.EIO)
+        fd = os.open(m / "f", os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            fails(errno.EIO, os.pread, fd, SIZE, 20 * BLOCK)
+        finally:
+            os.close(fd)
+        assert os.stat(m / "f").st_size == SIZE
+
+
+def test_read_past_the_page_cache_returns_what_comes_before_an_error(
+    mountpoint: Path, disk: Disk
+) -> None:
+    data = fill("b", SIZE)
+    lower = disk.root / "b"
+    lower.write_bytes(data)
+    with mounted(mountpoint, path="direct") as m:
+        make(m, "f", data)
+        whole(m, str(lower))
+        cached_in_part(lower, HALF)
+        disk.fail(lower, 20)
+        m.call("deny", "read", 0, errno.EIO)
+        got = read(m / "f", SIZE)
+        assert HALF <= len(got) <= 20 * BLOCK
+        assert got == data[: len(got)]
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+def test_a_file_in_pieces_ends_where_it_was_cut(
+    mountpoint: Path, lower: Path, consistency: str
+) -> None:
+    data = fill("b", 8 * BLOCK)
+    path = backing(lower, data)
+    with mounted(mountpoint, path="direct", consistency=consistency, attr_timeout=60.0) as m:
+        make(m, "f", data)
+        for offset in (0, 4 * BLOCK):
+            extent = {"offset": offset, "length": 4 * BLOCK, "backing_offset": offset}
+            m.call("map_extent", "f", path, os.O_RDONLY, **extent)
+        with m.answered("read"):
+            assert read_direct(m / "f", 8 * BLOCK) == data
+        with open(m / "f", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+            os.truncate(m / "f", 1000)
+            m.log()
+            for offset in (0, 999, 1000, BLOCK, 5 * BLOCK):
+                expected = fill("b", 1000)[offset:]
+                assert read(m / "f", 8 * BLOCK, offset) == expected
+                assert read_direct(m / "f", 8 * BLOCK, offset) == expected
+            assert spliced(m / "f") == fill("b", 1000)
+            assert view[:BLOCK] == fill("b", 1000) + bytes(BLOCK - 1000)
+        assert "read" not in m.asked()
+        assert os.stat(m / "f").st_size == 1000
+
+
+def test_a_file_in_pieces_that_grew_elsewhere_ends_where_the_daemon_says(
+    mountpoint: Path, lower: Path
+) -> None:
+    data = fill("b", 8 * BLOCK)
+    with mounted(mountpoint, path="direct") as m:
+        make(m, "f", data[:BLOCK])
+        m.call("map_extent", "f", backing(lower, data), os.O_RDONLY, offset=0, length=8 * BLOCK)
+        assert read(m / "f", 8 * BLOCK) == data[:BLOCK]
+        m.truth.put("f", data[: 2 * BLOCK])
+        assert read(m / "f", 8 * BLOCK) == data[: 2 * BLOCK]
