@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from efuse.errors import EfuseError
+from efuse.errors import EfuseError, reason
 
-__all__ = ["cache", "data", "made_once", "package"]
+__all__ = ["cache", "check_private", "data", "made_once", "package", "why_not_private"]
+
+_SYSTEM_CACHE = Path("/var/cache/efuse")
 
 _DATA_NAMES = ("bpf_programs", "csd", "kernel_patches", "libefuse", "specs")
 
@@ -25,10 +28,81 @@ def cache() -> Path:
     """Return the directory for whatever can be made again; it may not exist yet.
 
     It holds kernels, module builds, compiled specs and the guests' files: ``$XDG_CACHE_HOME/efuse``
-    or ``~/.cache/efuse``.
+    or ``~/.cache/efuse``. sudo may keep both variables. Root does not use a directory that
+    another user can change: it uses ``/var/cache/efuse`` instead.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "efuse"
+    place = (Path(base) if base.startswith("/") else Path.home() / ".cache") / "efuse"
+    if os.geteuid() == 0 and why_not_private(place):
+        return _SYSTEM_CACHE
+    return place
+
+
+def why_not_private(path: Path) -> str | None:
+    """Return which user can change *path*, in words; None if no user can who is not trusted.
+
+    Trusted are root, the effective user and the owner of this package, whose code runs anyway. All
+    directories above *path* are looked at, and the targets of symbolic links; what does not exist
+    yet cannot be changed. In a sticky directory only the owner of an entry can change that entry.
+    """
+    trusted = {0, os.geteuid(), package().stat().st_uid}
+    done = Path("/")
+    parts = list(path.absolute().parts[1:])
+    links = 40
+    while parts:
+        name = parts.pop(0)
+        if name == "..":
+            done = done.parent
+            continue
+        try:
+            found = (done / name).lstat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"{done / name} cannot be looked at: {reason(error)}"
+        why = _who_can_change(found, trusted)
+        if why:
+            return f"{done / name} {why}"
+        if not stat.S_ISLNK(found.st_mode):
+            done = done / name
+            continue
+        links -= 1
+        if not links:
+            return f"{path} has too many symbolic links (ELOOP)"
+        target = (done / name).readlink()
+        if target.is_absolute():
+            done = Path("/")
+        parts = [part for part in target.parts if part != "/"] + parts
+    return None
+
+
+def _who_can_change(found: os.stat_result, trusted: set[int]) -> str:
+    if found.st_uid not in trusted:
+        return f"belongs to user {found.st_uid}"
+    is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    if is_sticky or stat.S_ISLNK(found.st_mode):
+        return ""
+    if found.st_mode & stat.S_IWOTH:
+        return "can be written by all users"
+    # A user's own group has the user alone, on most systems.
+    own = os.geteuid() != 0 and found.st_gid == os.getegid()
+    if found.st_mode & stat.S_IWGRP and found.st_gid != 0 and not own:
+        return f"can be written by group {found.st_gid}"
+    return ""
+
+
+def check_private(path: Path) -> Path:
+    """Return *path*, which is about to be loaded, executed or believed.
+
+    :raises EfuseError: another user can change it, see :func:`why_not_private`.
+    """
+    why = why_not_private(path)
+    if why:
+        raise EfuseError(
+            f"{path} is not used: {why} (EPERM)",
+            hint="remove it, or set XDG_CACHE_HOME to a directory that no other user can write",
+        )
+    return path
 
 
 def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Path], None]) -> Path:
@@ -36,12 +110,14 @@ def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Pat
 
     :param kind: the directory below the cache.
     :param make: is called with the path of the file to make. It is seen by others once it is whole.
+    :raises EfuseError: another user can change the file.
     """
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.read_bytes())
     directory = cache() / kind / digest.hexdigest()[:16]
     made = directory / name
+    check_private(made)
     if not made.exists():
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory) as scratch:

@@ -132,7 +132,7 @@ def _sources(name: str) -> list[Path]:
 
 def _set_up() -> Path:
     """Return where scripts/setup-libfuse has put what it builds."""
-    directory = paths.cache() / "libfuse"
+    directory = paths.check_private(paths.cache() / "libfuse")
     if not (directory / "version").exists():
         raise NotSupportedError(
             f"{SID} is not here: {directory} has no libfuse", hint="scripts/setup-libfuse"

@@ -69,7 +69,7 @@ def compile_sources(
         for directory in _spec_directories():
             path = directory / f"{digest}.json"
             if path.is_file():
-                return _named(Spec.from_json(path.read_text()), sources)
+                return _named(Spec.from_json(paths.check_private(path).read_text()), sources)
     from efuse.bpf.bcc import run  # what it needs is slow to import
 
     spec = run(sources, interface, _include_directories(interface), digest)

@@ -96,7 +96,7 @@ def _directory(target: Kernel, of: Source) -> Path:
 def built(target: Kernel, of: Source = EFUSE) -> Path | None:
     """Return the module that was built from the present sources for ``target``, if it was."""
     module = _directory(target, of) / f"{of.name}.ko"
-    return module if module.is_file() else None
+    return paths.check_private(module) if module.is_file() else None
 
 
 def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool = False) -> Path:
@@ -111,6 +111,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     """
     directory = _directory(target, of)
     module = directory / f"{of.name}.ko"
+    paths.check_private(module)
     if module.is_file() and not force:
         return module
     directory.parent.mkdir(parents=True, exist_ok=True)

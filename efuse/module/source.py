@@ -47,6 +47,7 @@ def pristine(archive: Path | None = None) -> Path:
     stat = archive.stat()
     identity = f"{archive.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()
     target = paths.cache() / "sources" / hashlib.sha256(identity).hexdigest()[:16]
+    paths.check_private(target)
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

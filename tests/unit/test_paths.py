@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,80 @@ def test_data_missing_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_data_of_unknown_name_fails() -> None:
     with pytest.raises(ValueError, match="passwords"):
         paths.data("passwords")
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A home that sudo has kept, and a cache of the system that is not this machine's."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    home = tmp_path / "home"
+    (home / ".cache/efuse/kind").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(paths, "_SYSTEM_CACHE", tmp_path / "system")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return home
+
+
+@pytest.mark.parametrize("which", ["", ".cache", ".cache/efuse"])
+def test_root_does_not_use_a_cache_in_a_directory_of_another_user(home: Path, which: str) -> None:
+    assert paths.cache() == home / ".cache/efuse"
+    os.chown(home / which, NOBODY, NOBODY)
+    assert paths.cache() == home.parent / "system"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o702])
+@pytest.mark.parametrize("which", ["", ".cache", ".cache/efuse"])
+def test_root_does_not_use_a_cache_that_others_can_write(
+    home: Path, which: str, mode: int
+) -> None:
+    (home / which).chmod(mode)
+    assert paths.cache() == home.parent / "system"
+
+
+def test_root_uses_its_own_cache_below_a_sticky_directory(home: Path) -> None:
+    home.chmod(0o1777)
+    assert paths.cache() == home / ".cache/efuse"
+
+
+def test_root_does_not_follow_a_link_to_a_directory_of_another_user(home: Path) -> None:
+    elsewhere = home.parent / "elsewhere"
+    elsewhere.mkdir()
+    (home / ".cache/efuse/kind").rmdir()
+    (home / ".cache/efuse").rmdir()
+    (home / ".cache/efuse").symlink_to("../../elsewhere/../elsewhere")
+    assert paths.cache() == home / ".cache/efuse"
+    os.chown(elsewhere, NOBODY, NOBODY)
+    assert paths.cache() == home.parent / "system"
+
+
+@pytest.mark.parametrize("group", [0, NOBODY])
+def test_a_file_that_others_can_change_is_not_made_use_of(home: Path, group: int) -> None:
+    def make(file: Path) -> None:
+        file.write_text("ours")
+
+    made = paths.made_once("kind", "name", [], make)
+    assert paths.made_once("kind", "name", [], make) == made
+    os.chown(made, -1, group)
+    made.chmod(0o664 if group else 0o646)
+    with pytest.raises(EfuseError, match=r"is not used: .*can be written by .* \(EPERM\)"):
+        paths.made_once("kind", "name", [], make)
+    made.chmod(0o644)
+    os.chown(made, NOBODY, -1)
+    with pytest.raises(EfuseError, match="belongs to user 65534"):
+        paths.made_once("kind", "name", [], make)
+
+
+def test_a_compiled_program_of_another_user_is_not_loaded(home: Path) -> None:
+    from efuse.bpf import compile as compiling
+
+    directory = home / ".cache/efuse/specs"
+    directory.mkdir()
+    digest = compiling._digest((compiling.Source("x.c", "int x;"),), compiling.EFUSE_OPS)
+    spec = directory / f"{digest}.json"
+    spec.write_text("{}")
+    os.chown(spec, NOBODY, NOBODY)
+    with pytest.raises(EfuseError, match="is not used"):
+        compiling.compile_text("int x;", name="x.c")
