@@ -10,7 +10,7 @@ import click
 from efuse.bench.compare import Comparison, compared
 from efuse.bench.rendering.grid import number, times
 from efuse.bench.stored import load
-from efuse.cli._output import json_option, print_json, print_table
+from efuse.cli._output import echo, json_option, print_json, print_table
 
 __all__ = ["compare"]
 
@@ -70,7 +70,7 @@ def compare(
 
 def _print(found: Comparison, within: float) -> None:
     for warning in found.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     rows = [
         (
             change.workload,

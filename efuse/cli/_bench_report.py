@@ -14,6 +14,7 @@ from efuse.bench.rendering.markdown import markdown
 from efuse.bench.rendering.page import page
 from efuse.bench.rendering.sections import sections
 from efuse.bench.stored import load
+from efuse.cli._output import echo
 from efuse.errors import EfuseError, UsageError, reason
 
 __all__ = ["report"]
@@ -66,4 +67,4 @@ def _write_figures(reports: dict[str, dict[str, Any]], directory: Path) -> None:
         for section in sections(one):
             file = directory / f"{name}-{section.name}.png"
             write_png(section.draw, file)
-            click.echo(file)
+            echo(file)

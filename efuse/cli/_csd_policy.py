@@ -9,6 +9,7 @@ import click
 
 from efuse import functions
 from efuse.cli._c_text import c_text
+from efuse.cli._output import echo
 
 __all__ = ["policy"]
 
@@ -38,7 +39,7 @@ def load(file: Path, *, replace: bool) -> None:
     else:
         with functions.load_policy(text, file.stem) as made:
             made.pin()
-    click.echo(f"loaded the policy {file.stem!r}")
+    echo(f"loaded the policy {file.stem!r}")
 
 
 @policy.command()

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from efuse.cli._output import print_json
+from efuse.cli._output import echo, print_json
 from efuse.errors import UsageError
 from efuse.functions.anywhere import WHERE, Outcome, Work, begin, begin_loaded
 from efuse.functions.catalog import COMMANDS
@@ -65,7 +65,7 @@ def _of_shipped(command: Command) -> click.Command:
                 for line in command.text(result):
                     click.echo(line)
             outcome = work.outcome()
-        click.echo(f"{command.name}: {outcome}", err=True)
+        echo(f"{command.name}: {outcome}", err=True)
 
     example = f"\b\nefuse csd run {command.name} {command.example}"
     return click.Command(
@@ -92,7 +92,7 @@ def _of_loaded(name: str) -> click.Command:
                 return
             _stream(show.pieces(work))
             outcome = work.outcome()
-        click.echo(f"{name}: {outcome}", err=True)
+        echo(f"{name}: {outcome}", err=True)
 
     option = click.Option(
         ["--args"], default="", metavar="HEX", help="What it wants: bytes as hexadecimal digits."

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from efuse.cli._sizes import SIZE, parse_size
+from efuse.display import shown
 from efuse.errors import UsageError
 
 if TYPE_CHECKING:
@@ -251,13 +252,14 @@ def split_options(texts: Iterable[str]) -> list[str]:
 
 def describe(mounted: Mounted | State | Daemon) -> str:
     """Return in one line how it is mounted."""
+    where = shown(mounted.mountpoint or "")
     if mounted.accelerated:
         # A daemon in C says of itself why it has none.
         lacks = getattr(mounted, "channels_reason", "")
-        return f"{mounted.mountpoint}: eFuse, connection {mounted.connection}" + (
+        return f"{where}: eFuse, connection {mounted.connection}" + (
             f", no channels: {lacks}" if lacks else ""
         )
-    return f"{mounted.mountpoint}: not accelerated: {mounted.reason}"
+    return f"{where}: not accelerated: {mounted.reason}"
 
 
 def absolute_source(path: str) -> str:

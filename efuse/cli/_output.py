@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from efuse.control import Connection, mounts
+from efuse.display import json_text, shown, shown_lines
 from efuse.errors import EfuseError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = [
     "MOUNT",
     "connection",
     "console",
+    "echo",
     "json_option",
     "pause",
     "print_json",
@@ -33,7 +34,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print *value* as JSON; one line with *indent* None."""
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+    click.echo(json_text(value, indent=indent))
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print *text*, which may hold names that other users chose: a terminal does not obey them."""
+    click.echo(shown_lines(str(text)), err=err, nl=nl)
 
 
 def console() -> Console:
@@ -60,7 +66,7 @@ def print_table(
     for i, header in enumerate(headers):
         table.add_column(header, justify="right" if right[i : i + 1] == "r" else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(shown, row))
     console().print(table)
 
 
@@ -91,7 +97,9 @@ class _Mount(click.ParamType[str]):
             names = [(str(m.connection), m.mountpoint) for m in found]
         else:
             names = [(m.mountpoint, f"connection {m.connection}") for m in found]
-        return [CompletionItem(name, help=h) for name, h in names if name.startswith(incomplete)]
+        return [
+            CompletionItem(name, help=shown(h)) for name, h in names if name.startswith(incomplete)
+        ]
 
 
 MOUNT = _Mount()

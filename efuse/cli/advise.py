@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import click
 
-from efuse.cli._output import ANY_MOUNT, json_option, print_json, print_table
+from efuse.cli._output import ANY_MOUNT, echo, json_option, print_json, print_table
 from efuse.cli._watched import until_interrupted, watched_mount
 from efuse.control import Mount
+from efuse.display import shown
 from efuse.tracing import Advice, Advisor, OpcodeAdvice, Watch
 from efuse.tracing.advice import NEEDS
 from efuse.units import duration, share
@@ -80,13 +81,13 @@ def _kind(mount: Mount) -> str:
 
 
 def _print(mount: Mount, found: Advice) -> None:
-    click.echo(f"{mount.mountpoint}  {_kind(mount)}  watched for {found.seconds:.1f} s")
+    echo(f"{shown(mount.mountpoint)}  {_kind(mount)}  watched for {found.seconds:.1f} s")
     rows = [_row(name, a) for name, a in sorted(found.opcodes.items())]
     rows.append(_row("total", found.total))
     print_table((*_HEADERS, "IF"), rows, right=" rrrrrrrr", gap=1)
-    click.echo()
+    echo()
     for line in _sentences(mount, found):
-        click.echo(line)
+        echo(line)
 
 
 def _row(name: str, a: OpcodeAdvice) -> tuple[str, ...]:

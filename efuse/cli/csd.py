@@ -14,7 +14,7 @@ from efuse import csd, functions
 from efuse.cli._c_text import c_text
 from efuse.cli._csd_policy import policy
 from efuse.cli._csd_run import run
-from efuse.cli._output import json_option, print_json, print_table
+from efuse.cli._output import echo, json_option, print_json, print_table
 from efuse.cli._sizes import SIZE
 from efuse.csd.attributes import ATTRIBUTES, attribute
 from efuse.csd.devices import device
@@ -132,7 +132,7 @@ def create(
             raise UsageError(f"a device cannot have {size} bytes (EINVAL)", hint="whole MiB: 256M")
         values["size_mib"] = size // _MIB
     made = csd.create(name, values | dict(settings))
-    click.echo(made.path if made.powered else f"{name}: without power")
+    echo(made.path if made.powered else f"{name}: without power")
 
 
 @cli.command("list")
@@ -155,7 +155,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        click.echo("there are no devices")
+        echo("there are no devices")
     else:
         print_table(
             ("NAME", "DISK", "MIB", "CORES", "CORE", "MODEL", "COMMANDS", "MOUNTED ON"),
@@ -266,7 +266,7 @@ def functions_(as_json: bool) -> None:
     ]
     print_table(("NAME", "LOADED", "TAKES", "DOC"), rows)
     if unknown:
-        click.echo(f"which are loaded is not known: {unknown}", err=True)
+        echo(f"which are loaded is not known: {unknown}", err=True)
 
 
 def _loaded() -> tuple[tuple[functions.InKernel, ...] | None, str]:
@@ -325,7 +325,7 @@ def load(function: str) -> None:
         name, text = path.stem, c_text(path, "the function")
     with functions.load(name, text) as made:
         made.pin()
-    click.echo(f"loaded {name!r}")
+    echo(f"loaded {name!r}")
 
 
 @cli.command()
@@ -337,4 +337,4 @@ def unload(name: str) -> None:
     efuse csd unload count
     """
     functions.unload(name)
-    click.echo(f"unloaded {name!r}")
+    echo(f"unloaded {name!r}")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from efuse.cli._output import MOUNT, connection, json_option, print_json, print_table
+from efuse.cli._output import MOUNT, connection, echo, json_option, print_json, print_table
 from efuse.control import Attribute, Connection
 from efuse.errors import UsageError
 
@@ -76,7 +76,7 @@ def get(mount: str, name: str, as_json: bool) -> None:
     if as_json:
         print_json({name: value})
     else:
-        click.echo(value)
+        echo(value)
 
 
 @cli.command("set")

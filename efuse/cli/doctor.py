@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 
 import click
 
+from efuse.cli._output import echo, print_json
 from efuse.features import Feature
 
 __all__ = ["checks", "cli"]
@@ -68,24 +68,20 @@ def cli(as_json: bool) -> None:
     found = checks()
     works = all(check.ok for check in found if check.required)
     if as_json:
-        click.echo(
-            json.dumps(
-                {"works": works, "checks": [dataclasses.asdict(check) for check in found]}, indent=2
-            )
-        )
+        print_json({"works": works, "checks": [dataclasses.asdict(check) for check in found]})
     else:
         for check in found:
             mark = "ok" if check.ok else "FAIL" if check.required else "no"
-            click.echo(f"{mark:<5}{check.name:<9}{check.found or 'not found'}")
+            echo(f"{mark:<5}{check.name:<9}{check.found or 'not found'}")
             if not check.ok:
-                click.echo(f"     {'':<9}needed: {check.needed}, because {check.why}")
+                echo(f"     {'':<9}needed: {check.needed}, because {check.why}")
                 if check.mend:
-                    click.echo(f"     {'':<9}try: {check.mend}")
+                    echo(f"     {'':<9}try: {check.mend}")
         ready = any(check.name == "guest" and check.ok for check in found)
         if works:
-            click.echo("eFuse works here.")
+            echo("eFuse works here.")
         elif ready:
-            click.echo("eFuse cannot work on this kernel as it is; in a guest it can.")
+            echo("eFuse cannot work on this kernel as it is; in a guest it can.")
         else:
-            click.echo("eFuse cannot work here as it is.")
+            echo("eFuse cannot work here as it is.")
     sys.exit(0 if works else 3)

@@ -10,6 +10,7 @@ from functools import lru_cache
 import click
 
 from efuse import paths
+from efuse.cli._output import echo
 from efuse.errors import NotSupportedError
 from efuse.stats import PlainMounts
 
@@ -88,6 +89,6 @@ def _warn_once() -> Callable[[str], None]:
 
     @lru_cache(maxsize=64)
     def warn(problem: str) -> None:
-        click.echo(f"efuse: {problem}", err=True)
+        echo(f"efuse: {problem}", err=True)
 
     return warn

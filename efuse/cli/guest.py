@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from efuse.cli._kernels import chosen, kernel_option
+from efuse.cli._output import print_json
 
 __all__ = ["cli"]
 
@@ -147,7 +147,7 @@ def status_command(as_json: bool) -> None:
 
     fields = status()
     if as_json:
-        click.echo(json.dumps(fields, indent=2))
+        print_json(fields)
         return
     for key, value in fields.items():
         click.echo(f"{key:<14} {'-' if value is None else value}")

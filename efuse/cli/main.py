@@ -12,6 +12,7 @@ import click
 
 import efuse
 import efuse.cli
+from efuse.display import shown_lines
 from efuse.errors import EfuseError
 
 __all__ = ["cli", "main"]
@@ -52,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = cli.main(args=arguments, prog_name="efuse", standalone_mode=False)
     except EfuseError as error:
-        click.echo(f"efuse: {error}", err=True)
+        click.echo(shown_lines(f"efuse: {error}"), err=True)
         if error.hint:
-            click.echo(f"try: {error.hint}", err=True)
+            click.echo(shown_lines(f"try: {error.hint}"), err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()

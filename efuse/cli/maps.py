@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from efuse import bpf, opcodes
-from efuse.cli._output import MOUNT, connection, json_option, pause, print_json, print_table
+from efuse.cli._output import MOUNT, connection, echo, json_option, pause, print_json, print_table
 from efuse.errors import UsageError
 from efuse.stats.files import WATCHED_S, DataCache, since, watch
 from efuse.stats.maps import usage
@@ -96,7 +96,7 @@ def files(mount: str, seconds: float | None, most: int, as_json: bool) -> None:
         )
         return
     full = share(found.used / found.capacity if found.capacity else None)
-    click.echo(
+    echo(
         f"data cache: {found.used} of {found.capacity} blocks, {full} full, {found.evicted} evicted"
     )
     rows = [
@@ -111,7 +111,7 @@ def files(mount: str, seconds: float | None, most: int, as_json: bool) -> None:
     ]
     print_table(("FILE", "BLOCKS", "HITS", "MISSES", "HIT"), rows, right=" rrrr")
     if len(found.files) > most:
-        click.echo(f"and {len(found.files) - most} more: --most {len(found.files)}")
+        echo(f"and {len(found.files) - most} more: --most {len(found.files)}")
 
 
 def _watched(number: int, seconds: float) -> DataCache:
@@ -149,7 +149,7 @@ def dump(mount: str, name: str, as_json: bool) -> None:
         print_json(plain)
         return
     for element in plain:
-        click.echo(f"{_words(element['key'])} -> {_words(element['value'])}")
+        echo(f"{_words(element['key'])} -> {_words(element['value'])}")
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from efuse.cli._filesystem import Request, absolute_source, describe, size_options, split_options
-from efuse.cli._output import print_json
+from efuse.cli._output import echo, print_json
 from efuse.errors import UsageError
 
 __all__ = ["cli"]
@@ -143,7 +143,7 @@ def mount(request: Request, mountpoint: str, *, foreground: bool, as_json: bool)
     if as_json:
         print_json(dataclasses.asdict(mounted))
     else:
-        click.echo(describe(mounted))
+        echo(describe(mounted))
 
 
 def _serve_here(request: Request, mountpoint: str, as_json: bool) -> None:
@@ -167,7 +167,7 @@ def _serve_here(request: Request, mountpoint: str, as_json: bool) -> None:
                     }
                 )
             else:
-                click.echo(describe(state))
+                echo(describe(state))
 
     async def main() -> None:
         await serve(

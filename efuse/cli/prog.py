@@ -12,7 +12,7 @@ import click
 from efuse import bpf
 from efuse.bpf.compile import compile_text
 from efuse.cli._c_text import c_text
-from efuse.cli._output import MOUNT, connection, json_option, print_json, print_table
+from efuse.cli._output import MOUNT, connection, echo, json_option, print_json, print_table
 from efuse.errors import NotSupportedError, UsageError, VerifierError
 
 __all__ = ["cli"]
@@ -111,7 +111,7 @@ def check(handlers: tuple[str, ...], no_builtin: bool, log: bool, as_json: bool)
         verified, reason = None, str(error)
     except VerifierError as error:
         if log:
-            click.echo(error.log, err=True)
+            echo(error.log, err=True)
         raise
     programs = [
         {
@@ -131,7 +131,7 @@ def check(handlers: tuple[str, ...], no_builtin: bool, log: bool, as_json: bool)
     ]
     print_table(("MEMBER", "INSTRUCTIONS", "VERIFIED"), rows, right=" rr")
     if verified is None:
-        click.echo(f"compiled, not verified: {reason}")
+        echo(f"compiled, not verified: {reason}")
 
 
 @cli.command("list")
@@ -146,7 +146,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json([vars(attached) for attached in found])
     elif not found:
-        click.echo("no programs are attached")
+        echo("no programs are attached")
     else:
         rows = [
             (str(a.connection), a.name, str(a.link_id), " ".join(a.members), " ".join(a.maps))
@@ -226,4 +226,4 @@ def _report(verb: str, attachment: bpf.Attachment, as_json: bool, **more: str) -
     if as_json:
         print_json({"connection": attachment.connection, "name": attachment.name, **more})
     else:
-        click.echo(f"{verb} {attachment.name!r}, connection {attachment.connection}")
+        echo(f"{verb} {attachment.name!r}, connection {attachment.connection}")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from efuse.cli._filesystem import data_cache_capacity, describe, size_options
+from efuse.cli._output import echo
 from efuse.errors import EfuseError, NotSupportedError
 
 __all__ = ["cli"]
@@ -87,7 +88,7 @@ def cli(
             raise NotSupportedError(
                 f"{command[0]} cannot be accelerated: {why}", hint="efuse doctor"
             )
-        click.echo(f"{command[0]}: not accelerated: {why}", err=True)
+        echo(f"{command[0]}: not accelerated: {why}", err=True)
         sys.exit(run_plain(command))
     daemon = start_daemon(command, channels=channels)
     hint: str | None = None
@@ -102,9 +103,9 @@ def cli(
                 unmount(daemon.mountpoint, lazy=True)
                 wait_for_daemon(daemon.process)
                 raise
-        click.echo(describe(daemon), err=True)
+        echo(describe(daemon), err=True)
         if hint is not None:
-            click.echo(f"try: {hint}", err=True)
+            echo(f"try: {hint}", err=True)
         status = wait_for_daemon(daemon.process)
     if status == 0 and daemon.accelerated and os.fork() == 0:
         # The daemon has gone into the background, or has ended and taken its mount with it.

@@ -15,12 +15,14 @@ from efuse import stats
 from efuse.cli._output import (
     ANY_MOUNT,
     connection,
+    echo,
     json_option,
     pause,
     print_json,
     print_table,
 )
 from efuse.control import find, mounts
+from efuse.display import shown
 from efuse.stats.latency import quantile_ns
 from efuse.tui.channels import (
     CHANNEL_TOTAL_HEADERS,
@@ -145,7 +147,7 @@ def _watch(
         if number:
             pause(seconds)
         if number and not as_json:
-            click.echo()
+            echo()
         found = take() if number else _first(take, span)
         _print_totals(found, as_json, detailed=detailed, indent=None)
 
@@ -191,9 +193,9 @@ def _print_totals(
         print_json(found.json(), indent=indent)
         return
     for note in found.notes:
-        click.echo(f"efuse: {note}", err=True)
+        echo(f"efuse: {note}", err=True)
     if not found.mounts:
-        click.echo("no FUSE file system is mounted")
+        echo("no FUSE file system is mounted")
     elif detailed:
         _print_opcodes(found.mounts[0])
     else:
@@ -202,9 +204,9 @@ def _print_totals(
         print_table(headers, rows, right="r    rrr")
         spans = {sample.counted_ns for sample in found.mounts if sample.counted_ns is not None}
         if spans:
-            click.echo(f"plain FUSE mounts were counted for {duration(max(spans))}")
+            echo(f"plain FUSE mounts were counted for {duration(max(spans))}")
     if found.devices:
-        click.echo(f"\ndevices  {DEVICE_TOTAL_UNITS}")
+        echo(f"\ndevices  {DEVICE_TOTAL_UNITS}")
         rows = [device_total_row(device) for device in found.devices]
         print_table(DEVICE_TOTAL_HEADERS, rows, right="  " + "r" * 11, gap=1)
 
@@ -231,12 +233,10 @@ def _print_opcodes(sample: stats.Sample) -> None:
     more = ""
     if not sample.is_plain:
         more = f"  learned {sample.learned}  map full {sample.map_full}  garbage {sample.garbage}"
-    click.echo(
-        f"{sample.mountpoint or '(not mounted here)'}  connection {sample.connection}  {state}"
-        f"{ends}{more}"
-    )
+    name = shown(sample.mountpoint) or "(not mounted here)"
+    echo(f"{name}  connection {sample.connection}  {state}{ends}{more}")
     if sample.exit_info != "none":
-        click.echo(f"EXIT: {sample.exit_info}")
+        echo(f"EXIT: {sample.exit_info}")
     if sample.is_plain:
         if sample.since_ns is not None:
             _print_latencies(sample)
@@ -250,11 +250,11 @@ def _print_opcodes(sample: stats.Sample) -> None:
     print_table(headers, rows, right=" rrrrrr ")
     paths = [total_row(path, c) for path, c in sample.paths.items() if c.chosen or c.requests]
     if paths:
-        click.echo()
+        echo()
         print_table(TOTAL_HEADERS, paths, right=" rrrrrrrr")
     if sample.has_channels:
-        click.echo()
-        click.echo("  ".join(f"{name} {value}" for name, value in balance_words(sample.balance)))
+        echo()
+        echo("  ".join(f"{name} {value}" for name, value in balance_words(sample.balance)))
         right = "  " + "r" * 12
         print_table(CHANNEL_TOTAL_HEADERS, channel_totals(sample.channels), right=right)
 
@@ -278,7 +278,7 @@ def _print_latencies(sample: stats.Sample) -> None:
     print_table(headers, rows, right=" rrrrr")
     found = [bucket for bucket, number in enumerate(sample.total_latency) if number]
     if found:
-        click.echo()
+        echo()
         latency = sample.total_latency
         bars = [
             (bucket_words(bucket), str(latency[bucket]), bar(latency[bucket], max(latency), 40))
@@ -289,13 +289,13 @@ def _print_latencies(sample: stats.Sample) -> None:
 
 def _print_rates(model: stats.Change) -> None:
     for note in model.notes:
-        click.echo(f"efuse: {note}", err=True)
+        echo(f"efuse: {note}", err=True)
     if model.mounts or not model.devices:
         _print_mounts(model.mounts)
     if model.devices:
         if model.mounts:
-            click.echo()
-        click.echo(f"devices  {DEVICE_UNITS}")
+            echo()
+        echo(f"devices  {DEVICE_UNITS}")
         headers, rows = _table(DEVICES, model.devices)
         print_table(headers, rows, right="  " + "r" * 11, gap=1)
 
@@ -343,5 +343,5 @@ def _print_all(
     parts = [(mount_name(m), *_table(columns, rates)) for m, rates in found]
     rows = [(name, *row) for name, _, rows in parts for row in rows]
     if rows:
-        click.echo()
+        echo()
         print_table(("MOUNT", *parts[0][1]), rows, right=right)

@@ -12,7 +12,7 @@ import click
 
 from efuse import opcodes
 from efuse.cli._durations import DURATION
-from efuse.cli._output import ANY_MOUNT, console, json_option, print_json
+from efuse.cli._output import ANY_MOUNT, console, echo, json_option, print_json
 from efuse.cli._sizes import SIZE
 from efuse.cli._watched import until_interrupted, watched_mount
 from efuse.tracing import PATHS, Filter, Names, Request, Watch, as_json, header, line
@@ -90,7 +90,7 @@ def cli(
         _print_all(_wanted(watch, chosen, ended), count, as_json=as_json)
         watch.close()
         if watch.lost:
-            click.echo(
+            echo(
                 f"efuse: {watch.lost} requests are missing: they came faster than they were"
                 f" printed\ntry: --buffer {2 * buffer >> 10}K",
                 err=True,
@@ -101,7 +101,7 @@ def _print_all(found: Iterator[tuple[Request, str]], count: int | None, *, as_js
     width = console().width if sys.stdout.isatty() else None
     wall_ns = time.time_ns() - time.monotonic_ns()
     if not as_json:
-        click.echo(header(width))
+        echo(header(width))
         sys.stdout.flush()
     for request, shown in itertools.islice(found, count):
         _print(request, shown, wall_ns, width, json=as_json)
@@ -131,4 +131,4 @@ def _print(request: Request, shown: str, wall_ns: int, width: int | None, *, jso
     if json:
         print_json(as_json(request, shown, wall_ns=wall_ns), indent=None)
     else:
-        click.echo(line(request, shown, wall_ns=wall_ns, width=width))
+        echo(line(request, shown, wall_ns=wall_ns, width=width))

@@ -43,7 +43,8 @@ class Mount:
 
 def parse(text: str) -> tuple[Mount, ...]:
     """Return all mounts of a mountinfo *text*, of every type, in its order."""
-    return tuple(_parse_line(line) for line in text.splitlines() if " - " in line)
+    # Not splitlines(): a name may hold what Python takes for the end of a line, such as U+2028.
+    return tuple(_parse_line(line) for line in text.split("\n") if " - " in line)
 
 
 def _parse_line(line: str) -> Mount:

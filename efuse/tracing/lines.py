@@ -7,6 +7,7 @@ import os
 from datetime import datetime
 from typing import Any
 
+from efuse import display
 from efuse.tracing.request import Request
 from efuse.units import duration
 
@@ -49,7 +50,7 @@ def line(request: Request, shown: str, *, wall_ns: int, width: int | None = None
     )
     end = f" = {request.error}" if request.error else ""
     room = None if width is None else max(_NARROWEST, width - len(text) - len(end))
-    return (text + _cut(_printable(shown), room) + end).rstrip()
+    return (text + _cut(display.shown(shown), room) + end).rstrip()
 
 
 def as_json(request: Request, shown: str, *, wall_ns: int) -> dict[str, Any]:
@@ -59,8 +60,8 @@ def as_json(request: Request, shown: str, *, wall_ns: int) -> dict[str, Any]:
         "connection": request.connection,
         "opcode": request.opcode,
         "nodeid": request.nodeid,
-        "names": [_decoded(name) for name in request.names],
-        "about": _printable(shown),
+        "names": [os.fsdecode(name) for name in request.names],
+        "about": shown,
         "offset": request.offset,
         "size": request.size,
         "other_nodeid": request.other,
@@ -78,15 +79,6 @@ def as_json(request: Request, shown: str, *, wall_ns: int) -> dict[str, Any]:
     }
 
 
-def _decoded(name: bytes) -> str:
-    return _printable(os.fsdecode(name))
-
-
-def _printable(text: str) -> str:
-    """Return *text* without what a terminal would obey; such characters become escapes."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def _is_wide(width: int | None) -> bool:
     return width is None or width >= WIDE
 
@@ -99,7 +91,7 @@ def _clock(ns: int, width: int | None) -> str:
 def _comm(text: str, width: int | None) -> str:
     if not _is_wide(width):
         return ""
-    return f"{_printable(text):<15} "
+    return f"{display.shown(text):<15} "
 
 
 def _cut(text: str, room: int | None) -> str:
