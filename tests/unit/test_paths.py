@@ -76,9 +76,7 @@ def test_root_does_not_use_a_cache_in_a_directory_of_another_user(home: Path, wh
 
 @pytest.mark.parametrize("mode", [0o777, 0o702])
 @pytest.mark.parametrize("which", ["", ".cache", ".cache/efuse"])
-def test_root_does_not_use_a_cache_that_others_can_write(
-    home: Path, which: str, mode: int
-) -> None:
+def test_root_does_not_use_a_cache_that_others_can_write(home: Path, which: str, mode: int) -> None:
     (home / which).chmod(mode)
     assert paths.cache() == home.parent / "system"
 

@@ -164,10 +164,18 @@ class Inodes:
 
     def unpin(self, node: Node, *, lost: bool) -> None:
         """Let *node* be put aside again, unless it could not be found then: it *lost* its name."""
-        if lost and (os.fstat(node.fd).st_nlink == 0 or self._handle(node) is None):
+        if lost and self._is_out_of_reach(node):
             return  # held until it is forgotten
         if node is not self.root:
             self._open[node] = None
+
+    def _is_out_of_reach(self, node: Node) -> bool:
+        """Can *node*, which lost a name, be found only by the descriptor that it has?"""
+        try:
+            return os.fstat(node.fd).st_nlink == 0 or self._handle(node) is None
+        except OSError:
+            # The lower file system finds files by their names. That the name is gone stays true.
+            return True
 
     def forget(self, nodeid: int, count: int) -> Node | None:
         """Take *count* lookups back; returns the node if the kernel no longer knows it."""

@@ -227,7 +227,10 @@ class Passthrough(Operations):
         fd, parent_fd = self._inodes.fd(node), self._inodes.fd(parent)
         with self._as_caller(ctx):
             os.link(b"/proc/self/fd/%d" % fd, new_name, dst_dir_fd=parent_fd)
-        return self._found(parent, new_name)
+        # Not looked up again: the name may be gone already, the link was made all the same.
+        if node is not self._inodes.root:
+            node.parent, node.name = parent, new_name
+        return self._count(node)
 
     @_request
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
@@ -387,17 +390,27 @@ class Passthrough(Operations):
     @_request
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Read; less than *size* only at the end of the file."""
-        return os.pread(self._file(fh), size, off)
+        fd = self._file(fh)
+        data = os.pread(fd, size, off)
+        # A call that brings less need not have met the end: only one that brings nothing has.
+        while 0 < len(data) < size and (more := os.pread(fd, size - len(data), off + len(data))):
+            data += more
+        return data
 
     @_request
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """Write, and return how many bytes were written."""
         fd = self._file(fh, write=True)
         done = os.pwrite(fd, buf, off)
-        if done < len(buf):
-            rest = memoryview(buf)
-            while done < len(buf):
-                done += os.pwrite(fd, rest[done:], off + done)
+        rest = memoryview(buf)
+        while done < len(buf):
+            try:
+                more = os.pwrite(fd, rest[done:], off + done)
+            except OSError:
+                break  # a part was written, and that is the answer: the next write meets the error
+            if not more:
+                break
+            done += more
         return done
 
     @_request

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the pass-through replies is what was done below: no less, and nothing that came later."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+from pyfuse3 import FUSEError, RequestContext
+
+import efuse
+from efuse.fs.passthrough.inodes import Inodes, Node
+
+_ROOT = 1
+_CTX = cast(RequestContext, None)
+
+
+@pytest.fixture
+def fs(tmp_path: Path) -> Iterator[efuse.Passthrough]:
+    made = efuse.Passthrough(tmp_path)
+    # As with default_permissions: the kernel has checked who may.
+    made.efuse.mount_options = frozenset({"default_permissions"})
+    umask = os.umask(0)
+    made.init()
+    os.umask(umask)
+    yield made
+    made.close()
+
+
+def opened(fs: efuse.Passthrough, name: bytes, flags: int) -> int:
+    """Open a file that is there, and return its handle."""
+
+    async def find() -> int:
+        found = await fs.lookup(_ROOT, name, _CTX)
+        return int((await fs.open(found.st_ino, flags, _CTX)).fh)
+
+    return trio.run(find)
+
+
+class Calls:
+    """A system call whose results after the first are made up."""
+
+    def __init__(self, real: Any, *, most: int, then: OSError | None = None) -> None:
+        self._real = real
+        self._most = most
+        self._then = then
+        self.number = 0
+
+    def __call__(self, fd: int, what: Any, at: int) -> Any:
+        self.number += 1
+        if self._then is not None and self.number > 1:
+            raise self._then
+        what = min(what, self._most) if isinstance(what, int) else bytes(what)[: self._most]
+        return self._real(fd, what, at)
+
+
+def test_write_returns_the_part_that_was_written_before_an_error(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller goes on behind it. An error would have it write that part again."""
+    (tmp_path / "f").touch()
+    fh = opened(fs, b"f", os.O_RDWR)
+    full = OSError(errno.ENOSPC, "full")
+    monkeypatch.setattr(os, "pwrite", Calls(os.pwrite, most=5, then=full))
+    assert trio.run(fs.write, fh, 0, b"0123456789") == 5
+    assert (tmp_path / "f").read_bytes() == b"01234"
+
+
+def test_write_that_stops_early_goes_on(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").touch()
+    fh = opened(fs, b"f", os.O_RDWR)
+    calls = Calls(os.pwrite, most=3)
+    monkeypatch.setattr(os, "pwrite", calls)
+    assert trio.run(fs.write, fh, 0, b"0123456789") == 10
+    assert (tmp_path / "f").read_bytes() == b"0123456789"
+    assert calls.number == 4
+
+
+def test_read_that_stops_early_is_not_the_end_of_the_file(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_bytes(b"0123456789")
+    fh = opened(fs, b"f", os.O_RDONLY)
+    monkeypatch.setattr(os, "pread", Calls(os.pread, most=3))
+    assert trio.run(fs.read, fh, 100, 100) == b""
+    assert trio.run(fs.read, fh, 1, 100) == b"123456789"
+    assert trio.run(fs.read, fh, 0, 7) == b"0123456"
+
+
+def test_read_that_fails_later_on_fails(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the kernel fewer bytes would mean that the file ends."""
+    (tmp_path / "f").write_bytes(b"0123456789")
+    fh = opened(fs, b"f", os.O_RDONLY)
+    broken = OSError(errno.EIO, "broken")
+    monkeypatch.setattr(os, "pread", Calls(os.pread, most=3, then=broken))
+    with pytest.raises(FUSEError) as caught:
+        trio.run(fs.read, fh, 0, 10)
+    assert caught.value.errno == errno.EIO
+
+
+@pytest.fixture
+def by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower file system that finds files by their names, as bindfs and sshfs do."""
+    real = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        found = real(fd)
+        ours = os.readlink(f"/proc/self/fd/{fd}").startswith(str(tmp_path))
+        if ours and not found.st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "gone")
+        return found
+
+    def handle(self: Inodes, node: Node) -> Any:
+        raise FileNotFoundError(errno.ENOENT, "gone")
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    monkeypatch.setattr(Inodes, "_handle", handle)
+
+
+@pytest.mark.usefixtures("by_name")
+def test_removing_a_name_succeeds_though_the_inode_is_out_of_reach_then(
+    fs: efuse.Passthrough, tmp_path: Path
+) -> None:
+    async def remove() -> None:
+        for name in (b"f", b"g"):
+            await fs.lookup(_ROOT, name, _CTX)
+        await fs.lookup(_ROOT, b"d", _CTX)
+        await fs.unlink(_ROOT, b"f", _CTX)
+        await fs.rename(_ROOT, b"h", _ROOT, b"g", 0, _CTX)
+        await fs.rmdir(_ROOT, b"d", _CTX)
+
+    for name in "fgh":
+        (tmp_path / name).touch()
+    (tmp_path / "d").mkdir()
+    trio.run(remove)
+    assert os.listdir(tmp_path) == ["g"]
+
+
+def test_link_succeeds_though_its_name_is_gone_at_once(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").touch()
+    real = os.link
+
+    def link(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        (tmp_path / "g").unlink()
+
+    async def make() -> int:
+        found = await fs.lookup(_ROOT, b"f", _CTX)
+        monkeypatch.setattr(os, "link", link)
+        again = await fs.link(found.st_ino, _ROOT, b"g", _CTX)
+        return int(again.st_ino == found.st_ino)
+
+    assert trio.run(make)
+    assert list(fs.lookups.values()) == [2]
