@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -280,6 +280,7 @@ def attach(
     name: str = "efuse",
     capacity: Mapping[str, int] | None = None,
     with_builtin: bool = True,
+    without: Collection[str] = (),
     spec: Spec | None = None,
 ) -> Attachment:
     """Attach the built-in handlers, and a person's before them, to a connection.
@@ -290,6 +291,7 @@ def attach(
     :param name: what sysfs calls the set, up to 31 bytes.
     :param capacity: entries per map, by the map's name, where it is not to be the default.
     :param with_builtin: False for the person's handlers alone.
+    :param without: members of the built-in set that are left out.
     :param spec: a set that is compiled already, in place of *handlers*.
     :raises CompileError: a text does not compile.
     :raises VerifierError: the kernel refused a program; ``log`` has the verifier's log.
@@ -298,7 +300,7 @@ def attach(
     """
     if not 0 <= connection < 1 << 32:
         raise UsageError(f"cannot attach to connection {connection}: no such number can be")
-    spec = spec or compile_handlers(handlers, with_builtin=with_builtin)
+    spec = spec or compile_handlers(handlers, with_builtin=with_builtin, without=without)
     spec = spec.with_capacity(capacity or {})
     with open_target() as target, ExitStack() as undo:
         map_fds = create_maps(spec.maps, {})

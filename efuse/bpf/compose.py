@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from efuse.bpf.compile import builtin, compile_text
@@ -31,6 +31,7 @@ def compile_handlers(
     handlers: Handlers | None = None,
     *,
     with_builtin: bool = True,
+    without: Collection[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Spec:
     """Compile what is not in the cache and return the composed set.
@@ -38,6 +39,7 @@ def compile_handlers(
     :param handlers: a person's handlers. One text may be given for several members; its maps are
         then shared between them.
     :param with_builtin: False for the person's handlers alone.
+    :param without: members of the built-in set that are left out.
     :param names: what errors call the text of a member; ``<member> handler`` by default.
     :raises UsageError: a member does not exist, or the text given for it does not define it.
     :raises CompileError: a text does not compile.
@@ -64,7 +66,12 @@ def compile_handlers(
                 )
         programs = {member: spec.programs[member] for member in members}
         own.append(replace(spec, programs=programs))
-    return compose(builtin() if with_builtin else None, own)
+    return compose(_less(builtin(), without) if with_builtin else None, own)
+
+
+def _less(base: Spec, without: Collection[str]) -> Spec:
+    programs = {member: p for member, p in base.programs.items() if member not in without}
+    return replace(base, programs=programs)
 
 
 def compose(base: Spec | None, own: Iterable[Spec] = ()) -> Spec:

@@ -14,6 +14,7 @@ from efuse.errors import MountError
 from efuse.fs.events import Events
 from efuse.fs.operations import PublishedEntry
 from efuse.fs.options import Options
+from efuse.fs.overriding import Shortcuts
 
 __all__ = ["Acceleration", "accelerate"]
 
@@ -134,16 +135,33 @@ def declare(connection: Any, options: Options) -> None:
     connection.max_readdir = options.max_readdir
 
 
-def accelerate(number: int, options: Options, handlers: Mapping[str, str]) -> Acceleration:
-    """Declare *options* on connection *number* and attach the built-in handlers and *handlers*.
+_LONGEST_NAME = 31
+"""Bytes that the kernel keeps of a set's name."""
+
+
+def _set_name(overridden: tuple[str, ...]) -> str:
+    if not overridden:
+        return "efuse"
+    name = f"efuse-less:{','.join(overridden)}"
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
+
+def accelerate(number: int, used: Shortcuts, handlers: Mapping[str, str]) -> Acceleration:
+    """Declare what is *used* on connection *number*, attach the built-in handlers and *handlers*.
+
+    The set's name, which ``efuse stat`` shows, says what was overridden.
 
     :raises EfuseError: the kernel refused a declaration or a program.
     """
     from efuse import bpf, control
 
     connection = control.Connection(number)
-    declare(connection, options)
+    declare(connection, used.options)
     attachment = bpf.attach(
-        number, name="efuse", handlers=dict(handlers), capacity=dict(options.capacity)
+        number,
+        name=_set_name(used.overridden),
+        handlers=dict(handlers),
+        capacity=dict(used.options.capacity),
+        without=used.without,
     )
     return Acceleration(connection, attachment)

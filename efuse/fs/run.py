@@ -19,6 +19,7 @@ from efuse.control.mounts import MOUNTINFO, parse
 from efuse.errors import ControlError, EfuseError, MountError, reason
 from efuse.fs.acceleration import Acceleration, accelerate
 from efuse.fs.options import Options
+from efuse.fs.overriding import Shortcuts
 from efuse.fs.preload import preload_library
 
 __all__ = [
@@ -58,7 +59,7 @@ class Daemon:
         :raises EfuseError: the kernel refused it; the file system stays mounted as it is.
         """
         try:
-            self.acceleration = accelerate(self.connection, options, {})
+            self.acceleration = accelerate(self.connection, Shortcuts(options), {})
         except EfuseError as error:
             self.reason = str(error)
             raise

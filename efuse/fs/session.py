@@ -27,6 +27,7 @@ from efuse.fs.mountpoint import (
     unmount,
 )
 from efuse.fs.options import Options
+from efuse.fs.overriding import shortcuts
 from efuse.fs.state import State
 
 __all__ = ["DEFAULT_OPTIONS", "serve"]
@@ -187,9 +188,11 @@ class _Session:
 
         options = getattr(self._operations, "efuse_options", None)
         handlers = getattr(self._operations, "efuse_handlers", {})
-        self._state.accelerator = accelerate(
-            self._connection, options if isinstance(options, Options) else Options(), handlers
-        )
+        used = shortcuts(options if isinstance(options, Options) else Options(), self._operations)
+        if used.said:
+            _log.warning("%s: %s", self._mountpoint, used.said)
+        self._state.overridden = used.overridden
+        self._state.accelerator = accelerate(self._connection, used, handlers)
         self._state.reason = ""
 
     async def run(self, task_status: trio.TaskStatus[State]) -> None:

@@ -75,6 +75,9 @@ class State:
     channels_reason: str = ""
     """Why they do not although that was wanted, in one sentence; else empty."""
 
+    overridden: tuple[str, ...] = ()
+    """Handlers that a subclass overrides, in whose place the kernel does nothing."""
+
     _requests: Counter[str] = field(default_factory=Counter, repr=False)
     _errors: Counter[str] = field(default_factory=Counter, repr=False)
 

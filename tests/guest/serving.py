@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -13,14 +14,21 @@ import efuse
 
 
 @contextlib.asynccontextmanager
-async def served(operations: efuse.Operations, mountpoint: Path) -> AsyncIterator[trio.Nursery]:
-    """Serve until the end of the context; gives a nursery for what goes on beside it."""
+async def served(
+    operations: efuse.Operations, mountpoint: Path, **more: Any
+) -> AsyncIterator[trio.Nursery]:
+    """Serve until the end of the context; gives a nursery for what goes on beside it.
+
+    :param more: of efuse.serve().
+    """
     async with trio.open_nursery() as nursery:
         serving = trio.CancelScope()
 
         async def serve(task_status: trio.TaskStatus[object]) -> None:
             with serving:
-                await efuse.serve(operations, mountpoint, required=True, task_status=task_status)
+                await efuse.serve(
+                    operations, mountpoint, required=True, task_status=task_status, **more
+                )
 
         await nursery.start(serve)
         yield nursery

@@ -22,17 +22,22 @@ class BackingFiles:
     keep it from being executed. The kernel lets go of a file when it forgets the inode.
 
     :param tell: :meth:`efuse.Operations.backing`.
+    :param reads: whether the kernel may be told of files at all.
+    :param writes: whether it may be told to write them.
     """
 
-    def __init__(self, tell: Callable[..., bool]) -> None:
+    def __init__(self, tell: Callable[..., bool], *, reads: bool, writes: bool) -> None:
         self._tell = tell
+        self._writes = writes
         self._told: dict[int, bool] = {}
-        self._refused = False
+        self._refused = not reads
 
     def opened(self, node: Node, path: bytes, fd: int, flags: int) -> None:
         """Hand over what has been opened as *fd* with *flags*; *path* leads to it, too."""
-        write = flags & os.O_ACCMODE != os.O_RDONLY
+        write = self._writes and flags & os.O_ACCMODE != os.O_RDONLY
         if self._refused or self._told.get(node.nodeid, -1) >= write:
+            return
+        if not write and flags & os.O_ACCMODE == os.O_WRONLY:
             return
         both = fd
         try:

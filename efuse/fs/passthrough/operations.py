@@ -24,6 +24,7 @@ from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, Statvf
 from efuse.errors import MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
+from efuse.fs.overriding import Shortcut, shortcuts, stands_for
 from efuse.fs.passthrough import syscalls
 from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
@@ -69,6 +70,11 @@ class Passthrough(Operations):
     the mount option ``default_permissions`` the kernel checks permissions; without it, each request
     is carried out as its caller, and the lower file system checks them.
 
+    A subclass may override any handler: the kernel then does nothing in its place. It is asked each
+    time; what the kernel would keep for longer than the time-outs of replies say is given up
+    (``exclusive`` becomes ``ttl``); it reads no lower files by itself where ``read`` is overridden,
+    and writes none where ``write`` is.
+
     It promises ``handleless`` and ``flush_free``; neither ``stable_nodeids`` (the lower file system
     uses inode numbers again) nor ``lazy_atime``.
 
@@ -87,6 +93,7 @@ class Passthrough(Operations):
     """
 
     supports_dot_lookup = False
+    efuse_promises_for_subclasses = True
 
     def __init__(
         self,
@@ -113,12 +120,13 @@ class Passthrough(Operations):
         self.efuse_options = Options(
             consistency=consistency, handleless=True, flush_free=True, lazy_atime=lazy_atime
         )
+        used = shortcuts(self.efuse_options, self)
         self.enable_writeback_cache = writeback
         strict = consistency == "strict"
         self._entry_timeout = 0.0 if strict else entry_timeout
         self._attr_timeout = 0.0 if strict else attr_timeout
         self._negative_timeout = 0.0 if strict else negative_timeout
-        self._keep_cache = consistency == "exclusive"
+        self._keep_cache = used.options.consistency == "exclusive"
         self._flag_mask = _OPEN_FLAGS
         limit = _raise_descriptor_limit()
         try:
@@ -132,7 +140,7 @@ class Passthrough(Operations):
             ) from error
         self._files = Files(self._inodes, min(256, limit // 16))
         self._streams = Streams(self._inodes, min(64, limit // 32))
-        self._backing = BackingFiles(self.backing)
+        self._backing = BackingFiles(self.backing, reads=used.reads, writes=used.writes)
         self._credentials = Credentials()
         self._as_caller: Callable[
             [RequestContext | None], contextlib.AbstractContextManager[None]
@@ -163,6 +171,7 @@ class Passthrough(Operations):
 
     # Names
 
+    @stands_for(Shortcut.ANSWERS)
     @_request
     async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
         """Find *name*; adds one to the lookup count of what is found."""
@@ -185,6 +194,7 @@ class Passthrough(Operations):
                 self._files.forget(nodeid)
                 self._streams.forget(nodeid)
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
@@ -196,6 +206,7 @@ class Passthrough(Operations):
             os.mknod(name, mode & ~ctx.umask, rdev, dir_fd=fd)
         return self._found(parent, name)
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext
@@ -207,6 +218,7 @@ class Passthrough(Operations):
             os.mkdir(name, stat.S_IMODE(mode) & ~ctx.umask, dir_fd=fd)
         return self._found(parent, name)
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
@@ -218,6 +230,7 @@ class Passthrough(Operations):
             os.symlink(target, name, dir_fd=fd)
         return self._found(parent, name)
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
@@ -232,16 +245,19 @@ class Passthrough(Operations):
             node.parent, node.name = parent, new_name
         return self._count(node)
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
         """Remove a name; the inode stays usable while the kernel knows it."""
         self._remove(parent_inode, name, ctx, os.unlink)
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
         """Remove an empty directory; the inode stays usable while the kernel knows it."""
         self._remove(parent_inode, name, ctx, os.rmdir)
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def rename(
         self,
@@ -270,11 +286,13 @@ class Passthrough(Operations):
 
     # Attributes
 
+    @stands_for(Shortcut.ANSWERS)
     @_request
     async def getattr(self, inode: int, ctx: RequestContext | None = None) -> EntryAttributes:
         """Return the attributes."""
         return self._attributes(self._node(inode))
 
+    @stands_for(Shortcut.HANDLES)
     @_request
     async def setattr(
         self,
@@ -305,11 +323,13 @@ class Passthrough(Operations):
                 )
         return self._attributes(node)
 
+    @stands_for(Shortcut.ANSWERS)
     @_request
     async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
         """Return where a symbolic link points."""
         return os.readlink(b"", dir_fd=self._inodes.fd(self._node(inode)))
 
+    @stands_for(Shortcut.ANSWERS)
     @_request
     async def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
         """Tell whether the caller may do *mode* (a mask of R_OK, W_OK, X_OK)."""
@@ -317,6 +337,7 @@ class Passthrough(Operations):
         with self._as_caller(ctx):
             return os.access(path, mode, effective_ids=True)
 
+    @stands_for(Shortcut.ANSWERS)
     @_request
     async def statfs(self, ctx: RequestContext) -> StatvfsData:
         """Return the lower file system's figures."""
@@ -328,6 +349,7 @@ class Passthrough(Operations):
 
     # Extended attributes
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
         """Set an extended attribute."""
@@ -335,6 +357,7 @@ class Passthrough(Operations):
         with self._as_caller(ctx):
             os.setxattr(path, name, value)
 
+    @stands_for(Shortcut.ANSWERS)
     @_request
     async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
         """Return an extended attribute; ENODATA when there is none."""
@@ -342,6 +365,7 @@ class Passthrough(Operations):
         with self._as_caller(ctx):
             return os.getxattr(path, name)
 
+    @stands_for(Shortcut.ANSWERS)
     @_request
     async def listxattr(self, inode: int, ctx: RequestContext) -> list[bytes]:
         """Return the names of the extended attributes."""
@@ -349,6 +373,7 @@ class Passthrough(Operations):
         with self._as_caller(ctx):
             return [os.fsencode(name) for name in os.listxattr(path)]
 
+    @stands_for(Shortcut.NONE)
     @_request
     async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
         """Remove an extended attribute; ENODATA when there is none."""
@@ -358,6 +383,7 @@ class Passthrough(Operations):
 
     # Files
 
+    @stands_for(Shortcut.HANDLES)
     @_request
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
@@ -376,6 +402,7 @@ class Passthrough(Operations):
             raise
         return self._info(node, fd, how), attributes
 
+    @stands_for(Shortcut.ANSWERS | Shortcut.HANDLES)
     @_request
     async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
         """Open a file."""
@@ -387,6 +414,7 @@ class Passthrough(Operations):
             opened = reopen(fd, self._flags(flags))
         return self._info(node, opened, self._flags(flags))
 
+    @stands_for(Shortcut.READS | Shortcut.HANDLES)
     @_request
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Read; less than *size* only at the end of the file."""
@@ -397,6 +425,7 @@ class Passthrough(Operations):
             data += more
         return data
 
+    @stands_for(Shortcut.WRITES | Shortcut.HANDLES)
     @_request
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """Write, and return how many bytes were written."""
@@ -413,6 +442,7 @@ class Passthrough(Operations):
             done += more
         return done
 
+    @stands_for(Shortcut.ANSWERS | Shortcut.FLUSH | Shortcut.HANDLES)
     @_request
     async def flush(self, fh: int) -> None:
         """Report what a close of the lower file reports, without closing it."""
@@ -420,11 +450,13 @@ class Passthrough(Operations):
         if fd is not None:
             os.close(os.dup(fd))
 
+    @stands_for(Shortcut.HANDLES)
     @_request
     async def release(self, fh: int) -> None:
         """Close a file."""
         self._files.release(fh)
 
+    @stands_for(Shortcut.HANDLES)
     @_request
     async def fsync(self, fh: int, datasync: bool) -> None:
         """Write a file to its storage; other requests are answered meanwhile."""
@@ -432,6 +464,7 @@ class Passthrough(Operations):
 
     # Directories
 
+    @stands_for(Shortcut.ANSWERS | Shortcut.HANDLES)
     @_request
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
         """Open a directory."""
@@ -440,6 +473,7 @@ class Passthrough(Operations):
         with self._as_caller(ctx):
             return self._streams.add(self._streams.open(node))
 
+    @stands_for(Shortcut.HANDLES)
     @_request
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """Reply with entries and their attributes; adds one to the lookup count of each.
@@ -467,11 +501,13 @@ class Passthrough(Operations):
         finally:
             self._streams.put(fh, stream, ended=ended)
 
+    @stands_for(Shortcut.HANDLES)
     @_request
     async def releasedir(self, fh: int) -> None:
         """Close a directory."""
         self._streams.release(fh)
 
+    @stands_for(Shortcut.HANDLES)
     @_request
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         """Write a directory to its storage; other requests are answered meanwhile."""

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A subclass of the pass-through is asked for whatever it overrides, in every mode."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import efuse
+from tests.guest.serving import served
+
+MODES = ("strict", "ttl", "cto", "exclusive")
+
+
+class Rot(efuse.Passthrough):
+    """Keeps files scrambled."""
+
+    async def read(self, fh: int, off: int, size: int) -> bytes:
+        return bytes((b - 13) % 256 for b in await super().read(fh, off, size))
+
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        return await super().write(fh, off, bytes((b + 13) % 256 for b in buf))
+
+
+@pytest.mark.parametrize("consistency", MODES)
+def test_what_read_and_write_change_is_changed(
+    mountpoint: Path, tmp_path: Path, consistency: str
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    clear, scrambled = b"hello" * 2000, bytes(b + 13 for b in b"hello") * 2000
+
+    def use() -> None:
+        for _ in range(3):
+            (mountpoint / "f").write_bytes(clear)
+            assert (source / "f").read_bytes() == scrambled
+            assert (mountpoint / "f").read_bytes() == clear
+        (source / "g").write_bytes(scrambled)
+        for _ in range(3):
+            assert (mountpoint / "g").read_bytes() == clear
+
+    async def main() -> None:
+        operations = Rot(source, consistency=consistency)
+        async with served(operations, mountpoint):
+            await trio.to_thread.run_sync(use)
+            assert operations.efuse.accelerated
+            assert operations.efuse.overridden == ("read", "write")
+
+    trio.run(main)
+
+
+def _open(path: str) -> None:
+    os.close(os.open(path, os.O_RDONLY))
+
+
+def _scan(path: str) -> None:
+    os.listdir(os.path.dirname(path))
+
+
+def _read(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    os.pread(fd, 100, 0)
+    os.close(fd)
+
+
+ACTS: dict[str, Callable[[str], Any]] = {
+    "lookup": os.stat,
+    "getattr": os.stat,
+    "access": lambda path: os.access(path, os.R_OK),
+    "getxattr": lambda path: os.getxattr(path, "user.x"),
+    "listxattr": os.listxattr,
+    "readlink": lambda path: os.readlink(f"{path}.link"),
+    "statfs": os.statvfs,
+    "open": _open,
+    "flush": _open,
+    "release": _open,
+    "read": _read,
+    "opendir": _scan,
+    "readdir": _scan,
+    "releasedir": _scan,
+}
+
+
+@pytest.mark.parametrize("name", sorted(ACTS))
+def test_an_overridden_handler_is_called_each_time(
+    mountpoint: Path, tmp_path: Path, name: str
+) -> None:
+    """Where replies have no time-out: FUSE itself keeps nothing. The others are answered."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "f").write_bytes(b"data")
+    (source / "f.link").symlink_to("f")
+    os.setxattr(source / "f", "user.x", b"x")
+    original = getattr(efuse.Passthrough, name)
+
+    async def own(self: Any, *arguments: Any) -> Any:
+        return await original(self, *arguments)
+
+    def calls(operations: efuse.Passthrough) -> list[int]:
+        numbers = []
+        for _ in range(4):
+            ACTS[name](f"{mountpoint}/f")
+            numbers.append(operations.efuse.statistics().requests.get(name, 0))
+        return numbers
+
+    async def main() -> None:
+        kind = type("Over", (efuse.Passthrough,), {name: own})
+        operations = kind(source, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0)
+        # Without default_permissions the kernel asks for access(2), too.
+        async with served(operations, mountpoint, options=("allow_other",)):
+            numbers = await trio.to_thread.run_sync(calls, operations)
+            assert operations.efuse.accelerated
+            assert numbers == sorted(set(numbers)), numbers
+
+    trio.run(main)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a subclass overrides is not promised past it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import efuse
+from efuse.fs.guard import HANDLERS
+from efuse.fs.overriding import Shortcut, shortcuts, stands_for
+
+OWN = sorted(name for name in HANDLERS if name in vars(efuse.Passthrough))
+
+
+async def _handler(self: Any, *arguments: Any) -> Any:
+    raise NotImplementedError
+
+
+def over(tmp_path: Path, *names: str) -> efuse.Passthrough:
+    """Return a pass-through with handlers of its own."""
+    kind = type("Over", (efuse.Passthrough,), dict.fromkeys(names, _handler))
+    made: efuse.Passthrough = kind(tmp_path, consistency="exclusive")
+    return made
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> efuse.Passthrough:
+    return efuse.Passthrough(tmp_path, consistency="exclusive")
+
+
+def test_nothing_is_given_up_where_nothing_is_overridden(plain: efuse.Passthrough) -> None:
+    used = shortcuts(plain.efuse_options, plain)
+    assert used.options == plain.efuse_options
+    assert (used.without, used.reads, used.writes, used.said) == (frozenset(), True, True, "")
+
+
+@pytest.mark.parametrize("name", sorted(HANDLERS))
+def test_an_overridden_handler_is_asked_each_time(tmp_path: Path, name: str) -> None:
+    operations = over(tmp_path, name)
+    used = shortcuts(operations.efuse_options, operations)
+    assert used.overridden == (name,)
+    assert used.options.consistency == "ttl"
+    assert name in used.said
+    asked_at_once = {"lookup", "getattr", "access", "readlink", "getxattr", "listxattr", "statfs"}
+    if name in asked_at_once | {"open", "opendir", "flush"}:
+        assert name in used.without
+    if name in ("open", "opendir", "create", "release", "read", "write", "readdir", "fsync"):
+        assert not used.options.handleless
+    assert used.reads is (name not in ("read", "poll"))
+    assert used.writes is (name not in ("read", "write", "poll"))
+    assert ("block" in used.without) is (name in ("read", "write", "poll"))
+    assert used.options.flush_free is (name not in ("flush", "poll"))
+
+
+def test_every_handler_of_the_pass_through_says_what_stands_in_its_place() -> None:
+    assert len(OWN) > 25
+    for name in OWN:
+        assert isinstance(getattr(efuse.Passthrough, name).efuse_stands_for, Shortcut), name
+
+
+def test_a_handler_that_says_nothing_ends_everything(tmp_path: Path) -> None:
+    # The pass-through has none for poll.
+    used = shortcuts(efuse.Options(handleless=True, flush_free=True), over(tmp_path, "poll"))
+    assert not (used.options.handleless or used.options.flush_free or used.reads or used.writes)
+
+
+def test_a_handler_of_a_mixin_or_of_the_object_counts(tmp_path: Path) -> None:
+    mixin = type("Mixin", (), {"read": _handler})
+    mixed = type("Mixed", (mixin, efuse.Passthrough), {})(tmp_path)
+    assert shortcuts(mixed.efuse_options, mixed).overridden == ("read",)
+    patched = efuse.Passthrough(tmp_path)
+    patched.access = _handler.__get__(patched)  # type: ignore[method-assign]
+    assert shortcuts(patched.efuse_options, patched).overridden == ("access",)
+
+
+def test_a_mark_says_what_stands_in_a_handlers_place() -> None:
+    @stands_for(Shortcut.FLUSH)
+    async def handler() -> None: ...
+
+    assert handler.efuse_stands_for is Shortcut.FLUSH  # type: ignore[attr-defined]
+
+
+def test_a_file_system_that_inherits_no_promise_keeps_its_own() -> None:
+    class Own(efuse.Operations):
+        efuse_options = efuse.Options(consistency="exclusive", handleless=True)
+
+        async def read(self, fh: int, off: int, size: int) -> bytes:
+            return b""
+
+    own = Own()
+    assert shortcuts(own.efuse_options, own).options == own.efuse_options
