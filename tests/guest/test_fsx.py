@@ -131,4 +131,5 @@ def test_two_mounts_that_notify(lower: Path, mountpoint: Path, path: str) -> Non
         views = [View(m / "f", flags) for m in (one, other) for flags in (0, os.O_DIRECT)]
         _exercise(Exerciser(views, lower / "f", SEED, mapped=False))
         for m in (one, other):
-            m.show_that_it_ran(OPERATIONS // 8)
+            # With a write() of their own they have no data cache, which would learn from writes.
+            m.show_that_it_ran(OPERATIONS // 8, kept=path != "cache")
