@@ -142,7 +142,7 @@ _LONGEST_NAME = 31
 def _set_name(overridden: tuple[str, ...]) -> str:
     if not overridden:
         return "efuse"
-    name = f"efuse-less:{','.join(overridden)}"
+    name = f"efuse-less.{'.'.join(overridden)}"
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
