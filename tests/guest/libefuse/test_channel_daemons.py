@@ -120,6 +120,7 @@ def test_a_daemon_forgets_what_the_kernel_drops(lower: Path, mountpoint: Path) -
         (lower / str(number)).touch()
     with started([*passthrough_ll(lower), mountpoint], mountpoint) as daemon:
         fds = Path(f"/proc/{daemon.pid}/fd")
+        until(lambda: _maps(daemon.pid))
         before = len(os.listdir(fds))
         brought_before = daemon.brought()
         for name in os.listdir(mountpoint):
