@@ -343,7 +343,7 @@ class _Prefetching(Passthrough):
         opened = await super().open(inode, flags, ctx)
         epoch = self.efuse.epoch()
         data = await super().read(opened.fh, 0, 1 << 20)
-        self.publish_data(inode, 0, data, epoch=epoch, end=True)
+        self.publish_data(inode, 0, data, epoch=epoch, valid_ns=10**12, end=True)
         return opened
 
 
@@ -354,7 +354,7 @@ def test_a_file_system_publishes_what_it_prefetches(mountpoint: Path, tmp_path: 
     (source / "p").write_bytes(data)
 
     async def main() -> None:
-        operations = _Prefetching(str(source), consistency="exclusive")
+        operations = _Prefetching(str(source))
         async with served(operations, mountpoint):
             path = str(mountpoint / "p")
             for _ in range(2):
