@@ -29,7 +29,7 @@
 
 /*
  * As override_creds(), without touching the reference count that all CPUs share: the
- * extent holds one, and io_srcu the extent.
+ * extent has one, and is held.
  */
 const struct cred *efuse_act_as(const struct cred *cred)
 {
