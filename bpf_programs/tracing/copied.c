@@ -62,10 +62,10 @@ int device_write(u64 *ctx)
 	return 0;
 }
 
-/* fexit, of efuse: fuse_dev_take(dev, file, to), which reads into a channel */
+/* fexit, of efuse: fuse_dev_take(dev, file, to, ends), which reads into a channel */
 int channel_take(u64 *ctx)
 {
-	add_result(ctx[3]);
+	add_result(ctx[4]);
 	return 0;
 }
 

@@ -160,8 +160,7 @@ static enum efuse_stop efuse_stop_of(const struct efuse_req *req, ssize_t err)
 /* Does a READ that brought something end where the file ends? False: the next call tells. */
 static bool efuse_backing_at_end(const struct efuse_backing *eb, const struct kiocb *kiocb)
 {
-	return !(kiocb->ki_flags & IOCB_DIRECT) &&
-	       kiocb->ki_pos == i_size_read(file_inode(eb->file));
+	return kiocb->ki_pos == i_size_read(file_inode(eb->file));
 }
 
 /*
