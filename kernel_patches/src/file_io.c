@@ -34,9 +34,6 @@ struct efuse_tried {
 typedef ssize_t (*efuse_try_t)(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
 			       u32 opcode, struct efuse_tried *tried);
 
-/* So much of a caller's buffer is made present at once. */
-#define EFUSE_FAULT_IN	SZ_1M
-
 /* The connection, if a path may take it. */
 static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct iov_iter *iter,
 					  u32 opcode)
@@ -174,14 +171,17 @@ static bool efuse_file_resident(const struct iov_iter *iter)
 	return resident;
 }
 
-/* No more of a buffer is made present than FUSE believes the file to have, or a page. */
+/*
+ * No more of a buffer is made present than FUSE believes the file to fill, and a page: a device
+ * fills whole blocks.
+ */
 static size_t efuse_file_window(const struct kiocb *iocb, u32 opcode)
 {
 	loff_t size = i_size_read(file_inode(iocb->ki_filp));
 
 	if (opcode == FUSE_WRITE)
-		return EFUSE_FAULT_IN;
-	return clamp_t(loff_t, size - iocb->ki_pos, PAGE_SIZE, EFUSE_FAULT_IN);
+		return MAX_RW_COUNT;
+	return max_t(loff_t, size - iocb->ki_pos, 0) + PAGE_SIZE;
 }
 
 /* Whether there is another byte of the caller's to go on with. */
@@ -228,7 +228,8 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 			return done ?: -EINTR;
 		if (!again || !efuse_file_fault_in(iter, opcode, window))
 			break;
-		window = min_t(size_t, 2 * window, EFUSE_FAULT_IN);
+		/* The file is longer than FUSE knows. */
+		window = min_t(size_t, 2 * window, MAX_RW_COUNT);
 		again = false;
 	}
 	*left = true;
