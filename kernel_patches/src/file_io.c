@@ -172,8 +172,8 @@ static bool efuse_file_resident(const struct iov_iter *iter)
 }
 
 /*
- * No more of a buffer is made present than FUSE believes the file to fill, and a page: a device
- * fills whole blocks.
+ * No more of a buffer is made present, and asked for at once, than FUSE believes the file to
+ * fill, and a page: a device fills whole blocks, and wants all of its buffer.
  */
 static size_t efuse_file_window(const struct kiocb *iocb, u32 opcode)
 {
@@ -181,7 +181,7 @@ static size_t efuse_file_window(const struct kiocb *iocb, u32 opcode)
 
 	if (opcode == FUSE_WRITE)
 		return MAX_RW_COUNT;
-	return max_t(loff_t, size - iocb->ki_pos, 0) + PAGE_SIZE;
+	return round_up(max_t(loff_t, size - iocb->ki_pos, 0), PAGE_SIZE) + PAGE_SIZE;
 }
 
 /* Whether there is another byte of the caller's to go on with. */
@@ -204,6 +204,7 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 			       u32 opcode, efuse_try_t try, struct efuse_tried *tried, bool *left)
 {
 	size_t window = efuse_file_window(iocb, opcode);
+	size_t count, held;
 	ssize_t done = 0, ret;
 	bool again = true;
 
@@ -213,7 +214,11 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 	if (!efuse_file_resident(iter))
 		again = efuse_file_fault_in(iter, opcode, window);
 	for (;;) {
+		count = iov_iter_count(iter);
+		iov_iter_truncate(iter, window);
+		held = count - iov_iter_count(iter);
 		ret = try(ec, iocb, iter, opcode, tried);
+		iov_iter_reexpand(iter, iov_iter_count(iter) + held);
 		if (ret == -EAGAIN)
 			break;
 		if (ret < 0 && ret != -EFAULT)
