@@ -106,15 +106,15 @@ def test_an_error_at_a_later_page_is_no_end_of_file(
         # The daemon knows the bytes; of what it cannot read either the caller hears.
         failed = m.count("read", "failed")
         assert spliced(m / "f") == data
-        if path == "direct":  # a gap of the data cache is asked of the daemon as a part
+        if path == "direct":  # the data cache asks the daemon for a part, and keeps that
             assert m.count("read", "failed") > failed
-        m.call("deny", "read", 0, errno.EIO)
-        fd = os.open(m / "f", os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        try:
-            fails(errno.EIO, os.pread, fd, SIZE, 20 * BLOCK)
-        finally:
-            os.close(fd)
+            m.call("deny", "read", 0, errno.EIO)
+            fd = os.open(m / "f", os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            try:
+                fails(errno.EIO, os.pread, fd, SIZE, 20 * BLOCK)
+            finally:
+                os.close(fd)
         assert os.stat(m / "f").st_size == SIZE
 
 
