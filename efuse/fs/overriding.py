@@ -16,15 +16,7 @@ from typing import Any, TypeVar
 from efuse.fs.guard import HANDLERS
 from efuse.fs.options import Options
 
-__all__ = [
-    "_IS_BASE",
-    "Shortcut",
-    "Shortcuts",
-    "overridden",
-    "promising_class",
-    "shortcuts",
-    "stands_for",
-]
+__all__ = ["Shortcut", "Shortcuts", "shortcuts", "stands_for"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,7 +55,7 @@ def stands_for(what: Shortcut) -> Callable[[F], F]:
     return mark
 
 
-def promising_class(kind: type) -> type:
+def _promising_class(kind: type) -> type:
     """Return the class whose promises *kind* inherits: one that is made to be subclassed.
 
     It is *kind* itself otherwise: the author of all handlers of a file system knows what its
@@ -72,9 +64,9 @@ def promising_class(kind: type) -> type:
     return next((base for base in kind.__mro__ if vars(base).get(_IS_BASE)), kind)
 
 
-def overridden(operations: object) -> frozenset[str]:
+def _overridden(operations: object) -> frozenset[str]:
     """Return the handlers that *operations* has in place of those of the class that promises."""
-    base = promising_class(type(operations))
+    base = _promising_class(type(operations))
     if not vars(base).get(_IS_BASE):
         return frozenset()
     return frozenset(
@@ -121,8 +113,8 @@ def shortcuts(options: Options, operations: object) -> Shortcuts:
     Whatever is overridden, ``exclusive`` becomes ``ttl``: the kernel would keep what replies say,
     and what a change is known to do, for longer than the replies allow.
     """
-    names = tuple(sorted(overridden(operations)))
-    base = promising_class(type(operations))
+    names = tuple(sorted(_overridden(operations)))
+    base = _promising_class(type(operations))
     ended = Shortcut.NONE
     without: set[str] = set()
     for name in names:

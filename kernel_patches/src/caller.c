@@ -156,7 +156,7 @@ u32 efuse_raised_open(const struct efuse_req *req)
 		FOPEN_CACHE_DIR : 0);
 }
 
-static void efuse_forget_entry(struct fuse_entry_out *entry)
+static void efuse_end_name(struct fuse_entry_out *entry)
 {
 	entry->entry_valid = 0;
 	entry->entry_valid_nsec = 0;
@@ -182,23 +182,16 @@ void efuse_part_callers(struct efuse_req *req)
 {
 	struct fuse_entry_out *entry = efuse_out_entry(req->args);
 	struct fuse_direntplus *plus;
-	size_t room, left;
-	char *buf;
+	size_t left;
+	char *at;
 
 	if (req->error || efuse_names_shared(req->ec))
 		return;
 	if (entry)
-		efuse_forget_entry(entry);
+		efuse_end_name(entry);
 	if (req->args->opcode != FUSE_READDIRPLUS)
 		return;
-	buf = efuse_out_data(req->args, &room);
-	left = buf && req->ret > 0 ? min_t(size_t, req->ret, room) : 0;
-	while (left >= FUSE_NAME_OFFSET_DIRENTPLUS) {
-		plus = (struct fuse_direntplus *)buf;
-		if (FUSE_DIRENTPLUS_SIZE(plus) > left)
-			return;
-		efuse_forget_entry(&plus->entry_out);
-		left -= FUSE_DIRENTPLUS_SIZE(plus);
-		buf += FUSE_DIRENTPLUS_SIZE(plus);
-	}
+	at = efuse_dirents_start(req, &left);
+	while ((plus = efuse_dirents_next(&at, &left)))
+		efuse_end_name(&plus->entry_out);
 }

@@ -110,8 +110,7 @@ static bool efuse_content_same(const struct efuse_content *content, const struct
 
 /*
  * A READ has seen the backing file, of which the data cache may keep, and FUSE's page cache may
- * have, what was there before. Nobody who has seen the new may be shown the old. In exclusive mode
- * nobody but this mount changes the file, and that is counted already.
+ * have, what was there before. Nobody who has seen the new may be shown the old.
  */
 static void efuse_content_seen(struct efuse_req *req, struct efuse_backing *eb,
 			       const struct efuse_content *before, u64 pos, size_t len)
@@ -120,8 +119,6 @@ static void efuse_content_seen(struct efuse_req *req, struct efuse_backing *eb,
 	struct efuse_conn *ec = req->ec;
 	u64 nodeid = req->args->nodeid;
 
-	if (READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE)
-		return;
 	if (!efuse_content_same(&eb->content, inode) || eb->content.racy) {
 		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
 		/* As it was before the READ: a change meanwhile is found by the next one. */
@@ -233,7 +230,7 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 	return false;
 }
 
-/* Is all of [pos, pos + len) mapped for writing? A WRITE is not begun otherwise. */
+/* Is all of [pos, pos + len) mapped for writing? */
 static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 {
 	struct efuse_backing *eb;
@@ -303,6 +300,7 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 	struct timespec64 atime = inode_get_atime(inode);
 	struct efuse_span span __uninitialized;
 	struct efuse_content before;
+	bool watched;
 	enum efuse_stop stop;
 	struct iov_iter iter;
 
@@ -317,14 +315,17 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 	if (req->args->opcode == FUSE_WRITE)
 		return efuse_backing_move(req, eb, pos, &iter, done);
 
-	efuse_content_look(&before, inode);
+	/* In exclusive mode nobody but this mount changes the file, and that is counted already. */
+	watched = READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE;
+	if (watched)
+		efuse_content_look(&before, inode);
 	stop = efuse_backing_move(req, eb, pos, &iter, done);
 	efuse_backing_accessed(req->ec, req->args->nodeid, inode, atime);
 	if (!efuse_sealed(eb)) {
 		req->reason = EFUSE_STALE;
 		return EFUSE_STOP_REFUSED;
 	}
-	if (*done)
+	if (watched && *done)
 		efuse_content_seen(req, eb, &before, pos, *done);
 	/* Only the daemon knows what lies behind a backing file that ends within its extent. */
 	if (stop == EFUSE_STOP_EOF && !(eb->flags & EFUSE_EXTENT_TO_EOF)) {
@@ -339,11 +340,11 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
 {
 	struct efuse_backing *eb;
 	struct efuse_data data;
-	size_t done = 0, piece;
+	bool write = req->args->opcode == FUSE_WRITE;
+	size_t done = 0, piece = 0;
 	u64 room;
 
-	efuse_data_start(&data, req->args,
-			 req->args->opcode == FUSE_READ ? ITER_DEST : ITER_SOURCE);
+	efuse_data_start(&data, req->args, write ? ITER_SOURCE : ITER_DEST);
 	req->stop = EFUSE_STOP_ALL;
 	while (done < len && req->stop == EFUSE_STOP_ALL) {
 		eb = efuse_extent_begin(req, pos + done, &room);
@@ -351,8 +352,13 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
 			req->stop = EFUSE_STOP_UNMAPPED;
 			break;
 		}
-		req->stop = efuse_direct_piece(req, eb, pos + done, min(room, len - done), &data,
-					       &piece);
+		/* A WRITE is not begun unless all of it can go on: first, what lies elsewhere. */
+		if (write && !done && room < len &&
+		    !efuse_direct_covers(req, pos + room, len - room))
+			req->stop = EFUSE_STOP_REFUSED;
+		else
+			req->stop = efuse_direct_piece(req, eb, pos + done,
+						       min(room, len - done), &data, &piece);
 		efuse_extent_end(req->ec, eb);
 		done += piece;
 	}
@@ -421,14 +427,9 @@ bool efuse_direct_write(struct efuse_req *req)
 {
 	struct fuse_args *args = req->args;
 	struct fuse_write_out *out = args->out_args[0].value;
-	u64 pos = efuse_arg_offset(args), len = efuse_arg_size(args);
-	size_t done;
+	size_t len = efuse_arg_size(args);
+	size_t done = efuse_direct_move(req, efuse_arg_offset(args), len);
 
-	if (!efuse_direct_covers(req, pos, len)) {
-		req->stop = EFUSE_STOP_REFUSED;
-		return false;
-	}
-	done = efuse_direct_move(req, pos, len);
 	if (done)
 		req->ended = args->nodeid;
 	if (done < len && efuse_is_write_back(args))

@@ -183,10 +183,13 @@ static bool efuse_handled(struct efuse_req *req)
  */
 static bool efuse_local_release(const struct fuse_args *args)
 {
-	const struct fuse_release_in *in = efuse_req_in(args, sizeof(*in));
+	const struct fuse_release_in *in;
 
-	return (args->opcode == FUSE_RELEASE || args->opcode == FUSE_RELEASEDIR) &&
-	       args->efuse.local && !(in && in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK);
+	if ((args->opcode != FUSE_RELEASE && args->opcode != FUSE_RELEASEDIR) ||
+	    !args->efuse.local)
+		return false;
+	in = efuse_req_in(args, sizeof(*in));
+	return !(in && in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK);
 }
 
 /* The request is about to be sent. */

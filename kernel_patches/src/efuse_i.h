@@ -564,6 +564,8 @@ u64 efuse_arg_offset(const struct fuse_args *args);
 u64 efuse_arg_size(const struct fuse_args *args);
 u64 efuse_arg_newdir(const struct fuse_args *args);
 void *efuse_out_data(struct fuse_args *args, size_t *room);
+char *efuse_dirents_start(const struct efuse_req *req, size_t *left);
+struct fuse_direntplus *efuse_dirents_next(char **at, size_t *left);
 bool efuse_is_write_back(const struct fuse_args *args);
 struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args);
 struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args);

@@ -211,10 +211,8 @@ u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket)
 /* A change that is over already. */
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 {
-	struct efuse_changes ch = { .nr = 1, .nr_blocks = 0, .bucket = { bucket } };
-
-	efuse_epoch_begin(ec, &ch);
-	efuse_epoch_end(ec, &ch, 0);
+	efuse_epoch_enter(ec, bucket);
+	efuse_epoch_leave(ec, bucket);
 }
 
 /* Likewise of blocks of a file. */

@@ -551,9 +551,9 @@ long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *a
 /* The extent that a byte lies in, not held. Under RCU. */
 static struct efuse_backing *efuse_backed_find(struct efuse_backed *file, u64 pos, u64 *length)
 {
+	MA_STATE(mas, &file->extents, pos, pos);
 	/* Pairs with efuse_backed_store(). */
 	struct efuse_backing *eb = smp_load_acquire(&file->only);
-	MA_STATE(mas, &file->extents, pos, pos);
 
 	if (eb) {
 		*length = LLONG_MAX - pos + 1ULL;

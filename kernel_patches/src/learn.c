@@ -187,25 +187,19 @@ static void efuse_teach_dirent(struct efuse_teacher *t, const struct fuse_dirent
 
 static void efuse_teach_dirents(struct efuse_teacher *t)
 {
-	size_t room, left;
-	const char *buf = efuse_out_data(t->req->args, &room);
+	const struct fuse_direntplus *plus;
+	size_t left;
+	char *at = efuse_dirents_start(t->req, &left);
 
-	if (!buf)
-		return;
-	left = t->req->ret > 0 ? min_t(size_t, t->req->ret, room) : 0;
-	while (left >= FUSE_NAME_OFFSET_DIRENTPLUS) {
-		const struct fuse_direntplus *plus = (const struct fuse_direntplus *)buf;
+	while ((plus = efuse_dirents_next(&at, &left))) {
 		const struct fuse_dirent *dirent = &plus->dirent;
-		size_t size = FUSE_DIRENTPLUS_SIZE(plus);
 
-		if (size > left || !dirent->namelen || dirent->namelen > FUSE_NAME_MAX)
+		if (!dirent->namelen || dirent->namelen > FUSE_NAME_MAX)
 			return;
 		/* FUSE itself takes no notice of the dots either. */
 		if (plus->entry_out.nodeid &&
 		    !efuse_name_is_dots(dirent->name, dirent->namelen))
 			efuse_teach_dirent(t, dirent, &plus->entry_out);
-		buf += size;
-		left -= size;
 	}
 }
 

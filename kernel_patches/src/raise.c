@@ -69,25 +69,16 @@ static void efuse_end_entry(struct fuse_entry_out *entry)
 /* Raises the time-outs of READDIRPLUS, or ends them where @ch is NULL. */
 static void efuse_raise_dirents(const struct efuse_req *req, const struct efuse_changes *ch)
 {
-	size_t room, left;
-	char *buf = efuse_out_data(req->args, &room);
+	struct fuse_direntplus *plus;
+	size_t left;
+	char *at = efuse_dirents_start(req, &left);
 
-	if (!buf)
-		return;
-	left = req->ret > 0 ? min_t(size_t, req->ret, room) : 0;
-	while (left >= FUSE_NAME_OFFSET_DIRENTPLUS) {
-		struct fuse_direntplus *plus = (struct fuse_direntplus *)buf;
-		size_t size = FUSE_DIRENTPLUS_SIZE(plus);
-
-		if (size > left)
-			break;
+	while ((plus = efuse_dirents_next(&at, &left))) {
 		if (plus->entry_out.nodeid && ch)
 			efuse_raise_entry(req, ch, plus->dirent.name, plus->dirent.namelen,
 					  &plus->entry_out);
 		else
 			efuse_end_entry(&plus->entry_out);
-		buf += size;
-		left -= size;
 	}
 }
 

@@ -244,6 +244,40 @@ void *efuse_out_data(struct fuse_args *args, size_t *room)
 	return args->out_pages ? efuse_pages_piece(ap, room) : NULL;
 }
 
+/**
+ * efuse_dirents_start - the entries of a READDIRPLUS
+ * @req: it, with its answer
+ * @left: set to their bytes
+ *
+ * Return: where they are, for efuse_dirents_next()
+ */
+char *efuse_dirents_start(const struct efuse_req *req, size_t *left)
+{
+	size_t room;
+	char *at = efuse_out_data(req->args, &room);
+
+	*left = at && req->ret > 0 ? min_t(size_t, req->ret, room) : 0;
+	return at;
+}
+
+/**
+ * efuse_dirents_next - the next entry of a READDIRPLUS
+ * @at: where; moved on behind it
+ * @left: bytes from there on; likewise
+ *
+ * Return: the entry, which is whole, or NULL
+ */
+struct fuse_direntplus *efuse_dirents_next(char **at, size_t *left)
+{
+	struct fuse_direntplus *plus = (struct fuse_direntplus *)*at;
+
+	if (*left < FUSE_NAME_OFFSET_DIRENTPLUS || FUSE_DIRENTPLUS_SIZE(plus) > *left)
+		return NULL;
+	*at += FUSE_DIRENTPLUS_SIZE(plus);
+	*left -= FUSE_DIRENTPLUS_SIZE(plus);
+	return plus;
+}
+
 /* A WRITE of dirty pages: nobody waits for its answer but to hear of an error. */
 bool efuse_is_write_back(const struct fuse_args *args)
 {
