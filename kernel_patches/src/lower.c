@@ -37,16 +37,17 @@ static struct efuse_conn *efuse_lower_conn(const struct file *file)
 /* What was written to the file goes where READ finds it. */
 static int efuse_lower_flush(struct inode *inode)
 {
+	bool stored = mapping_writably_mapped(inode->i_mapping);
 	int err;
 
-	/* Of what is stored through a map, pages are not known to be dirty at once. */
-	if (mapping_writably_mapped(inode->i_mapping))
-		return -EOPNOTSUPP;
-	if (efuse_file_clean(inode))
+	if (!stored && efuse_file_clean(inode))
 		return 0;
 	err = inode_lock_killable(inode);
 	if (err)
 		return err;
+	/* What is stored through a map makes a page dirty at the latest when that is taken away. */
+	if (stored)
+		unmap_mapping_pages(inode->i_mapping, 0, 0, false);
 	err = filemap_write_and_wait(inode->i_mapping);
 	/* FUSE ends write-back when it has copied the pages: its WRITEs are waited for, too. */
 	fuse_set_nowrite(inode);
