@@ -115,14 +115,14 @@ def source_tree() -> Path:
     if target.exists():
         return target
     _say(f"unpacking {', '.join(_PARTS)} of {archive.name} (once)")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    paths.make_directory(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         words = ["tar", "-xf", str(archive), "-C", work, "--strip-components=1"]
         words += ["--wildcards", "--no-wildcards-match-slash", "--anchored"]
         command(*words, *(f"*/{part}" for part in _PARTS))
         new = target.with_suffix(".new")
         command("tar", "-C", work, "-cf", new, ".")
-        new.replace(target)
+        paths.make_private(new).replace(target)
     return target
 
 

@@ -12,7 +12,17 @@ from pathlib import Path
 
 from efuse.errors import EfuseError, reason
 
-__all__ = ["cache", "check_private", "data", "made_once", "package", "why_not_private"]
+__all__ = [
+    "cache",
+    "check_private",
+    "data",
+    "made_once",
+    "make_directory",
+    "make_private",
+    "package",
+    "why_not_private",
+    "write",
+]
 
 _SYSTEM_CACHE = Path("/var/cache/efuse")
 
@@ -119,11 +129,47 @@ def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Pat
     made = directory / name
     check_private(made)
     if not made.exists():
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         with tempfile.TemporaryDirectory(dir=directory) as scratch:
             make(Path(scratch) / name)
+            make_private(Path(scratch) / name)
             os.replace(Path(scratch) / name, made)  # noqa: PTH105 - atomic, for a second maker
     return made
+
+
+def make_directory(path: Path) -> Path:
+    """Make the directory *path* and those above it that are missing; return *path*.
+
+    Only this user can write them, whatever the umask: a file system's daemon has none.
+    """
+    for directory in (*reversed(path.parents), path):
+        if not directory.is_dir():
+            directory.mkdir(mode=0o755, exist_ok=True)
+    return path
+
+
+def make_private(path: Path) -> Path:
+    """Take the permission to write the file *path* from all but its owner; return *path*."""
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+    return path
+
+
+def write(path: Path, text: str) -> Path:
+    """Write *text* to the file *path* in the cache; return *path*.
+
+    Others see the old file or the whole new one, and cannot write it whatever the umask.
+    """
+    make_directory(path.parent)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".new-", delete=False) as new:
+        try:
+            new.write(text)
+            new.flush()
+            os.fchmod(new.fileno(), 0o644)
+            os.replace(new.name, path)  # noqa: PTH105 - atomic
+        except BaseException:
+            os.unlink(new.name)  # noqa: PTH108
+            raise
+    return path
 
 
 def data(name: str) -> Path:

@@ -7,6 +7,7 @@ kernel's types is needed, but none of the types themselves.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -86,9 +87,6 @@ def _kernel_types(base: _KernelStrings) -> int:
     except (OSError, ValueError):
         pass  # none yet, or cut off
     number_of_types = libbpf.count_types(_SYSFS / "vmlinux")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{key} = {number_of_types}\n")
-    except OSError:
-        pass  # the next attach counts again
+    with contextlib.suppress(OSError):  # the next attach counts again
+        paths.write(path, f"{key} = {number_of_types}\n")
     return number_of_types

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from efuse.errors import EfuseError
 __all__ = ["Source", "builtin", "builtin_sources", "compile_sources", "compile_text", "store"]
 
 # Raise it when what is made of the compiler's output changes: it voids the cache.
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,7 @@ def compile_sources(
 
 def store(spec: Spec, directory: Path) -> Path:
     """Write *spec* into *directory* under the name by which it is found again; return its path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{spec.source_hash}.json"
-    new = directory / f".{spec.source_hash}.{os.getpid()}"
-    new.write_text(spec.to_json())
-    new.replace(path)
-    return path
+    return paths.write(directory / f"{spec.source_hash}.json", spec.to_json())
 
 
 def _spec_directories() -> Iterable[Path]:

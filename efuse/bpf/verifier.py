@@ -51,10 +51,8 @@ def refusal(member: str, program: ProgramSpec, number: int, log: str) -> Verifie
     place = f" at {where.file}:{where.number}" if where else ""
     hint = None
     if log:
-        directory = paths.cache() / "verifier"
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"{member}.log"  # the last one is what a person reads
-        path.write_text(log)
+        # The last one is what a person reads.
+        path = paths.write(paths.cache() / "verifier" / f"{member}.log", log)
         hint = f"read the verifier's whole log in {path}"
     return VerifierError(
         f"the kernel refused the handler of {member}{place}: {why or reason(number)}",

@@ -244,7 +244,7 @@ def _run_in_guest(
             f"a guest does not see {state}: it has a directory of its own there",
             hint="keep the state somewhere else",
         )
-    paths.cache().mkdir(parents=True, exist_ok=True)
+    paths.make_directory(paths.cache())
     out = paths.cache() / f"bench-{os.getpid()}.json"
     # The table is printed here.
     words = ["sh", "-c", 'exec "$@" > /dev/null', "sh"]

@@ -82,11 +82,8 @@ def probe(image: Path) -> Acceleration:
     if known is not None:
         return known
     answer = _try_kvm(image)
-    file = _cache_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps({"boot_id": _boot_id(), "kvm": answer.kvm, "why": answer.why}))
-    new.replace(file)
+    kept = {"boot_id": _boot_id(), "kvm": answer.kvm, "why": answer.why}
+    paths.write(_cache_file(), json.dumps(kept))
     return answer
 
 

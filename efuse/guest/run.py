@@ -431,7 +431,7 @@ def run(
     if options.module:
         modules[MODULE] = module_build.build(target, say=say)
         modules[CSD_MODULE] = module_build.build(target, module_build.CSD, say=say)
-    _guests().mkdir(parents=True, exist_ok=True)
+    paths.make_directory(_guests())
     _sweep()
     acceleration = (
         accel.Acceleration(False, "instructions are counted")

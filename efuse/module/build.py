@@ -114,7 +114,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     paths.check_private(module)
     if module.is_file() and not force:
         return module
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    paths.make_directory(directory.parent)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as name:
         work = Path(name)
         say(f"preparing {of.said}")
@@ -124,7 +124,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
         check(tree / module.name)
         fresh = work / "result"
         fresh.mkdir(mode=0o755)
-        shutil.copy(tree / module.name, fresh)
+        paths.make_private(Path(shutil.copy(tree / module.name, fresh)))
         # Two builds at once end with the same content: whoever comes second replaces it.
         if directory.exists():
             shutil.rmtree(directory)
@@ -164,9 +164,7 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
         env=environment,
     )
     said = result.stdout.replace(THERE, str(work))
-    log = paths.cache() / "modules" / "build.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(said)
+    log = paths.write(paths.cache() / "modules" / "build.log", said)
     if result.returncode != 0:
         raise ModuleBuildError(
             f"the module cannot be compiled for {target.release}:\n{_errors(said, tree)}",

@@ -50,7 +50,7 @@ def pristine(archive: Path | None = None) -> Path:
     paths.check_private(target)
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    paths.make_directory(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as work:
         tree = Path(work) / "tree"
         tree.mkdir(mode=0o755)

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -125,3 +127,39 @@ def test_a_compiled_program_of_another_user_is_not_loaded(home: Path) -> None:
     os.chown(spec, NOBODY, NOBODY)
     with pytest.raises(EfuseError, match="is not used"):
         compiling.compile_text("int x;", name="x.c")
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """As in the daemon of a pass-through."""
+    umask = os.umask(0)
+    yield
+    os.umask(umask)
+
+
+def test_what_is_kept_without_an_umask_is_made_use_of(home: Path, no_umask: None) -> None:
+    from efuse.bpf import compile as compiling
+    from efuse.bpf.spec import Spec
+
+    def make(file: Path) -> None:
+        file.write_text("ours")
+        file.chmod(0o777)
+
+    shutil.rmtree(home / ".cache")
+    made = paths.made_once("kind", "name", [], make)
+    assert made.stat().st_mode & 0o777 == 0o755
+    for kept in (
+        paths.made_once("kind", "name", [], make),
+        compiling.store(Spec({}, {}, "digest"), paths.cache() / "specs"),
+        paths.write(paths.cache() / "a/b/c", "text"),
+    ):
+        assert paths.check_private(kept).is_file()
+        assert paths.cache() == home / ".cache/efuse"
+
+
+def test_a_file_is_written_whole_or_not_at_all(home: Path) -> None:
+    path = paths.write(home / "a/b", "old")
+    with pytest.raises(UnicodeEncodeError):
+        paths.write(path, "new \udcff")
+    assert path.read_text() == "old"
+    assert [path.name for path in path.parent.iterdir()] == ["b"]
