@@ -3,8 +3,13 @@
  * Chains: in this kernel, a function goes from block to block below the file system.
  *
  * The block that a function names is sent for from the completion of the one before (hops.c), at
- * the place that a lease keeps it in (lease.c). All else is read by way of the file system, by
- * host.c, which has the right answer always; so is the rest of a chain that cannot go on.
+ * the place that is remembered of it, and that it does not leave meanwhile (lease.c). All else is
+ * read by way of the file system, by host.c, which has the right answer always; so is the rest of a
+ * chain that cannot go on.
+ *
+ * Whoever takes blocks away from the file waits for a chain. So a chain ends after CSD_HOPS blocks,
+ * or with the first one that comes after CSD_CHAIN_TIME; the next one begins under the inode's
+ * lock, for which it has to wait behind whoever waited for this one.
  *
  * What the page cache has, is quicker there, and a chain leaves nothing in it. So some passes go by
  * the page cache, unless the file is open with O_DIRECT.
@@ -15,6 +20,8 @@
 #include <linux/fs.h>
 
 #define CSD_WARM	16	/* passes of which one goes by the page cache */
+#define CSD_CHAIN_TIME	(2 * HZ)
+#define CSD_LOOKS	3	/* digests, if the file changes meanwhile */
 
 static int csd_chain_alloc(struct csd_run *run)
 {
@@ -39,14 +46,40 @@ static enum csd_unchained csd_chain_why(const struct csd_run *run)
 		return CSD_UNCHAINED_FOLLOWS;
 	if (run->passes < 2)
 		return CSD_UNCHAINED_FIRST;
-	/* Elsewhere blocks are moved for others than those who have the file open for writing. */
-	if (csd_offload_why(run->file))
+	if (run->unsized)
+		return CSD_UNCHAINED_UNMAPPED;
+	/* Elsewhere blocks move under a chain, or nothing tells the next one that they have. */
+	if (csd_offload_why(run->file) || !IS_I_VERSION(file_inode(run->file)))
 		return CSD_UNCHAINED_FILESYSTEM;
 	return CSD_UNCHAINED_NOT;
 }
 
+static enum csd_unchained csd_chain_failed(int err)
+{
+	if (err == -EAGAIN)
+		return CSD_UNCHAINED_WRITTEN;
+	return err == -ENODATA ? CSD_UNCHAINED_UNMAPPED : CSD_UNCHAINED_FAILED;
+}
+
+/* May the caller still read the file? As each read(2) of it is asked. */
+static int csd_chain_allowed(struct csd_run *run, u64 end)
+{
+	loff_t position = run->position;
+
+	return rw_verify_area(READ, run->file, &position, end - run->position);
+}
+
+static int csd_chain_keep(struct csd_run *run)
+{
+	int err = csd_lease_keep(run->lease);
+
+	if (!err)
+		run->window_end = min_t(u64, run->window_end, csd_lease_size(run->lease));
+	return err;
+}
+
 /**
- * csd_chain_begin - keep the blocks of a run's file where they are
+ * csd_chain_begin - keep the blocks of a run's file in their places
  * @run: the run
  * @end: of its range or its file. @run->window_end is that, or where the file ends by now
  *
@@ -60,12 +93,27 @@ enum csd_unchained csd_chain_begin(struct csd_run *run, u64 end)
 
 	if (why)
 		return why;
-	err = csd_chain_alloc(run) ?: csd_lease_begin(run->lease);
+	err = csd_chain_allowed(run, end) ?: csd_chain_alloc(run) ?: csd_lease_begin(run->lease);
 	if (err)
-		return err == -EAGAIN ? CSD_UNCHAINED_WRITTEN : CSD_UNCHAINED_FAILED;
-	/* From here on it does not change. */
-	run->window_end = min_t(u64, end, i_size_read(file_inode(run->file)));
-	return CSD_UNCHAINED_NOT;
+		return csd_chain_failed(err);
+	run->window_end = end;
+	run->chain_until = jiffies + CSD_CHAIN_TIME;
+	err = csd_chain_keep(run);
+	if (!err)
+		return CSD_UNCHAINED_NOT;
+	csd_lease_end(run->lease);
+	return csd_chain_failed(err);
+}
+
+/**
+ * csd_chain_late - has a run's chain made others wait for long enough?
+ * @run: one whose chain has begun
+ *
+ * Return: whether it shall end before its next block
+ */
+bool csd_chain_late(const struct csd_run *run)
+{
+	return time_after(jiffies, run->chain_until);
 }
 
 void csd_chain_end(struct csd_run *run)
@@ -96,25 +144,39 @@ int csd_chain_find(struct csd_run *run, struct csd_range *range)
 	return 1;
 }
 
+/* Find out where a run's next block is; the chain lets its blocks go meanwhile. */
+static int csd_chain_fill(struct csd_run *run)
+{
+	u64 begun = ktime_get_ns();
+	int err;
+
+	/* Whoever waits for the chain has the inode's lock, which a digest takes. */
+	csd_lease_let(run->lease);
+	err = csd_lease_fill(run->lease, run->digest, run->position) ?: csd_chain_keep(run);
+	run->choice.apart_ns += ktime_get_ns() - begun;
+	return err;
+}
+
 /**
- * csd_chain_look - likewise, and find it out if it is not known
- * @run: one whose chain has begun
- * @range: is told
+ * csd_chain_look - find out where a run's next blocks are, if it is not known
+ * @run: one whose chain has begun, and has not read a block yet
+ * @range: is told, as by csd_chain_find()
  *
  * Context: process context, may sleep.
- * Return: 1 or 0, or a negative errno
+ * Return: 1 or 0, as csd_chain_find(), or a negative errno: -ENODATA: the file changes too often;
+ *         -EAGAIN: it is open for writing by now
  */
 int csd_chain_look(struct csd_run *run, struct csd_range *range)
 {
-	int ret = csd_chain_find(run, range);
-	u64 begun;
+	u32 looks = 0;
+	int ret, err;
 
-	if (ret != -ENODATA)
-		return ret;
-	begun = ktime_get_ns();
-	ret = csd_lease_fill(run->lease, run->digest, run->position);
-	run->choice.apart_ns += ktime_get_ns() - begun;
-	return ret ?: csd_chain_find(run, range);
+	while ((ret = csd_chain_find(run, range)) == -ENODATA && looks++ < CSD_LOOKS) {
+		err = csd_chain_fill(run);
+		if (err)
+			return err;
+	}
+	return ret;
 }
 
 /**
@@ -143,7 +205,7 @@ static bool csd_chain_arrived(struct csd_hops *hops)
 	memset(run->buffer + len, 0, CSD_BLOCK_SIZE - len);
 	csd_run_step(run, CSD_KERNEL, run->buffer, len);
 	if (csd_run_follows(run) || !csd_run_ready(run) || !--run->hops_left ||
-	    csd_chain_find(run, &range) <= 0)
+	    csd_chain_late(run) || csd_chain_find(run, &range) <= 0)
 		return false;
 	hops->sector = range.sector;
 	return true;
@@ -207,7 +269,7 @@ int csd_chain(struct csd_run *run, u64 end)
 		run->chained += run->steps[CSD_KERNEL] - steps;
 		if (!err || err == -EINTR)
 			return err;
-		why = err == -ENODATA ? CSD_UNCHAINED_UNMAPPED : CSD_UNCHAINED_FAILED;
+		why = csd_chain_failed(err);
 	}
 	run->unchained = why;
 	return -EOPNOTSUPP;

@@ -219,7 +219,7 @@ static void csd_command_wait(struct csd_request *request, struct csd_waiter *wai
 		return;
 	WRITE_ONCE(request->work.cancelled, true);
 	/* It is not done, or done and not freed: the device is there. */
-	wake_up_all(&request->device->core_wait);
+	csd_request_leave(blk_mq_rq_from_pdu(request));
 	wait_for_completion(&waiter->done);
 }
 

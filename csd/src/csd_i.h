@@ -277,6 +277,7 @@ void csd_device_put(struct csd_device *device);
 bool csd_request_wait(struct request *rq, u64 at);
 void csd_request_end(struct request *rq, blk_status_t status, u64 at);
 bool csd_request_hold(struct csd_device *device, struct request *rq);
+void csd_request_leave(struct request *rq);
 bool csd_device_fails(struct csd_device *device);
 void csd_device_fail_every(struct csd_device *device, u64 every);
 void csd_device_fail_next(struct csd_device *device, u64 next);
@@ -335,6 +336,8 @@ int csd_kfuncs_init(void);
  * @start: of the range in the file
  * @limit: its end, or LLONG_MAX
  * @end: its end, in the file as it was when the pass began
+ * @unsized: the file's size was 0 then, which does not say that there is nothing to read
+ * @found: if @unsized: up to where bytes were read, in the file
  * @position: of the block that comes next
  * @steps: taken, by place
  * @chained: of those of the kernel, from one completion to the next
@@ -356,10 +359,11 @@ int csd_kfuncs_init(void);
  * @digest: of the file that has its bytes; NULL until it is needed
  * @window_shift: from a position in @file to that in the digest's
  * @window_end: in @file: where what lies there ends
- * @lease: on the file; NULL until it is needed
+ * @lease: on the file, and where its blocks are; NULL until it is needed
  * @command: to the device
  * @hops: likewise
  * @hops_left: that they may go on for
+ * @chain_until: in jiffies: when a chain has made others wait for long enough
  * @follows: blocks since the last one behind which it named another
  * @choice: of the place of the batch that it is in
  * @device: where it chose last; NULL: it did not yet
@@ -387,6 +391,8 @@ struct csd_run {
 	u64 start;
 	u64 limit;
 	u64 end;
+	bool unsized;
+	u64 found;
 	u64 position;
 	u64 steps[CSD_NR_PLACES];
 	u64 chained;
@@ -415,6 +421,7 @@ struct csd_run {
 	struct csd_command command;
 	struct csd_hops hops;
 	u32 hops_left;
+	unsigned long chain_until;
 	u64 follows;
 	struct csd_choice choice;
 	struct csd_device *device;
@@ -437,11 +444,15 @@ int csd_chain_find(struct csd_run *run, struct csd_range *range);
 int csd_chain_look(struct csd_run *run, struct csd_range *range);
 u32 csd_chain_len(const struct csd_run *run);
 int csd_chain(struct csd_run *run, u64 end);
+bool csd_chain_late(const struct csd_run *run);
 
 /* lease.c */
 struct csd_lease *csd_lease_alloc(const struct file *file);
 void csd_lease_free(struct csd_lease *lease);
 int csd_lease_begin(struct csd_lease *lease);
+int csd_lease_keep(struct csd_lease *lease);
+void csd_lease_let(struct csd_lease *lease);
+u64 csd_lease_size(const struct csd_lease *lease);
 void csd_lease_end(struct csd_lease *lease);
 int csd_lease_find(struct csd_lease *lease, u64 position, sector_t *sector);
 int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 position);
@@ -452,6 +463,7 @@ int csd_host(struct csd_run *run, u64 end, u64 blocks);
 /* offload.c */
 enum csd_why csd_offload_reads(const struct file *file);
 enum csd_why csd_offload_why(const struct file *file);
+enum csd_why csd_offload_unsized(const struct file *file);
 int csd_offload(struct csd_run *run, u64 end, u64 blocks);
 
 /* lower.c */

@@ -205,13 +205,21 @@ static void csd_request_do(struct request *rq)
 	}
 }
 
+/* Has its sender left? What the file system sends has none. */
+static bool csd_request_cancelled(struct request *rq)
+{
+	const struct csd_request *request = blk_mq_rq_to_pdu(rq);
+
+	return req_op(rq) == REQ_OP_DRV_IN && READ_ONCE(request->work.cancelled);
+}
+
 /**
  * csd_request_hold - keep a request if they are held now
  * @device: its device
  * @rq: the request
  *
  * Context: any.
- * Return: whether it is kept: it is done when they are let go
+ * Return: whether it is kept: it is done when they are let go, or ended by csd_request_leave()
  */
 bool csd_request_hold(struct csd_device *device, struct request *rq)
 {
@@ -221,13 +229,52 @@ bool csd_request_hold(struct csd_device *device, struct request *rq)
 	if (!READ_ONCE(device->hold))
 		return false;
 	spin_lock_irqsave(&device->lock, flags);
-	hold = device->hold && !device->off;
+	hold = device->hold && !device->off && !csd_request_cancelled(rq);
 	if (hold) {
 		list_add_tail(&rq->queuelist, &device->held_list);
 		WRITE_ONCE(device->held, device->held + 1);
 	}
 	spin_unlock_irqrestore(&device->lock, flags);
 	return hold;
+}
+
+/* Take a request from those that are held. Returns whether it was one of them. */
+static bool csd_request_unhold(struct csd_device *device, struct request *rq)
+{
+	struct request *held;
+	bool found = false;
+
+	spin_lock_irq(&device->lock);
+	list_for_each_entry(held, &device->held_list, queuelist) {
+		found = held == rq;
+		if (found)
+			break;
+	}
+	if (found) {
+		list_del_init(&rq->queuelist);
+		WRITE_ONCE(device->held, device->held - 1);
+	}
+	spin_unlock_irq(&device->lock);
+	return found;
+}
+
+/**
+ * csd_request_leave - have a command or hops end soon, whatever the device waits for
+ * @rq: the command or hops, whose work is marked as cancelled; it may have ended by now
+ *
+ * Context: process context.
+ */
+void csd_request_leave(struct request *rq)
+{
+	struct csd_request *request = blk_mq_rq_to_pdu(rq);
+
+	if (csd_request_unhold(request->device, rq)) {
+		request->work.error = -EINTR;
+		blk_mq_end_request(rq, BLK_STS_OK);
+	} else if (hrtimer_try_to_cancel(&request->timer) == 1) {
+		blk_mq_complete_request(rq);
+	}
+	wake_up_all(&request->device->core_wait);
 }
 
 static blk_status_t csd_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_mq_queue_data *bd)

@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Leases: where a file's blocks are, for as long as nobody may write to it.
+ * Leases: where a file's blocks are, remembered from one chain to the next.
  *
  * A digest keeps a window of a file in its place by a direct read that is under way; to go from
- * block to block, a digest for each block would cost more than the block. What keeps all of a file
- * in its place is a read lease (fcntl(2), F_SETLEASE), of the kernel's own: on the file systems
- * that chain.c names, blocks are moved for those only who have the file open for writing, or
- * truncate it, and both wait until the lease is given up. So what digests have said in the meantime
- * stays true until then, and is looked up here.
+ * block to block, a digest for each block would cost more than the block. So what digests have said
+ * is remembered here, and a chain that uses it has to know two things.
  *
- * A lease that nobody uses just then is given up at once, else when it is not used any more.
+ * That no block leaves its place while the chain reads: the chain counts as direct I/O of the inode
+ * (inode_dio_begin()). The file systems that csd_offload_why() names wait for direct I/O, under the
+ * inode's exclusive lock, before they take a block away from a file, whoever asks for it: truncate
+ * by a path, a descriptor or O_TRUNC, an overlay above, hole punching, defragmentation.
+ *
+ * That no block has left its place since a digest named it: csd_lease_keep() compares, under the
+ * inode's shared lock, what such changes leave behind. All but one increment i_version under that
+ * lock, or change the size where they fail half-way. Defragmentation (EXT4_IOC_MOVE_EXT) leaves
+ * nothing behind, but wants a descriptor that is open for writing: while there is one, no chain
+ * begins, and the read lease (fcntl(2), F_SETLEASE) that is kept on the file tells of each open
+ * for writing since. What is dirty in the page cache is found out in the same way: digests write it
+ * to the device, and whatever makes more of it increments i_version or has the file open.
+ *
+ * The lease keeps nothing in its place. Beside telling of writers, it lets them wait until a chain
+ * that is under way ends, so that the chain sees one version of the file; but only if the chain's
+ * caller could have had such a lease by fcntl(2). A lease that is not used just then is given up
+ * at once.
  */
 #include "csd_i.h"
 
@@ -17,24 +30,33 @@
 #include <linux/file.h>
 #include <linux/filelock.h>
 #include <linux/fs.h>
+#include <linux/iversion.h>
 #include <linux/maple_tree.h>
 
 #define CSD_MOST_PLACES	16384	/* ranges that are remembered of a file */
 
 /**
- * struct csd_lease - a lease on a file, or the wish for one
- * @file: it, opened for this alone: a lease is an open file's
- * @lock: of the next two
- * @held: the lease is ours, and nobody has asked for it
- * @busy: it is used
- * @places: by the number of a block: csd_place_make(); true while the lease is held
- * @nr_places: how often something was stored there
+ * struct csd_lease - where a file's blocks are, and a lease on the file, or the wish for one
+ * @file: the file, opened for this alone: a lease belongs to an open file
+ * @firm: an open for writing waits while the lease is used
+ * @lock: of @held and @busy
+ * @held: the lease is on the file, and nobody has opened the file for writing since
+ * @busy: the lease is used
+ * @kept: the user of the lease counts as direct I/O of the inode
+ * @version: i_version of the file when csd_lease_keep() compared last
+ * @size: size of the file then, in bytes
+ * @places: by the number of a block: csd_place_make(); true while @kept
+ * @nr_places: how often something was stored in @places
  */
 struct csd_lease {
 	struct file *file;
+	bool firm;
 	spinlock_t lock;	/* of the next two */
 	bool held;
 	bool busy;
+	bool kept;
+	u64 version;
+	u64 size;
 	struct maple_tree places;
 	u32 nr_places;
 };
@@ -54,7 +76,7 @@ static sector_t csd_place_sector(const void *place, unsigned long index)
 	return (xa_to_value(place) + index * CSD_SECTORS) & CSD_PLACE_MASK;
 }
 
-/* Somebody wants to write to the file. Returns whether the lease ends with this. */
+/* The file is being opened for writing. Returns whether the lease ends with this. */
 static bool csd_lease_break(struct file_lease *fl)
 {
 	struct csd_lease *lease = fl->c.flc_owner;
@@ -66,7 +88,7 @@ static bool csd_lease_break(struct file_lease *fl)
 	lease->held = false;
 	busy = lease->busy;
 	spin_unlock(&lease->lock);
-	return !busy;
+	return !busy || !lease->firm;
 }
 
 static int csd_lease_change(struct file_lease *fl, int arg, struct list_head *dispose)
@@ -112,6 +134,84 @@ static void csd_lease_unset(struct csd_lease *lease)
 	kernel_setlease(lease->file, F_UNLCK, NULL, &owner);
 }
 
+/* May the current task have a lease on the file by fcntl(2)? As vfs_setlease(). */
+static bool csd_lease_allowed(const struct file *file)
+{
+	vfsuid_t owner = i_uid_into_vfsuid(file_mnt_idmap(file), file_inode(file));
+
+	return vfsuid_eq_kuid(owner, current_fsuid()) || capable(CAP_LEASE);
+}
+
+/* Forget what may not be true any more. Under the inode's lock. */
+static int csd_lease_compare(struct csd_lease *lease, struct inode *inode)
+{
+	u64 version = inode_query_iversion(inode);
+	u64 size = i_size_read(inode);
+	bool held;
+
+	/* Whoever opens the file for writing after this changes the version after it was read. */
+	smp_mb();
+	spin_lock(&lease->lock);
+	held = lease->held;
+	spin_unlock(&lease->lock);
+	if (!held || inode_is_open_for_write(inode))
+		return -EAGAIN;
+	if (lease->version != version || lease->size != size)
+		csd_lease_forget(lease);
+	lease->version = version;
+	lease->size = size;
+	return 0;
+}
+
+/**
+ * csd_lease_keep - keep the blocks of the file in their places
+ * @lease: used
+ *
+ * What takes a block away from the file, waits from here on; what is known of places, is true.
+ *
+ * Context: process context, may sleep; takes the inode's lock for reading, and so must not be
+ *          called while it is kept: whoever waits for it to end has the lock.
+ * Return: 0, to be followed by csd_lease_let() or csd_lease_end(), or a negative errno: -EAGAIN:
+ *         the file is open for writing; -EINTR: killed
+ */
+int csd_lease_keep(struct csd_lease *lease)
+{
+	struct inode *inode = file_inode(lease->file);
+	int err = inode_lock_shared_killable(inode);
+
+	if (err)
+		return err;
+	err = csd_lease_compare(lease, inode);
+	if (!err) {
+		inode_dio_begin(inode);
+		lease->kept = true;
+	}
+	inode_unlock_shared(inode);
+	return err;
+}
+
+/**
+ * csd_lease_let - let the blocks of the file go, if they are kept
+ * @lease: used
+ */
+void csd_lease_let(struct csd_lease *lease)
+{
+	if (lease->kept)
+		inode_dio_end(file_inode(lease->file));
+	lease->kept = false;
+}
+
+/**
+ * csd_lease_size - how long the file is
+ * @lease: kept
+ *
+ * Return: in bytes
+ */
+u64 csd_lease_size(const struct csd_lease *lease)
+{
+	return lease->size;
+}
+
 /**
  * csd_lease_begin - use a lease
  * @lease: that nobody uses
@@ -132,7 +232,7 @@ int csd_lease_begin(struct csd_lease *lease)
 	spin_unlock(&lease->lock);
 	if (held)
 		return 0;
-	/* Somebody could have written to the file meanwhile. */
+	/* The file could have been open for writing meanwhile. */
 	csd_lease_forget(lease);
 	err = csd_lease_set(lease);
 	if (!err)
@@ -145,7 +245,7 @@ int csd_lease_begin(struct csd_lease *lease)
 }
 
 /**
- * csd_lease_end - use a lease no more; who waits for it, has it
+ * csd_lease_end - use a lease no more, and let the blocks go; openers that wait go on
  * @lease: used
  *
  * Context: process context, may sleep.
@@ -154,6 +254,7 @@ void csd_lease_end(struct csd_lease *lease)
 {
 	bool held;
 
+	csd_lease_let(lease);
 	spin_lock(&lease->lock);
 	held = lease->held;
 	lease->busy = false;
@@ -164,7 +265,7 @@ void csd_lease_end(struct csd_lease *lease)
 
 /**
  * csd_lease_find - where a block of the file is
- * @lease: used
+ * @lease: kept
  * @position: of the block in the file, in bytes
  * @sector: is told, of the whole disk
  *
@@ -203,12 +304,14 @@ static int csd_lease_note(struct csd_lease *lease, unsigned long index, const st
 
 /**
  * csd_lease_fill - find out where a block of the file and those around it are
- * @lease: used
+ * @lease: used, and not kept: a digest takes the inode's lock
  * @digest: one that is not held
- * @position: of the block in the file, in bytes: before its end
+ * @position: of the block in the file, in bytes
+ *
+ * What it finds is true if csd_lease_keep() does not forget it.
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno
+ * Return: 0 or a negative errno; -ENODATA: the file ends before
  */
 int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 position)
 {
@@ -217,6 +320,8 @@ int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 posit
 	u64 blocks;
 	int ret;
 
+	if (position >= size)
+		return -ENODATA;
 	if (lease->nr_places >= CSD_MOST_PLACES)
 		csd_lease_forget(lease);
 	position = round_down(position, CSD_WINDOW * CSD_BLOCK_SIZE);
@@ -253,6 +358,7 @@ struct csd_lease *csd_lease_alloc(const struct file *file)
 		return ERR_CAST(own);
 	}
 	lease->file = own;
+	lease->firm = csd_lease_allowed(file);
 	spin_lock_init(&lease->lock);
 	mt_init(&lease->places);
 	return lease;

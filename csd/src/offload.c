@@ -22,20 +22,42 @@ enum csd_why csd_offload_reads(const struct file *file)
 
 	if (!inode->i_sb->s_bdev || !csd_device_is(inode->i_sb->s_bdev))
 		return CSD_WHY_NO_DEVICE;
-	if (IS_ENCRYPTED(inode) || IS_VERITY(inode) || IS_DAX(inode) ||
+	if (IS_ENCRYPTED(inode) || IS_VERITY(inode) || IS_DAX(inode) || IS_SWAPFILE(inode) ||
 	    !(file->f_mode & FMODE_CAN_ODIRECT))
 		return CSD_WHY_CONTENT;
 	return CSD_WHY_NOT;
 }
 
+/*
+ * The file systems that keep a file's blocks in their places while direct I/O of the inode is
+ * counted (inode_dio_begin()): before a block is taken away from a file, or moved, they call
+ * inode_dio_wait() under the inode's exclusive lock, whoever asks for it; and a block belongs to
+ * one file only. That is to be read in their source before another one comes here. Not among them:
+ *
+ * - xfs waits, but a block can belong to several files. The last of them gives it away, and waits
+ *   for its own direct I/O only. A reader's own direct read has the inode's lock meanwhile; a
+ *   digest and a chain have not.
+ * - btrfs does not wait: its direct reads lock their extents. A balance moves blocks; they can be
+ *   compressed, shared, and on several devices.
+ * - f2fs does not wait when its garbage collection moves blocks.
+ */
+static const unsigned long csd_waiting[] = {
+	EXT4_SUPER_MAGIC,	/* of ext2, ext3 and ext4 */
+};
+
+static bool csd_offload_waits(const struct super_block *sb)
+{
+	u32 i;
+
+	for (i = 0; i < ARRAY_SIZE(csd_waiting); i++)
+		if (sb->s_magic == csd_waiting[i])
+			return true;
+	return false;
+}
+
 /**
  * csd_offload_why - may the device read a file's blocks by itself?
  * @file: the file
- *
- * On ext2, ext3 and ext4 who takes a block away from a file waits for its direct reads. On xfs a
- * block can be of several files, and then it is the last of them that gives it away: direct reads
- * of the others are not waited for. A reader's own direct read has the inode's lock meanwhile; a
- * digest has not.
  *
  * Return: CSD_WHY_NOT: it may; or why not
  */
@@ -46,9 +68,22 @@ enum csd_why csd_offload_why(const struct file *file)
 
 	if (why)
 		return why;
-	if (inode->i_sb->s_magic != EXT4_SUPER_MAGIC)
+	if (!csd_offload_waits(inode->i_sb))
 		return CSD_WHY_FILESYSTEM;
 	return inode->i_blkbits == ilog2(CSD_BLOCK_SIZE) ? CSD_WHY_NOT : CSD_WHY_BLOCK_SIZE;
+}
+
+/**
+ * csd_offload_unsized - why is a file without a size not looked at by the device?
+ * @file: a file whose size is 0 and that can be read nevertheless
+ *
+ * Return: why
+ */
+enum csd_why csd_offload_unsized(const struct file *file)
+{
+	if (file_inode(file)->i_sb->s_magic == FUSE_SUPER_MAGIC)
+		return CSD_WHY_DAEMON;
+	return csd_offload_reads(file) ?: CSD_WHY_UNMAPPED;
 }
 
 static struct csd_run *csd_run_of(struct csd_command *cmd)
@@ -137,7 +172,7 @@ static int csd_leased_next(struct csd_command *cmd, struct csd_range *range)
 	struct csd_run *run = csd_run_of(cmd);
 	int ret;
 
-	if (!csd_run_ready(run) || !run->hops_left)
+	if (!csd_run_ready(run) || !run->hops_left || csd_chain_late(run))
 		return 0;
 	ret = csd_chain_find(run, range);
 	if (ret <= 0)
@@ -154,12 +189,12 @@ static int csd_leased_block(struct csd_command *cmd, const void *data, u32 size)
 
 	if (run->jumps)
 		run->ahead = 1;
-	return ret;
+	return ret || csd_chain_late(run);
 }
 
 /*
- * Go from block to block in a single command, while a lease keeps them all. Returns 0 or a negative
- * errno; -EOPNOTSUPP: one after the other, by digests.
+ * Go from block to block in a single command, which keeps them all in their places. Returns 0 or a
+ * negative errno; -EOPNOTSUPP: one after the other, by digests.
  */
 static int csd_offload_leased(struct csd_run *run, u64 end)
 {
@@ -178,7 +213,7 @@ static int csd_offload_leased(struct csd_run *run, u64 end)
 		ret = csd_command_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev),
 				      &run->command);
 	} else {
-		ret = ret ?: -EOPNOTSUPP;
+		ret = ret == -EINTR ? ret : -EOPNOTSUPP;
 	}
 	csd_chain_end(run);
 	return ret;

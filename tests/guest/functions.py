@@ -42,6 +42,10 @@ CSD_ARGS(struct jumps)
 """
 
 
+# The same, and says that it does little else.
+HOPS = JUMPS + "CSD_FLAGS(CSD_JUMPS)\n"
+
+
 def numbered(numbers: Iterable[int]) -> bytes:
     """Return blocks that begin with these numbers."""
     return b"".join(struct.pack("<Q", number).ljust(BLOCK, b".") for number in numbers)

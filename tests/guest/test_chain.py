@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs that go again: below the file system from block to block, as long as nobody writes."""
+"""Runs that go again: from block to block below the file system, which waits for each chain."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import struct
@@ -21,12 +22,13 @@ from efuse import functions
 from efuse.errors import EfuseError
 from efuse.functions import BtreeLookup, BtreeRange, Count, Place, Run, Status, Unchained, Why
 from efuse.functions.btree_file import build
+from tests.commands import AS_NOBODY
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
 from tests.guest.functions import (
     BLOCK,
-    JUMPS,
+    HOPS,
     Background,
     jumps_args,
     jumps_seen,
@@ -36,10 +38,10 @@ from tests.guest.functions import (
 )
 from tests.guest.hand import DEADLINE_S, until
 
+EXT4_IOC_MOVE_EXT = 0xC028660F
 COUNT = 700
 """Blocks of a file: more than a digest has."""
 PLACES = (Place.KERNEL, Place.DEVICE)
-HOPS = JUMPS + "CSD_FLAGS(CSD_JUMPS)\n"
 ENDLESS = HOPS.replace("at->number++ & 15", "0")
 """Takes the first of the blocks over and over."""
 ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
@@ -133,6 +135,32 @@ def held(device: Device, one: Run, numbers: Sequence[int]) -> Iterator[Backgroun
         yield waiting
     finally:
         device.write("hold", 0)
+
+
+class Reader:
+    """A process that runs a function when it is told to."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def said(self) -> str:
+        """Wait for a line of its output."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def go_on(self) -> None:
+        """Send it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+@contextlib.contextmanager
+def reader(code: str, *prefix: str) -> Iterator[Reader]:
+    """Start Python with *code*, by the command *prefix*."""
+    command, pipe = (*prefix, sys.executable, "-c", code), subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        yield Reader(process)
 
 
 # What goes again
@@ -433,6 +461,170 @@ def test_who_wants_to_write_waits(what: str, place: Place, device: Device, f: Pa
             assert jumps_seen(found) == wanted[what]
 
 
+# What takes blocks away from the file, and opens nothing for writing
+
+
+def _overlay(path: Path) -> Path:
+    """Return the file as an overlay shows it whose upper directory is the file's."""
+    return path.parents[2] / "overlay" / path.name
+
+
+CUTTERS: dict[str, Callable[[Path], object]] = {
+    "o_trunc": lambda path: os.close(os.open(path, os.O_RDONLY | os.O_TRUNC)),
+    "overlay": lambda path: os.truncate(_overlay(path), 0),
+}
+"""How a file is cut off without an open for writing, of which a lease would tell."""
+
+
+@pytest.fixture
+def below(files: Path) -> Iterator[Path]:
+    """A file of numbered blocks in the upper directory of an overlay."""
+    path, top = files / "upper" / "f", _overlay(files / "upper" / "f").parent
+    lower, work = files / "lower", files / "work"
+    for directory in (path.parent, lower, work, top):
+        directory.mkdir(exist_ok=True)
+    path.write_bytes(numbered(range(COUNT)))
+    os.sync()
+    where = f"lowerdir={lower},upperdir={path.parent},workdir={work}"
+    run("mount", "-t", "overlay", "-o", where, "overlay", top)
+    yield path
+    run("umount", top)
+    for file in path.parent.iterdir():
+        file.unlink()
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("how", CUTTERS)
+def test_blocks_that_were_freed_between_chains_are_not_read(
+    how: str, place: Place, below: Path
+) -> None:
+    numbers = [30, 600, 31]
+    with hopping(below, place, os.O_RDONLY | os.O_DIRECT) as one:
+        again(one, numbers)
+        found, status = again(one, numbers)
+        assert found == seen(numbers)
+        assert in_one_go(status, place, 4)
+        CUTTERS[how](below)
+        os.sync()
+        # Another file takes the blocks.
+        below.with_name("secret").write_bytes(numbered([666] * (4 * COUNT)))
+        os.sync()
+        assert again(one, numbers)[0] == []
+        os.truncate(_overlay(below), COUNT * BLOCK)
+        found, _ = again(one, numbers)
+        assert found == [(number * BLOCK, 0) for number in (0, *numbers)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("how", CUTTERS)
+def test_truncation_waits_for_a_chain(how: str, place: Place, device: Device, below: Path) -> None:
+    with hopping(below, place, os.O_RDONLY | os.O_DIRECT) as one:
+        again(one, [1])
+        again(one, [600])
+        with held(device, one, [600, 5, 4]) as waiting:
+            cutter = threading.Thread(target=CUTTERS[how], args=(below,), daemon=True)
+            cutter.start()
+            until(lambda: "inode_dio_wait" in stack_of(cutter))
+        cutter.join(DEADLINE_S)
+        assert not cutter.is_alive()
+        status = waiting.end(last=False)
+        assert jumps_seen(waiting.found or b"") == seen([600, 5, 4])
+        assert in_one_go(status, place, 4)
+        assert again(one, [600, 5, 4])[0] == []
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_truncation_waits_for_no_chain_for_long(place: Place, device: Device, f: Path) -> None:
+    """A chain over a slow device ends before its last block, and the next one comes later."""
+    with (
+        functions.load("hops", ENDLESS),
+        functions.run("hops", f, offsets([7]), max_steps=200, place=place) as one,
+    ):
+        with pytest.raises(EfuseError, match="ELOOP"):
+            one.result()
+        cool(f)
+        # Where its blocks are is known then.
+        one.again(offsets([7]))
+        with pytest.raises(EfuseError, match="ELOOP"):
+            one.result()
+        cool(f)
+        one.again(offsets([7]))
+        device.write("media_latency_ns", 400_000_000)
+        device.write("model", 1)
+        try:
+            waiting = Background(one)
+            until(lambda: one.status().position == 7 * BLOCK)
+            cutter = threading.Thread(target=CUTTERS["o_trunc"], args=(f,), daemon=True)
+            cutter.start()
+            until(lambda: "inode_dio_wait" in stack_of(cutter))
+            status = waiting.end(last=False)
+        finally:
+            device.write("model", 0)
+            device.write("media_latency_ns", 0)
+        cutter.join(DEADLINE_S)
+        assert not cutter.is_alive()
+        assert 1 < status.device_steps + status.chained < 64
+
+
+def test_blocks_that_were_moved_between_chains_are_not_read(files: Path, f: Path) -> None:
+    """By defragmentation, which changes nothing of the file that can be seen, but opens it."""
+    donor = files / "donor"
+    with hopping(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
+        again(one, [600])
+        donor.write_bytes(bytes(COUNT * BLOCK))
+        os.sync()
+        version = os.stat(f).st_ctime_ns
+        with f.open("r+b") as orig, donor.open("r+b") as other:
+            argument = bytearray(struct.pack("<IIQQQQ", 0, other.fileno(), 0, 0, COUNT, 0))
+            fcntl.ioctl(orig, EXT4_IOC_MOVE_EXT, argument)
+            assert struct.unpack("<IIQQQQ", argument)[-1] == COUNT
+            other.write(numbered([666] * COUNT))
+        os.sync()
+        assert os.stat(f).st_ctime_ns == version
+        for _ in range(2):
+            found, status = again(one, [600, 31])
+            assert found == seen([600, 31])
+        assert in_one_go(status, Place.KERNEL, 3)
+
+
+def test_a_reader_makes_nobody_wait_with_an_open_for_writing(device: Device, f: Path) -> None:
+    """Who could have no lease by fcntl(2) holds no writer up; the blocks stay all the same."""
+    f.parent.chmod(0o755)
+    f.chmod(0o644)
+    code = f"""
+import os, sys
+from efuse.functions import Place, run
+fd = os.open({str(f)!r}, os.O_RDONLY | os.O_DIRECT)
+one = run("hops", fd, {offsets([])!r}, place=Place.KERNEL)
+one.result()
+for numbers in ({offsets([600, 5])!r}, {offsets([5, 600])!r}):
+    one.again(numbers)
+    one.result()
+print(one.status().chained, flush=True)
+sys.stdin.readline()
+one.again({offsets([600, 5])!r})
+print(one.result().hex(), one.status().chained, flush=True)
+"""
+    with functions.load("hops", HOPS), reader(code, *AS_NOBODY) as child:
+        assert child.said() == "3\n"
+        device.write("hold", 1)
+        try:
+            child.go_on()
+            device.wait("held", 1)
+            fd = os.open(f, os.O_WRONLY | os.O_NONBLOCK)
+            cutter = threading.Thread(target=os.ftruncate, args=(fd, 0), daemon=True)
+            cutter.start()
+            until(lambda: "inode_dio_wait" in stack_of(cutter))
+        finally:
+            device.write("hold", 0)
+        cutter.join(DEADLINE_S)
+        assert not cutter.is_alive()
+        os.close(fd)
+        found, chained = child.said().split()
+    assert jumps_seen(bytes.fromhex(found)) == seen([600, 5])
+    assert chained == "3"
+
+
 def test_nobody_waits_for_a_run_that_rests(f: Path) -> None:
     for place in PLACES:
         with hopping(f, place) as one:
@@ -457,7 +649,9 @@ def test_blocks_that_are_anothers_by_now(device: Device, files: Path) -> None:
     def write() -> None:
         source = Random(3)
         for number in range(1, rounds + 1):
-            what = source.choice(("over", "punch", "cut"))
+            what = source.choice(("over", "punch", "cut", "o_trunc"))
+            if what == "o_trunc":
+                CUTTERS[what](path)
             with path.open("r+b") as file:
                 if what == "cut":
                     os.truncate(file.fileno(), 0)
@@ -490,7 +684,8 @@ def test_blocks_that_are_anothers_by_now(device: Device, files: Path) -> None:
                 found = outcome(one.result)
                 status = one.status()
                 if isinstance(found, str):
-                    assert "ERANGE" in found
+                    # It was shorter when the pass began.
+                    assert "ERANGE" in found or "ELOOP" in found
                     continue
                 blocks = jumps_seen(found)
                 # Of some version, or of a hole, or of the file's end.
@@ -580,6 +775,39 @@ one.go_on()
             device.write("delay_ns", 0)
     # And with it the lease.
     os.close(os.open(f, os.O_WRONLY | os.O_NONBLOCK))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_killed_reader_ends_while_the_device_does_not_answer(
+    place: Place, device: Device, f: Path
+) -> None:
+    code = f"""
+import os, sys
+from efuse.functions import Place, run
+fd = os.open({str(f)!r}, os.O_RDONLY | os.O_DIRECT)
+one = run("hops", fd, {offsets([])!r}, place=Place({place.value}))
+one.result()
+for _ in range(2):
+    one.again({offsets([600])!r})
+    one.result()
+print("ready", flush=True)
+sys.stdin.readline()
+one.again({offsets([600])!r})
+one.result()
+"""
+    with functions.load("hops", HOPS), reader(code) as child:
+        assert child.said() == "ready\n"
+        device.write("hold", 1)
+        try:
+            child.go_on()
+            device.wait("held", 1)
+            child.process.send_signal(signal.SIGKILL)
+            assert child.process.wait(DEADLINE_S) == -signal.SIGKILL
+            assert device.read("held") == 0
+        finally:
+            device.write("hold", 0)
+    # Nobody waits for its chain any more.
+    os.truncate(f, 0)
 
 
 @pytest.mark.parametrize("place", PLACES)
