@@ -23,6 +23,7 @@ __all__ = [
     "NoPolicyError",
     "NotSupportedError",
     "StaleError",
+    "UnreadableError",
     "UsageError",
     "VerifierError",
     "reason",
@@ -114,6 +115,10 @@ class AttachError(EfuseError):
 
 class NoFunctionError(EfuseError):
     """No storage function of that name is in the kernel."""
+
+
+class UnreadableError(NotSupportedError):
+    """A storage function cannot run in the kernel: only user space can read the file."""
 
 
 class NoPolicyError(EfuseError):

@@ -16,7 +16,11 @@ static const struct file_operations csd_control_fops = {
 	.compat_ioctl = compat_ptr_ioctl,
 };
 
-/* For all: a function runs on what its caller has opened for reading. */
+/*
+ * For all: a function runs over what its caller has opened for reading, sees no other block, and
+ * brings them no more than read(2) would. An administrator may want it otherwise: the mode of the
+ * node is what open(2) looks at.
+ */
 static struct miscdevice csd_control = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = "csd",

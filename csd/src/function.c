@@ -11,6 +11,7 @@
 #include <linux/bpf.h>
 #include <linux/bpf_verifier.h>
 #include <linux/btf.h>
+#include <linux/cred.h>
 #include <linux/module.h>
 
 /* What a function may return as an error. */
@@ -25,6 +26,7 @@
  * @scratch_size: likewise
  * @args_size: likewise
  * @flags: likewise
+ * @loader: the user who registered it
  */
 struct csd_entry {
 	struct csd_function __rcu *ops;
@@ -34,6 +36,7 @@ struct csd_entry {
 	u32 scratch_size;
 	u32 args_size;
 	u32 flags;
+	kuid_t loader;
 };
 
 static LIST_HEAD(csd_entries);
@@ -90,7 +93,7 @@ static int csd_function_init_member(const struct btf_type *t, const struct btf_m
 		to->args_size = from->args_size;
 		return 1;
 	case offsetof(struct csd_function, flags):
-		if (from->flags & ~CSD_JUMPS)
+		if (from->flags & ~(CSD_JUMPS | CSD_PRIVATE))
 			return -EINVAL;
 		to->flags = from->flags;
 		return 1;
@@ -127,6 +130,7 @@ static int csd_function_reg(void *kdata, struct bpf_link *link)
 	entry->scratch_size = ops->scratch_size;
 	entry->args_size = ops->args_size;
 	entry->flags = ops->flags;
+	entry->loader = current_euid();
 	RCU_INIT_POINTER(entry->ops, ops);
 
 	mutex_lock(&csd_entries_mutex);
@@ -167,12 +171,20 @@ static struct bpf_struct_ops bpf_csd_function = {
 	.name = "csd_function",
 };
 
+/* May the current task run it? */
+static bool csd_entry_allowed(const struct csd_entry *entry)
+{
+	return !(entry->flags & CSD_PRIVATE) || uid_eq(entry->loader, current_euid()) ||
+	       capable(CAP_SYS_ADMIN);
+}
+
 /**
  * csd_entry_get - the function of a name
  * @name: of it
  *
  * Context: process context, may sleep.
- * Return: the function, to be given back with csd_entry_put(), or NULL
+ * Return: the function, to be given back with csd_entry_put(), or an ERR_PTR(): -ENOENT: there is
+ *         none; -EACCES: it is for others
  */
 struct csd_entry *csd_entry_get(const char *name)
 {
@@ -180,7 +192,11 @@ struct csd_entry *csd_entry_get(const char *name)
 
 	mutex_lock(&csd_entries_mutex);
 	entry = csd_entry_find(name);
-	if (entry)
+	if (!entry)
+		entry = ERR_PTR(-ENOENT);
+	else if (!csd_entry_allowed(entry))
+		entry = ERR_PTR(-EACCES);
+	else
 		refcount_inc(&entry->refs);
 	mutex_unlock(&csd_entries_mutex);
 	return entry;

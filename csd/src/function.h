@@ -30,6 +30,10 @@ struct csd_run;
  * @args_size: bytes of the arguments, up to CSD_MAX_ARGS; a caller must bring as many.
  * @flags: enum csd_flags. With CSD_JUMPS blocks are looked up and read one at a time, and more
  *	only as long as none is jumped over; without it as many as can be from the beginning.
+ *	Anybody may run a function over what they have opened for reading, with arguments of their
+ *	own. What a run remembers in csd_scratch() is its own, but BPF maps are shared by all
+ *	runs. So a function that keeps in maps what not everybody may see or change sets
+ *	CSD_PRIVATE: only its loader's user, and CAP_SYS_ADMIN, may run it.
  * @name: by which it is called. Letters, digits and ``_.-``. Registration fails with EEXIST if
  *	there is one of that name. Where it is quicker is remembered by what is in front of the
  *	first dot: what follows tells loads of the same function apart. Required.

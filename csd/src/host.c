@@ -6,6 +6,7 @@
 #include "csd_i.h"
 
 #include <linux/fs.h>
+#include <linux/sched/signal.h>
 #include <linux/uio.h>
 
 static ssize_t csd_host_read_some(struct csd_run *run, size_t at, size_t size)
@@ -39,6 +40,41 @@ static ssize_t csd_host_read(struct csd_run *run, size_t size)
 	return have;
 }
 
+/* Did a signal end the read? Then it is made again when the caller wants to go on. */
+static bool csd_host_interrupted(ssize_t ret)
+{
+	switch (ret) {
+	case -EINTR:
+	case -ERESTARTSYS:
+	case -ERESTARTNOINTR:
+	case -ERESTARTNOHAND:
+	case -ERESTART_RESTARTBLOCK:
+		return signal_pending(current);
+	}
+	return false;
+}
+
+/* A file without a size has bytes up to @end: the run may take a step for each block of them. */
+static void csd_host_found(struct csd_run *run, u64 end)
+{
+	if (!run->unsized || end <= run->found)
+		return;
+	if (!run->max_steps)
+		run->steps_left += DIV_ROUND_UP(end, CSD_BLOCK_SIZE) -
+				   DIV_ROUND_UP(run->found, CSD_BLOCK_SIZE);
+	WRITE_ONCE(run->found, end);
+}
+
+/* There is nothing at the run's position. */
+static void csd_host_ended(struct csd_run *run)
+{
+	/* With a size, such a block was refused when it was named, or the file became shorter. */
+	if (run->unsized && run->jumps)
+		run->error = -ERANGE;
+	else
+		run->stopped = true;
+}
+
 /**
  * csd_host - take a run on by some blocks, in this kernel
  * @run: the run
@@ -46,7 +82,7 @@ static ssize_t csd_host_read(struct csd_run *run, size_t size)
  * @blocks: not more than these
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno
+ * Return: 0 or a negative errno; -EINTR: a signal
  */
 int csd_host(struct csd_run *run, u64 end, u64 blocks)
 {
@@ -54,14 +90,17 @@ int csd_host(struct csd_run *run, u64 end, u64 blocks)
 	ssize_t have = csd_host_read(run, size);
 	size_t at;
 
+	if (csd_host_interrupted(have))
+		return -EINTR;
 	if (have < 0) {
 		run->error = have;
 		return 0;
 	}
-	if (!have) {	/* It became shorter meanwhile. */
-		run->stopped = true;
+	if (!have) {
+		csd_host_ended(run);
 		return 0;
 	}
+	csd_host_found(run, run->position + have);
 	memset(run->buffer + have, 0, round_up(have, CSD_BLOCK_SIZE) - have);
 	for (at = 0; at < have && csd_run_ready(run); at += CSD_BLOCK_SIZE) {
 		if (!csd_run_step(run, CSD_KERNEL, run->buffer + at,

@@ -55,9 +55,11 @@ static int csd_run_call(struct csd_run *run, bool last)
 	return ret;
 }
 
-/* The range, or what is left of the file. */
+/* The range, or what is left of the file: without a size, it ends where read(2) says. */
 static u64 csd_run_end(const struct csd_run *run)
 {
+	if (run->unsized)
+		return run->end;
 	return min_t(u64, run->end, i_size_read(file_inode(run->file)));
 }
 
@@ -179,7 +181,36 @@ static int csd_run_here(struct csd_run *run, u64 end, u64 blocks)
 	}
 }
 
+/* Take the run on by some blocks of a file of which only read(2) says where it ends. */
+static int csd_run_unsized(struct csd_run *run, u64 end, u64 blocks)
+{
+	int err = csd_run_here(run, end, blocks);
+
+	if (!run->steps[CSD_KERNEL])
+		return err;
+	run->why = CSD_WHY_ASKED;
+	if (run->place != CSD_KERNEL)
+		run->why = csd_offload_unsized(run->file);
+	return err;
+}
+
 /* Take the run on by some blocks, here or at the device. */
+static int csd_run_sized(struct csd_run *run, u64 end, u64 blocks)
+{
+	int err = -EOPNOTSUPP;
+
+	if (run->place == CSD_KERNEL)
+		run->why = CSD_WHY_ASKED;
+	else
+		err = csd_offload(run, end, blocks);
+	if (err == -EOPNOTSUPP && run->why == CSD_WHY_SLOWER)
+		blocks = run->choice.blocks;
+	if (err == -EOPNOTSUPP)
+		err = csd_run_here(run, end, blocks);
+	csd_learn(run);
+	return err;
+}
+
 static int csd_run_batch(struct csd_run *run)
 {
 	u64 end = csd_run_end(run);
@@ -191,16 +222,10 @@ static int csd_run_batch(struct csd_run *run)
 		return 0;
 	}
 	blocks = min_t(u64, DIV_ROUND_UP(end - run->position, CSD_BLOCK_SIZE), run->ahead);
-	err = -EOPNOTSUPP;
-	if (run->place == CSD_KERNEL)
-		run->why = CSD_WHY_ASKED;
+	if (run->unsized)
+		err = csd_run_unsized(run, end, blocks);
 	else
-		err = csd_offload(run, end, blocks);
-	if (err == -EOPNOTSUPP && run->why == CSD_WHY_SLOWER)
-		blocks = run->choice.blocks;
-	if (err == -EOPNOTSUPP)
-		err = csd_run_here(run, end, blocks);
-	csd_learn(run);
+		err = csd_run_sized(run, end, blocks);
 	/* From one block to another it is not known what comes next. */
 	run->ahead = run->jumps ? 1 : min(CSD_AHEAD_GROWTH * run->ahead, CSD_WINDOW);
 	return err;
@@ -256,7 +281,7 @@ static long csd_run_status(struct csd_run *run, struct csd_status __user *argp)
 
 	/* While it goes on: each number is one that it had lately. */
 	status.position = READ_ONCE(run->position);
-	status.end = csd_run_end(run);
+	status.end = READ_ONCE(run->unsized) ? READ_ONCE(run->found) : csd_run_end(run);
 	status.steps[CSD_DEVICE] = READ_ONCE(run->steps[CSD_DEVICE]);
 	status.steps[CSD_KERNEL] = READ_ONCE(run->steps[CSD_KERNEL]);
 	status.emitted = READ_ONCE(run->emitted);
@@ -299,10 +324,13 @@ static int csd_run_rewind(struct csd_run *run)
 	run->passes++;
 	run->position = run->start;
 	run->end = run->limit;
+	run->unsized = !i_size_read(file_inode(run->file));
+	run->found = run->start;
 	run->end = csd_run_end(run);
 	run->chained = 0;
 	run->steps_left = run->max_steps;
-	if (!run->steps_left && run->end > run->start)
+	/* Without a size, it may take as many as are found: see csd_host(). */
+	if (!run->steps_left && !run->unsized && run->end > run->start)
 		run->steps_left = DIV_ROUND_UP(run->end - run->start, CSD_BLOCK_SIZE);
 	run->output_start = 0;
 	run->output_end = 0;
@@ -395,22 +423,25 @@ static int csd_file_check(const struct file *file)
 		return -EBADF;
 	if (S_ISDIR(file_inode(file)->i_mode))
 		return -EISDIR;
-	if (!S_ISREG(file_inode(file)->i_mode) || !file->f_op->read_iter)
+	if (!S_ISREG(file_inode(file)->i_mode))
 		return -EINVAL;
-	return 0;
+	/* Some files of /proc, for example. */
+	return file->f_op->read_iter ? 0 : -EOPNOTSUPP;
 }
 
 static int csd_run_fill(struct csd_run *run, const struct csd_setup *setup)
 {
+	struct csd_entry *function;
 	int err;
 
 	run->file = fget(setup->fd);
 	err = csd_file_check(run->file);
 	if (err)
 		return err;
-	run->function = csd_entry_get(setup->name);
-	if (!run->function)
-		return -ENOENT;
+	function = csd_entry_get(setup->name);
+	if (IS_ERR(function))
+		return PTR_ERR(function);
+	run->function = function;
 	run->args_size = csd_entry_args_size(run->function);
 	run->args = kvmalloc(max_t(u32, run->args_size, 1), GFP_KERNEL_ACCOUNT);
 	run->scratch_size = csd_entry_scratch_size(run->function);
@@ -435,8 +466,9 @@ static int csd_run_fill(struct csd_run *run, const struct csd_setup *setup)
  * @argp: struct csd_setup
  *
  * Context: process context, may sleep.
- * Return: a descriptor, or a negative errno: -ENOENT: there is no such function; -EMSGSIZE: it
- *         wants other arguments
+ * Return: a descriptor, or a negative errno: -ENOENT: there is no such function; -EACCES: it is for
+ *         others; -EMSGSIZE: it wants other arguments; -EOPNOTSUPP: only user space can read the
+ *         file
  */
 long csd_run_make(const struct csd_setup __user *argp)
 {

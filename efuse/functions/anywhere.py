@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from efuse.closing import Closing
-from efuse.errors import EfuseError, NoFunctionError, NotSupportedError, UsageError, reason
+from efuse.errors import (
+    EfuseError,
+    NoFunctionError,
+    NotSupportedError,
+    UnreadableError,
+    UsageError,
+    reason,
+)
 from efuse.functions.catalog import Shipped
 from efuse.functions.loading import Loaded, function_text, load
 from efuse.functions.running import CONTROL, Place, Run, Status, Why, run
@@ -119,6 +126,10 @@ def begin(call: Shipped, file: str | os.PathLike[str], where: str = "auto") -> W
         if why_here is None:
             try:
                 return _begin_in_kernel(call, fd, where)
+            except UnreadableError:
+                if where != "auto":
+                    raise
+                why_here = "the kernel cannot read the file, only read(2) can"
             except NotSupportedError as error:
                 if where != "auto":
                     raise

@@ -13,9 +13,25 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 from efuse.closing import Closing
-from efuse.errors import EfuseError, NoFunctionError, NotSupportedError, UsageError, reason
+from efuse.errors import (
+    EfuseError,
+    NoFunctionError,
+    NotSupportedError,
+    UnreadableError,
+    UsageError,
+    reason,
+)
 
-__all__ = ["CONTROL", "Place", "Run", "Status", "Unchained", "Why", "failure", "run"]
+__all__ = [
+    "CONTROL",
+    "Place",
+    "Run",
+    "Status",
+    "Unchained",
+    "Why",
+    "failure",
+    "run",
+]
 
 CONTROL = "/dev/csd"
 """Where runs are asked for, while csd.ko is loaded."""
@@ -93,7 +109,8 @@ class Status:
     """How far a run is.
 
     :ivar position: in the file, bytes: of the block that comes next.
-    :ivar end: of the range, or of the file if that is first.
+    :ivar end: of the range, or of the file if that is first; of a file without a size, up to where
+        it was read.
     :ivar device_steps: blocks that the device looked at.
     :ivar kernel_steps: blocks that the kernel looked at.
     :ivar emitted: bytes of output.
@@ -217,6 +234,7 @@ def run(
     :param length: bytes from there; 0: to the end of the file.
     :param place: where it shall run. What the device cannot do, the kernel does.
     :param max_steps: blocks to look at; 0: as many as the range has.
+    :raises UnreadableError: only user space can read the file.
     :raises EfuseError: it cannot be begun.
     """
     if isinstance(file, int):
@@ -251,6 +269,12 @@ def _begin(
             hint=f"efuse csd load {name}",
         ) from error
     except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            raise UnreadableError(
+                f"cannot run the storage function {name!r}: the kernel cannot read the file, only"
+                " read(2) can (EOPNOTSUPP)",
+                hint=f"efuse csd run {name} --place daemon",
+            ) from error
         raise _not_begun(name, len(args), error) from error
     finally:
         os.close(control)
@@ -258,6 +282,7 @@ def _begin(
 
 def _not_begun(name: str, args_bytes: int, error: OSError) -> EfuseError:
     hints = {
+        errno.EACCES: "it is for the user who loaded it",
         errno.EMSGSIZE: f"it got {args_bytes} bytes of arguments, and wants another number",
         errno.EBADF: "open the file for reading",
         errno.EISDIR: "name a file",

@@ -30,6 +30,7 @@ from efuse.functions import (
     Shipped,
     Why,
 )
+from tests.commands import AS_NOBODY
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
@@ -340,6 +341,23 @@ def test_anybody_may_run_what_they_may_read(files: Path) -> None:
     assert "PermissionError" in done.stderr.splitlines()[-1]
 
 
+def test_a_private_function_is_for_its_loaders_user(files: Path) -> None:
+    files.chmod(0o755)
+    (files / "f").write_bytes(b"a\n")
+    (files / "f").chmod(0o644)
+    code = f"from efuse.functions import run; print(run('emits', {str(files / 'f')!r}).result())"
+    command = (*AS_NOBODY, sys.executable, "-c", code)
+    with functions.load("emits", EMITS):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.stdout == "b'a\\n'\n", done.stderr
+    with functions.load("emits", EMITS + "CSD_FLAGS(CSD_PRIVATE)\n"):
+        with functions.run("emits", files / "f") as one:
+            assert one.result() == b"a\n"
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.stdout == ""
+        assert "EACCES" in done.stderr.splitlines()[-1]
+
+
 def test_stream_in_trio(files: Path) -> None:
     data = noise(300 * BLOCK)
     (files / "f").write_bytes(data)
@@ -416,9 +434,9 @@ def test_a_signal_ends_the_wait(device: Device, files: Path) -> None:
             child = subprocess.Popen([sys.executable, "-c", code])
             device.wait("held", 1)
             child.send_signal(signal.SIGKILL)
+            assert child.wait(DEADLINE_S) == -signal.SIGKILL
         finally:
             device.write("hold", 0)
-        assert child.wait(DEADLINE_S) == -signal.SIGKILL
 
 
 def test_power_goes_while_it_runs(mountpoint: Path) -> None:

@@ -17,11 +17,21 @@ from pathlib import Path
 import pytest
 
 from efuse import functions
+from efuse.errors import EfuseError, UnreadableError
 from efuse.functions import Count, Place, Why
 from tests.guest import csd_device
 from tests.guest.conftest import run
 from tests.guest.csd_device import Device, noise
-from tests.guest.functions import BLOCK, background, blocks, result, stack_of
+from tests.guest.functions import (
+    BLOCK,
+    HOPS,
+    background,
+    blocks,
+    jumps_args,
+    jumps_seen,
+    result,
+    stack_of,
+)
 from tests.guest.hand import DEADLINE_S, until
 
 FS_IOC_ENABLE_VERITY = 0x40806685
@@ -177,6 +187,75 @@ def test_a_file_below_an_overlay_is_the_kernels(tmp_path: Path) -> None:
             look(merged / "f", DATA, 0, Why.NO_DEVICE)
         finally:
             run("umount", merged)
+
+
+UNSIZED = ("/proc/filesystems", "/proc/crypto")
+"""Files whose size is 0, but which can be read; the second has several blocks."""
+
+
+@pytest.mark.parametrize("name", UNSIZED)
+def test_a_file_without_a_size_is_read_until_it_ends(name: str) -> None:
+    path = Path(name)
+    wanted = path.read_bytes()
+    assert os.stat(path).st_size == 0
+    assert len(wanted) > (BLOCK if name == UNSIZED[1] else 0)
+    for place, why in ((Place.AUTO, Why.NO_DEVICE), (Place.KERNEL, Why.ASKED)):
+        with functions.run(CALL.name, path, CALL.encode(), place=place) as one:
+            for _ in range(2):
+                assert one.result() == CALL.reference(wanted)
+                status = one.status()
+                assert (status.device_steps, status.kernel_steps) == (0, blocks(len(wanted)))
+                assert (status.end, status.why) == (len(wanted), why)
+                one.again(CALL.encode())
+        # All of it that is in a range.
+        with functions.run(
+            CALL.name, path, CALL.encode(), place=place, offset=BLOCK, length=100
+        ) as one:
+            assert one.result() == CALL.reference(wanted[BLOCK : BLOCK + 100])
+
+
+def test_a_function_that_jumps_ends_in_a_file_without_a_size() -> None:
+    path = Path(UNSIZED[1])
+    wanted = path.read_bytes()
+
+    def jump(*numbers: int, **more: int) -> list[tuple[int, int]]:
+        args = jumps_args([number * BLOCK for number in numbers])
+        with functions.run("hops", path, args, **more) as one:
+            one.result()
+            one.again(args)
+            return jumps_seen(one.result())
+
+    with functions.load("hops", HOPS):
+        last = blocks(len(wanted)) - 1
+        assert [at for at, _ in jump(last, 0)] == [0, last * BLOCK, 0]
+        with pytest.raises(EfuseError, match="ERANGE"):
+            jump(last + 1)
+        # As many blocks as were found.
+        with pytest.raises(EfuseError, match="ELOOP"):
+            jump(1, *[0] * 15)
+        with pytest.raises(EfuseError, match="ELOOP"):
+            jump(last, 0, max_steps=2)
+
+
+def test_a_file_that_only_user_space_can_read_fails() -> None:
+    for place in Place:
+        with pytest.raises(UnreadableError, match="EOPNOTSUPP"):
+            functions.run(CALL.name, "/proc/self/maps", CALL.encode(), place=place)
+    with functions.begin(CALL, "/proc/1/maps") as work:
+        assert CALL.decode(b"".join(work)).lines == Path("/proc/1/maps").read_bytes().count(b"\n")
+        outcome = work.outcome()
+    assert (outcome.kernel, outcome.device) == (0, 0)
+    assert outcome.daemon > 0
+    assert "read(2)" in str(outcome.why)
+
+
+def test_an_empty_file_has_no_blocks(files: Path) -> None:
+    (files / "f").write_bytes(b"")
+    for place in Place:
+        found, status = result(CALL, files / "f", place)
+        assert found == CALL.reference(b"")
+        assert (status.device_steps, status.kernel_steps, status.end) == (0, 0, 0)
+        assert status.done
 
 
 def test_defragmentation_waits_for_the_device(device: Device, files: Path) -> None:

@@ -25,6 +25,7 @@ enum csd_verdict {
 /* What a function is like. */
 enum csd_flags {
 	CSD_JUMPS	= 1,	/* it seldom looks at the block that follows */
+	CSD_PRIVATE	= 2,	/* for its loader's user, and CAP_SYS_ADMIN: others get EACCES */
 };
 
 /* Where a function runs. */
@@ -54,7 +55,7 @@ enum csd_unchained {
 	CSD_UNCHAINED_NOT	 = 0,	/* it was not: the device sent a block behind the other */
 	CSD_UNCHAINED_FIRST	 = 1,	/* the run has not gone again: it would not pay */
 	CSD_UNCHAINED_FOLLOWS	 = 2,	/* the function does not go from block to block */
-	CSD_UNCHAINED_FILESYSTEM = 3,	/* not one that moves blocks for writers only */
+	CSD_UNCHAINED_FILESYSTEM = 3,	/* not one that waits for chains, and tells of changes */
 	CSD_UNCHAINED_WRITTEN	 = 4,	/* the file is open for writing */
 	CSD_UNCHAINED_CACHED	 = 5,	/* the page cache had it */
 	CSD_UNCHAINED_WARMS	 = 6,	/* the page cache was to have it, now and then */
@@ -81,8 +82,10 @@ struct csd_batch {
  * CSD_IOC_RUN on a descriptor of /dev/csd makes a run of a function over a range of a file that
  * is open for reading, and returns a descriptor of the run. read(2) of that brings the next
  * of what the function emits; it returns 0 when the function is done, and fails with the errno
- * that it failed with. A signal interrupts read(2), and the next one goes on. With O_NONBLOCK
- * it looks at some blocks, and fails with EAGAIN if the function has emitted nothing by then.
+ * that it failed with. A file whose size is 0 is read until read(2) says that it ends; if only user
+ * space can read it, making the run fails with EOPNOTSUPP. A signal interrupts read(2), and the
+ * next one goes on. With O_NONBLOCK it looks at some blocks, and fails with EAGAIN if the function
+ * has emitted nothing by then.
  */
 struct csd_setup {
 	char	name[CSD_NAME_LEN];	/* of the function */
@@ -99,7 +102,8 @@ struct csd_setup {
 /* CSD_IOC_STATUS on a run: how far it is. */
 struct csd_status {
 	__u64	position;		/* in the file, bytes: of the block that comes next */
-	__u64	end;			/* of the range, or of the file if that is first */
+	__u64	end;			/* of the range, or of the file if that is first; of a */
+					/* file whose size is 0: where it was read to */
 	__u64	steps[CSD_NR_PLACES];	/* blocks that were looked at, by place; [0]: 0 */
 	__u64	emitted;		/* bytes of output */
 	__u32	done;			/* 1: the function is */
