@@ -394,7 +394,7 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	out->fh = args->nodeid;
 	out->open_flags = grant.open_flags | EFUSE_FOPEN_LOCAL;
 	if (mode == EFUSE_EXCLUSIVE && !(grant.open_flags & FOPEN_DIRECT_IO))
-		out->open_flags |= efuse_raised_open(req);
+		out->open_flags |= efuse_raised_open(req, out->fh);
 	return efuse_replied(req, 0);
 }
 

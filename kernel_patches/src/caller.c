@@ -144,16 +144,19 @@ bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp)
 /**
  * efuse_raised_open - what an OPEN or OPENDIR in exclusive mode lets FUSE keep
  * @req: the request
+ * @fh: the handle of its reply
  *
- * A listing is what one caller was shown.
+ * A listing is what one caller was shown. FUSE reads on with another handle where it
+ * ends, so its positions have to mean the same to each.
  *
  * Return: of FOPEN_*
  */
-u32 efuse_raised_open(const struct efuse_req *req)
+u32 efuse_raised_open(const struct efuse_req *req, u64 fh)
 {
-	return FOPEN_KEEP_CACHE |
-	       (req->args->opcode == FUSE_OPENDIR && efuse_conn_caller_free(req->ec) ?
-		FOPEN_CACHE_DIR : 0);
+	if (req->args->opcode == FUSE_OPENDIR && efuse_conn_caller_free(req->ec) &&
+	    efuse_handle_is_any(req->args, fh))
+		return FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR;
+	return FOPEN_KEEP_CACHE;
 }
 
 static void efuse_end_name(struct fuse_entry_out *entry)

@@ -570,6 +570,7 @@ bool efuse_is_write_back(const struct fuse_args *args);
 struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args);
 struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args);
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args);
+bool efuse_handle_is_any(const struct fuse_args *args, u64 fh);
 
 /* caller.c: who asks */
 u32 efuse_caller_uid(const struct efuse_req *req);
@@ -579,7 +580,7 @@ u64 efuse_caller(struct efuse_req *req);
 u64 efuse_caller_stamp(struct efuse_req *req);
 bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp);
 bool efuse_names_shared(const struct efuse_conn *ec);
-u32 efuse_raised_open(const struct efuse_req *req);
+u32 efuse_raised_open(const struct efuse_req *req, u64 fh);
 void efuse_part_callers(struct efuse_req *req);
 
 /* stamp.c: keys and checks of values */

@@ -247,6 +247,24 @@ static void efuse_teach_blob(struct efuse_teacher *t)
 		    EFUSE_BLOB_HEAD + value->len);
 }
 
+/*
+ * May the kernel open the same again? A daemon that tells files apart by their handles is not
+ * handleless, whoever said so, and could take a nodeid for another file's handle.
+ */
+static bool efuse_teach_handle(struct efuse_teacher *t, u64 fh)
+{
+	struct efuse_conn *ec = t->req->ec;
+
+	if (efuse_handle_is_any(t->req->args, fh))
+		return true;
+	if (fh & EFUSE_FH_OWN)
+		return false;
+	WRITE_ONCE(ec->handleless, false);
+	pr_warn("efuse: connection %u is not handleless: its daemon's reply to %s has handle %llu\n",
+		ec->id, t->req->args->opcode == FUSE_OPEN ? "OPEN" : "OPENDIR", fh);
+	return false;
+}
+
 static void efuse_teach_grant(struct efuse_teacher *t)
 {
 	struct fuse_args *args = t->req->args;
@@ -260,7 +278,8 @@ static void efuse_teach_grant(struct efuse_teacher *t)
 	if (t->req->error)
 		return;
 	if (open && (open->open_flags & FOPEN_PASSTHROUGH ||
-		     efuse_arg_flags(args) & O_TRUNC || !READ_ONCE(t->req->ec->handleless)))
+		     !READ_ONCE(t->req->ec->handleless) || !efuse_teach_handle(t, open->fh) ||
+		     efuse_arg_flags(args) & O_TRUNC))
 		return;
 	if (!efuse_teach_stamp(t, buckets, ARRAY_SIZE(buckets),
 			       efuse_inode_valid_ns(t->req->fm, args->nodeid)))

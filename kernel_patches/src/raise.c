@@ -109,7 +109,7 @@ static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_chan
 	}
 	if (open && !(open->open_flags & (FOPEN_DIRECT_IO | FOPEN_PASSTHROUGH)) &&
 	    !(efuse_arg_flags(args) & O_TRUNC))
-		open->open_flags |= efuse_raised_open(req);
+		open->open_flags |= efuse_raised_open(req, open->fh);
 	if (args->opcode == FUSE_READDIRPLUS)
 		efuse_raise_dirents(req, ch);
 }

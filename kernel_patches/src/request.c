@@ -313,6 +313,12 @@ struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args)
 	return NULL;
 }
 
+/* Does a handle say that another open of the same is as good? See EFUSE_FH_OWN. */
+bool efuse_handle_is_any(const struct fuse_args *args, u64 fh)
+{
+	return !fh || fh == args->nodeid || (fh & EFUSE_FH_OWN && !(fh & EFUSE_FH_KEPT));
+}
+
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args)
 {
 	switch (args->opcode) {

@@ -193,6 +193,19 @@ def lower(lower_root: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture
+def overlay(lower: Path) -> Iterator[Path]:
+    """An overlay of two directories of ``lower``, ``below`` and ``above``."""
+    if "overlay" not in Path("/proc/filesystems").read_text():
+        run("modprobe", "overlay")
+    for name in ("below", "above", "work", "both"):
+        (lower / name).mkdir()
+    layers = f"lowerdir={lower}/below,upperdir={lower}/above,workdir={lower}/work"
+    run("mount", "-t", "overlay", "-o", layers, "overlay", lower / "both")
+    yield lower / "both"
+    run("umount", "--lazy", lower / "both")
+
+
+@pytest.fixture
 def point(tmp_path: Path) -> Path:
     """Where eFuse is mounted over files of a device."""
     directory = tmp_path / "efuse"

@@ -47,6 +47,7 @@ class Options:
     :ivar check_modes: refuse by owner and mode, as a file system without default_permissions.
     :ivar passthrough: a lower file that FUSE itself reads and writes instead of any that is opened.
     :ivar write_through: a lower file into which each WRITE goes, too.
+    :ivar first_handle: of open files; as it is, no nodeid: the kernel may open files by itself.
     :ivar locks: take part in POSIX locks.
     :ivar generic_flags: more flags of INIT's answer.
     :ivar lacks: opcodes answered with ENOSYS.
@@ -60,6 +61,7 @@ class Options:
     check_modes: bool = False
     readdirplus: bool = True
     open_flags: int = 0
+    first_handle: int = 1 << 63
     opendir_flags: int = 0
     passthrough: str | None = None
     write_through: str | None = None
@@ -95,7 +97,7 @@ class Service:
         self._awaited = 0
         self._log: list[tuple[str, int, bytes, int]] = []
         self._handles: dict[int, tuple[int, int]] = {}
-        self._last_handle = 1 << 40
+        self._last_handle = options.first_handle - 1
         self._reads: list[tuple[int, int]] = []
         self._denied: dict[tuple[str, int], int] = {}
         self._minor = 0

@@ -66,3 +66,54 @@ def test_flush_of_a_file_whose_locks_the_daemon_keeps_reaches_it(mountpoint: Pat
         fcntl.lockf(fd, fcntl.LOCK_EX)
         with m.passed("flush"):
             os.close(fd)
+
+
+def _asked_to_open_and_list(m: Mount, path: str) -> set[str]:
+    """Return what of it the daemon is asked."""
+    m.log()
+    os.close(os.open(path, os.O_RDWR))
+    os.listdir(os.path.dirname(path))
+    return set(m.asked()) & {"open", "opendir", "readdirplus"}
+
+
+@pytest.mark.parametrize("handle", [7, 1 << 40, 0x7F00_0000_1000])
+def test_handle_that_tells_files_apart_ends_handleless(mountpoint: Path, handle: int) -> None:
+    """A descriptor, a count, a pointer: the nodeid could be another file's handle."""
+    with mounted(
+        mountpoint, consistency="exclusive", declare=("handleless",), first_handle=handle
+    ) as m:
+        m.truth.create("f", b"data")
+        assert m.connection.handleless
+        for _ in range(3):
+            assert {"open", "opendir"} <= _asked_to_open_and_list(m, m / "f")
+            assert not m.connection.handleless
+
+
+def test_kept_handle_is_the_only_way_to_its_file(mountpoint: Path) -> None:
+    with mounted(
+        mountpoint, consistency="exclusive", declare=("handleless",), first_handle=3 << 62
+    ) as m:
+        m.truth.create("f", b"data")
+        for _ in range(3):
+            asked = _asked_to_open_and_list(m, m / "f")
+            assert asked == {"open", "opendir", "readdirplus"}
+        assert m.connection.handleless
+
+
+def test_own_handle_leaves_the_next_open_to_the_kernel(mountpoint: Path) -> None:
+    with mounted(mountpoint, consistency="exclusive", declare=("handleless",)) as m:
+        m.truth.create("f", b"data")
+        assert _asked_to_open_and_list(m, m / "f") == {"open", "opendir", "readdirplus"}
+        assert _asked_to_open_and_list(m, m / "f") == set()
+        assert m.connection.handleless
+
+
+@pytest.mark.parametrize("handle", [1 << 40, 3 << 62])
+def test_listing_whose_positions_are_a_handle_s_own_is_not_kept(
+    mountpoint: Path, handle: int
+) -> None:
+    """The next reader would go on where another handle stopped. Nothing is promised here."""
+    with mounted(mountpoint, consistency="exclusive", first_handle=handle) as m:
+        m.truth.create("f", b"data")
+        for _ in range(3):
+            assert "readdirplus" in _asked_to_open_and_list(m, m / "f")

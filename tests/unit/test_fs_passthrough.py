@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from efuse.fs.passthrough import handles as handles_module
 from efuse.fs.passthrough import inodes as inodes_module
 from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Streams
@@ -183,6 +185,65 @@ def test_handles_are_never_inode_numbers(table: Inodes, tmp_path: Path) -> None:
     assert files.opened(node.nodeid) is None
     files.close()
     streams.close()
+
+
+def test_entry_that_is_skipped_leaves_the_position(table: Inodes, tmp_path: Path) -> None:
+    """The reader goes on at what it was told last."""
+    for name in "abc":
+        (tmp_path / name).touch()
+    streams = Streams(table, 8)
+    stream = streams.take(table.root.nodeid, 0)
+    told = stream.peek()
+    assert told is not None
+    stream.advance()
+    while stream.peek() is not None:
+        stream.skip()
+    assert stream.position == told[0]
+    streams.put(table.root.nodeid, stream, ended=False)
+    assert streams.take(table.root.nodeid, told[0]) is stream
+    assert stream.peek() is None
+    streams.put(table.root.nodeid, stream, ended=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [(0xEF53, False), (0x01021994, False), (0x794C7630, True), (0x65735546, True)],
+)
+def test_handle_of_a_directory_is_kept_unless_positions_last(
+    table: Inodes, monkeypatch: pytest.MonkeyPatch, kind: int, kept: bool
+) -> None:
+    """The kernel opens no directory by itself where the handle has the two highest bits."""
+    monkeypatch.setattr(handles_module, "file_system_type", lambda fd: kind)
+    streams = Streams(table, 8)
+    for _ in range(2):
+        handle = streams.add(streams.open(table.root))
+        assert handle >> 62 == (3 if kept else 2)
+    streams.close()
+
+
+@pytest.mark.parametrize("left", [1, 3])
+def test_listing_of_tmpfs_ends_where_no_entry_is_left_to_come(left: int) -> None:
+    """By itself tmpfs begins again there. The kernel opened the directory: streams seek."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        for number in range(8):
+            Path(name, f"{number}").touch()
+        table = Inodes(name, 100)
+        streams = Streams(table, 8)
+        stream = streams.take(table.root.nodeid, 0)
+        assert stream.kind == 0x01021994
+        told, position = [], 0
+        while len(told) < left and (entry := stream.peek()) is not None:
+            stream.advance()
+            position = entry[0]
+            told += [os.fsdecode(entry[2])] if entry[2] not in (b".", b"..") else []
+        streams.put(table.root.nodeid, stream, ended=True)
+        for other in set(os.listdir(name)) - set(told):
+            Path(name, other).unlink()
+        again = streams.take(table.root.nodeid, position)
+        assert again.peek() is None
+        streams.put(table.root.nodeid, again, ended=True)
+        streams.close()
+        table.close()
 
 
 def test_file_that_the_kernel_opened_is_read_and_written(table: Inodes, tmp_path: Path) -> None:

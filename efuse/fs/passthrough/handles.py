@@ -7,14 +7,31 @@ import itertools
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from efuse.fs.passthrough.inodes import Inodes, Node
-from efuse.fs.passthrough.syscalls import DirectoryEntry, getdents
+from efuse.fs.passthrough.syscalls import (
+    DirectoryEntry,
+    file_system_type,
+    getdents,
+    next_position,
+)
 
 __all__ = ["Files", "Stream", "Streams"]
 
 _FIRST_HANDLE = 1 << 63
 """Handles have the highest bit, no inode number has: neither is mistaken for the other."""
+_FIRST_KEPT = 3 << 62
+"""A handle with the two highest bits: the kernel does not open that directory by itself."""
+_EXT, _TMPFS = 0xEF53, 0x01021994
+_POSITIONS_LAST = frozenset({_EXT, _TMPFS})
+"""File systems (f_type of statfs(2)) where a position in a directory outlives the open file.
+
+In ext2, ext3 and ext4 it is a hash of the next entry's name, or a place that is checked; in tmpfs a
+number of the next entry that no other gets. Not overlayfs: it numbers the entries that are there
+when an open directory is first read. Not FUSE: its daemons may do so.
+"""
+_TMPFS_FIRST, _TMPFS_END = 3, (1 << 31) - 1
 
 
 def reopen(fd: int, flags: int) -> int:
@@ -97,12 +114,19 @@ class Files:
 
 @dataclass
 class Stream:
-    """An open directory being read, with the entries read ahead."""
+    """An open directory being read, with the entries read ahead.
+
+    ``position`` is where its reader is: behind the last entry that was replied.
+    """
 
     node: Node
     fd: int
+    kind: int = 0
     position: int = 0
     ahead: list[DirectoryEntry] = field(default_factory=list)
+
+    tmpfs_falls: ClassVar[bool] = False
+    """Whether this kernel's tmpfs lists the newest entry first, which has the highest position."""
 
     def seek(self, position: int) -> None:
         """Go to *position*, which is 0 or was an entry's."""
@@ -111,28 +135,48 @@ class Stream:
             self.ahead.clear()
             self.position = position
 
+    def _begins_again(self) -> bool:
+        """Tell whether tmpfs goes back to its first entry: it does where none is left to come."""
+        if self.kind != _TMPFS or not Stream.tmpfs_falls:
+            return False
+        here = os.lseek(self.fd, 0, os.SEEK_CUR)
+        return _TMPFS_FIRST <= here < next_position(self.fd) < _TMPFS_END
+
     def peek(self) -> DirectoryEntry | None:
         """Return the next entry, or None at the end.
 
         :raises OSError: the directory cannot be read.
         """
         if not self.ahead:
+            if self._begins_again():
+                os.lseek(self.fd, _TMPFS_END, os.SEEK_SET)
             self.ahead = getdents(self.fd)
+            if self.kind == _TMPFS and len(self.ahead) > len((".", "..", "a", "b")):
+                Stream.tmpfs_falls = self.ahead[-3][0] > self.ahead[-2][0]
             self.ahead.reverse()
         return self.ahead[-1] if self.ahead else None
 
     def advance(self) -> None:
-        """Go behind the entry that :meth:`peek` returned."""
+        """Go behind the entry that :meth:`peek` returned, which was replied."""
         self.position = self.ahead.pop()[0]
+
+    def skip(self) -> None:
+        """Leave out the entry that :meth:`peek` returned; the reader does not learn of it."""
+        self.ahead.pop()
 
 
 class Streams:
-    """Directory streams by handle, or by inode and position where the kernel opened them."""
+    """Directory streams by handle, or by inode and position where the kernel opened them.
+
+    The kernel may open a directory by itself only where a position means the same to each stream:
+    then any stream goes on where another stopped. Elsewhere each open directory has a stream of its
+    own from its opening to its closing.
+    """
 
     def __init__(self, inodes: Inodes, lazy: int) -> None:
         self._inodes = inodes
         self._limit = max(8, lazy)
-        self._numbers = itertools.count(_FIRST_HANDLE)
+        self._numbers = itertools.count()
         self._opened: dict[int, Stream] = {}
         self._lazy: OrderedDict[tuple[int, int], Stream] = OrderedDict()
 
@@ -142,11 +186,16 @@ class Streams:
         :raises OSError: it cannot be opened.
         """
         fd = reopen(self._inodes.fd(node), os.O_RDONLY | os.O_DIRECTORY)
-        return Stream(node, fd)
+        try:
+            return Stream(node, fd, file_system_type(fd))
+        except OSError:
+            os.close(fd)
+            raise
 
     def add(self, stream: Stream) -> int:
         """Give *stream* a handle."""
-        handle = next(self._numbers)
+        lasting = stream.kind in _POSITIONS_LAST
+        handle = next(self._numbers) + (_FIRST_HANDLE if lasting else _FIRST_KEPT)
         self._opened[handle] = stream
         return handle
 

@@ -496,7 +496,9 @@ class Passthrough(Operations):
                         if replied:
                             return  # what was replied counts; the next call meets it again
                         raise
-                stream.advance()
+                    stream.skip()
+                else:
+                    stream.advance()
             ended = stream.position == start_id
         finally:
             self._streams.put(fh, stream, ended=ended)

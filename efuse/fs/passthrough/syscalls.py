@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 __all__ = [
     "DirectoryEntry",
     "file_handle",
+    "file_system_type",
     "getdents",
+    "next_position",
     "open_by_handle",
     "rename",
     "set_fs_groups",
@@ -95,6 +98,16 @@ def open_by_handle(mount_fd: int, handle: bytes, flags: int) -> int:
     return _check(_libc.open_by_handle_at(mount_fd, buffer, flags | os.O_CLOEXEC))
 
 
+def file_system_type(fd: int) -> int:
+    """fstatfs(2): which file system that is, as its f_type says.
+
+    :raises OSError: it failed.
+    """
+    figures = (ctypes.c_long * 32)()  # struct statfs has 15 and begins with f_type
+    _check(_libc.fstatfs(fd, figures))
+    return int(figures[0])
+
+
 def getdents(fd: int, size_bytes: int = 32768) -> list[DirectoryEntry]:
     """getdents64(2): the next entries of a directory, an empty list at its end.
 
@@ -103,6 +116,22 @@ def getdents(fd: int, size_bytes: int = 32768) -> list[DirectoryEntry]:
     buffer = ctypes.create_string_buffer(size_bytes)
     count = _check(_libc.syscall(ctypes.c_long(_SYS_GETDENTS64), fd, buffer, size_bytes))
     return list(_entries(buffer.raw[:count]))
+
+
+def next_position(fd: int) -> int:
+    """Return the position of a directory's next entry itself, where its file system tells.
+
+    A getdents64(2) that has no room for the entry leaves the descriptor there.
+
+    :raises OSError: it failed.
+    """
+    buffer = ctypes.create_string_buffer(1)
+    try:
+        _check(_libc.syscall(ctypes.c_long(_SYS_GETDENTS64), fd, buffer, 1))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return os.lseek(fd, 0, os.SEEK_CUR)
 
 
 def _entries(raw: bytes) -> Iterator[DirectoryEntry]:

@@ -101,6 +101,18 @@ struct efuse_grant_key {
 	__u64	caller;
 };
 
+/*
+ * The handle of an OPEN's or OPENDIR's reply, on a connection that is `handleless`. 0, the
+ * nodeid, or a number with EFUSE_FH_OWN, which no nodeid has: the kernel may open the same
+ * again by itself, with the nodeid as the handle. With EFUSE_FH_KEPT besides: it may not,
+ * since the daemon keeps something with this handle, such as a position in a directory.
+ * Anything else tells files apart, so that a nodeid could be taken for another file's
+ * handle: the kernel ends `handleless` for the connection. In exclusive mode FUSE keeps the
+ * listing of a directory only with a handle of the first kind, whatever was declared.
+ */
+#define EFUSE_FH_OWN		0x8000000000000000ULL
+#define EFUSE_FH_KEPT		0x4000000000000000ULL
+
 struct efuse_grant {
 	struct efuse_stamp	stamp;
 	__u32			open_flags;	/* FOPEN_* of the daemon's reply */
