@@ -17,9 +17,12 @@ import pyfuse3
 
 from efuse.fs.handing_out import HANDS_OUT, hands_out
 
-__all__ = ["HANDLERS", "Guard"]
+__all__ = ["ACLS", "HANDLERS", "Guard"]
 
 _log = logging.getLogger("efuse.fs")
+
+ACLS = frozenset({b"system.posix_acl_access", b"system.posix_acl_default"})
+"""Extended attributes that hold access control lists."""
 
 _UINT64 = 1 << 64
 _LARGEST_ERRNO = 511
@@ -149,6 +152,13 @@ class Guard:
                     return result
                 raise TypeError(f"{name} returned {result!r}")
             except pyfuse3.FUSEError as error:
+                if (
+                    name == "getxattr"
+                    and arguments[1] in ACLS
+                    and error.errno in (errno.EOPNOTSUPP, _ENOTSUPP)
+                ):
+                    # A kernel that checks ACLs would refuse everybody but the owner.
+                    raise pyfuse3.FUSEError(errno.ENODATA) from None
                 if 0 <= error.errno <= _LARGEST_ERRNO:
                     raise
                 raise pyfuse3.FUSEError(self._meant(name, error.errno)) from None

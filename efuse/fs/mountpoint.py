@@ -19,6 +19,7 @@ __all__ = [
     "for_plain_fuse",
     "kernel_lacks_efuse",
     "mount_efuse",
+    "needs_libfuse",
     "unmount",
 ]
 
@@ -26,6 +27,9 @@ DEVICE = Path("/dev/efuse")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH = 2
+# Of mount(2): to FUSE it means that the daemon applies umasks, as FUSE_DONT_MASK does.
+_MS_POSIXACL = 1 << 16
+_FUSE_DEVICE = Path("/dev/fuse")
 
 # From <linux/mount.h>: options of the VFS, which mount(2) takes as flags.
 _FLAGS = {
@@ -65,6 +69,7 @@ _KERNEL = ("allow_other", "default_permissions")
 _KERNEL_WITH_VALUE = ("max_read", "blksize")
 # How deep the mount counts as stacked: backing files may lie on a file system of a lower depth.
 _EFUSE_ALONE = "stack_depth"
+_LIBFUSE_ALONE = ("auto_unmount", "blkdev", "context", "defcontext", "fscontext", "rootcontext")
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,11 @@ def for_plain_fuse(options: Iterable[str]) -> set[str]:
     return {o for o in options if not o.startswith(f"{_EFUSE_ALONE}=")} - _UNKNOWN_TO_LIBFUSE
 
 
+def needs_libfuse(options: Iterable[str]) -> bool:
+    """Tell whether libfuse does more for one of the *options* than mount(2)."""
+    return any(option.partition("=")[0] in _LIBFUSE_ALONE for option in options)
+
+
 def kernel_lacks_efuse() -> str | None:
     """Return in one sentence why nothing can be mounted on eFuse here, or None if it can."""
     try:
@@ -123,17 +133,24 @@ def kernel_lacks_efuse() -> str | None:
     return None
 
 
-def mount_efuse(mountpoint: str, options: MountOptions) -> int:
+def mount_efuse(
+    mountpoint: str, options: MountOptions, *, plain: bool = False, unmasked: bool = False
+) -> int:
     """Mount eFuse on *mountpoint* and return the descriptor on which its requests arrive.
 
+    :param plain: mount the kernel's own FUSE instead.
+    :param unmasked: the modes of what is created come as the callers gave them, with their umasks
+        beside them.
     :raises MountError: the kernel refused it.
     """
+    kind, device = ("fuse", _FUSE_DEVICE) if plain else ("efuse", DEVICE)
+    called = "FUSE" if plain else "eFuse"
     try:
         mode = Path(mountpoint).stat().st_mode & 0o170000
-        fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise MountError(
-            f"{mountpoint} cannot be mounted on eFuse: {reason(error)}",
+            f"{mountpoint} cannot be mounted on {called}: {reason(error)}",
             hint="efuse doctor says what is missing",
         ) from error
     data = ",".join(
@@ -145,19 +162,19 @@ def mount_efuse(mountpoint: str, options: MountOptions) -> int:
             *options.kernel,
         )
     )
-    fstype = f"efuse.{options.subtype}" if options.subtype else "efuse"
+    fstype = f"{kind}.{options.subtype}" if options.subtype else kind
     result = _libc.mount(
         os.fsencode(options.source),
         os.fsencode(mountpoint),
         fstype.encode(),
-        ctypes.c_ulong(options.flags),
+        ctypes.c_ulong(options.flags | (_MS_POSIXACL if unmasked else 0)),
         data.encode(),
     )
     if result != 0:
         number = ctypes.get_errno()
         os.close(fd)
         raise MountError(
-            f"{mountpoint} cannot be mounted on eFuse: {reason(number)}",
+            f"{mountpoint} cannot be mounted on {called}: {reason(number)}",
             hint="look at the end of the kernel's log: dmesg | tail",
         )
     return fd

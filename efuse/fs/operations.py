@@ -50,6 +50,10 @@ class Operations(pyfuse3.Operations):
     efuse_handlers: ClassVar[Mapping[str, str]] = {}
     """C texts of handlers of your own, by opcode, attached beside the built-in ones."""
 
+    efuse_applies_umask: ClassVar[bool] = False
+    """``create``, ``mkdir`` and ``mknod`` apply ``ctx.umask`` themselves, or leave it out where the
+    directory has a default ACL. Otherwise the kernel applies it to ``mode`` before it asks."""
+
     @functools.cached_property
     def efuse(self) -> State:
         """State of the mount: ``accelerated``, ``reason``, ``maps`` and ``statistics()``."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from efuse.fs.guard import HANDLERS
 from efuse.fs.options import Options
 
-__all__ = ["Shortcut", "Shortcuts", "shortcuts", "stands_for"]
+__all__ = ["Shortcut", "Shortcuts", "applies_umask", "shortcuts", "stands_for"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +41,8 @@ _EVERYTHING = ~Shortcut.NONE
 _MARK = "efuse_stands_for"
 _IS_BASE = "efuse_promises_for_subclasses"
 """What a class has, set, whose promises are its own handlers' alone."""
+_APPLIES_UMASK = "efuse_applies_umask"
+_CREATING = frozenset({"create", "mkdir", "mknod"})
 # Members of the built-in set that answer READs, or learn what a WRITE has brought.
 _DATA_MEMBERS = frozenset({"block", "read", "write"})
 
@@ -75,6 +77,21 @@ def _overridden(operations: object) -> frozenset[str]:
         if name in vars(operations)
         or getattr(type(operations), name, None) is not getattr(base, name, None)
     )
+
+
+def applies_umask(operations: object) -> bool:
+    """Tell whether the handlers that create files apply the caller's umask themselves.
+
+    It is what the nearest class says that says something of it, about its own handlers: where one
+    of them is overridden, the kernel applies the umask before it asks.
+    """
+    nearer = [getattr(operations, "__dict__", {})]
+    for kind in type(operations).__mro__:
+        if _APPLIES_UMASK in vars(kind):
+            own = bool(vars(kind)[_APPLIES_UMASK])
+            return own and not any(name in names for names in nearer for name in _CREATING)
+        nearer.append(vars(kind))
+    return False
 
 
 @dataclass(frozen=True)

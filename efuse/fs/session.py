@@ -24,10 +24,11 @@ from efuse.fs.mountpoint import (
     for_plain_fuse,
     kernel_lacks_efuse,
     mount_efuse,
+    needs_libfuse,
     unmount,
 )
 from efuse.fs.options import Options
-from efuse.fs.overriding import shortcuts
+from efuse.fs.overriding import applies_umask, shortcuts
 from efuse.fs.state import State
 
 __all__ = ["DEFAULT_OPTIONS", "serve"]
@@ -101,6 +102,7 @@ class _Session:
         self._options = options
         self._channels = channels
         self._channel: SessionChannel | None = None
+        self._unmasked = applies_umask(operations)
         state = getattr(operations, "efuse", None)
         self._state = state if isinstance(state, State) else State()
         self._connection = -1
@@ -131,13 +133,17 @@ class _Session:
             self._mount_plain(why)
 
     def _mount_plain(self, why: str) -> None:
-        try:
-            pyfuse3.init(self._guard, self._mountpoint, for_plain_fuse(self._options))
-        except RuntimeError as error:
-            raise MountError(
-                f"{self._mountpoint} cannot be mounted: {error}",
-                hint="what libfuse printed above says why",
-            ) from error
+        # libfuse's own mount(2) would have the kernel apply umasks. Ours takes root.
+        if self._unmasked and os.geteuid() == 0 and not needs_libfuse(self._options):
+            parsed = MountOptions.parse(for_plain_fuse(self._options), source=self._source())
+            fd = mount_efuse(self._mountpoint, parsed, plain=True, unmasked=True)
+            self._connection = find(self._mountpoint, fuse=True).connection
+            self._start_session(fd, set(parsed.library))
+        else:
+            try:
+                pyfuse3.init(self._guard, self._mountpoint, for_plain_fuse(self._options))
+            except RuntimeError as error:
+                raise self._not_mounted(error) from error
         self._state.mounted_type = "fuse"
         self._state.reason = why
         if self._channels:
@@ -148,20 +154,12 @@ class _Session:
         parsed = MountOptions.parse(self._options)
         # Now, since it may have to be built: a mount's callers would wait for that.
         channel = SessionChannel(wanted=self._channels)
-        fd = mount_efuse(self._mountpoint, parsed)
+        fd = mount_efuse(self._mountpoint, parsed, unmasked=self._unmasked)
         # From mountinfo: a stat of the mount would wait for this very process.
         self._connection = find(self._mountpoint).connection
         self._state.mounted_type = "efuse"
-        try:
-            with channel.found():
-                pyfuse3.init(self._guard, f"/dev/fd/{fd}", set(parsed.library))
-        except RuntimeError as error:
-            unmount(self._mountpoint, lazy=True)
-            os.close(fd)
-            raise MountError(
-                f"{self._mountpoint} cannot be mounted: {error}",
-                hint="what libfuse printed above says why",
-            ) from error
+        with channel.found():
+            self._start_session(fd, set(parsed.library))
         self._state.device = fd
         self._open(channel)
         try:
@@ -174,6 +172,26 @@ class _Session:
                 raise
             self._state.reason = str(error)
             _log.warning("%s is not accelerated: %s", self._mountpoint, error)
+
+    def _source(self) -> str:
+        """Return what libfuse shows as the source of a mount, if no option says."""
+        subtypes = [o.partition("=")[2] for o in self._options if o.startswith("subtype=")]
+        return subtypes[-1] if subtypes else "/dev/fuse"
+
+    def _start_session(self, fd: int, options: set[str]) -> None:
+        """Make pyfuse3's session of what has been mounted as *fd*."""
+        try:
+            pyfuse3.init(self._guard, f"/dev/fd/{fd}", options)
+        except RuntimeError as error:
+            unmount(self._mountpoint, lazy=True)
+            os.close(fd)
+            raise self._not_mounted(error) from error
+
+    def _not_mounted(self, error: RuntimeError) -> MountError:
+        return MountError(
+            f"{self._mountpoint} cannot be mounted: {error}",
+            hint="what libfuse printed above says why",
+        )
 
     def _open(self, channel: SessionChannel) -> None:
         channel.open()
@@ -247,7 +265,7 @@ class _Session:
         if self._state.accelerator is not None:
             self._state.accelerator.close()
             self._state.accelerator = None
-        if self._state.mounted_type == "efuse":
+        if self._connection >= 0:
             self._unmount_what_is_left()
             if self._channel is not None:
                 self._channel.close()
@@ -260,9 +278,9 @@ class _Session:
         self._state.reason = "it is not mounted"
 
     def _unmount_what_is_left(self) -> None:
-        """Unmount an eFuse mount, but nothing that somebody has mounted there since."""
+        """Unmount what this process has mounted, but nothing that was mounted there since."""
         try:
-            if find(self._mountpoint).connection == self._connection:
+            if find(self._mountpoint, fuse=True).connection == self._connection:
                 unmount(self._mountpoint, lazy=True)
         except ControlError:
             return

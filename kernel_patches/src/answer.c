@@ -261,6 +261,8 @@ static enum efuse_counter efuse_blob_refused(struct efuse_req *req,
 	reason = efuse_stamp_refused(req, &head->stamp, ktime_get_ns());
 	if (reason)
 		return reason;
+	if (efuse_acl_is_the_vfs(req))
+		return EFUSE_DECLINED;
 	if (!efuse_still(req, nodeid, EFUSE_KIND_LIFE, &head->stamp))
 		return EFUSE_STALE;
 	if (req->args->opcode == FUSE_READLINK)

@@ -149,6 +149,11 @@ void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid);
 void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget);
 
+/* Access control lists, see acl.c. */
+void efuse_attrs_came(struct inode *inode);
+void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
+void efuse_acl_asked(struct inode *inode, int type);
+
 /* What the daemon says of its own accord, see notify.c. */
 void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);
 void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child,

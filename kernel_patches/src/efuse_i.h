@@ -583,6 +583,10 @@ bool efuse_names_shared(const struct efuse_conn *ec);
 u32 efuse_raised_open(const struct efuse_req *req, u64 fh);
 void efuse_part_callers(struct efuse_req *req);
 
+/* acl.c: access control lists */
+void efuse_acls_end(struct inode *inode);
+bool efuse_acl_is_the_vfs(const struct efuse_req *req);
+
 /* stamp.c: keys and checks of values */
 void efuse_entry_key(struct efuse_entry_key *key, u64 parent, const char *name, u32 len);
 void efuse_blob_key(struct efuse_blob_key *key, u64 nodeid, u32 opcode,

@@ -223,6 +223,8 @@ static void efuse_teach_blob(struct efuse_teacher *t)
 	if (!absent && (t->req->error || !args->out_argvar ||
 			t->req->ret > EFUSE_BLOB_LEN))
 		return;
+	if (efuse_acl_is_the_vfs(t->req))
+		return;
 	name = efuse_req_name_at(args, 0, &len);
 	if (len >= EFUSE_NAME_LEN)
 		return;

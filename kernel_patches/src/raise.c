@@ -164,8 +164,10 @@ void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid)
 
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
-	if (inode)
+	if (inode) {
 		fuse_invalidate_attr(inode);
+		efuse_acls_end(inode);
+	}
 	rcu_read_unlock();
 }
 
@@ -194,6 +196,7 @@ static void efuse_lower_inode(struct fuse_conn *fc, struct inode *inode)
 	fi->attr_version = atomic64_inc_return(&fc->attr_version);
 	spin_unlock(&fi->lock);
 	fuse_invalidate_attr(inode);
+	efuse_acls_end(inode);
 	/* Waits for nobody: the daemon itself may be what writes to sysfs. */
 	invalidate_mapping_pages(inode->i_mapping, 0, -1);
 	if (S_ISDIR(inode->i_mode))

@@ -267,3 +267,19 @@ def test_guard_is_transparent_for_settings() -> None:
     guard = Guard(Writeback(None), failed=print, called=print)
     assert guard.enable_writeback_cache is True
     assert guard.supports_dot_lookup is pyfuse3.Operations.supports_dot_lookup
+
+
+@pytest.mark.parametrize("said", [errno.EOPNOTSUPP, 524])  # ENOTSUPP, by some file systems
+@pytest.mark.parametrize("name", [b"system.posix_acl_access", b"system.posix_acl_default"])
+def test_file_system_without_access_lists_has_empty_ones(name: bytes, said: int) -> None:
+    """A kernel that checks them would refuse everybody on EOPNOTSUPP."""
+
+    class Without(efuse.Operations):
+        async def getxattr(self, inode: int, name: bytes, ctx: Any) -> bytes:
+            raise pyfuse3.FUSEError(said)
+
+    guard: Any = Guard(Without(), failed=lambda name: None, called=lambda name: None)
+    for asked, number in ((name, errno.ENODATA), (b"user.x", errno.EOPNOTSUPP)):
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            trio.run(guard.getxattr, 1, asked, None)
+        assert caught.value.errno == number

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from efuse.errors import UsageError
-from efuse.fs.mountpoint import MountOptions, for_plain_fuse
+from efuse.fs.mountpoint import (
+    MountOptions,
+    for_plain_fuse,
+    needs_libfuse,
+)
 from efuse.fs.options import CAPACITY_MAPS, CONSISTENCY, Options
 
 
@@ -97,3 +101,21 @@ def test_later_mount_option_undoes_an_earlier_one() -> None:
 
 def test_options_of_access_times_are_kept_from_libfuse() -> None:
     assert for_plain_fuse(["ro", "relatime", "lazytime", "subtype=x"]) == {"ro", "subtype=x"}
+
+
+def test_plain_fuse_is_told_of_no_stack_depth() -> None:
+    parsed = MountOptions.parse(for_plain_fuse(["ro", "stack_depth=2", "allow_other"]))
+    assert parsed.kernel == ("allow_other",)
+
+
+@pytest.mark.parametrize(
+    ("option", "needed"),
+    [
+        ("auto_unmount", True),
+        ("context=x", True),
+        ("allow_other", False),
+        ("fsname=context", False),
+    ],
+)
+def test_options_that_libfuse_mounts_with_need_it(option: str, needed: bool) -> None:
+    assert needs_libfuse(["ro", option]) == needed

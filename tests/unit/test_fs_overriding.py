@@ -10,7 +10,7 @@ import pytest
 
 import efuse
 from efuse.fs.guard import HANDLERS
-from efuse.fs.overriding import Shortcut, shortcuts, stands_for
+from efuse.fs.overriding import Shortcut, applies_umask, shortcuts, stands_for
 
 OWN = sorted(name for name in HANDLERS if name in vars(efuse.Passthrough))
 
@@ -92,3 +92,24 @@ def test_a_file_system_that_inherits_no_promise_keeps_its_own() -> None:
 
     own = Own()
     assert shortcuts(own.efuse_options, own).options == own.efuse_options
+
+
+@pytest.mark.parametrize("name", ["create", "mkdir", "mknod"])
+def test_the_kernel_applies_umasks_where_what_creates_is_overridden(
+    tmp_path: Path, name: str
+) -> None:
+    assert applies_umask(efuse.Passthrough(tmp_path))
+    assert applies_umask(over(tmp_path, "unlink"))
+    assert not applies_umask(over(tmp_path, name))
+    patched = efuse.Passthrough(tmp_path)
+    setattr(patched, name, _handler.__get__(patched))
+    assert not applies_umask(patched)
+
+
+def test_a_subclass_may_say_that_it_applies_umasks(tmp_path: Path) -> None:
+    kind = type("Says", (efuse.Passthrough,), {"create": _handler, "efuse_applies_umask": True})
+    assert applies_umask(kind(tmp_path))
+    further = type("Further", (kind,), {"mkdir": _handler})
+    assert not applies_umask(further(tmp_path))
+    assert not applies_umask(efuse.Operations())
+    assert not applies_umask(object())

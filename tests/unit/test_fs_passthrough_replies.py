@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -105,6 +107,28 @@ def test_read_that_fails_later_on_fails(
     with pytest.raises(FUSEError) as caught:
         trio.run(fs.read, fh, 0, 10)
     assert caught.value.errno == errno.EIO
+
+
+def test_umask_of_the_caller_is_not_left_to_the_process(
+    fs: efuse.Passthrough, tmp_path: Path
+) -> None:
+    ctx = cast(RequestContext, SimpleNamespace(uid=0, gid=0, pid=0, umask=0o027))
+
+    async def make() -> None:
+        await fs.mkdir(_ROOT, b"d", 0o777, ctx)
+        await fs.mknod(_ROOT, b"n", 0o666 | stat.S_IFREG, 0, ctx)
+        await fs.create(_ROOT, b"f", 0o666, os.O_WRONLY, ctx)
+        with pytest.raises(FUSEError):
+            await fs.mkdir(_ROOT, b"d", 0o777, ctx)
+
+    before = os.umask(0o051)
+    try:
+        trio.run(make)
+        assert os.umask(0o051) == 0o051
+    finally:
+        os.umask(before)
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "dnf"}
+    assert modes == {"d": 0o750, "n": 0o640, "f": 0o640}
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, StatvfsData
 
 from efuse.errors import MountError, UsageError, reason
+from efuse.fs.guard import ACLS
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcut, shortcuts, stands_for
@@ -67,8 +68,9 @@ class Passthrough(Operations):
 
     Hard links are one inode; inode numbers are the lower ones where they are unique. The number of
     inodes is not bounded by the number of descriptors. What is created belongs to the caller. With
-    the mount option ``default_permissions`` the kernel checks permissions; without it, each request
-    is carried out as its caller, and the lower file system checks them.
+    the mount option ``default_permissions`` the kernel checks permissions, by modes and POSIX
+    access control lists; without it, each request is carried out as its caller, and the lower file
+    system checks them.
 
     A subclass may override any handler: the kernel then does nothing in its place. It is asked each
     time; what the kernel would keep for longer than the time-outs of replies say is given up
@@ -94,6 +96,7 @@ class Passthrough(Operations):
 
     supports_dot_lookup = False
     efuse_promises_for_subclasses = True
+    efuse_applies_umask = True
 
     def __init__(
         self,
@@ -148,11 +151,21 @@ class Passthrough(Operations):
 
     # Mount and unmount
 
-    def init(self) -> None:
-        """Prepare for requests: the kernel has applied the callers' umasks already."""
-        os.umask(0)
+    @property
+    def _kernel_checks(self) -> bool:
+        """Whether the kernel checks permissions. Otherwise the lower file system does."""
         options = self.efuse.mount_options
-        if options is not None and "default_permissions" in options:
+        return options is not None and "default_permissions" in options
+
+    @property
+    def enable_acl(self) -> bool:  # type: ignore[override]
+        """Whether the kernel checks access control lists: where it checks permissions at all."""
+        return self._kernel_checks
+
+    def init(self) -> None:
+        """Prepare for requests: the process's umask applies to nothing."""
+        os.umask(0)
+        if self._kernel_checks:
             self._as_caller = _as_daemon
         elif self.efuse.mounted_type != "efuse":
             # FUSE lets everybody walk the names that one caller was shown; eFuse keeps them apart.
@@ -202,8 +215,8 @@ class Passthrough(Operations):
         """Make a file, pipe, socket or device node; adds one to its lookup count."""
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
-        with self._credentials.of(ctx):
-            os.mknod(name, mode & ~ctx.umask, rdev, dir_fd=fd)
+        with self._credentials.of(ctx), _umask(ctx.umask):
+            os.mknod(name, mode, rdev, dir_fd=fd)
         return self._found(parent, name)
 
     @stands_for(Shortcut.NONE)
@@ -214,8 +227,8 @@ class Passthrough(Operations):
         """Make a directory; adds one to its lookup count."""
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
-        with self._credentials.of(ctx):
-            os.mkdir(name, stat.S_IMODE(mode) & ~ctx.umask, dir_fd=fd)
+        with self._credentials.of(ctx), _umask(ctx.umask):
+            os.mkdir(name, stat.S_IMODE(mode), dir_fd=fd)
         return self._found(parent, name)
 
     @stands_for(Shortcut.NONE)
@@ -354,7 +367,7 @@ class Passthrough(Operations):
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
         """Set an extended attribute."""
         path = self._path(self._node(inode))
-        with self._as_caller(ctx):
+        with self._changing_xattr(name, ctx):
             os.setxattr(path, name, value)
 
     @stands_for(Shortcut.ANSWERS)
@@ -378,7 +391,7 @@ class Passthrough(Operations):
     async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
         """Remove an extended attribute; ENODATA when there is none."""
         path = self._path(self._node(inode))
-        with self._as_caller(ctx):
+        with self._changing_xattr(name, ctx):
             os.removexattr(path, name)
 
     # Files
@@ -392,8 +405,8 @@ class Passthrough(Operations):
         parent = self._node(parent_inode)
         how = self._flags(flags) | (flags & os.O_EXCL) | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         parent_fd = self._inodes.fd(parent)
-        with self._credentials.of(ctx):
-            fd = os.open(name, how, mode & ~ctx.umask, dir_fd=parent_fd)
+        with self._credentials.of(ctx), _umask(ctx.umask):
+            fd = os.open(name, how, mode, dir_fd=parent_fd)
         try:
             node = self._inodes.adopt(parent, name, reopen(fd, os.O_PATH))
             attributes = self._count(node)
@@ -549,6 +562,16 @@ class Passthrough(Operations):
             with self._credentials.of_daemon():
                 os.chmod(path, mode)  # noqa: PTH101
 
+    def _changing_xattr(
+        self, name: bytes, ctx: RequestContext
+    ) -> contextlib.AbstractContextManager[None]:
+        """Act as whoever may change that extended attribute.
+
+        An access control list is set by the caller itself: the lower file system takes set-gid away
+        with it from a file whose group the caller is not in. FUSE's request does not say so.
+        """
+        return self._credentials.of(ctx) if name in ACLS else self._as_caller(ctx)
+
     def _flags(self, flags: int) -> int:
         """Return the flags with which the lower file is opened."""
         if self.enable_writeback_cache and flags & os.O_ACCMODE == os.O_WRONLY:
@@ -669,6 +692,19 @@ _STATVFS = (
 @contextlib.contextmanager
 def _as_daemon(ctx: RequestContext | None) -> Iterator[None]:
     yield
+
+
+@contextlib.contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    """Create with *mask*: the lower file system leaves it out where a default ACL takes its place.
+
+    It is the whole process's, so nothing may be awaited meanwhile.
+    """
+    before = os.umask(mask & 0o777)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _set_times(path: bytes, atime_ns: int | None, mtime_ns: int | None) -> None:
