@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 import trio
-from pyfuse3 import FUSEError, RequestContext
+from pyfuse3 import EntryAttributes, FUSEError, RequestContext, SetattrFields
 
 import efuse
 from efuse.fs.passthrough.inodes import Inodes, Node
@@ -187,3 +188,189 @@ def test_link_succeeds_though_its_name_is_gone_at_once(
 
     assert trio.run(make)
     assert list(fs.lookups.values()) == [2]
+
+
+_CALLER = cast(RequestContext, SimpleNamespace(uid=0, gid=0, pid=0, umask=0o022))
+
+
+def _mkdir(fs: efuse.Passthrough) -> Any:
+    return fs.mkdir(_ROOT, b"x", 0o777, _CALLER)
+
+
+def _mknod(fs: efuse.Passthrough) -> Any:
+    return fs.mknod(_ROOT, b"x", 0o666 | stat.S_IFIFO, 0, _CALLER)
+
+
+def _symlink(fs: efuse.Passthrough) -> Any:
+    return fs.symlink(_ROOT, b"x", b"target", _CALLER)
+
+
+MADE = {
+    "mkdir": (_mkdir, stat.S_IFDIR | 0o755),
+    "mknod": (_mknod, stat.S_IFIFO | 0o644),
+    "symlink": (_symlink, stat.S_IFLNK | 0o777),
+}
+
+
+def _gone(path: Path) -> None:
+    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _another(path: Path) -> None:
+    _gone(path)
+    path.write_bytes(b"a file")
+
+
+def _no_descriptors(path: Path) -> OSError:
+    return OSError(errno.EMFILE, "none left")
+
+
+@pytest.mark.parametrize("then", [_gone, _another, _no_descriptors])
+@pytest.mark.parametrize("name", MADE)
+def test_what_was_made_is_replied_whatever_became_of_it(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, then: Any
+) -> None:
+    real, look = getattr(os, name), os.open
+    make, mode = MADE[name]
+    failure: list[OSError] = []
+
+    def act(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        error = then(tmp_path / "x")
+        if error is not None:
+            failure.append(error)
+
+    def find(path: Any, *args: Any, **kwargs: Any) -> int:
+        if path == b"x" and failure:
+            raise failure.pop()
+        return look(path, *args, **kwargs)
+
+    async def use() -> None:
+        monkeypatch.setattr(os, name, act)
+        monkeypatch.setattr(os, "open", find)
+        made = await make(fs)
+        assert made.st_mode == mode
+        assert made.entry_timeout == made.attr_timeout == 0
+        assert fs.lookups == {made.st_ino: 1}
+        # Requests for it fail, and it is forgotten as any other inode.
+        for request in (fs.getattr(made.st_ino), fs.lookup(made.st_ino, b"y", _CALLER)):
+            with pytest.raises(FUSEError) as caught:
+                await request
+            assert caught.value.errno == errno.ESTALE
+        await fs.forget([(made.st_ino, 1)])
+        assert fs.lookups == {}
+
+    trio.run(use)
+
+
+def test_file_that_is_gone_at_once_was_created(
+    fs: efuse.Passthrough, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handle reads and writes it."""
+
+    def adopt(self: Inodes, parent: Node, name: bytes, fd: int) -> Node:
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "gone")
+
+    async def use() -> None:
+        monkeypatch.setattr(Inodes, "adopt", adopt)
+        info, made = await fs.create(_ROOT, b"x", 0o666, os.O_RDWR, _CALLER)
+        assert made.st_mode == stat.S_IFREG | 0o644
+        assert made.entry_timeout == made.attr_timeout == 0
+        assert await fs.write(info.fh, 0, b"data") == 4
+        assert await fs.read(info.fh, 0, 10) == b"data"
+        await fs.release(info.fh)
+
+    trio.run(use)
+
+
+def test_no_file_is_created_without_descriptors_for_it(
+    fs: efuse.Passthrough, tmp_path: Path
+) -> None:
+    """A file needs two: its handle's, and its inode's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def use() -> None:
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+        try:
+            with pytest.raises(FUSEError) as caught:
+                await fs.create(_ROOT, b"x", 0o666, os.O_RDWR, _CALLER)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert caught.value.errno == errno.EMFILE
+
+    trio.run(use)
+    assert not (tmp_path / "x").exists()
+
+
+def _set(**values: int) -> tuple[EntryAttributes, SetattrFields]:
+    attributes = EntryAttributes()
+    for name, value in values.items():
+        setattr(attributes, name, value)
+    names = {name.split("_")[1] for name in values}
+    fields = {f"update_{name}": name in names for name in SETTABLE}
+    return attributes, cast(SetattrFields, SimpleNamespace(**fields))
+
+
+SETTABLE = ("mode", "uid", "gid", "size", "atime", "mtime")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"st_mode": 0o640},
+        {"st_uid": 7, "st_gid": 8},
+        {"st_size": 3},
+        {"st_atime_ns": 5 * 10**9, "st_mtime_ns": 6 * 10**9},
+    ],
+)
+def test_what_was_set_is_replied_though_the_inode_is_out_of_reach_then(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, int]
+) -> None:
+    """A lower file system that finds files by their names may have lost this one."""
+    (tmp_path / "f").write_bytes(b"0123456789")
+    (tmp_path / "f").chmod(0o600)
+    real, answers = os.fstat, iter(range(1))
+
+    def fstat(fd: int) -> os.stat_result:
+        if next(answers, None) is None:
+            raise FileNotFoundError(errno.ENOENT, "gone")
+        return real(fd)
+
+    async def use() -> None:
+        found = await fs.lookup(_ROOT, b"f", _CTX)
+        monkeypatch.setattr(os, "fstat", fstat)
+        now = await fs.setattr(found.st_ino, *_set(**values), None, _CALLER)
+        monkeypatch.setattr(os, "fstat", real)
+        assert now.entry_timeout == now.attr_timeout == 0
+        truth = await fs.getattr(found.st_ino)
+        for name in ("st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns"):
+            if name != "st_mtime_ns" or name in values:
+                assert getattr(now, name) == getattr(truth, name), name
+
+    trio.run(use)
+
+
+def test_link_is_replied_though_the_inode_is_out_of_reach_then(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_bytes(b"0123456789")
+    real = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        if (tmp_path / "g").exists():
+            raise FileNotFoundError(errno.ENOENT, "gone")
+        return real(fd)
+
+    async def use() -> None:
+        found = await fs.lookup(_ROOT, b"f", _CTX)
+        monkeypatch.setattr(os, "fstat", fstat)
+        linked = await fs.link(found.st_ino, _ROOT, b"g", _CTX)
+        monkeypatch.setattr(os, "fstat", real)
+        assert (linked.st_ino, linked.st_size) == (found.st_ino, 10)
+        assert linked.attr_timeout == 0
+        assert fs.lookups == {found.st_ino: 2}
+
+    trio.run(use)

@@ -157,6 +157,17 @@ class Inodes:
         self._put_aside()
         return node
 
+    def lost(self, parent: Node, name: bytes, kind: int) -> Node:
+        """Return a node for what was made as *name* in *parent* and cannot be found any more.
+
+        The kernel may know it and forget it as any other; ``fd()`` fails with ESTALE.
+        """
+        nodeid = next(self._synthetic)
+        node = Node(nodeid, (-1, nodeid), kind, next(self._generations), -1)
+        node.parent, node.name = parent, name
+        self._by_id[nodeid] = self._by_key[node.key] = node
+        return node
+
     def pin(self, node: Node) -> None:
         """Hold the descriptor of *node*, which is about to lose a name."""
         self.fd(node)
@@ -276,7 +287,11 @@ class Inodes:
             finally:
                 os.close(fd)
             fd = below
-            st = os.fstat(fd)
+            try:
+                st = os.fstat(fd)
+            except OSError:
+                os.close(fd)
+                raise
             if (st.st_dev, st.st_ino) != step.key or stat.S_IFMT(st.st_mode) != step.kind:
                 os.close(fd)
                 raise _stale(step)

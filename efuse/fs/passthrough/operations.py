@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import logging
 import os
 import resource
 import stat
@@ -33,6 +34,8 @@ from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
 
 __all__ = ["Passthrough"]
+
+_log = logging.getLogger("efuse.fs")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -217,7 +220,7 @@ class Passthrough(Operations):
         fd = self._inodes.fd(parent)
         with self._credentials.of(ctx), _umask(ctx.umask):
             os.mknod(name, mode, rdev, dir_fd=fd)
-        return self._found(parent, name)
+        return self._made(parent, name, mode if stat.S_IFMT(mode) else mode | stat.S_IFREG, ctx)
 
     @stands_for(Shortcut.NONE)
     @_request
@@ -229,7 +232,7 @@ class Passthrough(Operations):
         fd = self._inodes.fd(parent)
         with self._credentials.of(ctx), _umask(ctx.umask):
             os.mkdir(name, stat.S_IMODE(mode), dir_fd=fd)
-        return self._found(parent, name)
+        return self._made(parent, name, stat.S_IFDIR | stat.S_IMODE(mode), ctx)
 
     @stands_for(Shortcut.NONE)
     @_request
@@ -241,7 +244,7 @@ class Passthrough(Operations):
         fd = self._inodes.fd(parent)
         with self._credentials.of(ctx):
             os.symlink(target, name, dir_fd=fd)
-        return self._found(parent, name)
+        return self._made(parent, name, stat.S_IFLNK | 0o777, ctx, size=len(target))
 
     @stands_for(Shortcut.NONE)
     @_request
@@ -251,12 +254,15 @@ class Passthrough(Operations):
         """Give *inode* another name; adds one to its lookup count."""
         node, parent = self._node(inode), self._node(new_parent_inode)
         fd, parent_fd = self._inodes.fd(node), self._inodes.fd(parent)
+        before = os.fstat(fd)
         with self._as_caller(ctx):
             os.link(b"/proc/self/fd/%d" % fd, new_name, dst_dir_fd=parent_fd)
         # Not looked up again: the name may be gone already, the link was made all the same.
         if node is not self._inodes.root:
             node.parent, node.name = parent, new_name
-        return self._count(node)
+        attributes = self._attributes_now(node, before)
+        node.lookups += 1
+        return attributes
 
     @stands_for(Shortcut.NONE)
     @_request
@@ -318,6 +324,7 @@ class Passthrough(Operations):
         """Change mode, owner, size and times, as far as *fields* says."""
         node = self._node(inode)
         path = self._path(node)
+        before = os.fstat(self._inodes.fd(node))
         with self._as_caller(ctx):
             if fields.update_uid or fields.update_gid:
                 uid = attr.st_uid if fields.update_uid else -1
@@ -334,7 +341,7 @@ class Passthrough(Operations):
                     attr.st_atime_ns if fields.update_atime else None,
                     attr.st_mtime_ns if fields.update_mtime else None,
                 )
-        return self._attributes(node)
+        return self._attributes_now(node, before, attr, fields)
 
     @stands_for(Shortcut.ANSWERS)
     @_request
@@ -401,18 +408,25 @@ class Passthrough(Operations):
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
-        """Make and open a file; adds one to its lookup count."""
+        """Make and open a file; adds one to its lookup count.
+
+        A file whose inode cannot be found any more is read and written by its handle alone.
+        """
         parent = self._node(parent_inode)
         how = self._flags(flags) | (flags & os.O_EXCL) | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         parent_fd = self._inodes.fd(parent)
-        with self._credentials.of(ctx), _umask(ctx.umask):
-            fd = os.open(name, how, mode, dir_fd=parent_fd)
+        spare = os.dup(parent_fd)  # a process without descriptors must not make the file
+        try:
+            with self._credentials.of(ctx), _umask(ctx.umask):
+                fd = os.open(name, how, mode, dir_fd=parent_fd)
+        finally:
+            os.close(spare)
         try:
             node = self._inodes.adopt(parent, name, reopen(fd, os.O_PATH))
             attributes = self._count(node)
         except OSError:
-            os.close(fd)
-            raise
+            attributes = self._lost(parent, name, stat.S_IFREG | stat.S_IMODE(mode), ctx)
+            return FileInfo(fh=self._files.add(fd)), attributes
         return self._info(node, fd, how), attributes
 
     @stands_for(Shortcut.ANSWERS | Shortcut.HANDLES)
@@ -595,6 +609,46 @@ class Passthrough(Operations):
             node = self._inodes.adopt(parent, name, fd)
         return self._count(node)
 
+    def _made(
+        self, parent: Node, name: bytes, mode: int, ctx: RequestContext, size: int = 0
+    ) -> EntryAttributes:
+        """Reply that *name* was made, whatever it stands for by now; adds one to a lookup count."""
+        try:
+            fd = os.open(name, _FIND, dir_fd=self._inodes.fd(parent))
+            node = self._inodes.adopt(parent, name, fd)
+            if node.kind == stat.S_IFMT(mode):
+                return self._count(node)
+            self._inodes.drop_unused(node)
+        except OSError as error:
+            _log.info("%r was made and cannot be found: %s", name, reason(error))
+        return self._lost(parent, name, mode, ctx, size)
+
+    def _lost(
+        self, parent: Node, name: bytes, mode: int, ctx: RequestContext, size: int = 0
+    ) -> EntryAttributes:
+        """Reply with an inode that is out of reach; adds one to its lookup count.
+
+        The request succeeded, and its reply needs an inode. Requests for it fail with ESTALE. It is
+        believed for no time, so the next use of the name looks it up.
+        """
+        node = self._inodes.lost(parent, name, stat.S_IFMT(mode))
+        node.lookups += 1
+        if self.efuse.mounted_type is not None:
+            # In exclusive mode the kernel believes it for longer.
+            pyfuse3.invalidate_entry_async(parent.nodeid, name, ignore_enoent=True)
+        attributes = EntryAttributes()
+        attributes.st_ino = node.nodeid
+        attributes.generation = node.generation
+        attributes.entry_timeout = attributes.attr_timeout = 0.0
+        attributes.st_mode = mode & ~(0 if stat.S_ISLNK(mode) else ctx.umask)
+        attributes.st_nlink = 0
+        attributes.st_uid = ctx.uid
+        attributes.st_gid = ctx.gid
+        attributes.st_size = size
+        now = time.time_ns()
+        attributes.st_atime_ns = attributes.st_mtime_ns = attributes.st_ctime_ns = now
+        return attributes
+
     def _count(self, node: Node) -> EntryAttributes:
         """Add one to the lookup count of *node*, and return the attributes for the reply."""
         try:
@@ -655,8 +709,39 @@ class Passthrough(Operations):
         self._inodes.drop_unused(node)
         return False
 
-    def _attributes(self, node: Node) -> EntryAttributes:
-        st = os.fstat(self._inodes.fd(node))
+    def _attributes_now(
+        self,
+        node: Node,
+        before: os.stat_result,
+        attr: EntryAttributes | None = None,
+        fields: pyfuse3.SetattrFields | None = None,
+    ) -> EntryAttributes:
+        """Return the attributes after a change that succeeded.
+
+        If the lower inode cannot be asked any more, they are those *before*, with the *fields* of
+        *attr* that were set, and are believed for no time.
+        """
+        try:
+            return self._attributes(node)
+        except OSError as error:
+            _log.info("%r was changed and cannot be found: %s", node, reason(error))
+        attributes = self._attributes(node, before)
+        attributes.entry_timeout = attributes.attr_timeout = 0.0
+        attributes.st_ctime_ns = time.time_ns()
+        if attr is None or fields is None:
+            return attributes
+        if fields.update_mode:
+            attributes.st_mode = stat.S_IFMT(before.st_mode) | stat.S_IMODE(attr.st_mode)
+        for name in ("uid", "gid", "size"):
+            if getattr(fields, f"update_{name}"):
+                setattr(attributes, f"st_{name}", getattr(attr, f"st_{name}"))
+        for name in ("atime", "mtime"):
+            if getattr(fields, f"update_{name}"):
+                setattr(attributes, f"st_{name}_ns", getattr(attr, f"st_{name}_ns"))
+        return attributes
+
+    def _attributes(self, node: Node, known: os.stat_result | None = None) -> EntryAttributes:
+        st = os.fstat(self._inodes.fd(node)) if known is None else known
         attributes = EntryAttributes()
         attributes.st_ino = node.nodeid
         attributes.generation = node.generation
