@@ -21,7 +21,10 @@ _FOR_MOUNT_WITH_VALUE = {"comment", "helper", "uhelper", "user"}
 
 # What libfuse and the kernel's FUSE know beside the VFS's.
 _FUSE = {"allow_other", "allow_root", "auto_unmount", "debug", "default_permissions"}
-_FUSE_WITH_VALUE = {"context", "defcontext", "fscontext", "fsname", "rootcontext", "subtype"}
+_FUSE_WITH_VALUE = {
+    *("context", "defcontext", "fscontext", "fsname", "rootcontext", "subtype"),
+    "stack_depth",  # the module's
+}
 
 
 def is_for_mount(option: str) -> bool:

@@ -130,4 +130,5 @@ def _ioctl(device: int, number: int, raw: bytes, what: str) -> None:
         because = f"{why} ({errno.errorcode[error.errno or 0]})" if why else reason(error)
         if error.errno == errno.ESTALE:
             raise StaleError(f"{what} cannot be changed: {because}") from error
-        raise MountError(f"{what} cannot be changed: {because}") from error
+        hint = "the mount option stack_depth=2" if error.errno == errno.ELOOP else None
+        raise MountError(f"{what} cannot be changed: {because}", hint=hint) from error

@@ -21,6 +21,7 @@ __all__ = [
     "mount_efuse",
     "needs_libfuse",
     "unmount",
+    "with_stack_depth",
 ]
 
 DEVICE = Path("/dev/efuse")
@@ -118,6 +119,14 @@ def for_plain_fuse(options: Iterable[str]) -> set[str]:
 def needs_libfuse(options: Iterable[str]) -> bool:
     """Tell whether libfuse does more for one of the *options* than mount(2)."""
     return any(option.partition("=")[0] in _LIBFUSE_ALONE for option in options)
+
+
+def with_stack_depth(options: Iterable[str], depth: int) -> list[str]:
+    """Return *options* for a mount that counts as stacked *depth* deep, unless one of them says."""
+    given = list(options)
+    if depth > 1 and not any(o.startswith(f"{_EFUSE_ALONE}=") for o in given):
+        given.append(f"{_EFUSE_ALONE}={depth}")
+    return given
 
 
 def kernel_lacks_efuse() -> str | None:

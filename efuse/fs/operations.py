@@ -54,6 +54,11 @@ class Operations(pyfuse3.Operations):
     """``create``, ``mkdir`` and ``mknod`` apply ``ctx.umask`` themselves, or leave it out where the
     directory has a default ACL. Otherwise the kernel applies it to ``mode`` before it asks."""
 
+    efuse_stack_depth: int = 1
+    """How deep a mount counts as stacked, if the mount option ``stack_depth`` does not say: 1 or 2.
+    Backing files may lie on file systems of a lower depth: 2 is for those on overlayfs. An overlay
+    cannot have a mount of depth 2 as its layer."""
+
     @functools.cached_property
     def efuse(self) -> State:
         """State of the mount: ``accelerated``, ``reason``, ``maps`` and ``statistics()``."""

@@ -26,6 +26,7 @@ from efuse.fs.mountpoint import (
     mount_efuse,
     needs_libfuse,
     unmount,
+    with_stack_depth,
 )
 from efuse.fs.options import Options
 from efuse.fs.overriding import applies_umask, shortcuts
@@ -151,7 +152,8 @@ class _Session:
         _log.warning("%s is plain FUSE: %s", self._mountpoint, why)
 
     def _mount_efuse(self, *, required: bool) -> None:
-        parsed = MountOptions.parse(self._options)
+        depth = getattr(self._operations, "efuse_stack_depth", 1)
+        parsed = MountOptions.parse(with_stack_depth(self._options, depth))
         # Now, since it may have to be built: a mount's callers would wait for that.
         channel = SessionChannel(wanted=self._channels)
         fd = mount_efuse(self._mountpoint, parsed, unmasked=self._unmasked)

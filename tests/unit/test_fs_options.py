@@ -12,6 +12,7 @@ from efuse.fs.mountpoint import (
     MountOptions,
     for_plain_fuse,
     needs_libfuse,
+    with_stack_depth,
 )
 from efuse.fs.options import CAPACITY_MAPS, CONSISTENCY, Options
 
@@ -101,6 +102,12 @@ def test_later_mount_option_undoes_an_earlier_one() -> None:
 
 def test_options_of_access_times_are_kept_from_libfuse() -> None:
     assert for_plain_fuse(["ro", "relatime", "lazytime", "subtype=x"]) == {"ro", "subtype=x"}
+
+
+def test_stack_depth_that_was_given_wins() -> None:
+    assert with_stack_depth(["ro"], 1) == ["ro"]
+    assert with_stack_depth(["ro"], 2) == ["ro", "stack_depth=2"]
+    assert with_stack_depth(["stack_depth=1"], 2) == ["stack_depth=1"]
 
 
 def test_plain_fuse_is_told_of_no_stack_depth() -> None:

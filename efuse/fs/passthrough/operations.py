@@ -32,6 +32,7 @@ from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.stacking import depth_above
 
 __all__ = ["Passthrough"]
 
@@ -79,6 +80,11 @@ class Passthrough(Operations):
     time; what the kernel would keep for longer than the time-outs of replies say is given up
     (``exclusive`` becomes ``ttl``); it reads no lower files by itself where ``read`` is overridden,
     and writes none where ``write`` is.
+
+    Where *source* lies on a file system that stacks upon others (overlayfs, eCryptfs, eFuse), the
+    mount counts as stacked two deep (``efuse_stack_depth``), so that the kernel reads and writes
+    lower files by itself there, too. Such a mount is no layer of an overlay; with the mount option
+    ``stack_depth=1`` it is, and the daemon reads and writes its files.
 
     It promises ``handleless`` and ``flush_free``; neither ``stable_nodeids`` (the lower file system
     uses inode numbers again) nor ``lazy_atime``.
@@ -139,6 +145,9 @@ class Passthrough(Operations):
             self._inodes = Inodes(
                 os.fspath(source), descriptors or min(_MOST_DESCRIPTORS, limit // 2)
             )
+            if used.reads:
+                root = self._inodes.fd(self._inodes.root)
+                self.efuse_stack_depth = depth_above(os.fspath(source), root)
         except OSError as error:
             raise MountError(
                 f"{os.fspath(source)} cannot be passed through: {reason(error)}",

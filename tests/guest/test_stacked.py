@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A pass-through of a file system that itself lies upon others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import efuse
+from efuse.control import Connection
+from tests.guest.conftest import run
+
+DATA = bytes(range(256)) * 4096
+
+
+@pytest.fixture(params=["overlay", "efuse"])
+def stacked(request: pytest.FixtureRequest, lower: Path) -> Iterator[tuple[Path, Path]]:
+    """A directory of such a file system, and where its file ``f`` comes from."""
+    if request.param == "overlay":
+        both: Path = request.getfixturevalue("overlay")
+        (lower / "below/f").write_bytes(DATA)
+        yield both, lower / "below/f"
+        return
+    for name in ("source", "middle"):
+        (lower / name).mkdir()
+    (lower / "source/f").write_bytes(DATA)
+    operations = efuse.Passthrough(lower / "source")
+    with efuse.mount(operations, lower / "middle", required=True):
+        yield lower / "middle", lower / "source/f"
+    operations.close()
+
+
+def _at_the_daemon(connection: int | None) -> tuple[int, int]:
+    """Return how many READs and WRITEs it was asked for."""
+    stats = Connection(connection or 0).path / "stats"
+    read, written = (int((stats / name / "daemon").read_text()) for name in ("read", "write"))
+    return read, written
+
+
+def _hits(connection: int | None, opcode: str) -> int:
+    return int((Connection(connection or 0).path / "stats" / opcode / "hits").read_text())
+
+
+def _read_and_write(path: Path) -> None:
+    assert path.read_bytes() == DATA
+    with path.open("r+b", buffering=0) as file:  # an overlay copies the file up
+        for at in (0, 4096, 100_000):
+            assert os.pwrite(file.fileno(), b"new", at) == 3
+    changed = bytearray(DATA)
+    for at in (0, 4096, 100_000):
+        changed[at : at + 3] = b"new"
+    assert path.read_bytes() == changed
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+def test_files_of_a_stacked_file_system_are_read_and_written_in_the_kernel(
+    stacked: tuple[Path, Path], mountpoint: Path, consistency: str
+) -> None:
+    source, origin = stacked
+    operations = efuse.Passthrough(source, consistency=consistency)
+    with efuse.mount(operations, mountpoint, required=True) as one:
+        _read_and_write(mountpoint / "f")
+        assert (mountpoint / "f").read_bytes() == (source / "f").read_bytes()
+        assert _at_the_daemon(one.connection) == (0, 0)
+        assert _hits(one.connection, "read") > 0
+        assert _hits(one.connection, "write") >= 3
+    operations.close()
+    # The overlay's lower layer is as it was.
+    assert (origin.read_bytes() == DATA) == (origin.parent.name == "below")
+
+
+def test_stack_depth_that_was_given_wins(overlay: Path, lower: Path, mountpoint: Path) -> None:
+    """Such a mount may be a layer of an overlay; the daemon reads and writes its files."""
+    (lower / "below/f").write_bytes(DATA)
+    operations = efuse.Passthrough(overlay)
+    above = lower / "over"
+    above.mkdir()
+    layers = f"lowerdir={mountpoint}:{lower}/work"
+    for given, refused in ((["stack_depth=1"], False), ([], True)):
+        options = ["default_permissions", *given]
+        with efuse.mount(operations, mountpoint, options, required=True) as one:
+            assert (mountpoint / "f").read_bytes() == DATA
+            asked, _ = _at_the_daemon(one.connection)
+            assert (asked == 0) == refused
+            made = run("mount", "-t", "overlay", "-o", layers, "o", above, check=False)
+            assert (made.returncode != 0) == refused, made.stderr
+            if not refused:
+                assert (above / "f").read_bytes() == DATA
+                run("umount", above)
+    operations.close()
+
+
+def test_files_of_another_file_system_count_as_one_deep(lower: Path) -> None:
+    operations = efuse.Passthrough(lower)
+    assert operations.efuse_stack_depth == 1
+    operations.close()
