@@ -35,6 +35,13 @@ static void efuse_remaining(u64 expires_ns, u64 now, u64 *secs, u32 *nsecs)
 	*secs = div_u64_rem(left, NSEC_PER_SEC, nsecs);
 }
 
+/* In exclusive mode time proves nothing, unless changes come by another nodeid. */
+static bool efuse_expired(const struct efuse_req *req, const struct efuse_stamp *stamp, u64 now)
+{
+	return stamp->expires_ns <= now &&
+	       (!efuse_exclusive(req) || efuse_shared_nodeid(req->fm, req->args->nodeid));
+}
+
 /*
  * The rules that all values have in common: the mode, the time-out, who asks.
  * 0, or why not.
@@ -44,7 +51,7 @@ static enum efuse_counter efuse_stamp_refused(struct efuse_req *req,
 {
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
 		return EFUSE_DECLINED;
-	if (!efuse_exclusive(req) && stamp->expires_ns <= now)
+	if (efuse_expired(req, stamp, now))
 		return EFUSE_EXPIRED;
 	if (!efuse_caller_is(req, stamp))
 		return EFUSE_OTHER_UID;
@@ -78,7 +85,7 @@ static enum efuse_counter efuse_attrs_refused(const struct efuse_req *req, u64 n
 		return EFUSE_STALE;
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
 		return EFUSE_DECLINED;
-	if (!efuse_exclusive(req) && attrs->stamp.expires_ns <= now)
+	if ((!efuse_exclusive(req) || efuse_shared(attr)) && attrs->stamp.expires_ns <= now)
 		return EFUSE_EXPIRED;
 	if (!efuse_attrs_valid(req, nodeid, &attrs->stamp))
 		return EFUSE_STALE;
@@ -112,12 +119,26 @@ static enum efuse_counter efuse_entry_refused(struct efuse_req *req,
 	return 0;
 }
 
+static void efuse_attrs_time(const struct efuse_req *req, u64 nodeid,
+			     const struct efuse_attrs *attrs, u64 now, u64 *secs, u32 *nsecs)
+{
+	if (efuse_exclusive(req) && !efuse_shared((const struct fuse_attr *)attrs->attr))
+		efuse_raise_time(efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), attrs->stamp.epoch,
+				 secs, nsecs);
+	else
+		efuse_remaining(attrs->stamp.expires_ns, now, secs, nsecs);
+}
+
 /* In exclusive mode dentries live on, where every caller may see them; else they may not. */
 static void efuse_entry_time(const struct efuse_req *req, const struct efuse_entry *entry,
 			     u64 now, struct fuse_entry_out *out)
 {
+	u32 len;
+	const char *name = efuse_req_name_at(req->args, 0, &len);
+
 	if (efuse_exclusive(req) && efuse_conn_caller_free(req->ec))
-		out->entry_valid = EFUSE_RAISED_SECS;
+		efuse_raise_time(efuse_bucket_entry(req->args->nodeid, name, len),
+				 entry->stamp.epoch, &out->entry_valid, &out->entry_valid_nsec);
 	else if (efuse_names_shared(req->ec))
 		efuse_remaining(entry->stamp.expires_ns, now, &out->entry_valid,
 				&out->entry_valid_nsec);
@@ -165,11 +186,7 @@ int efuse_answer_entry(struct efuse_req *req, const void *entry_mem, u32 entry_s
 	out->generation = entry.generation;
 	out->attr = *attr;
 	efuse_entry_time(req, &entry, now, out);
-	if (efuse_exclusive(req))
-		out->attr_valid = EFUSE_RAISED_SECS;
-	else
-		efuse_remaining(attrs.stamp.expires_ns, now, &out->attr_valid,
-				&out->attr_valid_nsec);
+	efuse_attrs_time(req, entry.nodeid, &attrs, now, &out->attr_valid, &out->attr_valid_nsec);
 	return efuse_replied(req, 0);
 }
 
@@ -217,7 +234,7 @@ static enum efuse_counter efuse_getattr_refused(struct efuse_req *req, u32 mode)
 	if (inode_wrong_type(inode, mode))
 		reason = EFUSE_DECLINED;
 	else if (!efuse_exclusive(req) && !(READ_ONCE(fi->inval_mask) & STATX_BASIC_STATS) &&
-		 time_before64(get_jiffies_64(), READ_ONCE(fi->i_time)))
+		 !efuse_attr_ended(inode))
 		reason = EFUSE_DECLINED;
 out:
 	rcu_read_unlock();
@@ -244,11 +261,8 @@ int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 
 	memset(out, 0, sizeof(*out));
 	out->attr = *attr;
-	if (efuse_exclusive(req))
-		out->attr_valid = EFUSE_RAISED_SECS;
-	else
-		efuse_remaining(attrs.stamp.expires_ns, now, &out->attr_valid,
-				&out->attr_valid_nsec);
+	efuse_attrs_time(req, req->args->nodeid, &attrs, now, &out->attr_valid,
+			 &out->attr_valid_nsec);
 	return efuse_replied(req, 0);
 }
 
@@ -388,6 +402,10 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	if (args->opcode == FUSE_ACCESS)
 		return efuse_replied(req, 0);
 
+	/* FUSE's pages are dropped where the daemon's reply can be waited for. */
+	if (mode == EFUSE_EXCLUSIVE && args->opcode == FUSE_OPEN &&
+	    !efuse_kept(req->ec, req->fm, args->nodeid))
+		return efuse_pass(req, EFUSE_STALE);
 	/* A backing file is not a thing to be granted twice. */
 	if (grant.open_flags & (FOPEN_PASSTHROUGH | EFUSE_FOPEN_LOCAL))
 		return efuse_pass(req, EFUSE_DECLINED);

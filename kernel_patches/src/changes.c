@@ -40,6 +40,20 @@ static void efuse_changes_data(struct efuse_changes *ch, u64 nodeid)
 	efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
 }
 
+/*
+ * It has another name. What was learned until then counts on all changes being seen at
+ * its nodeid, but the daemon may have one for each name.
+ */
+static void efuse_changes_linked(struct efuse_changes *ch, u64 nodeid)
+{
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_RIGHTS);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_PAGES);
+}
+
 /* Any of its content. */
 static void efuse_changes_content(struct efuse_changes *ch, u64 nodeid)
 {
@@ -128,6 +142,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_RIGHTS);
 		fallthrough;
 	case FUSE_SETUPMAPPING:
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_PAGES);
 		efuse_changes_content(ch, nodeid);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATIME);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
@@ -178,7 +193,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 
 	case FUSE_LINK:
 		efuse_changes_entry(ch, nodeid, args, 0);
-		efuse_changes_inode(ch, efuse_arg_newdir(args), EFUSE_KIND_ATTR);
+		efuse_changes_linked(ch, efuse_arg_newdir(args));
 		break;
 
 	case FUSE_UNLINK:
@@ -299,6 +314,70 @@ void efuse_inode_written(struct inode *inode)
 	if (!ec)
 		return;
 	efuse_changes_content(&ch, get_node_id(inode));
+	efuse_changes_inode(&ch, get_node_id(inode), EFUSE_KIND_PAGES);
 	efuse_epoch_begin(ec, &ch);
 	efuse_epoch_end(ec, &ch, 0);
+}
+
+static void efuse_changes_mapped(struct efuse_changes *ch, u64 nodeid)
+{
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_PAGES);
+}
+
+/**
+ * efuse_passthrough_mapped - stores will change a file without a request
+ * @inode: the file
+ * @vma: the map of its backing file
+ *
+ * Nobody says when they end. But as long as there is such a map, it keeps the file's
+ * path, and by that the inode.
+ */
+void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *vma)
+{
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	struct efuse_changes ch = {};
+	bool mapped;
+
+	if (!ec || (vma->vm_flags & (VM_SHARED | VM_MAYWRITE)) != (VM_SHARED | VM_MAYWRITE))
+		return;
+	spin_lock(&fi->lock);
+	mapped = fi->efuse_mapped;
+	fi->efuse_mapped = true;
+	spin_unlock(&fi->lock);
+	if (mapped)
+		return;
+	efuse_changes_mapped(&ch, get_node_id(inode));
+	efuse_epoch_begin(ec, &ch);
+}
+
+/* The inode goes, and so have all maps of it. */
+void efuse_inode_evicted(struct inode *inode)
+{
+	struct efuse_changes ch = {};
+
+	if (!get_fuse_inode(inode)->efuse_mapped)
+		return;
+	efuse_changes_mapped(&ch, get_node_id(inode));
+	efuse_epoch_end(efuse_conn_get(get_fuse_conn(inode)), &ch, 0);
+}
+
+/**
+ * efuse_force_sync - the caller wants the daemon's own word (AT_STATX_FORCE_SYNC)
+ * @inode: whose attributes it asks for
+ *
+ * What was learned before is void. In exclusive mode there is no better word.
+ *
+ * Return: true, for FUSE to ask.
+ */
+bool efuse_force_sync(struct inode *inode)
+{
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+
+	if (ec && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE)
+		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_ATTR));
+	return true;
 }

@@ -20,6 +20,7 @@ struct fuse_dev;
 struct fuse_entry_out;
 struct fuse_file;
 struct fuse_forget_link;
+struct fuse_inode;
 struct fuse_iqueue;
 struct fuse_mount;
 struct fuse_out_header;
@@ -30,6 +31,7 @@ struct kiocb;
 struct mnt_idmap;
 struct page;
 struct qstr;
+struct super_block;
 struct vm_area_struct;
 
 /**
@@ -130,6 +132,8 @@ void efuse_io_args(struct fuse_file *ff, struct fuse_args *args);
 void efuse_child_args(struct fuse_args *args, struct dentry *first,
 		      struct dentry *second);
 void efuse_inode_written(struct inode *inode);
+void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *vma);
+bool efuse_force_sync(struct inode *inode);
 
 /* Queues of requests, see queues.c. */
 u64 efuse_unique_step(void);
@@ -153,6 +157,15 @@ void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *f
 void efuse_attrs_came(struct inode *inode);
 void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
 void efuse_acl_asked(struct inode *inode, int type);
+
+/* What FUSE keeps, checked when it is used: see kept.c. */
+u64 efuse_time(u64 secs, u32 nsecs, u64 plain);
+bool efuse_dentry_ended(const struct dentry *entry, u64 time);
+bool efuse_attr_ended(struct inode *inode);
+void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi);
+void efuse_listing(struct inode *inode, loff_t pos);
+void efuse_refresh_pages(struct inode *inode);
+void efuse_inode_evicted(struct inode *inode);
 
 /* What the daemon says of its own accord, see notify.c. */
 void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);

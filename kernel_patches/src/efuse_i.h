@@ -609,6 +609,7 @@ enum efuse_kind {
 	EFUSE_KIND_LIFE,	/* what inode the nodeid stands for */
 	EFUSE_KIND_VOLUME,	/* with nodeid 0: free space */
 	EFUSE_KIND_RIGHTS,	/* who may open it or look into it */
+	EFUSE_KIND_PAGES,	/* its content, changed past FUSE's pages of it */
 };
 
 u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind);
@@ -946,9 +947,27 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 
 /* raise.c */
 #define EFUSE_RAISED_SECS	(10ULL * 365 * 24 * 3600)
+
 void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch);
+void efuse_strip(struct fuse_args *args);
+
+/* kept.c */
+/* A time-out that was raised: no time, but the bucket and epoch that it lives by. */
+#define EFUSE_TIME_RAISED	BIT_ULL(62)
+
+static inline bool efuse_time_raised(u64 time)
+{
+	return time & EFUSE_TIME_RAISED;
+}
+
+void efuse_raise_time(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs);
+bool efuse_time_ended(const struct efuse_conn *ec, u64 time);
+bool efuse_shared(const struct fuse_attr *attr);
+bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
+bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid);
+bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid);
+void efuse_linked(struct fuse_mount *fm, u64 nodeid);
 void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid);
 void efuse_lower(struct fuse_conn *fc);
-void efuse_strip(struct fuse_args *args);
 
 #endif /* _FS_FUSE_EFUSE_I_H */

@@ -21,7 +21,8 @@
 #include <linux/hash.h>
 #include <linux/jhash.h>
 
-#define EFUSE_IN_FLIGHT_BITS	16
+/* What is left is an epoch: as many bits as a raised time-out has for it (kept.c). */
+#define EFUSE_IN_FLIGHT_BITS	18
 /* So many changes in flight leave the bucket closed for ever. */
 #define EFUSE_IN_FLIGHT_MAX	((1ULL << EFUSE_IN_FLIGHT_BITS) - 1)
 
@@ -178,7 +179,8 @@ bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *
 	for (i = 0; i < ch->nr; i++) {
 		if (ch->bucket[i] == bucket) {
 			*own = true;
-			return ch->own[i];
+			/* Nor did it cross efuse_epoch_void(). */
+			return ch->own[i] && issued >= (u64)atomic64_read(&ec->floor);
 		}
 	}
 	return efuse_epoch_valid(ec, bucket, issued);

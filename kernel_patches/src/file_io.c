@@ -268,6 +268,7 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	bool left;
 	int err;
 
+	efuse_refresh_pages(inode);
 	/* What is stored through a map shows in FUSE's pages before these are known to be dirty. */
 	if (!ec || mapping_writably_mapped(inode->i_mapping) || !efuse_file_clean(inode))
 		return ordinary(iocb, to);

@@ -78,6 +78,9 @@ u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid)
 	inode = efuse_inode_rcu(fm, nodeid);
 	until = inode ? READ_ONCE(get_fuse_inode(inode)->i_time) : 0;
 	rcu_read_unlock();
+	if (efuse_time_raised(until))
+		return efuse_time_ended(efuse_conn_get(fm->fc), until) ? 0 :
+			EFUSE_RAISED_SECS * NSEC_PER_SEC;
 	/* Time-outs of years are cut: the sum with a clock must not overflow. */
 	return time_after64(until, now) ?
 		jiffies64_to_nsecs(min_t(u64, until - now, EFUSE_RAISED_SECS * HZ)) : 0;

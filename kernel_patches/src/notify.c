@@ -33,6 +33,9 @@ static void efuse_notify_content(struct fuse_conn *fc, u64 nodeid, u32 code)
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR));
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_RIGHTS));
 	efuse_changes_add(&ch, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
+	/* STORE brings the pages. */
+	if (code == EFUSE_NOTIFY_INVAL_INODE)
+		efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
 	efuse_notify(ec, &ch, &n);
 }
 

@@ -158,6 +158,13 @@ def mountpoint(tmp_path: Path) -> Iterator[Path]:
     _remove(directory)
 
 
+@pytest.fixture
+def reachable(mountpoint: Path) -> None:
+    """Let every user come as far as the mount."""
+    for above in mountpoint.parents:
+        above.chmod(above.stat().st_mode | 0o111)
+
+
 @pytest.fixture(scope="session")
 def lower_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The root of an ext4 file system on a loop device in tmpfs."""

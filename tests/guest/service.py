@@ -44,8 +44,11 @@ class Options:
 
     :ivar negative_timeout: seconds that ENOENT of LOOKUP is valid; None for a plain error.
     :ivar reuse_nodeids: give the nodeid of a forgotten file to the next one.
+    :ivar nodeid_per_name: give each name of a file a nodeid, as a daemon that goes by paths.
     :ivar check_modes: refuse by owner and mode, as a file system without default_permissions.
     :ivar passthrough: a lower file that FUSE itself reads and writes instead of any that is opened.
+    :ivar passthrough_writers: that goes for files opened for writing alone; others are read here,
+        out of the lower file.
     :ivar write_through: a lower file into which each WRITE goes, too.
     :ivar first_handle: of open files; as it is, no nodeid: the kernel may open files by itself.
     :ivar locks: take part in POSIX locks.
@@ -58,12 +61,14 @@ class Options:
     attr_timeout: float = 0.0
     negative_timeout: float | None = None
     reuse_nodeids: bool = False
+    nodeid_per_name: bool = False
     check_modes: bool = False
     readdirplus: bool = True
     open_flags: int = 0
     first_handle: int = 1 << 63
     opendir_flags: int = 0
     passthrough: str | None = None
+    passthrough_writers: bool = False
     write_through: str | None = None
     locks: bool = False
     generic_flags: int = 0
@@ -103,7 +108,7 @@ class Service:
         self._minor = 0
         self._spoiled: tuple[bytes, Callable[[bytes], bytes]] | None = None
         self.truth = Truth()
-        self.nodeids = Nodeids(reuse=options.reuse_nodeids)
+        self.nodeids = Nodeids(reuse=options.reuse_nodeids, per_name=options.nodeid_per_name)
         self.strange: list[str] = []
 
     def run(self) -> None:
@@ -378,8 +383,8 @@ class Service:
             inode.ino, inode.size, times, inode.mode, inode.nlink, inode.uid, inode.gid, inode.rdev
         )
 
-    def _entry(self, inode: Inode) -> bytes:
-        nodeid, generation = self.nodeids.grant(inode.ino)
+    def _entry(self, inode: Inode, place: tuple[int, bytes] | None = None) -> bytes:
+        nodeid, generation = self.nodeids.grant(inode.ino, place)
         return wire.entry(
             nodeid,
             generation,
@@ -420,7 +425,9 @@ class Service:
         directory = self._inode(request)
         self._check(directory, request, os.X_OK)
         try:
-            return self._entry(self.truth.child(directory.ino, request.name))
+            return self._entry(
+                self.truth.child(directory.ino, request.name), (request.nodeid, request.name)
+            )
         except OSError as error:
             timeout = self._options.negative_timeout
             if error.errno != errno.ENOENT or timeout is None:
@@ -473,13 +480,17 @@ class Service:
     def _do_symlink(self, request: Request) -> bytes:
         inode = self._make(request, stat.S_IFLNK | 0o777)
         inode.target = request.names[1]
-        return self._entry(inode)
+        return self._entry(inode, (request.nodeid, request.name))
 
     def _do_mknod(self, request: Request) -> bytes:
-        return self._entry(self._make(request, request.mode, request.rdev))
+        return self._entry(
+            self._make(request, request.mode, request.rdev), (request.nodeid, request.name)
+        )
 
     def _do_mkdir(self, request: Request) -> bytes:
-        return self._entry(self._make(request, stat.S_IFDIR | request.mode))
+        return self._entry(
+            self._make(request, stat.S_IFDIR | request.mode), (request.nodeid, request.name)
+        )
 
     def _do_create(self, request: Request) -> bytes:
         directory = self._inode(request)
@@ -491,12 +502,15 @@ class Service:
                 self.truth.truncate(inode.ino, 0)
         else:
             inode = self._make(request, stat.S_IFREG | request.mode)
-        entry = self._entry(inode)
+        entry = self._entry(inode, (request.nodeid, request.name))
         return entry + self._open(request, self._options.open_flags)
 
     def _do_link(self, request: Request) -> bytes:
         ino = self.nodeids.ino(request.oldnodeid)
-        return self._entry(self.truth.link(ino, self._inode(request).ino, request.name))
+        return self._entry(
+            self.truth.link(ino, self._inode(request).ino, request.name),
+            (request.nodeid, request.name),
+        )
 
     def _do_unlink(self, request: Request) -> bytes:
         self.truth.unlink(self._inode(request).ino, request.name)
@@ -522,7 +536,7 @@ class Service:
         self._check(inode, request, mask)
         if request.flags & os.O_TRUNC:
             self.truth.truncate(inode.ino, 0)
-        if self._options.passthrough:
+        if self._options.passthrough and (not self._options.passthrough_writers or mask != os.R_OK):
             return self._open_passthrough(request, self._options.passthrough)
         return self._open(request, self._options.open_flags)
 
@@ -551,6 +565,9 @@ class Service:
 
     def _do_read(self, request: Request) -> bytes:
         self._reads.append((request.offset, request.size))
+        if self._options.passthrough:
+            with open(self._options.passthrough, "rb", buffering=0) as file:
+                return os.pread(file.fileno(), request.size, request.offset)
         return bytes(self._inode(request).data[request.offset : request.offset + request.size])
 
     def _do_write(self, request: Request) -> bytes:
@@ -628,7 +645,9 @@ class Service:
                 break
             if plus:
                 real = name not in (b".", b"..")
-                out += self._entry(self.truth.get(ino)) if real else bytes(128)
+                out += (
+                    self._entry(self.truth.get(ino), (request.nodeid, name)) if real else bytes(128)
+                )
             out += raw
         return out
 

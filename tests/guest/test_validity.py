@@ -88,7 +88,7 @@ def test_forced_attributes_of_ttl_asked(mountpoint: Path) -> None:
         m.truth.create("f", b"1")
         force_stat(m / "f")
         m.truth.put("f", b"22")
-        with m.passed("getattr", "declined"):
+        with m.passed("getattr", "stale"):
             assert force_stat(m / "f").st_size == 2
 
 

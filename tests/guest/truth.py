@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import stat
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 RENAME_NOREPLACE = 1
@@ -227,22 +228,25 @@ class Nodeids:
     """Which nodeid the kernel knows a file by, and how many lookups it holds of each.
 
     A nodeid is its file's number for ever, unless with *reuse*: then that of a forgotten file
-    goes to the next one, in another generation.
+    goes to the next one, in another generation. With *per_name* each name of a file has a nodeid
+    of its own, as a daemon has it that goes by paths.
     """
 
-    def __init__(self, *, reuse: bool) -> None:
+    def __init__(self, *, reuse: bool, per_name: bool = False) -> None:
         self._reuse = reuse
+        self._per_name = per_name
         self._free: list[int] = []
         self._next = ROOT + 1
         self._generation = 0
-        self._of = {ROOT: (ROOT, 0)}
+        self._of: dict[Hashable, tuple[int, int]] = {ROOT: (ROOT, 0)}
         self._ino = {ROOT: ROOT}
+        self._key: dict[int, Hashable] = {}
         self.counts: Counter[int] = Counter()
         self.lowest = 0
         self.reused = 0
 
     def ino(self, nodeid: int) -> int:
-        if not self._reuse:
+        if not self._reuse and not self._per_name:
             return nodeid
         try:
             return self._ino[nodeid]
@@ -253,20 +257,25 @@ class Nodeids:
         """Return a file's nodeid, or 0 if the kernel has none."""
         return self._of.get(ino, (0, 0))[0]
 
-    def grant(self, ino: int) -> tuple[int, int]:
-        """Count a lookup of a file; return its nodeid and generation."""
-        if ino not in self._of:
+    def grant(self, ino: int, place: tuple[int, bytes] | None = None) -> tuple[int, int]:
+        """Count a lookup of a file; return its nodeid and generation.
+
+        :param place: the directory's nodeid and the name by which it was found.
+        """
+        key: Hashable = place if self._per_name and place else ino
+        if key not in self._of:
             nodeid = ino
-            if self._reuse:
-                if self._free:
+            if self._reuse or self._per_name:
+                if self._reuse and self._free:
                     nodeid = self._free.pop()
                     self.reused += 1
                 else:
                     nodeid, self._next = self._next, self._next + 1
                 self._generation += 1
-            self._of[ino] = nodeid, self._generation
+            self._of[key] = nodeid, self._generation
             self._ino[nodeid] = ino
-        nodeid, generation = self._of[ino]
+            self._key[nodeid] = key
+        nodeid, generation = self._of[key]
         self.counts[nodeid] += 1
         return nodeid, generation
 
@@ -278,11 +287,10 @@ class Nodeids:
         if self.counts[nodeid] <= 0:
             if not self.counts[nodeid]:
                 del self.counts[nodeid]
-            ino = self._ino.pop(nodeid, None)
-            if ino is not None:
-                del self._of[ino]
+            if self._ino.pop(nodeid, None) is not None:
+                del self._of[self._key.pop(nodeid)]
                 self._free.append(nodeid)
 
     def lose(self, nodeid: int) -> None:
         """Behave as a daemon that no longer knows a nodeid which the kernel still holds."""
-        del self._of[self._ino.pop(nodeid)]
+        del self._ino[nodeid], self._of[self._key.pop(nodeid)]
