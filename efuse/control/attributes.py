@@ -41,7 +41,15 @@ class Node(Protocol):
 
 
 def _error(verb: str, path: Path, e: OSError) -> ControlError:
-    return ControlError(f"cannot {verb} {path}: {reason(e)}", hint=_HINTS.get(e.errno or 0))
+    shown = _path_of(path.parent) / path.name
+    return ControlError(f"cannot {verb} {shown}: {reason(e)}", hint=_HINTS.get(e.errno or 0))
+
+
+def _path_of(directory: Path) -> Path:
+    """Return the path of *directory*, which may be named by a descriptor of this process."""
+    if directory.parent != Path("/proc/self/fd"):
+        return directory
+    return Path(str(directory.readlink()).removesuffix(" (deleted)"))
 
 
 def read_file(path: Path) -> str:

@@ -69,6 +69,16 @@ class ExitInfo:
         return f"{self.kind} {self.code} {self.message}".rstrip()
 
 
+class _Directory:
+    """An open directory of sysfs, closed when nothing refers to it any more."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
 class Connection:
     """The files of ``/sys/fs/efuse/connections/<id>/``; reading an attribute reads its file.
 
@@ -181,6 +191,17 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"Connection({self.id})"
+
+    def pin(self) -> None:
+        """Read and write this connection alone, never the next one that gets its number.
+
+        :raises ControlError: it has gone.
+        """
+        try:
+            self._directory = _Directory(os.open(self.path, os.O_PATH | os.O_CLOEXEC))
+        except OSError as e:
+            raise ControlError(f"connection {self.id} has gone: {reason(e)}") from e
+        self.path = Path(f"/proc/self/fd/{self._directory.fd}")
 
     @classmethod
     def at(

@@ -5,15 +5,27 @@ A ``stat`` of a mount whose daemon hangs, hangs. So everything comes from mounti
 links are followed only up to the first FUSE mount on the way.
 """
 
+import ctypes
 import os
 import re
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from efuse.errors import ControlError, reason
 
-__all__ = ["MOUNTINFO", "Mount", "all_mounts", "find", "mounts", "parse"]
+__all__ = [
+    "MOUNTINFO",
+    "Mount",
+    "all_mounts",
+    "find",
+    "is_mounted",
+    "mounts",
+    "number_at",
+    "parse",
+    "resolve",
+]
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 
@@ -109,9 +121,7 @@ def find(path: str | os.PathLike[str], *, fuse: bool = False, mountinfo: Path = 
     """
     name = os.fspath(path)
     table = _read(mountinfo)
-    stops = {m.mountpoint for m in table if m.is_efuse or m.is_fuse}
-    absolute = f"{Path.cwd()}/{name}" if not name.startswith("/") else name
-    where = _resolve(absolute, stops)
+    where = resolve(name, table)
     mount = _innermost(where, table)
     if mount is None or not (mount.is_efuse or (fuse and mount.is_fuse)):
         what = f"a {mount.fstype} mount" if mount else "no mount that is visible here"
@@ -121,6 +131,12 @@ def find(path: str | os.PathLike[str], *, fuse: bool = False, mountinfo: Path = 
             hint=f"efuse stat, without a path, lists the {wanted} mounts",
         )
     return mount
+
+
+def resolve(path: str, table: Iterable[Mount]) -> str:
+    """Return the absolute path without symbolic links, as far as no FUSE mount is looked at."""
+    stops = {m.mountpoint for m in table if m.is_efuse or m.is_fuse}
+    return _resolve(path if path.startswith("/") else f"{Path.cwd()}/{path}", stops)
 
 
 def _resolve(path: str, stops: Iterable[str], links: int = 40) -> str:
@@ -165,3 +181,42 @@ def _innermost(path: str, table: Iterable[Mount]) -> Mount | None:
         if not inner:
             return here
         here = min(inner, key=lambda m: len(m.mountpoint))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_STATMOUNT = 457
+_STATMOUNT_SB_BASIC = 1
+_AT_NO_AUTOMOUNT, _AT_EMPTY_PATH, _AT_STATX_DONT_SYNC = 0x800, 0x1000, 0x4000
+_STATX_MNT_ID_UNIQUE = 0x4000
+
+
+def number_at(path: str = "", *, directory: int = -100) -> int | None:
+    """Return the number of the mount that *path* lies on; no other mount ever gets that number.
+
+    The number in mountinfo, and that of a connection, are given to the next mount. No daemon is
+    asked. None: there is nothing, or the kernel is older than 6.8.
+
+    :param directory: a descriptor; with an empty *path*, what that is open on.
+    """
+    found = ctypes.create_string_buffer(256)
+    flags = _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC | (0 if path else _AT_EMPTY_PATH)
+    wanted = ctypes.c_uint(_STATX_MNT_ID_UNIQUE)
+    if _libc.statx(directory, os.fsencode(path), flags, wanted, found) != 0:
+        return None
+    (mask,) = struct.unpack_from("=I", found)
+    (number,) = struct.unpack_from("=Q", found, 144)
+    return number if mask & _STATX_MNT_ID_UNIQUE else None
+
+
+def is_mounted(number: int) -> int | None:
+    """Return the connection of the mount *number* (see `number_at`), None if it is gone.
+
+    A mount that this process does not see, in another namespace, is as if gone.
+    """
+    request = struct.pack("=IIQQ", 24, 0, number, _STATMOUNT_SB_BASIC)
+    found = ctypes.create_string_buffer(4096)
+    size, none = ctypes.c_size_t(len(found)), ctypes.c_uint(0)
+    if _libc.syscall(ctypes.c_long(_STATMOUNT), request, found, size, none) != 0:
+        return None
+    major, minor = struct.unpack_from("=II", found, 16)
+    return int(major) << 20 | int(minor)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,34 @@ def test_a_connection_that_went_fails_with_its_errno(sysfs: FakeSysfs) -> None:
     (path / "waiting").unlink()
     with pytest.raises(ControlError, match="ENOENT"):
         _ = conn.waiting
+
+
+def test_pinned_connection_is_not_the_next_one_of_its_number(sysfs: FakeSysfs) -> None:
+    path = sysfs.add(41)
+    conn = Connection(41, root=sysfs.root)
+    conn.pin()
+    path.rename(path.with_name("gone"))
+    sysfs.add(41, consistency="cto")
+    conn.stable_nodeids = True
+    assert conn.consistency == "ttl"
+    assert Connection(41, root=sysfs.root).stable_nodeids is False
+
+
+def test_error_of_a_pinned_connection_names_its_path(sysfs: FakeSysfs) -> None:
+    path = sysfs.add(41)
+    conn = Connection(41, root=sysfs.root)
+    conn.pin()
+    shutil.rmtree(path)
+    with pytest.raises(ControlError, match=rf"cannot read {path}/waiting: .*ENOENT"):
+        _ = conn.waiting
+
+
+def test_pin_of_a_connection_that_has_gone_fails(sysfs: FakeSysfs) -> None:
+    path = sysfs.add(41)
+    conn = Connection(41, root=sysfs.root)
+    shutil.rmtree(path)
+    with pytest.raises(ControlError, match=r"connection 41 has gone: .*ENOENT"):
+        conn.pin()
 
 
 def test_connections_are_in_order(sysfs: FakeSysfs) -> None:
