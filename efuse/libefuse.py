@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from efuse import paths
@@ -29,6 +31,14 @@ def sources() -> tuple[Path, ...]:
 
 
 def _make(out: Path) -> None:
+    # Make takes spaces, colons and $ in names for its own: in the cache's path they may be.
+    with tempfile.TemporaryDirectory(prefix="efuse-") as scratch:
+        made = Path(scratch) / out.name
+        _make_plainly(made)
+        shutil.copy(made, out)
+
+
+def _make_plainly(out: Path) -> None:
     try:
         done = subprocess.run(
             ["make", "-s", "-C", str(paths.data("libefuse")), f"OUT={out.parent}", str(out)],

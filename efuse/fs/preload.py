@@ -3,16 +3,52 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import tempfile
 from pathlib import Path
 
+from efuse import paths
+from efuse.errors import EfuseError, reason
 from efuse.libefuse import library
 
 __all__ = ["preload_library"]
 
+_RUNTIME = Path("/run/efuse")
+
 
 def preload_library() -> Path:
-    """Return the shim's shared object.
+    """Return the shim's shared object, at a path that LD_PRELOAD can name.
 
-    :raises EfuseError: it cannot be built.
+    LD_PRELOAD takes spaces and colons for separators and expands ``$``; a cache below a path with
+    such a character has its shim copied below ``/run/efuse``.
+
+    :raises EfuseError: it cannot be built or copied, or another user can change it.
     """
-    return library("libefuse-preload.so")
+    made = library("libefuse-preload.so")
+    if _can_be_named(made):
+        return made
+    copied = _RUNTIME / made.parent.name / made.name
+    paths.check_private(copied)
+    if not copied.exists():
+        _copy(made, copied)
+    return copied
+
+
+def _can_be_named(path: Path) -> bool:
+    return re.search(r"[\s:$]", str(path)) is None
+
+
+def _copy(made: Path, copied: Path) -> None:
+    try:
+        paths.make_directory(copied.parent)
+        with tempfile.TemporaryDirectory(dir=copied.parent) as scratch:
+            shutil.copy(made, Path(scratch) / made.name)
+            paths.make_private(Path(scratch) / made.name)
+            os.replace(Path(scratch) / made.name, copied)  # noqa: PTH105 - atomic
+    except OSError as error:
+        raise EfuseError(
+            f"{made} cannot be preloaded from there, nor copied to {copied}: {reason(error)}",
+            hint="set XDG_CACHE_HOME to a path without spaces, colons and $",
+        ) from error
