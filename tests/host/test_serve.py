@@ -197,3 +197,27 @@ def test_serve_on_a_missing_directory_fails_and_can_be_tried_again(place: Path) 
         with pytest.raises(MountError, match="no directory"):
             trio.run(efuse.serve, operations, place / "none")
     operations.close()
+
+
+def test_umask_of_the_process_is_its_own_while_a_pass_through_serves(place: Path) -> None:
+    """What is made through the mount has the caller's umask."""
+    source, mountpoint = _places(place)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(
+                lambda **k: efuse.serve(efuse.Passthrough(source), mountpoint, plain=True, **k)
+            )
+            script = 'umask 002; cd "$0" && mkdir d && mknod p p && >f'
+            await trio.run_process(["sh", "-c", script, str(mountpoint)])
+            assert os.umask(0o027) == 0o027
+            nursery.cancel_scope.cancel()
+
+    before = os.umask(0o027)
+    try:
+        trio.run(main)
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in source.iterdir()}
+    assert modes == {"d": 0o775, "p": 0o664, "f": 0o664}

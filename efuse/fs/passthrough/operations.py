@@ -175,8 +175,7 @@ class Passthrough(Operations):
         return self._kernel_checks
 
     def init(self) -> None:
-        """Prepare for requests: the process's umask applies to nothing."""
-        os.umask(0)
+        """Prepare for requests: choose whose rights apply to them."""
         if self._kernel_checks:
             self._as_caller = _as_daemon
         elif self.efuse.mounted_type != "efuse":
@@ -792,7 +791,8 @@ def _as_daemon(ctx: RequestContext | None) -> Iterator[None]:
 def _umask(mask: int) -> Iterator[None]:
     """Create with *mask*: the lower file system leaves it out where a default ACL takes its place.
 
-    It is the whole process's, so nothing may be awaited meanwhile.
+    The umask is the whole process's: nothing may be awaited within the block. A file that another
+    thread creates at that moment has it as well.
     """
     before = os.umask(mask & 0o777)
     try:
