@@ -19,6 +19,7 @@ import pyfuse3
 import trio
 
 from efuse.errors import EfuseError, MountError, NotSupportedError, UsageError
+from efuse.fs.ending import not_ignored, not_mounted
 from efuse.fs.session import DEFAULT_OPTIONS, serve
 from efuse.fs.state import State
 
@@ -71,13 +72,15 @@ def start(
     """
     run = functools.partial(serve, plain=plain, required=required, channels=channels)
     receive, send = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(receive)
-        os._exit(_child(run, make, os.fspath(mountpoint), options, daemonize, send))
-    os.close(send)
-    with os.fdopen(receive, "rb") as pipe:
-        message = pipe.read()
+    with _handing_on() as started:
+        pid = os.fork()
+        if pid == 0:
+            os.close(receive)
+            os._exit(_child(run, make, os.fspath(mountpoint), options, daemonize, send))
+        started(pid)
+        os.close(send)
+        with os.fdopen(receive, "rb") as pipe:
+            message = pipe.read()
     if not message:
         _, status = os.waitpid(pid, 0)
         raise MountError(
@@ -90,6 +93,50 @@ def start(
         os.waitpid(pid, 0)
         raise _ERRORS.get(told["kind"], EfuseError)(told["error"], hint=told["hint"])
     return Mounted(pid=pid, **told)
+
+
+@contextlib.contextmanager
+def _handing_on() -> Iterator[Callable[[int], None]]:
+    """Hand signals that end this process on to a child that mounts; then end as they want it.
+
+    The function that is yielded says which child it is. Before it serves, it ends by such a signal.
+
+    :raises MountError: a signal came, and this process has gone on after it.
+    """
+    parent = os.getpid()
+    seen: list[int] = []
+    waiting: list[int] = []
+    children: list[int] = []
+
+    def take(number: int, _frame: object) -> None:
+        if os.getpid() != parent:
+            os._exit(128 + number)
+        seen.append(number)
+        waiting.append(signal.SIGTERM)
+        hand_on()
+
+    def hand_on() -> None:
+        while waiting and children:
+            # It has ended; or a signal interrupted this very loop.
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(children[0], waiting.pop())
+
+    def started(pid: int) -> None:
+        children.append(pid)
+        hand_on()
+
+    before = {number: signal.signal(number, take) for number in not_ignored()}
+    try:
+        yield started
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if seen:
+        for pid in children:
+            os.waitpid(pid, 0)
+        os.kill(os.getpid(), seen[0])
+        # What the signal does here is this program's to say: it may go on.
+        raise not_mounted(seen[0])
 
 
 @contextlib.contextmanager
@@ -141,7 +188,8 @@ def _child(
 ) -> int:
     """Serve, and tell the parent once it is mounted or has failed; returns the exit status."""
     parent = _Parent(send, daemonize)
-    signal.signal(signal.SIGTERM, parent.take)
+    for number in not_ignored():
+        signal.signal(number, parent.take)
     try:
         trio.run(functools.partial(run, task_status=parent), make(), mountpoint, options)
     except EfuseError as error:

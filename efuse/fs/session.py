@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
+import shlex
 import signal
+import stat
 import threading
 from collections.abc import Collection
 from pathlib import Path
@@ -15,9 +18,13 @@ from typing import cast
 import pyfuse3
 import trio
 
-from efuse.control import find
+from efuse.control import ROOT, find
+from efuse.control.fusectl import FUSECTL
+from efuse.control.mounts import number_at
+from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError, reason
 from efuse.fs.channel import SessionChannel
+from efuse.fs.ending import Ending
 from efuse.fs.guard import Guard
 from efuse.fs.mountpoint import (
     MountOptions,
@@ -56,7 +63,8 @@ async def serve(
 
     On a kernel with eFuse, the mount is of type ``efuse`` and has the built-in handlers; elsewhere
     it is plain FUSE, which is logged once with the reason (``operations.efuse.reason``). SIGINT,
-    SIGTERM and a cancellation unmount it; if it is in use then, lazily. Within a nursery,
+    SIGTERM, SIGHUP and a cancellation unmount it; if it is in use then, lazily. What a handler that
+    does not return holds up for 5 s, or until a second signal, is aborted. Within a nursery,
     ``await nursery.start(efuse.serve, operations, mountpoint)`` returns when it is mounted.
 
     One process serves one file system at a time: pyfuse3 has one session.
@@ -77,12 +85,13 @@ async def serve(
         )
     try:
         session = _Session(operations, os.fspath(mountpoint), options, channels=channels)
-        session.mount(plain=plain, required=required)
-        try:
-            await session.run(task_status)
-        finally:
-            with trio.CancelScope(shield=True):
-                await session.close()
+        with Ending(session.abort) as ending:
+            try:
+                session.mount(ending, plain=plain, required=required)
+                await session.run(ending, task_status)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await session.close()
     finally:
         _in_use.release()
 
@@ -107,6 +116,11 @@ class _Session:
         state = getattr(operations, "efuse", None)
         self._state = state if isinstance(state, State) else State()
         self._connection = -1
+        self._token = trio.lowlevel.current_trio_token()
+        self._number: int | None = None
+        self._fd = -1  # with which this process, not libfuse, has mounted it
+        self._abort_fd = -1
+        self._is_initialized = False
         self._ended = trio.Event()
         self._answering = trio.CancelScope(shield=True)
         self._guard = cast(
@@ -114,63 +128,89 @@ class _Session:
             Guard(operations, failed=self._state.count_error, called=self._state.count_request),
         )
 
-    def mount(self, *, plain: bool, required: bool) -> None:
-        """Mount it; then the kernel's requests wait until :meth:`run` takes them."""
-        if not Path(self._mountpoint).is_dir():
-            raise MountError(
-                f"{self._mountpoint} cannot be mounted on: it is no directory (ENOTDIR)",
-                hint=f"mkdir -p {self._mountpoint}",
-            )
+    def mount(self, ending: Ending, *, plain: bool, required: bool) -> None:
+        """Mount it; then the kernel's requests wait until :meth:`run` takes them.
+
+        What fails after the mount leaves it to :meth:`close`.
+        """
+        self._check_mountpoint()
         self._state.mountpoint = self._mountpoint
         self._state.mount_options = frozenset(self._options)
         why = "plain FUSE was asked for" if plain else kernel_lacks_efuse()
         if why is None:
-            self._mount_efuse(required=required)
+            self._mount_efuse(ending, required=required)
         elif required:
             raise NotSupportedError(
                 f"{self._mountpoint} cannot be accelerated: {why}", hint="efuse doctor"
             )
         else:
+            ending.check()
             self._mount_plain(why)
+        ending.check()
+
+    def _check_mountpoint(self) -> None:
+        try:
+            mode = Path(self._mountpoint).stat().st_mode
+        except FileNotFoundError:
+            mode = 0
+        except OSError as error:
+            hint = None
+            if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+                # A mount there, or above, has lost its daemon.
+                with contextlib.suppress(ControlError):
+                    dead = find(self._mountpoint, fuse=True).mountpoint
+                    hint = f"umount -l {shlex.quote(dead)}"
+            raise MountError(
+                f"{self._mountpoint} cannot be mounted on: {reason(error)}", hint=hint
+            ) from error
+        if not stat.S_ISDIR(mode):
+            raise MountError(
+                f"{self._mountpoint} cannot be mounted on: it is no directory (ENOTDIR)",
+                hint=f"mkdir -p {shlex.quote(self._mountpoint)}",
+            )
 
     def _mount_plain(self, why: str) -> None:
         # libfuse's own mount(2) would have the kernel apply umasks. Ours takes root.
         if self._unmasked and os.geteuid() == 0 and not needs_libfuse(self._options):
             parsed = MountOptions.parse(for_plain_fuse(self._options), source=self._source())
-            fd = mount_efuse(self._mountpoint, parsed, plain=True, unmasked=True)
-            self._connection = find(self._mountpoint, fuse=True).connection
-            self._start_session(fd, set(parsed.library))
+            self._fd = mount_efuse(self._mountpoint, parsed, plain=True, unmasked=True)
+            self._state.mounted_type = "fuse"
+            self._identify(FUSECTL)
+            self._start_session(self._fd, set(parsed.library))
         else:
             try:
                 pyfuse3.init(self._guard, self._mountpoint, for_plain_fuse(self._options))
             except RuntimeError as error:
                 raise self._not_mounted(error) from error
-        self._state.mounted_type = "fuse"
+            self._is_initialized = True
+            self._state.mounted_type = "fuse"
+            # Others may have mounted over it, or hide its mount namespace from this process.
+            with contextlib.suppress(ControlError):
+                self._identify(FUSECTL)
         self._state.reason = why
         if self._channels:
             self._state.channels_reason = "the mount is plain FUSE"
         _log.warning("%s is plain FUSE: %s", self._mountpoint, why)
 
-    def _mount_efuse(self, *, required: bool) -> None:
+    def _mount_efuse(self, ending: Ending, *, required: bool) -> None:
         depth = getattr(self._operations, "efuse_stack_depth", 1)
         parsed = MountOptions.parse(with_stack_depth(self._options, depth))
         # Now, since it may have to be built: a mount's callers would wait for that.
         channel = SessionChannel(wanted=self._channels)
-        fd = mount_efuse(self._mountpoint, parsed, unmasked=self._unmasked)
-        # From mountinfo: a stat of the mount would wait for this very process.
-        self._connection = find(self._mountpoint).connection
+        ending.check()
+        self._fd = mount_efuse(self._mountpoint, parsed, unmasked=self._unmasked)
         self._state.mounted_type = "efuse"
+        self._identify(ROOT / "connections")
         with channel.found():
-            self._start_session(fd, set(parsed.library))
-        self._state.device = fd
+            self._start_session(self._fd, set(parsed.library))
+        self._state.device = self._fd
+        ending.check()
         self._open(channel)
+        ending.check()
         try:
             self._accelerate()
         except EfuseError as error:
             if required:
-                unmount(self._mountpoint, lazy=True)
-                channel.close()
-                pyfuse3.close(unmount=False)
                 raise
             self._state.reason = str(error)
             _log.warning("%s is not accelerated: %s", self._mountpoint, error)
@@ -180,14 +220,27 @@ class _Session:
         subtypes = [o.partition("=")[2] for o in self._options if o.startswith("subtype=")]
         return subtypes[-1] if subtypes else "/dev/fuse"
 
+    def _identify(self, connections: Path) -> None:
+        """Keep what tells this mount from any other, and what aborts it.
+
+        :param connections: the directory of the kernel in which its connection is.
+        :raises ControlError: the mount is not to be seen.
+        """
+        # From mountinfo: a stat of the mount would wait for this very process.
+        self._connection = find(self._mountpoint, fuse=True).connection
+        self._number = number_at(self._mountpoint)
+        # Opened now: later the number may be another connection's.
+        with contextlib.suppress(OSError):
+            abort = connections / str(self._connection) / "abort"
+            self._abort_fd = os.open(abort, os.O_WRONLY | os.O_CLOEXEC)
+
     def _start_session(self, fd: int, options: set[str]) -> None:
         """Make pyfuse3's session of what has been mounted as *fd*."""
         try:
             pyfuse3.init(self._guard, f"/dev/fd/{fd}", options)
         except RuntimeError as error:
-            unmount(self._mountpoint, lazy=True)
-            os.close(fd)
             raise self._not_mounted(error) from error
+        self._is_initialized = True
 
     def _not_mounted(self, error: RuntimeError) -> MountError:
         return MountError(
@@ -215,11 +268,10 @@ class _Session:
         self._state.accelerator = accelerate(self._connection, used, handlers)
         self._state.reason = ""
 
-    async def run(self, task_status: trio.TaskStatus[State]) -> None:
+    async def run(self, ending: Ending, task_status: trio.TaskStatus[State]) -> None:
         """Answer requests until the file system is unmounted; unmount it when cancelled."""
         async with trio.open_nursery() as nursery:
-            if threading.current_thread() is threading.main_thread():
-                await nursery.start(self._unmount_on_signal)
+            nursery.start_soon(self._unmount_on_signal, ending)
             nursery.start_soon(self._answer)
             task_status.started(self._state)
             try:
@@ -242,19 +294,27 @@ class _Session:
         finally:
             self._ended.set()
 
-    async def _unmount_on_signal(
-        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            async for number in signals:
-                _log.info("%s: unmounting %s", signal.Signals(number).name, self._mountpoint)
-                await self._unmount()
+    async def _unmount_on_signal(self, ending: Ending) -> None:
+        await ending.asked.wait()
+        assert ending.number is not None
+        name = signal.Signals(ending.number).name
+        _log.info("%s: unmounting %s", name, shown(self._mountpoint))
+        await self._unmount()
+
+    def abort(self) -> None:
+        """Let every request fail, and end the answering; called in any thread."""
+        _log.warning("%s is aborted: a handler does not return", shown(self._mountpoint))
+        if self._abort_fd >= 0:
+            with contextlib.suppress(OSError):  # it has ended
+                os.write(self._abort_fd, b"1")
+        self._unmount_what_is_left()
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._answering.cancel)
 
     async def _unmount(self) -> None:
         """Unmount while requests are still answered: the kernel may write pages back first."""
         try:
-            await trio.to_thread.run_sync(unmount, self._mountpoint)
+            await trio.to_thread.run_sync(self._unmount_own)
         except OSError as error:
             if error.errno == errno.EBUSY:
                 _log.warning("%s is in use: detached, its users get ENOTCONN", self._mountpoint)
@@ -262,20 +322,36 @@ class _Session:
                 _log.warning("%s cannot be unmounted: %s", self._mountpoint, reason(error))
             self._answering.cancel()
 
+    def _unmount_own(self) -> None:
+        """Unmount this very mount; nothing that somebody has mounted there since.
+
+        :raises OSError: as of :func:`unmount`.
+        """
+        if number_at(self._mountpoint) != self._number:
+            raise OSError(errno.EINVAL, "it is not mounted there any more", self._mountpoint)
+        unmount(self._mountpoint)
+
     async def close(self) -> None:
         """Detach the handlers and unmount what is still mounted."""
+        if self._state.mounted_type is None:
+            return
         if self._state.accelerator is not None:
             self._state.accelerator.close()
             self._state.accelerator = None
-        if self._connection >= 0:
+        if self._fd >= 0:
             self._unmount_what_is_left()
             if self._channel is not None:
                 self._channel.close()
                 self._state.channels = False
+            if self._is_initialized:
+                pyfuse3.close(unmount=False)
+            else:
+                os.close(self._fd)
             self._state.device = None
-            pyfuse3.close(unmount=False)
         else:
             pyfuse3.close(unmount=True)
+        if self._abort_fd >= 0:
+            os.close(self._abort_fd)
         self._state.mounted_type = None
         self._state.reason = "it is not mounted"
 

@@ -7,8 +7,10 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,3 +224,92 @@ def test_run_without_efuse_runs_the_daemon_as_it_is(places: Places) -> None:
 def test_run_of_a_missing_command_fails(places: Places) -> None:
     done = places.efuse("run", "--", "/no/such/daemon", status=1)
     assert "cannot be started" in done.stderr
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_mount_on_a_dead_mount_point_says_what_to_do(places: Places, below: str) -> None:
+    with _foreground(places) as process:
+        process.kill()
+    done = places.efuse(
+        "mount", "passthrough", places.source, places.mountpoint / below, "--plain", status=1
+    )
+    assert "cannot be mounted on: Transport endpoint is not connected (ENOTCONN)" in done.stderr
+    assert f"try: umount -l {places.mountpoint}\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_mount_of_a_dead_source_says_what_is_dead(places: Places) -> None:
+    with _foreground(places) as process:
+        process.kill()
+    done = places.efuse(
+        "mount", "passthrough", places.mountpoint, places.source, "--plain", status=1
+    )
+    assert "Transport endpoint is not connected (ENOTCONN)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@contextlib.contextmanager
+def _foreground(places: Places, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a daemon in the foreground once it is mounted; wait for its end."""
+    words = ["mount", "-f", "--plain", "passthrough", str(places.source), str(places.mountpoint)]
+    script = f"{';'.join(before)}\nfrom efuse.cli.main import main; main()"
+    with subprocess.Popen([sys.executable, "-c", script, *words]) as process:
+        table = Path("/proc/self/mountinfo")
+        while f" {places.mountpoint} " not in table.read_text() and process.poll() is None:
+            threading.Event().wait(0.005)
+        yield process
+        process.wait(timeout=120)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_signal_while_it_mounts_leaves_no_mount(
+    places: Places, number: signal.Signals, where: str
+) -> None:
+    kill = f"os.kill(os.getpid(), {int(number)})"
+    before, after = (kill, "None") if where == "before" else ("None", kill)
+    change = (
+        "import os, pyfuse3; real = pyfuse3.init",
+        f"pyfuse3.init = lambda *a: ({before}, real(*a), {after})",
+    )
+    with _foreground(places, *change):
+        pass
+    assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_the_command_while_its_daemon_mounts_leaves_no_mount(
+    places: Places, number: signal.Signals
+) -> None:
+    """The parent waits for its child, which tells of the mount once it is there."""
+    kill = f"os.kill(os.getppid(), {int(number)})"
+    change = (
+        f"import os, pyfuse3; real = pyfuse3.init; pyfuse3.init = lambda *a: (real(*a), {kill})"
+    )
+    words = ["mount", "--plain", "passthrough", str(places.source), str(places.mountpoint)]
+    script = f"{change}\nfrom efuse.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, *words], timeout=120)
+    assert done.returncode == -number
+    assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()
+
+
+_TAKES_SIGNALS = """
+import os, signal, sys
+import efuse, pyfuse3
+from efuse.errors import MountError
+real = pyfuse3.init
+pyfuse3.init = lambda *a: (real(*a), os.kill(os.getppid(), signal.SIGTERM))
+signal.signal(signal.SIGTERM, lambda *_: print("taken"))
+try:
+    with efuse.mount(efuse.Passthrough(sys.argv[1]), sys.argv[2], plain=True):
+        print("mounted")
+except MountError as error:
+    print(error)
+"""
+
+
+def test_program_that_takes_signals_itself_hears_that_it_is_not_mounted(places: Places) -> None:
+    words = [sys.executable, "-c", _TAKES_SIGNALS, places.source, places.mountpoint]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "taken\nit is not mounted: SIGTERM came meanwhile (EINTR)\n"
+    assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()

@@ -221,3 +221,92 @@ def test_umask_of_the_process_is_its_own_while_a_pass_through_serves(place: Path
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in source.iterdir()}
     assert modes == {"d": 0o775, "p": 0o664, "f": 0o664}
+
+
+_STUCK = """
+import errno, os, stat, sys, time
+import pyfuse3, trio, efuse
+
+class Stuck(efuse.Operations):
+    enable_writeback_cache = True
+    async def getattr(self, inode, ctx=None):
+        found = pyfuse3.EntryAttributes()
+        found.st_ino = inode
+        found.st_nlink = 1
+        found.st_mode = stat.S_IFDIR | 0o755 if inode == 1 else stat.S_IFREG | 0o644
+        return found
+    async def lookup(self, parent, name, ctx):
+        if name == b"waits":
+            print("held", flush=True)
+            await trio.sleep_forever()
+        if name == b"blocks":
+            print("held", flush=True)
+            while True:
+                time.sleep(1000)
+        return await self.getattr(2)
+    async def open(self, inode, flags, ctx):
+        return pyfuse3.FileInfo(fh=inode)
+    async def write(self, fh, offset, data):
+        print("held", flush=True)
+        await trio.sleep_forever()
+    async def statfs(self, ctx):
+        return pyfuse3.StatvfsData()
+
+trio.run(lambda: efuse.serve(Stuck(), sys.argv[1], plain=True))
+"""
+_CALLERS = {
+    "waits": "import os, sys; os.stat(sys.argv[1] + '/waits')",
+    "blocks": "import os, sys; os.stat(sys.argv[1] + '/blocks')",
+    "write": "import os, sys; fd = os.open(sys.argv[1] + '/f', os.O_WRONLY);"
+    " os.write(fd, b'x'); os.fsync(fd)",
+}
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("handler", list(_CALLERS))
+def test_signal_ends_a_mount_whose_handler_does_not_return(
+    place: Path, handler: str, signals: int
+) -> None:
+    """The caller gets an error. With one signal that takes a while, with a second no time."""
+    _, mountpoint = _places(place)
+    words = [sys.executable, "-c", _STUCK, str(mountpoint)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as daemon:
+        while not os.path.ismount(mountpoint):
+            assert daemon.poll() is None
+        caller = subprocess.Popen(
+            [sys.executable, "-c", _CALLERS[handler], str(mountpoint)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == "held\n"
+        for _ in range(signals):
+            daemon.send_signal(signal.SIGTERM)
+        daemon.wait(timeout=120)
+    _, said = caller.communicate(timeout=120)
+    assert "OSError" in said or "ConnectionAbortedError" in said
+    assert f" {mountpoint} " not in Path("/proc/self/mountinfo").read_text()
+
+
+_ENDING = """
+import os, signal, sys, time
+import trio
+from efuse.fs.ending import Ending
+
+def fails():
+    raise RuntimeError("no such connection")
+
+async def main():
+    with Ending(fails):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            time.sleep(1000)
+
+trio.run(main)
+"""
+
+
+def test_process_ends_though_its_mount_cannot_be_aborted() -> None:
+    done = subprocess.run([sys.executable, "-c", _ENDING], capture_output=True, timeout=120)
+    assert done.returncode == 128 + signal.SIGTERM
