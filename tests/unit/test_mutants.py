@@ -14,8 +14,8 @@ from tests.mutants.__main__ import Mutant, mutants
 
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda m: m.name)
 def test_mutant_applies_and_names_its_tests(mutant: Mutant, tmp_path: Path) -> None:
-    for module in ("kernel_patches", "csd"):
-        shutil.copytree(paths.data(module), tmp_path / module)
+    (tmp_path / mutant.file).parent.mkdir(parents=True)
+    shutil.copy(paths.package().parent / mutant.file, tmp_path / mutant.file)
     mutant.apply(tmp_path)
     assert mutant.tests
     for test in mutant.tests:
