@@ -6,20 +6,29 @@
  * both become eFuse's. All else is as it was: the protocol is the same. Works
  * for daemons that mount as root and reach libc dynamically.
  *
- * EFUSE_REPORT_FD may name a socket: it is sent the path of what was mounted.
+ * fuseblk has no counterpart there, and stays what it is.
+ *
+ * EFUSE_REPORT_FD may name a socket: it is told of each mount.
  */
 #define _GNU_SOURCE
 #include "next.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <mntent.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef STATX_MNT_ID_UNIQUE
+#define STATX_MNT_ID_UNIQUE	0x4000U
+#endif
 
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
@@ -92,38 +101,131 @@ EXPORT int __openat64_2(int dir, const char *path, int flags)
 	return NEXT(__openat64_2)(dir, device(path), flags);
 }
 
-/* Tell `efuse run` what was mounted, once. */
-static void report(const char *path)
+/*
+ * EFUSE_REPORT_FD is FD:INODE. The daemon may have closed the descriptor and have opened
+ * something else under its number: that has another inode.
+ */
+static int report_fd(void)
 {
 	const char *text = getenv("EFUSE_REPORT_FD");
+	unsigned long long inode;
+	struct stat found;
+	int fd;
 
-	if (text && path) {
-		send(atoi(text), path, strlen(path), MSG_NOSIGNAL);
-		unsetenv("EFUSE_REPORT_FD");
+	if (!text || sscanf(text, "%d:%llu", &fd, &inode) != 2)
+		return -1;
+	if (fstat(fd, &found) || !S_ISSOCK(found.st_mode) || found.st_ino != inode)
+		return -1;
+	return fd;
+}
+
+/*
+ * The number of the mount at the path, which no other mount ever gets; 0: not known. The
+ * daemon is not asked.
+ */
+static unsigned long long mount_number(const char *path)
+{
+	struct statx found;
+
+	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_MNT_ID_UNIQUE,
+		  &found) || !(found.stx_mask & STATX_MNT_ID_UNIQUE))
+		return 0;
+	return found.stx_mnt_id;
+}
+
+/* Tell `efuse run` of a mount: its type, its number and its path. */
+static void report(const char *type, const char *path)
+{
+	int fd = report_fd();
+	char *text;
+	int length;
+
+	if (fd < 0 || !path)
+		return;
+	length = asprintf(&text, "%s %llu %s", type, mount_number(path), path);
+	if (length < 0)
+		return;
+	send(fd, text, (size_t)length, MSG_NOSIGNAL);
+	free(text);
+}
+
+/* The descriptor that the options of a mount name, or -1. */
+static int device_of(const char *options)
+{
+	const char *found = options;
+	int fd;
+
+	while (found && strncmp(found, "fd=", 3)) {
+		found = strchr(found, ',');
+		found = found ? found + 1 : NULL;
 	}
+	return found && sscanf(found, "fd=%d", &fd) == 1 ? fd : -1;
+}
+
+/*
+ * The kernel's FUSE takes /dev/fuse alone. What the daemon has opened is /dev/efuse: it gets
+ * the other one under the same number.
+ */
+static void make_plain(const char *options)
+{
+	int fd = device_of(options), plain, flags;
+	struct stat given, ours;
+
+	if (fd < 0 || fstat(fd, &given) || stat("/dev/efuse", &ours) ||
+	    !S_ISCHR(given.st_mode) || given.st_rdev != ours.st_rdev)
+		return;
+	flags = fcntl(fd, F_GETFD);
+	plain = NEXT(open)("/dev/fuse", fcntl(fd, F_GETFL) & (O_ACCMODE | O_NONBLOCK));
+	if (plain < 0)
+		return;
+	dup3(plain, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+	close(plain);
+}
+
+static bool is_of_type(const char *type, const char *name)
+{
+	size_t length = strlen(name);
+
+	return type && !strncmp(type, name, length) && (!type[length] || type[length] == '.');
 }
 
 EXPORT int mount(const char *source, const char *target, const char *type,
 		 unsigned long flags, const void *data)
 {
+	const char *wanted = type;
 	char ours[256];
 	char *path;
 	int result;
 	int saved;
 
-	if (!type || (strcmp(type, "fuse") && strncmp(type, "fuse.", 5)))
+	if (is_of_type(type, "fuse")) {
+		if (snprintf(ours, sizeof(ours), "e%s", type) >= (int)sizeof(ours)) {
+			errno = EINVAL;
+			return -1;
+		}
+		wanted = ours;
+	} else if (is_of_type(type, "fuseblk")) {
+		make_plain(data);
+	} else {
 		return NEXT(mount)(source, target, type, flags, data);
-	if (snprintf(ours, sizeof(ours), "e%s", type) >= (int)sizeof(ours)) {
-		errno = EINVAL;
-		return -1;
 	}
-	/* Before the mount: behind it, the path would lead to this very daemon. */
+	/* Before the mount: after it, the path would lead to this very daemon. */
 	path = realpath(target, NULL);
-	result = NEXT(mount)(source, target, ours, flags, data);
+	result = NEXT(mount)(source, target, wanted, flags, data);
 	saved = errno;
 	if (!result)
-		report(path);
+		report(wanted, path);
 	free(path);
 	errno = saved;
 	return result;
+}
+
+/* fusermount3 looks for a mount of the type fuse before it unmounts that of a dead daemon. */
+EXPORT struct mntent *getmntent(FILE *file)
+{
+	struct mntent *found = NEXT(getmntent)(file);
+
+	if (found && is_of_type(found->mnt_type, "efuse"))
+		found->mnt_type++;
+	return found;
 }

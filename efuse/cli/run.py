@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from efuse.cli._filesystem import data_cache_capacity, describe, size_options
 from efuse.cli._output import echo
+from efuse.display import shown
 from efuse.errors import EfuseError, NotSupportedError
+
+if TYPE_CHECKING:
+    from efuse.fs.options import Options
+    from efuse.fs.run import Daemon, Running
 
 __all__ = ["cli"]
 
@@ -66,13 +72,7 @@ def cli(
     """
     from efuse.fs.mountpoint import kernel_lacks_efuse
     from efuse.fs.options import Options
-    from efuse.fs.run import (
-        forwarding,
-        run_plain,
-        start_daemon,
-        wait_for_daemon,
-        wait_until_gone,
-    )
+    from efuse.fs.run import Forwarding, Running, run_plain
 
     declared: dict[str, Any] = dict.fromkeys(promises, True)
     if max_request is not None:
@@ -90,29 +90,63 @@ def cli(
             )
         echo(f"{command[0]}: not accelerated: {why}", err=True)
         sys.exit(run_plain(command))
-    daemon = start_daemon(command, channels=channels)
-    hint: str | None = None
-    with forwarding(daemon.process):
-        try:
-            daemon.attach(options)
-        except EfuseError as error:
-            hint = error.hint
-            if require:
-                from efuse.fs.mountpoint import unmount
-
-                unmount(daemon.mountpoint, lazy=True)
-                wait_for_daemon(daemon.process)
-                raise
-        echo(describe(daemon), err=True)
-        if hint is not None:
-            echo(f"try: {hint}", err=True)
-        status = wait_for_daemon(daemon.process)
-    if status == 0 and daemon.accelerated and os.fork() == 0:
-        # The daemon has gone into the background, or has ended and taken its mount with it.
+    with Forwarding() as forwarding:
+        running = Running(command, channels=channels, adopt=True)
+        forwarding.to(running.process)
+        status = _attend(running, options, require=require)
+        if forwarding.handed_on:
+            # A daemon that was about to mount may have died of the signal once it had mounted.
+            running.unmount_dead()
+    if status == 0 and any(mount.accelerated for mount in running.mounts) and os.fork() == 0:
+        # The daemon has gone into the background, or has ended and taken its mounts with it.
         from efuse.fs.background import leave
 
         leave()
-        wait_until_gone(daemon.mount)
-    daemon.close()
+        for mount in running.more():
+            with contextlib.suppress(EfuseError):
+                mount.attach(options)
+    for mount in running.mounts:
+        mount.close()
     sys.stdout.flush()
     os._exit(status)
+
+
+def _attend(running: Running, options: Options, *, require: bool) -> int:
+    """Attach handlers to what is mounted, say how it is, and return the daemon's exit status."""
+    from efuse.fs.run import PLAIN_HINT, Daemon, Ended, mounted_nothing
+
+    name = running.command[0]
+    try:
+        for event in running.events():
+            if isinstance(event, Ended):
+                if not running.mounts and not running.plain:
+                    raise mounted_nothing(running.command, event.status)
+                return event.status
+            if isinstance(event, Daemon):
+                _attach(event, options, require=require)
+                continue
+            where = shown(event.mount.mountpoint)
+            if require:
+                raise NotSupportedError(
+                    f"{where} cannot be accelerated: {event.reason}", hint=PLAIN_HINT
+                )
+            echo(f"{where}: not accelerated: {event.reason}", err=True)
+            echo(f"try: {PLAIN_HINT}", err=True)
+    except EfuseError:
+        if require:
+            running.end()
+        raise
+    raise AssertionError(f"{name} never ends")
+
+
+def _attach(mount: Daemon, options: Options, *, require: bool) -> None:
+    hint = None
+    try:
+        mount.attach(options)
+    except EfuseError as error:
+        if require:
+            raise
+        hint = error.hint
+    echo(describe(mount), err=True)
+    if hint is not None:
+        echo(f"try: {hint}", err=True)

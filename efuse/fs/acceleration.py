@@ -7,10 +7,10 @@ The layers below are imported only here and only when there is an eFuse mount.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from efuse.errors import MountError
+from efuse.errors import EfuseError, MountError
 from efuse.fs.events import Events
 from efuse.fs.operations import PublishedEntry
 from efuse.fs.options import Options
@@ -146,22 +146,42 @@ def _set_name(overridden: tuple[str, ...]) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
-def accelerate(number: int, used: Shortcuts, handlers: Mapping[str, str]) -> Acceleration:
+def accelerate(
+    number: int,
+    used: Shortcuts,
+    handlers: Mapping[str, str],
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> Acceleration:
     """Declare what is *used* on connection *number*, attach the built-in handlers and *handlers*.
 
     The set's name, which ``efuse stat`` shows, says what was overridden.
 
+    :param check: raises if *number* is not, or no longer, that of the mount that is meant. The
+        kernel gives the number of an unmounted connection to the next one.
     :raises EfuseError: the kernel refused a declaration or a program.
     """
     from efuse import bpf, control
 
-    connection = control.Connection(number)
-    declare(connection, used.options)
-    attachment = bpf.attach(
-        number,
-        name=_set_name(used.overridden),
-        handlers=dict(handlers),
-        capacity=dict(used.options.capacity),
-        without=used.without,
-    )
+    try:
+        connection = control.Connection(number)
+        connection.pin()
+        # Pinned first: what is checked now is what the promises are declared to.
+        check()
+        declare(connection, used.options)
+        attachment = bpf.attach(
+            number,
+            name=_set_name(used.overridden),
+            handlers=dict(handlers),
+            capacity=dict(used.options.capacity),
+            without=used.without,
+        )
+    except EfuseError:
+        check()
+        raise
+    try:
+        check()
+    except EfuseError:
+        attachment.close()
+        raise
     return Acceleration(connection, attachment)

@@ -1,43 +1,67 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs an unmodified libfuse daemon so that its mount is eFuse's, and attaches the handlers."""
+"""Runs an unmodified libfuse daemon so that its mounts are eFuse's, and attaches the handlers."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import select
 import signal
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from efuse.control import Mount, find
-from efuse.control.mounts import MOUNTINFO, parse
+from efuse.control import Mount
+from efuse.control.mounts import MOUNTINFO, all_mounts, is_mounted, number_at, parse, resolve
 from efuse.errors import ControlError, EfuseError, MountError, reason
 from efuse.fs.acceleration import Acceleration, accelerate
+from efuse.fs.ending import not_ignored
+from efuse.fs.mountpoint import unmount
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
 from efuse.fs.preload import preload_library
 
 __all__ = [
+    "PLAIN_HINT",
     "Daemon",
-    "forwarding",
+    "Ended",
+    "Forwarding",
+    "PlainMount",
+    "Running",
+    "mounted_nothing",
     "run_plain",
     "start_daemon",
+    "unmount_number",
     "wait_for_daemon",
     "wait_until_gone",
 ]
 
+PLAIN_HINT = "docs/limits.md says which daemons `efuse run` can run"
+"""What to try for a daemon that mounts plain FUSE."""
+
+_GRACE_S = 10.0
+_TOO_EARLY = "it was unmounted before the handlers were attached"
+_PR_SET_CHILD_SUBREAPER = 36
+
 
 @dataclass
 class Daemon:
-    """A libfuse daemon whose file system is mounted on eFuse."""
+    """An eFuse mount of a libfuse daemon.
+
+    :ivar number: the mount's, which no other mount ever gets; see `efuse.control.mounts.number_at`.
+    """
 
     process: subprocess.Popen[bytes]
     mount: Mount
+    number: int = 0
     acceleration: Acceleration | None = None
     reason: str = "no handlers are attached"
 
@@ -53,17 +77,37 @@ class Daemon:
     def accelerated(self) -> bool:
         return self.acceleration is not None
 
+    @property
+    def is_mounted(self) -> bool:
+        """Whether this very mount is there, and no other one in its place."""
+        return is_mounted(self.number) == self.connection
+
     def attach(self, options: Options) -> None:
         """Declare *options* and attach the built-in handlers.
 
-        :raises EfuseError: the kernel refused it; the file system stays mounted as it is.
+        :raises EfuseError: the kernel refused it; the file system stays mounted as it is. Or it was
+            unmounted meanwhile: then nothing is attached to what has its number since.
         """
         try:
-            self.acceleration = accelerate(self.connection, Shortcuts(options), {})
+            self.acceleration = accelerate(
+                self.connection, Shortcuts(options), {}, check=self._check
+            )
         except EfuseError as error:
-            self.reason = str(error)
+            self.reason = str(error) if self.is_mounted else self._why_gone
             raise
         self.reason = ""
+
+    def _check(self) -> None:
+        if not self.is_mounted:
+            raise MountError(
+                f"{self.mountpoint} cannot be accelerated: {self._why_gone}",
+                hint="run it again, and unmount it later",
+            )
+
+    @property
+    def _why_gone(self) -> str:
+        # The kernel may never have shown it here.
+        return _TOO_EARLY if self.connection else f"{_TOO_EARLY}, or is in another mount namespace"
 
     def close(self) -> None:
         """Detach the handlers; the file system stays mounted."""
@@ -72,37 +116,297 @@ class Daemon:
             self.acceleration = None
             self.reason = "the handlers were detached"
 
+    def unmount(self) -> None:
+        """Unmount this very mount, lazily; nothing that was mounted there since."""
+        unmount_number(self.mountpoint, self.number)
+
+
+@dataclass(frozen=True)
+class PlainMount:
+    """A mount of a daemon on the kernel's own FUSE.
+
+    :ivar number: as of `Daemon`; None: not known.
+    :ivar is_certain: the daemon has told of it, or was told to mount there.
+    """
+
+    mount: Mount
+    number: int | None
+    is_certain: bool
+
+    @property
+    def reason(self) -> str:
+        """Why it is not eFuse's, in one sentence."""
+        if self.mount.fstype.split(".")[0] == "fuseblk":
+            return "the daemon mounts the type fuseblk, which eFuse does not have"
+        return (
+            f"the daemon mounted the type {self.mount.fstype} past libc's mount(2), where the"
+            " preloaded library does not see it"
+        )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process that was started has ended: with *status*, as a shell would say it."""
+
+    status: int
+
+
+class Running:
+    """A daemon that was started on eFuse, and what it mounts.
+
+    :param command: the daemon and its arguments.
+    :param channels: whether its requests shall come through channels, if it has several threads
+        and a libfuse that can.
+    :param adopt: let processes that the daemon leaves in the background be this process's children,
+        so that they are known as the daemon's.
+    :raises MountError: it cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, channels: bool = True, adopt: bool = False
+    ) -> None:
+        self.command = command
+        self.mounts: list[Daemon] = []
+        self.plain: list[PlainMount] = []
+        table = all_mounts()
+        self._before = {m.mount_id for m in table}
+        words = {part for word in command[1:] for part in (word, word.rpartition("=")[2]) if part}
+        self._named: set[str] = set()
+        for word in words:
+            with contextlib.suppress(ControlError):  # a loop of symbolic links: not a mount point
+                self._named.add(resolve(word, table))
+        if adopt:
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+        self._others = _children(os.getpid())
+        environment = dict(os.environ)
+        already = environment.get("LD_PRELOAD")
+        shim = str(preload_library())
+        environment["LD_PRELOAD"] = f"{shim}:{already}" if already else shim
+        if not channels:
+            environment["EFUSE_CHANNELS"] = "0"
+        with contextlib.ExitStack() as stack:
+            self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, self._mountinfo)
+            self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.callback(self._reports.close)
+            with theirs:
+                # The number of the descriptor alone may be another's once the daemon has closed it.
+                inode = os.fstat(theirs.fileno()).st_ino
+                environment["EFUSE_REPORT_FD"] = f"{theirs.fileno()}:{inode}"
+                self.process = _start(command, environment, (theirs.fileno(),))
+            self._pidfd = os.pidfd_open(self.process.pid)
+            stack.callback(os.close, self._pidfd)
+            self._open = stack.pop_all()
+
+    def close(self) -> None:
+        """Look no more. The daemon and its mounts stay."""
+        self._open.close()
+
+    def events(self) -> Iterator[Daemon | PlainMount | Ended]:
+        """Yield each mount of the daemon once it is there, and last that its process has ended.
+
+        A process that ends with 0 without a mount may have left one in the background that is about
+        to mount: that is waited for, for a while.
+        """
+        poll = select.poll()
+        poll.register(self._mountinfo, select.POLLPRI)  # the kernel signals a change of the table
+        poll.register(self._pidfd, select.POLLIN)
+        poll.register(self._reports, select.POLLIN)
+        is_open, end = True, None
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            ready = dict(poll.poll(None if left is None else left * 1000))
+            if self._reports.fileno() in ready:
+                record = self._reports.recv(8192)
+                if record:
+                    found = self._reported(record)
+                    if found is not None:
+                        yield found
+                    continue
+                # Nobody is left who could tell of a mount.
+                is_open = False
+                poll.unregister(self._reports)
+            yield from self._look_for_plain()
+            if self._pidfd in ready:
+                poll.unregister(self._pidfd)
+                wait_for_daemon(self.process)
+                end = time.monotonic() + _GRACE_S
+            if end is not None and (
+                self.mounts
+                or self.plain
+                or self.process.returncode
+                or not is_open
+                or time.monotonic() >= end
+            ):
+                break
+        yield Ended(wait_for_daemon(self.process))
+
+    def more(self) -> Iterator[Daemon]:
+        """Yield further eFuse mounts of a daemon in the background, until all are unmounted."""
+        poll = select.poll()
+        poll.register(self._mountinfo, select.POLLPRI)
+        poll.register(self._reports, select.POLLIN)
+        while any(m.is_mounted for m in self.mounts):
+            for fd, _ in poll.poll():
+                if fd != self._reports.fileno():
+                    continue
+                record = self._reports.recv(8192)
+                if not record:
+                    poll.unregister(self._reports)
+                    continue
+                found = self._reported(record)
+                if isinstance(found, Daemon):
+                    yield found
+
+    def end(self) -> int:
+        """End the daemon, unmount what it has mounted, and return its exit status."""
+        for mount in self.mounts:
+            mount.unmount()
+        for plain in self.plain:
+            if plain.is_certain:
+                unmount_number(plain.mount.mountpoint, plain.number)
+        _end(self._tree())
+        self.unmount_dead()
+        return wait_for_daemon(self.process)
+
+    def unmount_dead(self) -> None:
+        """Unmount the mounts that have lost their daemon: they were this one's."""
+        found = [(mount.mountpoint, mount.number) for mount in self.mounts]
+        for mountpoint, number in found + [(p.mount.mountpoint, p.number) for p in self.plain]:
+            if number is not None and is_mounted(number) is not None and _is_dead(mountpoint):
+                unmount_number(mountpoint, number)
+
+    def _reported(self, record: bytes) -> Daemon | PlainMount | None:
+        fstype, number_text, path = os.fsdecode(record).split(" ", 2)
+        number = int(number_text)
+        connection = is_mounted(number)
+        found = Mount(0, 0, connection or 0, path, fstype, "", "")
+        if found.is_fuse:
+            if any(plain.mount.mountpoint == path for plain in self.plain):
+                return None  # mountinfo had it already
+            return self._add(PlainMount(found, number, is_certain=True))
+        mine = (m for m in all_mounts() if m.mountpoint == path and m.connection == connection)
+        daemon = Daemon(self.process, replace(next(mine, found)), number)
+        self.mounts.append(daemon)
+        return daemon
+
+    def _add(self, plain: PlainMount) -> PlainMount:
+        self.plain.append(plain)
+        return plain
+
+    def _look_for_plain(self) -> Iterator[PlainMount]:
+        new = [m for m in parse(_read(self._mountinfo)) if m.is_fuse]
+        new = [m for m in new if m.mount_id not in self._before]
+        self._before |= {m.mount_id for m in new}
+        told = {plain.mount.mountpoint for plain in self.plain}
+        for mount in new:
+            is_named = mount.mountpoint in self._named
+            if mount.mountpoint in told or not (is_named or self._has_fuse_open()):
+                continue
+            number = number_at(mount.mountpoint)
+            if number is not None and is_mounted(number) != mount.connection:
+                number = None
+            yield self._add(PlainMount(mount, number, is_named and self._has_fuse_open()))
+
+    def _tree(self) -> set[int]:
+        found = {self.process.pid} | (_children(os.getpid()) - self._others)
+        more = found
+        while more:
+            more = {child for pid in more for child in _children(pid)} - found
+            found |= more
+        return found
+
+    def _has_fuse_open(self) -> bool:
+        return any(_has_open(pid, "/dev/fuse") for pid in self._tree())
+
 
 def start_daemon(command: Sequence[str], *, channels: bool = True) -> Daemon:
     """Start *command* on eFuse and return when it has mounted its file system.
 
-    :param channels: whether its requests shall come through channels, if it has several threads
-        and a libfuse that can.
+    :param channels: as of `Running`.
     :raises MountError: it ended, or failed, without mounting anything on eFuse.
     """
-    environment = dict(os.environ)
-    already = environment.get("LD_PRELOAD")
-    shim = str(preload_library())
-    environment["LD_PRELOAD"] = f"{shim}:{already}" if already else shim
-    if not channels:
-        environment["EFUSE_CHANNELS"] = "0"
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours:
-        with theirs:
-            environment["EFUSE_REPORT_FD"] = str(theirs.fileno())
-            process = _start(command, environment, (theirs.fileno(),))
-        # A record comes when it mounts; end of file when nobody is left who could.
-        record = ours.recv(4096)
-    if not record:
-        return _did_not_mount(command, process)
-    mountpoint = os.fsdecode(record)
+    with contextlib.closing(Running(command, channels=channels)) as running:
+        event = next(running.events())
+        if isinstance(event, Ended):
+            raise mounted_nothing(command, event.status)
+        if isinstance(event, PlainMount):
+            running.end()
+            raise MountError(
+                f"{event.mount.mountpoint} cannot be accelerated: {event.reason}", hint=PLAIN_HINT
+            )
+        return event
+
+
+def mounted_nothing(command: Sequence[str], status: int) -> MountError:
+    """Return the error for a daemon that has ended."""
+    return MountError(
+        f"{command[0]} ended with status {status} and mounted nothing on eFuse",
+        hint="it has to be a dynamically linked libfuse daemon, run as root",
+    )
+
+
+def unmount_number(mountpoint: str, number: int | None) -> None:
+    """Unmount lazily what is at *mountpoint* if that is the mount *number*."""
     try:
-        return Daemon(process, find(mountpoint))
-    except ControlError as error:
-        raise MountError(
-            f"{command[0]} mounted {mountpoint}, but that is no eFuse mount here: {error}",
-            hint="does it use a mount namespace of its own?",
-        ) from error
+        fd = os.open(mountpoint, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # unmounted, and removed
+    try:
+        if number is not None and number_at(directory=fd) == number:
+            with contextlib.suppress(OSError):  # unmounted by somebody else at this moment
+                unmount(f"/proc/self/fd/{fd}", lazy=True)
+    finally:
+        os.close(fd)
+
+
+def _is_dead(mountpoint: str) -> bool:
+    """Whether the mount has lost its daemon; a live daemon may never answer."""
+    dead = threading.Event()
+
+    def ask() -> None:
+        try:
+            os.statvfs(mountpoint)
+        except OSError as error:
+            if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+                dead.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    return dead.wait(2)
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found |= set(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def _has_open(pid: int, device: str) -> bool:
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(link.readlink()) == device:
+                    return True
+    return False
+
+
+def _end(processes: set[int]) -> None:
+    """End processes below this one: those that do not end by SIGTERM soon, by SIGKILL."""
+    watched = []
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            watched.append(os.pidfd_open(pid))
+    end = time.monotonic() + _GRACE_S
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for fd in watched:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, number)
+        for fd in watched:
+            select.select([fd], [], [], max(0.0, end - time.monotonic()))
+    for fd in watched:
+        os.close(fd)
 
 
 def _start(
@@ -116,43 +420,63 @@ def _start(
         ) from error
 
 
-def _did_not_mount(command: Sequence[str], process: subprocess.Popen[bytes]) -> Daemon:
-    status = process.wait()
-    raise MountError(
-        f"{command[0]} ended with status {status} and mounted nothing on eFuse",
-        hint="it has to be a dynamically linked libfuse daemon, run as root",
-    )
-
-
 def run_plain(command: Sequence[str]) -> int:
     """Run *command* as it is, with its signals, and return its exit status.
 
     :raises MountError: it cannot be started.
     """
-    process = _start(command)
-    with forwarding(process):
+    with Forwarding() as forwarding:
+        process = _start(command)
+        forwarding.to(process)
         return wait_for_daemon(process)
 
 
 def wait_for_daemon(process: subprocess.Popen[bytes]) -> int:
-    """Wait for *process* and return its exit status; see :func:`forwarding`."""
+    """Wait for *process* and return its exit status; see :class:`Forwarding`."""
     status = process.wait()
     return 128 - status if status < 0 else status
 
 
-@contextlib.contextmanager
-def forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Hand SIGINT and SIGTERM on to *process* instead of dying of them."""
+class Forwarding:
+    """Hands SIGINT, SIGTERM and SIGHUP on to a process instead of dying of them.
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
+    A context manager. A signal that comes before the process has been started is handed on then; if
+    it never is, this process gets it at the end. A signal that is ignored stays so.
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    :ivar handed_on: whether the process was sent a signal.
+    """
+
+    def __init__(self) -> None:
+        self.handed_on = False
+        self._waiting: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Forwarding:
+        for number in not_ignored():
+            self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._waiting:
+            os.kill(os.getpid(), self._waiting[0])
+
+    def to(self, process: subprocess.Popen[bytes]) -> None:
+        """Hand on to *process*, which has just been started."""
+        self._process = process
+        self._hand_on()
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self._waiting.append(number)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        while self._waiting and self._process is not None:
+            self.handed_on = True
+            with contextlib.suppress(IndexError):  # a signal interrupted this very loop
+                self._process.send_signal(self._waiting.pop(0))
 
 
 def wait_until_gone(mount: Mount, *, mountinfo: Path = MOUNTINFO) -> None:

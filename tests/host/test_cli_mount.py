@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from efuse.control.mounts import is_mounted, number_at
 from efuse.fs.preload import preload_library
+from efuse.fs.run import unmount_number
 
 _HERE = Path(__file__).parent
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -312,4 +314,144 @@ def test_program_that_takes_signals_itself_hears_that_it_is_not_mounted(places: 
     words = [sys.executable, "-c", _TAKES_SIGNALS, places.source, places.mountpoint]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "taken\nit is not mounted: SIGTERM came meanwhile (EINTR)\n"
+    assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()
+
+
+# A program that mounts past the preloaded library, as a statically linked daemon does.
+_PAST_THE_SHIM = ["env", "-u", "LD_PRELOAD", sys.executable, "-c"]
+_DAEMON = """
+import sys
+from efuse.cli.main import main
+sys.argv[0] = "efuse"
+main(["mount", "passthrough", *sys.argv[1:], "--plain"])
+"""
+
+
+def test_run_says_at_once_that_a_daemon_mounts_plain_fuse(places: Places) -> None:
+    """The command returns when the daemon has gone to the background."""
+    words = [*_PAST_THE_SHIM, _DAEMON, places.source, places.mountpoint]
+    done = places.efuse("run", "--", *words, device="/dev/null")
+    assert f"{places.mountpoint}: not accelerated: the daemon mounted the type fuse" in done.stderr
+    assert "try: " in done.stderr
+    (places.mountpoint / "f").touch()
+    assert (places.source / "f").exists()
+    places.unmount()
+
+
+def test_required_run_ends_a_daemon_that_mounts_plain_fuse(places: Places) -> None:
+    words = [*_PAST_THE_SHIM, _DAEMON, places.source, places.mountpoint, "-f"]
+    done = places.efuse("run", "--require", "--", *words, status=3, device="/dev/null")
+    assert "cannot be accelerated: the daemon mounted the type fuse" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not os.path.ismount(places.mountpoint)
+
+
+def test_required_run_leaves_the_mount_of_another_daemon(places: Places) -> None:
+    """It is there before, on a directory that the daemon's command names."""
+    places.efuse("mount", "passthrough", places.source, places.mountpoint, "--plain")
+    words = ["sh", "-c", "exit 0", str(places.mountpoint)]
+    done = places.efuse("run", "--require", "--", *words, status=1, device="/dev/null")
+    assert "mounted nothing on eFuse" in done.stderr
+    assert os.path.ismount(places.mountpoint)
+    places.unmount()
+
+
+def test_run_takes_any_words_of_a_command(places: Places) -> None:
+    loop = places.source / "loop"
+    loop.symlink_to(loop)
+    words = ["sh", "-c", "exit 7", loop, "x" * 5000, "-o", "a=b=c", ""]
+    done = places.efuse("run", "--", *words, status=1, device="/dev/null")
+    assert "ended with status 7 and mounted nothing on eFuse" in done.stderr
+
+
+def test_mount_numbers_are_not_given_again(places: Places) -> None:
+    numbers = set()
+    for _ in range(3):
+        subprocess.run(["mount", "-t", "tmpfs", "x", places.mountpoint], check=True)
+        number = number_at(str(places.mountpoint))
+        assert number is not None
+        device = places.mountpoint.stat().st_dev
+        assert is_mounted(number) == os.major(device) << 20 | os.minor(device)
+        places.unmount()
+        assert is_mounted(number) is None
+        numbers.add(number)
+    assert len(numbers) == 3
+
+
+def test_unmount_by_number_leaves_what_was_mounted_since(places: Places) -> None:
+    def mount() -> int:
+        subprocess.run(["mount", "-t", "tmpfs", "x", places.mountpoint], check=True)
+        number = number_at(str(places.mountpoint))
+        assert number is not None
+        return number
+
+    first = mount()
+    places.unmount()
+    second = mount()
+    unmount_number(str(places.mountpoint), first)
+    assert is_mounted(second) is not None
+    unmount_number(str(places.mountpoint), second)
+    assert is_mounted(second) is None
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "$LIB"])
+def test_shim_is_preloaded_from_a_cache_whose_path_ld_preload_cannot_name(
+    places: Places, name: str
+) -> None:
+    cache = places.source / name
+    done = subprocess.run(
+        [sys.executable, "-c", "from efuse.fs.preload import *; print(preload_library())"],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    environment = {**os.environ, "LD_PRELOAD": done.stdout.strip()}
+    maps = subprocess.run(["cat", "/proc/self/maps"], env=environment, capture_output=True)
+    assert b"libefuse-preload.so" in maps.stdout
+    assert maps.stderr == b""
+
+
+_OPENS_PLAIN = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open(sys.argv[2], os.O_RDWR)
+before = os.fstat(fd).st_rdev
+libc.mount(b"/no/such", os.fsencode(sys.argv[1]), b"fuseblk", 0, b"rootmode=40000,fd=%d" % fd)
+print(before == os.fstat(fd).st_rdev, os.readlink(f"/proc/self/fd/{fd}"))
+"""
+
+
+def test_shim_leaves_the_device_of_fuseblk(places: Places) -> None:
+    """In a guest it is /dev/efuse that becomes /dev/fuse."""
+    environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
+    words = [sys.executable, "-c", _OPENS_PLAIN, str(places.mountpoint), "/dev/null"]
+    said = subprocess.check_output(words, env=environment, text=True)
+    assert said == "True /dev/null\n"
+
+
+_MOUNTS_AND_DIES = """
+import ctypes, os, signal, sys
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
+ctypes.CDLL(None).mount(b"x", os.fsencode(sys.argv[1]), b"fuse.x", 0, options)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_run_unmounts_what_its_daemon_leaves_when_a_signal_ends_both(
+    places: Places, number: signal.Signals
+) -> None:
+    """The daemon has mounted, and does not take signals yet."""
+    change = "from pathlib import Path; from efuse.fs import mountpoint; mountpoint.DEVICE = Path"
+    script = f"{change}('/dev/null'); from efuse.cli.main import main; main()"
+    daemon = [*_PAST_THE_SHIM, _MOUNTS_AND_DIES, str(places.mountpoint)]
+    words = [sys.executable, "-c", script, "run", "--", *daemon]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stderr is not None
+        assert "not accelerated" in command.stderr.readline()
+        command.send_signal(number)
+        said = command.stderr.read()
+    assert command.returncode == 128 + number, said
     assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()

@@ -5,14 +5,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from efuse import bpf
 from efuse.bench.programs import built
 from efuse.control import Connection, connections, find
+from efuse.errors import MountError
+from efuse.fs.mountpoint import MountOptions, mount_efuse
+from efuse.fs.options import Options
+from efuse.fs.preload import preload_library
+from efuse.fs.run import start_daemon
 from tests.guest.forked import efuse, run_efuse
 
 _TIMEOUTS = "entry_timeout=3600,attr_timeout=3600"
@@ -79,3 +88,116 @@ def test_run_accelerates_an_unmodified_daemon(
 
 def test_run_of_something_else_says_so() -> None:
     assert "mounted nothing on eFuse" in run_efuse("run", "--", "true", status=1).stderr
+
+
+def _directories(parent: Path, *names: str) -> list[Path]:
+    for name in names:
+        (parent / name).mkdir()
+    return [parent / name for name in names]
+
+
+def _is_mounted(mountpoint: Path) -> bool:
+    return f" {mountpoint} " in Path("/proc/self/mountinfo").read_text()
+
+
+def test_each_mount_of_a_command_is_accelerated(tmp_path: Path) -> None:
+    source, one, other = _directories(tmp_path, "source", "one", "other")
+    script = 'bindfs "$0" "$1" && bindfs "$0" "$2"'
+    done = run_efuse("run", "--require", "--", "sh", "-c", script, source, one, other)
+    try:
+        for mountpoint in (one, other):
+            assert f"{mountpoint}: eFuse, connection " in done.stderr
+            assert Connection(find(mountpoint).connection).state == "attached"
+    finally:
+        subprocess.run(["umount", one, other], check=True)
+
+
+def test_run_of_a_daemon_that_mounts_by_fusermount3_unmounts_when_it_dies(
+    tmp_path: Path, eventually: Callable[..., object]
+) -> None:
+    """libfuse leaves a mount with auto_unmount to fusermount3, which waits for the daemon's end."""
+    source, mountpoint = _directories(tmp_path, "source", "mnt")
+    daemon = start_daemon(["bindfs", "-f", "-o", "auto_unmount", str(source), str(mountpoint)])
+    daemon.attach(Options())
+    try:
+        assert Connection(daemon.connection).state == "attached"
+    finally:
+        daemon.close()
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait()
+    eventually(lambda: not _is_mounted(mountpoint), what="fusermount3 to unmount it")
+
+
+def test_promises_are_not_declared_to_a_later_mount_of_the_same_number(tmp_path: Path) -> None:
+    source, mountpoint, later = _directories(tmp_path, "source", "mnt", "later")
+    daemon = start_daemon(["bindfs", "-f", str(source), str(mountpoint)])
+    subprocess.run(["umount", mountpoint], check=True)
+    assert daemon.process.wait() == 0
+    device = mount_efuse(str(later), MountOptions.parse(()))
+    try:
+        assert find(later).connection == daemon.connection
+        with pytest.raises(MountError, match="was unmounted before the handlers were attached"):
+            daemon.attach(Options(consistency="exclusive", caller_independent=True))
+        daemon.unmount()
+        connection = Connection(find(later).connection)
+        assert connection.state == "plain"
+        assert (connection.consistency, connection.caller_independent) == ("ttl", False)
+    finally:
+        os.close(device)
+        subprocess.run(["umount", later], check=True)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_handlers_do_not_stay_on_a_later_mount_of_the_same_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    """The mount ends after its promises were declared, before the handlers are attached."""
+    source, mountpoint, later = _directories(tmp_path, "source", "mnt", "later")
+    daemon = start_daemon(["bindfs", "-f", str(source), str(mountpoint)])
+    with contextlib.ExitStack() as stack:
+
+        def attach(*args: Any, **kwargs: Any) -> bpf.Attachment:
+            subprocess.run(["umount", mountpoint], check=True)
+            if is_taken:
+                device = mount_efuse(str(later), MountOptions.parse(()))
+                stack.callback(lambda: subprocess.run(["umount", later], check=True))
+                stack.callback(os.close, device)
+                assert find(later).connection == daemon.connection
+            return real(*args, **kwargs)
+
+        real = bpf.attach
+        monkeypatch.setattr(bpf, "attach", attach)
+        with pytest.raises(MountError, match="was unmounted before the handlers were attached"):
+            daemon.attach(Options(consistency="exclusive", caller_independent=True))
+        assert not daemon.accelerated
+        assert daemon.process.wait() == 0
+        if is_taken:
+            connection = Connection(find(later).connection)
+            assert connection.state == "plain"
+            assert (connection.consistency, connection.caller_independent) == ("ttl", False)
+
+
+def test_required_run_of_a_mount_that_ends_before_it_is_accelerated_says_so(tmp_path: Path) -> None:
+    source, mountpoint = _directories(tmp_path, "source", "mnt")
+    # The command itself takes its mount away again.
+    script = 'bindfs "$0" "$1" && umount "$1"'
+    done = run_efuse("run", "--require", "--", "sh", "-c", script, source, mountpoint, status=1)
+    assert "was unmounted before the handlers were attached" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+_FUSEBLK = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open("/dev/fuse", os.O_RDWR)
+print(os.readlink(f"/proc/self/fd/{fd}"))
+libc.mount(b"/no/such", os.fsencode(sys.argv[1]), b"fuseblk", 0, b"rootmode=40000,fd=%d" % fd)
+print(os.readlink(f"/proc/self/fd/{fd}"), os.get_inheritable(fd))
+"""
+
+
+def test_shim_gives_fuseblk_the_device_of_plain_fuse(tmp_path: Path) -> None:
+    environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
+    words = [sys.executable, "-c", _FUSEBLK, tmp_path]
+    said = subprocess.check_output(words, env=environment, text=True)
+    assert said.splitlines() == ["/dev/efuse", "/dev/fuse False"]
