@@ -279,6 +279,27 @@ static void unpin(const struct worker *worker)
 	sched_setaffinity(0, sizeof(worker->loop->cpus), &worker->loop->cpus);
 }
 
+static bool is_pinned(const struct worker *worker)
+{
+	cpu_set_t cpus;
+
+	return worker->pinned && !sched_getaffinity(0, sizeof(cpus), &cpus) &&
+	       CPU_COUNT(&cpus) == 1 && CPU_ISSET(worker->cpu, &cpus);
+}
+
+/**
+ * loop_unpin - let the calling process, which is about to become another program, run anywhere
+ *
+ * Nothing changes if it has chosen CPUs of its own.
+ *
+ * Context: any, also a child of vfork(): nothing but the child's affinity changes.
+ */
+void loop_unpin(void)
+{
+	if (self && is_pinned(self))
+		unpin(self);
+}
+
 /* Unmounted or aborted: the second is what a request is answered with that was on its way then. */
 static bool is_gone(int err)
 {
@@ -473,10 +494,11 @@ static int start_workers(struct loop *loop)
 	return loop->nr_workers ? 0 : err;
 }
 
+/* What a child by fork() does with its CPUs after this is its own affair. */
 static void in_child(void)
 {
-	if (self && self->pinned)
-		unpin(self);
+	loop_unpin();
+	self = NULL;
 }
 
 static void at_fork(void)
@@ -485,8 +507,8 @@ static void at_fork(void)
 }
 
 /**
- * loop_unpinned - call a function that starts threads
- * @start: called where the threads that it starts may run anywhere
+ * loop_unpinned - call a function that starts threads or processes
+ * @start: called where what it starts may run anywhere
  * @arg: its argument
  *
  * Return: what it returned

@@ -9,5 +9,6 @@ struct fuse_session;
 
 int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *started);
 int loop_unpinned(int (*start)(void *arg), void *arg);
+void loop_unpin(void);
 
 #endif

@@ -10,7 +10,6 @@
 #include "next.h"
 #include "session.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 /* libfuse's default, which says nothing of what the daemon can bear. */
@@ -47,27 +46,4 @@ EXPORT __attribute__((symver("fuse_session_loop_mt@@FUSE_3.12")))
 int efuse_loop_of_version(struct fuse_session *se, struct fuse_loop_config *config)
 {
 	return fuse_session_loop_mt_312(se, config);
-}
-
-struct creation {
-	pthread_t *thread;
-	const pthread_attr_t *attr;
-	void *(*function)(void *arg);
-	void *arg;
-};
-
-static int create(void *arg)
-{
-	const struct creation *new = arg;
-
-	return NEXT(pthread_create)(new->thread, new->attr, new->function, new->arg);
-}
-
-/* A thread that a handler starts is not to stay on the worker's CPU. */
-EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attr,
-			  void *(*function)(void *arg), void *arg)
-{
-	struct creation new = { thread, attr, function, arg };
-
-	return loop_unpinned(create, &new);
 }

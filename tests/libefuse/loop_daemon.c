@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -113,14 +114,69 @@ static int cpus_of_thread(void)
 	return count;
 }
 
-static int cpus_of_child(void)
+static int status_of(pid_t child)
 {
 	int status;
+
+	return waitpid(child, &status, 0) == child ? WEXITSTATUS(status) : -1;
+}
+
+static int cpus_of_child(void)
+{
 	pid_t child = fork();
 
 	if (!child)
 		_exit(cpus());
-	return waitpid(child, &status, 0) == child ? WEXITSTATUS(status) : -1;
+	return status_of(child);
+}
+
+#define COUNT "exit $(nproc)"
+
+static int cpus_of_spawned(void)
+{
+	char *const words[] = { "sh", "-c", COUNT, NULL };
+	pid_t child;
+
+	return posix_spawnp(&child, "sh", NULL, NULL, words, environ) ? -1 : status_of(child);
+}
+
+/* An own function: what vfork() shares with the child is the caller's frame. */
+static __attribute__((noinline)) int cpus_of_vforked(bool by_list)
+{
+	char *const words[] = { "sh", "-c", COUNT, NULL };
+	pid_t child = vfork();
+
+	if (!child) {
+		if (by_list)
+			execlp("sh", "sh", "-c", COUNT, NULL);
+		else
+			execvp("sh", words);
+		_exit(255);
+	}
+	return status_of(child);
+}
+
+/* A child that runs on one CPU since it wants to. */
+static int cpus_of_bound(void)
+{
+	cpu_set_t one;
+	pid_t child = fork();
+
+	if (child)
+		return status_of(child);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	sched_setaffinity(0, sizeof(one), &one);
+	execlp("sh", "sh", "-c", COUNT, NULL);
+	_exit(255);
+}
+
+static int cpus_of_piped(void)
+{
+	FILE *child = popen(COUNT, "r");
+	int status = child ? pclose(child) : -1;
+
+	return status < 0 ? -1 : WEXITSTATUS(status);
 }
 
 static void do_plain(fuse_req_t req, size_t size, off_t offset)
@@ -215,8 +271,11 @@ ssize_t write(int fd, const void *buffer, size_t size)
 static void do_affinity(fuse_req_t req, size_t size, off_t offset)
 {
 	char text[100];
-	int length = snprintf(text, sizeof(text), "%d %d %d %d\n", cpus(), init_cpus,
-			      cpus_of_thread(), cpus_of_child());
+	int before = cpus();
+	int length = snprintf(text, sizeof(text), "%d %d %d %d %d %d %d %d %d %d %d\n", before,
+			      cpus(), init_cpus, cpus_of_thread(), cpus_of_child(),
+			      cpus_of_spawned(), cpus_of_vforked(true), cpus_of_vforked(false),
+			      cpus_of_piped(), WEXITSTATUS(system(COUNT)), cpus_of_bound());
 
 	(void)size;
 	fuse_reply_buf(req, text, offset ? 0 : length);
