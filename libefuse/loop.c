@@ -26,6 +26,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -40,6 +41,11 @@
 
 /* The kernel's largest WRITE with its headers; pages unused stay unmapped. */
 #define BUFFER_SIZE	(8U << 20 | 1U << 16)
+
+/* A list of numbers and ranges, such as 0-3,8. */
+#ifndef ONLINE_CPUS
+#define ONLINE_CPUS	"/sys/devices/system/cpu/online"
+#endif
 
 struct loop;
 
@@ -86,8 +92,9 @@ struct worker {
  * @fd: its descriptor
  * @cpus: where the process may run
  * @signals: that the caller had blocked
- * @channels: of each CPU
- * @nr_channels: how many
+ * @channels: of each CPU that is online, as far as @max_workers goes
+ * @online: the CPU of each channel
+ * @nr_channels: how many channels there are
  * @workers: room for all that there may be
  * @nr_workers: how many there are
  * @max_workers: how many there may be
@@ -102,6 +109,7 @@ struct loop {
 	cpu_set_t cpus;
 	sigset_t signals;
 	struct channel *channels;
+	unsigned int *online;
 	unsigned int nr_channels;
 	struct worker *workers;
 	unsigned int nr_workers;
@@ -463,7 +471,31 @@ static void join_workers(struct loop *loop)
 	}
 }
 
-/* A channel for each CPU that there may be: none is left out if it comes later. */
+/* Note which CPUs are online, up to @room of them. Returns how many there are; 0: not known. */
+static unsigned int online_cpus(unsigned int *cpus, unsigned int room)
+{
+	FILE *file = fopen(ONLINE_CPUS, "re");
+	unsigned int first, last, found = 0;
+	int end = ',';
+
+	while (file && end == ',' && fscanf(file, "%u", &first) == 1) {
+		last = first;
+		end = fgetc(file);
+		if (end == '-' && fscanf(file, "%u", &last) == 1)
+			end = fgetc(file);
+		for (; first <= last; first++, found++)
+			if (found < room)
+				cpus[found] = first;
+	}
+	if (file)
+		fclose(file);
+	return found;
+}
+
+/*
+ * A channel for each CPU that is online, as far as there may be workers. One that comes later has
+ * none: the kernel puts its requests into the nearest channel.
+ */
 static int open_channels(struct loop *loop)
 {
 	/* A worker has one slot at most. */
@@ -474,7 +506,8 @@ static int open_channels(struct loop *loop)
 	if (slots > EFUSE_MAX_SLOTS)
 		slots = EFUSE_MAX_SLOTS;
 	for (i = 0; i < loop->nr_channels; i++) {
-		err = channel_open(&loop->channels[i], loop->fd, i, slots, SLOT_SIZE);
+		err = channel_open(&loop->channels[i], loop->fd, loop->online[i], slots,
+				   SLOT_SIZE);
 		if (err) {
 			loop->nr_channels = i;
 			return err;
@@ -489,7 +522,7 @@ static int start_workers(struct loop *loop)
 	int err = 0;
 
 	for (i = 0; !err && i < loop->nr_channels; i++)
-		err = add_worker(loop, &loop->channels[i], (int)i);
+		err = add_worker(loop, &loop->channels[i], (int)loop->online[i]);
 	/* One can do the work of all. */
 	return loop->nr_workers ? 0 : err;
 }
@@ -539,12 +572,13 @@ int loop_unpinned(int (*start)(void *arg), void *arg)
 int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *started)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	unsigned int cpus = (unsigned int)sysconf(_SC_NPROCESSORS_CONF);
+	unsigned int cpus = online_cpus(NULL, 0), found, i;
 	struct loop loop = { .se = se, .fd = fuse_session_fd(se) };
 	int err = -ENOMEM, ended;
-	unsigned int i;
 
 	*started = false;
+	if (!cpus)
+		cpus = (unsigned int)sysconf(_SC_NPROCESSORS_ONLN);
 	pthread_once(&once, at_fork);
 	pthread_sigmask(SIG_SETMASK, NULL, &loop.signals);
 	if (!max_workers)
@@ -555,9 +589,15 @@ int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *start
 	if (sched_getaffinity(0, sizeof(loop.cpus), &loop.cpus))
 		CPU_ZERO(&loop.cpus);
 	loop.channels = calloc(loop.nr_channels, sizeof(*loop.channels));
+	loop.online = calloc(loop.nr_channels, sizeof(*loop.online));
 	loop.workers = calloc(loop.max_workers, sizeof(*loop.workers));
-	if (!loop.channels || !loop.workers)
+	if (!loop.channels || !loop.online || !loop.workers)
 		goto out_free;
+	found = online_cpus(loop.online, loop.nr_channels);
+	if (found && found < loop.nr_channels)
+		loop.nr_channels = found;
+	for (i = found; i < loop.nr_channels; i++)
+		loop.online[i] = i;
 	loop.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (loop.event < 0) {
 		err = -errno;
@@ -585,6 +625,7 @@ int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *start
 
 out_free:
 	free(loop.workers);
+	free(loop.online);
 	free(loop.channels);
 	return err;
 }

@@ -26,15 +26,20 @@ _ROOT = paths.package().parent
 _DATA = bytes((i * 31 + i // 251) & 0xFF for i in range(300000))
 _DEADLINE_S = 60
 _CPUS = os.cpu_count() or 1
+_ONLINE = Path("/sys/devices/system/cpu/online")
 
 
 @dataclass(frozen=True)
 class Build:
-    """The loop to preload, and the daemon whose handlers do anything."""
+    """The loop to preload, and the daemon whose handlers do anything.
+
+    :ivar online: the file in which the loop looks for the CPUs that are online.
+    """
 
     preload: str
     libraries: tuple[str, ...]
     daemon: Path
+    online: Path
 
 
 @pytest.fixture(
@@ -49,6 +54,8 @@ class Build:
 def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
     flags, libraries = request.param
     base = tmp_path_factory.mktemp("loop")
+    online = base / "online"
+    online.write_text(_ONLINE.read_text())
     fuse = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True).split()
     warn = ["-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull-compare", "-pthread"]
     source = _ROOT / "libefuse"
@@ -63,13 +70,14 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "-fPIC",
         "-shared",
         "-fvisibility=hidden",
+        f'-DONLINE_CPUS="{online}"',
         *include,
         *fuse[:1],
     ]
     subprocess.run([*words, version, "-o", base / "loop.so", *loop], check=True)
     daemon = _ROOT / "tests/libefuse/loop_daemon.c"
     subprocess.run(["gcc", *warn, "-rdynamic", "-o", base / "daemon", daemon, *fuse], check=True)
-    return Build(":".join([*libraries, str(base / "loop.so")]), libraries, base / "daemon")
+    return Build(":".join([*libraries, str(base / "loop.so")]), libraries, base / "daemon", online)
 
 
 @dataclass
@@ -229,6 +237,31 @@ def test_threads_and_children_of_handlers_run_on_any_cpu(daemon: Daemon) -> None
     # INIT, a thread, fork(), posix_spawnp(), vfork() with execlp() and execvp(), popen(), system();
     # and a child that has chosen a CPU itself before it becomes another program.
     assert others == [len(os.sched_getaffinity(0))] * 8 + [1]
+
+
+@pytest.fixture
+def online(build: Build) -> Iterator[Path]:
+    """The file that says which CPUs are online, as it was in the end."""
+    yield build.online
+    build.online.write_text(_ONLINE.read_text())
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 1), ("0-1,3", 3), ("1,7-9,11", 5)])
+def test_only_cpus_that_are_online_have_channels(
+    build: Build, tmp_path: Path, eventually: Eventually, online: Path, text: str, number: int
+) -> None:
+    online.write_text(f"{text}\n")
+    with _looping(build, tmp_path, eventually) as daemon:
+        # The session's own descriptor, and one for each channel.
+        eventually(lambda: _devices(daemon) == 1 + number, what="a channel for each CPU")
+        assert daemon.read("plain").result(_DEADLINE_S) == _DATA[:100]
+        assert _devices(daemon) == 1 + number
+        assert daemon.end() == 0
+
+
+def _devices(daemon: Daemon) -> int:
+    links = Path(f"/proc/{daemon.process.pid}/fd").iterdir()
+    return sum(str(link.readlink()) == "/dev/fuse" for link in links)
 
 
 def _read_last(daemon: Daemon, name: str) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.channel_daemon import ChannelDaemon, passthrough_ll, started
+from tests.guest.channel_daemon import CPUS, ChannelDaemon, passthrough_ll, started
 from tests.guest.hand import DEADLINE_S, until
 
 ONLINE = Path("/sys/devices/system/cpu/cpu1/online")
@@ -110,3 +110,20 @@ def _stat_on(cpu: int, path: Path) -> int:
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {cpu})
     return path.stat().st_size
+
+
+def test_cpu_that_is_off_at_the_start_has_no_worker_and_is_served(
+    lower: Path, mountpoint: Path, switched: Path
+) -> None:
+    """Its requests go to the nearest channel when it has come."""
+    (lower / "file").write_bytes(b"data")
+    switched.write_text("0")
+    with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
+        daemon.wait_for_channels(CPUS - 1)
+        assert (mountpoint / "file").stat().st_size == 4
+        switched.write_text("1")
+        before = daemon.brought()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(_stat_on, 1, mountpoint / "file").result(DEADLINE_S) == 4
+        assert daemon.brought() > before
+        assert daemon.end() == 0
