@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["cli"]
 
-_PROMISES = ("caller_independent", "flush_free", "handleless", "lazy_atime", "stable_nodeids")
+_PROMISES = (
+    "caller_independent",
+    "flush_free",
+    "handleless",
+    "lazy_atime",
+    "nodeid_per_file",
+    "stable_nodeids",
+)
 
 
 @click.command(name="run", context_settings={"ignore_unknown_options": True})

@@ -98,6 +98,7 @@ class Connection:
     )
     consistency = choice("how long what the daemon said is believed", CONSISTENCY, default="ttl")
     stable_nodeids = switch("the file system never gives a nodeid to another file")
+    nodeid_per_file = switch("a file has one nodeid, however many names it has")
     caller_independent = switch("the daemon's answers do not depend on who asks")
     handleless = switch("file handles mean nothing to the daemon: OPEN may be answered here")
     flush_free = switch("FLUSH does nothing in the daemon when nothing was written")

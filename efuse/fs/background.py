@@ -188,6 +188,10 @@ def _child(
 ) -> int:
     """Serve, and tell the parent once it is mounted or has failed; returns the exit status."""
     parent = _Parent(send, daemonize)
+    if daemonize and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A script's shell has what it starts with & ignore the terminal's, which a daemon has none
+        # of: who sends it SIGINT means it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in not_ignored():
         signal.signal(number, parent.take)
     try:

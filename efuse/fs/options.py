@@ -47,6 +47,10 @@ class Options:
     stable_nodeids: bool = False
     """An inode number is never given to another file, not even after ``forget``."""
 
+    nodeid_per_file: bool = False
+    """All names of a file (hard links) have one inode number. Without it, files of several names
+    are believed as with ``ttl`` in ``exclusive``, too."""
+
     caller_independent: bool = False
     """Answers do not depend on who asks. Needless with the mount option default_permissions."""
 

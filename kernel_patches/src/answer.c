@@ -85,7 +85,8 @@ static enum efuse_counter efuse_attrs_refused(const struct efuse_req *req, u64 n
 		return EFUSE_STALE;
 	if (READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
 		return EFUSE_DECLINED;
-	if ((!efuse_exclusive(req) || efuse_shared(attr)) && attrs->stamp.expires_ns <= now)
+	if (attrs->stamp.expires_ns <= now &&
+	    (!efuse_exclusive(req) || efuse_shared(req->ec, attr)))
 		return EFUSE_EXPIRED;
 	if (!efuse_attrs_valid(req, nodeid, &attrs->stamp))
 		return EFUSE_STALE;
@@ -122,7 +123,9 @@ static enum efuse_counter efuse_entry_refused(struct efuse_req *req,
 static void efuse_attrs_time(const struct efuse_req *req, u64 nodeid,
 			     const struct efuse_attrs *attrs, u64 now, u64 *secs, u32 *nsecs)
 {
-	if (efuse_exclusive(req) && !efuse_shared((const struct fuse_attr *)attrs->attr))
+	const struct fuse_attr *attr = (const struct fuse_attr *)attrs->attr;
+
+	if (efuse_exclusive(req) && !efuse_shared(req->ec, attr))
 		efuse_raise_time(efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), attrs->stamp.epoch,
 				 secs, nsecs);
 	else

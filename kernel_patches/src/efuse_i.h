@@ -284,6 +284,7 @@ struct efuse_channel {
  * @exit_code: of the last detach
  * @consistency: enum efuse_consistency
  * @stable_nodeids: a nodeid means the same inode for ever
+ * @nodeid_per_file: a file has one nodeid, however many names it has
  * @caller_independent: answers do not depend on who asks
  * @handleless: file handles mean nothing to the daemon
  * @flush_free: FLUSH means nothing to it for a file that was not written
@@ -336,6 +337,7 @@ struct efuse_conn {
 
 	u8 consistency;
 	bool stable_nodeids;
+	bool nodeid_per_file;
 	bool caller_independent;
 	bool handleless;
 	bool flush_free;
@@ -962,7 +964,7 @@ static inline bool efuse_time_raised(u64 time)
 
 void efuse_raise_time(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs);
 bool efuse_time_ended(const struct efuse_conn *ec, u64 time);
-bool efuse_shared(const struct fuse_attr *attr);
+bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr);
 bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
 bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid);
 bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid);

@@ -149,16 +149,17 @@ void efuse_refresh_pages(struct inode *inode)
 
 /*
  * A file of several names may have a nodeid for each of them, where the daemon goes by
- * paths: what changes by one of them is not seen at the others.
+ * paths: what changes by one of them is not seen at the others. One that has a nodeid for
+ * each file says so (`nodeid_per_file`).
  */
-bool efuse_shared(const struct fuse_attr *attr)
+bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr)
 {
-	return attr->nlink > 1 && !S_ISDIR(attr->mode);
+	return attr->nlink > 1 && !S_ISDIR(attr->mode) && !READ_ONCE(ec->nodeid_per_file);
 }
 
-static bool efuse_shared_inode(const struct inode *inode)
+static bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *inode)
 {
-	return !S_ISDIR(inode->i_mode) &&
+	return !S_ISDIR(inode->i_mode) && !READ_ONCE(ec->nodeid_per_file) &&
 	       (inode->i_nlink > 1 ||
 		READ_ONCE(get_fuse_inode((struct inode *)inode)->inval_mask) & STATX_NLINK);
 }
@@ -166,12 +167,13 @@ static bool efuse_shared_inode(const struct inode *inode)
 /* The same of an inode by its nodeid. */
 bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid)
 {
+	const struct efuse_conn *ec = efuse_conn_get(fm->fc);
 	struct inode *inode;
 	bool shared;
 
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
-	shared = inode && efuse_shared_inode(inode);
+	shared = inode && efuse_shared_inode(ec, inode);
 	rcu_read_unlock();
 	return shared;
 }
@@ -184,7 +186,7 @@ bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid)
 
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
-	kept = inode && !efuse_shared_inode(inode) &&
+	kept = inode && !efuse_shared_inode(ec, inode) &&
 	       (S_ISDIR(inode->i_mode) || efuse_pages_true(ec, inode));
 	rcu_read_unlock();
 	return kept;

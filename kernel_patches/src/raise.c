@@ -41,7 +41,7 @@ static void efuse_raise_attr(const struct efuse_req *req, const struct efuse_cha
 			     u64 nodeid, const struct fuse_attr *attr, u64 *secs, u32 *nsecs)
 {
 	/* Those live by the daemon's own time-outs. */
-	if (!efuse_shared(attr))
+	if (!efuse_shared(req->ec, attr))
 		efuse_raise_one(req, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), secs, nsecs);
 }
 

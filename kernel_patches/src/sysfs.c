@@ -131,11 +131,14 @@ static ssize_t efuse_declaration_store(struct kobject *kobj, struct kobj_attribu
 
 static struct efuse_declaration efuse_declarations[] = {
 	EFUSE_DECLARATION(stable_nodeids),
+	EFUSE_DECLARATION(nodeid_per_file),
 	EFUSE_DECLARATION(caller_independent),
 	EFUSE_DECLARATION(handleless),
 	EFUSE_DECLARATION(flush_free),
 	EFUSE_DECLARATION(lazy_atime),
 };
+/* As many as are listed in efuse_conn_attrs[]. */
+static_assert(ARRAY_SIZE(efuse_declarations) == 6);
 
 static ssize_t stamp_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
@@ -229,6 +232,7 @@ static struct attribute *efuse_conn_attrs[] = {
 	&efuse_declarations[2].attr.attr,
 	&efuse_declarations[3].attr.attr,
 	&efuse_declarations[4].attr.attr,
+	&efuse_declarations[5].attr.attr,
 	&stamp_attr.attr,
 	&invalidate_attr.attr,
 	&abort_attr.attr,

@@ -71,6 +71,7 @@ def test_declarations_of_the_class_are_the_connections(mounted: Places) -> None:
     assert mounted.connection is not None
     assert mounted.connection.handleless
     assert mounted.connection.flush_free
+    assert mounted.connection.nodeid_per_file
     assert not mounted.connection.stable_nodeids
     assert not mounted.connection.lazy_atime
 

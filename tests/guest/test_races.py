@@ -150,7 +150,12 @@ def test_reader_sees_nothing_older_than_its_question(
     mountpoint: Path, what: str, shared: bool
 ) -> None:
     change, ask = WRITERS[what]
-    with mounted(mountpoint, consistency="exclusive", default_permissions=shared) as m:
+    with mounted(
+        mountpoint,
+        consistency="exclusive",
+        declare=("nodeid_per_file",),
+        default_permissions=shared,
+    ) as m:
         _prepare(m)
         progress = Progress()
         readers = [Call(progress.read, lambda: ask(m)) for _ in range(2)]

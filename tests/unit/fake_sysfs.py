@@ -30,6 +30,7 @@ VALUES = {
     "exit_info": "none",
     "consistency": "ttl",
     "stable_nodeids": "0",
+    "nodeid_per_file": "0",
     "caller_independent": "0",
     "handleless": "0",
     "flush_free": "0",

@@ -169,6 +169,7 @@ def test_declarations_are_written_before_anything_is_answered() -> None:
     assert vars(connection) == {
         "consistency": "cto",
         "stable_nodeids": False,
+        "nodeid_per_file": False,
         "caller_independent": False,
         "handleless": True,
         "flush_free": False,

@@ -23,6 +23,7 @@ def test_options_promise_nothing_by_default() -> None:
     assert not any(getattr(options, name) for name in Options.declarations())
     assert Options.declarations() == (
         "stable_nodeids",
+        "nodeid_per_file",
         "caller_independent",
         "handleless",
         "flush_free",

@@ -16,6 +16,7 @@ import resource
 import stat
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 import pyfuse3
@@ -32,7 +33,7 @@ from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
-from efuse.fs.passthrough.stacking import depth_above
+from efuse.fs.passthrough.stacking import depth_above, has_inode_per_file
 
 __all__ = ["Passthrough"]
 
@@ -86,7 +87,8 @@ class Passthrough(Operations):
     lower files by itself there, too. Such a mount is no layer of an overlay; with the mount option
     ``stack_depth=1`` it is, and the daemon reads and writes its files.
 
-    It promises ``handleless`` and ``flush_free``; neither ``stable_nodeids`` (the lower file system
+    It promises ``handleless``, ``flush_free`` and, where *source* is not on FUSE,
+    ``nodeid_per_file``; neither ``stable_nodeids`` (the lower file system
     uses inode numbers again) nor ``lazy_atime``.
 
     :param source: the lower directory.
@@ -145,8 +147,11 @@ class Passthrough(Operations):
             self._inodes = Inodes(
                 os.fspath(source), descriptors or min(_MOST_DESCRIPTORS, limit // 2)
             )
+            root = self._inodes.fd(self._inodes.root)
+            self.efuse_options = replace(
+                self.efuse_options, nodeid_per_file=has_inode_per_file(root)
+            )
             if used.reads:
-                root = self._inodes.fd(self._inodes.root)
                 self.efuse_stack_depth = depth_above(os.fspath(source), root)
         except OSError as error:
             raise MountError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many file systems lie upon each other below a pass-through."""
+"""What lies below a pass-through."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from efuse.control import find
 from efuse.errors import ControlError
 from efuse.fs.passthrough.syscalls import file_system_type
 
-__all__ = ["DEEPEST", "depth_above"]
+__all__ = ["DEEPEST", "depth_above", "has_inode_per_file"]
 
 DEEPEST = 2
 """The kernel's FILESYSTEM_MAX_STACK_DEPTH."""
@@ -28,6 +28,15 @@ def depth_above(path: str, fd: int) -> int:
     kind = file_system_type(fd)
     stacked = kind in (_OVERLAY, _ECRYPTFS) or (kind == _FUSE and _is_efuse(path))
     return DEEPEST if stacked else 1
+
+
+def has_inode_per_file(fd: int) -> bool:
+    """Tell whether all names of a file have one inode number: on FUSE its daemon may go by paths.
+
+    :param fd: a descriptor on the file system.
+    :raises OSError: it does not answer.
+    """
+    return file_system_type(fd) != _FUSE
 
 
 def _is_efuse(path: str) -> bool:
