@@ -83,12 +83,6 @@ int efuse_conn_add(struct fuse_conn *fc)
 	atomic64_set(&ec->floor, atomic64_read(&ec->epoch));
 	get_random_bytes(&ec->caller_key, sizeof(ec->caller_key));
 
-	ec->buckets = kvcalloc(EFUSE_NR_BUCKETS, sizeof(*ec->buckets), GFP_KERNEL);
-	if (!ec->buckets)
-		goto out_free;
-	ec->block_buckets = kvcalloc(EFUSE_NR_BUCKETS, sizeof(*ec->block_buckets), GFP_KERNEL);
-	if (!ec->block_buckets)
-		goto out_free;
 	ec->stats = alloc_percpu(struct efuse_stats);
 	if (!ec->stats)
 		goto out_free;
@@ -112,8 +106,6 @@ int efuse_conn_add(struct fuse_conn *fc)
 out_free:
 	efuse_queues_free(ec);
 	free_percpu(ec->stats);
-	kvfree(ec->block_buckets);
-	kvfree(ec->buckets);
 	kfree(ec);
 	return err;
 }

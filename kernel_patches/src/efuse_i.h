@@ -25,6 +25,7 @@
 #define EFUSE_VERSION		"0.1.0"
 #define EFUSE_NR_OPCODES	64	/* those below are counted */
 #define EFUSE_NR_BUCKETS	65536	/* of epochs, per connection */
+#define EFUSE_BUCKETS_CHUNK	512	/* that are allocated at once */
 #define EFUSE_MAX_ERRNO		511	/* what the daemon itself may reply */
 
 /* In the FUSE protocol: the daemon does not know the request, and wants no more of it. */
@@ -242,6 +243,14 @@ struct efuse_channel {
 };
 
 /**
+ * struct efuse_buckets - a table of epochs, see epochs.c
+ * @chunk: NULL where nothing has changed
+ */
+struct efuse_buckets {
+	atomic64_t *chunk[EFUSE_NR_BUCKETS / EFUSE_BUCKETS_CHUNK];
+};
+
+/**
  * struct efuse_conn - eFuse's half of a struct fuse_conn
  * @rcu: for freeing
  * @kobj: its directory in sysfs
@@ -304,8 +313,8 @@ struct efuse_conn {
 	siphash_key_t caller_key;
 	atomic64_t epoch;
 	atomic64_t floor;
-	atomic64_t *buckets;
-	atomic64_t *block_buckets;
+	struct efuse_buckets buckets;
+	struct efuse_buckets block_buckets;
 
 	struct efuse_queue **queues;
 	struct mutex channels_mutex;	/* for making and closing channels */
@@ -620,6 +629,7 @@ bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch);
 bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block, bool last,
 			     u64 epoch);
+void efuse_epochs_free(struct efuse_conn *ec);
 u64 efuse_epoch_now(const struct efuse_conn *ec);
 void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch);
 void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued);

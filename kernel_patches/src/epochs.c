@@ -15,6 +15,9 @@
  * issued behind the end carries the new epoch. While the change is in flight
  * nothing of the bucket is answered, since nobody knows on which side of it the
  * daemon stands. Two things in one bucket cost a miss, never a lie.
+ *
+ * Buckets are allocated by the first change to one of their chunk. Those of a chunk
+ * that there is no memory for count as being changed for ever.
  */
 #include "efuse_i.h"
 
@@ -43,9 +46,68 @@ u16 efuse_bucket_entry(u64 parent, const char *name, u32 len)
  * Blocks of a file have buckets of their own, one behind the other, since a WRITE
  * changes many of them.
  */
-static atomic64_t *efuse_block_bucket(const struct efuse_conn *ec, u64 nodeid, u64 block)
+static u16 efuse_block_bucket(u64 nodeid, u64 block)
 {
-	return &ec->block_buckets[(u16)(hash_64(nodeid, ilog2(EFUSE_NR_BUCKETS)) + block)];
+	return hash_64(nodeid, ilog2(EFUSE_NR_BUCKETS)) + block;
+}
+
+/* All of its changes are in flight; it is only read. */
+static atomic64_t efuse_closed_chunk[EFUSE_BUCKETS_CHUNK] = {
+	[0 ... EFUSE_BUCKETS_CHUNK - 1] = ATOMIC64_INIT(EFUSE_IN_FLIGHT_MAX),
+};
+
+/* The word of a bucket; of one that nothing has changed, 0. */
+static u64 efuse_word(const struct efuse_buckets *buckets, u16 bucket)
+{
+	/* Pairs with efuse_chunk_add(): its words are zero. */
+	const atomic64_t *chunk = smp_load_acquire(&buckets->chunk[bucket / EFUSE_BUCKETS_CHUNK]);
+
+	return chunk ? atomic64_read_acquire(&chunk[bucket % EFUSE_BUCKETS_CHUNK]) : 0;
+}
+
+/* Whoever is to change a bucket may hold a spinlock. */
+static atomic64_t *efuse_chunk_add(atomic64_t **at)
+{
+	atomic64_t *old, *chunk;
+
+	chunk = kcalloc(EFUSE_BUCKETS_CHUNK, sizeof(*chunk), GFP_ATOMIC | __GFP_NOWARN);
+
+	if (!chunk) {
+		pr_warn_ratelimited("efuse: no memory to note a change: what shares a chunk of %d buckets with it is not kept any more\n",
+				    EFUSE_BUCKETS_CHUNK);
+		chunk = efuse_closed_chunk;
+	}
+	old = cmpxchg(at, NULL, chunk);
+	if (!old)
+		return chunk;
+	if (chunk != efuse_closed_chunk)
+		kfree(chunk);
+	return old;
+}
+
+static atomic64_t *efuse_bucket(struct efuse_buckets *buckets, u16 bucket)
+{
+	atomic64_t **at = &buckets->chunk[bucket / EFUSE_BUCKETS_CHUNK];
+	/* As in efuse_word(). */
+	atomic64_t *chunk = smp_load_acquire(at) ?: efuse_chunk_add(at);
+
+	return &chunk[bucket % EFUSE_BUCKETS_CHUNK];
+}
+
+static void efuse_buckets_free(struct efuse_buckets *buckets)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(buckets->chunk); i++)
+		if (buckets->chunk[i] != efuse_closed_chunk)
+			kfree(buckets->chunk[i]);
+}
+
+/* Nobody looks at a connection any more. */
+void efuse_epochs_free(struct efuse_conn *ec)
+{
+	efuse_buckets_free(&ec->buckets);
+	efuse_buckets_free(&ec->block_buckets);
 }
 
 u64 efuse_epoch_now(const struct efuse_conn *ec)
@@ -54,17 +116,15 @@ u64 efuse_epoch_now(const struct efuse_conn *ec)
 	return atomic64_read_acquire(&ec->epoch);
 }
 
-static bool efuse_word_quiet(const atomic64_t *bucket, u64 epoch)
+static bool efuse_word_quiet(u64 word, u64 epoch)
 {
-	u64 word = atomic64_read_acquire(bucket);
-
 	return !efuse_in_flight(word) && efuse_last_change(word) <= epoch;
 }
 
 /* Did nothing in the bucket change behind an epoch? */
 bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 {
-	return efuse_word_quiet(&ec->buckets[bucket], epoch);
+	return efuse_word_quiet(efuse_word(&ec->buckets, bucket), epoch);
 }
 
 /**
@@ -92,15 +152,18 @@ bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block, bool last,
 			     u64 epoch)
 {
-	return efuse_word_quiet(efuse_block_bucket(ec, nodeid, block), epoch) &&
+	const u16 bucket = efuse_block_bucket(nodeid, block);
+
+	return efuse_word_quiet(efuse_word(&ec->block_buckets, bucket), epoch) &&
 	       efuse_epoch_valid(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE), epoch) &&
 	       efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE), epoch) &&
 	       (!last || efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_END),
 					   epoch));
 }
 
-static void efuse_bucket_enter(atomic64_t *bucket)
+static void efuse_bucket_enter(struct efuse_buckets *buckets, u16 number)
 {
+	atomic64_t *bucket = efuse_bucket(buckets, number);
 	s64 old = atomic64_read(bucket);
 
 	do {
@@ -110,8 +173,9 @@ static void efuse_bucket_enter(atomic64_t *bucket)
 }
 
 /* Returns whether the bucket had no other change since @issued. */
-static bool efuse_bucket_leave(atomic64_t *bucket, u64 epoch, u64 issued)
+static bool efuse_bucket_leave(struct efuse_buckets *buckets, u16 number, u64 epoch, u64 issued)
 {
+	atomic64_t *bucket = efuse_bucket(buckets, number);
 	s64 old = atomic64_read(bucket);
 	u64 last, new;
 
@@ -131,9 +195,10 @@ void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch)
 	int i;
 
 	for (i = 0; i < ch->nr; i++)
-		efuse_bucket_enter(&ec->buckets[ch->bucket[i]]);
+		efuse_bucket_enter(&ec->buckets, ch->bucket[i]);
 	for (i = 0; i < ch->nr_blocks; i++)
-		efuse_bucket_enter(efuse_block_bucket(ec, ch->nodeid, ch->block + i));
+		efuse_bucket_enter(&ec->block_buckets,
+				   efuse_block_bucket(ch->nodeid, ch->block + i));
 }
 
 /* The changes are over: before the caller can see the reply. */
@@ -145,10 +210,11 @@ void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued
 		return;
 	ch->epoch = atomic64_inc_return(&ec->epoch);
 	for (i = 0; i < ch->nr; i++)
-		ch->own[i] = efuse_bucket_leave(&ec->buckets[ch->bucket[i]], ch->epoch, issued);
+		ch->own[i] = efuse_bucket_leave(&ec->buckets, ch->bucket[i], ch->epoch, issued);
 	for (i = 0; i < ch->nr_blocks; i++)
 		__assign_bit(i, ch->own_blocks,
-			     efuse_bucket_leave(efuse_block_bucket(ec, ch->nodeid, ch->block + i),
+			     efuse_bucket_leave(&ec->block_buckets,
+						efuse_block_bucket(ch->nodeid, ch->block + i),
 						ch->epoch, issued));
 }
 
@@ -158,9 +224,10 @@ void efuse_epoch_cancel(struct efuse_conn *ec, const struct efuse_changes *ch)
 	int i;
 
 	for (i = 0; i < ch->nr; i++)
-		efuse_bucket_leave(&ec->buckets[ch->bucket[i]], 0, 0);
+		efuse_bucket_leave(&ec->buckets, ch->bucket[i], 0, 0);
 	for (i = 0; i < ch->nr_blocks; i++)
-		efuse_bucket_leave(efuse_block_bucket(ec, ch->nodeid, ch->block + i), 0, 0);
+		efuse_bucket_leave(&ec->block_buckets,
+				   efuse_block_bucket(ch->nodeid, ch->block + i), 0, 0);
 }
 
 /**
@@ -189,19 +256,19 @@ bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *
 /* A change of one bucket begins. */
 void efuse_epoch_enter(struct efuse_conn *ec, u16 bucket)
 {
-	efuse_bucket_enter(&ec->buckets[bucket]);
+	efuse_bucket_enter(&ec->buckets, bucket);
 }
 
 /* It is over. */
 void efuse_epoch_leave(struct efuse_conn *ec, u16 bucket)
 {
-	efuse_bucket_leave(&ec->buckets[bucket], atomic64_inc_return(&ec->epoch), 0);
+	efuse_bucket_leave(&ec->buckets, bucket, atomic64_inc_return(&ec->epoch), 0);
 }
 
 /* A number that differs once a change of the bucket has begun or ended. */
 u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket)
 {
-	return atomic64_read(&ec->buckets[bucket]);
+	return efuse_word(&ec->buckets, bucket);
 }
 
 /* How many changes of the bucket are in flight. */
@@ -221,12 +288,12 @@ void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 void efuse_epoch_bump_blocks(struct efuse_conn *ec, u64 nodeid, u64 first, u64 nr)
 {
 	u64 epoch = atomic64_inc_return(&ec->epoch), i;
-	atomic64_t *bucket;
+	u16 bucket;
 
 	for (i = 0; i < min_t(u64, nr, EFUSE_NR_BUCKETS); i++) {
-		bucket = efuse_block_bucket(ec, nodeid, first + i);
-		efuse_bucket_enter(bucket);
-		efuse_bucket_leave(bucket, epoch, 0);
+		bucket = efuse_block_bucket(nodeid, first + i);
+		efuse_bucket_enter(&ec->block_buckets, bucket);
+		efuse_bucket_leave(&ec->block_buckets, bucket, epoch, 0);
 	}
 }
 

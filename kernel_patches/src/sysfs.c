@@ -137,6 +137,7 @@ static struct efuse_declaration efuse_declarations[] = {
 	EFUSE_DECLARATION(flush_free),
 	EFUSE_DECLARATION(lazy_atime),
 };
+
 /* As many as are listed in efuse_conn_attrs[]. */
 static_assert(ARRAY_SIZE(efuse_declarations) == 6);
 
@@ -244,6 +245,16 @@ static struct attribute *efuse_conn_attrs[] = {
 };
 ATTRIBUTE_GROUPS(efuse_conn);
 
+/* Who walks a path without locks may still look at what FUSE keeps of the mount. */
+static void efuse_conn_free_rcu(struct rcu_head *head)
+{
+	struct efuse_conn *ec = container_of(head, struct efuse_conn, rcu);
+
+	free_percpu(ec->stats);
+	efuse_epochs_free(ec);
+	kfree(ec);
+}
+
 static void efuse_conn_release(struct kobject *kobj)
 {
 	struct efuse_conn *ec = efuse_conn_of(kobj);
@@ -251,10 +262,7 @@ static void efuse_conn_release(struct kobject *kobj)
 	efuse_later_free(ec);
 	efuse_extents_free(ec);
 	efuse_queues_free(ec);
-	free_percpu(ec->stats);
-	kvfree(ec->block_buckets);
-	kvfree(ec->buckets);
-	kfree_rcu(ec, rcu);
+	call_rcu(&ec->rcu, efuse_conn_free_rcu);
 }
 
 static const struct kobj_type efuse_conn_ktype = {
