@@ -75,9 +75,11 @@ class Operations(pyfuse3.Operations):
 
         With *inode*: its attributes, its extended attributes and its data. With *parent* and
         *name*: that directory entry, present or absent, soon after this returns (the kernel may
-        have to wait for requests of the same directory). With nothing: everything eFuse has
-        learned or been given; on plain FUSE there is nothing of that kind. Lookup counts stay as
-        they are. May be called from a handler, and is no error for what the kernel does not know.
+        have to wait for requests of the same directory); of a file that has other names, its
+        *inode* is told as well, since its link count has changed. With nothing: everything eFuse
+        has learned or been given; on plain FUSE there is nothing of that kind. Lookup counts stay
+        as they are. May be called from a handler, and is no error for what the kernel does not
+        know.
 
         :raises UsageError: *parent* without *name*, or the other way round.
         :raises MountError: the kernel refused it.

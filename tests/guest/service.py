@@ -24,7 +24,7 @@ from typing import Any
 from efuse.errors import MountError
 from efuse.fs import extents
 from tests.guest import wire
-from tests.guest.truth import Inode, Nodeids, Truth, fail
+from tests.guest.truth import RENAME_EXCHANGE, Inode, Nodeids, Truth, fail
 from tests.guest.wire import Request
 
 _ASYNC_READ, _POSIX_LOCKS, _ATOMIC_O_TRUNC = 1 << 0, 1 << 1, 1 << 3
@@ -514,17 +514,25 @@ class Service:
 
     def _do_unlink(self, request: Request) -> bytes:
         self.truth.unlink(self._inode(request).ino, request.name)
+        self.nodeids.moved((request.nodeid, request.name), None)
         return b""
 
     def _do_rmdir(self, request: Request) -> bytes:
         self.truth.unlink(self._inode(request).ino, request.name, directory=True)
+        self.nodeids.moved((request.nodeid, request.name), None)
         return b""
 
     def _do_rename(self, request: Request) -> bytes:
         old, new = request.names
         target = self.nodeids.ino(request.newdir)
         flags = request.fields.get("flags", 0)
-        self.truth.rename(self._inode(request).ino, old, target, new, flags)
+        source = self._inode(request)
+        self.truth.rename(source.ino, old, target, new, flags)
+        places = (request.nodeid, old), (request.newdir, new)
+        if flags & RENAME_EXCHANGE:
+            self.nodeids.exchanged(*places)
+        elif old not in source.entries:
+            self.nodeids.moved(*places)
         return b""
 
     _do_rename2 = _do_rename

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`exclusive`: random sequences of changes, after each of which a mount shows nothing but the truth.
+"""`exclusive`: random sequences of changes, after each of which a mount shows the truth.
 
 What changes it: callers of the mount, and the daemon, which tells the kernel. In between the kernel
 forgets, so that nodeids end. ``EFUSE_SEQUENCE_STEPS`` says how many steps a case takes,
@@ -118,9 +118,13 @@ class _Sequence:
 
     def _told_of_name(self, path: str, _: str) -> None:
         directory, _, name = path.rpartition("/")
-        try:
+        gone: dict[str, Inode] = self._m.call("tree", "")
+        if path in gone:
             self._m.truth.remove(path)
-        except OSError:
+            others = [p for p, i in gone.items() if p != path and i.ino == gone[path].ino]
+            for other in others[:1]:
+                self._m.call("inval_inode", other)
+        else:
             self._m.truth.create(path, self._bytes())
         self._m.call("inval_entry", directory, name.encode())
 

@@ -72,6 +72,36 @@ def test_files_of_a_stacked_file_system_are_read_and_written_in_the_kernel(
     assert (origin.read_bytes() == DATA) == (origin.parent.name == "below")
 
 
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+def test_hard_links_that_an_overlay_parts_stay_apart(
+    overlay: Path, lower: Path, mountpoint: Path, consistency: str
+) -> None:
+    """The one that is changed is copied up; its other name stays what it was."""
+    (lower / "below/a").write_bytes(DATA)
+    os.link(lower / "below/a", lower / "below/b")
+    operations = efuse.Passthrough(overlay, consistency=consistency)
+    with efuse.mount(operations, mountpoint, required=True):
+        a, b = mountpoint / "a", mountpoint / "b"
+        for path in (a, b, a, b):
+            assert path.read_bytes() == DATA
+        with a.open("r+b", buffering=0) as file:
+            assert file.write(b"A" * 16) == 16
+            for _ in range(2):
+                assert a.read_bytes() == b"A" * 16 + DATA[16:]
+                assert b.read_bytes() == DATA
+        b.chmod(0o600)
+        with b.open("r+b", buffering=0) as file:
+            assert file.write(b"B" * 16) == 16
+        assert a.stat().st_mode & 0o777 != 0o600
+        a.rename(mountpoint / "c")
+        b.rename(a)
+        for name, first in (("a", b"B"), ("c", b"A")):
+            expected = first * 16 + DATA[16:]
+            assert (mountpoint / name).read_bytes() == expected
+            assert (overlay / name).read_bytes() == expected
+    operations.close()
+
+
 def test_stack_depth_that_was_given_wins(overlay: Path, lower: Path, mountpoint: Path) -> None:
     """Such a mount may be a layer of an overlay; the daemon reads and writes its files."""
     (lower / "below/f").write_bytes(DATA)

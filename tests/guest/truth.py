@@ -291,6 +291,25 @@ class Nodeids:
                 del self._of[self._key.pop(nodeid)]
                 self._free.append(nodeid)
 
+    def moved(self, old: tuple[int, bytes], new: tuple[int, bytes] | None) -> None:
+        """Let a name's nodeid be that of the name *new*, or of none; with *per_name*."""
+        if not self._per_name or old == new:
+            return
+        if new:
+            self.moved(new, None)
+        if old in self._of:
+            nodeid, generation = self._of.pop(old)
+            key: Hashable = new or ("unnamed", nodeid)
+            self._of[key] = nodeid, generation
+            self._key[nodeid] = key
+
+    def exchanged(self, one: tuple[int, bytes], other: tuple[int, bytes]) -> None:
+        """Let two names have each other's nodeids; with *per_name*."""
+        aside = (0, b"")
+        self.moved(one, aside)
+        self.moved(other, one)
+        self.moved(aside, other)
+
     def lose(self, nodeid: int) -> None:
         """Behave as a daemon that no longer knows a nodeid which the kernel still holds."""
         del self._ino[nodeid], self._of[self._key.pop(nodeid)]

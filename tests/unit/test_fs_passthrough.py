@@ -133,7 +133,7 @@ def test_number_used_again_below_is_another_node(table: Inodes, tmp_path: Path) 
     assert new.generation != old.generation
     assert table.node(old.nodeid) is old
     assert table.forget(old.nodeid, 0) is old
-    assert table.known(new.key) is new
+    assert table.known(table.root, b"old", new.key) is new
 
 
 def test_pinned_inode_keeps_its_descriptor(table: Inodes, tmp_path: Path) -> None:
@@ -402,3 +402,57 @@ def test_identity_is_taken_and_given_back(tmp_path: Path) -> None:
         raise KeyError
     assert owner("at last") == own
     os.close(directory)
+
+
+def test_hard_links_that_a_change_parts_have_a_node_each(
+    table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """overlayfs copies the one up that is changed; both have one number until then."""
+    monkeypatch.setattr(inodes_module, "parts_hard_links", lambda fd: True)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    real = os.fstat
+    monkeypatch.setattr(inodes_module.os, "fstat", lambda fd: _numbered(real(fd), 7, 2))
+    a, b = _find(table, b"a"), _find(table, b"b")
+    assert a is not b
+    assert _find(table, b"a") is a
+    assert table.known(table.root, b"b", a.key) is b
+    # Copied up: another number, and no other name.
+    monkeypatch.setattr(inodes_module.os, "fstat", lambda fd: _numbered(real(fd), 8, 1))
+    assert _find(table, b"a") is a
+    table.renamed(a, table.root, b"c")
+    (tmp_path / "a").rename(tmp_path / "c")
+    assert _find(table, b"c") is a
+    table.pin(a)
+    table.unpin(a, lost=True)
+    assert _find(table, b"c") is not a
+
+
+def _numbered(st: os.stat_result, ino: int, links: int) -> os.stat_result:
+    """Return *st* with another number of the inode and of links, unless it is a directory's."""
+    return st if stat.S_ISDIR(st.st_mode) else os.stat_result((st[0], ino, st[2], links, *st[4:]))
+
+
+@pytest.mark.parametrize("name_is", ["gone", "of another file"])
+def test_descriptor_that_follows_a_name_is_exchanged_for_a_good_one(
+    table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_is: str
+) -> None:
+    """Below bindfs a descriptor leads to whatever has the name by which it was opened."""
+    (tmp_path / "a").write_text("same")
+    os.link(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "other").touch()
+    node = _find(table, b"a")
+    old, real = node.fd, os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        if fd != old:
+            return real(fd)
+        if name_is == "gone":
+            raise FileNotFoundError
+        return (tmp_path / "other").stat()
+
+    fd = os.open(tmp_path / "b", os.O_PATH)
+    monkeypatch.setattr(inodes_module.os, "fstat", fstat)
+    assert table.adopt(table.root, b"b", fd) is node
+    assert table.fd(node) == fd
+    assert not Path(f"/proc/self/fd/{old}").exists()

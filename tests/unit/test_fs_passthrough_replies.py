@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -374,3 +375,42 @@ def test_link_is_replied_though_the_inode_is_out_of_reach_then(
         assert fs.lookups == {found.st_ino: 2}
 
     trio.run(use)
+
+
+@pytest.mark.parametrize("change", ["set", "remove"])
+@pytest.mark.parametrize(
+    ("name", "as_caller"),
+    [
+        (b"system.nfs4_acl", True),
+        (b"system.posix_acl_access", True),
+        (b"user.x", False),
+    ],
+)
+def test_attributes_that_are_a_file_systems_own_are_changed_as_the_caller(
+    fs: efuse.Passthrough,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: bytes,
+    as_caller: bool,
+    change: str,
+) -> None:
+    """The kernel checks for nobody who may change them: the lower file system does."""
+    callers: list[object] = []
+
+    def of(ctx: object) -> contextlib.AbstractContextManager[None]:
+        callers.append(ctx)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(fs._credentials, "of", of)
+    monkeypatch.setattr(os, "setxattr", lambda *_: None)
+    monkeypatch.setattr(os, "removexattr", lambda *_: None)
+    ctx = cast(RequestContext, object())
+
+    async def ask() -> None:
+        if change == "set":
+            await fs.setxattr(_ROOT, name, b"x", ctx)
+        else:
+            await fs.removexattr(_ROOT, name, ctx)
+
+    trio.run(ask)
+    assert callers == ([ctx] if as_caller else [])

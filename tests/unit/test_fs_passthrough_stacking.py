@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import efuse
+from efuse.control.mounts import parse
 from efuse.fs.passthrough import stacking
 
 OVERLAY, ECRYPTFS, FUSE, EXT4, TMPFS = 0x794C7630, 0xF15F, 0x65735546, 0xEF53, 0x01021994
@@ -31,6 +32,32 @@ def test_depth_is_above_what_stacks(
     monkeypatch.setattr(stacking, "_is_efuse", lambda path: on_efuse)
     made = efuse.Passthrough(tmp_path)
     assert made.efuse_stack_depth == depth
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole"), [(OVERLAY, False), (FUSE, False), (EXT4, True), (TMPFS, True)]
+)
+def test_nodeids_are_of_files_where_inode_numbers_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, whole: bool
+) -> None:
+    monkeypatch.setattr(stacking, "file_system_type", lambda fd: kind)
+    made = efuse.Passthrough(tmp_path)
+    assert made.efuse_options.nodeid_per_file is whole
+    made.close()
+
+
+@pytest.mark.parametrize(("fstype", "whole"), [("fuse.bindfs", False), ("ext4", True)])
+@pytest.mark.parametrize("where", ["below", "beside"])
+def test_nodeids_are_not_of_files_where_fuse_is_mounted_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fstype: str, whole: bool, where: str
+) -> None:
+    source, place = tmp_path / "source", "source/m" if where == "below" else "source-m"
+    source.mkdir()
+    table = parse(f"5 1 0:50 / {tmp_path}/{place} rw - {fstype} x rw\n")
+    monkeypatch.setattr(stacking, "all_mounts", lambda: table)
+    made = efuse.Passthrough(source)
+    assert made.efuse_options.nodeid_per_file is (whole or where == "beside")
     made.close()
 
 

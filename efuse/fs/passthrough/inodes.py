@@ -11,6 +11,7 @@ import os
 import stat
 from collections import OrderedDict
 
+from efuse.fs.passthrough.stacking import parts_hard_links
 from efuse.fs.passthrough.syscalls import file_handle, open_by_handle
 
 __all__ = ["Inodes", "Node"]
@@ -27,7 +28,8 @@ class Node:
 
     ``fd`` is an O_PATH descriptor of the lower inode, or -1 while it is put aside. A node put
     aside is found again by ``handle``, or by its name in ``parent``. A ``pinned`` node is never
-    put aside: it has lost a name and might not be found again.
+    put aside: it has lost a name and might not be found again. ``place`` is the parent's number and
+    the name of a node that stands for this one name: others of its inode number are other nodes.
     """
 
     __slots__ = (
@@ -40,6 +42,7 @@ class Node:
         "name",
         "nodeid",
         "parent",
+        "place",
     )
 
     def __init__(
@@ -54,6 +57,7 @@ class Node:
         self.handle: bytes | None = None
         self.parent: Node | None = None
         self.name = b""
+        self.place: tuple[int, bytes] | None = None
 
     def __repr__(self) -> str:
         return f"Node({self.nodeid}, {self.name!r}, lookups={self.lookups})"
@@ -76,6 +80,7 @@ class Inodes:
         self._synthetic = itertools.count(_FIRST_SYNTHETIC)
         self._by_id: dict[int, Node] = {}
         self._by_key: dict[tuple[int, int], Node] = {}
+        self._by_place: dict[tuple[int, bytes], Node] = {}
         self._open: OrderedDict[Node, None] = OrderedDict()
         self._mounts: dict[int, int] = {}
         # Not O_PATH: open_by_handle_at() takes it as the mount.
@@ -108,8 +113,14 @@ class Inodes:
         self._put_aside()
         return self._by_id[nodeid]
 
-    def known(self, key: tuple[int, int]) -> Node | None:
-        """Return the node of the lower inode *key* (st_dev, st_ino), if there is one."""
+    def known(self, parent: Node, name: bytes, key: tuple[int, int]) -> Node | None:
+        """Return the node of *name* in *parent*, of the lower inode *key*, if there is one.
+
+        :param key: its st_dev and st_ino.
+        """
+        placed = self._by_place.get((parent.nodeid, name))
+        if placed is not None and self._identity(placed) == key:
+            return placed
         return self._by_key.get(key)
 
     def fd(self, node: Node) -> int:
@@ -138,24 +149,68 @@ class Inodes:
             os.close(fd)
             raise
         key = (st.st_dev, st.st_ino)
-        node = self._by_key.get(key)
-        if node is not None and not self._is_same(node, fd, st):
+        node = self.known(parent, name, key)
+        linked = st.st_nlink > 1 and not stat.S_ISDIR(st.st_mode)
+        alone = linked and parts_hard_links(fd)
+        if node is not None and not (
+            self._is_same(node, fd, st)
+            and (not alone or (node.parent is parent and node.name == name))
+        ):
             node = None
         if node is None:
             node = Node(
                 self._nodeid(key), key, stat.S_IFMT(st.st_mode), next(self._generations), fd
             )
-            self._by_id[node.nodeid] = self._by_key[key] = node
+            self._by_id[node.nodeid] = node
+            if not alone:
+                self._by_key[key] = node
             self._open[node] = None
-        elif node.fd >= 0:
+        elif node.fd >= 0 and self._identity(node) == key:
             os.close(fd)
         else:
+            if node.fd >= 0:
+                # The lower file system goes by names: that of the old one is another file's now.
+                os.close(node.fd)
             node.fd = fd
             self._open[node] = None
+        if alone:
+            self._place(node, (parent.nodeid, name))
         if node is not self.root:
             node.parent, node.name = parent, name
         self._put_aside()
         return node
+
+    def _place(self, node: Node, place: tuple[int, bytes] | None) -> None:
+        """Let *node* be found as *place* alone, or if that is None, not at all."""
+        self._unregister(node)
+        node.place = place
+        if place is not None:
+            self._by_place[place] = node
+
+    def _unregister(self, node: Node) -> None:
+        if self._by_key.get(node.key) is node:
+            del self._by_key[node.key]
+        if node.place is not None and self._by_place.get(node.place) is node:
+            del self._by_place[node.place]
+
+    def _identity(self, node: Node) -> tuple[int, int] | None:
+        """Return the st_dev and st_ino that *node* has now, None if it is not to be found.
+
+        An overlay copies a file up when it is changed: its number may be another one then.
+        """
+        if node.fd < 0:
+            return node.key
+        try:
+            st = os.fstat(node.fd)
+        except OSError:
+            return None
+        return st.st_dev, st.st_ino
+
+    def renamed(self, node: Node, parent: Node, name: bytes) -> None:
+        """Find *node* as *name* in *parent* from now on."""
+        node.parent, node.name = parent, name
+        if node.place is not None:
+            self._place(node, (parent.nodeid, name))
 
     def lost(self, parent: Node, name: bytes, kind: int) -> Node:
         """Return a node for what was made as *name* in *parent* and cannot be found any more.
@@ -175,6 +230,8 @@ class Inodes:
 
     def unpin(self, node: Node, *, lost: bool) -> None:
         """Let *node* be put aside again, unless it could not be found then: it *lost* its name."""
+        if lost and node.place is not None:
+            self._place(node, None)
         if lost and self._is_out_of_reach(node):
             return  # held until it is forgotten
         if node is not self.root:
@@ -215,11 +272,11 @@ class Inodes:
         self._mounts.clear()
         self._by_id.clear()
         self._by_key.clear()
+        self._by_place.clear()
 
     def _drop(self, node: Node) -> None:
         del self._by_id[node.nodeid]
-        if self._by_key.get(node.key) is node:
-            del self._by_key[node.key]
+        self._unregister(node)
         self._close(node)
 
     def _close(self, node: Node) -> None:
@@ -246,6 +303,8 @@ class Inodes:
         while len(self._open) > self._limit:
             node, _ = self._open.popitem(last=False)
             self._handle(node)
+            if node.place is not None:
+                node.key = self._identity(node) or node.key
             os.close(node.fd)
             node.fd = -1
 

@@ -24,7 +24,6 @@ import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, StatvfsData
 
 from efuse.errors import MountError, UsageError, reason
-from efuse.fs.guard import ACLS
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcut, shortcuts, stands_for
@@ -71,11 +70,11 @@ def _request(
 class Passthrough(Operations):
     """Shows the directory *source* through the mount, with every operation that pyfuse3 has.
 
-    Hard links are one inode; inode numbers are the lower ones where they are unique. The number of
-    inodes is not bounded by the number of descriptors. What is created belongs to the caller. With
-    the mount option ``default_permissions`` the kernel checks permissions, by modes and POSIX
-    access control lists; without it, each request is carried out as its caller, and the lower file
-    system checks them.
+    Hard links are one inode, but on overlayfs, which parts them when one is changed; inode numbers
+    are the lower ones where they are unique. The number of inodes is not bounded by the number of
+    descriptors. What is created belongs to the caller. With the mount option
+    ``default_permissions`` the kernel checks permissions, by modes and POSIX access control lists;
+    without it, each request is carried out as its caller, and the lower file system checks them.
 
     A subclass may override any handler: the kernel then does nothing in its place. It is asked each
     time; what the kernel would keep for longer than the time-outs of replies say is given up
@@ -87,8 +86,8 @@ class Passthrough(Operations):
     lower files by itself there, too. Such a mount is no layer of an overlay; with the mount option
     ``stack_depth=1`` it is, and the daemon reads and writes its files.
 
-    It promises ``handleless``, ``flush_free`` and, where *source* is not on FUSE,
-    ``nodeid_per_file``; neither ``stable_nodeids`` (the lower file system
+    It promises ``handleless``, ``flush_free`` and, where neither FUSE nor overlayfs is mounted at
+    or below *source*, ``nodeid_per_file``; neither ``stable_nodeids`` (the lower file system
     uses inode numbers again) nor ``lazy_atime``.
 
     :param source: the lower directory.
@@ -149,7 +148,7 @@ class Passthrough(Operations):
             )
             root = self._inodes.fd(self._inodes.root)
             self.efuse_options = replace(
-                self.efuse_options, nodeid_per_file=has_inode_per_file(root)
+                self.efuse_options, nodeid_per_file=has_inode_per_file(os.fspath(source), root)
             )
             if used.reads:
                 self.efuse_stack_depth = depth_above(os.fspath(source), root)
@@ -303,8 +302,8 @@ class Passthrough(Operations):
         """Rename, with the flags of renameat2(2). Lookup counts stay as they are."""
         old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
         old_fd, new_fd = self._inodes.fd(old_parent), self._inodes.fd(new_parent)
-        moved = self._known(old_fd, name_old)
-        target = self._known(new_fd, name_new)
+        moved = self._known(old_parent, name_old)
+        target = self._known(new_parent, name_new)
         for node in (moved, target):
             if node is not None:
                 self._inodes.fd(node)
@@ -312,9 +311,9 @@ class Passthrough(Operations):
         with self._losing_a_name(replaced), self._as_caller(ctx):
             syscalls.rename(old_fd, name_old, new_fd, name_new, flags)
         if moved is not None:
-            moved.parent, moved.name = new_parent, name_new
+            self._inodes.renamed(moved, new_parent, name_new)
         if target is not None and flags & pyfuse3.RENAME_EXCHANGE:
-            target.parent, target.name = old_parent, name_old
+            self._inodes.renamed(target, old_parent, name_old)
 
     # Attributes
 
@@ -594,10 +593,12 @@ class Passthrough(Operations):
     ) -> contextlib.AbstractContextManager[None]:
         """Act as whoever may change that extended attribute.
 
-        An access control list is set by the caller itself: the lower file system takes set-gid away
-        with it from a file whose group the caller is not in. FUSE's request does not say so.
+        The kernel leaves it to each file system who may change what is called ``system.``, such as
+        an access control list, so the caller itself does it below. The lower file system also takes
+        set-gid away then from a file whose group the caller is not in.
         """
-        return self._credentials.of(ctx) if name in ACLS else self._as_caller(ctx)
+        own = name.startswith(b"system.")
+        return self._credentials.of(ctx) if own else self._as_caller(ctx)
 
     def _flags(self, flags: int) -> int:
         """Return the flags with which the lower file is opened."""
@@ -672,20 +673,20 @@ class Passthrough(Operations):
         node.lookups += 1
         return attributes
 
-    def _known(self, parent_fd: int, name: bytes) -> Node | None:
+    def _known(self, parent: Node, name: bytes) -> Node | None:
         """Return the node of *name*, if the kernel knows that inode."""
         try:
-            st = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+            st = os.stat(name, dir_fd=self._inodes.fd(parent), follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return self._inodes.known((st.st_dev, st.st_ino))
+        return self._inodes.known(parent, name, (st.st_dev, st.st_ino))
 
     def _remove(
         self, parent_inode: int, name: bytes, ctx: RequestContext, how: Callable[..., None]
     ) -> None:
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
-        with self._losing_a_name(self._known(fd, name)), self._as_caller(ctx):
+        with self._losing_a_name(self._known(parent, name)), self._as_caller(ctx):
             how(name, dir_fd=fd)
 
     @contextlib.contextmanager

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from efuse.control import find
+from efuse.control.mounts import all_mounts, resolve
 from efuse.errors import ControlError
 from efuse.fs.passthrough.syscalls import file_system_type
 
-__all__ = ["DEEPEST", "depth_above", "has_inode_per_file"]
+__all__ = ["DEEPEST", "depth_above", "has_inode_per_file", "parts_hard_links"]
 
 DEEPEST = 2
 """The kernel's FILESYSTEM_MAX_STACK_DEPTH."""
@@ -30,13 +33,34 @@ def depth_above(path: str, fd: int) -> int:
     return DEEPEST if stacked else 1
 
 
-def has_inode_per_file(fd: int) -> bool:
-    """Tell whether all names of a file have one inode number: on FUSE its daemon may go by paths.
+def parts_hard_links(fd: int) -> bool:
+    """Tell whether two names of one inode number may become two files.
+
+    overlayfs without its option ``index`` shows the hard links of a lower layer so, and copies up
+    the one that is changed.
 
     :param fd: a descriptor on the file system.
     :raises OSError: it does not answer.
     """
-    return file_system_type(fd) != _FUSE
+    return file_system_type(fd) == _OVERLAY
+
+
+def has_inode_per_file(path: str, fd: int) -> bool:
+    """Tell whether all names of a file have one inode number, at and below a directory.
+
+    A daemon of FUSE may go by paths, and overlayfs parts hard links.
+
+    :param path: of the directory.
+    :param fd: a descriptor of it.
+    :raises OSError: its file system does not answer.
+    """
+    table = all_mounts()
+    above = Path(resolve(path, table))
+    return file_system_type(fd) not in (_FUSE, _OVERLAY) and not any(
+        (m.is_fuse or m.is_efuse or m.fstype == "overlay")
+        and Path(m.mountpoint).is_relative_to(above)
+        for m in table
+    )
 
 
 def _is_efuse(path: str) -> bool:
