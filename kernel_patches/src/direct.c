@@ -57,6 +57,7 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
 		iocb |= IOCB_DSYNC;
 	if (flags & __O_SYNC)
 		iocb |= IOCB_SYNC;
+	/* Where the file ends is for the file system below to say. */
 	if (flags & O_APPEND && eb->flags & EFUSE_EXTENT_TO_EOF)
 		iocb |= IOCB_APPEND;
 	return iocb;
@@ -220,6 +221,10 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 	/* Only the daemon can make a file longer that is not all in one backing file. */
 	else if (!(eb->flags & EFUSE_EXTENT_TO_EOF) &&
 		 pos + len > efuse_inode_size(req->fm, req->args->nodeid))
+		req->reason = EFUSE_DECLINED;
+	/* The backing file may end before the extent: what is appended would be no part of it. */
+	else if (efuse_arg_flags(req->args) & O_APPEND && eb->flags & EFUSE_EXTENT_TO_EOF &&
+		 (eb->offset || eb->backing_offset))
 		req->reason = EFUSE_DECLINED;
 	/* The limit of this task is one of the file's positions, which differ. */
 	else if (lower_end > rlimit(RLIMIT_FSIZE) &&

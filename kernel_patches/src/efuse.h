@@ -110,6 +110,7 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to,
 			ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *to));
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 			 ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *from));
+unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags);
 
 /* Directories, see readdir.c. */
 struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length);

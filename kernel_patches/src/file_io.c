@@ -71,6 +71,20 @@ bool efuse_file_clean(struct inode *inode)
 	return !READ_ONCE(fi->writectr);
 }
 
+/**
+ * efuse_write_flags - the flags that a WRITE says its file has
+ * @iocb: the write
+ * @flags: of the file
+ *
+ * Whether it appends is the write's own: RWF_APPEND and RWF_NOAPPEND say so, and a file's flag
+ * may change meanwhile.
+ */
+unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags)
+{
+	flags &= ~O_APPEND;
+	return iocb->ki_flags & IOCB_APPEND ? flags | O_APPEND : flags;
+}
+
 static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
 			    struct iov_iter *iter, u32 opcode)
 {
@@ -88,10 +102,7 @@ static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
 		return;
 	}
 	io->write.fh = ff->fh;
-	io->write.flags = iocb->ki_filp->f_flags & ~(O_APPEND | O_SYNC);
-	/* Where the file ends is for the file system below to say. */
-	if (iocb->ki_flags & IOCB_APPEND)
-		io->write.flags |= O_APPEND;
+	io->write.flags = efuse_write_flags(iocb, iocb->ki_filp->f_flags & ~O_SYNC);
 	if (iocb->ki_flags & IOCB_DSYNC)
 		io->write.flags |= O_DSYNC;
 	if (iocb->ki_flags & IOCB_SYNC)

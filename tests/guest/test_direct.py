@@ -594,6 +594,53 @@ def test_an_append_goes_to_the_real_end(mountpoint: Path, lower: Path) -> None:
         assert Path(path).read_bytes() == b"first\nsecond\nthird\n"
 
 
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+@pytest.mark.parametrize("offset", [0, BLOCK])
+def test_an_append_stays_within_its_extent(
+    mountpoint: Path, lower: Path, consistency: str, offset: int
+) -> None:
+    """The backing file may end before it, where the bytes are none of that file."""
+    path = backing(lower, b"a head of others")
+    with mounted(mountpoint, consistency=consistency, entry_timeout=600.0, attr_timeout=600.0) as m:
+        make(m, "f", b"d" * offset)
+        whole(m, path, write=True, offset=offset, backing_offset=BLOCK)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        with m.passed("write", "declined"):
+            assert os.write(fd, b"appended") == 8
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data) == b"d" * offset + b"appended"
+        assert Path(path).read_bytes() == b"a head of others"
+
+
+_RWF_APPEND, _RWF_NOAPPEND = 0x10, 0x20
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["read_and_written", "mapped"])
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+def test_a_write_says_itself_whether_it_appends(
+    mountpoint: Path, lower: Path, consistency: str, mapped: bool
+) -> None:
+    """Whatever its file's flags are. A file that is mapped for writing goes FUSE's own way."""
+    path = backing(lower, b"0123456789")
+    with mounted(mountpoint, consistency=consistency, entry_timeout=600.0, attr_timeout=600.0) as m:
+        make(m, "f", b"0123456789")
+        whole(m, path, write=True)
+        appends = os.open(m / "f", os.O_RDWR | os.O_APPEND)
+        other = os.open(m / "f", os.O_RDWR)
+        view = mmap.mmap(other, 10) if mapped else None
+        hits = m.count("write", "hits")
+        assert os.pwritev(appends, [b"here"], 2, _RWF_NOAPPEND) == 4
+        assert Path(path).read_bytes() == b"01here6789"
+        assert os.pwritev(other, [b"end"], 0, _RWF_APPEND) == 3
+        assert Path(path).read_bytes() == b"01here6789end"
+        assert os.pread(other, 100, 0) == b"01here6789end"
+        assert m.count("write", "hits") == hits + 2
+        if view:
+            view.close()
+        os.close(appends)
+        os.close(other)
+
+
 def test_a_write_voids_what_was_known(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint, consistency="exclusive") as m:
