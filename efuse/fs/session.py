@@ -112,6 +112,10 @@ class _Session:
         self._options = options
         self._channels = channels
         self._channel: SessionChannel | None = None
+        promised = getattr(operations, "efuse_options", None)
+        self._shortcuts = shortcuts(
+            promised if isinstance(promised, Options) else Options(), operations
+        )
         self._unmasked = applies_umask(operations)
         state = getattr(operations, "efuse", None)
         self._state = state if isinstance(state, State) else State()
@@ -134,6 +138,7 @@ class _Session:
         What fails after the mount leaves it to :meth:`close`.
         """
         self._check_mountpoint()
+        self._state.shortcuts = self._shortcuts
         self._state.mountpoint = self._mountpoint
         self._state.mount_options = frozenset(self._options)
         why = "plain FUSE was asked for" if plain else kernel_lacks_efuse()
@@ -259,12 +264,10 @@ class _Session:
     def _accelerate(self) -> None:
         from efuse.fs.acceleration import accelerate
 
-        options = getattr(self._operations, "efuse_options", None)
         handlers = getattr(self._operations, "efuse_handlers", {})
-        used = shortcuts(options if isinstance(options, Options) else Options(), self._operations)
+        used = self._shortcuts
         if used.said:
             _log.warning("%s: %s", self._mountpoint, used.said)
-        self._state.overridden = used.overridden
         self._state.accelerator = accelerate(self._connection, used, handlers)
         self._state.reason = ""
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from efuse.fs.events import Events
+from efuse.fs.overriding import Shortcuts
 
 __all__ = ["Accelerator", "State", "Statistics"]
 
@@ -75,8 +76,8 @@ class State:
     channels_reason: str = ""
     """Why they do not although that was wanted, in one sentence; else empty."""
 
-    overridden: tuple[str, ...] = ()
-    """Handlers that a subclass overrides, in whose place the kernel does nothing."""
+    shortcuts: Shortcuts | None = None
+    """What the kernel may do in the place of handlers, decided at the mount; None before it."""
 
     _requests: Counter[str] = field(default_factory=Counter, repr=False)
     _errors: Counter[str] = field(default_factory=Counter, repr=False)
@@ -95,6 +96,11 @@ class State:
     def maps(self) -> Mapping[str, Any]:
         """The maps of the attached handlers by name, as mappings; empty without acceleration."""
         return self.accelerator.maps if self.accelerator else MappingProxyType({})
+
+    @property
+    def overridden(self) -> tuple[str, ...]:
+        """Handlers that a subclass overrides, in whose place the kernel does nothing."""
+        return self.shortcuts.overridden if self.accelerator and self.shortcuts else ()
 
     def epoch(self) -> int:
         """Return the connection's epoch, to be read before what is to be published; or 0.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,34 @@ from tests.guest.serving import served
 MODES = ("strict", "ttl", "cto", "exclusive")
 
 
+async def _read_scrambled(self: efuse.Passthrough, fh: int, off: int, size: int) -> bytes:
+    data = await efuse.Passthrough.read(self, fh, off, size)
+    return bytes((b - 13) % 256 for b in data)
+
+
+async def _write_scrambled(self: efuse.Passthrough, fh: int, off: int, buf: bytes) -> int:
+    return await efuse.Passthrough.write(self, fh, off, bytes((b + 13) % 256 for b in buf))
+
+
 class Rot(efuse.Passthrough):
     """Keeps files scrambled."""
 
-    async def read(self, fh: int, off: int, size: int) -> bytes:
-        return bytes((b - 13) % 256 for b in await super().read(fh, off, size))
-
-    async def write(self, fh: int, off: int, buf: bytes) -> int:
-        return await super().write(fh, off, bytes((b + 13) % 256 for b in buf))
+    read = _read_scrambled
+    write = _write_scrambled
 
 
+def _instance(source: Path, consistency: str) -> efuse.Passthrough:
+    """The same of one file system that was made already."""
+    made = efuse.Passthrough(source, consistency=consistency)
+    made.read = types.MethodType(_read_scrambled, made)  # type: ignore[method-assign]
+    made.write = types.MethodType(_write_scrambled, made)  # type: ignore[method-assign]
+    return made
+
+
+@pytest.mark.parametrize("made_by", [Rot, _instance], ids=["class", "instance"])
 @pytest.mark.parametrize("consistency", MODES)
 def test_what_read_and_write_change_is_changed(
-    mountpoint: Path, tmp_path: Path, consistency: str
+    mountpoint: Path, tmp_path: Path, consistency: str, made_by: Callable[..., efuse.Passthrough]
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -45,7 +61,7 @@ def test_what_read_and_write_change_is_changed(
             assert (mountpoint / "g").read_bytes() == clear
 
     async def main() -> None:
-        operations = Rot(source, consistency=consistency)
+        operations = made_by(source, consistency=consistency)
         async with served(operations, mountpoint):
             await trio.to_thread.run_sync(use)
             assert operations.efuse.accelerated

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 from efuse.errors import MountError, StaleError
+from efuse.fs.overriding import Shortcuts
 from efuse.fs.passthrough.inodes import Node
 
 __all__ = ["BackingFiles"]
@@ -22,20 +23,20 @@ class BackingFiles:
     keep it from being executed. The kernel lets go of a file when it forgets the inode.
 
     :param tell: :meth:`efuse.Operations.backing`.
-    :param reads: whether the kernel may be told of files at all.
-    :param writes: whether it may be told to write them.
+    :param used: returns whether the kernel may be told of files at all, and to write them.
     """
 
-    def __init__(self, tell: Callable[..., bool], *, reads: bool, writes: bool) -> None:
+    def __init__(self, tell: Callable[..., bool], used: Callable[[], Shortcuts]) -> None:
         self._tell = tell
-        self._writes = writes
+        self._used = used
         self._told: dict[int, bool] = {}
-        self._refused = not reads
+        self._refused = False
 
     def opened(self, node: Node, path: bytes, fd: int, flags: int) -> None:
         """Hand over what has been opened as *fd* with *flags*; *path* leads to it, too."""
-        write = self._writes and flags & os.O_ACCMODE != os.O_RDONLY
-        if self._refused or self._told.get(node.nodeid, -1) >= write:
+        used = self._used()
+        write = used.writes and flags & os.O_ACCMODE != os.O_RDONLY
+        if self._refused or not used.reads or self._told.get(node.nodeid, -1) >= write:
             return
         if not write and flags & os.O_ACCMODE == os.O_WRONLY:
             return

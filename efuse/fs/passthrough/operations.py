@@ -26,7 +26,7 @@ from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, Statvf
 from efuse.errors import MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
-from efuse.fs.overriding import Shortcut, shortcuts, stands_for
+from efuse.fs.overriding import Shortcut, Shortcuts, shortcuts, stands_for
 from efuse.fs.passthrough import syscalls
 from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
@@ -139,7 +139,6 @@ class Passthrough(Operations):
         self._entry_timeout = 0.0 if strict else entry_timeout
         self._attr_timeout = 0.0 if strict else attr_timeout
         self._negative_timeout = 0.0 if strict else negative_timeout
-        self._keep_cache = used.options.consistency == "exclusive"
         self._flag_mask = _OPEN_FLAGS
         limit = _raise_descriptor_limit()
         try:
@@ -159,13 +158,17 @@ class Passthrough(Operations):
             ) from error
         self._files = Files(self._inodes, min(256, limit // 16))
         self._streams = Streams(self._inodes, min(64, limit // 32))
-        self._backing = BackingFiles(self.backing, reads=used.reads, writes=used.writes)
+        self._backing = BackingFiles(self.backing, self._shortcuts)
         self._credentials = Credentials()
         self._as_caller: Callable[
             [RequestContext | None], contextlib.AbstractContextManager[None]
         ] = self._credentials.of
 
     # Mount and unmount
+
+    def _shortcuts(self) -> Shortcuts:
+        """Return what the kernel may do in the handlers' place: as it is at the mount."""
+        return self.efuse.shortcuts or shortcuts(self.efuse_options, self)
 
     @property
     def _kernel_checks(self) -> bool:
@@ -608,7 +611,8 @@ class Passthrough(Operations):
 
     def _info(self, node: Node, fd: int, flags: int) -> FileInfo:
         self._backing.opened(node, self._path(node), fd, flags)
-        return FileInfo(fh=self._files.add(fd), keep_cache=self._keep_cache)
+        keep = self._shortcuts().options.consistency == "exclusive"
+        return FileInfo(fh=self._files.add(fd), keep_cache=keep)
 
     def _found(
         self, parent: Node, name: bytes, ctx: RequestContext | None = None
