@@ -292,6 +292,18 @@ void efuse_release_args(struct fuse_file *ff, struct fuse_args *args)
 	args->efuse.written = efuse_file_written(ff);
 }
 
+/*
+ * A lock that belongs to the open file description ends with that: the daemon hears of it by the
+ * RELEASE alone, even of a file that it was not asked to open.
+ */
+void efuse_file_locks(struct file *file, const struct file_lock *fl)
+{
+	struct fuse_file *ff = file->private_data;
+
+	if (fl->c.flc_flags & FL_OFDLCK)
+		ff->open_flags &= ~EFUSE_FOPEN_LOCAL;
+}
+
 void efuse_io_args(struct fuse_file *ff, struct fuse_args *args)
 {
 	args->efuse.uncached = ff->open_flags & FOPEN_DIRECT_IO;

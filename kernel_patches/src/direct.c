@@ -94,12 +94,16 @@ static bool efuse_ctime_racy(const struct inode *inode, struct timespec64 ctime)
  * efuse_content_look - note which content a backing file has now
  * @content: set
  * @inode: of the backing file
+ *
+ * A write(2) sets the time before it copies, which may take long; it holds the lock meanwhile.
  */
-void efuse_content_look(struct efuse_content *content, const struct inode *inode)
+void efuse_content_look(struct efuse_content *content, struct inode *inode)
 {
+	bool written = inode_is_locked(inode);
+
 	content->ctime = inode_get_ctime(inode);
 	content->size = i_size_read(inode);
-	content->racy = efuse_ctime_racy(inode, content->ctime);
+	content->racy = written || efuse_ctime_racy(inode, content->ctime);
 }
 
 static bool efuse_content_same(const struct efuse_content *content, const struct inode *inode)

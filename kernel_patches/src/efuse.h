@@ -18,6 +18,7 @@ struct fuse_chan;
 struct fuse_conn;
 struct fuse_dev;
 struct fuse_entry_out;
+struct file_lock;
 struct fuse_file;
 struct fuse_forget_link;
 struct fuse_inode;
@@ -129,6 +130,7 @@ bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash);
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff);
 void efuse_flush_args(struct file *file, struct fuse_args *args);
 void efuse_release_args(struct fuse_file *ff, struct fuse_args *args);
+void efuse_file_locks(struct file *file, const struct file_lock *fl);
 void efuse_io_args(struct fuse_file *ff, struct fuse_args *args);
 void efuse_child_args(struct fuse_args *args, struct dentry *first,
 		      struct dentry *second);

@@ -406,6 +406,7 @@ static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid, struct efuse
 		WRITE_ONCE(file->version, version);
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
 }
 
 static int efuse_backed_map(struct efuse_conn *ec, const struct efuse_extent *extent,

@@ -139,7 +139,7 @@ void efuse_refresh_pages(struct inode *inode)
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	u64 now;
 
-	if (!ec || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || efuse_pages_true(ec, inode))
+	if (!ec || efuse_pages_true(ec, inode))
 		return;
 	now = efuse_epoch_now(ec);
 	/* Who could not drop all of them tries again. */

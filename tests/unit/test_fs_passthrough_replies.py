@@ -75,6 +75,21 @@ def test_write_returns_the_part_that_was_written_before_an_error(
     assert (tmp_path / "f").read_bytes() == b"01234"
 
 
+@pytest.mark.parametrize("kept", ["by the writeback cache", "by a map"])
+def test_write_of_pages_that_the_kernel_kept_fails_where_a_part_does(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """Nobody would write the rest; fsync(2) tells of the error alone."""
+    (tmp_path / "f").write_bytes(b"" if kept == "by the writeback cache" else b"x" * 10)
+    fs.enable_writeback_cache = kept == "by the writeback cache"
+    fh = opened(fs, b"f", os.O_RDWR)
+    full = OSError(errno.ENOSPC, "full")
+    monkeypatch.setattr(os, "pwrite", Calls(os.pwrite, most=5, then=full))
+    with pytest.raises(FUSEError) as caught:
+        trio.run(fs.write, fh, 0, b"0123456789")
+    assert caught.value.errno == errno.ENOSPC
+
+
 def test_write_that_stops_early_goes_on(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

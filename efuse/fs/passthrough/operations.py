@@ -478,11 +478,22 @@ class Passthrough(Operations):
             try:
                 more = os.pwrite(fd, rest[done:], off + done)
             except OSError:
+                if self._is_write_back(fd, off + len(buf)):
+                    raise
                 break  # a part was written, and that is the answer: the next write meets the error
             if not more:
                 break
             done += more
         return done
+
+    def _is_write_back(self, fd: int, end: int) -> bool:
+        """Tell whether a WRITE up to *end* may bring pages that the kernel has kept.
+
+        Nobody goes on behind the part that was written then: only the error is told, by fsync(2).
+        Without the writeback cache, such pages lie within the file; the same bytes may be written
+        there again.
+        """
+        return self.enable_writeback_cache or end <= os.fstat(fd).st_size
 
     @stands_for(Shortcut.ANSWERS | Shortcut.FLUSH | Shortcut.HANDLES)
     @_request
