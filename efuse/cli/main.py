@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -58,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             click.echo(shown_lines(f"try: {error.hint}"), err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        with io.StringIO() as said:
+            error.show(said)
+            click.echo(shown_lines(said.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("efuse: interrupted", err=True)

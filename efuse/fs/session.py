@@ -24,7 +24,7 @@ from efuse.control.mounts import number_at
 from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError, reason
 from efuse.fs.channel import SessionChannel
-from efuse.fs.ending import Ending
+from efuse.fs.ending import GRACE_S, Ending
 from efuse.fs.guard import Guard
 from efuse.fs.mountpoint import (
     MountOptions,
@@ -124,6 +124,7 @@ class _Session:
         self._number: int | None = None
         self._fd = -1  # with which this process, not libfuse, has mounted it
         self._abort_fd = -1
+        self._unmounting = threading.Lock()
         self._is_initialized = False
         self._ended = trio.Event()
         self._answering = trio.CancelScope(shield=True)
@@ -195,7 +196,7 @@ class _Session:
         self._state.reason = why
         if self._channels:
             self._state.channels_reason = "the mount is plain FUSE"
-        _log.warning("%s is plain FUSE: %s", self._mountpoint, why)
+        _log.warning("%s is plain FUSE: %s", shown(self._mountpoint), why)
 
     def _mount_efuse(self, ending: Ending, *, required: bool) -> None:
         depth = getattr(self._operations, "efuse_stack_depth", 1)
@@ -218,7 +219,7 @@ class _Session:
             if required:
                 raise
             self._state.reason = str(error)
-            _log.warning("%s is not accelerated: %s", self._mountpoint, error)
+            _log.warning("%s is not accelerated: %s", shown(self._mountpoint), error)
 
     def _source(self) -> str:
         """Return what libfuse shows as the source of a mount, if no option says."""
@@ -259,7 +260,7 @@ class _Session:
         self._state.channels = channel.is_open
         self._state.channels_reason = channel.reason
         if channel.reason:
-            _log.warning("%s has no channels: %s", self._mountpoint, channel.reason)
+            _log.warning("%s has no channels: %s", shown(self._mountpoint), channel.reason)
 
     def _accelerate(self) -> None:
         from efuse.fs.acceleration import accelerate
@@ -267,7 +268,7 @@ class _Session:
         handlers = getattr(self._operations, "efuse_handlers", {})
         used = self._shortcuts
         if used.said:
-            _log.warning("%s: %s", self._mountpoint, used.said)
+            _log.warning("%s: %s", shown(self._mountpoint), used.said)
         self._state.accelerator = accelerate(self._connection, used, handlers)
         self._state.reason = ""
 
@@ -293,7 +294,7 @@ class _Session:
         except* ConnectionAbortedError:
             # What read(2) says of a request that was on its way when the mount went; else ENODEV,
             # which libfuse takes as the end itself.
-            _log.info("%s ended while a request of it was read", self._mountpoint)
+            _log.info("%s ended while a request of it was read", shown(self._mountpoint))
         finally:
             self._ended.set()
 
@@ -320,19 +321,22 @@ class _Session:
             await trio.to_thread.run_sync(self._unmount_own)
         except OSError as error:
             if error.errno == errno.EBUSY:
-                _log.warning("%s is in use: detached, its users get ENOTCONN", self._mountpoint)
+                _log.warning(
+                    "%s is in use: detached, its users get ENOTCONN", shown(self._mountpoint)
+                )
             elif error.errno not in (errno.EINVAL, errno.ENOENT):
-                _log.warning("%s cannot be unmounted: %s", self._mountpoint, reason(error))
+                _log.warning("%s cannot be unmounted: %s", shown(self._mountpoint), reason(error))
             self._answering.cancel()
 
     def _unmount_own(self) -> None:
-        """Unmount this very mount; nothing that somebody has mounted there since.
+        """Unmount this very mount; nothing that somebody has mounted there since, or before.
 
         :raises OSError: as of :func:`unmount`.
         """
-        if number_at(self._mountpoint) != self._number:
-            raise OSError(errno.EINVAL, "it is not mounted there any more", self._mountpoint)
-        unmount(self._mountpoint)
+        with self._unmounting:
+            if number_at(self._mountpoint) != self._number:
+                raise OSError(errno.EINVAL, "it is not mounted there any more", self._mountpoint)
+            unmount(self._mountpoint)
 
     async def close(self) -> None:
         """Detach the handlers and unmount what is still mounted."""
@@ -359,11 +363,18 @@ class _Session:
         self._state.reason = "it is not mounted"
 
     def _unmount_what_is_left(self) -> None:
-        """Unmount what this process has mounted, but nothing that was mounted there since."""
+        """Unmount what this process has mounted, but nothing that was mounted there since.
+
+        Another thread may be about to: what is below is not ours. It ends, once aborted.
+        """
+        if not self._unmounting.acquire(timeout=GRACE_S):
+            return
         try:
             if find(self._mountpoint, fuse=True).connection == self._connection:
                 unmount(self._mountpoint, lazy=True)
         except ControlError:
             return
         except OSError as error:
-            _log.warning("%s cannot be unmounted: %s", self._mountpoint, reason(error))
+            _log.warning("%s cannot be unmounted: %s", shown(self._mountpoint), reason(error))
+        finally:
+            self._unmounting.release()

@@ -438,6 +438,8 @@ int efuse_answer_volume(struct efuse_req *req, const void *mem, u32 size)
 	if (efuse_check(efuse_seed_nodeid(args->nodeid), &volume, sizeof(volume)) !=
 	    volume.stamp.check || !efuse_still(req, 0, EFUSE_KIND_VOLUME, &volume.stamp))
 		return efuse_pass(req, EFUSE_STALE);
+	if (volume.stamp.expires_ns <= ktime_get_ns())
+		return efuse_pass(req, EFUSE_EXPIRED);
 
 	memset(out, 0, sizeof(*out));
 	memcpy(&out->st, volume.st, sizeof(volume.st));

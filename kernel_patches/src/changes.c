@@ -171,14 +171,20 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 
 	case FUSE_FLUSH:
 	case FUSE_RELEASE:
-		/* A daemon may write behind until then. */
+		/* A daemon may write behind until then; the last RELEASE frees what has no name. */
 		if (args->efuse.written)
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+		efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
 		return;
 
 	case FUSE_FSYNC:
 	case FUSE_FSYNCDIR:
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
+		efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
+		return;
+
+	case FUSE_SYNCFS:
+		efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
 		return;
 
 	case FUSE_CREATE:

@@ -23,6 +23,7 @@
 
 #include <linux/cred.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <linux/pagemap.h>
 #include <linux/sched/signal.h>
 #include <linux/timekeeping.h>
@@ -90,16 +91,42 @@ static bool efuse_ctime_racy(const struct inode *inode, struct timespec64 ctime)
 	return timespec64_to_ns(&now) - timespec64_to_ns(&ctime) <= (s64)grain_ns;
 }
 
+/* An overlay's inode has copies of what its real one has, as they were some time. */
+static struct inode *efuse_content_inode(const struct file *file)
+{
+	return d_real_inode(file_dentry(file));
+}
+
+/* Is the content changed where this machine need not see it, or sees it late? */
+static bool efuse_content_remote(const struct inode *inode)
+{
+	switch (inode->i_sb->s_magic) {
+	case FUSE_SUPER_MAGIC:
+	case NFS_SUPER_MAGIC:
+	case SMB_SUPER_MAGIC:
+	case SMB2_SUPER_MAGIC:
+	case CIFS_SUPER_MAGIC:
+	case V9FS_MAGIC:
+	case CEPH_SUPER_MAGIC:
+	case AFS_SUPER_MAGIC:
+	case AFS_FS_MAGIC:
+	case CODA_SUPER_MAGIC:
+		return true;
+	}
+	return inode->i_sb->s_stack_depth > 0;
+}
+
 /**
  * efuse_content_look - note which content a backing file has now
  * @content: set
- * @inode: of the backing file
+ * @file: the backing file
  *
  * A write(2) sets the time before it copies, which may take long; it holds the lock meanwhile.
  */
-void efuse_content_look(struct efuse_content *content, struct inode *inode)
+void efuse_content_look(struct efuse_content *content, const struct file *file)
 {
-	bool written = inode_is_locked(inode);
+	struct inode *inode = efuse_content_inode(file);
+	bool written = inode_is_locked(inode) || efuse_content_remote(inode);
 
 	content->ctime = inode_get_ctime(inode);
 	content->size = i_size_read(inode);
@@ -120,7 +147,7 @@ static bool efuse_content_same(const struct efuse_content *content, const struct
 static void efuse_content_seen(struct efuse_req *req, struct efuse_backing *eb,
 			       const struct efuse_content *before, u64 pos, size_t len)
 {
-	const struct inode *inode = file_inode(eb->file);
+	const struct inode *inode = efuse_content_inode(eb->file);
 	struct efuse_conn *ec = req->ec;
 	u64 nodeid = req->args->nodeid;
 
@@ -327,7 +354,7 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 	/* In exclusive mode nobody but this mount changes the file, and that is counted already. */
 	watched = READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE;
 	if (watched)
-		efuse_content_look(&before, inode);
+		efuse_content_look(&before, eb->file);
 	stop = efuse_backing_move(req, eb, pos, &iter, done);
 	efuse_backing_accessed(req->ec, req->args->nodeid, inode, atime);
 	if (!efuse_sealed(eb)) {

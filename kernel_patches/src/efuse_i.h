@@ -25,6 +25,7 @@
 #define EFUSE_VERSION		"0.1.0"
 #define EFUSE_NR_OPCODES	64	/* those below are counted */
 #define EFUSE_NR_BUCKETS	65536	/* of epochs, per connection */
+#define EFUSE_VOLUME_NS		(10ULL * NSEC_PER_SEC)	/* a daemon may free space at any time */
 #define EFUSE_BUCKETS_CHUNK	512	/* that are allocated at once */
 #define EFUSE_MAX_ERRNO		511	/* what the daemon itself may reply */
 
@@ -846,7 +847,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 
 /* direct.c */
 const struct cred *efuse_act_as(const struct cred *cred);
-void efuse_content_look(struct efuse_content *content, struct inode *inode);
+void efuse_content_look(struct efuse_content *content, const struct file *file);
 void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inode *inode,
 			    struct timespec64 before);
 bool efuse_direct_read(struct efuse_req *req);

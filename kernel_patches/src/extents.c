@@ -265,7 +265,7 @@ static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
 	eb->ranges = 1;
 	eb->resident = efuse_device_reads(file);
 	INIT_WORK(&eb->reap, efuse_backing_reap);
-	efuse_content_look(&eb->content, file_inode(file));
+	efuse_content_look(&eb->content, file);
 	err = -ETXTBSY;
 	if (eb->flags & EFUSE_EXTENT_SEALED && !efuse_seal_read(file, &eb->seal))
 		goto out_free;

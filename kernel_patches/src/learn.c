@@ -301,7 +301,8 @@ static void efuse_teach_volume(struct efuse_teacher *t)
 	struct efuse_volume *value = &t->lesson->value.volume;
 
 	if (t->req->error || args->out_args[0].size != sizeof(*out) ||
-	    !efuse_teach_stamp(t, &bucket, 1, 0))
+	    READ_ONCE(t->req->ec->consistency) != EFUSE_EXCLUSIVE ||
+	    !efuse_teach_stamp(t, &bucket, 1, EFUSE_VOLUME_NS))
 		return;
 	memcpy(value->st, &out->st, sizeof(value->st));
 	t->lesson->key.nodeid = args->nodeid;

@@ -213,6 +213,8 @@ void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *f
 	if (!ec)
 		return;
 	efuse_forget_request(ec, nodeid);
+	/* What has no name is freed by now, or soon. */
+	efuse_epoch_bump(ec, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
 	if (forget->efuse_changes)
 		efuse_epoch_leave(ec, efuse_bucket_life(nodeid));
 }

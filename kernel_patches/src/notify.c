@@ -70,6 +70,18 @@ void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child, const struc
 	efuse_notify(ec, &ch, &n);
 }
 
+/*
+ * FUSE takes all links from what a DELETE names, when it comes to it: long behind the change
+ * perhaps, and where the file may have others. Its attributes are asked for again.
+ */
+void efuse_notify_cleared(struct inode *inode)
+{
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+
+	if (ec)
+		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_ATTR));
+}
+
 /* All names and attributes that the daemon has told so far are to be looked up again. */
 void efuse_notify_all(struct fuse_conn *fc)
 {

@@ -89,11 +89,12 @@ static void efuse_raise_dirents(const struct efuse_req *req, const struct efuse_
 	}
 }
 
-static void efuse_raise_open(struct efuse_req *req, struct fuse_open_out *open)
+/* @nodeid: of what was opened */
+static void efuse_raise_open(struct efuse_req *req, u64 nodeid, struct fuse_open_out *open)
 {
 	if (open->open_flags & (FOPEN_DIRECT_IO | FOPEN_PASSTHROUGH))
 		return;
-	if (efuse_refresh_nodeid(req->fm, req->args->nodeid))
+	if (efuse_refresh_nodeid(req->fm, nodeid))
 		open->open_flags |= efuse_raised_open(req, open->fh);
 }
 
@@ -124,7 +125,7 @@ static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_chan
 		efuse_raise_attr(req, ch, args->nodeid, &attr->attr, &attr->attr_valid,
 				 &attr->attr_valid_nsec);
 	if (open && !(efuse_arg_flags(args) & O_TRUNC))
-		efuse_raise_open(req, open);
+		efuse_raise_open(req, entry ? entry->nodeid : args->nodeid, open);
 	if (args->opcode == FUSE_READDIRPLUS)
 		efuse_raise_dirents(req, ch);
 }

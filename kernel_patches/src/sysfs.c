@@ -114,13 +114,19 @@ static ssize_t efuse_declaration_show(struct kobject *kobj, struct kobj_attribut
 static ssize_t efuse_declaration_store(struct kobject *kobj, struct kobj_attribute *attr,
 				       const char *buf, size_t count)
 {
-	bool value;
+	struct efuse_conn *ec = efuse_conn_of(kobj);
+	bool *declared = efuse_declared(kobj, attr);
+	bool value, ended;
 	int err = kstrtobool(buf, &value);
 
 	if (err)
 		return err;
-	WRITE_ONCE(*efuse_declared(kobj, attr), value);
-	efuse_epoch_void(efuse_conn_of(kobj));
+	ended = READ_ONCE(*declared) && !value;
+	WRITE_ONCE(*declared, value);
+	efuse_epoch_void(ec);
+	/* Nor do names count that others were shown. */
+	if (ended)
+		efuse_lower(ec->fc);
 	return count;
 }
 

@@ -221,6 +221,17 @@ class Mount:
             return value
         raise value if isinstance(value, OSError) else AssertionError(f"{name}: {value}")
 
+    def begin(self, name: str, *args: Any) -> None:
+        """Call a method without waiting for it; :meth:`ended` has to come before the next call."""
+        self._control.send((name, args, {}))
+
+    def ended(self, number: int) -> None:
+        """Wait for as many calls as were begun."""
+        for _ in range(number):
+            assert self._control.poll(DEADLINE_S), "the daemon does not answer"
+            good, value = self._control.recv()
+            assert good, value
+
     def device(self) -> int:
         """Return a descriptor of the daemon's own device, to be closed by the test."""
         fds = Path(f"/proc/{self.pid}/fd")

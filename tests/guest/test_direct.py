@@ -15,7 +15,9 @@ import os
 import random
 import stat
 import struct
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -877,3 +879,99 @@ def test_after_unmap_nothing_is_written_any_more(mountpoint: Path, lower: Path) 
         finally:
             stop.set()
             thread.join()
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
+@pytest.mark.parametrize("how", ["map", "unmap"])
+def test_content_of_another_extent_is_not_older_in_fuses_pages(
+    mountpoint: Path, lower: Path, consistency: str, how: str
+) -> None:
+    old, new = fill("o", 2 * BLOCK), fill("n", 2 * BLOCK)
+    first, second = backing(lower, old, "first"), backing(lower, new, "second")
+    with mounted(mountpoint, consistency=consistency, entry_timeout=600.0, attr_timeout=600.0) as m:
+        make(m, "f", new)
+        whole(m, first)
+        fd = os.open(m / "f", os.O_RDONLY)
+        view = mmap.mmap(fd, 2 * BLOCK, prot=mmap.PROT_READ)
+        assert view[:] == old
+        if how == "map":
+            m.call("map_extent", "f", second, os.O_RDONLY, version=1)
+        else:
+            m.call("unmap_extents", "f")
+        assert os.pread(fd, 2 * BLOCK, 0) == new
+        assert view[:] == new
+        again = os.open(m / "f", os.O_RDONLY)
+        with tempfile.TemporaryFile() as copy:
+            os.sendfile(copy.fileno(), again, 0, 2 * BLOCK)
+            assert os.pread(copy.fileno(), 2 * BLOCK, 0) == new
+        os.close(again)
+        view.close()
+        os.close(fd)
+
+
+def _seen_in_turn(m: Mount, fd: int) -> list[bytes]:
+    """Return a block as each path shows it, time and again."""
+    seen = []
+    for path in ("direct", "cache") * 2:
+        m.connection.forced_path = path
+        seen.append(os.pread(fd, BLOCK, 0)[:8])
+    return seen
+
+
+def _old(when: os.stat_result) -> bool:
+    return time.time_ns() - when.st_ctime_ns > 100_000_000
+
+
+@pytest.mark.parametrize("kind", ["plain", "overlay"])
+def test_reads_do_not_go_back_behind_a_store_that_moves_no_time(
+    request: pytest.FixtureRequest, lower: Path, mountpoint: Path, kind: str
+) -> None:
+    """Into a page of the backing file that was stored into before."""
+    above: Path = request.getfixturevalue("overlay") if kind == "overlay" else lower
+    path = backing(above, b"%08d" % 0 * (4 * BLOCK // 8))
+    below = os.open(path, os.O_RDWR)
+    stores = mmap.mmap(below, BLOCK)
+    stores[:8] = b"%08d" % 1
+    eventually(lambda: _old(os.fstat(below)))
+    with mounted(mountpoint, stack_depth=2, entry_timeout=600.0, attr_timeout=600.0) as m:
+        make(m, "f", fill("d", 4 * BLOCK))
+        whole(m, path)
+        fd = os.open(m / "f", os.O_RDONLY)
+        assert set(_seen_in_turn(m, fd)) == {b"%08d" % 1}
+        stores[:8] = b"%08d" % 2
+        assert set(_seen_in_turn(m, fd)) == {b"%08d" % 2}
+        os.close(fd)
+    stores.close()
+    os.close(below)
+
+
+def test_reads_do_not_go_back_while_a_write_below_takes_long(
+    tmp_path: Path, mountpoint: Path, lower: Path
+) -> None:
+    """It sets the time of the backing file before it brings any bytes."""
+    path = backing(lower, b"%08d" % 0 * (2 * BLOCK // 8))
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    with (
+        mounted(slow, attach=False) as source,
+        mounted(mountpoint, entry_timeout=600.0, attr_timeout=600.0) as m,
+    ):
+        make(source, "source", b"%08d" % 1 * (BLOCK // 8))
+        make(m, "f", fill("d", 2 * BLOCK))
+        whole(m, path)
+        fd = os.open(m / "f", os.O_RDONLY)
+        source.hold("read", "before")
+
+        def long() -> int:
+            pages = mmap.mmap(os.open(source / "source", os.O_RDONLY), BLOCK, prot=mmap.PROT_READ)
+            below = os.open(path, os.O_RDWR)
+            return os.pwritev(below, [memoryview(pages), b"%08d" % 1 * (BLOCK // 8)], 0)
+
+        call = Call(long)
+        source.wait_held()
+        eventually(lambda: _old(os.stat(path)))
+        assert set(_seen_in_turn(m, fd)) == {b"%08d" % 0}
+        source.release()
+        assert call.result() == 2 * BLOCK
+        assert set(_seen_in_turn(m, fd)) == {b"%08d" % 1}
+        os.close(fd)

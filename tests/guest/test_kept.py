@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Call, Mount, as_user, fails, force_stat, mounted
+from tests.guest.daemons import Call, Mount, as_user, eventually, fails, force_stat, mounted
 
 _NOBODY = 41001
 _OLD, _NEW = b"old" * 100, b"NEW!" * 200
@@ -69,6 +69,10 @@ CHANGES: dict[str, tuple[Callable[[Mount], None], tuple[str, ...]]] = {
     "fsync": (_during("fsync", os.fsync), _FILE),
     "flush": (_during("flush", os.close), _FILE),
 }
+
+
+def _create(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
 def _read(m: Mount) -> bytes:
@@ -278,3 +282,42 @@ def test_forced_attributes_behind_a_read_are_asked(mountpoint: Path, mode: str) 
         m.truth.put("f", _NEW)
         assert force_stat(fd).st_size == len(_NEW)
         os.close(fd)
+
+
+def test_links_that_a_notification_takes_late_are_asked_for_again(mountpoint: Path) -> None:
+    """A DELETE waits for its directory, and takes all links from a file that has others."""
+    with mounted(
+        mountpoint, consistency="exclusive", declare=("nodeid_per_file",), attr_timeout=0.0
+    ) as m:
+        for path in ("d", "e"):
+            m.truth.mkdir(path)
+        m.truth.create("d/a", b"data")
+        m.truth.hard_link("d/a", "e/b")
+        assert os.stat(m / "d/a").st_nlink == os.stat(m / "e/b").st_nlink == 2
+        nodeid = m.call("nodeid", "d/a")
+        m.hold("create", "before")
+        busy = Call(_create, m / "d/new")
+        m.wait_held()
+        m.truth.remove("d/a")
+        m.begin("delete", "d", nodeid, b"a")
+        eventually(lambda: os.stat(m / "e/b").st_nlink == 1)
+        m.begin("release")
+        m.ended(2)
+        busy.result()
+        for _ in range(2):
+            assert os.stat(m / "e/b").st_nlink == 1
+
+
+def test_space_that_a_daemon_frees_late_is_seen(mountpoint: Path) -> None:
+    """It frees a file without a name at its last RELEASE, or at its FORGET."""
+    with mounted(mountpoint, consistency="exclusive", attr_timeout=60.0, entry_timeout=60.0) as m:
+        m.truth.create("f", b"data")
+        fd = os.open(m / "f", os.O_RDONLY)
+        os.unlink(m / "f")
+        os.statvfs(m.path)
+        with m.answered("statfs"):
+            os.statvfs(m.path)
+        os.close(fd)
+        eventually(lambda: not m.call("handles") and len(m.call("counts")) < 1)
+        with m.passed("statfs", "stale"):
+            os.statvfs(m.path)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +34,9 @@ def _opened_here(mountpoint: Path, **answers: object) -> Iterator[tuple[Mount, i
         yield m, fd
 
 
+_F_OFD_SETLK = 37
+
+
 def _lock_anew(path: str) -> None:
     """Take a lock that ends with the process."""
     fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX)
@@ -50,6 +55,16 @@ def test_close_of_a_file_with_a_flock_reaches_the_daemon(mountpoint: Path, how: 
             os.close(fd)
             assert "release" not in m.asked()
             fd = other
+        os.close(fd)
+        eventually(lambda: "release" in m.asked())
+
+
+def test_close_of_a_file_with_a_lock_of_its_own_reaches_the_daemon(mountpoint: Path) -> None:
+    """An OFD lock: it ends with the open file description, not with a process."""
+    with _opened_here(mountpoint, locks=True) as (m, fd):
+        m.log()
+        with contextlib.suppress(OSError):  # the daemon may not know the request
+            fcntl.fcntl(fd, _F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
         os.close(fd)
         eventually(lambda: "release" in m.asked())
 

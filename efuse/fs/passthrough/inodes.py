@@ -11,8 +11,8 @@ import os
 import stat
 from collections import OrderedDict
 
-from efuse.fs.passthrough.stacking import parts_hard_links
-from efuse.fs.passthrough.syscalls import file_handle, open_by_handle
+from efuse.fs.passthrough.stacking import forgets_handles, parts_hard_links
+from efuse.fs.passthrough.syscalls import file_handle, file_system_type, open_by_handle
 
 __all__ = ["Inodes", "Node"]
 
@@ -83,6 +83,7 @@ class Inodes:
         self._by_place: dict[tuple[int, bytes], Node] = {}
         self._open: OrderedDict[Node, None] = OrderedDict()
         self._mounts: dict[int, int] = {}
+        self._kinds: dict[int, int] = {}
         # Not O_PATH: open_by_handle_at() takes it as the mount.
         mount_fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fd = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -151,7 +152,7 @@ class Inodes:
         key = (st.st_dev, st.st_ino)
         node = self.known(parent, name, key)
         linked = st.st_nlink > 1 and not stat.S_ISDIR(st.st_mode)
-        alone = linked and parts_hard_links(fd)
+        alone = linked and parts_hard_links(self._kind(st.st_dev, fd))
         if node is not None and not (
             self._is_same(node, fd, st)
             and (not alone or (node.parent is parent and node.name == name))
@@ -310,9 +311,22 @@ class Inodes:
 
     def _handle(self, node: Node) -> bytes | None:
         """Return what finds *node* again without a name, None if its file system has no such."""
-        if node.handle is None and self._mount(node) is not None:
+        if (
+            node.handle is None
+            and self._mount(node) is not None
+            and not forgets_handles(self._kind(node.key[0], node.fd))
+        ):
             node.handle = file_handle(node.fd)
         return node.handle
+
+    def _kind(self, device: int, fd: int) -> int:
+        """Return the type of the file system *device* that *fd* is on; 0 if it does not say."""
+        if device not in self._kinds:
+            try:
+                self._kinds[device] = file_system_type(fd)
+            except OSError:
+                return 0
+        return self._kinds[device]
 
     def _mount(self, node: Node) -> int | None:
         """Return a descriptor of the mount that *node* lies on."""
@@ -329,8 +343,10 @@ class Inodes:
         if node.handle is not None and mount is not None:
             try:
                 return open_by_handle(mount, node.handle, os.O_PATH | os.O_NOFOLLOW)
-            except PermissionError:
-                pass  # without CAP_DAC_READ_SEARCH: by name
+            except OSError as error:
+                # Without CAP_DAC_READ_SEARCH, or where a handle does not last: by name.
+                if error.errno not in (errno.EPERM, errno.EACCES, errno.ESTALE):
+                    raise
         return self._find_by_name(node)
 
     def _find_by_name(self, node: Node) -> int:

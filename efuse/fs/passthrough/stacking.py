@@ -10,7 +10,7 @@ from efuse.control.mounts import all_mounts, resolve
 from efuse.errors import ControlError
 from efuse.fs.passthrough.syscalls import file_system_type
 
-__all__ = ["DEEPEST", "depth_above", "has_inode_per_file", "parts_hard_links"]
+__all__ = ["DEEPEST", "depth_above", "forgets_handles", "has_inode_per_file", "parts_hard_links"]
 
 DEEPEST = 2
 """The kernel's FILESYSTEM_MAX_STACK_DEPTH."""
@@ -33,16 +33,23 @@ def depth_above(path: str, fd: int) -> int:
     return DEEPEST if stacked else 1
 
 
-def parts_hard_links(fd: int) -> bool:
+def forgets_handles(kind: int) -> bool:
+    """Tell whether a file handle ends before its file does: a daemon of FUSE forgets nodeids.
+
+    :param kind: of file system, see :func:`file_system_type`.
+    """
+    return kind == _FUSE
+
+
+def parts_hard_links(kind: int) -> bool:
     """Tell whether two names of one inode number may become two files.
 
     overlayfs without its option ``index`` shows the hard links of a lower layer so, and copies up
     the one that is changed.
 
-    :param fd: a descriptor on the file system.
-    :raises OSError: it does not answer.
+    :param kind: of file system, see :func:`file_system_type`.
     """
-    return file_system_type(fd) == _OVERLAY
+    return kind == _OVERLAY
 
 
 def has_inode_per_file(path: str, fd: int) -> bool:
