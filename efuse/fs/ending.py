@@ -26,7 +26,8 @@ GRACE_S = 5.0
 def not_ignored() -> list[signal.Signals]:
     """Return those of `ENDING_SIGNALS` that this process does not ignore; nohup ignores SIGHUP.
 
-    Nor one that something else than Python takes. None elsewhere than in the main thread: only that may set what a signal does.
+    Nor one that something else than Python takes. None elsewhere than in the main thread: only that
+    may set what a signal does.
     """
     if threading.current_thread() is not threading.main_thread():
         return []

@@ -553,8 +553,9 @@ class Service:
         return self._open(request, self._options.opendir_flags)
 
     def _do_release(self, request: Request) -> bytes:
-        unlocks = request.opcode == "release" and request.release_flags & _RELEASE_FLOCK_UNLOCK
-        if unlocks and request.fh == request.nodeid:
+        is_file = request.opcode == "release"
+        locked = is_file and (self._options.locks or request.release_flags & _RELEASE_FLOCK_UNLOCK)
+        if locked and request.fh == request.nodeid:
             return b""  # opened in the kernel
         if self._handles.pop(request.fh, None) is None:
             self.strange.append(f"{request.opcode} of handle {request.fh}, which is not open")

@@ -20,7 +20,7 @@ import pytest
 from tests.guest.daemons import Mount, as_user, force_stat, lookup_again, mounted
 from tests.guest.truth import Inode
 
-STEPS = int(os.environ.get("EFUSE_SEQUENCE_STEPS", "700"))
+STEPS = int(os.environ.get("EFUSE_SEQUENCE_STEPS", "200"))
 SEED = int(os.environ.get("EFUSE_SEQUENCE_SEED", "20261125"))
 _NOBODY = 41001
 _DIRECTORIES = ("d", "e")
