@@ -52,9 +52,16 @@ def why_not_private(path: Path) -> str | None:
     """Return which user can change *path*, in words; None if no user can who is not trusted.
 
     Trusted are root, the effective user and the owner of this package, whose code runs anyway. All
-    directories above *path* are looked at, and the targets of symbolic links; what does not exist
-    yet cannot be changed. In a sticky directory only the owner of an entry can change that entry.
+    directories above *path* are looked at, and the targets of symbolic links, as far as they exist.
+    Another user may make the rest first, in a sticky directory: look again once it is made, with
+    :func:`check_private`. In a sticky directory only the owner of an entry can change that entry.
     """
+    why, _ = _look(path)
+    return why
+
+
+def _look(path: Path) -> tuple[str | None, bool]:
+    """Return which user can change *path*, as `why_not_private` does, and whether it is there."""
     trusted = {0, os.geteuid(), package().stat().st_uid}
     done = Path("/")
     parts = list(path.absolute().parts[1:])
@@ -67,23 +74,23 @@ def why_not_private(path: Path) -> str | None:
         try:
             found = (done / name).lstat()
         except FileNotFoundError:
-            return None
+            return None, False
         except OSError as error:
-            return f"{done / name} cannot be looked at: {reason(error)}"
-        why = _who_can_change(found, trusted)
+            return f"{done / name} cannot be looked at: {reason(error)}", False
+        why = _who_can_change(found, trusted) or _who_is_listed(done / name, found)
         if why:
-            return f"{done / name} {why}"
+            return f"{done / name} {why}", True
         if not stat.S_ISLNK(found.st_mode):
             done = done / name
             continue
         links -= 1
         if not links:
-            return f"{path} has too many symbolic links (ELOOP)"
+            return f"{path} has too many symbolic links (ELOOP)", False
         target = (done / name).readlink()
         if target.is_absolute():
             done = Path("/")
         parts = [part for part in target.parts if part != "/"] + parts
-    return None
+    return None, True
 
 
 def _who_can_change(found: os.stat_result, trusted: set[int]) -> str:
@@ -101,12 +108,30 @@ def _who_can_change(found: os.stat_result, trusted: set[int]) -> str:
     return ""
 
 
-def check_private(path: Path) -> Path:
-    """Return *path*, which is about to be loaded, executed or believed.
+def _who_is_listed(path: Path, found: os.stat_result) -> str:
+    # The group's bits are the list's mask then, whatever the group: a user of the list may write.
+    is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    if stat.S_ISLNK(found.st_mode) or is_sticky or not found.st_mode & stat.S_IWGRP:
+        return ""
+    try:
+        os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
+    except OSError:
+        return ""  # it has no list, or its file system knows of none
+    return "can be written by users of its access control list"
 
-    :raises EfuseError: another user can change it, see :func:`why_not_private`.
+
+def check_private(path: Path) -> Path:
+    """Return *path*, which is there, and is about to be loaded, executed or believed.
+
+    From now on no other user can change it, or put something else in its place.
+
+    :raises EfuseError: another user can change it, see :func:`why_not_private`; or it is not there.
     """
-    why = why_not_private(path)
+    why, is_there = _look(path)
+    if why is None and not is_there:
+        raise EfuseError(
+            f"{path} is not used: it was removed meanwhile (ENOENT)", hint="run it again"
+        )
     if why:
         raise EfuseError(
             f"{path} is not used: {why} (EPERM)",
@@ -127,25 +152,26 @@ def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Pat
         digest.update(source.read_bytes())
     directory = cache() / kind / digest.hexdigest()[:16]
     made = directory / name
-    check_private(made)
     if not made.exists():
         make_directory(directory)
         with tempfile.TemporaryDirectory(dir=directory) as scratch:
             make(Path(scratch) / name)
             make_private(Path(scratch) / name)
             os.replace(Path(scratch) / name, made)  # noqa: PTH105 - atomic, for a second maker
-    return made
+    return check_private(made)
 
 
 def make_directory(path: Path) -> Path:
     """Make the directory *path* and those above it that are missing; return *path*.
 
     Only this user can write them, whatever the umask: a file system's daemon has none.
+
+    :raises EfuseError: another user can change one of them: that user may have made it first.
     """
     for directory in (*reversed(path.parents), path):
         if not directory.is_dir():
             directory.mkdir(mode=0o755, exist_ok=True)
-    return path
+    return check_private(path)
 
 
 def make_private(path: Path) -> Path:
@@ -158,6 +184,8 @@ def write(path: Path, text: str) -> Path:
     """Write *text* to the file *path* in the cache; return *path*.
 
     Others see the old file or the whole new one, and cannot write it whatever the umask.
+
+    :raises EfuseError: another user can change the directory.
     """
     make_directory(path.parent)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".new-", delete=False) as new:

@@ -132,12 +132,12 @@ def _sources(name: str) -> list[Path]:
 
 def _set_up() -> Path:
     """Return where scripts/setup-libfuse has put what it builds."""
-    directory = paths.check_private(paths.cache() / "libfuse")
+    directory = paths.cache() / "libfuse"
     if not (directory / "version").exists():
         raise NotSupportedError(
             f"{SID} is not here: {directory} has no libfuse", hint="scripts/setup-libfuse"
         )
-    return directory
+    return paths.check_private(directory)
 
 
 def libfuse(daemon: str | None) -> dict[str, str]:

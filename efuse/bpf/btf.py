@@ -16,7 +16,7 @@ from pathlib import Path
 from efuse import paths
 from efuse.bpf import libbpf
 from efuse.btf import HEADER, Btf
-from efuse.errors import NotSupportedError, reason
+from efuse.errors import EfuseError, NotSupportedError, reason
 
 __all__ = ["module_btf"]
 
@@ -81,12 +81,12 @@ def _kernel_types(base: _KernelStrings) -> int:
     key = f"{kernel.release} {kernel.version} {base.types_bytes} {base.strings_bytes}"
     path = paths.cache() / "kernel-types"
     try:
-        cached_key, _, number = path.read_text().strip().rpartition(" = ")
+        cached_key, _, number = paths.check_private(path).read_text().strip().rpartition(" = ")
         if cached_key == key:
             return int(number)
-    except (OSError, ValueError):
-        pass  # none yet, or cut off
+    except (OSError, ValueError, EfuseError):
+        pass  # none yet, or cut off, or another user's
     number_of_types = libbpf.count_types(_SYSFS / "vmlinux")
-    with contextlib.suppress(OSError):  # the next attach counts again
+    with contextlib.suppress(OSError, EfuseError):  # the next attach counts again
         paths.write(path, f"{key} = {number_of_types}\n")
     return number_of_types

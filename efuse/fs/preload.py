@@ -30,10 +30,9 @@ def preload_library() -> Path:
     if _can_be_named(made):
         return made
     copied = _RUNTIME / made.parent.name / made.name
-    paths.check_private(copied)
     if not copied.exists():
         _copy(made, copied)
-    return copied
+    return paths.check_private(copied)
 
 
 def _can_be_named(path: Path) -> bool:

@@ -111,9 +111,8 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     """
     directory = _directory(target, of)
     module = directory / f"{of.name}.ko"
-    paths.check_private(module)
     if module.is_file() and not force:
-        return module
+        return paths.check_private(module)
     paths.make_directory(directory.parent)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as name:
         work = Path(name)
@@ -129,7 +128,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
         if directory.exists():
             shutil.rmtree(directory)
         fresh.rename(directory)
-    return module
+    return paths.check_private(module)
 
 
 UNDISTILLED = ("RESOLVE_BTFIDS_FLAGS=", "MODULE_PAHOLE_FLAGS=")

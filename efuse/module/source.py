@@ -47,9 +47,8 @@ def pristine(archive: Path | None = None) -> Path:
     stat = archive.stat()
     identity = f"{archive.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()
     target = paths.cache() / "sources" / hashlib.sha256(identity).hexdigest()[:16]
-    paths.check_private(target)
     if target.is_dir():
-        return target
+        return paths.check_private(target)
     paths.make_directory(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as work:
         tree = Path(work) / "tree"
@@ -65,7 +64,7 @@ def pristine(archive: Path | None = None) -> Path:
         # Whoever else unpacked it meanwhile has the same: theirs is as good.
         if not target.is_dir():
             tree.rename(target)
-    return target
+    return paths.check_private(target)
 
 
 def series(kernel_patches: Path, version: str) -> Path:

@@ -5,11 +5,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from efuse import paths
 from efuse.errors import EfuseError
+from efuse.fs import preload
+from tests import access_lists
 
 
 def test_cache_is_below_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,6 +117,75 @@ def test_a_file_that_others_can_change_is_not_made_use_of(home: Path, group: int
     os.chown(made, NOBODY, -1)
     with pytest.raises(EfuseError, match="belongs to user 65534"):
         paths.made_once("kind", "name", [], make)
+
+
+@pytest.mark.parametrize("which", [".cache", ".cache/efuse", ".cache/efuse/kind"])
+def test_a_directory_that_another_user_makes_first_is_not_used(
+    home: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """Root has seen that it is not there, in a directory where all users can make it."""
+    home.chmod(0o1777)
+    shutil.rmtree(home / which)
+    real = Path.mkdir
+
+    def mkdir(path: Path, *args: Any, **kwargs: Any) -> None:
+        real(path, *args, **kwargs)
+        if path == home / which:
+            os.chown(path, NOBODY, NOBODY)
+
+    def make(file: Path) -> None:
+        file.write_text("ours")
+
+    def copy() -> None:
+        monkeypatch.setattr(preload, "library", lambda _name: home.parent / "a b/digest/shim.so")
+        monkeypatch.setattr(preload, "_RUNTIME", paths.cache() / "kind")
+        preload.preload_library()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    (home.parent / "a b/digest").mkdir(parents=True)
+    (home.parent / "a b/digest/shim.so").touch()
+    assert paths.cache() == home / ".cache/efuse"
+    directory = paths.cache() / "kind"
+    for use in (
+        lambda: paths.made_once("kind", "name", [], make),
+        lambda: paths.write(directory / "name", "ours"),
+        lambda: paths.make_directory(directory / "further"),
+        copy,
+    ):
+        with pytest.raises(EfuseError, match="belongs to user 65534"):
+            use()
+        shutil.rmtree(home / which)
+
+
+def test_what_another_user_makes_beside_the_maker_is_not_used(home: Path) -> None:
+    """The directories were there and private; what is at the name at the end is another user's."""
+
+    def make(file: Path) -> None:
+        file.write_text("ours")
+        os.chown(file, NOBODY, NOBODY)
+
+    with pytest.raises(EfuseError, match="belongs to user 65534"):
+        paths.made_once("kind", "name", [], make)
+
+
+@pytest.mark.parametrize("permissions", [5, 7])
+def test_root_does_not_use_a_cache_that_an_access_control_list_lets_others_write(
+    home: Path, permissions: int
+) -> None:
+    """The mode shows the list's mask as the rights of the group, which is root's."""
+    directory = home / ".cache"
+    os.chown(directory, 0, 0)
+    directory.chmod(0o775)
+    assert paths.cache() == directory / "efuse"
+    listed = access_lists.encoded(7, 5, 5, mask=permissions, users={NOBODY: permissions})
+    os.setxattr(directory, access_lists.ACCESS, listed)
+    is_private = permissions == 5
+    assert paths.cache() == (directory / "efuse" if is_private else home.parent / "system")
+
+
+def test_what_is_gone_is_not_used(home: Path) -> None:
+    with pytest.raises(EfuseError, match=r"is not used: it was removed meanwhile \(ENOENT\)"):
+        paths.check_private(home / ".cache/efuse/none")
 
 
 def test_a_compiled_program_of_another_user_is_not_loaded(home: Path) -> None:
