@@ -99,7 +99,7 @@ def cli(
         sys.exit(run_plain(command))
     with Forwarding() as forwarding:
         running = Running(command, channels=channels, adopt=True)
-        forwarding.to(running.process)
+        forwarding.to(running.hand_on)
         status = _attend(running, options, require=require)
         if forwarding.handed_on:
             # A daemon that was about to mount may have died of the signal once it had mounted.

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -158,7 +158,7 @@ class Running:
     :param channels: whether its requests shall come through channels, if it has several threads
         and a libfuse that can.
     :param adopt: let processes that the daemon leaves in the background be this process's children,
-        so that they are known as the daemon's.
+        so that they are known as the daemon's. It takes the main thread, and SIGCHLD.
     :raises MountError: it cannot be started.
     """
 
@@ -175,9 +175,11 @@ class Running:
         for word in words:
             with contextlib.suppress(ControlError):  # a loop of symbolic links: not a mount point
                 self._named.add(resolve(word, table))
+        self._adopts = adopt
         if adopt:
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
         self._others = _children(os.getpid())
+        self._handed_on = 0
         environment = dict(os.environ)
         already = environment.get("LD_PRELOAD")
         shim = str(preload_library())
@@ -185,6 +187,7 @@ class Running:
         if not channels:
             environment["EFUSE_CHANNELS"] = "0"
         with contextlib.ExitStack() as stack:
+            self._child_ended = stack.enter_context(_ends_of_children()) if adopt else None
             self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, self._mountinfo)
             self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -212,10 +215,13 @@ class Running:
         poll.register(self._mountinfo, select.POLLPRI)  # the kernel signals a change of the table
         poll.register(self._pidfd, select.POLLIN)
         poll.register(self._reports, select.POLLIN)
+        if self._child_ended is not None:
+            poll.register(self._child_ended, select.POLLIN)
         is_open, end = True, None
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
             ready = dict(poll.poll(None if left is None else left * 1000))
+            self._reap()
             if self._reports.fileno() in ready:
                 record = self._reports.recv(8192)
                 if record:
@@ -231,6 +237,9 @@ class Running:
                 poll.unregister(self._pidfd)
                 wait_for_daemon(self.process)
                 end = time.monotonic() + _GRACE_S
+                if self._handed_on and not (self.mounts or self.plain or self.process.returncode):
+                    # It may have gone into the background at the moment of the signal.
+                    self.hand_on(self._handed_on)
             if end is not None and (
                 self.mounts
                 or self.plain
@@ -257,6 +266,21 @@ class Running:
                 found = self._reported(record)
                 if isinstance(found, Daemon):
                     yield found
+
+    def hand_on(self, number: int) -> None:
+        """Send the signal to the process that was started.
+
+        If that has ended, the signal goes to what it has left in the background.
+        """
+        self._handed_on = number
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if not poll.poll(0):
+            signal.pidfd_send_signal(self._pidfd, number)
+            return
+        for pid in self._tree() - {self.process.pid}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def end(self) -> int:
         """End the daemon, unmount what it has mounted, and return its exit status."""
@@ -309,12 +333,28 @@ class Running:
             yield self._add(PlainMount(mount, number, is_named and self._has_fuse_open()))
 
     def _tree(self) -> set[int]:
-        found = {self.process.pid} | (_children(os.getpid()) - self._others)
+        found = {self.process.pid} | self._adopted()
         more = found
         while more:
             more = {child for pid in more for child in _children(pid)} - found
             found |= more
         return found
+
+    def _adopted(self) -> set[int]:
+        if not self._adopts:
+            return set()
+        return _children(os.getpid()) - self._others - {self.process.pid}
+
+    def _reap(self) -> None:
+        """Take the exit status of adopted processes: they are zombies until then."""
+        if self._child_ended is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            while self._child_ended.recv(4096):
+                pass
+        for pid in self._adopted():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
     def _has_fuse_open(self) -> bool:
         return any(_has_open(pid, "/dev/fuse") for pid in self._tree())
@@ -375,6 +415,24 @@ def _is_dead(mountpoint: str) -> bool:
     return dead.wait(2)
 
 
+@contextlib.contextmanager
+def _ends_of_children() -> Iterator[socket.socket]:
+    """Yield what can be read from when a child has ended, or another signal was handled."""
+    receiver, sender = socket.socketpair()
+    with receiver, sender:
+        receiver.setblocking(False)
+        sender.setblocking(False)
+        # Python writes to the descriptor for a signal that has a handler.
+        handler = signal.signal(signal.SIGCHLD, lambda *_: None)
+        wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        try:
+            yield receiver
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            if handler is not None:  # None: it was not set by Python
+                signal.signal(signal.SIGCHLD, handler)
+
+
 def _children(pid: int) -> set[int]:
     found: set[int] = set()
     with contextlib.suppress(OSError):
@@ -427,7 +485,7 @@ def run_plain(command: Sequence[str]) -> int:
     """
     with Forwarding() as forwarding:
         process = _start(command)
-        forwarding.to(process)
+        forwarding.to(process.send_signal)
         return wait_for_daemon(process)
 
 
@@ -438,18 +496,18 @@ def wait_for_daemon(process: subprocess.Popen[bytes]) -> int:
 
 
 class Forwarding:
-    """Hands SIGINT, SIGTERM and SIGHUP on to a process instead of dying of them.
+    """Hands SIGINT, SIGTERM and SIGHUP on to a daemon instead of dying of them.
 
-    A context manager. A signal that comes before the process has been started is handed on then; if
+    A context manager. A signal that comes before the daemon has been started is handed on then; if
     it never is, this process gets it at the end. A signal that is ignored stays so.
 
-    :ivar handed_on: whether the process was sent a signal.
+    :ivar handed_on: whether the daemon was sent a signal.
     """
 
     def __init__(self) -> None:
         self.handed_on = False
         self._waiting: list[int] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._send: Callable[[int], None] | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Forwarding:
@@ -463,9 +521,9 @@ class Forwarding:
         if self._waiting:
             os.kill(os.getpid(), self._waiting[0])
 
-    def to(self, process: subprocess.Popen[bytes]) -> None:
-        """Hand on to *process*, which has just been started."""
-        self._process = process
+    def to(self, send: Callable[[int], None]) -> None:
+        """Hand on to the daemon that has just been started, by calling *send*."""
+        self._send = send
         self._hand_on()
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
@@ -473,10 +531,11 @@ class Forwarding:
         self._hand_on()
 
     def _hand_on(self) -> None:
-        while self._waiting and self._process is not None:
+        while self._waiting and self._send is not None:
             self.handed_on = True
-            with contextlib.suppress(IndexError):  # a signal interrupted this very loop
-                self._process.send_signal(self._waiting.pop(0))
+            # A signal interrupted this very loop, or the daemon was reaped at this moment.
+            with contextlib.suppress(IndexError, ProcessLookupError):
+                self._send(self._waiting.pop(0))
 
 
 def wait_until_gone(mount: Mount, *, mountinfo: Path = MOUNTINFO) -> None:

@@ -455,3 +455,61 @@ def test_run_unmounts_what_its_daemon_leaves_when_a_signal_ends_both(
         said = command.stderr.read()
     assert command.returncode == 128 + number, said
     assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()
+
+
+_LEAVES_ORPHANS = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.1)
+        os._exit(0)
+    os.wait()
+run = os.getppid()
+for _ in range(100):
+    with open(f"/proc/{run}/task/{run}/children") as file:
+        if set(file.read().split()) == {str(os.getpid())}:
+            raise SystemExit(5)
+    time.sleep(0.1)
+raise SystemExit(4)
+"""
+
+
+def test_run_leaves_no_zombies_of_what_its_daemon_leaves(places: Places) -> None:
+    """Its daemon runs on, in the foreground, and sees that it has no child but the daemon."""
+    daemon = [sys.executable, "-c", _LEAVES_ORPHANS]
+    done = places.efuse("run", "--", *daemon, status=1, device="/dev/null")
+    assert "ended with status 5 and mounted nothing" in done.stderr
+
+
+_LEAVES_A_PROCESS = """
+import os, sys, time
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.01)
+print("in the background", file=sys.stderr, flush=True)
+time.sleep(20)
+print("still there", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_run_hands_signals_on_to_what_is_about_to_mount_in_the_background(
+    number: signal.Signals,
+) -> None:
+    """The process that was started has ended; another one that it has left may mount soon."""
+    change = "from pathlib import Path; from efuse.fs import mountpoint; mountpoint.DEVICE = Path"
+    script = f"{change}('/dev/null'); from efuse.cli.main import main; main()"
+    daemon = [sys.executable, "-c", _LEAVES_A_PROCESS]
+    words = [sys.executable, "-c", script, "run", "--", *daemon]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stderr is not None
+        assert command.stderr.readline() == "in the background\n"
+        command.send_signal(number)
+        # It is at its end when both have ended.
+        said = command.stderr.read()
+    assert command.returncode == 1, said
+    assert "mounted nothing on eFuse" in said
+    assert "still there" not in said
