@@ -18,11 +18,14 @@ from efuse.errors import ControlError, reason
 __all__ = [
     "MOUNTINFO",
     "Mount",
+    "Numbered",
     "all_mounts",
     "find",
     "is_mounted",
     "mounts",
     "number_at",
+    "numbered",
+    "numbers",
     "parse",
     "resolve",
 ]
@@ -184,8 +187,9 @@ def _innermost(path: str, table: Iterable[Mount]) -> Mount | None:
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_STATMOUNT = 457
-_STATMOUNT_SB_BASIC = 1
+_STATMOUNT, _LISTMOUNT = 457, 458
+_STATMOUNT_SB_BASIC, _STATMOUNT_MNT_BASIC, _STATMOUNT_FS_TYPE = 1, 2, 0x20
+_LSMT_ROOT = (1 << 64) - 1
 _AT_NO_AUTOMOUNT, _AT_EMPTY_PATH, _AT_STATX_DONT_SYNC = 0x800, 0x1000, 0x4000
 _STATX_MNT_ID_UNIQUE = 0x4000
 
@@ -208,15 +212,55 @@ def number_at(path: str = "", *, directory: int = -100) -> int | None:
     return number if mask & _STATX_MNT_ID_UNIQUE else None
 
 
-def is_mounted(number: int) -> int | None:
-    """Return the connection of the mount *number* (see `number_at`), None if it is gone.
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """What the kernel says of the mount of a number (see `number_at`).
+
+    :ivar mount_id: its number in mountinfo.
+    :ivar fstype: the type, without the subtype.
+    """
+
+    number: int
+    mount_id: int
+    connection: int
+    fstype: str
+
+
+def numbered(number: int) -> Numbered | None:
+    """Return what the kernel says of the mount *number*, None if it is gone.
 
     A mount that this process does not see, in another namespace, is as if gone.
     """
-    request = struct.pack("=IIQQ", 24, 0, number, _STATMOUNT_SB_BASIC)
+    wanted = _STATMOUNT_SB_BASIC | _STATMOUNT_MNT_BASIC | _STATMOUNT_FS_TYPE
+    request = struct.pack("=IIQQ", 24, 0, number, wanted)
     found = ctypes.create_string_buffer(4096)
     size, none = ctypes.c_size_t(len(found)), ctypes.c_uint(0)
     if _libc.syscall(ctypes.c_long(_STATMOUNT), request, found, size, none) != 0:
         return None
     major, minor = struct.unpack_from("=II", found, 16)
-    return int(major) << 20 | int(minor)
+    (fstype,) = struct.unpack_from("=I", found, 36)
+    (mount_id,) = struct.unpack_from("=I", found, 56)
+    name = os.fsdecode(found.raw[512 + fstype :].partition(b"\0")[0])
+    return Numbered(number, mount_id, int(major) << 20 | int(minor), name)
+
+
+def is_mounted(number: int) -> int | None:
+    """Return the connection of the mount *number*, None if it is gone, as of `numbered`."""
+    found = numbered(number)
+    return None if found is None else found.connection
+
+
+def numbers() -> list[int]:
+    """Return the numbers (see `number_at`) of the mounts that this process sees.
+
+    A mount has a higher number than each that was made before it.
+    """
+    listed: list[int] = []
+    found = (ctypes.c_uint64 * 256)()
+    size, none = ctypes.c_size_t(len(found)), ctypes.c_uint(0)
+    while True:
+        request = struct.pack("=IIQQ", 24, 0, _LSMT_ROOT, listed[-1] if listed else 0)
+        count = _libc.syscall(ctypes.c_long(_LISTMOUNT), request, found, size, none)
+        if count <= 0:
+            return sorted(listed)
+        listed += found[:count]
