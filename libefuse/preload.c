@@ -8,7 +8,8 @@
  *
  * fuseblk has no counterpart there, and stays what it is.
  *
- * EFUSE_REPORT_FD may name a socket: it is told of each mount.
+ * EFUSE_REPORT_FD may name a socket: it is told of each mount. Each program that the daemon
+ * starts has that socket too: the reader looks at who sends.
  */
 #define _GNU_SOURCE
 #include "next.h"

@@ -7,9 +7,11 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -20,11 +22,21 @@ from types import FrameType
 from typing import Any
 
 from efuse.control import Mount
-from efuse.control.mounts import MOUNTINFO, all_mounts, is_mounted, number_at, parse, resolve
+from efuse.control.mounts import (
+    MOUNTINFO,
+    Numbered,
+    all_mounts,
+    is_mounted,
+    number_at,
+    numbered,
+    numbers,
+    parse,
+    resolve,
+)
 from efuse.errors import ControlError, EfuseError, MountError, reason
 from efuse.fs.acceleration import Acceleration, accelerate
 from efuse.fs.ending import not_ignored
-from efuse.fs.mountpoint import unmount
+from efuse.fs.mountpoint import DEVICE, unmount
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
 from efuse.fs.preload import preload_library
@@ -50,6 +62,13 @@ PLAIN_HINT = "docs/limits.md says which daemons `efuse run` can run"
 _GRACE_S = 10.0
 _TOO_EARLY = "it was unmounted before the handlers were attached"
 _PR_SET_CHILD_SUBREAPER = 36
+_UCRED = struct.Struct("=iII")
+# What libefuse/preload.c sends: the type, the number and the path of a mount.
+_REPORT = re.compile(rb"(e?fuse.*?) ([0-9]{1,20}) (/.*)", re.DOTALL)
+_MAX_NUMBER = (1 << 64) - 1
+_REPORT_S = 2.0
+_DEVICE = str(DEVICE)
+_CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
 
 
 @dataclass
@@ -123,19 +142,21 @@ class Daemon:
 
 @dataclass(frozen=True)
 class PlainMount:
-    """A mount of a daemon on the kernel's own FUSE.
+    """A mount of a daemon on the kernel's own FUSE, or one of eFuse that may be another daemon's.
 
-    :ivar number: as of `Daemon`; None: not known.
+    :ivar number: as of `Daemon`.
     :ivar is_certain: the daemon has told of it, or was told to mount there.
     """
 
     mount: Mount
-    number: int | None
+    number: int
     is_certain: bool
 
     @property
     def reason(self) -> str:
-        """Why it is not eFuse's, in one sentence."""
+        """Why it is not accelerated, in one sentence."""
+        if self.mount.is_efuse:
+            return "no report of it has come, so that it may be the mount of another daemon"
         if self.mount.fstype.split(".")[0] == "fuseblk":
             return "the daemon mounts the type fuseblk, which eFuse does not have"
         return (
@@ -169,7 +190,7 @@ class Running:
         self.mounts: list[Daemon] = []
         self.plain: list[PlainMount] = []
         table = all_mounts()
-        self._before = {m.mount_id for m in table}
+        self._newest_before = self._newest = max(numbers(), default=0)
         words = {part for word in command[1:] for part in (word, word.rpartition("=")[2]) if part}
         self._named: set[str] = set()
         for word in words:
@@ -180,6 +201,9 @@ class Running:
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
         self._others = _children(os.getpid())
         self._handed_on = 0
+        self._has_reported = False
+        # By number: mounts of eFuse that no report has named yet, and until when that may come.
+        self._unreported: dict[int, tuple[Mount, float]] = {}
         environment = dict(os.environ)
         already = environment.get("LD_PRELOAD")
         shim = str(preload_library())
@@ -192,6 +216,8 @@ class Running:
             stack.callback(os.close, self._mountinfo)
             self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.callback(self._reports.close)
+            # Each program that the daemon starts has the socket too, whatever user it has become.
+            self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with theirs:
                 # The number of the descriptor alone may be another's once the daemon has closed it.
                 inode = os.fstat(theirs.fileno()).st_ino
@@ -219,12 +245,14 @@ class Running:
             poll.register(self._child_ended, select.POLLIN)
         is_open, end = True, None
         while True:
-            left = None if end is None else max(0.0, end - time.monotonic())
+            times = [until for _, until in self._unreported.values()]
+            until = min(times, default=end)
+            left = None if until is None else max(0.0, until - time.monotonic())
             ready = dict(poll.poll(None if left is None else left * 1000))
             self._reap()
             if self._reports.fileno() in ready:
-                record = self._reports.recv(8192)
-                if record:
+                record = self._receive()
+                if record is not None:
                     found = self._reported(record)
                     if found is not None:
                         yield found
@@ -232,7 +260,8 @@ class Running:
                 # Nobody is left who could tell of a mount.
                 is_open = False
                 poll.unregister(self._reports)
-            yield from self._look_for_plain()
+            yield from self._look()
+            yield from self._look_for_unreported()
             if self._pidfd in ready:
                 poll.unregister(self._pidfd)
                 wait_for_daemon(self.process)
@@ -240,6 +269,8 @@ class Running:
                 if self._handed_on and not (self.mounts or self.plain or self.process.returncode):
                     # It may have gone into the background at the moment of the signal.
                     self.hand_on(self._handed_on)
+            if self._unreported and not self._has_reported:
+                continue
             if end is not None and (
                 self.mounts
                 or self.plain
@@ -259,8 +290,8 @@ class Running:
             for fd, _ in poll.poll():
                 if fd != self._reports.fileno():
                     continue
-                record = self._reports.recv(8192)
-                if not record:
+                record = self._receive()
+                if record is None:
                     poll.unregister(self._reports)
                     continue
                 found = self._reported(record)
@@ -297,40 +328,114 @@ class Running:
         """Unmount the mounts that have lost their daemon: they were this one's."""
         found = [(mount.mountpoint, mount.number) for mount in self.mounts]
         for mountpoint, number in found + [(p.mount.mountpoint, p.number) for p in self.plain]:
-            if number is not None and is_mounted(number) is not None and _is_dead(mountpoint):
+            if is_mounted(number) is not None and _is_dead(mountpoint):
                 unmount_number(mountpoint, number)
 
+    def _receive(self) -> bytes | None:
+        """Return a report, empty if it is another user's; None: no process is left to send one."""
+        space = socket.CMSG_SPACE(_UCRED.size)  # none for descriptors: the kernel closes those
+        record, ancillary, _, _ = self._reports.recvmsg(8192, space)
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                _, user, _ = _UCRED.unpack(content)
+                return record if user in (0, os.geteuid()) else b""
+        return None
+
     def _reported(self, record: bytes) -> Daemon | PlainMount | None:
-        fstype, number_text, path = os.fsdecode(record).split(" ", 2)
-        number = int(number_text)
-        connection = is_mounted(number)
-        found = Mount(0, 0, connection or 0, path, fstype, "", "")
+        """Return the mount that a report names, None if it is not of this daemon or known."""
+        words = _REPORT.fullmatch(record)
+        if words is None:
+            return None
+        fstype, path = os.fsdecode(words[1]), os.fsdecode(words[3])
+        number = int(words[2])
+        seen = numbered(number) if number <= _MAX_NUMBER else None
+        if number > _MAX_NUMBER or (seen is not None and not self._is_later(seen, fstype)):
+            return None
+        connection = seen.connection if seen else 0
+        found = Mount(0, 0, connection, path, fstype, "", "")
         if found.is_fuse:
             if any(plain.mount.mountpoint == path for plain in self.plain):
                 return None  # mountinfo had it already
             return self._add(PlainMount(found, number, is_certain=True))
+        self._has_reported = True
+        if connection and self._is_known(connection):
+            return None
         mine = (m for m in all_mounts() if m.mountpoint == path and m.connection == connection)
         daemon = Daemon(self.process, replace(next(mine, found)), number)
         self.mounts.append(daemon)
         return daemon
 
+    def _is_later(self, seen: Numbered, fstype: str) -> bool:
+        """Whether the mount is of the type, and its file system came after the start."""
+        if seen.number <= self._newest_before or seen.fstype != fstype.partition(".")[0]:
+            return False
+        before = (numbered(n) for n in numbers() if n <= self._newest_before)
+        return all(mount is None or mount.connection != seen.connection for mount in before)
+
     def _add(self, plain: PlainMount) -> PlainMount:
         self.plain.append(plain)
         return plain
 
-    def _look_for_plain(self) -> Iterator[PlainMount]:
-        new = [m for m in parse(_read(self._mountinfo)) if m.is_fuse]
-        new = [m for m in new if m.mount_id not in self._before]
-        self._before |= {m.mount_id for m in new}
-        told = {plain.mount.mountpoint for plain in self.plain}
-        for mount in new:
+    def _look(self) -> Iterator[PlainMount]:
+        """Yield the new mounts of plain FUSE, and take note of those of eFuse."""
+        new = [number for number in numbers() if number > self._newest]
+        table = {m.mount_id: m for m in parse(_read(self._mountinfo))} if new else {}
+        self._newest = max(new, default=self._newest)
+        for number in new:
+            seen = numbered(number)
+            mount = table.get(seen.mount_id) if seen else None
+            if seen is None or mount is None or mount.connection != seen.connection:
+                continue  # unmounted meanwhile
+            if mount.is_efuse and self._is_later(seen, mount.fstype):
+                self._unreported[number] = mount, time.monotonic() + _REPORT_S
+            told = {plain.mount.mountpoint for plain in self.plain}
             is_named = mount.mountpoint in self._named
-            if mount.mountpoint in told or not (is_named or self._has_fuse_open()):
-                continue
-            number = number_at(mount.mountpoint)
-            if number is not None and is_mounted(number) != mount.connection:
-                number = None
-            yield self._add(PlainMount(mount, number, is_named and self._has_fuse_open()))
+            if (
+                mount.is_fuse
+                and mount.mountpoint not in told
+                and (is_named or self._has_fuse_open())
+            ):
+                yield self._add(PlainMount(mount, number, is_named and self._has_fuse_open()))
+
+    def _look_for_unreported(self) -> Iterator[Daemon | PlainMount]:
+        """Yield the new mounts of eFuse that are the daemon's although no report names them.
+
+        Where the kernel does not tell of which mount a process serves the device, a mount is the
+        daemon's if its command names the mount point, and no report of it ever comes.
+        """
+        for number, (mount, end) in list(self._unreported.items()):
+            is_over = time.monotonic() >= end
+            is_there = is_mounted(number) == mount.connection
+            is_new = is_there and not self._is_known(mount.connection)
+            held = self._connections() if is_new else set()
+            is_its = mount.connection in held
+            may_be_its = is_over and None in held and not self._has_reported
+            if is_its or is_over or not is_new:
+                del self._unreported[number]
+            if is_its or (may_be_its and mount.mountpoint in self._named):
+                daemon = Daemon(self.process, mount, number)
+                self.mounts.append(daemon)
+                yield daemon
+            elif may_be_its and not self.mounts:
+                yield self._add(PlainMount(mount, number, is_certain=False))
+
+    def _is_known(self, connection: int) -> bool:
+        return any(mount.connection == connection and mount.is_mounted for mount in self.mounts)
+
+    def _connections(self) -> set[int | None]:
+        """Return the connections whose device the daemon's processes have open.
+
+        None stands for one that the kernel does not tell: it is 6.12, or nothing is mounted by it.
+        """
+        found: set[int | None] = set()
+        for pid in self._tree():
+            for fd in _open_on(pid, _DEVICE):
+                text = ""
+                with contextlib.suppress(OSError):
+                    text = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+                told = _CONNECTION.search(text)
+                found.add(int(told[1]) if told else None)
+        return found
 
     def _tree(self) -> set[int]:
         found = {self.process.pid} | self._adopted()
@@ -357,7 +462,7 @@ class Running:
                 os.waitpid(pid, os.WNOHANG)
 
     def _has_fuse_open(self) -> bool:
-        return any(_has_open(pid, "/dev/fuse") for pid in self._tree())
+        return any(_open_on(pid, "/dev/fuse") for pid in self._tree())
 
 
 def start_daemon(command: Sequence[str], *, channels: bool = True) -> Daemon:
@@ -386,14 +491,14 @@ def mounted_nothing(command: Sequence[str], status: int) -> MountError:
     )
 
 
-def unmount_number(mountpoint: str, number: int | None) -> None:
+def unmount_number(mountpoint: str, number: int) -> None:
     """Unmount lazily what is at *mountpoint* if that is the mount *number*."""
     try:
         fd = os.open(mountpoint, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return  # unmounted, and removed
     try:
-        if number is not None and number_at(directory=fd) == number:
+        if number_at(directory=fd) == number:
             with contextlib.suppress(OSError):  # unmounted by somebody else at this moment
                 unmount(f"/proc/self/fd/{fd}", lazy=True)
     finally:
@@ -441,13 +546,14 @@ def _children(pid: int) -> set[int]:
     return found
 
 
-def _has_open(pid: int, device: str) -> bool:
+def _open_on(pid: int, device: str) -> list[str]:
+    found = []
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 if str(link.readlink()) == device:
-                    return True
-    return False
+                    found.append(link.name)
+    return found
 
 
 def _end(processes: set[int]) -> None:

@@ -112,6 +112,47 @@ def test_each_mount_of_a_command_is_accelerated(tmp_path: Path) -> None:
         subprocess.run(["umount", one, other], check=True)
 
 
+_CLOSES = 'eval "exec ${EFUSE_REPORT_FD%%:*}>&-"; exec bindfs "$0" "$1"'
+
+
+@pytest.mark.parametrize(
+    "command", [["env", "-u", "EFUSE_REPORT_FD", "bindfs"], ["bash", "-c", _CLOSES]]
+)
+def test_run_accelerates_a_daemon_that_cannot_report_its_mount(
+    tmp_path: Path, command: list[str]
+) -> None:
+    """It has cleared its environment, or closed the descriptors that it does not know."""
+    source, mountpoint = _directories(tmp_path, "source", "mnt")
+    with _mounted([*command, str(source)], mountpoint) as connection:
+        assert connection.state == "attached"
+
+
+def _kernel_tells_whose_mount_it_is(mountpoint: Path) -> bool:
+    """Whether /proc tells of an open device which mount's it is: Linux 7.3 does, 6.12 does not."""
+    device = mount_efuse(str(mountpoint), MountOptions.parse(()))
+    try:
+        return "fuse_connection:" in Path(f"/proc/self/fdinfo/{device}").read_text()
+    finally:
+        os.close(device)
+        subprocess.run(["umount", mountpoint], check=True)
+
+
+def test_required_run_of_a_mount_that_may_be_another_daemons_fails(tmp_path: Path) -> None:
+    """Its command does not name the mount point, and no report names the mount."""
+    source, mountpoint = _directories(tmp_path, "source", "mnt")
+    is_told = _kernel_tells_whose_mount_it_is(mountpoint)
+    script = tmp_path / "script"
+    script.write_text(f"exec bindfs {source} {mountpoint}")
+    words = ["env", "-u", "EFUSE_REPORT_FD", "sh", script]
+    done = run_efuse("run", "--require", "--", *words, status=0 if is_told else 3)
+    if is_told:
+        assert Connection(find(mountpoint).connection).state == "attached"
+        subprocess.run(["umount", mountpoint], check=True)
+    else:
+        assert f"{mountpoint} cannot be accelerated: no report of it has come" in done.stderr
+        assert not _is_mounted(mountpoint)
+
+
 def test_run_of_a_daemon_that_mounts_by_fusermount3_unmounts_when_it_dies(
     tmp_path: Path, eventually: Callable[..., object]
 ) -> None:

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which mounts `efuse run` takes for its daemon's.
+
+The kernel of the host has no eFuse: where a test needs a mount of eFuse, one of FUSE with the
+subtype ``ours`` stands for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from efuse.control import Mount
+from efuse.control.mounts import all_mounts, is_mounted, number_at, numbered, numbers
+from efuse.fs import run
+from efuse.fs.run import Daemon, Ended, PlainMount, Running
+
+_NOBODY = 65534
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_SENDS = """
+import os, socket, sys
+user, records = int(sys.argv[1]), eval(sys.argv[2])
+if user:
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+with socket.socket(fileno=int(os.environ["EFUSE_REPORT_FD"].split(":")[0])) as reports:
+    for record in records:
+        reports.send(record)
+raise SystemExit(3)
+"""
+
+
+@contextlib.contextmanager
+def _running(*words: object) -> Iterator[Running]:
+    command = [sys.executable, "-c", *map(str, words)]
+    with contextlib.closing(Running(command)) as running:
+        try:
+            yield running
+        finally:
+            running.process.kill()
+            running.process.wait()
+
+
+def _sending(user: int, *records: bytes) -> tuple[list[Daemon | PlainMount | Ended], Running]:
+    """Return the events of a daemon's process of *user* that sends *records*, and ends with 3."""
+    with _running(_SENDS, user, records) as running:
+        return list(running.events()), running
+
+
+def _mount_fuse(mountpoint: Path, subtype: str = "x") -> int:
+    """Mount it by this very process; return the open device."""
+    fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
+    kind = f"fuse.{subtype}".encode()
+    assert _libc.mount(b"x", os.fsencode(mountpoint), kind, ctypes.c_ulong(0), options) == 0
+    return fd
+
+
+def _unmount(mountpoint: Path) -> None:
+    _libc.umount2(os.fsencode(mountpoint), 2)
+
+
+def _number(mountpoint: Path) -> int:
+    number = number_at(str(mountpoint))
+    assert number is not None
+    return number
+
+
+def test_numbers_are_those_of_the_mount_table(place: Path) -> None:
+    before = numbers()
+    subprocess.run(["mount", "-t", "tmpfs", "x", place], check=True)
+    try:
+        assert numbers() == [*before, _number(place)]
+        seen = numbered(_number(place))
+        row = next(m for m in all_mounts() if m.mountpoint == str(place))
+        assert seen is not None
+        assert (seen.mount_id, seen.connection) == (row.mount_id, row.connection)
+        assert seen.fstype == "tmpfs"
+    finally:
+        _unmount(place)
+
+
+@pytest.mark.parametrize("user", [0, _NOBODY])
+def test_report_is_believed_of_root_only(place: Path, user: int) -> None:
+    """It names a mount that came after the start, so that it may be the daemon's."""
+    mountpoint, pipe = place / "mnt", place / "pipe"
+    mountpoint.mkdir()
+    os.mkfifo(pipe)
+    with _running(_SENDS, user, f"[open({str(pipe)!r}, 'rb').read()]") as running:
+        fd = _mount_fuse(mountpoint)
+        try:
+            pipe.write_bytes(b"fuse.x %d /there" % _number(mountpoint))
+            events = list(running.events())
+        finally:
+            os.close(fd)
+            _unmount(mountpoint)
+    assert [type(event) for event in events] == [Ended] if user else [PlainMount, Ended]
+    assert events[-1] == Ended(3)
+
+
+def test_report_of_what_is_not_a_new_mount_of_fuse_is_not_believed(place: Path) -> None:
+    """It is a mount from before, or not FUSE's, or of another type than the report says."""
+    old, new, fuse = place / "old", place / "new", place / "fuse"
+    with contextlib.ExitStack() as stack:
+        for directory in (old, new, fuse):
+            directory.mkdir()
+            stack.callback(_unmount, directory)
+        stack.callback(os.close, _mount_fuse(old))
+        # The daemon's own process makes the others, and tells of them.
+        makes = f"""
+import subprocess
+from efuse.control.mounts import number_at
+subprocess.run(["mount", "-t", "tmpfs", "x", {str(new)!r}], check=True)
+subprocess.run(["mount", "--bind", {str(old)!r}, {str(fuse)!r}], check=True)
+records = [b"efuse %d /there" % number_at(path) for path in {[str(old), str(new), str(fuse)]!r}]
+records += [b"fuse.x" + record[5:] for record in records]
+records += [b"efuse %d /proc" % number_at("/proc"), b"tmpfs" + records[1][5:]]
+"""
+        sends = _SENDS.replace("user, records = int(sys.argv[1]), eval(sys.argv[2])", makes)
+        sends = sends.replace("if user:", "if False:")
+        with _running(sends) as running:
+            assert list(running.events()) == [Ended(3)]
+            assert (running.mounts, running.plain) == ([], [])
+        running.unmount_dead()
+        assert os.path.ismount(new)
+        assert is_mounted(_number(old)) is not None
+
+
+def test_malformed_reports_are_ignored() -> None:
+    records = [b"x", b"efuse", b"efuse x /", b"efuse 1 there", b"efuse -1 /", b"\xff 1 /"]
+    records += [b"efuse %d /" % (1 << 64), b"efuse %s /" % (b"9" * 5000), b"efuse \xd9\xa1 /"]
+    # An empty record is none of the socket's end: the last one comes after it.
+    events, running = _sending(0, *records, b"", b"fuse.x 1 /no/such")
+    assert [type(event) for event in events] == [PlainMount, Ended]
+    assert [plain.mount.mountpoint for plain in running.plain] == ["/no/such"]
+
+
+_MOUNTS = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None)
+libc.umount2(os.fsencode(sys.argv[1]), 0)
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
+libc.mount(b"x", os.fsencode(sys.argv[1]), sys.argv[2].encode(), ctypes.c_ulong(0), options)
+"""
+_STAYS = "signal.alarm(20)\nsignal.pause()"
+_REPORTS = """
+import socket
+from efuse.control.mounts import number_at
+with socket.socket(fileno=int(os.environ["EFUSE_REPORT_FD"].split(":")[0])) as reports:
+    words = [sys.argv[2], str(number_at(sys.argv[1])), sys.argv[1]]
+    reports.send(" ".join(words).encode())
+"""
+
+
+@pytest.fixture
+def past_the_shim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is the kernel's own FUSE's, as of a daemon that opens it past the shim."""
+    monkeypatch.setattr(run, "preload_library", lambda: "")
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_mount_in_the_place_of_one_from_before_is_noticed(place: Path) -> None:
+    """It has the number of that one in mountinfo, too, which is given again."""
+    subprocess.run(["mount", "-t", "tmpfs", "x", place], check=True)
+    try:
+        with _running(_MOUNTS + _STAYS, place, "fuse.x") as running:
+            found = next(running.events())
+            assert isinstance(found, PlainMount)
+            assert (found.mount.mountpoint, found.is_certain) == (str(place), True)
+    finally:
+        _unmount(place)
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch, past_the_shim: None) -> None:
+    """Mounts of the type ``fuse.ours`` are eFuse's."""
+    monkeypatch.setattr(Mount, "is_efuse", property(lambda m: m.fstype == "fuse.ours"))
+    monkeypatch.setattr(Mount, "is_fuse", property(lambda m: m.fstype == "fuse.x"))
+    monkeypatch.setattr(run, "_DEVICE", "/dev/fuse", raising=False)
+    monkeypatch.setattr(run, "_REPORT_S", 0.3, raising=False)
+
+
+def _does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel be one that does not tell of which mount an open device is."""
+    monkeypatch.setattr(run, "_CONNECTION", re.compile("no such line"), raising=False)
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("tells", [True, False])
+def test_mount_without_a_report_is_the_daemons(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
+) -> None:
+    """Its command names the mount point."""
+    if not tells:
+        _does_not_tell(monkeypatch)
+    try:
+        with _running(_MOUNTS + _STAYS, place, "fuse.ours") as running:
+            found = next(running.events())
+            assert isinstance(found, Daemon)
+            assert (found.mountpoint, found.number) == (str(place), _number(place))
+            assert running.mounts == [found]
+    finally:
+        _unmount(place)
+
+
+@pytest.mark.usefixtures("ours")
+def test_mount_that_may_be_another_daemons_is_told_of_and_left(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command does not name the mount point, and the kernel does not tell whose it is."""
+    _does_not_tell(monkeypatch)
+    script = _MOUNTS.replace("sys.argv[1]", repr(str(place)))
+    try:
+        with _running(script + _STAYS, "-", "fuse.ours") as running:
+            found = next(running.events())
+            assert isinstance(found, PlainMount)
+            assert "may be the mount of another daemon" in found.reason
+            assert not found.is_certain
+            number = _number(place)
+            # What has lost its daemon by the daemon's end was its.
+            running.end()
+            assert is_mounted(number) is None
+    finally:
+        _unmount(place)
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("tells", [True, False])
+def test_mount_of_another_daemon_is_not_taken_for_the_daemons(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
+) -> None:
+    """It comes later, on a directory that the command names: on its source, for example."""
+    mountpoint, source = place / "mnt", place / "source"
+    mountpoint.mkdir()
+    source.mkdir()
+    script = _MOUNTS + _STAYS
+    if not tells:
+        # The daemon has told of its own mount, and would have told of this one.
+        _does_not_tell(monkeypatch)
+        script = _MOUNTS + _REPORTS + _STAYS
+    with _running(script, mountpoint, "fuse.ours", source) as running, contextlib.ExitStack() as at:
+        at.callback(_unmount, mountpoint)
+        found = next(running.events())
+        assert isinstance(found, Daemon)
+        assert found.mountpoint == str(mountpoint)
+        monkeypatch.setattr(run, "_REPORT_S", 0.0)
+        at.callback(_unmount, source)
+        at.callback(os.close, _mount_fuse(source, "ours"))
+        assert list(running._look()) == []
+        assert _number(source) in running._unreported
+        assert list(running._look_for_unreported()) == []
+        assert running._unreported == {}
+        assert (running.mounts, running.plain) == ([found], [])
