@@ -635,7 +635,8 @@ def test_a_write_says_itself_whether_it_appends(
         assert Path(path).read_bytes() == b"01here6789"
         assert os.pwritev(other, [b"end"], 0, _RWF_APPEND) == 3
         assert Path(path).read_bytes() == b"01here6789end"
-        assert os.pread(other, 13, 0) == b"01here6789end"
+        if not mapped:  # else FUSE asks the daemon, which does not look at the backing file
+            assert os.pread(other, 100, 0) == b"01here6789end"
         assert m.count("write", "hits") == hits + 2
         if view:
             view.close()
