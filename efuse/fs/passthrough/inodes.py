@@ -343,10 +343,8 @@ class Inodes:
         if node.handle is not None and mount is not None:
             try:
                 return open_by_handle(mount, node.handle, os.O_PATH | os.O_NOFOLLOW)
-            except OSError as error:
-                # Without CAP_DAC_READ_SEARCH, or where a handle does not last: by name.
-                if error.errno not in (errno.EPERM, errno.EACCES, errno.ESTALE):
-                    raise
+            except PermissionError:
+                pass  # without CAP_DAC_READ_SEARCH: by name
         return self._find_by_name(node)
 
     def _find_by_name(self, node: Node) -> int:
