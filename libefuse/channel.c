@@ -82,13 +82,14 @@ void channel_close(struct channel *channel)
  * @reply_length: bytes in @message->reply; 0: there is none, or it was sent by write(2)
  * @buffer: for a request that fits no slot; NULL: such a one is left with -EMSGSIZE
  * @size: of it in bytes, as large as read(2) would need
+ * @ending: as of cancellable()
  *
  * Return: 0 or a negative errno. With -EINTR the reply was delivered, and with -EBADMSG
  *         it was none; @message has no slot then. -EAGAIN, of a descriptor with O_NONBLOCK,
  *         and -EMSGSIZE are as -EINTR.
  */
 int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
-		 char *buffer, uint32_t size)
+		 char *buffer, uint32_t size, atomic_int *ending)
 {
 	struct efuse_next next = {
 		.slot = message->slot,
@@ -100,7 +101,7 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 
 	message->slot = EFUSE_NO_SLOT;
 	SLOTS_GIVEN(channel);
-	if (cancellable(SYS_ioctl, channel->fd, EFUSE_IOC_NEXT, (uintptr_t)&next))
+	if (cancellable(SYS_ioctl, channel->fd, EFUSE_IOC_NEXT, (uintptr_t)&next, ending))
 		return -errno;
 	SLOTS_TAKEN(channel);
 	message->slot = next.slot;

@@ -4,6 +4,7 @@
 #define EFUSE_CHANNEL_H
 
 #include <linux/efuse.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,7 +42,7 @@ int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t
 		 uint32_t slot_size);
 void channel_close(struct channel *channel);
 int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
-		 char *buffer, uint32_t size);
+		 char *buffer, uint32_t size, atomic_int *ending);
 int channel_reply(struct channel *channel, struct message *message, uint32_t reply_length);
 const char *channel_reason(int err);
 

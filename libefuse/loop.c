@@ -67,6 +67,7 @@ struct loop;
  * @begun: requests begun
  * @seen: as many when the supervisor looked last
  * @busy: whether one is being handled
+ * @ending: not 0 from before it is cancelled
  */
 struct worker {
 	struct loop *loop;
@@ -84,6 +85,7 @@ struct worker {
 	_Atomic uint64_t begun;
 	uint64_t seen;
 	atomic_bool busy;
+	atomic_int ending;
 };
 
 /**
@@ -259,7 +261,7 @@ static int next(struct worker *worker)
 		pthread_mutex_unlock(&worker->delivery);
 	}
 	err = channel_next(worker->channel, &worker->message, worker->sending,
-			   worker->buffer + start, BUFFER_SIZE - start);
+			   worker->buffer + start, BUFFER_SIZE - start, &worker->ending);
 	worker->sending = 0;
 	worker->stored = false;
 	return err;
@@ -454,6 +456,7 @@ static void join_workers(struct loop *loop)
 	unsigned int i;
 
 	for (i = 0; i < loop->nr_workers; i++) {
+		atomic_fetch_or(&loop->workers[i].ending, 1);
 		pthread_cancel(loop->workers[i].thread);
 		/* Its handler may take long. */
 		deliver(&loop->workers[i]);

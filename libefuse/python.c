@@ -92,7 +92,7 @@ static void give_back(void)
 static int take(char *buffer, size_t size)
 {
 	int err = channel_next(&python.channel, &python.message, python.reply, buffer,
-			       (uint32_t)size);
+			       (uint32_t)size, NULL);
 
 	python.reply = 0;
 	if (err == -EBADMSG)

@@ -330,6 +330,28 @@ def test_a_worker_is_not_cancelled_amid_a_reply(
     pytest.fail("no worker was cancelled amid a reply")
 
 
+def test_a_request_that_crosses_the_cancellation_is_not_handled_in_part(
+    build: Build, tmp_path: Path, eventually: Eventually
+) -> None:
+    """It is taken between the look whether the worker may be cancelled and the signal for it."""
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    words: list[str | Path] = [build.daemon, "1", mountpoint]
+    with _started(build, words, mountpoint, eventually, tmp_path / "said") as daemon:
+        fd = os.open(mountpoint / "crossed", os.O_RDONLY)
+        assert os.pread(fd, 100, 0) == _DATA[:100]
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.stdout
+        assert daemon.process.stdout.readline() == b"cancelling\n"
+        read = daemon.pool.submit(os.pread, fd, 100, 200_000)
+        assert daemon.process.wait(_DEADLINE_S) == signal.SIGTERM
+        assert daemon.process.stdout.read() in (b"", b"begun\nended\n")
+        with contextlib.suppress(OSError):  # the session may have ended without it
+            assert read.result(_DEADLINE_S) == _DATA[200_000:200_100]
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
 def test_passthrough_ll_under_load(build: Build, tmp_path: Path, eventually: Eventually) -> None:
     mountpoint, source = tmp_path / "mnt", tmp_path / "source"
     mountpoint.mkdir()

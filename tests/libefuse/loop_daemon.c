@@ -22,7 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SIZE	300000	/* of each file, more than a slot */
+#define SIZE		300000	/* of each file, more than a slot */
+#define SIGCANCEL	32	/* glibc's own */
 
 struct mount {
 	struct fuse_session *se;
@@ -242,11 +243,71 @@ static bool is_held_thread(pthread_t thread)
 	return atomic_load(&is_held) && pthread_equal(thread, held);
 }
 
-/* In place of libc's, in libefuse as well. */
+/*
+ * What glibc's pthread_cancel() does if the worker takes a request between its look at the thread
+ * and its signal.
+ */
+static atomic_bool is_crossing;
+static atomic_int worker_tid;
+static sem_t goes_on, signalled;
+
+static void *wait_for_ever(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+static int cancel_late(int (*cancel)(pthread_t thread))
+{
+	pthread_t other;
+
+	/* The first one installs the signal's handler. */
+	pthread_create(&other, NULL, wait_for_ever, NULL);
+	cancel(other);
+	pthread_join(other, NULL);
+	puts("cancelling");
+	fflush(stdout);
+	sem_wait(&goes_on);
+	tgkill(getpid(), atomic_load(&worker_tid), SIGCANCEL);
+	sem_post(&signalled);
+	return 0;
+}
+
+static int (*setcancelstate)(int state, int *before);
+
+/* A thread that is cancelled while it looks a name up keeps a lock. */
+static __attribute__((constructor)) void find_setcancelstate(void)
+{
+	setcancelstate = dlsym(RTLD_NEXT, "pthread_setcancelstate");
+}
+
+/* In place of libc's, in libefuse as well: a worker is about to wait, or to be cancelled. */
+int pthread_setcancelstate(int state, int *before)
+{
+	if (state == PTHREAD_CANCEL_ENABLE && atomic_load(&is_crossing) &&
+	    atomic_exchange(&worker_tid, gettid()))
+		sem_post(&goes_on);
+	return setcancelstate(state, before);
+}
+
+/* The first time it is armed. */
+static void do_crossed(fuse_req_t req, size_t size, off_t offset)
+{
+	if (atomic_exchange(&is_crossing, true)) {
+		puts("begun");
+		sem_post(&goes_on);
+		sem_wait(&signalled);
+		puts("ended");
+	}
+	reply(req, size, offset);
+}
+
+/* Likewise. */
 int pthread_cancel(pthread_t thread)
 {
 	int (*next)(pthread_t) = dlsym(RTLD_NEXT, "pthread_cancel");
-	int result = next(thread);
+	int result = atomic_load(&is_crossing) ? cancel_late(next) : next(thread);
 
 	if (is_held_thread(thread))
 		sem_post(&cancelled);
@@ -308,6 +369,7 @@ static const struct file {
 	{ "notify", do_notify },
 	{ "exit", do_exit },
 	{ "cancelled", do_cancelled },
+	{ "crossed", do_crossed },
 	{ "affinity", do_affinity },
 	{ "interrupt", do_interrupt },
 };
@@ -417,6 +479,8 @@ int main(int argc, char **argv)
 	int i, count = argc - 2, result;
 
 	sem_init(&cancelled, 0, 0);
+	sem_init(&goes_on, 0, 0);
+	sem_init(&signalled, 0, 0);
 	for (i = 0; i < SIZE; i++)
 		data[i] = (char)(i * 31 + i / 251);
 	for (i = 0; i < count; i++) {

@@ -131,7 +131,7 @@ static uint64_t now_ns(void)
 }
 
 int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
-		 char *buffer, uint32_t size)
+		 char *buffer, uint32_t size, atomic_int *ending)
 {
 	uint32_t slot = message->slot;
 	uint64_t end = now_ns() + LOOK_NS;
@@ -159,7 +159,7 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 		size = sizeof(left);
 	}
 	do {
-		length = cancellable(SYS_read, channel->fd, (uintptr_t)buffer, size);
+		length = cancellable(SYS_read, channel->fd, (uintptr_t)buffer, size, ending);
 	} while (length < 0 && (errno == ENOENT || (errno == EAGAIN && now_ns() < end)));
 	if (length < 0)
 		return errno == ENODEV ? gone() : -errno;
