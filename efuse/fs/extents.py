@@ -22,6 +22,7 @@ _WRITE, _TO_EOF, _SEALED, _NEW = 1, 2, 4, 8
 _OFFSET_LIMIT = 1 << 63
 
 _WHY = {
+    errno.EAGAIN: "the connection's mounts are changing",
     errno.EBADF: "the descriptor is not open for reading, or not for writing",
     errno.EISDIR: "it is a directory",
     errno.ELOOP: "its file system is stacked too deep, or is this very mount",
@@ -88,7 +89,8 @@ def map_extent(device: int, extent: Extent) -> None:
 
     When it returns, nothing is read or written any more through what it replaced.
 
-    :raises StaleError: the kernel does not hold the inode, or knows a later version.
+    :raises StaleError: the kernel does not hold the inode, knows a later version, or is mounting or
+        unmounting this connection.
     :raises MountError: the kernel refused it.
     """
     flags = extent.write * _WRITE | (extent.length is None) * _TO_EOF
@@ -128,7 +130,7 @@ def _ioctl(device: int, number: int, raw: bytes, what: str) -> None:
     except OSError as error:
         why = _WHY.get(error.errno or 0)
         because = f"{why} ({errno.errorcode[error.errno or 0]})" if why else reason(error)
-        if error.errno == errno.ESTALE:
+        if error.errno in (errno.EAGAIN, errno.ESTALE):
             raise StaleError(f"{what} cannot be changed: {because}") from error
         hint = "the mount option stack_depth=2" if error.errno == errno.ELOOP else None
         raise MountError(f"{what} cannot be changed: {because}", hint=hint) from error

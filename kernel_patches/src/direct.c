@@ -165,6 +165,28 @@ static void efuse_content_seen(struct efuse_req *req, struct efuse_backing *eb,
 	req->changed = true;
 }
 
+/**
+ * efuse_content_shown - a backing file was shown to somebody by another way than a READ
+ * @ec: connection
+ * @nodeid: of the file
+ * @eb: the extent, held
+ *
+ * FUSE's pages and the data cache show nothing older from now on. Not for exclusive mode.
+ */
+void efuse_content_shown(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb)
+{
+	const struct inode *inode = efuse_content_inode(eb->file);
+	struct efuse_content now;
+
+	efuse_content_look(&now, eb->file);
+	if (efuse_content_same(&eb->content, inode) && !eb->content.racy &&
+	    !mapping_writably_mapped(inode->i_mapping))
+		return;
+	eb->content = now;
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
+}
+
 static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backing *eb,
 				struct kiocb *kiocb, struct iov_iter *iter)
 {

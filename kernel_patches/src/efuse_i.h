@@ -848,6 +848,7 @@ void efuse_blocks_learn(struct efuse_req *req, const struct efuse_changes *ch);
 /* direct.c */
 const struct cred *efuse_act_as(const struct cred *cred);
 void efuse_content_look(struct efuse_content *content, const struct file *file);
+void efuse_content_shown(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb);
 void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inode *inode,
 			    struct timespec64 before);
 bool efuse_direct_read(struct efuse_req *req);

@@ -186,17 +186,18 @@ bool efuse_seal_holds(const struct efuse_backing *eb)
  * system of a lower depth than ours. Ours is fixed when it is mounted, before anything can be
  * stacked upon it: what lies above it is deeper.
  */
-static bool efuse_stack_fits(struct efuse_conn *ec, const struct file *file)
+static int efuse_stack_check(struct efuse_conn *ec, const struct file *file)
 {
 	const struct super_block *sb = file_inode(file)->i_sb;
 	struct fuse_mount *fm;
 	bool fits = true;
 
-	down_read(&ec->fc->killsb);
+	if (!down_read_trylock(&ec->fc->killsb))
+		return -EAGAIN;
 	list_for_each_entry(fm, &ec->fc->mounts, fc_entry)
 		fits &= fm->sb && sb != fm->sb && sb->s_stack_depth < fm->sb->s_stack_depth;
 	up_read(&ec->fc->killsb);
-	return fits;
+	return fits ? 0 : -ELOOP;
 }
 
 static int efuse_extent_check(const struct efuse_extent *extent)
@@ -233,7 +234,7 @@ static int efuse_backing_check(struct efuse_conn *ec, struct file *file, u32 fla
 	}
 	if (flags & EFUSE_EXTENT_SEALED && !IS_I_VERSION(file_inode(file)))
 		return -EOPNOTSUPP;
-	return efuse_stack_fits(ec, file) ? 0 : -ELOOP;
+	return efuse_stack_check(ec, file);
 }
 
 static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
@@ -467,7 +468,11 @@ static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 	if (IS_ERR(eb))
 		return PTR_ERR(eb);
 
-	down_read(&ec->fc->killsb);
+	/* Whoever has it may wait for the daemon: a notification for a directory's lock. */
+	if (!down_read_trylock(&ec->fc->killsb)) {
+		efuse_backing_release(eb);
+		return -EAGAIN;
+	}
 	flags = efuse_extents_lock(ec);
 	if (eb->resident)
 		WRITE_ONCE(ec->on_device, true);
@@ -493,6 +498,7 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 	struct efuse_backing *gone = NULL;
 	struct efuse_backed *file;
 	unsigned int flags;
+	bool alive, held;
 	int err = 0;
 	u64 mark;
 
@@ -501,11 +507,13 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 	if (range->offset > LLONG_MAX || range->length > LLONG_MAX - range->offset)
 		return -EOVERFLOW;
 
-	down_read(&ec->fc->killsb);
+	/* Not waited for, as in efuse_map(). */
+	held = down_read_trylock(&ec->fc->killsb);
 	flags = efuse_extents_lock(ec);
 	mark = efuse_life_mark(ec, range->nodeid);
 	/* What the kernel does not hold has no version to remember. */
-	file = range->version && efuse_inode_alive(ec, range->nodeid) ?
+	alive = !held || efuse_inode_alive(ec, range->nodeid);
+	file = range->version && alive ?
 	       efuse_backed_get(ec, range->nodeid) : xa_load(&ec->backed, range->nodeid);
 	if (IS_ERR(file)) {
 		err = PTR_ERR(file);
@@ -520,7 +528,8 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 		}
 	}
 	efuse_extents_unlock(ec, flags);
-	up_read(&ec->fc->killsb);
+	if (held)
+		up_read(&ec->fc->killsb);
 
 	/* Who found an extent before has done its I/O. */
 	return err ?: efuse_backings_wait(ec, gone);

@@ -228,12 +228,16 @@ void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *f
  */
 void efuse_forget_request(struct efuse_conn *ec, u64 nodeid)
 {
+	bool held;
+
 	if (!xa_load(&ec->backed, nodeid))
 		return;
-	down_read(&ec->fc->killsb);
-	if (!efuse_inode_alive(ec, nodeid))
+	/* Whoever has it may wait for the daemon, which is about to read this. */
+	held = down_read_trylock(&ec->fc->killsb);
+	if (!held || !efuse_inode_alive(ec, nodeid))
 		efuse_extents_forget(ec, nodeid);
-	up_read(&ec->fc->killsb);
+	if (held)
+		up_read(&ec->fc->killsb);
 }
 
 /* A number that differs once a FORGET of the nodeid was queued or read. */

@@ -127,6 +127,8 @@ void efuse_lower_end(struct efuse_lower *lower)
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(lower->inode));
 
 	efuse_act_as(lower->cred);
+	if (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE)
+		efuse_content_shown(ec, get_node_id(lower->inode), lower->extent);
 	efuse_backing_accessed(ec, get_node_id(lower->inode), file_inode(lower->file),
 			       lower->atime);
 	fuse_invalidate_atime(lower->inode);
