@@ -286,3 +286,26 @@ def test_overwritten_meanwhile(m: Forced) -> None:
         stop.set()
         writing.join()
     os.close(fd)
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "cto"])
+def test_what_it_has_shown_is_not_taken_back(files: Path, point: Path, consistency: str) -> None:
+    """A READ that the data cache answers shows nothing older."""
+    (files / "f").write_bytes(DATA)
+    with forced(files, point, "cache", consistency=consistency) as m, functions.load("count"):
+        fd = os.open(m / "f", os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        try:
+            for _ in range(3):
+                assert os.pread(fd, BLOCK, 7 * BLOCK) == DATA[7 * BLOCK :][:BLOCK]
+            m.show_that_it_ran(3)
+            changed = DATA[: 7 * BLOCK] + b"\x01" * BLOCK + DATA[8 * BLOCK :]
+            with (files / "f").open("r+b") as below:
+                below.seek(7 * BLOCK)
+                below.write(b"\x01" * BLOCK)
+            m.connection.forced_path = "auto"
+            at_device(m / "f", changed)
+            m.connection.forced_path = "cache"
+            assert os.pread(fd, BLOCK, 7 * BLOCK) == b"\x01" * BLOCK
+        finally:
+            os.close(fd)
