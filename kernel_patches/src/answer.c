@@ -406,8 +406,8 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 		return efuse_replied(req, 0);
 
 	/* FUSE's pages are dropped where the daemon's reply can be waited for. */
-	if (mode == EFUSE_EXCLUSIVE && args->opcode == FUSE_OPEN &&
-	    !efuse_kept(req->ec, req->fm, args->nodeid))
+	if ((mode == EFUSE_EXCLUSIVE || grant.open_flags & FOPEN_KEEP_CACHE) &&
+	    args->opcode == FUSE_OPEN && !efuse_kept(req->ec, req->fm, args->nodeid))
 		return efuse_pass(req, EFUSE_STALE);
 	/* A backing file is not a thing to be granted twice. */
 	if (grant.open_flags & (FOPEN_PASSTHROUGH | EFUSE_FOPEN_LOCAL))

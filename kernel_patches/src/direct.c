@@ -21,6 +21,7 @@
  */
 #include "efuse_i.h"
 
+#include <linux/backing-dev.h>
 #include <linux/cred.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
@@ -58,8 +59,11 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
 		iocb |= IOCB_DSYNC;
 	if (flags & __O_SYNC)
 		iocb |= IOCB_SYNC;
-	/* Where the file ends is for the file system below to say. */
-	if (flags & O_APPEND && eb->flags & EFUSE_EXTENT_TO_EOF)
+	/*
+	 * The file system below says where the file ends. With write-back FUSE says it: its dirty
+	 * pages may lie beyond what the backing file has by now.
+	 */
+	if (flags & O_APPEND && eb->flags & EFUSE_EXTENT_TO_EOF && !req->ec->fc->writeback_cache)
 		iocb |= IOCB_APPEND;
 	return iocb;
 }
@@ -81,12 +85,18 @@ void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inod
 
 /* The content of a backing file. */
 
+/* FAT rounds times to 2 s, and does not say so in s_time_gran. */
+#define EFUSE_COARSEST_TIME_NS	(2 * NSEC_PER_SEC)
+
 /* Times of files have a granularity; a change within it may leave them as they were. */
 static bool efuse_ctime_racy(const struct inode *inode, struct timespec64 ctime)
 {
-	u64 grain_ns = 2 * max_t(u64, TICK_NSEC, inode->i_sb->s_time_gran);
+	u64 grain_ns = max_t(u64, TICK_NSEC, inode->i_sb->s_time_gran);
 	struct timespec64 now;
 
+	if (!ctime.tv_nsec)
+		grain_ns = EFUSE_COARSEST_TIME_NS;
+	grain_ns *= 2;
 	ktime_get_coarse_real_ts64(&now);
 	return timespec64_to_ns(&now) - timespec64_to_ns(&ctime) <= (s64)grain_ns;
 }
@@ -97,8 +107,8 @@ static struct inode *efuse_content_inode(const struct file *file)
 	return d_real_inode(file_dentry(file));
 }
 
-/* Is the content changed where this machine need not see it, or sees it late? */
-static bool efuse_content_remote(const struct inode *inode)
+/* Is the content changed where its times do not tell of it, or late? */
+static bool efuse_content_untold(const struct inode *inode)
 {
 	switch (inode->i_sb->s_magic) {
 	case FUSE_SUPER_MAGIC:
@@ -113,7 +123,9 @@ static bool efuse_content_remote(const struct inode *inode)
 	case CODA_SUPER_MAGIC:
 		return true;
 	}
-	return inode->i_sb->s_stack_depth > 0;
+	/* Stores through a map: where pages are written back, the first one moves the times. */
+	return inode->i_sb->s_stack_depth > 0 || mapping_writably_mapped(inode->i_mapping) ||
+	       !mapping_can_writeback(inode->i_mapping);
 }
 
 /**
@@ -122,15 +134,17 @@ static bool efuse_content_remote(const struct inode *inode)
  * @file: the backing file
  *
  * A write(2) sets the time before it copies, which may take long; it holds the lock meanwhile.
+ * Direct I/O that is asynchronous lets go of the lock, and is counted until it is done.
  */
 void efuse_content_look(struct efuse_content *content, const struct file *file)
 {
 	struct inode *inode = efuse_content_inode(file);
-	bool written = inode_is_locked(inode) || efuse_content_remote(inode);
 
 	content->ctime = inode_get_ctime(inode);
 	content->size = i_size_read(inode);
-	content->racy = written || efuse_ctime_racy(inode, content->ctime);
+	smp_rmb(); /* A write(2) that begins after this sets a later time. */
+	content->racy = inode_is_locked(inode) || atomic_read(&inode->i_dio_count) ||
+			efuse_content_untold(inode) || efuse_ctime_racy(inode, content->ctime);
 }
 
 static bool efuse_content_same(const struct efuse_content *content, const struct inode *inode)
@@ -141,28 +155,22 @@ static bool efuse_content_same(const struct efuse_content *content, const struct
 }
 
 /*
- * A READ has seen the backing file, of which the data cache may keep, and FUSE's page cache may
- * have, what was there before. Nobody who has seen the new may be shown the old.
+ * The backing file was seen, of which the data cache may keep, and FUSE's page cache may have,
+ * what was there before. Nobody who has seen the new may be shown the old. @before is how it was
+ * looked at before it was seen: a change meanwhile is found by the next look. Returns whether it
+ * may have changed.
  */
-static void efuse_content_seen(struct efuse_req *req, struct efuse_backing *eb,
-			       const struct efuse_content *before, u64 pos, size_t len)
+static bool efuse_content_seen(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb,
+			       const struct efuse_content *before, bool pages)
 {
-	const struct inode *inode = efuse_content_inode(eb->file);
-	struct efuse_conn *ec = req->ec;
-	u64 nodeid = req->args->nodeid;
-
-	if (!efuse_content_same(&eb->content, inode) || eb->content.racy) {
-		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
-		/* As it was before the READ: a change meanwhile is found by the next one. */
-		eb->content = *before;
-	} else if (mapping_writably_mapped(inode->i_mapping)) {
-		/* Stores through a map show in no time. */
-		efuse_epoch_bump_blocks(ec, nodeid, pos / EFUSE_BLOCK_SIZE,
-					len / EFUSE_BLOCK_SIZE + 2);
-	} else {
-		return;
-	}
-	req->changed = true;
+	if (efuse_content_same(&eb->content, efuse_content_inode(eb->file)) &&
+	    !eb->content.racy && !before->racy)
+		return false;
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+	if (pages)
+		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
+	eb->content = *before;
+	return true;
 }
 
 /**
@@ -175,16 +183,10 @@ static void efuse_content_seen(struct efuse_req *req, struct efuse_backing *eb,
  */
 void efuse_content_shown(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb)
 {
-	const struct inode *inode = efuse_content_inode(eb->file);
 	struct efuse_content now;
 
 	efuse_content_look(&now, eb->file);
-	if (efuse_content_same(&eb->content, inode) && !eb->content.racy &&
-	    !mapping_writably_mapped(inode->i_mapping))
-		return;
-	eb->content = now;
-	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
-	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
+	efuse_content_seen(ec, nodeid, eb, &now, true);
 }
 
 static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backing *eb,
@@ -229,7 +231,8 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 
 	*done = 0;
 	init_sync_kiocb(&kiocb, eb->file);
-	kiocb.ki_flags &= ~(IOCB_DIRECT | IOCB_NOWAIT);
+	/* The daemon may have set flags of its descriptor since it was mapped. */
+	kiocb.ki_flags &= ~(IOCB_APPEND | IOCB_DIRECT | IOCB_NOWAIT);
 	kiocb.ki_flags |= efuse_direct_flags(req, eb);
 	kiocb.ki_pos = pos - eb->offset + eb->backing_offset;
 	for (;;) {
@@ -275,9 +278,10 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 	else if (!(eb->flags & EFUSE_EXTENT_TO_EOF) &&
 		 pos + len > efuse_inode_size(req->fm, req->args->nodeid))
 		req->reason = EFUSE_DECLINED;
-	/* The backing file may end before the extent: what is appended would be no part of it. */
+	/* The end of the backing file may be no part of this extent, or lie below another one. */
 	else if (efuse_arg_flags(req->args) & O_APPEND && eb->flags & EFUSE_EXTENT_TO_EOF &&
-		 (eb->offset || eb->backing_offset))
+		 (eb->offset || eb->backing_offset ||
+		  efuse_extents_cut(req->ec, req->args->nodeid)))
 		req->reason = EFUSE_DECLINED;
 	/* The limit of this task is one of the file's positions, which differ. */
 	else if (lower_end > rlimit(RLIMIT_FSIZE) &&
@@ -383,8 +387,10 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 		req->reason = EFUSE_STALE;
 		return EFUSE_STOP_REFUSED;
 	}
+	/* read(2) itself drops FUSE's pages. */
 	if (watched && *done)
-		efuse_content_seen(req, eb, &before, pos, *done);
+		req->changed |= efuse_content_seen(req->ec, req->args->nodeid, eb, &before,
+						   !req->args->efuse.iter);
 	/* Only the daemon knows what lies behind a backing file that ends within its extent. */
 	if (stop == EFUSE_STOP_EOF && !(eb->flags & EFUSE_EXTENT_TO_EOF)) {
 		req->reason = EFUSE_FAILED;
@@ -490,6 +496,9 @@ bool efuse_direct_write(struct efuse_req *req)
 
 	if (done)
 		req->ended = args->nodeid;
+	/* FUSE has it in pages where it believed the file to end. */
+	if (req->appended && req->appended != efuse_arg_offset(args) + done && !args->efuse.iter)
+		efuse_epoch_bump(req->ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_PAGES));
 	if (done < len && efuse_is_write_back(args))
 		return false;
 	if (!done)

@@ -174,7 +174,7 @@ void efuse_inode_evicted(struct inode *inode);
 void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);
 void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child,
 			const struct qstr *name);
-void efuse_notify_cleared(struct inode *inode);
+void efuse_links_dropped(struct inode *inode);
 void efuse_notify_store(struct fuse_conn *fc, u64 nodeid);
 void efuse_notify_all(struct fuse_conn *fc);
 

@@ -642,7 +642,6 @@ void efuse_epoch_leave(struct efuse_conn *ec, u16 bucket);
 u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket);
 u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket);
-void efuse_epoch_bump_blocks(struct efuse_conn *ec, u64 nodeid, u64 first, u64 nr);
 void efuse_epoch_void(struct efuse_conn *ec);
 
 /* changes.c */

@@ -284,19 +284,6 @@ void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 	efuse_epoch_leave(ec, bucket);
 }
 
-/* Likewise of blocks of a file. */
-void efuse_epoch_bump_blocks(struct efuse_conn *ec, u64 nodeid, u64 first, u64 nr)
-{
-	u64 epoch = atomic64_inc_return(&ec->epoch), i;
-	u16 bucket;
-
-	for (i = 0; i < min_t(u64, nr, EFUSE_NR_BUCKETS); i++) {
-		bucket = efuse_block_bucket(nodeid, first + i);
-		efuse_bucket_enter(&ec->block_buckets, bucket);
-		efuse_bucket_leave(&ec->block_buckets, bucket, epoch, 0);
-	}
-}
-
 /* All that was learned and published so far is void. */
 void efuse_epoch_void(struct efuse_conn *ec)
 {

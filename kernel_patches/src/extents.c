@@ -16,6 +16,7 @@
  */
 #include "efuse_i.h"
 
+#include <linux/backing-dev.h>
 #include <linux/cred.h>
 #include <linux/file.h>
 #include <linux/fs_stack.h>
@@ -232,7 +233,9 @@ static int efuse_backing_check(struct efuse_conn *ec, struct file *file, u32 fla
 		if (file->f_flags & O_APPEND)
 			return -EINVAL;
 	}
-	if (flags & EFUSE_EXTENT_SEALED && !IS_I_VERSION(file_inode(file)))
+	/* What is not written back has pages that can be stored to without a change that is counted. */
+	if (flags & EFUSE_EXTENT_SEALED &&
+	    (!IS_I_VERSION(file_inode(file)) || !mapping_can_writeback(file->f_mapping)))
 		return -EOPNOTSUPP;
 	return efuse_stack_check(ec, file);
 }

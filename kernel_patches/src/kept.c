@@ -186,8 +186,8 @@ bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid)
 
 	rcu_read_lock();
 	inode = efuse_inode_rcu(fm, nodeid);
-	kept = inode && !efuse_shared_inode(ec, inode) &&
-	       (S_ISDIR(inode->i_mode) || efuse_pages_true(ec, inode));
+	kept = inode && (S_ISDIR(inode->i_mode) || efuse_pages_true(ec, inode)) &&
+	       (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE || !efuse_shared_inode(ec, inode));
 	rcu_read_unlock();
 	return kept;
 }

@@ -71,10 +71,11 @@ void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child, const struc
 }
 
 /*
- * FUSE takes all links from what a DELETE names, when it comes to it: long behind the change
- * perhaps, and where the file may have others. Its attributes are asked for again.
+ * FUSE takes one link from an inode after the reply of an UNLINK or RENAME, and all for a DELETE,
+ * where the file may have others. Attributes that were asked for before that may be without the
+ * link already. They are asked for again.
  */
-void efuse_notify_cleared(struct inode *inode)
+void efuse_links_dropped(struct inode *inode)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 

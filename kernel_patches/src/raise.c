@@ -130,6 +130,16 @@ static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_chan
 		efuse_raise_dirents(req, ch);
 }
 
+/* What the daemon lets FUSE keep over an OPEN may be of another content than is mapped by now. */
+static void efuse_refresh_open(const struct efuse_req *req)
+{
+	const struct fuse_entry_out *entry = efuse_out_entry(req->args);
+	const struct fuse_open_out *open = efuse_out_open(req->args);
+
+	if (!req->error && open && open->open_flags & FOPEN_KEEP_CACHE)
+		efuse_refresh_nodeid(req->fm, entry ? entry->nodeid : req->args->nodeid);
+}
+
 static void efuse_end_strict(struct efuse_req *req)
 {
 	struct fuse_statx_out *statx;
@@ -173,4 +183,5 @@ void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch)
 			efuse_raise_exclusive(req, ch);
 		break;
 	}
+	efuse_refresh_open(req);
 }

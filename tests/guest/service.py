@@ -256,11 +256,18 @@ class Service:
         threading.Thread(target=write, daemon=True).start()
         return self
 
-    def map_extent(self, path: str, lower: str, open_flags: int, **extent: Any) -> None:
-        """Map a range of a file to the file *lower*; see :class:`efuse.fs.extents.Extent`."""
+    def map_extent(
+        self, path: str, lower: str, open_flags: int, *, later_flags: int = 0, **extent: Any
+    ) -> None:
+        """Map a range of a file to the file *lower*; see :class:`efuse.fs.extents.Extent`.
+
+        Afterwards the descriptor gets *later_flags* by fcntl(2).
+        """
         fd = os.open(lower, open_flags)
         try:
             extents.map_extent(self._fd, extents.Extent(self.nodeid(path), fd, **extent))
+            if later_flags:
+                fcntl.fcntl(fd, fcntl.F_SETFL, later_flags)
         except MountError as error:
             raise fail(error.__cause__.errno) from error  # type: ignore[union-attr]
         finally:

@@ -614,7 +614,37 @@ def test_an_append_stays_within_its_extent(
         assert Path(path).read_bytes() == b"a head of others"
 
 
+def test_an_append_goes_below_no_other_extent(mountpoint: Path, lower: Path) -> None:
+    """The end of its own backing file lies where another one is mapped."""
+    path, above = backing(lower, b"base", "base"), backing(lower, fill("a", 2 * BLOCK), "above")
+    with mounted(mountpoint, consistency="exclusive") as m:
+        make(m, "f", fill("d", 2 * BLOCK))
+        whole(m, path, write=True)
+        m.call("map_extent", "f", above, os.O_RDWR, length=2 * BLOCK, write=True)
+        fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+        with m.passed("write", "declined"):
+            assert os.write(fd, b"appended") == 8
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data) == fill("d", 2 * BLOCK) + b"appended"
+        assert Path(path).read_bytes() == b"base"
+
+
+def test_a_write_goes_where_it_says_though_the_daemons_descriptor_appends_by_now(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, b"0123456789")
+    with mounted(mountpoint) as m:
+        make(m, "f", b"0123456789")
+        whole(m, path, write=True, later_flags=os.O_APPEND)
+        fd = os.open(m / "f", os.O_WRONLY)
+        with m.answered("write"):
+            assert os.pwrite(fd, b"here", 2) == 4
+        os.close(fd)
+        assert Path(path).read_bytes() == b"01here6789"
+
+
 _RWF_APPEND, _RWF_NOAPPEND = 0x10, 0x20
+_KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["read_and_written", "mapped"])
@@ -908,6 +938,99 @@ def test_content_of_another_extent_is_not_older_in_fuses_pages(
         os.close(again)
         view.close()
         os.close(fd)
+
+
+def _sent(fd: int, position: int) -> bytes:
+    """Return the first bytes of a block by sendfile(2), which takes FUSE's pages."""
+    with tempfile.TemporaryFile() as copy:
+        assert os.sendfile(copy.fileno(), fd, position, BLOCK) == BLOCK
+        return os.pread(copy.fileno(), 8, 0)
+
+
+def test_pages_that_are_kept_are_not_older_than_one_that_a_map_brings(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, b"%08d" % 0 * (200 * BLOCK // 8))
+    with mounted(mountpoint, entry_timeout=600.0, attr_timeout=600.0) as m:
+        make(m, "f", fill("d", 200 * BLOCK))
+        whole(m, path)
+        fd = os.open(m / "f", os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        assert _sent(fd, 0) == b"%08d" % 0
+        Path(path).write_bytes(b"%08d" % 1 * (200 * BLOCK // 8))
+        with mmap.mmap(fd, 200 * BLOCK, prot=mmap.PROT_READ) as view:
+            view.madvise(mmap.MADV_RANDOM)
+            assert view[100 * BLOCK :][:8] == b"%08d" % 1
+        assert _sent(fd, 0) == b"%08d" % 1
+        os.close(fd)
+
+
+def _first(fd: int) -> bytes:
+    """Return the first bytes of a file by a map of it, which shows FUSE's pages."""
+    with mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ) as view:
+        return view[:8]
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
+def test_pages_that_the_daemon_lets_fuse_keep_are_of_what_is_mapped(
+    mountpoint: Path, lower: Path, consistency: str
+) -> None:
+    """Of an OPEN, which says that they may be kept."""
+    times = {"entry_timeout": 600.0, "attr_timeout": 600.0}
+    with mounted(mountpoint, consistency=consistency, open_flags=_KEEP_CACHE, **times) as m:
+        make(m, "f", fill("d", BLOCK))
+        for content in (b"%08d" % 1, b"%08d" % 2):
+            path = backing(lower, content * (BLOCK // 8), content.decode())
+            m.call("map_extent", "f", path, os.O_RDONLY, version=int(content))
+            fd = os.open(m / "f", os.O_RDONLY)
+            assert _first(fd) == content
+            os.close(fd)
+
+
+def test_an_append_leaves_no_page_where_fuse_believed_the_end(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, fill("d", BLOCK))
+    with mounted(mountpoint, entry_timeout=600.0, attr_timeout=600.0) as m:
+        make(m, "f", fill("d", BLOCK))
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR | os.O_APPEND)
+        with open(path, "ab") as other:
+            other.write(fill("o", BLOCK))
+        with m.answered("write"):
+            assert os.write(fd, fill("a", BLOCK)) == BLOCK
+        assert Path(path).read_bytes() == fill("d", BLOCK) + fill("o", BLOCK) + fill("a", BLOCK)
+        assert _sent(fd, BLOCK) == fill("o", BLOCK)[:8]
+        os.close(fd)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
+def test_reads_do_not_go_back_behind_a_map_that_is_gone(
+    tmp_path: Path, mountpoint: Path, lower: Path, kind: str
+) -> None:
+    """Its stores have moved no time, and nothing else tells of them any more."""
+    below = lower
+    if kind == "tmpfs":
+        below = tmp_path / "tmpfs"
+        below.mkdir()
+        run("mount", "-t", "tmpfs", "tmpfs", below)
+    path = backing(below, b"%08d" % 0 * (4 * BLOCK // 8))
+    with mounted(mountpoint, entry_timeout=600.0, attr_timeout=600.0) as m:
+        make(m, "f", fill("d", 4 * BLOCK))
+        whole(m, path)
+        fd, other = os.open(m / "f", os.O_RDONLY), os.open(path, os.O_RDWR)
+        with mmap.mmap(other, BLOCK) as stores:
+            stores[:8] = b"%08d" % 0
+            eventually(lambda: _old(os.fstat(other)))
+            assert set(_seen_in_turn(m, fd)) == {b"%08d" % 0}
+            assert _first(fd) == b"%08d" % 0
+            stores[:8] = b"%08d" % 1
+        before = os.fstat(other).st_ctime_ns
+        assert set(_seen_in_turn(m, fd)) == {b"%08d" % 1}
+        assert _first(fd) == b"%08d" % 1
+        assert os.fstat(other).st_ctime_ns == before
+        os.close(fd)
+        os.close(other)
 
 
 def _seen_in_turn(m: Mount, fd: int) -> list[bytes]:

@@ -374,6 +374,27 @@ def test_append_asks_where_the_file_ends_if_others_write_it(mountpoint: Path, lo
     assert (lower / "f").read_bytes() == DATA + b"othermine"
 
 
+def test_append_past_the_page_cache_goes_behind_what_is_dirty(
+    mountpoint: Path, lower: Path
+) -> None:
+    """In a write-back mount the backing file may end before it."""
+    (lower / "f").write_bytes(DATA)
+    options = {"consistency": "exclusive", "writeback": True}
+    with forced(lower, mountpoint, "direct", **options) as m, mmap.mmap(-1, BLOCK) as buffer:
+        buffer[:] = fill("a", BLOCK)
+        fd = os.open(m / "f", os.O_RDWR)
+        direct = os.open(m / "f", os.O_WRONLY | os.O_APPEND | os.O_DIRECT)
+        view = mmap.mmap(fd, SIZE)  # so that the next write(2) goes FUSE's own way
+        assert os.pwrite(fd, fill("w", BLOCK), SIZE) == BLOCK
+        assert (lower / "f").stat().st_size == SIZE
+        assert os.write(direct, buffer) == BLOCK
+        os.fsync(fd)
+        view.close()
+        os.close(direct)
+        os.close(fd)
+        assert (lower / "f").read_bytes() == DATA + fill("w", BLOCK) + fill("a", BLOCK)
+
+
 def test_append_goes_behind_what_the_daemon_has_told_of(mountpoint: Path, lower: Path) -> None:
     """Also in exclusive mode, where the daemon says so when somebody else has written."""
     path = Path(backing(lower, fill("b", 100)))
