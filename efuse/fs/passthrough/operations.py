@@ -26,7 +26,13 @@ from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, Statvf
 from efuse.errors import MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
-from efuse.fs.overriding import Shortcut, Shortcuts, shortcuts, stands_for
+from efuse.fs.overriding import (
+    Shortcut,
+    Shortcuts,
+    promises_for_subclasses,
+    shortcuts,
+    stands_for,
+)
 from efuse.fs.passthrough import syscalls
 from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
@@ -67,6 +73,7 @@ def _request(
     return carried_out
 
 
+@promises_for_subclasses
 class Passthrough(Operations):
     """Shows the directory *source* through the mount, with every operation that pyfuse3 has.
 
@@ -106,7 +113,6 @@ class Passthrough(Operations):
     """
 
     supports_dot_lookup = False
-    efuse_promises_for_subclasses = True
     efuse_applies_umask = True
 
     def __init__(
