@@ -19,6 +19,7 @@ from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Streams
 from efuse.fs.passthrough.inodes import Inodes, Node
 from efuse.fs.passthrough.syscalls import getdents
+from efuse.fs.passthrough.watches import Watches
 
 
 @pytest.fixture
@@ -413,6 +414,26 @@ def test_identity_is_taken_and_given_back(tmp_path: Path) -> None:
     os.close(directory)
 
 
+def test_inode_has_one_watch_and_no_other_gets_its_number(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b").symlink_to("a")
+    os.mkfifo(tmp_path / "c")
+    os.link(tmp_path / "a", tmp_path / "other")
+    before = _open_descriptors()
+    fds = [os.open(tmp_path / name, os.O_PATH | os.O_NOFOLLOW) for name in ("a", "b", "c", "other")]
+    watches = Watches()
+    a, b, c, other = (watches.add(fd) for fd in fds)
+    assert a == other
+    assert len({a, b, c}) == 3
+    watches.remove(a)
+    watches.remove(a)  # as if the inode had gone
+    assert watches.add(fds[0]) not in (a, b, c)
+    watches.close()
+    for fd in fds:
+        os.close(fd)
+    assert _open_descriptors() == before
+
+
 def test_hard_links_that_a_change_parts_have_a_node_each(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -524,7 +545,7 @@ def test_name_fails_where_it_is_not_to_be_told_whose_it_is(
     def refuse(self: object, fd: int) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(inodes_module.Watches, "add", refuse)
+    monkeypatch.setattr(Watches, "add", refuse)
     (tmp_path / "a").touch()
     os.link(tmp_path / "a", tmp_path / "b")
     a = _find(table, b"a")
@@ -537,17 +558,31 @@ def test_name_fails_where_it_is_not_to_be_told_whose_it_is(
 
 
 @pytest.mark.usefixtures("may_part")
+def test_there_is_no_table_where_inodes_are_not_to_be_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: object, fd: int) -> int:
+        raise OSError(errno.EMFILE, "none left")
+
+    monkeypatch.setattr(Watches, "add", refuse)
+    before = _open_descriptors()
+    with pytest.raises(OSError, match="none left"):
+        Inodes(str(tmp_path), 32)
+    assert _open_descriptors() == before
+
+
+@pytest.mark.usefixtures("may_part")
 def test_watches_that_others_use_up_are_taken_from_those_that_are_kept(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = inodes_module.Watches.add
+    real = Watches.add
 
-    def add(self: inodes_module.Watches, fd: int) -> int:
+    def add(self: Watches, fd: int) -> int:
         if len(table._by_watch) >= 3:
             raise OSError(errno.ENOSPC, "none left")
         return real(self, fd)
 
-    monkeypatch.setattr(inodes_module.Watches, "add", add)
+    monkeypatch.setattr(Watches, "add", add)
     nodes = []
     for n in range(10):
         (tmp_path / f"{n}").touch()
