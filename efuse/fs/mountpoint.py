@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from efuse.control.mounts import number_at
 from efuse.errors import MountError, reason
 
 __all__ = [
     "DEVICE",
     "VFS_OPTIONS",
     "MountOptions",
+    "detach",
     "for_plain_fuse",
     "kernel_lacks_efuse",
     "mount_efuse",
@@ -198,3 +200,20 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     if _libc.umount2(os.fsencode(mountpoint), ctypes.c_int(_MNT_DETACH if lazy else 0)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), mountpoint)
+
+
+def detach(mountpoint: str, number: int) -> None:
+    """Unmount lazily what is at *mountpoint* if that is the mount *number*.
+
+    :param number: see :func:`efuse.control.mounts.number_at`.
+    :raises OSError: the kernel refused it (EINVAL: it is unmounted at this moment).
+    """
+    try:
+        fd = os.open(mountpoint, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # unmounted, and removed
+    try:
+        if number_at(directory=fd) == number:
+            unmount(f"/proc/self/fd/{fd}", lazy=True)
+    finally:
+        os.close(fd)

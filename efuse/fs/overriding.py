@@ -2,8 +2,9 @@
 """What the kernel may do in a handler's place, and what of it ends where a subclass overrides it.
 
 A class that promises something to the kernel does so for its own handlers. Each says beside itself
-what stands in its place (:func:`stands_for`). A handler that a subclass overrides is asked each
-time: nothing that stands in its place is used. A handler that says nothing ends all of it.
+what stands in its place (:func:`stands_for`). A handler that a subclass overrides, or that has
+been replaced in the class itself, is asked each time: nothing that stands in its place is used. A
+handler that says nothing ends all of it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,17 @@ from typing import Any, TypeVar
 from efuse.fs.guard import HANDLERS
 from efuse.fs.options import Options
 
-__all__ = ["Shortcut", "Shortcuts", "applies_umask", "shortcuts", "stands_for"]
+__all__ = [
+    "Shortcut",
+    "Shortcuts",
+    "applies_umask",
+    "promises_for_subclasses",
+    "shortcuts",
+    "stands_for",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 
 class Shortcut(enum.Flag):
@@ -39,8 +48,8 @@ class Shortcut(enum.Flag):
 
 _EVERYTHING = ~Shortcut.NONE
 _MARK = "efuse_stands_for"
-_IS_BASE = "efuse_promises_for_subclasses"
-"""What a class has, set, whose promises are its own handlers' alone."""
+_OWN = "efuse_promising_handlers"
+"""What a class has whose promises are its own handlers' alone: these, by name."""
 _APPLIES_UMASK = "efuse_applies_umask"
 _CREATING = frozenset({"create", "mkdir", "mknod"})
 # Members of the built-in set that answer READs, or learn what a WRITE has brought.
@@ -57,25 +66,33 @@ def stands_for(what: Shortcut) -> Callable[[F], F]:
     return mark
 
 
+def promises_for_subclasses(kind: C) -> C:
+    """Declare that what a class promises, it promises for the handlers that it has now."""
+    setattr(kind, _OWN, {name: getattr(kind, name, None) for name in HANDLERS})
+    return kind
+
+
 def _promising_class(kind: type) -> type:
     """Return the class whose promises *kind* inherits: one that is made to be subclassed.
 
     It is *kind* itself otherwise: the author of all handlers of a file system knows what its
     ``efuse_options`` mean.
     """
-    return next((base for base in kind.__mro__ if vars(base).get(_IS_BASE)), kind)
+    return next((base for base in kind.__mro__ if _OWN in vars(base)), kind)
+
+
+def _promising_handlers(operations: object) -> dict[str, Any]:
+    """Return the handlers that the promises of *operations* are about, if not about any."""
+    own: dict[str, Any] = vars(_promising_class(type(operations))).get(_OWN, {})
+    return own
 
 
 def _overridden(operations: object) -> frozenset[str]:
     """Return the handlers that *operations* has in place of those of the class that promises."""
-    base = _promising_class(type(operations))
-    if not vars(base).get(_IS_BASE):
-        return frozenset()
     return frozenset(
         name
-        for name in HANDLERS
-        if name in vars(operations)
-        or getattr(type(operations), name, None) is not getattr(base, name, None)
+        for name, own in _promising_handlers(operations).items()
+        if name in vars(operations) or getattr(type(operations), name, None) is not own
     )
 
 
@@ -88,8 +105,10 @@ def applies_umask(operations: object) -> bool:
     nearer = [getattr(operations, "__dict__", {})]
     for kind in type(operations).__mro__:
         if _APPLIES_UMASK in vars(kind):
-            own = bool(vars(kind)[_APPLIES_UMASK])
-            return own and not any(name in names for names in nearer for name in _CREATING)
+            says = bool(vars(kind)[_APPLIES_UMASK])
+            own = vars(kind).get(_OWN, {})
+            replaced = {name for name in own if getattr(kind, name, None) is not own[name]}
+            return says and not any(_CREATING & set(names) for names in (*nearer, replaced))
         nearer.append(vars(kind))
     return False
 
@@ -131,11 +150,11 @@ def shortcuts(options: Options, operations: object) -> Shortcuts:
     and what a change is known to do, for longer than the replies allow.
     """
     names = tuple(sorted(_overridden(operations)))
-    base = _promising_class(type(operations))
+    own = _promising_handlers(operations)
     ended = Shortcut.NONE
     without: set[str] = set()
     for name in names:
-        what: Shortcut = getattr(getattr(base, name, None), _MARK, _EVERYTHING)
+        what: Shortcut = getattr(own[name], _MARK, _EVERYTHING)
         ended |= what
         if Shortcut.ANSWERS in what:
             without.add(name)

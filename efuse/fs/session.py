@@ -28,6 +28,7 @@ from efuse.fs.ending import GRACE_S, Ending
 from efuse.fs.guard import Guard
 from efuse.fs.mountpoint import (
     MountOptions,
+    detach,
     for_plain_fuse,
     kernel_lacks_efuse,
     mount_efuse,
@@ -356,7 +357,9 @@ class _Session:
                 os.close(self._fd)
             self._state.device = None
         else:
-            pyfuse3.close(unmount=True)
+            # libfuse goes by the path alone.
+            is_ours = self._number is None or number_at(self._mountpoint) == self._number
+            pyfuse3.close(unmount=is_ours)
         if self._abort_fd >= 0:
             os.close(self._abort_fd)
         self._state.mounted_type = None
@@ -370,11 +373,15 @@ class _Session:
         if not self._unmounting.acquire(timeout=GRACE_S):
             return
         try:
-            if find(self._mountpoint, fuse=True).connection == self._connection:
+            if self._number is not None:
+                detach(self._mountpoint, self._number)
+            elif find(self._mountpoint, fuse=True).connection == self._connection:
+                # A kernel before 6.8. A connection's number may be the next mount's.
                 unmount(self._mountpoint, lazy=True)
         except ControlError:
             return
         except OSError as error:
-            _log.warning("%s cannot be unmounted: %s", shown(self._mountpoint), reason(error))
+            if error.errno != errno.EINVAL:
+                _log.warning("%s cannot be unmounted: %s", shown(self._mountpoint), reason(error))
         finally:
             self._unmounting.release()

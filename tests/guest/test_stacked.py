@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,43 @@ def test_hard_links_that_an_overlay_parts_stay_apart(
             expected = first * 16 + DATA[16:]
             assert (mountpoint / name).read_bytes() == expected
             assert (overlay / name).read_bytes() == expected
+    operations.close()
+
+
+@pytest.mark.parametrize("linked", ["through the mount", "below"])
+@pytest.mark.parametrize("writeback", [False, True])
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+def test_names_of_one_file_of_an_overlay_are_one_file(
+    overlay: Path, lower: Path, mountpoint: Path, consistency: str, writeback: bool, linked: str
+) -> None:
+    """Made in the overlay, or copied up from the lower layer by the first link."""
+    (lower / "below/low").write_bytes(b"-" * 32)
+    operations = efuse.Passthrough(overlay, consistency=consistency, writeback=writeback)
+    with efuse.mount(operations, mountpoint, required=True):
+        (mountpoint / "up").write_bytes(b"-" * 32)
+        for name in ("up", "low"):
+            f, g = mountpoint / name, mountpoint / f"{name}2"
+            held = os.open(f, os.O_RDONLY)
+            where = mountpoint if linked == "through the mount" else overlay
+            os.link(where / name, where / g.name)
+            assert f.stat().st_ino == g.stat().st_ino == os.fstat(held).st_ino
+            os.close(held)
+            with f.open("r+b", buffering=0) as one, g.open("r+b", buffering=0) as other:
+                assert one.read() == other.read() == b"-" * 32
+                for file, data, at in ((one, b"ffff", 0), (other, b"gggg", 4)):
+                    assert os.pwrite(file.fileno(), data, at) == 4
+                    with mmap.mmap(file.fileno(), 32) as pages:
+                        pages[at + 8 : at + 12] = data
+                        pages.flush()
+                os.fsync(one.fileno())
+                os.fsync(other.fileno())
+            for path in (f, g, f):
+                with path.open("ab") as file:
+                    file.write(path.name.encode())
+            expected = b"ffffgggg" * 2 + b"-" * 16 + f"{name}{name}2{name}".encode()
+            assert f.read_bytes() == g.read_bytes() == (overlay / g.name).read_bytes() == expected
+            f.unlink()
+            assert g.read_bytes() == expected
     operations.close()
 
 

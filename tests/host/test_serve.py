@@ -17,6 +17,8 @@ import pytest
 import trio
 
 import efuse
+from efuse.control import find
+from efuse.control.mounts import number_at
 from efuse.errors import MountError, NotSupportedError, UsageError
 from efuse.fs import mountpoint as mountpoint_module
 
@@ -46,6 +48,42 @@ def test_a_block_whose_mount_somebody_takes_away_ends_well(place: Path) -> None:
     for _ in range(20):
         with efuse.mount(efuse.Passthrough(source), mountpoint, plain=True):
             mountpoint_module.unmount(str(mountpoint))
+
+
+@pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
+@pytest.mark.parametrize("is_used", [False, True], ids=["gone", "detached"])
+def test_end_leaves_what_somebody_has_mounted_there_since(
+    place: Path, mounted_by: str, is_used: bool
+) -> None:
+    """If ours is gone, the other has the number of its connection, the lowest that is free."""
+    source, mountpoint = _places(place)
+    here = str(mountpoint)
+    # libfuse mounts what leaves umasks to the kernel.
+    own = mounted_by == "this process"
+    operations = efuse.Passthrough(source) if own else efuse.Operations()
+    with contextlib.ExitStack() as at_end:
+
+        async def main() -> int | None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(
+                    lambda **k: efuse.serve(operations, mountpoint, plain=True, **k)
+                )
+                ours = find(mountpoint, fuse=True).connection
+                if is_used:
+                    at_end.callback(os.close, os.open(mountpoint, os.O_PATH))
+                mountpoint_module.unmount(here, lazy=True)
+                options = mountpoint_module.MountOptions.parse([])
+                theirs = mountpoint_module.mount_efuse(here, options, plain=True)
+                at_end.callback(mountpoint_module.unmount, here, lazy=True)
+                at_end.callback(os.close, theirs)
+                assert (find(mountpoint, fuse=True).connection == ours) is not is_used
+                number = number_at(here)
+                nursery.cancel_scope.cancel()
+            return number
+
+        number = trio.run(main)
+        assert number is not None
+        assert number_at(here) == number
 
 
 _READ_FAILED = "fuse_session_receive_buf failed"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,30 @@ def test_a_handler_of_a_mixin_or_of_the_object_counts(tmp_path: Path) -> None:
     patched = efuse.Passthrough(tmp_path)
     patched.access = _handler.__get__(patched)  # type: ignore[method-assign]
     assert shortcuts(patched.efuse_options, patched).overridden == ("access",)
+
+
+def test_a_handler_that_was_replaced_in_the_class_itself_counts(
+    plain: efuse.Passthrough, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @functools.wraps(efuse.Passthrough.read)
+    async def read(self: efuse.Passthrough, *arguments: Any) -> bytes:
+        return b"another"
+
+    monkeypatch.setattr(efuse.Passthrough, "read", read)
+    used = shortcuts(plain.efuse_options, plain)
+    assert used.overridden == ("read",)
+    assert not (used.reads or used.writes or used.options.handleless)
+    assert used.options.consistency == "ttl"
+    monkeypatch.undo()
+
+    @stands_for(Shortcut.NONE)
+    async def mkdir(self: efuse.Passthrough, *arguments: Any) -> Any:
+        """Take the place of a handler; nothing calls it."""
+
+    assert applies_umask(plain)
+    monkeypatch.setattr(efuse.Passthrough, "mkdir", mkdir)
+    assert shortcuts(plain.efuse_options, plain).overridden == ("mkdir",)
+    assert not applies_umask(plain)
 
 
 def test_a_mark_says_what_stands_in_a_handlers_place() -> None:

@@ -19,6 +19,7 @@ from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Streams
 from efuse.fs.passthrough.inodes import Inodes, Node
 from efuse.fs.passthrough.syscalls import getdents
+from efuse.fs.passthrough.watches import Watches
 
 
 @pytest.fixture
@@ -32,6 +33,14 @@ def _find(table: Inodes, name: bytes, parent: Node | None = None) -> Node:
     parent = parent or table.root
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=table.fd(parent))
     return table.adopt(parent, name, fd)
+
+
+def _known(table: Inodes, name: bytes) -> Node | None:
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=table.fd(table.root))
+    try:
+        return table.known(table.root, name, fd)
+    finally:
+        os.close(fd)
 
 
 def _open_descriptors() -> int:
@@ -134,7 +143,7 @@ def test_number_used_again_below_is_another_node(table: Inodes, tmp_path: Path) 
     assert new.generation != old.generation
     assert table.node(old.nodeid) is old
     assert table.forget(old.nodeid, 0) is old
-    assert table.known(table.root, b"old", new.key) is new
+    assert _known(table, b"old") is new
 
 
 def test_pinned_inode_keeps_its_descriptor(table: Inodes, tmp_path: Path) -> None:
@@ -142,7 +151,7 @@ def test_pinned_inode_keeps_its_descriptor(table: Inodes, tmp_path: Path) -> Non
     node = _find(table, b"a")
     table.pin(node)
     (tmp_path / "a").unlink()
-    table.unpin(node, lost=True)
+    table.unpin(node, lost=(table.root, b"a"))
     for n in range(100):
         (tmp_path / f"{n}").touch()
         _find(table, b"%d" % n)
@@ -163,7 +172,7 @@ def test_inode_that_lost_one_of_two_names_is_found_again(
         nodes.append(_find(table, b"%d" % n))
         table.pin(nodes[-1])
         (tmp_path / f"{n}").unlink()
-        table.unpin(nodes[-1], lost=True)
+        table.unpin(nodes[-1], lost=(table.root, b"%d" % n))
     for n in range(100):
         (tmp_path / f"x{n}").touch()
         _find(table, b"x%d" % n)
@@ -279,7 +288,7 @@ def test_unlinked_file_that_the_kernel_opened_stays_readable(table: Inodes, tmp_
     node = _find(table, b"a")
     table.pin(node)
     (tmp_path / "a").unlink()
-    table.unpin(node, lost=True)
+    table.unpin(node, lost=(table.root, b"a"))
     files = Files(table, 8)
     assert os.pread(files.get(node.nodeid), 10, 0) == b"abc"
     files.close()
@@ -405,6 +414,26 @@ def test_identity_is_taken_and_given_back(tmp_path: Path) -> None:
     os.close(directory)
 
 
+def test_inode_has_one_watch_and_no_other_gets_its_number(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b").symlink_to("a")
+    os.mkfifo(tmp_path / "c")
+    os.link(tmp_path / "a", tmp_path / "other")
+    before = _open_descriptors()
+    fds = [os.open(tmp_path / name, os.O_PATH | os.O_NOFOLLOW) for name in ("a", "b", "c", "other")]
+    watches = Watches()
+    a, b, c, other = (watches.add(fd) for fd in fds)
+    assert a == other
+    assert len({a, b, c}) == 3
+    watches.remove(a)
+    watches.remove(a)  # as if the inode had gone
+    assert watches.add(fds[0]) not in (a, b, c)
+    watches.close()
+    for fd in fds:
+        os.close(fd)
+    assert _open_descriptors() == before
+
+
 def test_hard_links_that_a_change_parts_have_a_node_each(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,16 +446,150 @@ def test_hard_links_that_a_change_parts_have_a_node_each(
     a, b = _find(table, b"a"), _find(table, b"b")
     assert a is not b
     assert _find(table, b"a") is a
-    assert table.known(table.root, b"b", a.key) is b
+    assert _known(table, b"b") is b
     # Copied up: another number, and no other name.
     monkeypatch.setattr(inodes_module.os, "fstat", lambda fd: _numbered(real(fd), 8, 1))
     assert _find(table, b"a") is a
-    table.renamed(a, table.root, b"c")
     (tmp_path / "a").rename(tmp_path / "c")
+    table.renamed(a, (table.root, b"a"), (table.root, b"c"))
     assert _find(table, b"c") is a
-    table.pin(a)
-    table.unpin(a, lost=True)
-    assert _find(table, b"c") is not a
+
+
+@pytest.fixture
+def may_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the lower file system were an overlayfs; the inodes are what they are."""
+    monkeypatch.setattr(inodes_module, "parts_hard_links", lambda kind: True)
+
+
+@pytest.mark.usefixtures("may_part")
+@pytest.mark.parametrize("watches", [4096, 1, 0])
+def test_names_of_one_inode_have_one_node_where_numbers_do_not_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watches: int
+) -> None:
+    """Linked before the first lookup, after it, by the kernel; looked up in any order."""
+    monkeypatch.setattr(inodes_module, "_MOST_WATCHES", watches)
+    table = Inodes(str(tmp_path), 32)
+    (tmp_path / "a").touch()
+    a = _find(table, b"a")
+    os.link(tmp_path / "a", tmp_path / "b")
+    assert _find(table, b"b") is a
+    assert _find(table, b"a") is a
+    os.link(tmp_path / "b", tmp_path / "c")
+    table.linked(a, table.root, b"c")
+    for name in (b"a", b"b", b"c", b"a"):
+        assert _find(table, name) is _known(table, name) is a
+    for lost in ("c", "a"):
+        table.pin(a)
+        (tmp_path / lost).unlink()
+        table.unpin(a, lost=(table.root, os.fsencode(lost)))
+        assert _find(table, b"b") is a
+    table.close()
+
+
+@pytest.mark.usefixtures("may_part")
+def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
+    table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others link below, which copies up, and the new name is looked up first."""
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    number = {(tmp_path / name).stat().st_ino: 7 for name in ("a", "b")}
+    real = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        found = real(fd)
+        return _numbered(found, number.get(found.st_ino, found.st_ino), 2)
+
+    monkeypatch.setattr(inodes_module.os, "fstat", fstat)
+    a, b = _find(table, b"a"), _find(table, b"b")
+    assert a is not b
+    number[(tmp_path / "a").stat().st_ino] = 8
+    os.link(tmp_path / "a", tmp_path / "c")
+    assert _find(table, b"c") is a
+    assert _find(table, b"a") is a
+    assert _find(table, b"b") is b
+    for node in (a, b):
+        node.lookups = 1
+        assert table.forget(node.nodeid, 1) is node
+    assert not table._by_watch and not table._by_place
+    assert _find(table, b"a") is _find(table, b"c")
+
+
+@pytest.mark.usefixtures("may_part")
+def test_names_of_one_inode_put_aside_have_one_node(tmp_path: Path) -> None:
+    table = Inodes(str(tmp_path), 32)
+    nodes = []
+    for n in range(100):
+        (tmp_path / f"{n}").touch()
+        os.link(tmp_path / f"{n}", tmp_path / f"other{n}")
+        nodes.append(_find(table, b"%d" % n))
+    assert nodes[0].fd == -1
+    assert len(table._by_watch) < 40
+    for n, node in enumerate(nodes):
+        assert _find(table, b"other%d" % n) is node
+        assert _find(table, b"%d" % n) is node
+    table.close()
+
+
+@pytest.mark.usefixtures("may_part")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EACCES])
+def test_name_fails_where_it_is_not_to_be_told_whose_it_is(
+    table: Inodes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    """Either answer could lose what is written."""
+
+    def refuse(self: object, fd: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Watches, "add", refuse)
+    (tmp_path / "a").touch()
+    os.link(tmp_path / "a", tmp_path / "b")
+    a = _find(table, b"a")
+    assert _find(table, b"a") is a
+    with pytest.raises(OSError, match=os.strerror(number)):
+        _find(table, b"b")
+    assert "is not to be told" in caplog.text
+    (tmp_path / "b").unlink()
+    assert _find(table, b"a") is a
+
+
+@pytest.mark.usefixtures("may_part")
+def test_there_is_no_table_where_inodes_are_not_to_be_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: object, fd: int) -> int:
+        raise OSError(errno.EMFILE, "none left")
+
+    monkeypatch.setattr(Watches, "add", refuse)
+    before = _open_descriptors()
+    with pytest.raises(OSError, match="none left"):
+        Inodes(str(tmp_path), 32)
+    assert _open_descriptors() == before
+
+
+@pytest.mark.usefixtures("may_part")
+def test_watches_that_others_use_up_are_taken_from_those_that_are_kept(
+    table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Watches.add
+
+    def add(self: Watches, fd: int) -> int:
+        if len(table._by_watch) >= 3:
+            raise OSError(errno.ENOSPC, "none left")
+        return real(self, fd)
+
+    monkeypatch.setattr(Watches, "add", add)
+    nodes = []
+    for n in range(10):
+        (tmp_path / f"{n}").touch()
+        os.link(tmp_path / f"{n}", tmp_path / f"other{n}")
+        nodes.append(_find(table, b"%d" % n))
+    for n, node in enumerate(nodes):
+        assert _find(table, b"other%d" % n) is node
 
 
 def _numbered(st: os.stat_result, ino: int, links: int) -> os.stat_result:

@@ -11,8 +11,10 @@ import os
 import stat
 from collections import OrderedDict
 
+from efuse.errors import reason
 from efuse.fs.passthrough.stacking import forgets_handles, parts_hard_links
 from efuse.fs.passthrough.syscalls import file_handle, file_system_type, open_by_handle
+from efuse.fs.passthrough.watches import Watches
 
 __all__ = ["Inodes", "Node"]
 
@@ -21,6 +23,10 @@ _log = logging.getLogger("efuse.fs")
 ROOT = 1
 _FIRST_SYNTHETIC = 1 << 61
 _FEWEST_DESCRIPTORS = 32
+_MOST_WATCHES = 4096
+"""Half of the fewest that the kernel lets a user have: the others are for its other programs."""
+_MOST_OTHER_NAMES = 15
+_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 
 
 class Node:
@@ -28,8 +34,11 @@ class Node:
 
     ``fd`` is an O_PATH descriptor of the lower inode, or -1 while it is put aside. A node put
     aside is found again by ``handle``, or by its name in ``parent``. A ``pinned`` node is never
-    put aside: it has lost a name and might not be found again. ``place`` is the parent's number and
-    the name of a node that stands for this one name: others of its inode number are other nodes.
+    put aside: it has lost a name and might not be found again. ``parent`` and ``name`` are those by
+    which it was found last, ``others`` is what else is known to lead to it.
+
+    Where inode numbers do not tell files apart (overlayfs), a node of several names has a
+    ``place``, its parent's number and its name, and while it has a descriptor, a ``watch``.
     """
 
     __slots__ = (
@@ -41,8 +50,10 @@ class Node:
         "lookups",
         "name",
         "nodeid",
+        "others",
         "parent",
         "place",
+        "watch",
     )
 
     def __init__(
@@ -57,7 +68,9 @@ class Node:
         self.handle: bytes | None = None
         self.parent: Node | None = None
         self.name = b""
+        self.others: tuple[tuple[Node, bytes], ...] = ()
         self.place: tuple[int, bytes] | None = None
+        self.watch = 0
 
     def __repr__(self) -> str:
         return f"Node({self.nodeid}, {self.name!r}, lookups={self.lookups})"
@@ -73,7 +86,8 @@ class Inodes:
     def __init__(self, source: str, descriptors: int) -> None:
         """Open the directory *source*; keep about *descriptors* descriptors open.
 
-        :raises OSError: it is no directory or cannot be opened.
+        :raises OSError: it is no directory or cannot be opened, or it is on overlayfs, and there
+            are no watches (see :class:`Watches`).
         """
         self._limit = max(_FEWEST_DESCRIPTORS, descriptors)
         self._generations = itertools.count(1)
@@ -81,6 +95,8 @@ class Inodes:
         self._by_id: dict[int, Node] = {}
         self._by_key: dict[tuple[int, int], Node] = {}
         self._by_place: dict[tuple[int, bytes], Node] = {}
+        self._by_watch: dict[int, Node] = {}
+        self._watches = Watches()
         self._open: OrderedDict[Node, None] = OrderedDict()
         self._mounts: dict[int, int] = {}
         self._kinds: dict[int, int] = {}
@@ -92,6 +108,8 @@ class Inodes:
         self.root.parent = self.root
         self._mounts[st.st_dev] = mount_fd
         self._by_id[ROOT] = self._by_key[self.root.key] = self.root
+        if parts_hard_links(self._kind(st.st_dev, fd)):
+            self._try_watches(fd)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -114,27 +132,37 @@ class Inodes:
         self._put_aside()
         return self._by_id[nodeid]
 
-    def known(self, parent: Node, name: bytes, key: tuple[int, int]) -> Node | None:
-        """Return the node of *name* in *parent*, of the lower inode *key*, if there is one.
+    def known(self, parent: Node, name: bytes, fd: int) -> Node | None:
+        """Return the node of the O_PATH descriptor *fd*, found as *name* in *parent*, if any.
 
-        :param key: its st_dev and st_ino.
+        *fd* remains the caller's.
+
+        :raises OSError: as of :meth:`adopt`.
         """
+        st = os.fstat(fd)
+        key = (st.st_dev, st.st_ino)
+        known = self._by_key.get(key)
+        if stat.S_ISDIR(st.st_mode) or not parts_hard_links(self._kind(st.st_dev, fd)):
+            return known if known is not None and self._is_same(known, fd, st) else None
         placed = self._by_place.get((parent.nodeid, name))
-        if placed is not None and self._identity(placed) == key:
-            return placed
-        return self._by_key.get(key)
+        for node in (placed, known) if st.st_nlink == 1 else (placed,):
+            if node and self._identity(node) == key and self._is_same(node, fd, st):
+                return node
+        return None if st.st_nlink == 1 else self._linked(known, fd)
 
     def fd(self, node: Node) -> int:
         """Return an O_PATH descriptor of *node*, which remains the table's.
 
         :raises OSError: ESTALE when the lower inode cannot be found any more.
         """
-        if node.fd >= 0:
-            if node in self._open:
-                self._open.move_to_end(node)
+        if node.fd < 0:
+            node.fd = self._find(node)
+            self._open[node] = None
             return node.fd
-        node.fd = self._find(node)
-        self._open[node] = None
+        if node.others and self._is_astray(node):
+            self._exchange(node, self._find_by_name(node))
+        if node in self._open:
+            self._open.move_to_end(node)
         return node.fd
 
     def adopt(self, parent: Node, name: bytes, fd: int) -> Node:
@@ -142,57 +170,145 @@ class Inodes:
 
         *fd* is the table's from now on. The lookup count is left to the caller.
 
-        :raises OSError: the inode has no attributes (any more).
+        :raises OSError: the inode has no attributes (any more), or is on overlayfs and the kernel
+            does not tell whether it is that of another name (see :class:`Watches`).
         """
         try:
             st = os.fstat(fd)
+            node = self.known(parent, name, fd)
         except OSError:
             os.close(fd)
             raise
         key = (st.st_dev, st.st_ino)
-        node = self.known(parent, name, key)
-        linked = st.st_nlink > 1 and not stat.S_ISDIR(st.st_mode)
-        alone = linked and parts_hard_links(self._kind(st.st_dev, fd))
-        if node is not None and not (
-            self._is_same(node, fd, st)
-            and (not alone or (node.parent is parent and node.name == name))
-        ):
-            node = None
         if node is None:
             node = Node(
                 self._nodeid(key), key, stat.S_IFMT(st.st_mode), next(self._generations), fd
             )
-            self._by_id[node.nodeid] = node
-            if not alone:
-                self._by_key[key] = node
+            self._by_id[node.nodeid] = self._by_key[key] = node
             self._open[node] = None
         elif node.fd >= 0 and self._identity(node) == key:
             os.close(fd)
         else:
-            if node.fd >= 0:
-                # The lower file system goes by names: that of the old one is another file's now.
-                os.close(node.fd)
-            node.fd = fd
+            # If it has another: the lower file system goes by names, and that one's is another
+            # file's now.
+            self._exchange(node, fd)
             self._open[node] = None
-        if alone:
+        self._name(node, parent, name)
+        linked = st.st_nlink > 1 and node.kind != stat.S_IFDIR
+        if node.place is not None or (linked and self._may_be_parted(node)):
             self._place(node, (parent.nodeid, name))
-        if node is not self.root:
-            node.parent, node.name = parent, name
+            self._try_to_watch(node)
+            self._follow(node)
         self._put_aside()
         return node
 
+    def _may_be_parted(self, node: Node) -> bool:
+        return parts_hard_links(self._kind(node.key[0], node.fd))
+
+    def _exchange(self, node: Node, fd: int) -> None:
+        if node.fd >= 0:
+            os.close(node.fd)
+        node.fd = fd
+
+    def _name(self, node: Node, parent: Node, name: bytes) -> None:
+        """Find *node* as *name* in *parent* from now on, and by its other names."""
+        if node is self.root:
+            return
+        if node.parent is not None and node.kind != stat.S_IFDIR:
+            known = (*node.others, (node.parent, node.name))
+            others = tuple(place for place in known if place != (parent, name))
+            node.others = others[-_MOST_OTHER_NAMES:]
+        node.parent, node.name = parent, name
+
+    def _linked(self, known: Node | None, fd: int) -> Node | None:
+        """Return the node of *fd*, a file of several names whose number does not tell which it is.
+
+        On overlayfs, two names of one number are one inode, unless they are hard links of a lower
+        layer: of these, the one that is changed is copied up. To take one inode for two would lose
+        what is written by one name to what is written by the other; to take two for one would bring
+        it to the wrong file. So if the kernel does not tell, it fails.
+
+        :param known: a node that has the same number.
+        """
+        try:
+            watch = self._new_watch(fd)
+            node = self._by_watch.get(watch)
+            if node is None and known is not None and not known.watch:
+                node = known if self._is_watched_as(known, watch) else None
+        except OSError as error:
+            if known is None:
+                return None
+            _log.error("whether a file is %r as well is not to be told: %s", known, reason(error))
+            raise
+        if node is None:
+            self._watches.remove(watch)
+        return node
+
+    def _is_watched_as(self, node: Node, watch: int) -> bool:
+        try:
+            self.fd(node)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise
+        return self._watch(node) == watch
+
+    def _watch(self, node: Node) -> int:
+        watch = node.watch or self._new_watch(node.fd)
+        node.watch = watch
+        self._by_watch[watch] = node
+        if len(self._by_watch) > _MOST_WATCHES:
+            self._unwatch(next(iter(self._by_watch.values())))
+        return watch
+
+    def _new_watch(self, fd: int) -> int:
+        try:
+            return self._watches.add(fd)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self._by_watch:
+                raise
+        self._unwatch(next(iter(self._by_watch.values())))
+        return self._watches.add(fd)
+
+    def _try_to_watch(self, node: Node) -> None:
+        # Without a watch it is found by its name and number, unless it is copied up and linked
+        # below by somebody else.
+        with contextlib.suppress(OSError):
+            self._watch(node)
+
+    def _unwatch(self, node: Node) -> None:
+        if node.watch:
+            del self._by_watch[node.watch]
+            self._watches.remove(node.watch)
+            node.watch = 0
+
+    def _try_watches(self, fd: int) -> None:
+        """Fail now, not at a lookup, if there are no watches."""
+        try:
+            self._watches.remove(self._watches.add(fd))
+        except OSError:
+            self.close()
+            raise
+
+    def _follow(self, node: Node) -> None:
+        """Find *node* by the number that its inode has now: copied up, it may have another."""
+        key = self._identity(node) if node.place is not None else None
+        if key is not None and key != node.key:
+            self._unregister_key(node)
+            node.key = key
+            self._by_key[key] = node
+
     def _place(self, node: Node, place: tuple[int, bytes] | None) -> None:
-        """Let *node* be found as *place* alone, or if that is None, not at all."""
-        self._unregister(node)
+        """Let *node* be found as *place*; None: not by its place."""
+        if node.place is not None and self._by_place.get(node.place) is node:
+            del self._by_place[node.place]
         node.place = place
         if place is not None:
             self._by_place[place] = node
 
-    def _unregister(self, node: Node) -> None:
+    def _unregister_key(self, node: Node) -> None:
         if self._by_key.get(node.key) is node:
             del self._by_key[node.key]
-        if node.place is not None and self._by_place.get(node.place) is node:
-            del self._by_place[node.place]
 
     def _identity(self, node: Node) -> tuple[int, int] | None:
         """Return the st_dev and st_ino that *node* has now, None if it is not to be found.
@@ -207,11 +323,22 @@ class Inodes:
             return None
         return st.st_dev, st.st_ino
 
-    def renamed(self, node: Node, parent: Node, name: bytes) -> None:
-        """Find *node* as *name* in *parent* from now on."""
-        node.parent, node.name = parent, name
+    def linked(self, node: Node, parent: Node, name: bytes) -> None:
+        """Find *node* as *name* in *parent* as well."""
+        self._name(node, parent, name)
         if node.place is not None:
             self._place(node, (parent.nodeid, name))
+            self._follow(node)
+
+    def renamed(self, node: Node, old: tuple[Node, bytes], new: tuple[Node, bytes]) -> None:
+        """Find *node* as the name *new* from now on, no more as *old*."""
+        node.others = tuple(place for place in node.others if place not in (old, new))
+        if (node.parent, node.name) not in (old, new):
+            assert node.parent is not None
+            node.others += ((node.parent, node.name),)
+        node.parent, node.name = new
+        if node.place is not None:
+            self._place(node, (new[0].nodeid, new[1]))
 
     def lost(self, parent: Node, name: bytes, kind: int) -> Node:
         """Return a node for what was made as *name* in *parent* and cannot be found any more.
@@ -229,22 +356,51 @@ class Inodes:
         self.fd(node)
         self._open.pop(node, None)
 
-    def unpin(self, node: Node, *, lost: bool) -> None:
-        """Let *node* be put aside again, unless it could not be found then: it *lost* its name."""
-        if lost and node.place is not None:
-            self._place(node, None)
-        if lost and self._is_out_of_reach(node):
-            return  # held until it is forgotten
+    def unpin(self, node: Node, *, lost: tuple[Node, bytes] | None = None) -> None:
+        """Let *node* be put aside again, unless it could not be found then: it has *lost* a name.
+
+        :param lost: the parent and the name.
+        """
+        if lost is not None:
+            self._forget_name(node, lost)
+            if self._is_out_of_reach(node):
+                return  # held until it is forgotten
         if node is not self.root:
             self._open[node] = None
+
+    def _forget_name(self, node: Node, lost: tuple[Node, bytes]) -> None:
+        node.others = tuple(place for place in node.others if place != lost)
+        if (node.parent, node.name) != lost:
+            return
+        if node.others:
+            *others, (node.parent, node.name) = node.others
+            node.others = tuple(others)
+            if node.place is not None:
+                self._place(node, (node.parent.nodeid, node.name))
+        else:
+            self._place(node, None)
 
     def _is_out_of_reach(self, node: Node) -> bool:
         """Can *node*, which lost a name, be found only by the descriptor that it has?"""
         try:
+            if self._goes_by_names(node):
+                # Not by the descriptor, which its kernel may still have attributes for.
+                self._exchange(node, self._find_by_name(node))
             return os.fstat(node.fd).st_nlink == 0 or self._handle(node) is None
         except OSError:
             # The lower file system finds files by their names. That the name is gone stays true.
             return True
+
+    def _is_astray(self, node: Node) -> bool:
+        """Tell whether the descriptor of *node* leads to nothing, or to another inode."""
+        return self._goes_by_names(node) and self._identity(node) != node.key
+
+    def _goes_by_names(self, node: Node) -> bool:
+        """Tell whether a descriptor may lead to what has the name by which it was opened.
+
+        A daemon of FUSE may do so.
+        """
+        return forgets_handles(self._kind(node.key[0], node.fd))
 
     def forget(self, nodeid: int, count: int) -> Node | None:
         """Take *count* lookups back; returns the node if the kernel no longer knows it."""
@@ -268,16 +424,20 @@ class Inodes:
         """Close every descriptor."""
         for node in list(self._by_id.values()):
             self._close(node)
+        self._watches.close()
         for fd in self._mounts.values():
             os.close(fd)
         self._mounts.clear()
         self._by_id.clear()
         self._by_key.clear()
         self._by_place.clear()
+        self._by_watch.clear()
 
     def _drop(self, node: Node) -> None:
         del self._by_id[node.nodeid]
-        self._unregister(node)
+        self._unregister_key(node)
+        self._place(node, None)
+        self._unwatch(node)
         self._close(node)
 
     def _close(self, node: Node) -> None:
@@ -304,8 +464,8 @@ class Inodes:
         while len(self._open) > self._limit:
             node, _ = self._open.popitem(last=False)
             self._handle(node)
-            if node.place is not None:
-                node.key = self._identity(node) or node.key
+            self._follow(node)
+            self._unwatch(node)
             os.close(node.fd)
             node.fd = -1
 
@@ -348,13 +508,25 @@ class Inodes:
         return self._find_by_name(node)
 
     def _find_by_name(self, node: Node) -> int:
-        chain = [node]
-        while chain[-1].fd < 0 and chain[-1].parent is not None:
-            chain.append(chain[-1].parent)
-        fd = os.dup(chain.pop().fd)
-        for step in reversed(chain):
+        for parent, name in reversed(node.others):
             try:
-                below = os.open(step.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+                return self._find_at(node, parent, name)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+        if node.parent is None:
+            raise _stale(node)
+        return self._find_at(node, node.parent, node.name)
+
+    def _find_at(self, node: Node, parent: Node, name: bytes) -> int:
+        chain = [(node, name)]
+        while parent.fd < 0 and parent.parent is not None:
+            chain.append((parent, parent.name))
+            parent = parent.parent
+        fd = os.dup(parent.fd)
+        for step, called in reversed(chain):
+            try:
+                below = os.open(called, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             except FileNotFoundError:
                 raise _stale(step) from None
             finally:

@@ -26,7 +26,13 @@ from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, Statvf
 from efuse.errors import MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
-from efuse.fs.overriding import Shortcut, Shortcuts, shortcuts, stands_for
+from efuse.fs.overriding import (
+    Shortcut,
+    Shortcuts,
+    promises_for_subclasses,
+    shortcuts,
+    stands_for,
+)
 from efuse.fs.passthrough import syscalls
 from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
@@ -67,14 +73,16 @@ def _request(
     return carried_out
 
 
+@promises_for_subclasses
 class Passthrough(Operations):
     """Shows the directory *source* through the mount, with every operation that pyfuse3 has.
 
-    Hard links are one inode, but on overlayfs, which parts them when one is changed; inode numbers
-    are the lower ones where they are unique. The number of inodes is not bounded by the number of
-    descriptors. What is created belongs to the caller. With the mount option
-    ``default_permissions`` the kernel checks permissions, by modes and POSIX access control lists;
-    without it, each request is carried out as its caller, and the lower file system checks them.
+    Hard links are one inode; on overlayfs, those of a lower layer that it parts when one is changed
+    are an inode each. Inode numbers are the lower ones where they are unique. The number of inodes
+    is not bounded by the number of descriptors. What is created belongs to the caller. With the
+    mount option ``default_permissions`` the kernel checks permissions, by modes and POSIX access
+    control lists; without it, each request is carried out as its caller, and the lower file system
+    checks them.
 
     A subclass may override any handler: the kernel then does nothing in its place. It is asked each
     time; what the kernel would keep for longer than the time-outs of replies say is given up
@@ -105,7 +113,6 @@ class Passthrough(Operations):
     """
 
     supports_dot_lookup = False
-    efuse_promises_for_subclasses = True
     efuse_applies_umask = True
 
     def __init__(
@@ -273,8 +280,7 @@ class Passthrough(Operations):
         with self._as_caller(ctx):
             os.link(b"/proc/self/fd/%d" % fd, new_name, dst_dir_fd=parent_fd)
         # Not looked up again: the name may be gone already, the link was made all the same.
-        if node is not self._inodes.root:
-            node.parent, node.name = parent, new_name
+        self._inodes.linked(node, parent, new_name)
         attributes = self._attributes_now(node, before)
         node.lookups += 1
         return attributes
@@ -310,13 +316,18 @@ class Passthrough(Operations):
         for node in (moved, target):
             if node is not None:
                 self._inodes.fd(node)
-        replaced = None if target is moved or flags & pyfuse3.RENAME_EXCHANGE else target
-        with self._losing_a_name(replaced), self._as_caller(ctx):
+        old, new = (old_parent, name_old), (new_parent, name_new)
+        if target is moved:
+            # Two names of one inode: rename(2) leaves both.
+            replaced = moved = target = None
+        else:
+            replaced = None if flags & pyfuse3.RENAME_EXCHANGE else target
+        with self._losing_a_name(replaced, new), self._as_caller(ctx):
             syscalls.rename(old_fd, name_old, new_fd, name_new, flags)
         if moved is not None:
-            self._inodes.renamed(moved, new_parent, name_new)
+            self._inodes.renamed(moved, old, new)
         if target is not None and flags & pyfuse3.RENAME_EXCHANGE:
-            self._inodes.renamed(target, old_parent, name_old)
+            self._inodes.renamed(target, new, old)
 
     # Attributes
 
@@ -691,30 +702,33 @@ class Passthrough(Operations):
     def _known(self, parent: Node, name: bytes) -> Node | None:
         """Return the node of *name*, if the kernel knows that inode."""
         try:
-            st = os.stat(name, dir_fd=self._inodes.fd(parent), follow_symlinks=False)
+            fd = os.open(name, _FIND, dir_fd=self._inodes.fd(parent))
         except FileNotFoundError:
             return None
-        return self._inodes.known(parent, name, (st.st_dev, st.st_ino))
+        try:
+            return self._inodes.known(parent, name, fd)
+        finally:
+            os.close(fd)
 
     def _remove(
         self, parent_inode: int, name: bytes, ctx: RequestContext, how: Callable[..., None]
     ) -> None:
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
-        with self._losing_a_name(self._known(parent, name)), self._as_caller(ctx):
+        with self._losing_a_name(self._known(parent, name), (parent, name)), self._as_caller(ctx):
             how(name, dir_fd=fd)
 
     @contextlib.contextmanager
-    def _losing_a_name(self, node: Node | None) -> Iterator[None]:
-        """Keep *node* within reach while one of its names is removed, and behind that."""
+    def _losing_a_name(self, node: Node | None, name: tuple[Node, bytes]) -> Iterator[None]:
+        """Keep *node* within reach while *name* of its parent is removed, and behind that."""
         if node is None:
             yield
             return
         self._inodes.pin(node)
-        lost = False
+        lost = None
         try:
             yield
-            lost = True
+            lost = name
         finally:
             self._inodes.unpin(node, lost=lost)
 

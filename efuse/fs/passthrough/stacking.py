@@ -42,10 +42,10 @@ def forgets_handles(kind: int) -> bool:
 
 
 def parts_hard_links(kind: int) -> bool:
-    """Tell whether two names of one inode number may become two files.
+    """Tell whether two names of one inode number may be two inodes.
 
     overlayfs without its option ``index`` shows the hard links of a lower layer so, and copies up
-    the one that is changed.
+    the one that is changed. All other names of one number are one inode there, too.
 
     :param kind: of file system, see :func:`file_system_type`.
     """
@@ -55,7 +55,8 @@ def parts_hard_links(kind: int) -> bool:
 def has_inode_per_file(path: str, fd: int) -> bool:
     """Tell whether all names of a file have one inode number, at and below a directory.
 
-    A daemon of FUSE may go by paths, and overlayfs parts hard links.
+    A daemon of FUSE may go by paths. overlayfs gives hard links of a lower layer one number though
+    it parts them, and a file that is copied up may get another number.
 
     :param path: of the directory.
     :param fd: a descriptor of it.

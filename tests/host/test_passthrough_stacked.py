@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The pass-through of file systems whose inodes and names are not those of a disk."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import random
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LONG = {"entry_timeout": 3600.0, "attr_timeout": 3600.0}
+NO_TIME = {"entry_timeout": 0.0, "attr_timeout": 0.0}
+
+
+def _run(*command: object) -> None:
+    subprocess.run(list(map(str, command)), check=True)
+
+
+@pytest.fixture
+def lower(place: Path) -> Iterator[Callable[..., Path]]:
+    """Mount one: ``lower("overlay", prepare)``; *prepare* is called with what lies below it."""
+    made: list[Path] = []
+
+    def mount(kind: str, prepare: Callable[[Path], None] = lambda below: None) -> Path:
+        base = place / f"{kind}{len(made)}"
+        base.mkdir()
+        _run("mount", "-t", "tmpfs", "tmpfs", base)
+        made.append(base)
+        for name in ("below", "above", "work", "both"):
+            (base / name).mkdir()
+        prepare(base / "below")
+        if kind == "overlay":
+            layers = f"lowerdir={base}/below,upperdir={base}/above,workdir={base}/work"
+            options = f"{layers},index=off"
+            _run("mount", "-t", "overlay", "-o", options, "overlay", base / "both")
+        else:
+            times = "entry_timeout=0,attr_timeout=0,negative_timeout=0"
+            _run("bindfs", "-o", times, base / "below", base / "both")
+        made.append(base / "both")
+        return base / "both"
+
+    yield mount
+    for each in reversed(made):
+        _run("umount", "--lazy", each)
+
+
+@pytest.fixture
+def overlay(lower: Callable[..., Path]) -> Path:
+    return lower("overlay")
+
+
+def _serve(served: Any, source: Path, **arguments: Any) -> Path:
+    path: Path = served(arguments={**LONG, "source": str(source), **arguments}).path
+    return path
+
+
+@pytest.mark.parametrize("writeback", [False, True])
+@pytest.mark.parametrize("linked", ["through the mount", "below"])
+def test_what_is_written_by_two_names_of_a_file_of_an_overlay_is_there(
+    served: Any, overlay: Path, writeback: bool, linked: str
+) -> None:
+    path = _serve(served, overlay, writeback=writeback, **NO_TIME)
+    f, g = path / "f", path / "g"
+    f.write_bytes(b"-" * 40)
+    where = path if linked == "through the mount" else overlay
+    os.link(where / "f", where / "g")
+    assert f.stat().st_ino == g.stat().st_ino
+    with f.open("r+b", buffering=0) as one, g.open("r+b", buffering=0) as other:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with mmap.mmap(one.fileno(), 40) as here, mmap.mmap(other.fileno(), 40) as there:
+            here[0:4], there[4:8] = b"MAPf", b"MAPg"
+            here.flush()
+            there.flush()
+        os.pwrite(one.fileno(), b"f" * 4, 8)
+        os.pwrite(other.fileno(), b"g" * 4, 12)
+        os.fsync(one.fileno())
+        os.fsync(other.fileno())
+    for _ in range(2):
+        for name in (f, g):
+            with name.open("ab") as file:
+                file.write(name.name.encode() * 5)
+                file.flush()
+                os.fsync(file.fileno())
+    expected = b"MAPfMAPgffffgggg" + b"-" * 24 + b"fffffggggg" * 2
+    assert f.read_bytes() == g.read_bytes() == expected
+    assert (overlay / "f").read_bytes() == expected
+
+
+def test_hard_links_of_a_lower_layer_are_parted_by_a_change(
+    served: Any, lower: Callable[..., Path]
+) -> None:
+    """Whoever makes it; the names that the changed one gets then are names of its inode."""
+
+    def prepare(below: Path) -> None:
+        (below / "a").write_bytes(b"lower")
+        for name in "bcd":
+            os.link(below / "a", below / name)
+
+    source = lower("overlay", prepare)
+    path = _serve(served, source, **NO_TIME)
+    numbers = {name: (path / name).stat().st_ino for name in "abcd"}
+    assert len(set(numbers.values())) == 4
+    held = os.open(path / "b", os.O_RDONLY)
+    with (path / "a").open("r+b") as file:
+        file.write(b"A")
+    os.link(source / "b", source / "b2")  # it is copied up, and b2 is looked up first
+    assert (path / "b2").stat().st_ino == numbers["b"] == os.fstat(held).st_ino
+    os.link(path / "c", path / "c2")
+    with (path / "b2").open("r+b") as file:
+        file.write(b"B")
+    with (path / "c").open("r+b") as file:
+        file.write(b"C")
+    read = {name: (path / name).read_bytes()[:1] for name in ("a", "b", "b2", "c", "c2", "d")}
+    assert read == {"a": b"A", "b": b"B", "b2": b"B", "c": b"C", "c2": b"C", "d": b"l"}
+    os.close(held)
+    assert {name: (path / name).stat().st_ino for name in "abcd"} == numbers
+
+
+@pytest.mark.parametrize("how", ["unlink", "unlink and make", "rename", "rename to another"])
+def test_a_name_is_there_when_another_of_its_file_has_gone(
+    served: Any, lower: Callable[..., Path], how: str
+) -> None:
+    """bindfs finds files by their names; each has an inode of its own there."""
+    path = _serve(served, lower("bindfs"))
+    a, b, c = path / "a", path / "b", path / "c"
+    a.write_bytes(b"data")
+    c.write_bytes(b"another")
+    os.link(a, b)
+    os.link(a, path / "third")
+    assert a.stat().st_ino == b.stat().st_ino
+    (path / "third").unlink()
+    held = os.open(b, os.O_PATH)
+    if how.startswith("unlink"):
+        a.unlink()
+    elif how == "rename":
+        c.rename(a)
+    else:
+        a.rename(c)
+    if how == "unlink and make":
+        a.mkdir()
+    assert b.stat().st_size == 4
+    assert b.read_bytes() == b"data"
+    with b.open("ab") as file:
+        file.write(b"+")
+    b.chmod(0o600)
+    os.truncate(b, 3)
+    assert stat.S_IMODE(os.fstat(held).st_mode) == 0o600
+    os.close(held)
+    assert b.read_bytes() == b"dat"
+
+
+def _prepare_tree(below: Path) -> None:
+    for number in range(6):
+        directory = below / f"d{number % 3}"
+        directory.mkdir(exist_ok=True)
+        (directory / f"n{number}").write_bytes(b"low%d" % number)
+    for name, other in (("d0/n0", "d0/x"), ("d0/n0", "d1/x"), ("d2/n2", "d2/x")):
+        os.link(below / name, below / other)
+
+
+def _write(path: str, flags: int, data: bytes) -> int:
+    fd = os.open(path, flags, 0o640)
+    try:
+        return os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _shown(path: str) -> tuple[object, ...]:
+    """Return what a program sees of a file that is the same wherever it lies."""
+    st = os.lstat(path)
+    if stat.S_ISDIR(st.st_mode):
+        return (st.st_mode, sorted(os.listdir(path)))
+    return (st.st_mode, st.st_size, Path(path).read_bytes())
+
+
+def _act(rng: random.Random, step: int) -> Callable[[Path], object]:
+    """Choose something to do below a directory."""
+
+    def name() -> str:
+        return (
+            f"{rng.choice(['d0', 'd1', 'd2', 'd0/s'])}/{rng.choice(['x', 'y', 'n0', 'n1', 'n2'])}"
+        )
+
+    p, q, data, size = name(), name(), b"%d;" % step, rng.randrange(8)
+    actions: list[Callable[[Path], object]] = [
+        lambda top: _write(f"{top}/{p}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, data),
+        lambda top: _write(f"{top}/{p}", os.O_WRONLY | os.O_APPEND, data),
+        lambda top: _write(f"{top}/{p}", os.O_WRONLY, data),
+        lambda top: os.link(f"{top}/{p}", f"{top}/{q}"),
+        lambda top: os.link(f"{top}/{q}", f"{top}/{p}"),
+        lambda top: os.rename(f"{top}/{p}", f"{top}/{q}"),
+        lambda top: os.unlink(f"{top}/{p}"),
+        lambda top: os.truncate(f"{top}/{p}", size),
+        lambda top: os.chmod(f"{top}/{p}", 0o600 | size),
+        lambda top: os.mkdir(f"{top}/d0/s"),
+        lambda top: os.rename(f"{top}/d0/s", f"{top}/d1/s"),
+        lambda top: os.rename(f"{top}/d1/s", f"{top}/d0/s"),
+        lambda top: _shown(f"{top}/{p}"),
+        lambda top: _shown(f"{top}/{p[:2]}"),
+    ]
+    return rng.choice(actions)
+
+
+def _result(act: Callable[[Path], object], top: Path) -> object:
+    try:
+        return act(top)
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("times", [NO_TIME, LONG], ids=["no time", "long"])
+@pytest.mark.parametrize("kind", ["overlay", "bindfs"])
+def test_changes_through_it_are_those_of_its_twin(
+    served: Any, lower: Callable[..., Path], kind: str, times: dict[str, float], seed: int
+) -> None:
+    source, twin = lower(kind, _prepare_tree), lower(kind, _prepare_tree)
+    path = _serve(served, source, descriptors=32, **times)
+    rng = random.Random(seed)
+    for step in range(1000):
+        act = _act(rng, step)
+        assert _result(act, path) == _result(act, twin), step
+    for directory, _, names in os.walk(twin):
+        for name in names:
+            place = (Path(directory) / name).relative_to(twin)
+            assert _shown(f"{path}/{place}") == _shown(f"{twin}/{place}")
+            assert _shown(f"{source}/{place}") == _shown(f"{twin}/{place}")
