@@ -190,7 +190,9 @@ class Running:
         self.mounts: list[Daemon] = []
         self.plain: list[PlainMount] = []
         table = all_mounts()
-        self._newest_before = self._newest = max(numbers(), default=0)
+        # By number. A mount may be attached long after it has its number.
+        self._before = frozenset(numbers())
+        self._seen = set(self._before)
         words = {part for word in command[1:] for part in (word, word.rpartition("=")[2]) if part}
         self._named: set[str] = set()
         for word in words:
@@ -367,9 +369,9 @@ class Running:
 
     def _is_later(self, seen: Numbered, fstype: str) -> bool:
         """Whether the mount is of the type, and its file system came after the start."""
-        if seen.number <= self._newest_before or seen.fstype != fstype.partition(".")[0]:
+        if seen.number in self._before or seen.fstype != fstype.partition(".")[0]:
             return False
-        before = (numbered(n) for n in numbers() if n <= self._newest_before)
+        before = (numbered(number) for number in self._before)
         return all(mount is None or mount.connection != seen.connection for mount in before)
 
     def _add(self, plain: PlainMount) -> PlainMount:
@@ -378,14 +380,14 @@ class Running:
 
     def _look(self) -> Iterator[PlainMount]:
         """Yield the new mounts of plain FUSE, and take note of those of eFuse."""
-        new = [number for number in numbers() if number > self._newest]
+        new = [number for number in numbers() if number not in self._seen]
         table = {m.mount_id: m for m in parse(_read(self._mountinfo))} if new else {}
-        self._newest = max(new, default=self._newest)
         for number in new:
             seen = numbered(number)
             mount = table.get(seen.mount_id) if seen else None
             if seen is None or mount is None or mount.connection != seen.connection:
-                continue  # unmounted meanwhile
+                continue  # unmounted meanwhile, or shown by a later look
+            self._seen.add(number)
             if mount.is_efuse and self._is_later(seen, mount.fstype):
                 self._unreported[number] = mount, time.monotonic() + _REPORT_S
             told = {plain.mount.mountpoint for plain in self.plain}

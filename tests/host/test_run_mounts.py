@@ -182,6 +182,45 @@ def test_mount_in_the_place_of_one_from_before_is_noticed(place: Path) -> None:
         _unmount(place)
 
 
+# Makes a mount by fsmount(2), and attaches it by move_mount(2) when it is told to.
+_MOUNTS_IN_TWO_STEPS = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    result = libc.syscall(*[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
+    assert result >= 0, os.strerror(ctypes.get_errno())
+    return result
+device = os.open("/dev/fuse", os.O_RDWR)
+context = call(430, b"fuse", 0)
+for key, value in (("fd", device), ("rootmode", 40000), ("user_id", 0), ("group_id", 0)):
+    call(431, context, 1, key.encode(), str(value).encode(), 0)
+call(431, context, 6, None, None, 0)
+mount = call(432, context, 0, 0)
+open(sys.argv[2], "rb").read()
+call(429, mount, b"", -100, os.fsencode(sys.argv[1]), 4)
+"""
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_mount_that_is_attached_after_a_newer_one_is_noticed(place: Path) -> None:
+    mountpoint, other, pipe = place / "mnt", place / "other", place / "pipe"
+    mountpoint.mkdir()
+    other.mkdir()
+    os.mkfifo(pipe)
+    with (
+        _running(_MOUNTS_IN_TWO_STEPS + _STAYS, mountpoint, pipe) as running,
+        contextlib.ExitStack() as at,
+    ):
+        at.callback(_unmount, mountpoint)
+        at.callback(_unmount, other)
+        with pipe.open("wb"):  # the daemon has made its mount
+            subprocess.run(["mount", "-t", "tmpfs", "x", other], check=True)
+            assert list(running._look()) == []
+        found = next(running.events())
+        assert isinstance(found, PlainMount)
+        assert found.number == _number(mountpoint) < _number(other)
+
+
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch, past_the_shim: None) -> None:
     """Mounts of the type ``fuse.ours`` are eFuse's."""
