@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -68,6 +68,7 @@ _REPORT = re.compile(rb"(e?fuse.*?) ([0-9]{1,20}) (/.*)", re.DOTALL)
 _MAX_NUMBER = (1 << 64) - 1
 _REPORT_S = 2.0
 _DEVICE = str(DEVICE)
+_FUSE_DEVICE = "/dev/fuse"
 _CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
 
 
@@ -145,7 +146,7 @@ class PlainMount:
     """A mount of a daemon on the kernel's own FUSE, or one of eFuse that may be another daemon's.
 
     :ivar number: as of `Daemon`.
-    :ivar is_certain: the daemon has told of it, or was told to mount there.
+    :ivar is_certain: the daemon has told of it, or the kernel says that the daemon serves it.
     """
 
     mount: Mount
@@ -159,9 +160,10 @@ class PlainMount:
             return "no report of it has come, so that it may be the mount of another daemon"
         if self.mount.fstype.split(".")[0] == "fuseblk":
             return "the daemon mounts the type fuseblk, which eFuse does not have"
+        has = "has" if self.is_certain else "may have"
         return (
-            f"the daemon mounted the type {self.mount.fstype} past libc's mount(2), where the"
-            " preloaded library does not see it"
+            f"it is of the type {self.mount.fstype}, and the daemon {has} mounted it past libc's"
+            " mount(2), where the preloaded library does not see it"
         )
 
 
@@ -204,7 +206,7 @@ class Running:
         self._others = _children(os.getpid())
         self._handed_on = 0
         self._has_reported = False
-        # By number: mounts of eFuse that no report has named yet, and until when that may come.
+        # By number: mounts that no report has named yet, and until when that may come.
         self._unreported: dict[int, tuple[Mount, float]] = {}
         environment = dict(os.environ)
         already = environment.get("LD_PRELOAD")
@@ -248,7 +250,7 @@ class Running:
         is_open, end = True, None
         while True:
             times = [until for _, until in self._unreported.values()]
-            until = min(times, default=end)
+            until = min(times if end is None else [*times, end], default=None)
             left = None if until is None else max(0.0, until - time.monotonic())
             ready = dict(poll.poll(None if left is None else left * 1000))
             self._reap()
@@ -263,7 +265,6 @@ class Running:
                 is_open = False
                 poll.unregister(self._reports)
             yield from self._look()
-            yield from self._look_for_unreported()
             if self._pidfd in ready:
                 poll.unregister(self._pidfd)
                 wait_for_daemon(self.process)
@@ -271,15 +272,12 @@ class Running:
                 if self._handed_on and not (self.mounts or self.plain or self.process.returncode):
                     # It may have gone into the background at the moment of the signal.
                     self.hand_on(self._handed_on)
-            if self._unreported and not self._has_reported:
+            if end is None:
                 continue
-            if end is not None and (
-                self.mounts
-                or self.plain
-                or self.process.returncode
-                or not is_open
-                or time.monotonic() >= end
-            ):
+            if time.monotonic() >= end:
+                break
+            is_done = self.mounts or self.plain or self.process.returncode or not is_open
+            if is_done and not self._unreported:
                 break
         yield Ended(wait_for_daemon(self.process))
 
@@ -355,17 +353,13 @@ class Running:
             return None
         connection = seen.connection if seen else 0
         found = Mount(0, 0, connection, path, fstype, "", "")
-        if found.is_fuse:
-            if any(plain.mount.mountpoint == path for plain in self.plain):
-                return None  # mountinfo had it already
-            return self._add(PlainMount(found, number, is_certain=True))
-        self._has_reported = True
+        self._has_reported |= not found.is_fuse
         if connection and self._is_known(connection):
             return None
+        if found.is_fuse:
+            return self._add_plain(found, number, is_certain=True)
         mine = (m for m in all_mounts() if m.mountpoint == path and m.connection == connection)
-        daemon = Daemon(self.process, replace(next(mine, found)), number)
-        self.mounts.append(daemon)
-        return daemon
+        return self._add(next(mine, found), number)
 
     def _is_later(self, seen: Numbered, fstype: str) -> bool:
         """Whether the mount is of the type, and its file system came after the start."""
@@ -374,12 +368,29 @@ class Running:
         before = (numbered(number) for number in self._before)
         return all(mount is None or mount.connection != seen.connection for mount in before)
 
-    def _add(self, plain: PlainMount) -> PlainMount:
-        self.plain.append(plain)
-        return plain
+    def _add(self, mount: Mount, number: int) -> Daemon:
+        self.mounts.append(Daemon(self.process, mount, number))
+        return self.mounts[-1]
 
-    def _look(self) -> Iterator[PlainMount]:
-        """Yield the new mounts of plain FUSE, and take note of those of eFuse."""
+    def _add_plain(self, mount: Mount, number: int, *, is_certain: bool) -> PlainMount:
+        self.plain.append(PlainMount(mount, number, is_certain))
+        return self.plain[-1]
+
+    def _look(self) -> Iterator[Daemon | PlainMount]:
+        """Yield the new mounts that are the daemon's although no report names them."""
+        self._note_new_mounts()
+        for number, (mount, end) in list(self._unreported.items()):
+            if is_mounted(number) != mount.connection or self._is_known(mount.connection):
+                del self._unreported[number]
+                continue
+            is_over = time.monotonic() >= end
+            found = self._claim(mount, number, is_over=is_over)
+            if found or is_over:
+                del self._unreported[number]
+            if found:
+                yield found
+
+    def _note_new_mounts(self) -> None:
         new = [number for number in numbers() if number not in self._seen]
         table = {m.mount_id: m for m in parse(_read(self._mountinfo))} if new else {}
         for number in new:
@@ -388,56 +399,35 @@ class Running:
             if seen is None or mount is None or mount.connection != seen.connection:
                 continue  # unmounted meanwhile, or shown by a later look
             self._seen.add(number)
-            if mount.is_efuse and self._is_later(seen, mount.fstype):
+            if (mount.is_efuse or mount.is_fuse) and self._is_later(seen, mount.fstype):
                 self._unreported[number] = mount, time.monotonic() + _REPORT_S
-            told = {plain.mount.mountpoint for plain in self.plain}
-            is_named = mount.mountpoint in self._named
-            if (
-                mount.is_fuse
-                and mount.mountpoint not in told
-                and (is_named or self._has_fuse_open())
-            ):
-                yield self._add(PlainMount(mount, number, is_named and self._has_fuse_open()))
 
-    def _look_for_unreported(self) -> Iterator[Daemon | PlainMount]:
-        """Yield the new mounts of eFuse that are the daemon's although no report names them.
+    def _claim(self, mount: Mount, number: int, *, is_over: bool) -> Daemon | PlainMount | None:
+        """Return the mount if it is the daemon's.
 
         Where the kernel does not tell of which mount a process serves the device, a mount is the
         daemon's if its command names the mount point, and no report of it ever comes.
         """
-        for number, (mount, end) in list(self._unreported.items()):
-            is_over = time.monotonic() >= end
-            is_there = is_mounted(number) == mount.connection
-            is_new = is_there and not self._is_known(mount.connection)
-            held = self._connections() if is_new else set()
-            is_its = mount.connection in held
-            may_be_its = is_over and None in held and not self._has_reported
-            if is_its or is_over or not is_new:
-                del self._unreported[number]
-            if is_its or (may_be_its and mount.mountpoint in self._named):
-                daemon = Daemon(self.process, mount, number)
-                self.mounts.append(daemon)
-                yield daemon
-            elif may_be_its and not self.mounts:
-                yield self._add(PlainMount(mount, number, is_certain=False))
+        device = _FUSE_DEVICE if mount.is_fuse else _DEVICE
+        held = _connections(self._tree(), device)
+        if mount.connection in held:
+            if mount.is_fuse:
+                return self._add_plain(mount, number, is_certain=True)
+            return self._add(mount, number)
+        if not is_over or None not in held or (mount.is_efuse and self._has_reported):
+            return None
+        if mount.connection in _connections(_processes(), device):
+            return None  # another daemon's
+        is_named = mount.mountpoint in self._named
+        if mount.is_efuse and is_named:
+            return self._add(mount, number)
+        if is_named or not (self.plain if mount.is_fuse else self.mounts):
+            return self._add_plain(mount, number, is_certain=False)
+        return None
 
     def _is_known(self, connection: int) -> bool:
-        return any(mount.connection == connection and mount.is_mounted for mount in self.mounts)
-
-    def _connections(self) -> set[int | None]:
-        """Return the connections whose device the daemon's processes have open.
-
-        None stands for one that the kernel does not tell: it is 6.12, or nothing is mounted by it.
-        """
-        found: set[int | None] = set()
-        for pid in self._tree():
-            for fd in _open_on(pid, _DEVICE):
-                text = ""
-                with contextlib.suppress(OSError):
-                    text = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
-                told = _CONNECTION.search(text)
-                found.add(int(told[1]) if told else None)
-        return found
+        known = {mount.number for mount in self.mounts} | {plain.number for plain in self.plain}
+        return any(is_mounted(number) == connection for number in known)
 
     def _tree(self) -> set[int]:
         found = {self.process.pid} | self._adopted()
@@ -462,9 +452,6 @@ class Running:
         for pid in self._adopted():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-
-    def _has_fuse_open(self) -> bool:
-        return any(_open_on(pid, "/dev/fuse") for pid in self._tree())
 
 
 def start_daemon(command: Sequence[str], *, channels: bool = True) -> Daemon:
@@ -545,6 +532,26 @@ def _children(pid: int) -> set[int]:
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             found |= set(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def _processes() -> set[int]:
+    return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+
+
+def _connections(processes: set[int], device: str) -> set[int | None]:
+    """Return the connections that the processes serve: those whose *device* they have open.
+
+    None stands for one that the kernel does not tell: it is 6.12, or nothing is mounted by it.
+    """
+    found: set[int | None] = set()
+    for pid in processes:
+        for fd in _open_on(pid, device):
+            text = ""
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+            told = _CONNECTION.search(text)
+            found.add(int(told[1]) if told else None)
     return found
 
 
