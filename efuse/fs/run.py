@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from efuse.control import Mount
+from efuse.control import Connection, Mount
 from efuse.control.mounts import (
     MOUNTINFO,
     Numbered,
@@ -63,8 +63,10 @@ _GRACE_S = 10.0
 _TOO_EARLY = "it was unmounted before the handlers were attached"
 _PR_SET_CHILD_SUBREAPER = 36
 _UCRED = struct.Struct("=iII")
-# What libefuse/preload.c sends: the type, the number and the path of a mount.
-_REPORT = re.compile(rb"(e?fuse.*?) ([0-9]{1,20}) (/.*)", re.DOTALL)
+# What libefuse/preload.c sends: the type, the number and the path of a mount. The type is "own" if
+# a program that knows eFuse has mounted it, such as `efuse mount`: that one attaches handlers.
+_OWN = "own"
+_REPORT = re.compile(rb"(own|e?fuse.*?) ([0-9]{1,20}) (/.*)", re.DOTALL)
 _MAX_NUMBER = (1 << 64) - 1
 _REPORT_S = 2.0
 _DEVICE = str(DEVICE)
@@ -106,9 +108,11 @@ class Daemon:
         """Declare *options* and attach the built-in handlers.
 
         :raises EfuseError: the kernel refused it; the file system stays mounted as it is. Or it was
-            unmounted meanwhile: then nothing is attached to what has its number since.
+            unmounted meanwhile: then nothing is attached to what has its number since. Or another
+            program has attached handlers: then nothing is declared either.
         """
         try:
+            self._check_free()
             self.acceleration = accelerate(
                 self.connection, Shortcuts(options), {}, check=self._check
             )
@@ -122,6 +126,15 @@ class Daemon:
             raise MountError(
                 f"{self.mountpoint} cannot be accelerated: {self._why_gone}",
                 hint="run it again, and unmount it later",
+            )
+
+    def _check_free(self) -> None:
+        self._check()
+        if Connection(self.connection).state == "attached":
+            raise MountError(
+                f"{self.mountpoint} cannot be accelerated: another program has attached handlers"
+                " to it (EBUSY)",
+                hint="efuse prog list says which handlers they are",
             )
 
     @property
@@ -225,7 +238,8 @@ class Running:
             with theirs:
                 # The number of the descriptor alone may be another's once the daemon has closed it.
                 inode = os.fstat(theirs.fileno()).st_ino
-                environment["EFUSE_REPORT_FD"] = f"{theirs.fileno()}:{inode}"
+                self._socket = f"{theirs.fileno()}:{inode}"
+                environment["EFUSE_REPORT_FD"] = self._socket
                 self.process = _start(command, environment, (theirs.fileno(),))
             self._pidfd = os.pidfd_open(self.process.pid)
             stack.callback(os.close, self._pidfd)
@@ -348,6 +362,10 @@ class Running:
             return None
         fstype, path = os.fsdecode(words[1]), os.fsdecode(words[3])
         number = int(words[2])
+        if fstype == _OWN:
+            self._seen.add(number)
+            self._unreported.pop(number, None)
+            return None
         seen = numbered(number) if number <= _MAX_NUMBER else None
         if number > _MAX_NUMBER or (seen is not None and not self._is_later(seen, fstype)):
             return None
@@ -406,20 +424,25 @@ class Running:
         """Return the mount if it is the daemon's.
 
         Where the kernel does not tell of which mount a process serves the device, a mount is the
-        daemon's if its command names the mount point, and no report of it ever comes.
+        daemon's if its command names the mount point, and no report of it ever comes. A mount of
+        eFuse may be that of another program that knows eFuse, which reports that it is its own.
         """
         device = _FUSE_DEVICE if mount.is_fuse else _DEVICE
-        held = _connections(self._tree(), device)
+        tree = self._tree()
+        mine = {pid for pid in tree if not _is_of_another_run(pid, self._socket)}
+        held = _connections(mine, device)
+        if mount.is_fuse and mount.connection in held:
+            return self._add_plain(mount, number, is_certain=True)
+        if not is_over:
+            return None
         if mount.connection in held:
-            if mount.is_fuse:
-                return self._add_plain(mount, number, is_certain=True)
             return self._add(mount, number)
-        if not is_over or None not in held or (mount.is_efuse and self._has_reported):
+        if None not in held or (mount.is_efuse and self._has_reported):
             return None
         if mount.connection in _connections(_processes(), device):
             return None  # another daemon's
         is_named = mount.mountpoint in self._named
-        if mount.is_efuse and is_named:
+        if mount.is_efuse and is_named and not _connections(tree - mine, device):
             return self._add(mount, number)
         if is_named or not (self.plain if mount.is_fuse else self.mounts):
             return self._add_plain(mount, number, is_certain=False)
@@ -537,6 +560,15 @@ def _children(pid: int) -> set[int]:
 
 def _processes() -> set[int]:
     return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+
+
+def _is_of_another_run(pid: int, socket_of_this: str) -> bool:
+    """Whether the process was started by an `efuse run` that the daemon has started."""
+    words = b""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/environ").read_bytes()
+    told = [word for word in words.split(b"\0") if word.startswith(b"EFUSE_REPORT_FD=")]
+    return told not in ([], [b"EFUSE_REPORT_FD=" + socket_of_this.encode()])
 
 
 def _connections(processes: set[int], device: str) -> set[int | None]:

@@ -20,7 +20,9 @@ import pytest
 
 from efuse.control import Mount
 from efuse.control.mounts import all_mounts, is_mounted, number_at, numbered, numbers
+from efuse.errors import MountError
 from efuse.fs import run
+from efuse.fs.options import Options
 from efuse.fs.run import Daemon, Ended, PlainMount, Running
 
 _NOBODY = 65534
@@ -379,3 +381,70 @@ def test_bind_mount_of_an_older_file_system_is_not_the_daemons(
         subprocess.run(["mount", "--bind", old, source], check=True)
         assert list(running._look()) == []
         assert _number(source) in running._seen
+
+
+# Has a process of another run mount the first directory, or mounts it as a program that knows
+# eFuse does. Then mounts the second one as a daemon that cannot report it.
+_BESIDE_ANOTHERS = """
+import os, subprocess, sys
+mounts, ready, stays, reports, is_own, mountpoint, kind = sys.argv[1:8]
+if is_own != "True":
+    os.environ["EFUSE_REPORT_FD"] = "9:9"
+script = mounts + (reports if is_own == "True" else "") + ready + stays
+words = [sys.executable, "-c", script, mountpoint, "fuse.ours"]
+with subprocess.Popen(words, stdout=subprocess.PIPE, close_fds=False) as another:
+    another.stdout.readline()
+    sys.argv[1:] = sys.argv[8:]
+    exec(mounts + stays)
+"""
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_mount_of_another_efuse_program_is_left_to_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool, tells: bool
+) -> None:
+    """The daemon starts `efuse run` or `efuse mount`, on a directory that its command names."""
+    if not tells:
+        _does_not_tell(monkeypatch)
+    anothers, mine = place / "another", place / "mine"
+    anothers.mkdir()
+    mine.mkdir()
+    reports = _REPORTS.replace("[sys.argv[2], ", '["own", ')
+    words = (_MOUNTS, "print(flush=True)\n", _STAYS, reports, is_own, anothers, "-", mine)
+    with contextlib.ExitStack() as at:
+        running = at.enter_context(_running(_BESIDE_ANOTHERS, *words, "fuse.ours"))
+        at.callback(_unmount, anothers)
+        at.callback(_unmount, mine)
+        at.callback(running.end)
+        found = next(running.events())
+        if not tells and not is_own:
+            # Two processes have the device open, and which of them has which mount is not known.
+            assert isinstance(found, PlainMount)
+            assert "may be the mount of another daemon" in found.reason
+        else:
+            assert isinstance(found, Daemon)
+            assert found.mountpoint == str(mine)
+            assert running.mounts == [found]
+
+
+def test_mount_with_handlers_of_another_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is declared to it first."""
+
+    class Taken:
+        state = "attached"
+
+        def __init__(self, _number: int) -> None:
+            pass
+
+    root = next(m for m in all_mounts() if m.mountpoint == "/")
+    number = number_at("/")
+    assert number is not None
+    monkeypatch.setattr(run, "Connection", Taken, raising=False)
+    monkeypatch.setattr(run, "accelerate", lambda *_args, **_kwargs: pytest.fail("it declares"))
+    with _running("pass") as running:
+        daemon = Daemon(running.process, root, number)
+        with pytest.raises(MountError, match=r"another program has attached handlers .*\(EBUSY\)"):
+            daemon.attach(Options())
+        assert "another program" in daemon.reason
