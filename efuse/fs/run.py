@@ -69,6 +69,7 @@ _OWN = "own"
 _REPORT = re.compile(rb"(own|e?fuse.*?) ([0-9]{1,20}) (/.*)", re.DOTALL)
 _MAX_NUMBER = (1 << 64) - 1
 _REPORT_S = 2.0
+_MOST_REFUSED = 1000
 _DEVICE = str(DEVICE)
 _FUSE_DEVICE = "/dev/fuse"
 _CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
@@ -219,6 +220,7 @@ class Running:
         self._others = _children(os.getpid())
         self._handed_on = 0
         self._has_reported = False
+        self._refused = 0
         # By number: mounts that no report has named yet, and until when that may come.
         self._unreported: dict[int, tuple[Mount, float]] = {}
         environment = dict(os.environ)
@@ -261,7 +263,7 @@ class Running:
         poll.register(self._reports, select.POLLIN)
         if self._child_ended is not None:
             poll.register(self._child_ended, select.POLLIN)
-        is_open, end = True, None
+        end = None
         while True:
             times = [until for _, until in self._unreported.values()]
             until = min(times if end is None else [*times, end], default=None)
@@ -269,15 +271,9 @@ class Running:
             ready = dict(poll.poll(None if left is None else left * 1000))
             self._reap()
             if self._reports.fileno() in ready:
-                record = self._receive()
-                if record is not None:
-                    found = self._reported(record)
-                    if found is not None:
-                        yield found
-                    continue
-                # Nobody is left who could tell of a mount.
-                is_open = False
-                poll.unregister(self._reports)
+                found = self._read_report(poll)
+                if found is not None:
+                    yield found
             yield from self._look()
             if self._pidfd in ready:
                 poll.unregister(self._pidfd)
@@ -290,7 +286,8 @@ class Running:
                 continue
             if time.monotonic() >= end:
                 break
-            is_done = self.mounts or self.plain or self.process.returncode or not is_open
+            is_over = self._reports.fileno() < 0  # nobody is left who could tell of a mount
+            is_done = self.mounts or self.plain or self.process.returncode or is_over
             if is_done and not self._unreported:
                 break
         yield Ended(wait_for_daemon(self.process))
@@ -299,16 +296,11 @@ class Running:
         """Yield further eFuse mounts of a daemon in the background, until all are unmounted."""
         poll = select.poll()
         poll.register(self._mountinfo, select.POLLPRI)
-        poll.register(self._reports, select.POLLIN)
+        if self._reports.fileno() >= 0:
+            poll.register(self._reports, select.POLLIN)
         while any(m.is_mounted for m in self.mounts):
-            for fd, _ in poll.poll():
-                if fd != self._reports.fileno():
-                    continue
-                record = self._receive()
-                if record is None:
-                    poll.unregister(self._reports)
-                    continue
-                found = self._reported(record)
+            if self._reports.fileno() in dict(poll.poll()):
+                found = self._read_report(poll)
                 if isinstance(found, Daemon):
                     yield found
 
@@ -344,6 +336,20 @@ class Running:
         for mountpoint, number in found + [(p.mount.mountpoint, p.number) for p in self.plain]:
             if is_mounted(number) is not None and _is_dead(mountpoint):
                 unmount_number(mountpoint, number)
+
+    def _read_report(self, poll: select.poll) -> Daemon | PlainMount | None:
+        """Read one report, and return the mount that it names; see `_reported`.
+
+        The socket is closed where there is nothing more to read. Each program of the daemon has it,
+        whatever user it has become, and could keep this process busy with what is not believed.
+        """
+        record = self._receive()
+        self._refused += record == b""
+        if record is not None and self._refused <= _MOST_REFUSED:
+            return self._reported(record)
+        poll.unregister(self._reports)
+        self._reports.close()
+        return None
 
     def _receive(self) -> bytes | None:
         """Return a report, empty if it is another user's; None: no process is left to send one."""

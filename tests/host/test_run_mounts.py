@@ -11,6 +11,8 @@ import contextlib
 import ctypes
 import os
 import re
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -448,3 +450,38 @@ def test_mount_with_handlers_of_another_program_is_refused(monkeypatch: pytest.M
         with pytest.raises(MountError, match=r"another program has attached handlers .*\(EBUSY\)"):
             daemon.attach(Options())
         assert "another program" in daemon.reason
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_other_user_cannot_keep_the_command_busy(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """When a record has been read there is another one, up to a limit; the daemon has ended."""
+    limit, sent = 50_000, 0
+    nobody = struct.pack("=iII", os.getpid(), _NOBODY, _NOBODY)
+    pairs = []
+
+    def socketpair(*arguments: int) -> tuple[socket.socket, socket.socket]:
+        pairs.append(real_socketpair(*arguments))
+        return pairs[-1][0], pairs[-1][1].dup()
+
+    def receive() -> bytes | None:
+        nonlocal sent
+        if sent < limit:
+            sent += 1
+            credentials = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS, nobody)
+            pairs[0][1].sendmsg([b"efuse 1 /"], [credentials])
+        else:
+            pairs[0][1].close()
+        return real_receive()
+
+    real_socketpair = socket.socketpair
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socketpair", socketpair)
+        running = Running([sys.executable, "-c", f"raise SystemExit({status})"])
+    real_receive = running._receive
+    monkeypatch.setattr(running, "_receive", receive)
+    with contextlib.closing(running), pairs[0][1]:
+        pairs[0][1].send(b"")
+        assert list(running.events()) == [Ended(status)]
+    assert sent < limit
