@@ -195,7 +195,8 @@ class Running:
     :param channels: whether its requests shall come through channels, if it has several threads
         and a libfuse that can.
     :param adopt: let processes that the daemon leaves in the background be this process's children,
-        so that they are known as the daemon's. It takes the main thread, and SIGCHLD.
+        so that they are known as the daemon's. It takes the main thread, and SIGCHLD. Without it, a
+        process that closes the descriptors it does not know is not waited for in the background.
     :raises MountError: it cannot be started.
     """
 
@@ -286,9 +287,8 @@ class Running:
                 continue
             if time.monotonic() >= end:
                 break
-            is_over = self._reports.fileno() < 0  # nobody is left who could tell of a mount
-            is_done = self.mounts or self.plain or self.process.returncode or is_over
-            if is_done and not self._unreported:
+            is_done = self.mounts or self.plain or self.process.returncode
+            if (is_done or self._is_left_alone()) and not self._unreported:
                 break
         yield Ended(wait_for_daemon(self.process))
 
@@ -336,6 +336,13 @@ class Running:
         for mountpoint, number in found + [(p.mount.mountpoint, p.number) for p in self.plain]:
             if is_mounted(number) is not None and _is_dead(mountpoint):
                 unmount_number(mountpoint, number)
+
+    def _is_left_alone(self) -> bool:
+        """Whether no process of the daemon is left that could mount.
+
+        Without `adopt`, one in the background is known by the socket that it has inherited.
+        """
+        return not self._adopted() if self._adopts else self._reports.fileno() < 0
 
     def _read_report(self, poll: select.poll) -> Daemon | PlainMount | None:
         """Read one report, and return the mount that it names; see `_reported`.

@@ -28,6 +28,7 @@ from efuse.fs.options import Options
 from efuse.fs.run import Daemon, Ended, PlainMount, Running
 
 _NOBODY = 65534
+_PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _SENDS = """
@@ -45,14 +46,16 @@ raise SystemExit(3)
 
 
 @contextlib.contextmanager
-def _running(*words: object) -> Iterator[Running]:
+def _running(*words: object, adopt: bool = False) -> Iterator[Running]:
     command = [sys.executable, "-c", *map(str, words)]
-    with contextlib.closing(Running(command)) as running:
+    with contextlib.closing(Running(command, adopt=adopt)) as running:
         try:
             yield running
         finally:
             running.process.kill()
             running.process.wait()
+            if adopt:
+                _libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(0))
 
 
 def _sending(user: int, *records: bytes) -> tuple[list[Daemon | PlainMount | Ended], Running]:
@@ -485,3 +488,31 @@ def test_other_user_cannot_keep_the_command_busy(
         pairs[0][1].send(b"")
         assert list(running.events()) == [Ended(status)]
     assert sent < limit
+
+
+# Goes into the background as python-daemon does, and mounts when its parent has been reaped.
+_MOUNTS_LATER = """
+import os, time
+parent = os.getpid()
+os.closerange(3, 256)
+if os.fork():
+    os._exit(0)
+os.setsid()
+while os.path.exists(f"/proc/{parent}"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_mount_of_what_has_gone_into_the_background_and_has_no_socket_is_waited_for(
+    place: Path,
+) -> None:
+    try:
+        with _running(_MOUNTS_LATER + _MOUNTS + _STAYS, place, "fuse.x", adopt=True) as running:
+            try:
+                assert [type(event) for event in running.events()] == [PlainMount, Ended]
+                assert running.plain[0].number == _number(place)
+            finally:
+                running.end()
+    finally:
+        _unmount(place)
