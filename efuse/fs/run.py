@@ -315,7 +315,7 @@ class Running:
         if not poll.poll(0):
             signal.pidfd_send_signal(self._pidfd, number)
             return
-        for pid in self._tree() - {self.process.pid}:
+        for pid in self._tree() - self._started():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -465,8 +465,12 @@ class Running:
         known = {mount.number for mount in self.mounts} | {plain.number for plain in self.plain}
         return any(is_mounted(number) == connection for number in known)
 
+    def _started(self) -> set[int]:
+        """Return the process that was started, none once another process may have its number."""
+        return {self.process.pid} if self.process.returncode is None else set()
+
     def _tree(self) -> set[int]:
-        found = {self.process.pid} | self._adopted()
+        found = self._started() | self._adopted()
         more = found
         while more:
             more = {child for pid in more for child in _children(pid)} - found
@@ -476,7 +480,7 @@ class Running:
     def _adopted(self) -> set[int]:
         if not self._adopts:
             return set()
-        return _children(os.getpid()) - self._others - {self.process.pid}
+        return _children(os.getpid()) - self._others - self._started()
 
     def _reap(self) -> None:
         """Take the exit status of adopted processes: they are zombies until then."""

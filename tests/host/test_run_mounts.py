@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -516,3 +517,33 @@ def test_mount_of_what_has_gone_into_the_background_and_has_no_socket_is_waited_
                 running.end()
     finally:
         _unmount(place)
+
+
+_HAS_A_CHILD = """
+import subprocess, sys
+with subprocess.Popen(["sleep", "60"]) as child:
+    print(flush=True)
+    sys.stdin.read()
+    child.kill()
+    print("killed by", -child.wait())
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_process_with_the_number_of_the_one_that_was_started_is_left(ends: bool) -> None:
+    """That one has ended and was reaped: its number is given again."""
+    words = [sys.executable, "-c", _HAS_A_CHILD]
+    with (
+        _running("pass") as running,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger,
+    ):
+        assert running.process.wait() == 0
+        assert stranger.stdout is not None
+        stranger.stdout.readline()
+        running.process.pid = stranger.pid
+        if ends:
+            running.end()
+        else:
+            running.hand_on(signal.SIGTERM)
+        # What has come first to its child is what has ended that.
+        assert stranger.communicate()[0] == b"killed by 9\n"
