@@ -195,8 +195,10 @@ class Running:
     :param channels: whether its requests shall come through channels, if it has several threads
         and a libfuse that can.
     :param adopt: let processes that the daemon leaves in the background be this process's children,
-        so that they are known as the daemon's. It takes the main thread, and SIGCHLD. Without it, a
-        process that closes the descriptors it does not know is not waited for in the background.
+        so that they are known as the daemon's. It takes the main thread, and SIGCHLD. What this
+        thread starts meanwhile is taken for the daemon's, and what another thread starts is not,
+        unless that thread ends first. Without *adopt*, a process in the background that has closed
+        the descriptors it does not know is not waited for.
     :raises MountError: it cannot be started.
     """
 
@@ -480,7 +482,9 @@ class Running:
     def _adopted(self) -> set[int]:
         if not self._adopts:
             return set()
-        return _children(os.getpid()) - self._others - self._started()
+        # The kernel gives orphans to the main thread, and each thread has what it has started.
+        main = Path(f"/proc/self/task/{os.getpid()}")
+        return _children_of(main) - self._others - self._started()
 
     def _reap(self) -> None:
         """Take the exit status of adopted processes: they are zombies until then."""
@@ -571,8 +575,14 @@ def _children(pid: int) -> set[int]:
     found: set[int] = set()
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found |= set(map(int, (task / "children").read_text().split()))
+            found |= _children_of(task)
     return found
+
+
+def _children_of(task: Path) -> set[int]:
+    with contextlib.suppress(OSError):
+        return set(map(int, (task / "children").read_text().split()))
+    return set()
 
 
 def _processes() -> set[int]:

@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -547,3 +548,12 @@ def test_process_with_the_number_of_the_one_that_was_started_is_left(ends: bool)
             running.hand_on(signal.SIGTERM)
         # What has come first to its child is what has ended that.
         assert stranger.communicate()[0] == b"killed by 9\n"
+
+
+def test_children_of_another_thread_are_not_adopted() -> None:
+    """They have ended, and their statuses are that thread's."""
+    with _running("pass", adopt=True) as running, ThreadPoolExecutor(1) as thread:
+        child = thread.submit(subprocess.Popen, ["sh", "-c", "exit 5"]).result()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert list(running.events()) == [Ended(0)]
+        assert thread.submit(child.wait).result() == 5
