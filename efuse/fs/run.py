@@ -238,6 +238,7 @@ class Running:
             stack.callback(os.close, self._mountinfo)
             self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.callback(self._reports.close)
+            self._reports.setblocking(False)
             # Each program that the daemon starts has the socket too, whatever user it has become.
             self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with theirs:
@@ -273,10 +274,7 @@ class Running:
             left = None if until is None else max(0.0, until - time.monotonic())
             ready = dict(poll.poll(None if left is None else left * 1000))
             self._reap()
-            if self._reports.fileno() in ready:
-                found = self._read_report(poll)
-                if found is not None:
-                    yield found
+            yield from self._read_reports(poll)
             yield from self._look()
             if self._pidfd in ready:
                 poll.unregister(self._pidfd)
@@ -301,8 +299,8 @@ class Running:
         if self._reports.fileno() >= 0:
             poll.register(self._reports, select.POLLIN)
         while any(m.is_mounted for m in self.mounts):
-            if self._reports.fileno() in dict(poll.poll()):
-                found = self._read_report(poll)
+            poll.poll()
+            for found in self._read_reports(poll):
                 if isinstance(found, Daemon):
                     yield found
 
@@ -346,19 +344,25 @@ class Running:
         """
         return not self._adopted() if self._adopts else self._reports.fileno() < 0
 
-    def _read_report(self, poll: select.poll) -> Daemon | PlainMount | None:
-        """Read one report, and return the mount that it names; see `_reported`.
+    def _read_reports(self, poll: select.poll) -> Iterator[Daemon | PlainMount]:
+        """Read the reports that have come, and yield the mounts that they name; see `_reported`.
 
         The socket is closed where there is nothing more to read. Each program of the daemon has it,
         whatever user it has become, and could keep this process busy with what is not believed.
         """
-        record = self._receive()
-        self._refused += record == b""
-        if record is not None and self._refused <= _MOST_REFUSED:
-            return self._reported(record)
-        poll.unregister(self._reports)
-        self._reports.close()
-        return None
+        while self._reports.fileno() >= 0:
+            try:
+                record = self._receive()
+            except BlockingIOError:
+                return
+            self._refused += record == b""
+            if record is None or self._refused > _MOST_REFUSED:
+                poll.unregister(self._reports)
+                self._reports.close()
+                return
+            found = self._reported(record)
+            if found is not None:
+                yield found
 
     def _receive(self) -> bytes | None:
         """Return a report, empty if it is another user's; None: no process is left to send one."""

@@ -145,6 +145,15 @@ records += [b"efuse %d /proc" % number_at("/proc"), b"tmpfs" + records[1][5:]]
         assert is_mounted(_number(old)) is not None
 
 
+def test_all_reports_are_read_before_the_daemons_end_is_told_of() -> None:
+    names = ["/a", "/b", "/c"]
+    with _running(_SENDS, 0, [b"fuse.x 1 " + name.encode() for name in names]) as running:
+        os.waitid(os.P_PID, running.process.pid, os.WEXITED | os.WNOWAIT)
+        *mounts, end = running.events()
+    assert [plain.mount.mountpoint for plain in running.plain] == names
+    assert (mounts, end) == (running.plain, Ended(3))
+
+
 def test_malformed_reports_are_ignored() -> None:
     records = [b"x", b"efuse", b"efuse x /", b"efuse 1 there", b"efuse -1 /", b"\xff 1 /"]
     records += [b"efuse %d /" % (1 << 64), b"efuse %s /" % (b"9" * 5000), b"efuse \xd9\xa1 /"]
