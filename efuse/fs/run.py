@@ -414,7 +414,7 @@ class Running:
         return self.plain[-1]
 
     def _look(self) -> Iterator[Daemon | PlainMount]:
-        """Yield the new mounts that are the daemon's although no report names them."""
+        """Yield one new mount that is the daemon's although no report names it, if there is one."""
         self._note_new_mounts()
         for number, (mount, end) in list(self._unreported.items()):
             if is_mounted(number) != mount.connection or self._is_known(mount.connection):
@@ -426,6 +426,7 @@ class Running:
                 del self._unreported[number]
             if found:
                 yield found
+                return  # what it was used for took time: reports of the others may have come
 
     def _note_new_mounts(self) -> None:
         new = [number for number in numbers() if number not in self._seen]
