@@ -106,14 +106,15 @@ def _say(line: str) -> None:
 def source_tree() -> Path:
     """Return an archive of the parts of the Linux source that are used, made at the first time.
 
-    :raises EfuseError: the kernel's source package is not installed.
+    :raises EfuseError: the kernel's source package is not installed, or another user can change
+        the archive.
     """
     archive = kernel.source_archive()
     identity = f"{archive.resolve()} {archive.stat().st_mtime_ns} {_PARTS}"
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]
     target = paths.cache() / "demo" / f"{name}.tar"
     if target.exists():
-        return target
+        return paths.check_private(target)
     _say(f"unpacking {', '.join(_PARTS)} of {archive.name} (once)")
     paths.make_directory(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
@@ -123,7 +124,7 @@ def source_tree() -> Path:
         new = target.with_suffix(".new")
         command("tar", "-C", work, "-cf", new, ".")
         paths.make_private(new).replace(target)
-    return target
+    return paths.check_private(target)
 
 
 def _digest(program: str, directory: Path) -> tuple[float, str]:
@@ -276,7 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         begin = time.monotonic()
         archive = given.tree or source_tree()
-        out = paths.cache() / "demo" / f"{os.getpid()}.json"
+        out = paths.make_directory(paths.cache() / "demo") / f"{os.getpid()}.json"
         words = [sys.executable, "-m", "efuse.demo", "--json", str(out), "--tree", str(archive)]
         try:
             result = run(words, Options())

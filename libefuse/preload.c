@@ -9,7 +9,8 @@
  * fuseblk has no counterpart there, and stays what it is.
  *
  * EFUSE_REPORT_FD may name a socket: it is told of each mount. Each program that the daemon
- * starts has that socket too: the reader looks at who sends.
+ * starts has that socket too: the reader looks at who sends. A program that mounts the type
+ * "efuse" itself knows eFuse: its mounts are told of as its own.
  */
 #define _GNU_SOURCE
 #include "next.h"
@@ -134,7 +135,7 @@ static unsigned long long mount_number(const char *path)
 	return found.stx_mnt_id;
 }
 
-/* Tell `efuse run` of a mount: its type, its number and its path. */
+/* Tell `efuse run` of a mount: its type, or "own"; its number and its path. */
 static void report(const char *type, const char *path)
 {
 	int fd = report_fd();
@@ -193,7 +194,7 @@ static bool is_of_type(const char *type, const char *name)
 EXPORT int mount(const char *source, const char *target, const char *type,
 		 unsigned long flags, const void *data)
 {
-	const char *wanted = type;
+	const char *wanted = type, *told = type;
 	char ours[256];
 	char *path;
 	int result;
@@ -204,9 +205,11 @@ EXPORT int mount(const char *source, const char *target, const char *type,
 			errno = EINVAL;
 			return -1;
 		}
-		wanted = ours;
+		wanted = told = ours;
 	} else if (is_of_type(type, "fuseblk")) {
 		make_plain(data);
+	} else if (is_of_type(type, "efuse")) {
+		told = "own";
 	} else {
 		return NEXT(mount)(source, target, type, flags, data);
 	}
@@ -215,7 +218,7 @@ EXPORT int mount(const char *source, const char *target, const char *type,
 	result = NEXT(mount)(source, target, wanted, flags, data);
 	saved = errno;
 	if (!result)
-		report(wanted, path);
+		report(told, path);
 	free(path);
 	errno = saved;
 	return result;

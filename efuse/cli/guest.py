@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from efuse.cli._kernels import chosen, kernel_option
-from efuse.cli._output import print_json
+from efuse.cli._output import echo, print_json
 
 __all__ = ["cli"]
 
@@ -90,7 +90,7 @@ def _run(arguments: list[str], shell: bool, given: dict[str, Any], again: int = 
     )
     result = run(arguments, options, shell=shell)
     if result.kernel_log is not None:
-        click.echo(f"guest: the kernel's log is in {result.kernel_log}", err=True)
+        echo(f"guest: the kernel's log is in {result.kernel_log}", err=True)
     sys.exit(result.status)
 
 
@@ -150,4 +150,4 @@ def status_command(as_json: bool) -> None:
         print_json(fields)
         return
     for key, value in fields.items():
-        click.echo(f"{key:<14} {'-' if value is None else value}")
+        echo(f"{key:<14} {'-' if value is None else value}")

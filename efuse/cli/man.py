@@ -22,6 +22,8 @@ def cli(directory: Path) -> None:
     efuse man /usr/local/share/man
     """
     from efuse.cli._manual import pages
+    from efuse.cli._output import echo
+    from efuse.display import shown
 
     count = 0
     for name, text in pages():
@@ -29,4 +31,4 @@ def cli(directory: Path) -> None:
         section.mkdir(parents=True, exist_ok=True)
         (section / name).write_text(text)
         count += 1
-    click.echo(f"{count} pages are in {directory}")
+    echo(f"{count} pages are in {shown(str(directory))}")

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from efuse.cli._output import echo, print_json
 
 if TYPE_CHECKING:
     from efuse.module.build import Source
@@ -28,7 +29,7 @@ def _source(is_csd: bool) -> Source:
 
 
 def _say(text: str) -> None:
-    click.echo(f"module: {text}", err=True)
+    echo(f"module: {text}", err=True)
 
 
 @click.group()
@@ -67,7 +68,7 @@ def build_command(release: str | None, tree: Path | None, force: bool, is_csd: b
     from efuse.module import build, kernel
 
     target = kernel.from_tree(tree) if tree else kernel.find(release=release or kernel.running())
-    click.echo(build.build(target, _source(is_csd), say=_say, force=force))
+    echo(build.build(target, _source(is_csd), say=_say, force=force))
 
 
 @cli.command("install")
@@ -136,7 +137,7 @@ def status_command(as_json: bool, is_csd: bool) -> None:
 
     fields = dataclasses.asdict(live.status(_source(is_csd)))
     if as_json:
-        click.echo(json.dumps(fields, indent=2))
+        print_json(fields)
         return
     for key, value in fields.items():
-        click.echo(f"{key:<10} {'-' if value is None else value}")
+        echo(f"{key:<10} {'-' if value is None else value}")

@@ -253,7 +253,8 @@ def is_mounted(number: int) -> int | None:
 def numbers() -> list[int]:
     """Return the numbers (see `number_at`) of the mounts that this process sees.
 
-    A mount has a higher number than each that was made before it.
+    A mount has a higher number than each that was made before it. It may be attached long after
+    it was made, see fsmount(2): then it comes into this list below others.
     """
     listed: list[int] = []
     found = (ctypes.c_uint64 * 256)()

@@ -18,6 +18,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
+from efuse.display import shown_lines
 from efuse.errors import EfuseError, MountError, NotSupportedError, UsageError
 from efuse.fs.ending import not_ignored, not_mounted
 from efuse.fs.session import DEFAULT_OPTIONS, serve
@@ -200,7 +201,7 @@ def _child(
         parent.failed(error)
         return error.exit_code
     except BaseException:  # noqa: BLE001 - the child must never return into its parent's code
-        traceback.print_exc()
+        sys.stderr.write(shown_lines(traceback.format_exc()))
         return 1
     return 0
 
@@ -236,7 +237,7 @@ class _Parent:
     def failed(self, error: EfuseError) -> None:
         """Tell it the error, or print that if the parent has gone on already."""
         if self._send is None:
-            print(f"efuse: {error}", file=sys.stderr)
+            print(shown_lines(f"efuse: {error}"), file=sys.stderr)
         else:
             self._tell(error=str(error), hint=error.hint, kind=type(error).__name__)
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import textwrap
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pyfuse3
 
+from efuse.display import shown, shown_lines
 from efuse.fs.handing_out import HANDS_OUT, hands_out
 
 __all__ = ["ACLS", "HANDLERS", "Guard"]
@@ -189,12 +192,18 @@ class Guard:
             place = place.tb_next
         line = place.tb_lineno if place is not None else 0
         key = (name, f"{type(error).__qualname__}:{line}")
-        trace = None if key in self._logged else error
+        said = "" if key in self._logged else _traceback(error)
         self._logged.add(key)
         _log.error(
-            "%s failed: %s: %s (EIO to the caller)",
+            "%s failed: %s: %s (EIO to the caller)%s",
             name,
             type(error).__name__,
-            error,
-            exc_info=trace and (type(trace), trace, trace.__traceback__),
+            shown(str(error)),
+            said,
         )
+
+
+def _traceback(error: Exception) -> str:
+    """Return the traceback for a log. No terminal obeys a name in it."""
+    said = "".join(traceback.format_exception(error)).rstrip()
+    return "\n" + textwrap.indent(shown_lines(said), "    ")

@@ -16,12 +16,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from efuse.control import Mount
+from efuse.control import Connection, Mount
 from efuse.control.mounts import (
     MOUNTINFO,
     Numbered,
@@ -63,11 +63,15 @@ _GRACE_S = 10.0
 _TOO_EARLY = "it was unmounted before the handlers were attached"
 _PR_SET_CHILD_SUBREAPER = 36
 _UCRED = struct.Struct("=iII")
-# What libefuse/preload.c sends: the type, the number and the path of a mount.
-_REPORT = re.compile(rb"(e?fuse.*?) ([0-9]{1,20}) (/.*)", re.DOTALL)
+# What libefuse/preload.c sends: the type, the number and the path of a mount. The type is "own" if
+# a program that knows eFuse has mounted it, such as `efuse mount`: that one attaches handlers.
+_OWN = "own"
+_REPORT = re.compile(rb"(own|e?fuse.*?) ([0-9]{1,20}) (/.*)", re.DOTALL)
 _MAX_NUMBER = (1 << 64) - 1
 _REPORT_S = 2.0
+_MOST_REFUSED = 1000
 _DEVICE = str(DEVICE)
+_FUSE_DEVICE = "/dev/fuse"
 _CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
 
 
@@ -105,9 +109,11 @@ class Daemon:
         """Declare *options* and attach the built-in handlers.
 
         :raises EfuseError: the kernel refused it; the file system stays mounted as it is. Or it was
-            unmounted meanwhile: then nothing is attached to what has its number since.
+            unmounted meanwhile: then nothing is attached to what has its number since. Or another
+            program has attached handlers: then nothing is declared either.
         """
         try:
+            self._check_free()
             self.acceleration = accelerate(
                 self.connection, Shortcuts(options), {}, check=self._check
             )
@@ -121,6 +127,15 @@ class Daemon:
             raise MountError(
                 f"{self.mountpoint} cannot be accelerated: {self._why_gone}",
                 hint="run it again, and unmount it later",
+            )
+
+    def _check_free(self) -> None:
+        self._check()
+        if Connection(self.connection).state == "attached":
+            raise MountError(
+                f"{self.mountpoint} cannot be accelerated: another program has attached handlers"
+                " to it (EBUSY)",
+                hint="efuse prog list says which handlers they are",
             )
 
     @property
@@ -145,7 +160,7 @@ class PlainMount:
     """A mount of a daemon on the kernel's own FUSE, or one of eFuse that may be another daemon's.
 
     :ivar number: as of `Daemon`.
-    :ivar is_certain: the daemon has told of it, or was told to mount there.
+    :ivar is_certain: the daemon has told of it, or the kernel says that the daemon serves it.
     """
 
     mount: Mount
@@ -159,9 +174,10 @@ class PlainMount:
             return "no report of it has come, so that it may be the mount of another daemon"
         if self.mount.fstype.split(".")[0] == "fuseblk":
             return "the daemon mounts the type fuseblk, which eFuse does not have"
+        has = "has" if self.is_certain else "may have"
         return (
-            f"the daemon mounted the type {self.mount.fstype} past libc's mount(2), where the"
-            " preloaded library does not see it"
+            f"it is of the type {self.mount.fstype}, and the daemon {has} mounted it past libc's"
+            " mount(2), where the preloaded library does not see it"
         )
 
 
@@ -179,7 +195,10 @@ class Running:
     :param channels: whether its requests shall come through channels, if it has several threads
         and a libfuse that can.
     :param adopt: let processes that the daemon leaves in the background be this process's children,
-        so that they are known as the daemon's. It takes the main thread, and SIGCHLD.
+        so that they are known as the daemon's. It takes the main thread, and SIGCHLD. What this
+        thread starts meanwhile is taken for the daemon's, and what another thread starts is not,
+        unless that thread ends first. Without *adopt*, a process in the background that has closed
+        the descriptors it does not know is not waited for.
     :raises MountError: it cannot be started.
     """
 
@@ -190,7 +209,9 @@ class Running:
         self.mounts: list[Daemon] = []
         self.plain: list[PlainMount] = []
         table = all_mounts()
-        self._newest_before = self._newest = max(numbers(), default=0)
+        # By number. A mount may be attached long after it has its number.
+        self._before = frozenset(numbers())
+        self._seen = set(self._before)
         words = {part for word in command[1:] for part in (word, word.rpartition("=")[2]) if part}
         self._named: set[str] = set()
         for word in words:
@@ -202,7 +223,8 @@ class Running:
         self._others = _children(os.getpid())
         self._handed_on = 0
         self._has_reported = False
-        # By number: mounts of eFuse that no report has named yet, and until when that may come.
+        self._refused = 0
+        # By number: mounts that no report has named yet, and until when that may come.
         self._unreported: dict[int, tuple[Mount, float]] = {}
         environment = dict(os.environ)
         already = environment.get("LD_PRELOAD")
@@ -216,12 +238,14 @@ class Running:
             stack.callback(os.close, self._mountinfo)
             self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.callback(self._reports.close)
+            self._reports.setblocking(False)
             # Each program that the daemon starts has the socket too, whatever user it has become.
             self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with theirs:
                 # The number of the descriptor alone may be another's once the daemon has closed it.
                 inode = os.fstat(theirs.fileno()).st_ino
-                environment["EFUSE_REPORT_FD"] = f"{theirs.fileno()}:{inode}"
+                self._socket = f"{theirs.fileno()}:{inode}"
+                environment["EFUSE_REPORT_FD"] = self._socket
                 self.process = _start(command, environment, (theirs.fileno(),))
             self._pidfd = os.pidfd_open(self.process.pid)
             stack.callback(os.close, self._pidfd)
@@ -243,25 +267,15 @@ class Running:
         poll.register(self._reports, select.POLLIN)
         if self._child_ended is not None:
             poll.register(self._child_ended, select.POLLIN)
-        is_open, end = True, None
+        end = None
         while True:
             times = [until for _, until in self._unreported.values()]
-            until = min(times, default=end)
+            until = min(times if end is None else [*times, end], default=None)
             left = None if until is None else max(0.0, until - time.monotonic())
             ready = dict(poll.poll(None if left is None else left * 1000))
             self._reap()
-            if self._reports.fileno() in ready:
-                record = self._receive()
-                if record is not None:
-                    found = self._reported(record)
-                    if found is not None:
-                        yield found
-                    continue
-                # Nobody is left who could tell of a mount.
-                is_open = False
-                poll.unregister(self._reports)
+            yield from self._read_reports(poll)
             yield from self._look()
-            yield from self._look_for_unreported()
             if self._pidfd in ready:
                 poll.unregister(self._pidfd)
                 wait_for_daemon(self.process)
@@ -269,15 +283,12 @@ class Running:
                 if self._handed_on and not (self.mounts or self.plain or self.process.returncode):
                     # It may have gone into the background at the moment of the signal.
                     self.hand_on(self._handed_on)
-            if self._unreported and not self._has_reported:
+            if end is None:
                 continue
-            if end is not None and (
-                self.mounts
-                or self.plain
-                or self.process.returncode
-                or not is_open
-                or time.monotonic() >= end
-            ):
+            if time.monotonic() >= end:
+                break
+            is_done = self.mounts or self.plain or self.process.returncode
+            if (is_done or self._is_left_alone()) and not self._unreported:
                 break
         yield Ended(wait_for_daemon(self.process))
 
@@ -285,16 +296,11 @@ class Running:
         """Yield further eFuse mounts of a daemon in the background, until all are unmounted."""
         poll = select.poll()
         poll.register(self._mountinfo, select.POLLPRI)
-        poll.register(self._reports, select.POLLIN)
+        if self._reports.fileno() >= 0:
+            poll.register(self._reports, select.POLLIN)
         while any(m.is_mounted for m in self.mounts):
-            for fd, _ in poll.poll():
-                if fd != self._reports.fileno():
-                    continue
-                record = self._receive()
-                if record is None:
-                    poll.unregister(self._reports)
-                    continue
-                found = self._reported(record)
+            poll.poll()
+            for found in self._read_reports(poll):
                 if isinstance(found, Daemon):
                     yield found
 
@@ -309,7 +315,7 @@ class Running:
         if not poll.poll(0):
             signal.pidfd_send_signal(self._pidfd, number)
             return
-        for pid in self._tree() - {self.process.pid}:
+        for pid in self._tree() - self._started():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -331,6 +337,33 @@ class Running:
             if is_mounted(number) is not None and _is_dead(mountpoint):
                 unmount_number(mountpoint, number)
 
+    def _is_left_alone(self) -> bool:
+        """Whether no process of the daemon is left that could mount.
+
+        Without `adopt`, one in the background is known by the socket that it has inherited.
+        """
+        return not self._adopted() if self._adopts else self._reports.fileno() < 0
+
+    def _read_reports(self, poll: select.poll) -> Iterator[Daemon | PlainMount]:
+        """Read the reports that have come, and yield the mounts that they name; see `_reported`.
+
+        The socket is closed where there is nothing more to read. Each program of the daemon has it,
+        whatever user it has become, and could keep this process busy with what is not believed.
+        """
+        while self._reports.fileno() >= 0:
+            try:
+                record = self._receive()
+            except BlockingIOError:
+                return
+            self._refused += record == b""
+            if record is None or self._refused > _MOST_REFUSED:
+                poll.unregister(self._reports)
+                self._reports.close()
+                return
+            found = self._reported(record)
+            if found is not None:
+                yield found
+
     def _receive(self) -> bytes | None:
         """Return a report, empty if it is another user's; None: no process is left to send one."""
         space = socket.CMSG_SPACE(_UCRED.size)  # none for descriptors: the kernel closes those
@@ -348,97 +381,103 @@ class Running:
             return None
         fstype, path = os.fsdecode(words[1]), os.fsdecode(words[3])
         number = int(words[2])
+        if fstype == _OWN:
+            self._seen.add(number)
+            self._unreported.pop(number, None)
+            return None
         seen = numbered(number) if number <= _MAX_NUMBER else None
         if number > _MAX_NUMBER or (seen is not None and not self._is_later(seen, fstype)):
             return None
         connection = seen.connection if seen else 0
         found = Mount(0, 0, connection, path, fstype, "", "")
-        if found.is_fuse:
-            if any(plain.mount.mountpoint == path for plain in self.plain):
-                return None  # mountinfo had it already
-            return self._add(PlainMount(found, number, is_certain=True))
-        self._has_reported = True
+        self._has_reported |= not found.is_fuse
         if connection and self._is_known(connection):
             return None
+        if found.is_fuse:
+            return self._add_plain(found, number, is_certain=True)
         mine = (m for m in all_mounts() if m.mountpoint == path and m.connection == connection)
-        daemon = Daemon(self.process, replace(next(mine, found)), number)
-        self.mounts.append(daemon)
-        return daemon
+        return self._add(next(mine, found), number)
 
     def _is_later(self, seen: Numbered, fstype: str) -> bool:
         """Whether the mount is of the type, and its file system came after the start."""
-        if seen.number <= self._newest_before or seen.fstype != fstype.partition(".")[0]:
+        if seen.number in self._before or seen.fstype != fstype.partition(".")[0]:
             return False
-        before = (numbered(n) for n in numbers() if n <= self._newest_before)
+        before = (numbered(number) for number in self._before)
         return all(mount is None or mount.connection != seen.connection for mount in before)
 
-    def _add(self, plain: PlainMount) -> PlainMount:
-        self.plain.append(plain)
-        return plain
+    def _add(self, mount: Mount, number: int) -> Daemon:
+        self.mounts.append(Daemon(self.process, mount, number))
+        return self.mounts[-1]
 
-    def _look(self) -> Iterator[PlainMount]:
-        """Yield the new mounts of plain FUSE, and take note of those of eFuse."""
-        new = [number for number in numbers() if number > self._newest]
+    def _add_plain(self, mount: Mount, number: int, *, is_certain: bool) -> PlainMount:
+        self.plain.append(PlainMount(mount, number, is_certain))
+        return self.plain[-1]
+
+    def _look(self) -> Iterator[Daemon | PlainMount]:
+        """Yield one new mount that is the daemon's although no report names it, if there is one."""
+        self._note_new_mounts()
+        for number, (mount, end) in list(self._unreported.items()):
+            if is_mounted(number) != mount.connection or self._is_known(mount.connection):
+                del self._unreported[number]
+                continue
+            is_over = time.monotonic() >= end
+            found = self._claim(mount, number, is_over=is_over)
+            if found or is_over:
+                del self._unreported[number]
+            if found:
+                yield found
+                return  # what it was used for took time: reports of the others may have come
+
+    def _note_new_mounts(self) -> None:
+        new = [number for number in numbers() if number not in self._seen]
         table = {m.mount_id: m for m in parse(_read(self._mountinfo))} if new else {}
-        self._newest = max(new, default=self._newest)
         for number in new:
             seen = numbered(number)
             mount = table.get(seen.mount_id) if seen else None
             if seen is None or mount is None or mount.connection != seen.connection:
-                continue  # unmounted meanwhile
-            if mount.is_efuse and self._is_later(seen, mount.fstype):
+                continue  # unmounted meanwhile, or shown by a later look
+            self._seen.add(number)
+            if (mount.is_efuse or mount.is_fuse) and self._is_later(seen, mount.fstype):
                 self._unreported[number] = mount, time.monotonic() + _REPORT_S
-            told = {plain.mount.mountpoint for plain in self.plain}
-            is_named = mount.mountpoint in self._named
-            if (
-                mount.is_fuse
-                and mount.mountpoint not in told
-                and (is_named or self._has_fuse_open())
-            ):
-                yield self._add(PlainMount(mount, number, is_named and self._has_fuse_open()))
 
-    def _look_for_unreported(self) -> Iterator[Daemon | PlainMount]:
-        """Yield the new mounts of eFuse that are the daemon's although no report names them.
+    def _claim(self, mount: Mount, number: int, *, is_over: bool) -> Daemon | PlainMount | None:
+        """Return the mount if it is the daemon's.
 
         Where the kernel does not tell of which mount a process serves the device, a mount is the
-        daemon's if its command names the mount point, and no report of it ever comes.
+        daemon's if its command names the mount point, and no report of it ever comes. A mount of
+        eFuse may be that of another program that knows eFuse, which reports that it is its own.
         """
-        for number, (mount, end) in list(self._unreported.items()):
-            is_over = time.monotonic() >= end
-            is_there = is_mounted(number) == mount.connection
-            is_new = is_there and not self._is_known(mount.connection)
-            held = self._connections() if is_new else set()
-            is_its = mount.connection in held
-            may_be_its = is_over and None in held and not self._has_reported
-            if is_its or is_over or not is_new:
-                del self._unreported[number]
-            if is_its or (may_be_its and mount.mountpoint in self._named):
-                daemon = Daemon(self.process, mount, number)
-                self.mounts.append(daemon)
-                yield daemon
-            elif may_be_its and not self.mounts:
-                yield self._add(PlainMount(mount, number, is_certain=False))
+        device = _FUSE_DEVICE if mount.is_fuse else _DEVICE
+        tree = self._tree()
+        mine = {pid for pid in tree if not _is_of_another_run(pid, self._socket)}
+        held = _connections(mine, device)
+        if mount.is_fuse and mount.connection in held:
+            return self._add_plain(mount, number, is_certain=True)
+        if not is_over:
+            return None
+        if mount.connection in held:
+            return self._add(mount, number)
+        if None not in held or (mount.is_efuse and self._has_reported):
+            return None
+        if mount.connection in _connections(_processes(), device):
+            return None  # another daemon's
+        is_named = mount.mountpoint in self._named
+        if mount.is_efuse and is_named and not _connections(tree - mine, device):
+            return self._add(mount, number)
+        if is_named or not (self.plain if mount.is_fuse else self.mounts):
+            return self._add_plain(mount, number, is_certain=False)
+        return None
 
     def _is_known(self, connection: int) -> bool:
-        return any(mount.connection == connection and mount.is_mounted for mount in self.mounts)
+        known = {mount.number for mount in self.mounts} | {plain.number for plain in self.plain}
+        return any(is_mounted(number) == connection for number in known)
 
-    def _connections(self) -> set[int | None]:
-        """Return the connections whose device the daemon's processes have open.
-
-        None stands for one that the kernel does not tell: it is 6.12, or nothing is mounted by it.
-        """
-        found: set[int | None] = set()
-        for pid in self._tree():
-            for fd in _open_on(pid, _DEVICE):
-                text = ""
-                with contextlib.suppress(OSError):
-                    text = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
-                told = _CONNECTION.search(text)
-                found.add(int(told[1]) if told else None)
-        return found
+    def _started(self) -> set[int]:
+        """Return the process that was started, none once another process may have its number."""
+        return {self.process.pid} if self.process.returncode is None else set()
 
     def _tree(self) -> set[int]:
-        found = {self.process.pid} | self._adopted()
+        found = self._started() | self._adopted()
         more = found
         while more:
             more = {child for pid in more for child in _children(pid)} - found
@@ -448,7 +487,9 @@ class Running:
     def _adopted(self) -> set[int]:
         if not self._adopts:
             return set()
-        return _children(os.getpid()) - self._others - {self.process.pid}
+        # The kernel gives orphans to the main thread, and each thread has what it has started.
+        main = Path(f"/proc/self/task/{os.getpid()}")
+        return _children_of(main) - self._others - self._started()
 
     def _reap(self) -> None:
         """Take the exit status of adopted processes: they are zombies until then."""
@@ -460,9 +501,6 @@ class Running:
         for pid in self._adopted():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-
-    def _has_fuse_open(self) -> bool:
-        return any(_open_on(pid, "/dev/fuse") for pid in self._tree())
 
 
 def start_daemon(command: Sequence[str], *, channels: bool = True) -> Daemon:
@@ -542,7 +580,42 @@ def _children(pid: int) -> set[int]:
     found: set[int] = set()
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found |= set(map(int, (task / "children").read_text().split()))
+            found |= _children_of(task)
+    return found
+
+
+def _children_of(task: Path) -> set[int]:
+    with contextlib.suppress(OSError):
+        return set(map(int, (task / "children").read_text().split()))
+    return set()
+
+
+def _processes() -> set[int]:
+    return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+
+
+def _is_of_another_run(pid: int, socket_of_this: str) -> bool:
+    """Whether the process was started by an `efuse run` that the daemon has started."""
+    words = b""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/environ").read_bytes()
+    told = [word for word in words.split(b"\0") if word.startswith(b"EFUSE_REPORT_FD=")]
+    return told not in ([], [b"EFUSE_REPORT_FD=" + socket_of_this.encode()])
+
+
+def _connections(processes: set[int], device: str) -> set[int | None]:
+    """Return the connections that the processes serve: those whose *device* they have open.
+
+    None stands for one that the kernel does not tell: it is 6.12, or nothing is mounted by it.
+    """
+    found: set[int | None] = set()
+    for pid in processes:
+        for fd in _open_on(pid, device):
+            text = ""
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+            told = _CONNECTION.search(text)
+            found.add(int(told[1]) if told else None)
     return found
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from efuse import paths
+from efuse.errors import EfuseError
 
 __all__ = ["QEMU", "Acceleration", "cached", "die_with_parent", "probe"]
 
@@ -63,13 +64,16 @@ def _boot_id() -> str:
 
 
 def cached() -> Acceleration | None:
-    """Return what an earlier probe since this machine's boot found, if there was one."""
+    """Return what an earlier probe since this machine's boot found, if there was one.
+
+    What another user can change is no answer.
+    """
     try:
-        known = json.loads(_cache_file().read_text())
+        known = json.loads(paths.check_private(_cache_file()).read_text())
         if known["boot_id"] != _boot_id():
             return None
         return Acceleration(bool(known["kvm"]), str(known["why"]))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, EfuseError):
         return None
 
 

@@ -83,6 +83,7 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
     :param root: the root of the file system to look in.
     :param release: insist on this release, or of those that are unpacked on this series.
     :raises NotSupportedError: there is none.
+    :raises EfuseError: another user can change what the cache has.
     """
     if release and (whole := _newest_unpacked(release)):
         return whole
@@ -104,10 +105,13 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
         )
     newest = max(candidates, key=_version_key)
     headers = root / "lib/modules" / newest / "build"
-    for place in (paths.cache() / "kernels" / newest, root):
+    kept = _unpacked() / newest
+    for place in (kept, root):
         image = place / f"boot/vmlinuz-{newest}"
         modules = place / "lib/modules" / newest
         if image.is_file() and (modules / "modules.dep").is_file():
+            if place == kept:
+                paths.check_private(place)
             return Kernel(newest, headers, image, modules)
     return Kernel(newest, headers)
 
@@ -128,11 +132,15 @@ def _unpacked() -> Path:
 
 
 def _whole(root: Path) -> Kernel | None:
-    """Return the kernel that lies below ``root`` with all that belongs to it, if one does."""
+    """Return the kernel that lies below ``root`` with all that belongs to it, if one does.
+
+    :raises EfuseError: another user can change it: its makefiles are run, and its image is booted.
+    """
     release = root.name
     headers = root / "usr/src" / f"linux-headers-{release}"
     if not (headers / "Module.symvers").is_file():
         return None
+    paths.check_private(headers)
     return Kernel(
         release,
         headers,
@@ -153,6 +161,7 @@ def unpacked(series: str) -> Kernel:
 
     :param series: such as ``7`` or ``7.3``, or a whole release.
     :raises NotSupportedError: there is none.
+    :raises EfuseError: another user can change it.
     """
     found = _newest_unpacked(series)
     if found is None:

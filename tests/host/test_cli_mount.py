@@ -331,7 +331,7 @@ def test_run_says_at_once_that_a_daemon_mounts_plain_fuse(places: Places) -> Non
     """The command returns when the daemon has gone to the background."""
     words = [*_PAST_THE_SHIM, _DAEMON, places.source, places.mountpoint]
     done = places.efuse("run", "--", *words, device="/dev/null")
-    assert f"{places.mountpoint}: not accelerated: the daemon mounted the type fuse" in done.stderr
+    assert f"{places.mountpoint}: not accelerated: it is of the type fuse" in done.stderr
     assert "try: " in done.stderr
     (places.mountpoint / "f").touch()
     assert (places.source / "f").exists()
@@ -341,7 +341,7 @@ def test_run_says_at_once_that_a_daemon_mounts_plain_fuse(places: Places) -> Non
 def test_required_run_ends_a_daemon_that_mounts_plain_fuse(places: Places) -> None:
     words = [*_PAST_THE_SHIM, _DAEMON, places.source, places.mountpoint, "-f"]
     done = places.efuse("run", "--require", "--", *words, status=3, device="/dev/null")
-    assert "cannot be accelerated: the daemon mounted the type fuse" in done.stderr
+    assert "cannot be accelerated: it is of the type fuse" in done.stderr
     assert "Traceback" not in done.stderr
     assert not os.path.ismount(places.mountpoint)
 

@@ -11,19 +11,26 @@ import contextlib
 import ctypes
 import os
 import re
+import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from efuse.control import Mount
 from efuse.control.mounts import all_mounts, is_mounted, number_at, numbered, numbers
+from efuse.errors import MountError
 from efuse.fs import run
+from efuse.fs.options import Options
 from efuse.fs.run import Daemon, Ended, PlainMount, Running
 
 _NOBODY = 65534
+_PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _SENDS = """
@@ -41,14 +48,16 @@ raise SystemExit(3)
 
 
 @contextlib.contextmanager
-def _running(*words: object) -> Iterator[Running]:
+def _running(*words: object, adopt: bool = False) -> Iterator[Running]:
     command = [sys.executable, "-c", *map(str, words)]
-    with contextlib.closing(Running(command)) as running:
+    with contextlib.closing(Running(command, adopt=adopt)) as running:
         try:
             yield running
         finally:
             running.process.kill()
             running.process.wait()
+            if adopt:
+                _libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(0))
 
 
 def _sending(user: int, *records: bytes) -> tuple[list[Daemon | PlainMount | Ended], Running]:
@@ -136,6 +145,15 @@ records += [b"efuse %d /proc" % number_at("/proc"), b"tmpfs" + records[1][5:]]
         assert is_mounted(_number(old)) is not None
 
 
+def test_all_reports_are_read_before_the_daemons_end_is_told_of() -> None:
+    names = ["/a", "/b", "/c"]
+    with _running(_SENDS, 0, [b"fuse.x 1 " + name.encode() for name in names]) as running:
+        os.waitid(os.P_PID, running.process.pid, os.WEXITED | os.WNOWAIT)
+        *mounts, end = running.events()
+    assert [plain.mount.mountpoint for plain in running.plain] == names
+    assert (mounts, end) == (running.plain, Ended(3))
+
+
 def test_malformed_reports_are_ignored() -> None:
     records = [b"x", b"efuse", b"efuse x /", b"efuse 1 there", b"efuse -1 /", b"\xff 1 /"]
     records += [b"efuse %d /" % (1 << 64), b"efuse %s /" % (b"9" * 5000), b"efuse \xd9\xa1 /"]
@@ -177,9 +195,48 @@ def test_mount_in_the_place_of_one_from_before_is_noticed(place: Path) -> None:
         with _running(_MOUNTS + _STAYS, place, "fuse.x") as running:
             found = next(running.events())
             assert isinstance(found, PlainMount)
-            assert (found.mount.mountpoint, found.is_certain) == (str(place), True)
+            assert found.mount.mountpoint == str(place)
     finally:
         _unmount(place)
+
+
+# Makes a mount by fsmount(2), and attaches it by move_mount(2) when it is told to.
+_MOUNTS_IN_TWO_STEPS = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    result = libc.syscall(*[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
+    assert result >= 0, os.strerror(ctypes.get_errno())
+    return result
+device = os.open("/dev/fuse", os.O_RDWR)
+context = call(430, b"fuse", 0)
+for key, value in (("fd", device), ("rootmode", 40000), ("user_id", 0), ("group_id", 0)):
+    call(431, context, 1, key.encode(), str(value).encode(), 0)
+call(431, context, 6, None, None, 0)
+mount = call(432, context, 0, 0)
+open(sys.argv[2], "rb").read()
+call(429, mount, b"", -100, os.fsencode(sys.argv[1]), 4)
+"""
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_mount_that_is_attached_after_a_newer_one_is_noticed(place: Path) -> None:
+    mountpoint, other, pipe = place / "mnt", place / "other", place / "pipe"
+    mountpoint.mkdir()
+    other.mkdir()
+    os.mkfifo(pipe)
+    with (
+        _running(_MOUNTS_IN_TWO_STEPS + _STAYS, mountpoint, pipe) as running,
+        contextlib.ExitStack() as at,
+    ):
+        at.callback(_unmount, mountpoint)
+        at.callback(_unmount, other)
+        with pipe.open("wb"):  # the daemon has made its mount
+            subprocess.run(["mount", "-t", "tmpfs", "x", other], check=True)
+            assert list(running._look()) == []
+        found = next(running.events())
+        assert isinstance(found, PlainMount)
+        assert found.number == _number(mountpoint) < _number(other)
 
 
 @pytest.fixture
@@ -258,7 +315,254 @@ def test_mount_of_another_daemon_is_not_taken_for_the_daemons(
         at.callback(_unmount, source)
         at.callback(os.close, _mount_fuse(source, "ours"))
         assert list(running._look()) == []
-        assert _number(source) in running._unreported
-        assert list(running._look_for_unreported()) == []
+        assert _number(source) in running._seen
         assert running._unreported == {}
         assert (running.mounts, running.plain) == ([found], [])
+
+
+_OPENS = """
+import os, signal, sys
+device = sys.argv[1] == "True" and os.open("/dev/fuse", os.O_RDWR)
+open(sys.argv[2], "wb").close()
+"""
+
+
+@contextlib.contextmanager
+def _running_past_the_shim(place: Path, *, opens: bool) -> Iterator[tuple[Running, Path]]:
+    """Yield a daemon that is about to mount plain FUSE, and a directory that its command names."""
+    source, pipe = place / "source", place / "pipe"
+    source.mkdir()
+    os.mkfifo(pipe)
+    with _running(_OPENS + _STAYS, opens, pipe, source) as running:
+        pipe.read_bytes()  # until it has opened the device
+        yield running, source
+
+
+@pytest.mark.usefixtures("past_the_shim")
+@pytest.mark.parametrize("opens", [False, True])
+def test_plain_mount_of_another_daemon_is_not_taken_for_the_daemons(
+    place: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    with _running_past_the_shim(place, opens=opens) as (running, source):
+        device = _mount_fuse(source)
+        is_told = "fuse_connection:" in Path(f"/proc/self/fdinfo/{device}").read_text()
+        try:
+            # An older kernel does not tell: it may be the daemon's.
+            assert [
+                plain.is_certain for plain in running._look() if isinstance(plain, PlainMount)
+            ] == ([] if is_told or not opens else [False])
+            assert _number(source) in running._seen
+        finally:
+            os.close(device)
+            _unmount(source)
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_plain_mount_that_may_be_another_daemons_is_told_of_and_left(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel does not tell whose it is; the daemon has the device open."""
+    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    _does_not_tell(monkeypatch)
+    with _running_past_the_shim(place, opens=True) as (running, source):
+        device = _mount_fuse(source)
+        try:
+            (found,) = running._look()
+            assert isinstance(found, PlainMount)
+            assert not found.is_certain
+            assert "may have mounted it" in found.reason
+            # Its daemon, which is this process, answers nobody: statfs(2) must not hang here.
+            monkeypatch.setattr(run, "_is_dead", lambda _mountpoint: False)
+            running.end()
+            assert is_mounted(found.number) is not None
+        finally:
+            os.close(device)
+            _unmount(source)
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_bind_mount_of_an_older_file_system_is_not_the_daemons(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    _does_not_tell(monkeypatch)
+    old = place / "old"
+    old.mkdir()
+    with contextlib.ExitStack() as at:
+        at.callback(_unmount, old)
+        at.callback(os.close, _mount_fuse(old))
+        running, source = at.enter_context(_running_past_the_shim(place, opens=True))
+        at.callback(_unmount, source)
+        subprocess.run(["mount", "--bind", old, source], check=True)
+        assert list(running._look()) == []
+        assert _number(source) in running._seen
+
+
+# Has a process of another run mount the first directory, or mounts it as a program that knows
+# eFuse does. Then mounts the second one as a daemon that cannot report it.
+_BESIDE_ANOTHERS = """
+import os, subprocess, sys
+mounts, ready, stays, reports, is_own, mountpoint, kind = sys.argv[1:8]
+if is_own != "True":
+    os.environ["EFUSE_REPORT_FD"] = "9:9"
+script = mounts + (reports if is_own == "True" else "") + ready + stays
+words = [sys.executable, "-c", script, mountpoint, "fuse.ours"]
+with subprocess.Popen(words, stdout=subprocess.PIPE, close_fds=False) as another:
+    another.stdout.readline()
+    sys.argv[1:] = sys.argv[8:]
+    exec(mounts + stays)
+"""
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_mount_of_another_efuse_program_is_left_to_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool, tells: bool
+) -> None:
+    """The daemon starts `efuse run` or `efuse mount`, on a directory that its command names."""
+    if not tells:
+        _does_not_tell(monkeypatch)
+    anothers, mine = place / "another", place / "mine"
+    anothers.mkdir()
+    mine.mkdir()
+    reports = _REPORTS.replace("[sys.argv[2], ", '["own", ')
+    words = (_MOUNTS, "print(flush=True)\n", _STAYS, reports, is_own, anothers, "-", mine)
+    with contextlib.ExitStack() as at:
+        running = at.enter_context(_running(_BESIDE_ANOTHERS, *words, "fuse.ours"))
+        at.callback(_unmount, anothers)
+        at.callback(_unmount, mine)
+        at.callback(running.end)
+        found = next(running.events())
+        if not tells and not is_own:
+            # Two processes have the device open, and which of them has which mount is not known.
+            assert isinstance(found, PlainMount)
+            assert "may be the mount of another daemon" in found.reason
+        else:
+            assert isinstance(found, Daemon)
+            assert found.mountpoint == str(mine)
+            assert running.mounts == [found]
+
+
+def test_mount_with_handlers_of_another_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is declared to it first."""
+
+    class Taken:
+        state = "attached"
+
+        def __init__(self, _number: int) -> None:
+            pass
+
+    root = next(m for m in all_mounts() if m.mountpoint == "/")
+    number = number_at("/")
+    assert number is not None
+    monkeypatch.setattr(run, "Connection", Taken, raising=False)
+    monkeypatch.setattr(run, "accelerate", lambda *_args, **_kwargs: pytest.fail("it declares"))
+    with _running("pass") as running:
+        daemon = Daemon(running.process, root, number)
+        with pytest.raises(MountError, match=r"another program has attached handlers .*\(EBUSY\)"):
+            daemon.attach(Options())
+        assert "another program" in daemon.reason
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_other_user_cannot_keep_the_command_busy(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """When a record has been read there is another one, up to a limit; the daemon has ended."""
+    limit, sent = 50_000, 0
+    nobody = struct.pack("=iII", os.getpid(), _NOBODY, _NOBODY)
+    pairs = []
+
+    def socketpair(*arguments: int) -> tuple[socket.socket, socket.socket]:
+        pairs.append(real_socketpair(*arguments))
+        return pairs[-1][0], pairs[-1][1].dup()
+
+    def receive() -> bytes | None:
+        nonlocal sent
+        if sent < limit:
+            sent += 1
+            credentials = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS, nobody)
+            pairs[0][1].sendmsg([b"efuse 1 /"], [credentials])
+        else:
+            pairs[0][1].close()
+        return real_receive()
+
+    real_socketpair = socket.socketpair
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socketpair", socketpair)
+        running = Running([sys.executable, "-c", f"raise SystemExit({status})"])
+    real_receive = running._receive
+    monkeypatch.setattr(running, "_receive", receive)
+    with contextlib.closing(running), pairs[0][1]:
+        pairs[0][1].send(b"")
+        assert list(running.events()) == [Ended(status)]
+    assert sent < limit
+
+
+# Goes into the background as python-daemon does, and mounts when its parent has been reaped.
+_MOUNTS_LATER = """
+import os, time
+parent = os.getpid()
+os.closerange(3, 256)
+if os.fork():
+    os._exit(0)
+os.setsid()
+while os.path.exists(f"/proc/{parent}"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_mount_of_what_has_gone_into_the_background_and_has_no_socket_is_waited_for(
+    place: Path,
+) -> None:
+    try:
+        with _running(_MOUNTS_LATER + _MOUNTS + _STAYS, place, "fuse.x", adopt=True) as running:
+            try:
+                assert [type(event) for event in running.events()] == [PlainMount, Ended]
+                assert running.plain[0].number == _number(place)
+            finally:
+                running.end()
+    finally:
+        _unmount(place)
+
+
+_HAS_A_CHILD = """
+import subprocess, sys
+with subprocess.Popen(["sleep", "60"]) as child:
+    print(flush=True)
+    sys.stdin.read()
+    child.kill()
+    print("killed by", -child.wait())
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_process_with_the_number_of_the_one_that_was_started_is_left(ends: bool) -> None:
+    """That one has ended and was reaped: its number is given again."""
+    words = [sys.executable, "-c", _HAS_A_CHILD]
+    with (
+        _running("pass") as running,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger,
+    ):
+        assert running.process.wait() == 0
+        assert stranger.stdout is not None
+        stranger.stdout.readline()
+        running.process.pid = stranger.pid
+        if ends:
+            running.end()
+        else:
+            running.hand_on(signal.SIGTERM)
+        # What has come first to its child is what has ended that.
+        assert stranger.communicate()[0] == b"killed by 9\n"
+
+
+def test_children_of_another_thread_are_not_adopted() -> None:
+    """They have ended, and their statuses are that thread's."""
+    with _running("pass", adopt=True) as running, ThreadPoolExecutor(1) as thread:
+        child = thread.submit(subprocess.Popen, ["sh", "-c", "exit 5"]).result()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert list(running.events()) == [Ended(0)]
+        assert thread.submit(child.wait).result() == 5

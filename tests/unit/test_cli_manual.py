@@ -124,3 +124,12 @@ def test_man_has_no_complaint(written: list[Path]) -> None:
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "MAN_KEEP_STDERR": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_terminal_does_not_obey_the_directory_of_the_pages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(["man", str(tmp_path / "x\x1b[31m\ny")])
+    said = capsys.readouterr().out
+    assert said.endswith("x\\x1b[31m\\ny\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,8 @@ import trio
 
 import efuse
 from efuse.bpf import Attributes, Published
-from efuse.errors import UsageError
-from efuse.fs import acceleration, state
+from efuse.errors import MountError, UsageError
+from efuse.fs import acceleration, background, state
 from efuse.fs.events import Events
 from efuse.fs.guard import HANDLERS, Guard
 
@@ -250,8 +251,22 @@ def test_guard_logs_a_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         with pytest.raises(pyfuse3.FUSEError):
             trio.run(guard.getattr, 1, None)
-    assert [bool(record.exc_info) for record in caplog.records] == [True, False, False]
+    assert ["Traceback" in record.getMessage() for record in caplog.records] == [True, False, False]
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
+
+
+def test_guard_logs_no_name_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler's error has the name that a caller has asked for."""
+    counters = state.State()
+    error = ValueError("no x\x1b[31m\udcff\nefuse: forged")
+    guard = Guard(_Answers(error), failed=counters.count_error, called=counters.count_request)
+    with pytest.raises(pyfuse3.FUSEError):
+        trio.run(guard.getattr, 1, None)
+    (said,) = [caplog.handler.format(record) for record in caplog.records]
+    assert "Traceback" in said
+    assert "\x1b" not in said
+    assert "\udcff" not in said
+    assert [line for line in said.split("\n")[1:] if not line.startswith("    ")] == []
 
 
 def test_guard_knows_every_handler_of_pyfuse3() -> None:
@@ -284,3 +299,15 @@ def test_file_system_without_access_lists_has_empty_ones(name: bytes, said: int)
         with pytest.raises(pyfuse3.FUSEError) as caught:
             trio.run(guard.getxattr, 1, asked, None)
         assert caught.value.errno == number
+
+
+def test_error_of_a_background_process_is_printed_for_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its parent has been told that it is mounted, and has gone on."""
+    receive, send = os.pipe()
+    parent = background._Parent(send, daemonize=False)
+    parent.started()
+    os.close(receive)
+    parent.failed(MountError("/x\x1b[31m\udcff cannot be unmounted"))
+    assert capsys.readouterr().err == "efuse: /x\\x1b[31m\\xff cannot be unmounted\n"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -199,6 +200,78 @@ def test_a_compiled_program_of_another_user_is_not_loaded(home: Path) -> None:
     os.chown(spec, NOBODY, NOBODY)
     with pytest.raises(EfuseError, match="is not used"):
         compiling.compile_text("int x;", name="x.c")
+
+
+def test_a_kernel_of_another_user_is_not_used(home: Path) -> None:
+    """Its makefiles would be run, and its image be booted."""
+    from efuse.module import kernel
+
+    release = "7.3.4-amd64"
+    root = home / ".cache/efuse/kernels" / release
+    headers = root / f"usr/src/linux-headers-{release}"
+    headers.mkdir(parents=True)
+    (headers / "Module.symvers").touch()
+    assert kernel.unpacked("7.3").headers == headers
+    os.chown(root, NOBODY, NOBODY)
+    for use in (lambda: kernel.unpacked("7.3"), lambda: kernel.find(release=release)):
+        with pytest.raises(EfuseError, match="belongs to user 65534"):
+            use()
+    os.chown(root, 0, 0)
+    os.chown(headers, NOBODY, NOBODY)
+    with pytest.raises(EfuseError, match="belongs to user 65534"):
+        kernel.unpacked("7.3")
+
+
+def test_an_image_of_another_user_is_not_booted(home: Path) -> None:
+    """The headers are those that are installed."""
+    from efuse.module import kernel
+
+    release = "6.12.5-amd64"
+    installed = home / "root/lib/modules" / release / "build"
+    kept = home / ".cache/efuse/kernels" / release
+    for made in (installed, kept / "boot", kept / "lib/modules" / release):
+        made.mkdir(parents=True)
+    for file in (
+        installed / "Module.symvers",
+        kept / f"boot/vmlinuz-{release}",
+        kept / "lib/modules" / release / "modules.dep",
+    ):
+        file.touch()
+    assert kernel.find(home / "root").image == kept / f"boot/vmlinuz-{release}"
+    os.chown(kept, NOBODY, NOBODY)
+    with pytest.raises(EfuseError, match="belongs to user 65534"):
+        kernel.find(home / "root")
+
+
+def test_a_source_tree_of_another_user_is_not_unpacked(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from efuse import demo
+    from efuse.module import kernel
+
+    archive = home / "source.tar"
+    archive.touch()
+    monkeypatch.setattr(kernel, "source_archive", lambda: archive)
+    monkeypatch.setattr(
+        demo,
+        "command",
+        lambda *words: Path(words[words.index("-cf") + 1]).touch() if "-cf" in words else None,
+    )
+    made = demo.source_tree()
+    assert demo.source_tree() == made
+    os.chown(made, NOBODY, NOBODY)
+    with pytest.raises(EfuseError, match="belongs to user 65534"):
+        demo.source_tree()
+
+
+def test_an_answer_on_guests_of_another_user_is_not_believed(home: Path) -> None:
+    from efuse.guest import accel
+
+    known = {"boot_id": accel._boot_id(), "kvm": True, "why": "a forged one"}
+    path = paths.write(paths.cache() / "guests/acceleration.json", json.dumps(known))
+    assert accel.cached() == accel.Acceleration(True, "a forged one")
+    os.chown(path, NOBODY, NOBODY)
+    assert accel.cached() is None
 
 
 @pytest.fixture

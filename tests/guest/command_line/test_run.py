@@ -22,6 +22,7 @@ from efuse.fs.mountpoint import MountOptions, mount_efuse
 from efuse.fs.options import Options
 from efuse.fs.preload import preload_library
 from efuse.fs.run import start_daemon
+from tests.commands import EFUSE
 from tests.guest.forked import efuse, run_efuse
 
 _TIMEOUTS = "entry_timeout=3600,attr_timeout=3600"
@@ -151,6 +152,30 @@ def test_required_run_of_a_mount_that_may_be_another_daemons_fails(tmp_path: Pat
     else:
         assert f"{mountpoint} cannot be accelerated: no report of it has come" in done.stderr
         assert not _is_mounted(mountpoint)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        ["run", "--consistency", "strict", "--", "bindfs"],
+        ["mount", "--consistency", "strict", "passthrough"],
+    ],
+)
+def test_run_leaves_the_mounts_of_other_efuse_programs_to_them(
+    tmp_path: Path, inner: list[str]
+) -> None:
+    source, mountpoint = _directories(tmp_path, "source", "mnt")
+    promises = ["--consistency", "exclusive", "--promise", "caller_independent"]
+    # Not exec: the shell's end shows that the inner command has ended.
+    command = ["sh", "-c", '"$@" || exit 9', "sh", *EFUSE, *inner, str(source), str(mountpoint)]
+    done = run_efuse("run", *promises, "--", *command, status=1)
+    try:
+        assert "sh ended with status 0 and mounted nothing on eFuse" in done.stderr
+        connection = Connection(find(mountpoint).connection)
+        assert connection.state == "attached"
+        assert (connection.consistency, connection.caller_independent) == ("strict", False)
+    finally:
+        subprocess.run(["umount", mountpoint], check=True)
 
 
 def test_run_of_a_daemon_that_mounts_by_fusermount3_unmounts_when_it_dies(
