@@ -27,7 +27,6 @@ from efuse.control.mounts import (
     Numbered,
     all_mounts,
     is_mounted,
-    number_at,
     numbered,
     numbers,
     parse,
@@ -36,7 +35,7 @@ from efuse.control.mounts import (
 from efuse.errors import ControlError, EfuseError, MountError, reason
 from efuse.fs.acceleration import Acceleration, accelerate
 from efuse.fs.ending import not_ignored
-from efuse.fs.mountpoint import DEVICE, unmount
+from efuse.fs.mountpoint import DEVICE, detach
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
 from efuse.fs.preload import preload_library
@@ -51,7 +50,6 @@ __all__ = [
     "mounted_nothing",
     "run_plain",
     "start_daemon",
-    "unmount_number",
     "wait_for_daemon",
     "wait_until_gone",
 ]
@@ -152,7 +150,7 @@ class Daemon:
 
     def unmount(self) -> None:
         """Unmount this very mount, lazily; nothing that was mounted there since."""
-        unmount_number(self.mountpoint, self.number)
+        _detach(self.mountpoint, self.number)
 
 
 @dataclass(frozen=True)
@@ -325,7 +323,7 @@ class Running:
             mount.unmount()
         for plain in self.plain:
             if plain.is_certain:
-                unmount_number(plain.mount.mountpoint, plain.number)
+                _detach(plain.mount.mountpoint, plain.number)
         _end(self._tree())
         self.unmount_dead()
         return wait_for_daemon(self.process)
@@ -335,7 +333,7 @@ class Running:
         found = [(mount.mountpoint, mount.number) for mount in self.mounts]
         for mountpoint, number in found + [(p.mount.mountpoint, p.number) for p in self.plain]:
             if is_mounted(number) is not None and _is_dead(mountpoint):
-                unmount_number(mountpoint, number)
+                _detach(mountpoint, number)
 
     def _is_left_alone(self) -> bool:
         """Whether no process of the daemon is left that could mount.
@@ -529,18 +527,9 @@ def mounted_nothing(command: Sequence[str], status: int) -> MountError:
     )
 
 
-def unmount_number(mountpoint: str, number: int) -> None:
-    """Unmount lazily what is at *mountpoint* if that is the mount *number*."""
-    try:
-        fd = os.open(mountpoint, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return  # unmounted, and removed
-    try:
-        if number_at(directory=fd) == number:
-            with contextlib.suppress(OSError):  # unmounted by somebody else at this moment
-                unmount(f"/proc/self/fd/{fd}", lazy=True)
-    finally:
-        os.close(fd)
+def _detach(mountpoint: str, number: int) -> None:
+    with contextlib.suppress(OSError):  # unmounted by somebody else at this moment
+        detach(mountpoint, number)
 
 
 def _is_dead(mountpoint: str) -> bool:

@@ -220,7 +220,7 @@ class _Session:
             if required:
                 raise
             self._state.reason = str(error)
-            _log.warning("%s is not accelerated: %s", shown(self._mountpoint), error)
+            _log.warning("%s is not accelerated: %s", shown(self._mountpoint), shown(str(error)))
 
     def _source(self) -> str:
         """Return what libfuse shows as the source of a mount, if no option says."""

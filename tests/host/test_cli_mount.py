@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from efuse.control.mounts import is_mounted, number_at
+from efuse.fs.mountpoint import detach
 from efuse.fs.preload import preload_library
-from efuse.fs.run import unmount_number
 
 _HERE = Path(__file__).parent
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -388,9 +388,9 @@ def test_unmount_by_number_leaves_what_was_mounted_since(places: Places) -> None
     first = mount()
     places.unmount()
     second = mount()
-    unmount_number(str(places.mountpoint), first)
+    detach(str(places.mountpoint), first)
     assert is_mounted(second) is not None
-    unmount_number(str(places.mountpoint), second)
+    detach(str(places.mountpoint), second)
     assert is_mounted(second) is None
 
 
