@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,12 @@ def builtin(*, use_shipped: bool = True) -> Spec:
     :param use_shipped: False to compile whatever is shipped or cached.
     :raises CompileError: it had to be compiled and could not.
     """
-    return compile_sources(builtin_sources(), cached=use_shipped)
+    return _builtin() if use_shipped else compile_sources(builtin_sources(), cached=False)
+
+
+@functools.cache  # the package's own files: a process that mounts often reads them once
+def _builtin() -> Spec:
+    return compile_sources(builtin_sources())
 
 
 def compile_text(
