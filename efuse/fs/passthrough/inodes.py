@@ -139,7 +139,9 @@ class Inodes:
 
         :raises OSError: as of :meth:`adopt`.
         """
-        st = os.fstat(fd)
+        return self._known(parent, name, fd, os.fstat(fd))
+
+    def _known(self, parent: Node, name: bytes, fd: int, st: os.stat_result) -> Node | None:
         key = (st.st_dev, st.st_ino)
         known = self._by_key.get(key)
         if stat.S_ISDIR(st.st_mode) or not parts_hard_links(self._kind(st.st_dev, fd)):
@@ -175,7 +177,7 @@ class Inodes:
         """
         try:
             st = os.fstat(fd)
-            node = self.known(parent, name, fd)
+            node = self._known(parent, name, fd, st)
         except OSError:
             os.close(fd)
             raise
