@@ -66,13 +66,18 @@ def _sending(user: int, *records: bytes) -> tuple[list[Daemon | PlainMount | End
         return list(running.events()), running
 
 
-def _mount_fuse(mountpoint: Path, subtype: str = "x") -> int:
-    """Mount it by this very process; return the open device."""
-    fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
+@contextlib.contextmanager
+def _fuse_mounted(mountpoint: Path, subtype: str = "x") -> Iterator[int]:
+    """Mount a file system of this process, which answers nobody; yields its device."""
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device
     kind = f"fuse.{subtype}".encode()
-    assert _libc.mount(b"x", os.fsencode(mountpoint), kind, ctypes.c_ulong(0), options) == 0
-    return fd
+    try:
+        assert _libc.mount(b"x", os.fsencode(mountpoint), kind, ctypes.c_ulong(0), options) == 0
+        yield device
+    finally:
+        os.close(device)
+        _unmount(mountpoint)
 
 
 def _unmount(mountpoint: Path) -> None:
@@ -105,14 +110,12 @@ def test_report_is_believed_of_root_only(place: Path, user: int) -> None:
     mountpoint, pipe = place / "mnt", place / "pipe"
     mountpoint.mkdir()
     os.mkfifo(pipe)
-    with _running(_SENDS, user, f"[open({str(pipe)!r}, 'rb').read()]") as running:
-        fd = _mount_fuse(mountpoint)
-        try:
-            pipe.write_bytes(b"fuse.x %d /there" % _number(mountpoint))
-            events = list(running.events())
-        finally:
-            os.close(fd)
-            _unmount(mountpoint)
+    with (
+        _running(_SENDS, user, f"[open({str(pipe)!r}, 'rb').read()]") as running,
+        _fuse_mounted(mountpoint),
+    ):
+        pipe.write_bytes(b"fuse.x %d /there" % _number(mountpoint))
+        events = list(running.events())
     assert [type(event) for event in events] == [Ended] if user else [PlainMount, Ended]
     assert events[-1] == Ended(3)
 
@@ -124,7 +127,7 @@ def test_report_of_what_is_not_a_new_mount_of_fuse_is_not_believed(place: Path) 
         for directory in (old, new, fuse):
             directory.mkdir()
             stack.callback(_unmount, directory)
-        stack.callback(os.close, _mount_fuse(old))
+        stack.enter_context(_fuse_mounted(old))
         # The daemon's own process makes the others, and tells of them.
         makes = f"""
 import subprocess
@@ -312,8 +315,7 @@ def test_mount_of_another_daemon_is_not_taken_for_the_daemons(
         assert isinstance(found, Daemon)
         assert found.mountpoint == str(mountpoint)
         monkeypatch.setattr(run, "_REPORT_S", 0.0)
-        at.callback(_unmount, source)
-        at.callback(os.close, _mount_fuse(source, "ours"))
+        at.enter_context(_fuse_mounted(source, "ours"))
         assert list(running._look()) == []
         assert _number(source) in running._seen
         assert running._unreported == {}
@@ -344,18 +346,16 @@ def test_plain_mount_of_another_daemon_is_not_taken_for_the_daemons(
     place: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
 ) -> None:
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
-    with _running_past_the_shim(place, opens=opens) as (running, source):
-        device = _mount_fuse(source)
+    with (
+        _running_past_the_shim(place, opens=opens) as (running, source),
+        _fuse_mounted(source) as device,
+    ):
         is_told = "fuse_connection:" in Path(f"/proc/self/fdinfo/{device}").read_text()
-        try:
-            # An older kernel does not tell: it may be the daemon's.
-            assert [
-                plain.is_certain for plain in running._look() if isinstance(plain, PlainMount)
-            ] == ([] if is_told or not opens else [False])
-            assert _number(source) in running._seen
-        finally:
-            os.close(device)
-            _unmount(source)
+        # An older kernel does not tell: it may be the daemon's.
+        assert [plain.is_certain for plain in running._look() if isinstance(plain, PlainMount)] == (
+            [] if is_told or not opens else [False]
+        )
+        assert _number(source) in running._seen
 
 
 @pytest.mark.usefixtures("past_the_shim")
@@ -365,20 +365,18 @@ def test_plain_mount_that_may_be_another_daemons_is_told_of_and_left(
     """The kernel does not tell whose it is; the daemon has the device open."""
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
     _does_not_tell(monkeypatch)
-    with _running_past_the_shim(place, opens=True) as (running, source):
-        device = _mount_fuse(source)
-        try:
-            (found,) = running._look()
-            assert isinstance(found, PlainMount)
-            assert not found.is_certain
-            assert "may have mounted it" in found.reason
-            # Its daemon, which is this process, answers nobody: statfs(2) must not hang here.
-            monkeypatch.setattr(run, "_is_dead", lambda _mountpoint: False)
-            running.end()
-            assert is_mounted(found.number) is not None
-        finally:
-            os.close(device)
-            _unmount(source)
+    with (
+        _running_past_the_shim(place, opens=True) as (running, source),
+        _fuse_mounted(source),
+    ):
+        (found,) = running._look()
+        assert isinstance(found, PlainMount)
+        assert not found.is_certain
+        assert "may have mounted it" in found.reason
+        # Its daemon, which is this process, answers nobody: statfs(2) must not hang here.
+        monkeypatch.setattr(run, "_is_dead", lambda _mountpoint: False)
+        running.end()
+        assert is_mounted(found.number) is not None
 
 
 @pytest.mark.usefixtures("past_the_shim")
@@ -390,8 +388,7 @@ def test_bind_mount_of_an_older_file_system_is_not_the_daemons(
     old = place / "old"
     old.mkdir()
     with contextlib.ExitStack() as at:
-        at.callback(_unmount, old)
-        at.callback(os.close, _mount_fuse(old))
+        at.enter_context(_fuse_mounted(old))
         running, source = at.enter_context(_running_past_the_shim(place, opens=True))
         at.callback(_unmount, source)
         subprocess.run(["mount", "--bind", old, source], check=True)
