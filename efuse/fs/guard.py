@@ -198,9 +198,17 @@ class Guard:
             "%s failed: %s: %s (EIO to the caller)%s",
             name,
             type(error).__name__,
-            shown(str(error)),
+            shown(_text(error)),
             said,
         )
+
+
+def _text(error: Exception) -> str:
+    """Return what *error* says; one that cannot even say it shall not end the mount."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - the file system's own code, too
+        return f"<its __str__ failed: {type(failure).__name__}>"
 
 
 def _traceback(error: Exception) -> str:

@@ -441,9 +441,9 @@ class Running:
     def _claim(self, mount: Mount, number: int, *, is_over: bool) -> Daemon | PlainMount | None:
         """Return the mount if it is the daemon's.
 
-        Where the kernel does not tell of which mount a process serves the device, a mount is the
-        daemon's if its command names the mount point, and no report of it ever comes. A mount of
-        eFuse may be that of another program that knows eFuse, which reports that it is its own.
+        Where it is not to be told which mount a process serves, a mount is the daemon's if its
+        command names the mount point, and no report of it ever comes. A mount of eFuse may be that
+        of another program that knows eFuse, which reports that it is its own.
         """
         device = _FUSE_DEVICE if mount.is_fuse else _DEVICE
         tree = self._tree()
@@ -455,11 +455,16 @@ class Running:
             return None
         if mount.connection in held:
             return self._add(mount, number)
-        if None not in held or (mount.is_efuse and self._has_reported):
+        is_named = mount.mountpoint in self._named
+        if None not in held and not (is_named and any(map(_is_hidden, mine))):
+            if mount.is_fuse and is_named and _is_dead(mount.mountpoint):
+                # It died as soon as it had mounted. Nobody misses a mount that nobody serves.
+                return self._add_plain(mount, number, is_certain=True)
+            return None
+        if mount.is_efuse and self._has_reported:
             return None
         if mount.connection in _connections(_processes(), device):
             return None  # another daemon's
-        is_named = mount.mountpoint in self._named
         if mount.is_efuse and is_named and not _connections(tree - mine, device):
             return self._add(mount, number)
         if is_named or not (self.plain if mount.is_fuse else self.mounts):
@@ -616,6 +621,18 @@ def _open_on(pid: int, device: str) -> list[str]:
                 if str(link.readlink()) == device:
                     found.append(link.name)
     return found
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether this process may not know what *pid* has open (ptrace(2), CAP_SYS_PTRACE)."""
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            link.readlink()
+    except PermissionError:
+        return True
+    except OSError:  # it ended, or closed one, meanwhile
+        pass
+    return False
 
 
 def _end(processes: set[int]) -> None:

@@ -380,6 +380,52 @@ def test_plain_mount_that_may_be_another_daemons_is_told_of_and_left(
 
 
 @pytest.mark.usefixtures("past_the_shim")
+@pytest.mark.parametrize("end", ["os._exit(3)", "os._exit(0)", "os.kill(os.getpid(), 15)"])
+def test_plain_mount_of_a_daemon_that_dies_at_once_is_told_of_and_unmounted(
+    place: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    try:
+        with _running(_MOUNTS + end, place, "fuse.x", adopt=True) as running:
+            found, ended = running.events()
+            assert isinstance(found, PlainMount)
+            assert isinstance(ended, Ended)
+            assert is_mounted(found.number) is not None
+            running.unmount_dead()
+            assert is_mounted(found.number) is None
+    finally:
+        _unmount(place)
+
+
+# Prints what `efuse run` would tell of a daemon that has become another user.
+_LOOKS = """
+import sys
+from efuse.fs import run
+run.preload_library = lambda: ""
+run._REPORT_S = 0.0
+running = run.Running([sys.executable, "-c", *sys.argv[1:]], adopt=True)
+print(type(next(running.events())).__name__)
+running.process.kill()
+running.process.wait()
+"""
+
+
+def test_plain_mount_of_a_daemon_that_may_not_be_looked_at_is_told_of(place: Path) -> None:
+    """A container has no CAP_SYS_PTRACE: it does not see what another user has open."""
+    daemon = _MOUNTS + "os.setgid(65534)\nos.setuid(65534)\n" + _STAYS
+    try:
+        said = subprocess.check_output(
+            ["setpriv", "--bounding-set=-sys_ptrace", sys.executable, "-c", _LOOKS]
+            + [daemon, place, "fuse.x"],
+            text=True,
+            timeout=60,
+        )
+        assert said == "PlainMount\n"
+    finally:
+        _unmount(place)
+
+
+@pytest.mark.usefixtures("past_the_shim")
 def test_bind_mount_of_an_older_file_system_is_not_the_daemons(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
