@@ -6,11 +6,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse.control.mounts import number_at
+from efuse.control.mounts import numbered
 from efuse.errors import MountError, reason
 
 __all__ = [
@@ -30,6 +31,7 @@ DEVICE = Path("/dev/efuse")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH = 2
+_MOUNT_ID = re.compile(r"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 # Of mount(2): to FUSE it means that the daemon applies umasks, as FUSE_DONT_MASK does.
 _MS_POSIXACL = 1 << 16
 _FUSE_DEVICE = Path("/dev/fuse")
@@ -210,10 +212,14 @@ def detach(mountpoint: str, number: int) -> None:
     """
     try:
         fd = os.open(mountpoint, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return  # unmounted, and removed
     try:
-        if number_at(directory=fd) == number:
+        # Not by statx(2): a mount of another user may refuse that to root, too. While *fd* is open,
+        # no other mount gets the number that it has in mountinfo.
+        told = _MOUNT_ID.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
+        wanted = numbered(number)
+        if told and wanted and int(told[1]) == wanted.mount_id:
             unmount(f"/proc/self/fd/{fd}", lazy=True)
     finally:
         os.close(fd)

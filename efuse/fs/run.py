@@ -215,6 +215,11 @@ class Running:
         for word in words:
             with contextlib.suppress(ControlError):  # a loop of symbolic links: not a mount point
                 self._named.add(resolve(word, table))
+        # In the /proc of another PID namespace, the numbers are those of other processes.
+        self._knows_processes = str(Path("/proc/self").readlink()) == str(os.getpid())
+        self._knows_children = (
+            self._knows_processes and _main_thread().joinpath("children").exists()
+        )
         self._adopts = adopt
         if adopt:
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
@@ -338,9 +343,11 @@ class Running:
     def _is_left_alone(self) -> bool:
         """Whether no process of the daemon is left that could mount.
 
-        Without `adopt`, one in the background is known by the socket that it has inherited.
+        Where it is not known by being adopted, it is by the socket that it has inherited.
         """
-        return not self._adopted() if self._adopts else self._reports.fileno() < 0
+        if self._adopts and self._knows_children:
+            return not self._adopted()
+        return self._reports.fileno() < 0
 
     def _read_reports(self, poll: select.poll) -> Iterator[Daemon | PlainMount]:
         """Read the reports that have come, and yield the mounts that they name; see `_reported`.
@@ -448,7 +455,7 @@ class Running:
         device = _FUSE_DEVICE if mount.is_fuse else _DEVICE
         tree = self._tree()
         mine = {pid for pid in tree if not _is_of_another_run(pid, self._socket)}
-        held = _connections(mine, device)
+        held = _connections(mine, device) if self._knows_processes else {None}
         if mount.is_fuse and mount.connection in held:
             return self._add_plain(mount, number, is_certain=True)
         if not is_over:
@@ -463,7 +470,7 @@ class Running:
             return None
         if mount.is_efuse and self._has_reported:
             return None
-        if mount.connection in _connections(_processes(), device):
+        if self._knows_processes and mount.connection in _connections(_processes(), device):
             return None  # another daemon's
         if mount.is_efuse and is_named and not _connections(tree - mine, device):
             return self._add(mount, number)
@@ -481,18 +488,17 @@ class Running:
 
     def _tree(self) -> set[int]:
         found = self._started() | self._adopted()
-        more = found
+        more = found if self._knows_processes else set()
         while more:
             more = {child for pid in more for child in _children(pid)} - found
             found |= more
         return found
 
     def _adopted(self) -> set[int]:
-        if not self._adopts:
+        if not (self._adopts and self._knows_children):
             return set()
         # The kernel gives orphans to the main thread, and each thread has what it has started.
-        main = Path(f"/proc/self/task/{os.getpid()}")
-        return _children_of(main) - self._others - self._started()
+        return _children_of(_main_thread()) - self._others - self._started()
 
     def _reap(self) -> None:
         """Take the exit status of adopted processes: they are zombies until then."""
@@ -582,6 +588,10 @@ def _children_of(task: Path) -> set[int]:
     with contextlib.suppress(OSError):
         return set(map(int, (task / "children").read_text().split()))
     return set()
+
+
+def _main_thread() -> Path:
+    return Path(f"/proc/self/task/{os.getpid()}")
 
 
 def _processes() -> set[int]:

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from efuse.fs.passthrough import inodes as table_of_inodes
+from efuse.fs.passthrough.inodes import Inodes, Node
+
 LONG = {"entry_timeout": 3600.0, "attr_timeout": 3600.0}
 NO_TIME = {"entry_timeout": 0.0, "attr_timeout": 0.0}
 
@@ -124,6 +127,148 @@ def test_hard_links_of_a_lower_layer_are_parted_by_a_change(
     assert read == {"a": b"A", "b": b"B", "b2": b"B", "c": b"C", "c2": b"C", "d": b"l"}
     os.close(held)
     assert {name: (path / name).stat().st_ino for name in "abcd"} == numbers
+
+
+def test_hard_link_that_is_renamed_below_while_it_is_open_is_the_same_file(
+    served: Any, lower: Callable[..., Path]
+) -> None:
+    """It is copied up under its new name: with another number, and no other name."""
+
+    def prepare(below: Path) -> None:
+        (below / "g").write_bytes(b"-" * 40)
+        os.link(below / "g", below / "other")
+
+    source = lower("overlay", prepare)
+    path = _serve(served, source, **NO_TIME)
+    with (path / "g").open("r+b", buffering=0) as one:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        (source / "g").rename(source / "new")
+        with (path / "new").open("r+b", buffering=0) as other:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with mmap.mmap(one.fileno(), 40) as here, mmap.mmap(other.fileno(), 40) as there:
+                assert here[:] == there[:] == b"-" * 40
+                here[:4], there[4:8] = b"AAAA", b"BBBB"
+            for file in (one, other):
+                os.fsync(file)
+    assert (source / "new").read_bytes() == b"AAAABBBB" + b"-" * 32
+
+
+@pytest.fixture
+def inodes() -> Iterator[Callable[[Path], Inodes]]:
+    """Make the table of a directory, with few descriptors."""
+    made: list[Inodes] = []
+
+    def make(source: Path) -> Inodes:
+        made.append(Inodes(str(source), 32))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def _looked_up(table: Inodes, source: Path, *names: str) -> Node:
+    """Look the last of *names* up, found by way of the others, as a LOOKUP does."""
+    node = table.root
+    for number, name in enumerate(names, 1):
+        path = source.joinpath(*names[:number])
+        node = table.adopt(node, name.encode(), os.open(path, os.O_PATH | os.O_NOFOLLOW))
+        node.lookups += 1
+    return node
+
+
+def test_nodes_of_an_inode_that_was_linked_unseen_become_one(
+    lower: Callable[..., Path], inodes: Callable[[Path], Inodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One had lost its watch when the inode got another name below."""
+    monkeypatch.setattr(table_of_inodes, "_MOST_WATCHES", 4)
+
+    def prepare(below: Path) -> None:
+        for number in range(8):
+            (below / f"a{number}").write_bytes(b"")
+            os.link(below / f"a{number}", below / f"b{number}")
+
+    source = lower("overlay", prepare)
+    table = inodes(source)
+    for number in range(8):
+        _looked_up(table, source, f"a{number}")
+    first = _looked_up(table, source, "a0")
+    first_watch = first.watch
+    for number in range(1, 8):
+        _looked_up(table, source, f"b{number}")
+    assert first_watch
+    assert not first.watch
+    os.link(source / "a0", source / "new")
+    new = _looked_up(table, source, "new")
+    assert new.watch
+    assert _looked_up(table, source, "a0") is new
+    for node in (new, first):
+        assert table.forget(node.nodeid, node.lookups) is node
+
+
+def test_lookup_that_fails_leaves_no_watch(
+    lower: Callable[..., Path], inodes: Callable[[Path], Inodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(below: Path) -> None:
+        (below / "a").write_bytes(b"")
+        os.link(below / "a", below / "b")
+
+    source = lower("overlay", prepare)
+    table = inodes(source)
+    first = _looked_up(table, source, "a")
+    table._unwatch(first)
+    added, removed = [], []
+    add, remove = table._watches.add, table._watches.remove
+    monkeypatch.setattr(table._watches, "add", lambda fd: added.append(add(fd)) or added[-1])
+    monkeypatch.setattr(table._watches, "remove", lambda w: (removed.append(w), remove(w)))
+    monkeypatch.setattr(table, "fd", _fails)
+    with pytest.raises(OSError, match="descriptors"):
+        _looked_up(table, source, "b")
+    assert added
+    assert removed == added
+
+
+def _fails(_node: Node) -> int:
+    raise OSError(errno.EMFILE, "no descriptors are left")
+
+
+def test_directories_that_are_moved_into_each_other_below_are_not_found_for_ever(
+    lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
+) -> None:
+    source = lower("bindfs")
+    (source / "d1" / "d2").mkdir(parents=True)
+    table = inodes(source)
+    inner = _looked_up(table, source, "d1", "d2")
+    (source / "d1" / "d2").rename(source / "t")
+    (source / "d1").rename(source / "t" / "d1")
+    table.adopt(inner, b"d1", os.open(source / "t" / "d1", os.O_PATH))
+    for number in range(64):
+        (source / f"file{number}").touch()
+        _looked_up(table, source, f"file{number}")
+    with pytest.raises(OSError, match="Stale") as failure:
+        table.fd(inner)
+    assert failure.value.errno == errno.ESTALE
+
+
+def test_files_that_have_lost_one_of_their_names_keep_no_descriptor(
+    lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
+) -> None:
+    source = lower("bindfs")
+    table = inodes(source)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(64):
+        name, other = f"a{number}", f"b{number}"
+        (source / name).write_bytes(name.encode())
+        node = _looked_up(table, source, name)
+        os.link(source / name, source / other)
+        table.linked(node, table.root, other.encode())
+        table.pin(node)
+        (source / other).unlink()
+        table.unpin(node, lost=(table.root, other.encode()))
+        table.node(node.nodeid)
+    assert len(os.listdir("/proc/self/fd")) - before <= 33
+    assert Path(f"/proc/self/fd/{table.fd(node)}").read_bytes() == b"a63"
 
 
 @pytest.mark.parametrize("how", ["unlink", "unlink and make", "rename", "rename to another"])

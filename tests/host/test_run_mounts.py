@@ -26,6 +26,7 @@ from efuse.control import Mount
 from efuse.control.mounts import all_mounts, is_mounted, number_at, numbered, numbers
 from efuse.errors import MountError
 from efuse.fs import run
+from efuse.fs.mountpoint import detach
 from efuse.fs.options import Options
 from efuse.fs.run import Daemon, Ended, PlainMount, Running
 
@@ -412,16 +413,52 @@ running.process.wait()
 
 def test_plain_mount_of_a_daemon_that_may_not_be_looked_at_is_told_of(place: Path) -> None:
     """A container has no CAP_SYS_PTRACE: it does not see what another user has open."""
+    looking = (sys.executable, "-c", _LOOKS)
     daemon = _MOUNTS + "os.setgid(65534)\nos.setuid(65534)\n" + _STAYS
     try:
         said = subprocess.check_output(
-            ["setpriv", "--bounding-set=-sys_ptrace", sys.executable, "-c", _LOOKS]
-            + [daemon, place, "fuse.x"],
+            ["setpriv", "--bounding-set=-sys_ptrace", *looking, daemon, place, "fuse.x"],
             text=True,
             timeout=60,
         )
         assert said == "PlainMount\n"
     finally:
+        _unmount(place)
+
+
+def test_mount_of_what_has_gone_into_the_background_is_waited_for_without_its_proc(
+    place: Path,
+) -> None:
+    """The /proc of another PID namespace tells of other processes by the same numbers."""
+    looking = (sys.executable, "-c", _LOOKS)
+    daemon = "import os, time\nif os.fork():\n    os._exit(0)\ntime.sleep(0.3)\n"
+    daemon += _MOUNTS + _REPORTS + _STAYS
+    try:
+        said = subprocess.check_output(
+            ["unshare", "--pid", "--fork", "--kill-child", *looking, daemon, place, "fuse.x"],
+            text=True,
+            timeout=60,
+        )
+        assert said == "PlainMount\n"
+    finally:
+        _unmount(place)
+
+
+def test_mount_of_another_user_is_unmounted_by_its_number(place: Path) -> None:
+    """To whom it is not allowed, FUSE does not say which mount it is."""
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = b"fd=%d,rootmode=40000,user_id=65534,group_id=65534" % device
+    before = set(numbers())
+    assert _libc.mount(b"x", os.fsencode(place), b"fuse.x", ctypes.c_ulong(0), options) == 0
+    try:
+        (number,) = set(numbers()) - before
+        assert number_at(str(place)) is None
+        detach(str(place), max(before))
+        assert is_mounted(number) is not None
+        detach(str(place), number)
+        assert is_mounted(number) is None
+    finally:
+        os.close(device)
         _unmount(place)
 
 

@@ -149,8 +149,10 @@ class Inodes:
         placed = self._by_place.get((parent.nodeid, name))
         for node in (placed, known) if st.st_nlink == 1 else (placed,):
             if node and self._identity(node) == key and self._is_same(node, fd, st):
-                return node
-        return None if st.st_nlink == 1 else self._linked(known, fd)
+                # One without a watch may be the inode of a node that got one since.
+                return node if node.watch or node.place is None else self._watched(fd) or node
+        # Copied up under a new name, one of several hard links is the only one of its number.
+        return self._watched(fd) if st.st_nlink == 1 else self._linked(known, fd)
 
     def fd(self, node: Node) -> int:
         """Return an O_PATH descriptor of *node*, which remains the table's.
@@ -232,6 +234,7 @@ class Inodes:
 
         :param known: a node that has the same number.
         """
+        node, watch = None, 0
         try:
             watch = self._new_watch(fd)
             node = self._by_watch.get(watch)
@@ -242,6 +245,20 @@ class Inodes:
                 return None
             _log.error("whether a file is %r as well is not to be told: %s", known, reason(error))
             raise
+        finally:
+            if node is None and watch:
+                self._watches.remove(watch)
+        return node
+
+    def _watched(self, fd: int) -> Node | None:
+        """Return the node that has a watch of the inode of *fd*, if there is one."""
+        if not self._by_watch:
+            return None
+        try:
+            watch = self._new_watch(fd)
+        except OSError:
+            return None
+        node = self._by_watch.get(watch)
         if node is None:
             self._watches.remove(watch)
         return node
@@ -257,6 +274,9 @@ class Inodes:
 
     def _watch(self, node: Node) -> int:
         watch = node.watch or self._new_watch(node.fd)
+        before = self._by_watch.get(watch)
+        if before is not None:
+            before.watch = 0
         node.watch = watch
         self._by_watch[watch] = node
         if len(self._by_watch) > _MOST_WATCHES:
@@ -388,7 +408,11 @@ class Inodes:
             if self._goes_by_names(node):
                 # Not by the descriptor, which its kernel may still have attributes for.
                 self._exchange(node, self._find_by_name(node))
-            return os.fstat(node.fd).st_nlink == 0 or self._handle(node) is None
+            elif os.fstat(node.fd).st_nlink == 0:
+                return True
+            elif self._handle(node) is None:
+                os.close(self._find_by_name(node))
+            return False
         except OSError:
             # The lower file system finds files by their names. That the name is gone stays true.
             return True
@@ -521,12 +545,14 @@ class Inodes:
         return self._find_at(node, node.parent, node.name)
 
     def _find_at(self, node: Node, parent: Node, name: bytes) -> int:
-        chain = [(node, name)]
+        chain = {node: name}
         while parent.fd < 0 and parent.parent is not None:
-            chain.append((parent, parent.name))
+            if parent in chain:
+                raise _stale(node)  # directories were moved into each other since they were found
+            chain[parent] = parent.name
             parent = parent.parent
         fd = os.dup(parent.fd)
-        for step, called in reversed(chain):
+        for step, called in reversed(chain.items()):
             try:
                 below = os.open(called, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             except FileNotFoundError:
