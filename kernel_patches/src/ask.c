@@ -271,7 +271,7 @@ static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos
 	if (!part)
 		return -ENOMEM;
 	ret = ask(part);
-	req->changed |= part->req.changed;
+	req->racy |= part->req.racy;
 	if (ret > 0 && part->bounced && req->args->opcode == FUSE_READ &&
 	    efuse_part_copy(part, at, ret) < ret)
 		ret = -EFAULT;

@@ -70,15 +70,15 @@ int efuse_device_resident(struct efuse_req *req)
 	struct fuse_args *args = req->args;
 	u64 room, pos = efuse_arg_offset(args);
 	int resident = -EOPNOTSUPP;
-	struct efuse_backing *eb;
+	struct efuse_use *use;
 	u8 reason = req->reason;
 
 	if (args->opcode != FUSE_READ || !READ_ONCE(req->ec->on_device))
 		return -EOPNOTSUPP;
-	eb = efuse_extent_begin(req, pos, &room);
-	if (eb) {
-		resident = efuse_device_ask(req, eb, pos, args->out_args[0].size, room);
-		efuse_extent_end(req->ec, eb);
+	use = efuse_extent_begin(req, pos, &room);
+	if (use) {
+		resident = efuse_device_ask(req, use->extent, pos, args->out_args[0].size, room);
+		efuse_extent_end(req->ec, use);
 	}
 	req->reason = reason;
 	return resident;

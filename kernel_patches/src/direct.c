@@ -143,8 +143,10 @@ void efuse_content_look(struct efuse_content *content, const struct file *file)
 	content->ctime = inode_get_ctime(inode);
 	content->size = i_size_read(inode);
 	smp_rmb(); /* A write(2) that begins after this sets a later time. */
-	content->racy = inode_is_locked(inode) || atomic_read(&inode->i_dio_count) ||
-			efuse_content_untold(inode) || efuse_ctime_racy(inode, content->ctime);
+	content->racy = inode_is_locked(inode);
+	smp_rmb(); /* Direct I/O is counted before it lets go of the lock. */
+	content->racy |= atomic_read(&inode->i_dio_count) || efuse_content_untold(inode) ||
+			 efuse_ctime_racy(inode, content->ctime);
 }
 
 static bool efuse_content_same(const struct efuse_content *content, const struct inode *inode)
@@ -156,21 +158,25 @@ static bool efuse_content_same(const struct efuse_content *content, const struct
 
 /*
  * The backing file was seen, of which the data cache may keep, and FUSE's page cache may have,
- * what was there before. Nobody who has seen the new may be shown the old. @before is how it was
- * looked at before it was seen: a change meanwhile is found by the next look. Returns whether it
- * may have changed.
+ * what was there before. Nobody who has seen a byte of the new may be shown an older one. @before
+ * is how it was looked at before it was seen: a change meanwhile is found by the next look.
+ *
+ * Returns whether it may have changed without telling: then only what was seen is known to be new,
+ * and whoever was shown that drops FUSE's pages of it. Where that goes on for long, as it does
+ * below a map for writing, all pages would be dropped at each READ.
  */
 static bool efuse_content_seen(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb,
-			       const struct efuse_content *before, bool pages)
+			       const struct efuse_content *before)
 {
-	if (efuse_content_same(&eb->content, efuse_content_inode(eb->file)) &&
-	    !eb->content.racy && !before->racy)
+	bool same = efuse_content_same(&eb->content, efuse_content_inode(eb->file));
+
+	if (same && !eb->content.racy && !before->racy)
 		return false;
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
-	if (pages)
+	if (!same || !before->racy)
 		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
 	eb->content = *before;
-	return true;
+	return same && before->racy;
 }
 
 /**
@@ -186,7 +192,8 @@ void efuse_content_shown(struct efuse_conn *ec, u64 nodeid, struct efuse_backing
 	struct efuse_content now;
 
 	efuse_content_look(&now, eb->file);
-	efuse_content_seen(ec, nodeid, eb, &now, true);
+	if (efuse_content_seen(ec, nodeid, eb, &now))
+		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
 }
 
 static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backing *eb,
@@ -267,19 +274,24 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 	const struct fuse_write_in *in = efuse_req_in(req->args, sizeof(*in));
 	umode_t mode = file_inode(eb->file)->i_mode;
 	u64 lower_end = pos + len - eb->offset + eb->backing_offset;
+	bool append = efuse_arg_flags(req->args) & O_APPEND;
 
 	if (!(eb->flags & EFUSE_EXTENT_WRITE))
 		req->reason = EFUSE_UNMAPPED;
 	/* Those bits fall by the rights of the writer, whom the daemon knows. */
+	/* A file system below may append by the flag of the file, whatever the write says. */
+	else if (eb->file->f_flags & O_APPEND)
+		req->reason = EFUSE_DECLINED;
 	else if (!in || (in->write_flags & FUSE_WRITE_KILL_SUIDGID &&
 			 mode & (S_ISUID | S_ISGID)))
 		req->reason = EFUSE_DECLINED;
 	/* Only the daemon can make a file longer that is not all in one backing file. */
 	else if (!(eb->flags & EFUSE_EXTENT_TO_EOF) &&
-		 pos + len > efuse_inode_size(req->fm, req->args->nodeid))
+		 (pos + len > efuse_inode_size(req->fm, req->args->nodeid) ||
+		  (append && !req->ec->fc->writeback_cache)))
 		req->reason = EFUSE_DECLINED;
 	/* The end of the backing file may be no part of this extent, or lie below another one. */
-	else if (efuse_arg_flags(req->args) & O_APPEND && eb->flags & EFUSE_EXTENT_TO_EOF &&
+	else if (append && eb->flags & EFUSE_EXTENT_TO_EOF &&
 		 (eb->offset || eb->backing_offset ||
 		  efuse_extents_cut(req->ec, req->args->nodeid)))
 		req->reason = EFUSE_DECLINED;
@@ -295,17 +307,17 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 /* Is all of [pos, pos + len) mapped for writing? */
 static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 {
-	struct efuse_backing *eb;
+	struct efuse_use *use;
 	bool writable;
 	u64 room;
 
 	while (len) {
-		eb = efuse_extent_begin(req, pos, &room);
-		if (!eb)
+		use = efuse_extent_begin(req, pos, &room);
+		if (!use)
 			return false;
 		room = min(room, len);
-		writable = efuse_direct_writable(req, eb, pos, room);
-		efuse_extent_end(req->ec, eb);
+		writable = efuse_direct_writable(req, use->extent, pos, room);
+		efuse_extent_end(req->ec, use);
 		if (!writable)
 			return false;
 		pos += room;
@@ -387,10 +399,9 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 		req->reason = EFUSE_STALE;
 		return EFUSE_STOP_REFUSED;
 	}
-	/* read(2) itself drops FUSE's pages. */
-	if (watched && *done)
-		req->changed |= efuse_content_seen(req->ec, req->args->nodeid, eb, &before,
-						   !req->args->efuse.iter);
+	/* That there is nothing was seen as well. */
+	if (watched && (*done || stop == EFUSE_STOP_EOF))
+		req->racy |= efuse_content_seen(req->ec, req->args->nodeid, eb, &before);
 	/* Only the daemon knows what lies behind a backing file that ends within its extent. */
 	if (stop == EFUSE_STOP_EOF && !(eb->flags & EFUSE_EXTENT_TO_EOF)) {
 		req->reason = EFUSE_FAILED;
@@ -402,7 +413,7 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 /* Returns the bytes moved, from the start of the request; req->stop says why not more. */
 static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
 {
-	struct efuse_backing *eb;
+	struct efuse_use *use;
 	struct efuse_data data;
 	bool write = req->args->opcode == FUSE_WRITE;
 	size_t done = 0, piece = 0;
@@ -411,8 +422,8 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
 	efuse_data_start(&data, req->args, write ? ITER_SOURCE : ITER_DEST);
 	req->stop = EFUSE_STOP_ALL;
 	while (done < len && req->stop == EFUSE_STOP_ALL) {
-		eb = efuse_extent_begin(req, pos + done, &room);
-		if (!eb) {
+		use = efuse_extent_begin(req, pos + done, &room);
+		if (!use) {
 			req->stop = EFUSE_STOP_UNMAPPED;
 			break;
 		}
@@ -421,9 +432,9 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
 		    !efuse_direct_covers(req, pos + room, len - room))
 			req->stop = EFUSE_STOP_REFUSED;
 		else
-			req->stop = efuse_direct_piece(req, eb, pos + done,
+			req->stop = efuse_direct_piece(req, use->extent, pos + done,
 						       min(room, len - done), &data, &piece);
-		efuse_extent_end(req->ec, eb);
+		efuse_extent_end(req->ec, use);
 		done += piece;
 	}
 	if (req->stop >= EFUSE_STOP_SIGNAL && req->stop <= EFUSE_STOP_ERROR)

@@ -64,9 +64,9 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->reason = 0;
 	req->replied = false;
 	req->at_device = false;
-	req->changed = false;
 	req->stop = EFUSE_STOP_ALL;
 	req->appended = 0;
+	req->racy = false;
 	req->lesson = NULL;
 	req->block = NULL;
 	if (efuse_is_io(args))

@@ -424,9 +424,9 @@ enum efuse_stop {
  * @reason: why an offered answer was not taken: enum efuse_counter, or 0
  * @replied: an efuse_reply_*() took effect
  * @at_device: backing files are read past their page cache
- * @changed: a backing file had another content than was seen before
  * @stop: READ, WRITE that a path tried: enum efuse_stop
  * @appended: append by the direct path: where the file ended behind it, 0: nothing was appended
+ * @racy: what the direct path has read may be newer than FUSE's pages of it
  * @lesson: what learn() is called for, but for blocks
  * @block: what block() or learn() is called for
  * @path: for select_path() and path_done()
@@ -445,9 +445,9 @@ struct efuse_req {
 	u8 reason;
 	bool replied;
 	bool at_device;
-	bool changed;
 	u8 stop;
 	u64 appended;
+	bool racy;
 	struct efuse_lesson *lesson;
 	struct efuse_block *block;
 	struct efuse_path_info path;
@@ -682,13 +682,31 @@ int efuse_answer_flush(struct efuse_req *req);
 /* extents.c */
 
 /**
- * struct efuse_use - how often an extent was begun to be used on a CPU, and ended
+ * struct efuse_use_count - how often an extent was begun to be used on a CPU, and ended
  * @begun: holders that began there
  * @ended: holders that ended there
  */
-struct efuse_use {
+struct efuse_use_count {
 	u64 begun;
 	u64 ended;
+};
+
+/**
+ * struct efuse_use - who holds an extent, since it got its first range or lost the last one
+ * @extent: the extent
+ * @counts: how often it is held
+ * @over: nobody may begin to hold it by this use; who ends wakes who waits for that
+ * @next: the next of those that are over, or spare
+ * @reap: lets go of the extent once nobody holds it by this use
+ * @rcu: for freeing
+ */
+struct efuse_use {
+	struct efuse_backing *extent;
+	struct efuse_use_count __percpu *counts;
+	bool over;
+	struct efuse_use *next;
+	struct work_struct reap;
+	struct rcu_head rcu;
 };
 
 /**
@@ -706,38 +724,36 @@ struct efuse_content {
 /**
  * struct efuse_backing - an extent: a range of a file, and where its bytes lie
  * @ec: connection
- * @use: how often it is held
- * @gone: nobody may begin to hold it
+ * @use: by which it is held from now on
+ * @uses: how many uses of it there are, those that are over among them
  * @file: the backing file
  * @resident: what its page cache has of it, if it lies on a device of csd.ko; NULL elsewhere
  * @cred: of who mapped it
  * @offset: in the file, of where the extent began
  * @backing_offset: in the backing file, of the same byte
- * @version: of the file's content
  * @seal: i_version of the backing file, if the extent is sealed
  * @flags: EFUSE_EXTENT_*
  * @content: of the backing file when a READ looked last; races cost a look
  * @ranges: how many ranges of the file's tree it stands in; under extents_mutex
- * @next_gone: the next of those that leave the tree together
- * @reap: closes the file once nobody holds the extent
+ * @touched: a change of the tree takes ranges from it; under extents_mutex
+ * @next_touched: the next of those
  * @rcu: for freeing
  */
 struct efuse_backing {
 	struct efuse_conn *ec;
-	struct efuse_use __percpu *use;
-	bool gone;
+	struct efuse_use *use;
+	refcount_t uses;
 	struct file *file;
 	csd_resident_t resident;
 	const struct cred *cred;
 	u64 offset;
 	u64 backing_offset;
-	u64 version;
 	u64 seal;
 	u32 flags;
 	struct efuse_content content;
 	u32 ranges;
-	struct efuse_backing *next_gone;
-	struct work_struct reap;
+	bool touched;
+	struct efuse_backing *next_touched;
 	struct rcu_head rcu;
 };
 
@@ -750,8 +766,8 @@ void efuse_extents_clear(struct efuse_conn *ec);
 void efuse_extents_free(struct efuse_conn *ec);
 void efuse_extents_forget(struct efuse_conn *ec, u64 nodeid);
 bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid);
-struct efuse_backing *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length);
-void efuse_extent_end(struct efuse_conn *ec, struct efuse_backing *eb);
+struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length);
+void efuse_extent_end(struct efuse_conn *ec, struct efuse_use *use);
 bool efuse_seal_holds(const struct efuse_backing *eb);
 
 /* Is a backing file as it was when its extent was mapped, if the extent is sealed? */

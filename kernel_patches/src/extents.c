@@ -5,10 +5,15 @@
  *
  * A file's extents are a maple tree of ranges, changed under the connection's
  * extents_mutex and walked under RCU. I/O holds the one extent that it goes through:
- * efuse_extent_begin() finds and holds it, efuse_extent_end() lets it go. An extent that
- * leaves the tree lets nobody begin any more, and its file is closed when the last
- * holder has ended. An extent may stand in several ranges, since a later one may have
- * cut it in two; it counts them.
+ * efuse_extent_begin() finds and holds it, efuse_extent_end() lets it go. An extent may
+ * stand in several ranges, since a later one may have cut it in two; it counts them.
+ *
+ * Who changes the tree waits for all I/O that has found what was there. So an extent's
+ * holders are counted by a use of it. A use is over when the extent leaves the tree, or
+ * loses one of its ranges: then it gets a new use, for what begins from now on. Each change
+ * of the tree is counted, and who has found an extent looks for one before he goes on:
+ * nobody holds an extent for a range that it has lost. The file of an extent is closed when
+ * none of its uses is held any more.
  *
  * A nodeid names an inode only while the kernel holds it. Its extents end when the
  * kernel forgets the inode, and again when the daemon reads that FORGET: until then
@@ -36,68 +41,118 @@ static struct workqueue_struct *efuse_reap_queue;
  * @extents: struct efuse_backing by offset; written under the connection's extents_mutex
  * @only: the extent that is all of them, if one is; to find it is most of a warm READ
  * @version: extents of an earlier one are void
+ * @changes: of the tree or of @version, so far
  * @rcu: for freeing
  */
 struct efuse_backed {
 	struct maple_tree extents;
 	struct efuse_backing *only;
 	u64 version;
+	unsigned long changes;
 	struct rcu_head rcu;
 };
 
+/* Changing the tree. */
+
+/*
+ * Under extents_mutex no memory is got by entering a file system: that may evict an inode
+ * of ours, which ends its extents. The connection's killsb is taken before, if at all.
+ */
+static unsigned int efuse_extents_lock(struct efuse_conn *ec)
+{
+	unsigned int flags = memalloc_nofs_save();
+
+	mutex_lock(&ec->extents_mutex);
+	return flags;
+}
+
+static void efuse_extents_unlock(struct efuse_conn *ec, unsigned int flags)
+{
+	mutex_unlock(&ec->extents_mutex);
+	memalloc_nofs_restore(flags);
+}
+
 /* Holding an extent. */
+
+/**
+ * struct efuse_replaced - what a change of the tree leaves to be done
+ * @over: uses that are over, to be waited for
+ * @spare: uses for extents that the change cuts
+ * @nr_spare: how many
+ */
+struct efuse_replaced {
+	struct efuse_use *over;
+	struct efuse_use *spare;
+	unsigned int nr_spare;
+};
 
 /*
  * Holders are counted per CPU, those that began and those that ended apart, since a task
- * may end on another CPU. Nobody begins once @gone is set: each side writes its own word,
+ * may end on another CPU. Who changes the tree, and who begins, each writes its own word,
  * issues a full barrier and reads the other's.
  */
-static bool efuse_backing_begin(struct efuse_backing *eb)
+static void efuse_use_begin(struct efuse_use *use)
 {
-	this_cpu_inc(eb->use->begun);
-	smp_mb(); /* Pairs with efuse_backings_leave(). */
-	return !READ_ONCE(eb->gone);
+	this_cpu_inc(use->counts->begun);
+	smp_mb(); /* Pairs with efuse_backed_changed() and efuse_uses_over(). */
 }
 
-/* Is the extent held by nobody? Once it is gone, that stays so. */
-static bool efuse_backing_quiet(const struct efuse_backing *eb)
+/* Does nobody hold the extent by this use? Once it is over, that stays so. */
+static bool efuse_use_quiet(const struct efuse_use *use)
 {
 	u64 begun = 0, ended = 0;
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		ended += READ_ONCE(per_cpu_ptr(eb->use, cpu)->ended);
+		ended += READ_ONCE(per_cpu_ptr(use->counts, cpu)->ended);
 	smp_mb(); /* A holder counted as ended is counted as begun. */
 	for_each_possible_cpu(cpu)
-		begun += READ_ONCE(per_cpu_ptr(eb->use, cpu)->begun);
+		begun += READ_ONCE(per_cpu_ptr(use->counts, cpu)->begun);
 	return begun == ended;
 }
 
 /**
  * efuse_extent_end - let go of an extent
  * @ec: connection
- * @eb: the extent, from efuse_extent_begin()
+ * @use: from efuse_extent_begin()
  *
  * Context: any that efuse_extent_begin() may be called in.
  */
-void efuse_extent_end(struct efuse_conn *ec, struct efuse_backing *eb)
+void efuse_extent_end(struct efuse_conn *ec, struct efuse_use *use)
 {
-	/* Until the end of the section the extent's memory stays. */
+	/* Until the end of the section the use's memory stays. */
 	rcu_read_lock();
 	smp_mb(); /* What was done through the extent comes before. */
-	this_cpu_inc(eb->use->ended);
-	smp_mb(); /* Pairs with efuse_backings_leave(). */
-	if (unlikely(READ_ONCE(eb->gone)))
+	this_cpu_inc(use->counts->ended);
+	smp_mb(); /* Pairs with efuse_uses_over(). */
+	if (unlikely(READ_ONCE(use->over)))
 		wake_up_all(&ec->extents_wait);
 	rcu_read_unlock();
 }
 
-static void efuse_backing_free(struct rcu_head *rcu)
-{
-	struct efuse_backing *eb = container_of(rcu, struct efuse_backing, rcu);
+static void efuse_use_reap(struct work_struct *work);
 
-	free_percpu(eb->use);
-	kfree(eb);
+static struct efuse_use *efuse_use_new(void)
+{
+	struct efuse_use *use = kzalloc(sizeof(*use), GFP_KERNEL_ACCOUNT);
+
+	if (!use)
+		return NULL;
+	use->counts = alloc_percpu_gfp(struct efuse_use_count, GFP_KERNEL_ACCOUNT);
+	if (!use->counts) {
+		kfree(use);
+		return NULL;
+	}
+	INIT_WORK(&use->reap, efuse_use_reap);
+	return use;
+}
+
+static void efuse_use_free(struct rcu_head *rcu)
+{
+	struct efuse_use *use = container_of(rcu, struct efuse_use, rcu);
+
+	free_percpu(use->counts);
+	kfree(use);
 }
 
 /* Close the file of an extent that nobody holds, or never held. */
@@ -108,7 +163,7 @@ static void efuse_backing_release(struct efuse_backing *eb)
 	/* At once: whoever unmounts ours may unmount the backing file's file system next. */
 	__fput_sync(eb->file);
 	put_cred(eb->cred);
-	call_rcu(&eb->rcu, efuse_backing_free);
+	kfree_rcu(eb, rcu);
 	/* Until the end of the section the connection's memory stays. */
 	rcu_read_lock();
 	if (atomic_dec_and_test(&ec->extents_open))
@@ -116,50 +171,76 @@ static void efuse_backing_release(struct efuse_backing *eb)
 	rcu_read_unlock();
 }
 
-static void efuse_backing_reap(struct work_struct *work)
+/* A use that nobody holds, or never held: its extent's last one lets go of the extent. */
+static void efuse_use_release(struct efuse_use *use)
 {
-	struct efuse_backing *eb = container_of(work, struct efuse_backing, reap);
+	struct efuse_backing *eb = use->extent;
 
-	wait_event(eb->ec->extents_wait, efuse_backing_quiet(eb));
-	efuse_backing_release(eb);
+	call_rcu(&use->rcu, efuse_use_free);
+	if (refcount_dec_and_test(&eb->uses))
+		efuse_backing_release(eb);
+}
+
+static void efuse_use_reap(struct work_struct *work)
+{
+	struct efuse_use *use = container_of(work, struct efuse_use, reap);
+
+	wait_event(use->extent->ec->extents_wait, efuse_use_quiet(use));
+	efuse_use_release(use);
 }
 
 /* A worker is to close the files: the caller cannot wait, or must not enter a file system. */
-static void efuse_backings_reap(struct efuse_backing *gone)
+static void efuse_uses_reap(struct efuse_use *over)
 {
-	struct efuse_backing *next;
+	struct efuse_use *next;
 
-	for (; gone; gone = next) {
-		next = gone->next_gone;
-		queue_work(efuse_reap_queue, &gone->reap);
+	for (; over; over = next) {
+		next = over->next;
+		queue_work(efuse_reap_queue, &over->reap);
 	}
 }
 
-/* Extents that stand in no range any more: nobody begins to use them. */
-static void efuse_backings_leave(struct efuse_backing *gone)
+/* Wait until nobody holds the extents by these uses. A killed caller leaves that to a worker. */
+static int efuse_uses_wait(struct efuse_conn *ec, struct efuse_use *over)
 {
-	for (; gone; gone = gone->next_gone)
-		WRITE_ONCE(gone->gone, true);
-	smp_mb(); /* Pairs with efuse_backing_begin() and efuse_extent_end(). */
-}
-
-/*
- * Wait until nobody uses the extents any more, and close their files. A killed caller leaves
- * that to a worker.
- */
-static int efuse_backings_wait(struct efuse_conn *ec, struct efuse_backing *gone)
-{
-	struct efuse_backing *next;
+	struct efuse_use *next;
 	int err;
 
-	for (; gone; gone = next) {
-		next = gone->next_gone;
-		err = wait_event_killable(ec->extents_wait, efuse_backing_quiet(gone));
+	for (; over; over = next) {
+		next = over->next;
+		err = wait_event_killable(ec->extents_wait, efuse_use_quiet(over));
 		if (err) {
-			efuse_backings_reap(gone);
+			efuse_uses_reap(over);
 			return err;
 		}
-		efuse_backing_release(gone);
+		efuse_use_release(over);
+	}
+	return 0;
+}
+
+static void efuse_replaced_free(struct efuse_replaced *replaced)
+{
+	struct efuse_use *use;
+
+	while ((use = replaced->spare)) {
+		replaced->spare = use->next;
+		efuse_use_free(&use->rcu);
+	}
+	replaced->nr_spare = 0;
+}
+
+/* Room for so many extents to be cut. Not under extents_mutex. */
+static int efuse_replaced_grow(struct efuse_replaced *replaced, unsigned int nr)
+{
+	struct efuse_use *use;
+
+	while (replaced->nr_spare < nr) {
+		use = efuse_use_new();
+		if (!use)
+			return -ENOMEM;
+		use->next = replaced->spare;
+		replaced->spare = use;
+		replaced->nr_spare++;
 	}
 	return 0;
 }
@@ -173,6 +254,23 @@ static bool efuse_seal_read(struct file *file, u64 *seal)
 		return false;
 	*seal = inode_query_iversion(inode);
 	return true;
+}
+
+/*
+ * A write that has begun has counted its change, and may not have changed anything yet: there is
+ * none while its lock can be had from all others, but for direct I/O that lets go of it, and is
+ * counted until it is done.
+ */
+static bool efuse_seal_take(struct file *file, u64 *seal)
+{
+	struct inode *inode = file_inode(file);
+	bool taken;
+
+	if (!inode_trylock(inode))
+		return false;
+	taken = !atomic_read(&inode->i_dio_count) && efuse_seal_read(file, seal);
+	inode_unlock(inode);
+	return taken;
 }
 
 bool efuse_seal_holds(const struct efuse_backing *eb)
@@ -257,28 +355,29 @@ static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
 	eb = kzalloc(sizeof(*eb), GFP_KERNEL_ACCOUNT);
 	if (!eb)
 		goto out_put;
-	eb->use = alloc_percpu_gfp(struct efuse_use, GFP_KERNEL_ACCOUNT);
+	eb->use = efuse_use_new();
 	if (!eb->use)
 		goto out_free;
+	eb->use->extent = eb;
+	refcount_set(&eb->uses, 1);
 	eb->ec = ec;
 	eb->file = file;
 	eb->offset = extent->offset;
 	eb->backing_offset = extent->backing_offset;
-	eb->version = extent->version;
 	eb->flags = extent->flags;
 	eb->ranges = 1;
 	eb->resident = efuse_device_reads(file);
-	INIT_WORK(&eb->reap, efuse_backing_reap);
 	efuse_content_look(&eb->content, file);
 	err = -ETXTBSY;
-	if (eb->flags & EFUSE_EXTENT_SEALED && !efuse_seal_read(file, &eb->seal))
-		goto out_free;
+	if (eb->flags & EFUSE_EXTENT_SEALED && !efuse_seal_take(file, &eb->seal))
+		goto out_free_use;
 	eb->cred = get_current_cred();
 	atomic_inc(&ec->extents_open);
 	return eb;
 
+out_free_use:
+	efuse_use_free(&eb->use->rcu);
 out_free:
-	free_percpu(eb->use);
 	kfree(eb);
 out_put:
 	fput(file);
@@ -286,92 +385,127 @@ out_put:
 }
 
 /*
- * [first, last] is about to be stored over, or (@undo) was not after all: counts the
- * ranges of what stands there. Returns those that are in no range any more.
+ * Whoever finds an extent from now on finds what the tree has now: before he uses it he looks for
+ * a change. In this order: who reads after the change of the epochs finds the new extents.
  */
-static struct efuse_backing *efuse_backed_displace(struct efuse_backed *file,
-						   unsigned long first, unsigned long last,
-						   bool undo)
+static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid, struct efuse_backed *file)
 {
-	MA_STATE(mas, &file->extents, first, first);
-	struct efuse_backing *eb, *gone = NULL;
+	smp_store_release(&file->changes, file->changes + 1); /* Behind what has changed. */
+	smp_mb(); /* Pairs with efuse_use_begin(). */
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
+}
 
-	rcu_read_lock();
-	mas_for_each(&mas, eb, last) {
-		int cut = (mas.index < first) + (mas.last > last) - 1;
-
-		eb->ranges += undo ? -cut : cut;
-		if (!eb->ranges) {
-			eb->next_gone = gone;
-			gone = eb;
-		}
-	}
-	rcu_read_unlock();
-	return gone;
+/* How many ranges fewer does an extent stand in once [first, last] is stored over? */
+static int efuse_range_cut(const struct ma_state *mas, unsigned long first, unsigned long last)
+{
+	return 1 - (mas->index < first) - (mas->last > last);
 }
 
 /*
- * Stores an extent, or (@eb is NULL) a range without any. @gone gets the extents that stand in
- * no range any more.
+ * [first, last] is about to be stored over. Notes what stands there in a list, each once, and
+ * takes the ranges from it. Returns how many of them still stand elsewhere.
+ */
+static unsigned int efuse_backed_touch(struct efuse_backed *file, unsigned long first,
+				       unsigned long last, struct efuse_backing **touched)
+{
+	MA_STATE(mas, &file->extents, first, first);
+	struct efuse_backing *eb;
+	unsigned int nr = 0;
+
+	*touched = NULL;
+	rcu_read_lock();
+	mas_for_each(&mas, eb, last) {
+		eb->ranges -= efuse_range_cut(&mas, first, last);
+		if (eb->touched)
+			continue;
+		eb->touched = true;
+		eb->next_touched = *touched;
+		*touched = eb;
+	}
+	rcu_read_unlock();
+	for (eb = *touched; eb; eb = eb->next_touched)
+		nr += eb->ranges > 0;
+	return nr;
+}
+
+/* It is not stored over after all. */
+static void efuse_backed_untouch(struct efuse_backed *file, unsigned long first,
+				 unsigned long last, struct efuse_backing *touched)
+{
+	MA_STATE(mas, &file->extents, first, first);
+	struct efuse_backing *eb;
+
+	rcu_read_lock();
+	mas_for_each(&mas, eb, last)
+		eb->ranges += efuse_range_cut(&mas, first, last);
+	rcu_read_unlock();
+	for (; touched; touched = touched->next_touched)
+		touched->touched = false;
+}
+
+/* It was stored over: the uses of what was touched are over. */
+static void efuse_uses_over(struct efuse_backing *touched, struct efuse_replaced *replaced)
+{
+	struct efuse_backing *eb;
+	struct efuse_use *use;
+
+	for (eb = touched; eb; eb = eb->next_touched) {
+		use = eb->use;
+		eb->touched = false;
+		if (eb->ranges) {
+			replaced->nr_spare--;
+			eb->use = replaced->spare;
+			replaced->spare = eb->use->next;
+			eb->use->extent = eb;
+			refcount_inc(&eb->uses);
+		}
+		WRITE_ONCE(use->over, true);
+		use->next = replaced->over;
+		replaced->over = use;
+	}
+	smp_mb(); /* Pairs with efuse_use_begin() and efuse_extent_end(). */
+}
+
+/*
+ * Stores an extent, or (@eb is NULL) a range without any. Returns 0, a negative errno, or how many
+ * spare uses @replaced has to have.
  */
 static int efuse_backed_store(struct efuse_backed *file, unsigned long first, unsigned long last,
-			      struct efuse_backing *eb, struct efuse_backing **gone)
+			      struct efuse_backing *eb, struct efuse_replaced *replaced)
 {
+	struct efuse_backing *touched;
+	unsigned int nr;
 	int err;
 
-	WRITE_ONCE(file->only, NULL);
-	*gone = efuse_backed_displace(file, first, last, false);
-	err = mtree_store_range(&file->extents, first, last, eb, GFP_KERNEL);
+	nr = efuse_backed_touch(file, first, last, &touched);
+	err = nr > replaced->nr_spare ? nr :
+	      mtree_store_range(&file->extents, first, last, eb, GFP_KERNEL);
 	if (err) {
-		efuse_backed_displace(file, first, last, true);
-		*gone = NULL;
+		efuse_backed_untouch(file, first, last, touched);
 		return err;
 	}
-	if (!first && last == LLONG_MAX)
-		smp_store_release(&file->only, eb); /* Whole, with the tree. */
-	efuse_backings_leave(*gone);
+	/* Whole, with the tree. */
+	smp_store_release(&file->only, !first && last == LLONG_MAX ? eb : NULL);
+	efuse_uses_over(touched, replaced);
 	return 0;
 }
 
-/* Takes all extents of a nodeid out. Returns them. */
-static struct efuse_backing *efuse_backed_erase(struct efuse_conn *ec, u64 nodeid)
+/* Takes all extents of a nodeid out. */
+static void efuse_backed_erase(struct efuse_conn *ec, u64 nodeid, struct efuse_replaced *replaced)
 {
 	struct efuse_backed *file = xa_erase(&ec->backed, nodeid);
-	struct efuse_backing *eb, *gone = NULL;
-	unsigned long index = 0;
+	struct efuse_backing *touched;
 
 	if (!file)
-		return NULL;
+		return;
 	WRITE_ONCE(file->only, NULL);
-	mt_for_each(&file->extents, eb, index, ULONG_MAX) {
-		if (--eb->ranges)
-			continue;
-		eb->next_gone = gone;
-		gone = eb;
-	}
+	efuse_backed_touch(file, 0, ULONG_MAX, &touched);
 	/* Nodes that are walked now are freed behind the walk. */
 	mtree_destroy(&file->extents);
-	efuse_backings_leave(gone);
+	efuse_uses_over(touched, replaced);
 	kfree_rcu(file, rcu);
-	return gone;
-}
-
-/*
- * Under extents_mutex no memory is got by entering a file system: that may evict an inode
- * of ours, which ends its extents. The connection's killsb is taken before, if at all.
- */
-static unsigned int efuse_extents_lock(struct efuse_conn *ec)
-{
-	unsigned int flags = memalloc_nofs_save();
-
-	mutex_lock(&ec->extents_mutex);
-	return flags;
-}
-
-static void efuse_extents_unlock(struct efuse_conn *ec, unsigned int flags)
-{
-	mutex_unlock(&ec->extents_mutex);
-	memalloc_nofs_restore(flags);
 }
 
 /* The file's extents, made if there are none. Under extents_mutex. */
@@ -400,33 +534,25 @@ static u64 efuse_range_last(u64 offset, u64 length)
 }
 
 /*
- * Extents have changed: blocks that were kept may be of another content. In this order:
- * who reads after the change of the epoch finds the new extents.
+ * Stores a range, of the content @version. If that is greater than the file's so far, all that was
+ * mapped before is void, and leaves. Returns as efuse_backed_store().
  */
-static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid, struct efuse_backed *file,
-				 u64 version)
+static int efuse_backed_change(struct efuse_conn *ec, u64 nodeid, struct efuse_backed *file,
+			       u64 first, u64 last, u64 version, struct efuse_backing *eb,
+			       struct efuse_replaced *replaced)
 {
-	if (version > file->version)
-		WRITE_ONCE(file->version, version);
-	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
-	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
-	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
-}
-
-static int efuse_backed_map(struct efuse_conn *ec, const struct efuse_extent *extent,
-			    struct efuse_backing *eb, struct efuse_backing **gone)
-{
-	struct efuse_backed *file = efuse_backed_get(ec, extent->nodeid);
+	bool void_all = version > file->version;
 	int err;
 
-	if (IS_ERR(file))
-		return PTR_ERR(file);
-	if (extent->version < file->version)
-		return -ESTALE;
-	err = efuse_backed_store(file, extent->offset,
-				 efuse_range_last(extent->offset, extent->length), eb, gone);
-	if (!err)
-		efuse_backed_changed(ec, extent->nodeid, file, extent->version);
+	if (void_all) {
+		err = efuse_backed_store(file, 0, LLONG_MAX, NULL, replaced);
+		if (err)
+			return err;
+		file->version = version;
+	}
+	err = efuse_backed_store(file, first, last, eb, replaced);
+	if (!err || void_all)
+		efuse_backed_changed(ec, nodeid, file);
 	return err;
 }
 
@@ -446,21 +572,59 @@ static bool efuse_nodeid_stands(struct efuse_conn *ec, u64 nodeid, bool new)
  * no more: all of them leave.
  */
 static int efuse_backed_settle(struct efuse_conn *ec, u64 nodeid, u64 mark,
-			       struct efuse_backing **gone)
+			       struct efuse_replaced *replaced)
 {
 	if (efuse_life_mark(ec, nodeid) == mark)
 		return 0;
-	efuse_backings_reap(*gone);
-	*gone = efuse_backed_erase(ec, nodeid);
+	efuse_backed_erase(ec, nodeid, replaced);
 	return -ESTALE;
+}
+
+/*
+ * Returns 0, a negative errno, or how many spare uses @replaced has to have for the next try.
+ * @stored says whether the extent came into the tree.
+ */
+static int efuse_map_try(struct efuse_conn *ec, const struct efuse_extent *extent,
+			 struct efuse_backing *eb, struct efuse_replaced *replaced, bool *stored)
+{
+	struct efuse_backed *file;
+	unsigned int flags;
+	int err = -ESTALE;
+	u64 mark;
+
+	*stored = false;
+	/* Whoever has it may wait for the daemon: a notification for a directory's lock. */
+	if (!down_read_trylock(&ec->fc->killsb))
+		return -EAGAIN;
+	flags = efuse_extents_lock(ec);
+	if (eb->resident)
+		WRITE_ONCE(ec->on_device, true);
+	mark = efuse_life_mark(ec, extent->nodeid);
+	if (!efuse_nodeid_stands(ec, extent->nodeid, extent->flags & EFUSE_EXTENT_NEW))
+		goto out;
+	file = efuse_backed_get(ec, extent->nodeid);
+	err = PTR_ERR_OR_ZERO(file);
+	if (!err && extent->version < file->version)
+		err = -ESTALE;
+	if (!err)
+		err = efuse_backed_change(ec, extent->nodeid, file, extent->offset,
+					  efuse_range_last(extent->offset, extent->length),
+					  extent->version, eb, replaced);
+	*stored = !err;
+	if (!err)
+		err = efuse_backed_settle(ec, extent->nodeid, mark, replaced);
+out:
+	efuse_extents_unlock(ec, flags);
+	up_read(&ec->fc->killsb);
+	return err;
 }
 
 static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 {
-	struct efuse_backing *eb, *gone = NULL;
-	int err, err_wait, stale = 0;
-	unsigned int flags;
-	u64 mark;
+	struct efuse_replaced replaced = {};
+	struct efuse_backing *eb;
+	int err, err_wait;
+	bool stored;
 
 	err = efuse_extent_check(extent);
 	if (!err && extent->flags & EFUSE_EXTENT_WRITE)
@@ -471,46 +635,30 @@ static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 	if (IS_ERR(eb))
 		return PTR_ERR(eb);
 
-	/* Whoever has it may wait for the daemon: a notification for a directory's lock. */
-	if (!down_read_trylock(&ec->fc->killsb)) {
-		efuse_backing_release(eb);
-		return -EAGAIN;
-	}
-	flags = efuse_extents_lock(ec);
-	if (eb->resident)
-		WRITE_ONCE(ec->on_device, true);
-	mark = efuse_life_mark(ec, extent->nodeid);
-	err = efuse_nodeid_stands(ec, extent->nodeid, extent->flags & EFUSE_EXTENT_NEW) ?
-	      efuse_backed_map(ec, extent, eb, &gone) : -ESTALE;
-	if (!err)
-		stale = efuse_backed_settle(ec, extent->nodeid, mark, &gone);
-	efuse_extents_unlock(ec, flags);
-	up_read(&ec->fc->killsb);
-
-	if (err) {
-		efuse_backing_release(eb);
-		return err;
-	}
+	do {
+		err = efuse_map_try(ec, extent, eb, &replaced, &stored);
+		if (err > 0)
+			err = efuse_replaced_grow(&replaced, err) ?: 1;
+	} while (err > 0);
+	if (!stored)
+		efuse_use_release(eb->use);
 	/* Who found what was replaced has done its I/O. */
-	err_wait = efuse_backings_wait(ec, gone);
-	return stale ?: err_wait;
+	err_wait = efuse_uses_wait(ec, replaced.over);
+	efuse_replaced_free(&replaced);
+	return err ?: err_wait;
 }
 
-static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
+/* As efuse_map_try(). */
+static int efuse_unmap_try(struct efuse_conn *ec, const struct efuse_unmap *range,
+			   struct efuse_replaced *replaced)
 {
-	struct efuse_backing *gone = NULL;
 	struct efuse_backed *file;
 	unsigned int flags;
 	bool alive, held;
 	int err = 0;
 	u64 mark;
 
-	if (!range->nodeid)
-		return -EINVAL;
-	if (range->offset > LLONG_MAX || range->length > LLONG_MAX - range->offset)
-		return -EOVERFLOW;
-
-	/* Not waited for, as in efuse_map(). */
+	/* Not waited for, as in efuse_map_try(). */
 	held = down_read_trylock(&ec->fc->killsb);
 	flags = efuse_extents_lock(ec);
 	mark = efuse_life_mark(ec, range->nodeid);
@@ -518,24 +666,40 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 	alive = !held || efuse_inode_alive(ec, range->nodeid);
 	file = range->version && alive ?
 	       efuse_backed_get(ec, range->nodeid) : xa_load(&ec->backed, range->nodeid);
-	if (IS_ERR(file)) {
+	if (IS_ERR(file))
 		err = PTR_ERR(file);
-	} else if (file) {
-		err = efuse_backed_store(file, range->offset,
-					 efuse_range_last(range->offset, range->length), NULL,
-					 &gone);
-		if (!err) {
-			efuse_backed_changed(ec, range->nodeid, file, range->version);
-			/* That they all left is more than was asked for. */
-			efuse_backed_settle(ec, range->nodeid, mark, &gone);
-		}
-	}
+	else if (file)
+		err = efuse_backed_change(ec, range->nodeid, file, range->offset,
+					  efuse_range_last(range->offset, range->length),
+					  range->version, NULL, replaced);
+	/* That they all left is more than was asked for. */
+	if (file && !err)
+		efuse_backed_settle(ec, range->nodeid, mark, replaced);
 	efuse_extents_unlock(ec, flags);
 	if (held)
 		up_read(&ec->fc->killsb);
+	return err;
+}
 
+static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
+{
+	struct efuse_replaced replaced = {};
+	int err, err_wait;
+
+	if (!range->nodeid)
+		return -EINVAL;
+	if (range->offset > LLONG_MAX || range->length > LLONG_MAX - range->offset)
+		return -EOVERFLOW;
+
+	do {
+		err = efuse_unmap_try(ec, range, &replaced);
+		if (err > 0)
+			err = efuse_replaced_grow(&replaced, err) ?: 1;
+	} while (err > 0);
 	/* Who found an extent before has done its I/O. */
-	return err ?: efuse_backings_wait(ec, gone);
+	err_wait = efuse_uses_wait(ec, replaced.over);
+	efuse_replaced_free(&replaced);
+	return err ?: err_wait;
 }
 
 /**
@@ -577,46 +741,60 @@ static struct efuse_backing *efuse_backed_find(struct efuse_backed *file, u64 po
 	return eb;
 }
 
+/* Why no extent is found. */
+static enum efuse_counter efuse_extent_absent(const struct efuse_backed *file)
+{
+	/* Of a later content it has not been mapped yet. */
+	return file && READ_ONCE(file->version) ? EFUSE_STALE : EFUSE_UNMAPPED;
+}
+
 /**
  * efuse_extent_begin - find the extent that a byte of a file lies in, and hold it
  * @req: a request for the file
  * @pos: of the byte
  * @length: how many bytes from there on lie in it, too
  *
- * Whoever takes the extent out of the file waits until efuse_extent_end().
+ * Whoever takes the extent out of the file, or this byte from it, waits until efuse_extent_end().
  *
  * Context: process context.
- * Return: the extent, or NULL where the daemon has to be asked; @req->reason says why.
+ * Return: the use by which its extent is held, or NULL where the daemon has to be asked;
+ *         @req->reason says why.
  */
-struct efuse_backing *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length)
+struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length)
 {
 	struct efuse_conn *ec = req->ec;
-	struct efuse_backing *eb = NULL;
+	struct efuse_use *use = NULL;
+	struct efuse_backing *eb;
 	struct efuse_backed *file;
-	u64 version = 0;
+	unsigned long changes;
 
 	rcu_read_lock();
-	file = xa_load(&ec->backed, req->args->nodeid);
-	while (file) {
+	while ((file = xa_load(&ec->backed, req->args->nodeid))) {
+		changes = smp_load_acquire(&file->changes); /* Pairs with efuse_backed_changed(). */
 		eb = efuse_backed_find(file, pos, length);
-		version = READ_ONCE(file->version);
-		if (!eb || efuse_backing_begin(eb))
+		if (!eb)
 			break;
-		/* It left the tree before that was said: the next look finds what is there now. */
-		efuse_extent_end(ec, eb);
+		use = READ_ONCE(eb->use);
+		efuse_use_begin(use);
+		if (READ_ONCE(file->changes) == changes && !READ_ONCE(use->over))
+			break;
+		/* The next look finds what is there now. */
+		efuse_extent_end(ec, use);
+		use = NULL;
 	}
+	if (!use)
+		req->reason = efuse_extent_absent(file);
 	rcu_read_unlock();
-	if (!eb) {
-		req->reason = EFUSE_UNMAPPED;
+	if (!use)
 		return NULL;
-	}
-	if (eb->version < version || !efuse_sealed(eb))
+	eb = use->extent;
+	if (!efuse_sealed(eb))
 		req->reason = EFUSE_STALE;
 	else if (file_inode(eb->file)->i_sb->s_stack_depth >= req->fm->sb->s_stack_depth)
 		req->reason = EFUSE_DECLINED;
 	else
-		return eb;
-	efuse_extent_end(ec, eb);
+		return use;
+	efuse_extent_end(ec, use);
 	return NULL;
 }
 
@@ -647,16 +825,16 @@ bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid)
  */
 void efuse_extents_forget(struct efuse_conn *ec, u64 nodeid)
 {
-	struct efuse_backing *gone;
+	struct efuse_replaced replaced = {};
 	unsigned int flags;
 
 	/* Most have none; what is mapped for this nodeid later sees that it is forgotten. */
 	if (!xa_load(&ec->backed, nodeid))
 		return;
 	flags = efuse_extents_lock(ec);
-	gone = efuse_backed_erase(ec, nodeid);
+	efuse_backed_erase(ec, nodeid, &replaced);
 	efuse_extents_unlock(ec, flags);
-	efuse_backings_reap(gone);
+	efuse_uses_reap(replaced.over);
 }
 
 void efuse_extents_add(struct efuse_conn *ec)

@@ -21,18 +21,9 @@
 
 typedef ssize_t (*efuse_iter_t)(struct kiocb *iocb, struct iov_iter *iter);
 
-/**
- * struct efuse_tried - what a try has shown
- * @ended: the file ends where the bytes moved end
- * @changed: a backing file had another content than was seen before
- */
-struct efuse_tried {
-	bool ended;
-	bool changed;
-};
-
+/* As efuse_file_try(). */
 typedef ssize_t (*efuse_try_t)(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			       u32 opcode, struct efuse_tried *tried);
+			       u32 opcode, bool *ended);
 
 /* The connection, if a path may take it. */
 static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct iov_iter *iter,
@@ -123,12 +114,12 @@ static void efuse_file_appended(struct inode *inode, loff_t end, size_t len)
 }
 
 /*
- * One request for all of it. Returns the bytes moved, by which @iocb and @iter are moved
- * on; the error that the caller gets; -EFAULT if a page of the caller's is missing;
- * or -EAGAIN if no path took it.
+ * One request for all of it. @ended is set if the file ends where the bytes moved end. Returns the
+ * bytes moved, by which @iocb and @iter are moved on; the error that the caller gets; -EFAULT
+ * if a page of the caller's is missing; or -EAGAIN if no path took it.
  */
 static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			      u32 opcode, struct efuse_tried *tried)
+			      u32 opcode, bool *ended)
 {
 	struct fuse_file *ff = iocb->ki_filp->private_data;
 	struct efuse_req req __uninitialized;
@@ -142,15 +133,18 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 	answered = efuse_answer_now(&req, ec, ff->fm, &io.ap.args);
 	iter->nofault = false;
 	pagefault_enable();
-	tried->changed |= req.changed;
 	if (!answered)
 		return req.stop == EFUSE_STOP_FAULT ? -EFAULT : -EAGAIN;
 	ret = req.ret;
 	if (!ret && opcode == FUSE_WRITE)
 		ret = io.written.size;
-	tried->ended = opcode == FUSE_READ && req.stop == EFUSE_STOP_EOF;
+	*ended = opcode == FUSE_READ && req.stop == EFUSE_STOP_EOF;
 	if (ret <= 0)
 		return ret;
+	if (req.racy)
+		invalidate_inode_pages2_range(file_inode(iocb->ki_filp)->i_mapping,
+					      iocb->ki_pos >> PAGE_SHIFT,
+					      (iocb->ki_pos + ret - 1) >> PAGE_SHIFT);
 	iov_iter_advance(iter, ret);
 	iocb->ki_pos += ret;
 	if (req.appended && req.appended != iocb->ki_pos) {
@@ -212,23 +206,21 @@ static bool efuse_file_fault_in(struct iov_iter *iter, u32 opcode, size_t window
  * go on.
  */
 static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
-			       u32 opcode, efuse_try_t try, struct efuse_tried *tried, bool *left)
+			       u32 opcode, efuse_try_t try, bool *left)
 {
 	size_t window = efuse_file_window(iocb, opcode);
+	bool again = true, ended = false;
 	size_t count, held;
 	ssize_t done = 0, ret;
-	bool again = true;
 
 	*left = false;
-	tried->ended = false;
-	tried->changed = false;
 	if (!efuse_file_resident(iter))
 		again = efuse_file_fault_in(iter, opcode, window);
 	for (;;) {
 		count = iov_iter_count(iter);
 		iov_iter_truncate(iter, window);
 		held = count - iov_iter_count(iter);
-		ret = try(ec, iocb, iter, opcode, tried);
+		ret = try(ec, iocb, iter, opcode, &ended);
 		iov_iter_reexpand(iter, iov_iter_count(iter) + held);
 		if (ret == -EAGAIN)
 			break;
@@ -236,7 +228,7 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 			return done ?: ret;
 		if (ret >= 0) {
 			done += ret;
-			if (!ret || !iov_iter_count(iter) || tried->ended)
+			if (!ret || !iov_iter_count(iter) || ended)
 				return done;
 			again = true;
 		}
@@ -274,7 +266,6 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 {
 	struct efuse_conn *ec = efuse_file_conn(iocb, to, FUSE_READ);
 	struct inode *inode = file_inode(iocb->ki_filp);
-	struct efuse_tried tried;
 	ssize_t done;
 	bool left;
 	int err;
@@ -290,10 +281,9 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 		if (err)
 			return err;
 	}
-	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &tried, &left);
+	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
 	/* Whoever has seen the new content must not be shown the old by FUSE's pages. */
-	if (tried.changed && inode->i_mapping->nrpages)
-		invalidate_inode_pages2(inode->i_mapping);
+	efuse_refresh_pages(inode);
 	fuse_invalidate_atime(inode);
 	return left ? efuse_file_rest(iocb, to, ordinary, done) : done;
 }
@@ -314,8 +304,7 @@ static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
 }
 
 static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
-				    struct iov_iter *from, u32 opcode,
-				    struct efuse_tried *tried)
+				    struct iov_iter *from, u32 opcode, bool *ended)
 {
 	struct inode *inode = file_inode(iocb->ki_filp);
 	ssize_t ret = -EAGAIN;
@@ -323,7 +312,7 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 	/* Nobody reads a page in that would have been read before the WRITE. */
 	filemap_invalidate_lock(inode->i_mapping);
 	if (efuse_file_emptied(inode, iocb->ki_pos, iov_iter_count(from)))
-		ret = efuse_file_try(ec, iocb, from, opcode, tried);
+		ret = efuse_file_try(ec, iocb, from, opcode, ended);
 	if (ret > 0)
 		fuse_write_update_attr(inode, iocb->ki_pos, ret);
 	filemap_invalidate_unlock(inode->i_mapping);
@@ -344,7 +333,6 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 {
 	bool append = iocb->ki_flags & IOCB_APPEND;
 	struct inode *inode = file_inode(iocb->ki_filp);
-	struct efuse_tried tried;
 	ssize_t ret;
 
 	*left = false;
@@ -358,7 +346,7 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	ret = efuse_file_modified(iocb);
 	if (ret)
 		return ret;
-	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, &tried, left);
+	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
 	/* Another append must not come between the parts of one: it is a short one. */
 	if (append && ret > 0)
 		*left = false;
@@ -381,6 +369,8 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	ssize_t done;
 	bool left;
 
+	/* Not all of a page may be written: the rest of it is to be of the content that there is. */
+	efuse_refresh_pages(inode);
 	/* Where the file ends is known for certain if nobody else makes it longer. */
 	if (!ec || inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
 	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))

@@ -65,10 +65,12 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 	struct efuse_req req = { .ec = ec, .fm = ff->fm, .args = &args };
 	u64 room, size, end = U64_MAX;
 	struct efuse_backing *eb;
+	struct efuse_use *use;
 
-	eb = efuse_extent_begin(&req, position, &room);
-	if (!eb)
+	use = efuse_extent_begin(&req, position, &room);
+	if (!use)
 		return -EOPNOTSUPP;
+	eb = use->extent;
 	lower->position = position - eb->offset + eb->backing_offset;
 	size = i_size_read(file_inode(eb->file));
 	/* In an extent of fixed length the file ends where FUSE says. */
@@ -76,12 +78,12 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 		end = i_size_read(file_inode(file));
 	/* What is sealed would have to be looked at again behind each read. */
 	if (eb->flags & EFUSE_EXTENT_SEALED || lower->position >= size || position >= end) {
-		efuse_extent_end(ec, eb);
+		efuse_extent_end(ec, use);
 		return -EOPNOTSUPP;
 	}
 	lower->length = min(min3(length, room, size - lower->position), end - position);
 	lower->file = eb->file;
-	lower->extent = eb;
+	lower->use = use;
 	lower->atime = inode_get_atime(file_inode(eb->file));
 	lower->cred = efuse_act_as(eb->cred);
 	return 0;
@@ -128,10 +130,10 @@ void efuse_lower_end(struct efuse_lower *lower)
 
 	efuse_act_as(lower->cred);
 	if (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE)
-		efuse_content_shown(ec, get_node_id(lower->inode), lower->extent);
+		efuse_content_shown(ec, get_node_id(lower->inode), lower->use->extent);
 	efuse_backing_accessed(ec, get_node_id(lower->inode), file_inode(lower->file),
 			       lower->atime);
 	fuse_invalidate_atime(lower->inode);
-	efuse_extent_end(ec, lower->extent);
+	efuse_extent_end(ec, lower->use);
 }
 EXPORT_SYMBOL_GPL(efuse_lower_end);

@@ -130,13 +130,18 @@ static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_chan
 		efuse_raise_dirents(req, ch);
 }
 
-/* What the daemon lets FUSE keep over an OPEN may be of another content than is mapped by now. */
+/*
+ * What the daemon lets FUSE keep over an OPEN may be of another content than is mapped by now.
+ * Behind an OPEN that truncates FUSE drops all pages: none may be written back here, where
+ * the file is empty already, and FUSE may let no WRITE through.
+ */
 static void efuse_refresh_open(const struct efuse_req *req)
 {
 	const struct fuse_entry_out *entry = efuse_out_entry(req->args);
 	const struct fuse_open_out *open = efuse_out_open(req->args);
 
-	if (!req->error && open && open->open_flags & FOPEN_KEEP_CACHE)
+	if (!req->error && open && open->open_flags & FOPEN_KEEP_CACHE &&
+	    !(efuse_arg_flags(req->args) & O_TRUNC))
 		efuse_refresh_nodeid(req->fm, entry ? entry->nodeid : req->args->nodeid);
 }
 

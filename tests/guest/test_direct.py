@@ -632,15 +632,17 @@ def test_an_append_goes_below_no_other_extent(mountpoint: Path, lower: Path) -> 
 def test_a_write_goes_where_it_says_though_the_daemons_descriptor_appends_by_now(
     mountpoint: Path, lower: Path
 ) -> None:
+    """To the daemon: a file system below may append by the flag of the file."""
     path = backing(lower, b"0123456789")
     with mounted(mountpoint) as m:
         make(m, "f", b"0123456789")
         whole(m, path, write=True, later_flags=os.O_APPEND)
         fd = os.open(m / "f", os.O_WRONLY)
-        with m.answered("write"):
+        with m.passed("write", "declined"):
             assert os.pwrite(fd, b"here", 2) == 4
         os.close(fd)
-        assert Path(path).read_bytes() == b"01here6789"
+        assert bytes(m.call("inode", "f").data) == b"01here6789"
+        assert Path(path).read_bytes() == b"0123456789"
 
 
 _RWF_APPEND, _RWF_NOAPPEND = 0x10, 0x20

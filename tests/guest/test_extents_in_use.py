@@ -7,6 +7,7 @@ A frozen lower file system keeps a WRITE under way for as long as a test wants.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import threading
@@ -17,7 +18,17 @@ import pytest
 
 from tests.guest.conftest import run
 from tests.guest.daemons import Call, Mount, eventually, mounted
-from tests.guest.test_direct import BLOCK, backing, fill, make, read_direct, small, whole, write
+from tests.guest.test_direct import (
+    BLOCK,
+    backing,
+    fill,
+    make,
+    map_error,
+    read_direct,
+    small,
+    whole,
+    write,
+)
 
 
 @contextlib.contextmanager
@@ -57,7 +68,7 @@ class Told(threading.Thread):
     def waits(self, m: Mount) -> None:
         """Wait until the daemon waits for holders of an extent."""
         stack = Path(f"/proc/{m.pid}/stack")
-        eventually(lambda: "efuse_backings_wait" in stack.read_text(), "the daemon waits")
+        eventually(lambda: "efuse_replaced_wait" in stack.read_text(), "the daemon waits")
 
 
 def pieces(m: Mount, first: str, second: str) -> None:
@@ -110,6 +121,89 @@ def test_what_takes_an_extent_away_waits_for_writes_through_it(
         assert Path(old).read_bytes() == fill("w", BLOCK)
         assert writer.result() == BLOCK
         assert Path(new).read_bytes() == fill("n", BLOCK)
+
+
+@pytest.mark.parametrize("how", ["map_extent", "unmap_extents", "version"])
+def test_what_takes_a_part_of_an_extent_away_waits_for_writes_through_it(
+    mountpoint: Path, lower: Path, slow: Path, how: str
+) -> None:
+    """The rest of it stays mapped, and is used again behind that, but for one of an old version."""
+    base = backing(slow, fill("a", 2 * BLOCK))
+    hot = backing(lower, fill("h", BLOCK), "hot")
+    with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
+        make(m, "f", fill("d", 2 * BLOCK))
+        whole(m, base, write=True)
+        with frozen(slow):
+            writer = Call(write, m / "f", fill("w", BLOCK))
+            waits(writer)
+            if how == "map_extent":
+                told = Told(m, how, "f", hot, os.O_RDONLY, offset=0, length=BLOCK)
+            elif how == "unmap_extents":
+                told = Told(m, how, "f", offset=0, length=BLOCK)
+            else:
+                told = Told(m, "unmap_extents", "f", offset=9 * BLOCK, length=1, version=7)
+            told.waits(m)
+        told.join()
+        # By now all that was under way is there.
+        assert Path(base).read_bytes() == fill("w", BLOCK) + fill("a", 2 * BLOCK)[BLOCK:]
+        assert writer.result() == BLOCK
+        first, second = {
+            "map_extent": (fill("h", BLOCK), fill("a", 2 * BLOCK)[BLOCK:]),
+            "unmap_extents": (fill("d", BLOCK), fill("a", 2 * BLOCK)[BLOCK:]),
+            "version": (fill("d", BLOCK), fill("d", 2 * BLOCK)[BLOCK:]),
+        }[how]
+        assert read_direct(m / "f", BLOCK) == first
+        assert read_direct(m / "f", BLOCK, BLOCK) == second
+
+
+def test_an_extent_that_is_cut_is_not_used_until_it_was_waited_for(
+    mountpoint: Path, lower: Path, slow: Path
+) -> None:
+    base = backing(slow, fill("a", 2 * BLOCK))
+    with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
+        make(m, "f", fill("d", 2 * BLOCK))
+        whole(m, base, write=True)
+        with frozen(slow):
+            writer = Call(write, m / "f", fill("w", BLOCK))
+            waits(writer)
+            told = Told(m, "unmap_extents", "f", offset=0, length=BLOCK)
+            told.waits(m)
+            reader = Call(read_direct, m / "f", BLOCK, BLOCK)
+        told.join()
+        assert writer.result() == BLOCK
+        assert reader.result() in {
+            fill("a", 2 * BLOCK)[BLOCK:],
+            fill("d", 2 * BLOCK)[BLOCK:],
+        }
+        with m.answered("read"):
+            assert read_direct(m / "f", BLOCK, BLOCK) == fill("a", 2 * BLOCK)[BLOCK:]
+
+
+def test_nothing_is_sealed_while_a_write_is_under_way(
+    tmp_path: Path, mountpoint: Path, lower: Path
+) -> None:
+    """It has counted its change before it brings any bytes."""
+    path = backing(lower, fill("o", 2 * BLOCK))
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    with mounted(slow, attach=False) as source, mounted(mountpoint) as m:
+        make(source, "source", fill("n", BLOCK))
+        make(m, "f", fill("d", 2 * BLOCK))
+        source.hold("read", "before")
+
+        def long() -> int:
+            pages = mmap.mmap(os.open(source / "source", os.O_RDONLY), BLOCK, prot=mmap.PROT_READ)
+            return os.pwritev(os.open(path, os.O_RDWR), [fill("n", BLOCK), memoryview(pages)], 0)
+
+        call = Call(long)
+        source.wait_held()
+        sealed = {"sealed": True}
+        assert map_error(m, "f", path, os.O_RDONLY, **sealed) == errno.ETXTBSY
+        source.release()
+        assert call.result() == 2 * BLOCK
+        m.call("map_extent", "f", path, os.O_RDONLY, **sealed)
+        with m.answered("read"):
+            assert read_direct(m / "f", 2 * BLOCK) == fill("n", BLOCK) * 2
 
 
 @pytest.mark.parametrize("how", ["map_extent", "unmap_extents"])

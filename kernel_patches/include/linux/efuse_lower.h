@@ -10,7 +10,7 @@
 #include <linux/types.h>
 
 struct cred;
-struct efuse_backing;
+struct efuse_use;
 struct file;
 struct inode;
 
@@ -22,7 +22,7 @@ struct inode;
  * @inode: eFuse's own: of the file
  * @cred: likewise: of the caller
  * @atime: likewise: the backing file's, before
- * @extent: likewise: the extent, held
+ * @use: likewise: by which the extent is held
  */
 struct efuse_lower {
 	struct file *file;
@@ -31,7 +31,7 @@ struct efuse_lower {
 	struct inode *inode;
 	const struct cred *cred;
 	struct timespec64 atime;
-	struct efuse_backing *extent;
+	struct efuse_use *use;
 };
 
 /* Of efuse.ko: see lower.c. */
