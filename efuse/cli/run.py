@@ -101,8 +101,8 @@ def cli(
         running = Running(command, channels=channels, adopt=True)
         forwarding.to(running.hand_on)
         status = _attend(running, options, require=require)
-        if forwarding.handed_on:
-            # A daemon that was about to mount may have died of the signal once it had mounted.
+        if forwarding.handed_on or status != 0:
+            # A daemon may have died as soon as it had mounted.
             running.unmount_dead()
     if status == 0 and any(mount.accelerated for mount in running.mounts) and os.fork() == 0:
         # The daemon has gone into the background, or has ended and taken its mounts with it.
@@ -126,7 +126,7 @@ def _attend(running: Running, options: Options, *, require: bool) -> int:
     try:
         for event in running.events():
             if isinstance(event, Ended):
-                if not running.mounts and not running.plain:
+                if not (running.mounts or running.plain or running.has_left_mounts):
                     raise mounted_nothing(running.command, event.status)
                 return event.status
             if isinstance(event, Daemon):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse.control.mounts import numbered
+from efuse.control.mounts import number_at, numbered
 from efuse.errors import MountError, reason
 
 __all__ = [
@@ -215,11 +215,17 @@ def detach(mountpoint: str, number: int) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return  # unmounted, and removed
     try:
-        # Not by statx(2): a mount of another user may refuse that to root, too. While *fd* is open,
-        # no other mount gets the number that it has in mountinfo.
-        told = _MOUNT_ID.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
-        wanted = numbered(number)
-        if told and wanted and int(told[1]) == wanted.mount_id:
+        if (number_at(directory=fd) or _number_in_table(fd, number)) == number:
             unmount(f"/proc/self/fd/{fd}", lazy=True)
     finally:
         os.close(fd)
+
+
+def _number_in_table(fd: int, number: int) -> int | None:
+    """Return *number* if that is the mount that *fd* is open on: FUSE of another user does not say.
+
+    While *fd* is open, no other mount gets the number that it has in mountinfo.
+    """
+    told = _MOUNT_ID.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
+    wanted = numbered(number)
+    return number if told and wanted and int(told[1]) == wanted.mount_id else None

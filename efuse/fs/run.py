@@ -198,6 +198,8 @@ class Running:
         unless that thread ends first. Without *adopt*, a process in the background that has closed
         the descriptors it does not know is not waited for.
     :raises MountError: it cannot be started.
+    :ivar has_left_mounts: whether another eFuse program that the daemon has started has mounted
+        something, and attends to that itself.
     """
 
     def __init__(
@@ -206,6 +208,7 @@ class Running:
         self.command = command
         self.mounts: list[Daemon] = []
         self.plain: list[PlainMount] = []
+        self.has_left_mounts = False
         table = all_mounts()
         # By number. A mount may be attached long after it has its number.
         self._before = frozenset(numbers())
@@ -290,7 +293,8 @@ class Running:
                 continue
             if time.monotonic() >= end:
                 break
-            is_done = self.mounts or self.plain or self.process.returncode
+            has_mounted = self.mounts or self.plain or self.has_left_mounts
+            is_done = has_mounted or self.process.returncode
             if (is_done or self._is_left_alone()) and not self._unreported:
                 break
         yield Ended(wait_for_daemon(self.process))
@@ -318,7 +322,7 @@ class Running:
         if not poll.poll(0):
             signal.pidfd_send_signal(self._pidfd, number)
             return
-        for pid in self._tree() - self._started():
+        for pid in self._own_tree() - self._started():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -329,7 +333,7 @@ class Running:
         for plain in self.plain:
             if plain.is_certain:
                 _detach(plain.mount.mountpoint, plain.number)
-        _end(self._tree())
+        _end(self._own_tree())
         self.unmount_dead()
         return wait_for_daemon(self.process)
 
@@ -387,6 +391,7 @@ class Running:
         fstype, path = os.fsdecode(words[1]), os.fsdecode(words[3])
         number = int(words[2])
         if fstype == _OWN:
+            self.has_left_mounts = True
             self._seen.add(number)
             self._unreported.pop(number, None)
             return None
@@ -453,12 +458,14 @@ class Running:
         of another program that knows eFuse, which reports that it is its own.
         """
         device = _FUSE_DEVICE if mount.is_fuse else _DEVICE
-        tree = self._tree()
-        mine = {pid for pid in tree if not _is_of_another_run(pid, self._socket)}
+        mine = self._own_tree()
+        others = self._tree() - mine
         held = _connections(mine, device) if self._knows_processes else {None}
         if mount.is_fuse and mount.connection in held:
             return self._add_plain(mount, number, is_certain=True)
-        if not is_over:
+        is_others = self._knows_processes and mount.connection in _connections(others, device)
+        self.has_left_mounts |= is_others
+        if not is_over or is_others:
             return None
         if mount.connection in held:
             return self._add(mount, number)
@@ -472,7 +479,7 @@ class Running:
             return None
         if self._knows_processes and mount.connection in _connections(_processes(), device):
             return None  # another daemon's
-        if mount.is_efuse and is_named and not _connections(tree - mine, device):
+        if mount.is_efuse and is_named and not _connections(others, device):
             return self._add(mount, number)
         if is_named or not (self.plain if mount.is_fuse else self.mounts):
             return self._add_plain(mount, number, is_certain=False)
@@ -493,6 +500,10 @@ class Running:
             more = {child for pid in more for child in _children(pid)} - found
             found |= more
         return found
+
+    def _own_tree(self) -> set[int]:
+        """The processes of the daemon without those of another run, which ends them itself."""
+        return {pid for pid in self._tree() if not _is_of_another_run(pid, self._socket)}
 
     def _adopted(self) -> set[int]:
         if not (self._adopts and self._knows_children):

@@ -271,6 +271,76 @@ def test_files_that_have_lost_one_of_their_names_keep_no_descriptor(
     assert Path(f"/proc/self/fd/{table.fd(node)}").read_bytes() == b"a63"
 
 
+@pytest.mark.parametrize("kind", ["overlay", "bindfs"])
+def test_file_that_is_open_is_found_when_its_name_has_gone_below(
+    served: Any, lower: Callable[..., Path], kind: str
+) -> None:
+    source = lower(kind)
+    for number in range(64):
+        (source / f"a{number}").touch()
+    (source / "f").write_bytes(b"data")
+    path = _serve(served, source, descriptors=32, **NO_TIME)
+    with (path / "f").open("r+b", buffering=0) as file:
+        for number in range(64):
+            (path / f"a{number}").stat()
+        (source / "f").unlink()
+        assert os.fstat(file.fileno()).st_size == 4
+        file.truncate(3)
+        assert os.pread(file.fileno(), 10, 0) == b"dat"
+
+
+def test_node_that_is_found_again_has_a_watch(
+    lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
+) -> None:
+    def prepare(below: Path) -> None:
+        (below / "a").write_bytes(b"")
+        os.link(below / "a", below / "b")
+
+    source = lower("overlay", prepare)
+    table = inodes(source)
+    node = _looked_up(table, source, "a")
+    for number in range(64):
+        (source / f"file{number}").touch()
+        _looked_up(table, source, f"file{number}")
+    assert node.fd < 0
+    table.fd(node)
+    assert node.watch
+
+
+def _instances_of_inotify() -> int:
+    links = (link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+    return sum("inotify" in str(link) for link in links)
+
+
+def test_no_instance_of_inotify_is_taken_before_it_is_needed(
+    lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
+) -> None:
+    """A user may have 128 of them; whoever makes a pass-through may leave it to another process."""
+    before = _instances_of_inotify()
+    inodes(lower("overlay"))
+    assert _instances_of_inotify() == before
+
+
+def test_directory_with_names_of_a_file_that_the_daemon_may_not_read_can_be_listed(
+    lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
+) -> None:
+    """The user it serves may not open the file, so nothing can be lost of it."""
+
+    def prepare(below: Path) -> None:
+        (below / "a").write_bytes(b"")
+        (below / "a").chmod(0o600)
+        os.link(below / "a", below / "b")
+
+    source = lower("overlay", prepare)
+    os.seteuid(65534)
+    try:
+        table = inodes(source)
+        assert _looked_up(table, source, "a").name == b"a"
+        assert _looked_up(table, source, "b").name == b"b"
+    finally:
+        os.seteuid(0)
+
+
 @pytest.mark.parametrize("how", ["unlink", "unlink and make", "rename", "rename to another"])
 def test_a_name_is_there_when_another_of_its_file_has_gone(
     served: Any, lower: Callable[..., Path], how: str

@@ -54,21 +54,24 @@ class Files:
         self._inodes = inodes
         self._limit = max(8, lazy)
         self._numbers = itertools.count(_FIRST_HANDLE)
-        self._opened: dict[int, int] = {}
+        self._opened: dict[int, tuple[int, Node | None]] = {}
         self._lazy: OrderedDict[tuple[int, bool], int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._opened)
 
-    def add(self, fd: int) -> int:
-        """Give *fd* a handle."""
+    def add(self, fd: int, node: Node | None = None) -> int:
+        """Give *fd*, an open file of *node*, a handle. None: of no node that can be found."""
         handle = next(self._numbers)
-        self._opened[handle] = fd
+        self._opened[handle] = fd, node
+        if node is not None:
+            self._inodes.opened(node)
         return handle
 
     def opened(self, handle: int) -> int | None:
         """Return the descriptor of a file that the daemon opened, None if the kernel did."""
-        return self._opened.get(handle)
+        fd, _ = self._opened.get(handle, (None, None))
+        return fd
 
     def get(self, handle: int, *, write: bool = False) -> int:
         """Return a descriptor for reading, or for writing, by *handle*.
@@ -76,7 +79,7 @@ class Files:
         :raises KeyError: neither a handle nor an inode.
         :raises OSError: the file cannot be opened.
         """
-        fd = self._opened.get(handle)
+        fd = self.opened(handle)
         if fd is not None:
             return fd
         key = (handle, write)
@@ -93,9 +96,11 @@ class Files:
 
     def release(self, handle: int) -> None:
         """Close a file that the daemon opened."""
-        fd = self._opened.pop(handle, None)
+        fd, node = self._opened.pop(handle, (None, None))
         if fd is not None:
             os.close(fd)
+        if node is not None:
+            self._inodes.closed(node)
 
     def forget(self, nodeid: int) -> None:
         """Close what was opened for an inode that the kernel no longer knows."""
@@ -106,7 +111,7 @@ class Files:
 
     def close(self) -> None:
         """Close everything."""
-        for fd in (*self._opened.values(), *self._lazy.values()):
+        for fd in (*(fd for fd, _ in self._opened.values()), *self._lazy.values()):
             os.close(fd)
         self._opened.clear()
         self._lazy.clear()

@@ -34,8 +34,9 @@ class Node:
 
     ``fd`` is an O_PATH descriptor of the lower inode, or -1 while it is put aside. A node put
     aside is found again by ``handle``, or by its name in ``parent``. A ``pinned`` node is never
-    put aside: it has lost a name and might not be found again. ``parent`` and ``name`` are those by
-    which it was found last, ``others`` is what else is known to lead to it.
+    put aside: it has lost a name and might not be found again. Nor is one without a handle while
+    files of it are open: ``opens``. ``parent`` and ``name`` are those by which it was found last,
+    ``others`` is what else is known to lead to it.
 
     Where inode numbers do not tell files apart (overlayfs), a node of several names has a
     ``place``, its parent's number and its name, and while it has a descriptor, a ``watch``.
@@ -50,8 +51,10 @@ class Node:
         "lookups",
         "name",
         "nodeid",
+        "opens",
         "others",
         "parent",
+        "pinned",
         "place",
         "watch",
     )
@@ -65,6 +68,8 @@ class Node:
         self.generation = generation
         self.fd = fd
         self.lookups = 0
+        self.opens = 0
+        self.pinned = False
         self.handle: bytes | None = None
         self.parent: Node | None = None
         self.name = b""
@@ -162,6 +167,8 @@ class Inodes:
         if node.fd < 0:
             node.fd = self._find(node)
             self._open[node] = None
+            if node.place is not None:
+                self._try_to_watch(node)
             return node.fd
         if node.others and self._is_astray(node):
             self._exchange(node, self._find_by_name(node))
@@ -241,8 +248,8 @@ class Inodes:
             if node is None and known is not None and not known.watch:
                 node = known if self._is_watched_as(known, watch) else None
         except OSError as error:
-            if known is None:
-                return None
+            if known is None or (error.errno == errno.EACCES and not _is_writable(fd)):
+                return None  # what nobody here can read or write cannot be lost
             _log.error("whether a file is %r as well is not to be told: %s", known, reason(error))
             raise
         finally:
@@ -305,12 +312,16 @@ class Inodes:
             node.watch = 0
 
     def _try_watches(self, fd: int) -> None:
-        """Fail now, not at a lookup, if there are no watches."""
+        """Fail now, not at a lookup, if there are no watches.
+
+        They are taken when they are needed: not by a process that leaves serving to another one.
+        """
         try:
-            self._watches.remove(self._watches.add(fd))
+            self._watches.add(fd)
         except OSError:
             self.close()
             raise
+        self._watches.close()
 
     def _follow(self, node: Node) -> None:
         """Find *node* by the number that its inode has now: copied up, it may have another."""
@@ -385,10 +396,22 @@ class Inodes:
         """
         if lost is not None:
             self._forget_name(node, lost)
-            if self._is_out_of_reach(node):
-                return  # held until it is forgotten
-        if node is not self.root:
-            self._open[node] = None
+            node.pinned |= self._is_out_of_reach(node)  # until it is forgotten
+        self._let_go(node)
+
+    def opened(self, node: Node) -> None:
+        """A file of *node* is open: what goes by the node shall find it until :meth:`closed`."""
+        node.opens += 1
+
+    def closed(self, node: Node) -> None:
+        """A file of *node* that was `opened` is not open any more."""
+        node.opens -= 1
+        if node.opens == 0:
+            self._let_go(node)
+
+    def _let_go(self, node: Node) -> None:
+        if node.fd >= 0 and not node.pinned and node is not self.root:
+            self._open.setdefault(node)
 
     def _forget_name(self, node: Node, lost: tuple[Node, bytes]) -> None:
         node.others = tuple(place for place in node.others if place != lost)
@@ -489,7 +512,8 @@ class Inodes:
     def _put_aside(self) -> None:
         while len(self._open) > self._limit:
             node, _ = self._open.popitem(last=False)
-            self._handle(node)
+            if self._handle(node) is None and node.opens:
+                continue  # it comes back once they are closed
             self._follow(node)
             self._unwatch(node)
             os.close(node.fd)
@@ -569,6 +593,10 @@ class Inodes:
                 os.close(fd)
                 raise _stale(step)
         return fd
+
+
+def _is_writable(fd: int) -> bool:
+    return os.access(b"/proc/self/fd/%d" % fd, os.W_OK, effective_ids=True)
 
 
 def _stale(node: Node) -> OSError:

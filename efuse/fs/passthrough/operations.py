@@ -161,7 +161,9 @@ class Passthrough(Operations):
         except OSError as error:
             raise MountError(
                 f"{os.fspath(source)} cannot be passed through: {reason(error)}",
-                hint="name a directory that can be read",
+                hint="raise fs.inotify.max_user_instances, or the limit of open files"
+                if error.errno == errno.EMFILE
+                else "name a directory that can be read",
             ) from error
         self._files = Files(self._inodes, min(256, limit // 16))
         self._streams = Streams(self._inodes, min(64, limit // 32))
@@ -634,7 +636,7 @@ class Passthrough(Operations):
     def _info(self, node: Node, fd: int, flags: int) -> FileInfo:
         self._backing.opened(node, self._path(node), fd, flags)
         keep = self._shortcuts().options.consistency == "exclusive"
-        return FileInfo(fh=self._files.add(fd), keep_cache=keep)
+        return FileInfo(fh=self._files.add(fd, node), keep_cache=keep)
 
     def _found(
         self, parent: Node, name: bytes, ctx: RequestContext | None = None
