@@ -463,9 +463,10 @@ class Running:
         held = _connections(mine, device) if self._knows_processes else {None}
         if mount.is_fuse and mount.connection in held:
             return self._add_plain(mount, number, is_certain=True)
-        is_others = self._knows_processes and mount.connection in _connections(others, device)
-        self.has_left_mounts |= is_others
-        if not is_over or is_others:
+        theirs = _connections(others, device) if self._knows_processes else set()
+        is_theirs = mount.connection in theirs or (None in theirs and not held)
+        self.has_left_mounts |= is_theirs
+        if not is_over or is_theirs:
             return None
         if mount.connection in held:
             return self._add(mount, number)
@@ -479,7 +480,7 @@ class Running:
             return None
         if self._knows_processes and mount.connection in _connections(_processes(), device):
             return None  # another daemon's
-        if mount.is_efuse and is_named and not _connections(others, device):
+        if mount.is_efuse and is_named and not theirs:
             return self._add(mount, number)
         if is_named or not (self.plain if mount.is_fuse else self.mounts):
             return self._add_plain(mount, number, is_certain=False)

@@ -7,6 +7,7 @@ complains has failed, whatever else it found.
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import select
@@ -43,6 +44,12 @@ def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.Comp
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("EFUSE_GUEST") != "1" and items:
         raise pytest.UsageError("tests/guest runs inside a guest only: make test-guest")
+
+
+def pytest_collection_finish() -> None:
+    """Look no more at what is there by now: what a process that is forked touches, it copies."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import multiprocessing
 import os
 import pickle
@@ -73,6 +74,7 @@ class Call(Generic[T]):
             return
         status = 1
         try:
+            gc.disable()  # it would copy all pages that have objects
             os.close(self._from)
             if uid or gid:
                 os.setgroups([])

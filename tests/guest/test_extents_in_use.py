@@ -68,7 +68,7 @@ class Told(threading.Thread):
     def waits(self, m: Mount) -> None:
         """Wait until the daemon waits for holders of an extent."""
         stack = Path(f"/proc/{m.pid}/stack")
-        eventually(lambda: "efuse_replaced_wait" in stack.read_text(), "the daemon waits")
+        eventually(lambda: "efuse_uses_wait" in stack.read_text(), "the daemon waits")
 
 
 def pieces(m: Mount, first: str, second: str) -> None:

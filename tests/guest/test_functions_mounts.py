@@ -194,7 +194,7 @@ def test_unmap_waits_for_the_device(device: Device, hole: Mount, files: Path) ->
         device.wait("held", 1)
         unmap = threading.Thread(target=hole.call, args=("unmap_extents", "f"))
         unmap.start()
-        until(lambda: "efuse_replaced_wait" in Path(f"/proc/{hole.pid}/stack").read_text())
+        until(lambda: "efuse_uses_wait" in Path(f"/proc/{hole.pid}/stack").read_text())
     finally:
         device.write("hold", 0)
     unmap.join(DEADLINE_S)
