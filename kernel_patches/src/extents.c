@@ -331,7 +331,7 @@ static int efuse_backing_check(struct efuse_conn *ec, struct file *file, u32 fla
 		if (file->f_flags & O_APPEND)
 			return -EINVAL;
 	}
-	/* What is not written back has pages that can be stored to without a change that is counted. */
+	/* What is not written back has pages that are stored to without a counted change. */
 	if (flags & EFUSE_EXTENT_SEALED &&
 	    (!IS_I_VERSION(file_inode(file)) || !mapping_can_writeback(file->f_mapping)))
 		return -EOPNOTSUPP;

@@ -369,7 +369,7 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	ssize_t done;
 	bool left;
 
-	/* Not all of a page may be written: the rest of it is to be of the content that there is. */
+	/* Where a part of a page is written, the rest is to be of the content that there is. */
 	efuse_refresh_pages(inode);
 	/* Where the file ends is known for certain if nobody else makes it longer. */
 	if (!ec || inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
