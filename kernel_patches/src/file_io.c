@@ -141,7 +141,8 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 	*ended = opcode == FUSE_READ && req.stop == EFUSE_STOP_EOF;
 	if (ret <= 0)
 		return ret;
-	if (req.racy)
+	/* FUSE's pages of what was seen may be older, also where a WRITE is under way. */
+	if (opcode == FUSE_READ && (req.racy || inode_is_locked(file_inode(iocb->ki_filp))))
 		invalidate_inode_pages2_range(file_inode(iocb->ki_filp)->i_mapping,
 					      iocb->ki_pos >> PAGE_SHIFT,
 					      (iocb->ki_pos + ret - 1) >> PAGE_SHIFT);
@@ -288,7 +289,23 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	return left ? efuse_file_rest(iocb, to, ordinary, done) : done;
 }
 
-/* May a WRITE pass the page cache by? Its pages there are gone then, and no other come. */
+/**
+ * efuse_file_mapped - mmap(2) of a regular file
+ * @inode: of the file
+ * @vma: the map, into which no page has come yet
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_file_mapped(struct inode *inode, const struct vm_area_struct *vma)
+{
+	if ((vma->vm_flags & (VM_SHARED | VM_MAYWRITE)) == (VM_SHARED | VM_MAYWRITE)) {
+		atomic_inc(&get_fuse_inode(inode)->efuse_maps);
+		smp_mb__after_atomic(); /* Pairs with efuse_file_try_write(). */
+	}
+	efuse_refresh_pages(inode);
+}
+
+/* May a WRITE pass the page cache by? Its pages there are gone then. */
 static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
 {
 	struct address_space *mapping = inode->i_mapping;
@@ -303,20 +320,39 @@ static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
 	return efuse_file_clean(inode);
 }
 
+/*
+ * Whoever faults a page in waits for no lock below: he may have it, by a write to the backing file
+ * from a map of this one. So pages may come while a WRITE goes below, and have what was there
+ * before; they are dropped behind it. If one of them may have been stored to meanwhile, it may be
+ * written back over the WRITE: then FUSE writes the same once more, through its pages.
+ */
 static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 				    struct iov_iter *from, u32 opcode, bool *ended)
 {
 	struct inode *inode = file_inode(iocb->ki_filp);
-	ssize_t ret = -EAGAIN;
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	int maps = atomic_read_acquire(&fi->efuse_maps); /* Before it is asked for maps. */
+	ssize_t ret;
+	int err = 0;
 
-	/* Nobody reads a page in that would have been read before the WRITE. */
-	filemap_invalidate_lock(inode->i_mapping);
-	if (efuse_file_emptied(inode, iocb->ki_pos, iov_iter_count(from)))
-		ret = efuse_file_try(ec, iocb, from, opcode, ended);
-	if (ret > 0)
-		fuse_write_update_attr(inode, iocb->ki_pos, ret);
-	filemap_invalidate_unlock(inode->i_mapping);
-	return ret;
+	if (!efuse_file_emptied(inode, iocb->ki_pos, iov_iter_count(from)))
+		return -EAGAIN;
+	ret = efuse_file_try(ec, iocb, from, opcode, ended);
+	if (ret <= 0)
+		return ret;
+	fuse_write_update_attr(inode, iocb->ki_pos, ret);
+	if (inode->i_mapping->nrpages)
+		err = invalidate_inode_pages2_range(inode->i_mapping,
+						    (iocb->ki_pos - ret) >> PAGE_SHIFT,
+						    (iocb->ki_pos - 1) >> PAGE_SHIFT);
+	smp_mb(); /* Pairs with efuse_file_mapped(): who maps it later finds no such page. */
+	if (!err && atomic_read(&fi->efuse_maps) == maps)
+		return ret;
+	iov_iter_revert(from, ret);
+	iocb->ki_pos -= ret;
+	/* Where that was has been said by now. */
+	iocb->ki_flags &= ~IOCB_APPEND;
+	return -EAGAIN;
 }
 
 /* What every write does before its first byte. Returns 0 or a negative errno. */
@@ -348,7 +384,7 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 		return ret;
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
 	/* Another append must not come between the parts of one: it is a short one. */
-	if (append && ret > 0)
+	if (iocb->ki_flags & IOCB_APPEND && ret > 0)
 		*left = false;
 	return ret;
 }

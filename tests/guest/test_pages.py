@@ -14,7 +14,10 @@ import pytest
 from tests.guest.conftest import run
 from tests.guest.daemons import Call, Mount, eventually, mounted
 from tests.guest.service import WRITEBACK_CACHE
-from tests.guest.test_direct import BLOCK, backing, fill, make, whole
+from tests.guest.test_direct import BLOCK, backing, fill, make, whole, write
+from tests.guest.test_extents_in_use import frozen, slow, waits
+
+__all__ = ["slow"]  # a fixture
 
 LONG = {"entry_timeout": 600.0, "attr_timeout": 600.0}
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
@@ -220,3 +223,104 @@ def test_read_of_what_may_change_unseen_drops_no_other_pages(
             assert view[9 * BLOCK : 9 * BLOCK + 1] == b"n"
         os.close(fd)
         os.close(other)
+
+
+def test_write_does_not_wait_for_who_writes_below_from_a_map_of_it(
+    tmp_path: Path, mountpoint: Path, lower: Path
+) -> None:
+    """He has the backing file's lock, and faults in a page of the file above."""
+    path = backing(lower, fill("o", 4 * BLOCK))
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    with mounted(slow, attach=False) as source, mounted(mountpoint, **LONG) as m:
+        make(source, "source", fill("s", BLOCK))
+        make(m, "f", fill("d", 4 * BLOCK))
+        whole(m, path, write=True)
+        source.hold("read", "before")
+
+        def below() -> int:
+            pages = [
+                mmap.mmap(os.open(where, os.O_RDONLY), BLOCK, prot=mmap.PROT_READ)
+                for where in (source / "source", m / "f")
+            ]
+            return os.pwritev(os.open(path, os.O_WRONLY), [memoryview(p) for p in pages], BLOCK)
+
+        first = Call(below)
+        source.wait_held()
+        second = Call(write, m / "f", fill("w", BLOCK), 3 * BLOCK)
+        waits(second)
+        source.release()
+        assert first.result() == 2 * BLOCK
+        assert second.result() == BLOCK
+        old = fill("o", 4 * BLOCK)
+        assert Path(path).read_bytes() == old[:BLOCK] + fill("s", BLOCK) + old[:BLOCK] + fill(
+            "w", BLOCK
+        )
+
+
+class Mapped:
+    """A process that maps a file, stores to it, and shows it when it is told to.
+
+    Not the test's own: to start another program would close the file there, which writes back.
+    """
+
+    def __init__(self, m: Mount, position: int) -> None:
+        (self._ready, ready), (go, self._go) = os.pipe(), os.pipe()
+
+        def run() -> tuple[bytes, bytes]:
+            os.close(self._go)
+            with mmap.mmap(os.open(m / "f", os.O_RDWR), 0) as view:
+                before = view[:]
+                view[position : position + 2] = b"ss"
+                os.write(ready, b"r")
+                os.read(go, 1)
+                after = view[:]
+                view.flush()
+            return before, after
+
+        self._call = Call(run)
+        os.close(ready)
+        os.close(go)
+        assert os.read(self._ready, 1) == b"r"
+
+    def shows(self) -> tuple[bytes, bytes]:
+        """Return what it has seen before it stored, and now; what it stored goes below."""
+        os.write(self._go, b"g")
+        shown = self._call.result()
+        os.close(self._ready)
+        os.close(self._go)
+        return shown
+
+
+def test_map_that_is_made_while_a_write_goes_below_loses_nothing_of_it(
+    mountpoint: Path, lower: Path, slow: Path
+) -> None:
+    """A page that came meanwhile is stored to, and written back over what was written."""
+    path = backing(slow, b"o" * BLOCK)
+    with mounted(mountpoint, **LONG) as m:
+        make(m, "f", b"d" * BLOCK)
+        whole(m, path, write=True)
+        with frozen(slow):
+            writer = Call(write, m / "f", b"w" * 100)
+            waits(writer)
+            mapped = Mapped(m, 2000)
+        assert writer.result() == 100
+        expected = b"w" * 100 + b"o" * 1900 + b"ss" + b"o" * (BLOCK - 2002)
+        assert mapped.shows() == (b"o" * BLOCK, expected)
+        assert Path(path).read_bytes() == expected
+
+
+def test_map_that_is_made_while_a_write_appends_below_appends_it_once(
+    mountpoint: Path, lower: Path, slow: Path
+) -> None:
+    path = backing(slow, b"o" * 100)
+    with mounted(mountpoint, consistency="exclusive", **LONG) as m:
+        make(m, "f", b"d" * 100)
+        whole(m, path, write=True)
+        with frozen(slow):
+            writer = Call(write, m / "f", b"w" * 10, 0, os.O_APPEND)
+            waits(writer)
+            mapped = Mapped(m, 50)
+        assert writer.result() == 10
+        mapped.shows()
+        assert Path(path).read_bytes() == b"o" * 50 + b"ss" + b"o" * 48 + b"w" * 10
