@@ -65,7 +65,9 @@ def failing_disk(base: Path, size: int = 64 << 20) -> Iterator[Disk]:
     with image.open("wb") as file:
         file.truncate(size)
     root.mkdir()
-    _run("modprobe", "-a", "loop", "dm-mod")
+    for module in ("loop", "dm_mod"):
+        if not Path(f"/sys/module/{module}").exists():  # it may be built in
+            _run("modprobe", module)
     loop = _run("losetup", "-f", "--show", str(image)).strip()
     sectors = size // _SECTOR
     try:
