@@ -107,8 +107,8 @@ static struct inode *efuse_content_inode(const struct file *file)
 	return d_real_inode(file_dentry(file));
 }
 
-/* Is the content changed where its times do not tell of it, or late? */
-static bool efuse_content_untold(const struct inode *inode)
+/* Does another machine have a part in it? */
+static bool efuse_inode_remote(const struct inode *inode)
 {
 	switch (inode->i_sb->s_magic) {
 	case FUSE_SUPER_MAGIC:
@@ -123,9 +123,27 @@ static bool efuse_content_untold(const struct inode *inode)
 	case CODA_SUPER_MAGIC:
 		return true;
 	}
+	return false;
+}
+
+/* Is the content changed where its times do not tell of it, or late? */
+static bool efuse_content_untold(const struct inode *inode)
+{
 	/* Stores through a map: where pages are written back, the first one moves the times. */
-	return inode->i_sb->s_stack_depth > 0 || mapping_writably_mapped(inode->i_mapping) ||
+	return efuse_inode_remote(inode) || inode->i_sb->s_stack_depth > 0 ||
+	       mapping_writably_mapped(inode->i_mapping) ||
 	       !mapping_can_writeback(inode->i_mapping);
+}
+
+/* Has somebody the inode's lock for himself, or waits for that? */
+static bool efuse_inode_write_locked(struct inode *inode)
+{
+	if (!inode_is_locked(inode))
+		return false;
+	if (!inode_trylock_shared(inode))
+		return true;
+	inode_unlock_shared(inode);
+	return false;
 }
 
 /**
@@ -143,7 +161,7 @@ void efuse_content_look(struct efuse_content *content, const struct file *file)
 	content->ctime = inode_get_ctime(inode);
 	content->size = i_size_read(inode);
 	smp_rmb(); /* A write(2) that begins after this sets a later time. */
-	content->racy = inode_is_locked(inode);
+	content->racy = efuse_inode_write_locked(inode);
 	smp_rmb(); /* Direct I/O is counted before it lets go of the lock. */
 	content->racy |= atomic_read(&inode->i_dio_count) || efuse_content_untold(inode) ||
 			 efuse_ctime_racy(inode, content->ctime);
@@ -352,11 +370,30 @@ static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efus
 	return EFUSE_STOP_ALL;
 }
 
+/*
+ * A page may be faulted in by who writes to the backing file from a map of this file, with the
+ * lock of the backing file in hand. If reading takes that, too, he would wait for himself; the
+ * daemon he waits for can be killed.
+ */
+static bool efuse_direct_waits(const struct efuse_req *req, const struct efuse_backing *eb)
+{
+	struct inode *inode = efuse_content_inode(eb->file);
+
+	return req->args->opcode == FUSE_READ && !req->args->efuse.iter &&
+	       (req->at_device || inode->i_sb->s_magic == XFS_SUPER_MAGIC ||
+		efuse_inode_remote(inode)) &&
+	       efuse_inode_write_locked(inode);
+}
+
 /* May the held extent take [pos, pos + room) of the request? @room may become less. */
 static enum efuse_stop efuse_direct_check(struct efuse_req *req, const struct efuse_backing *eb,
 					  u64 pos, u64 *room)
 {
 	if (req->at_device && !eb->resident) {
+		req->reason = EFUSE_DECLINED;
+		return EFUSE_STOP_REFUSED;
+	}
+	if (efuse_direct_waits(req, eb)) {
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}

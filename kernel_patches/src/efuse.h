@@ -106,12 +106,12 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args);
 void efuse_background_end(struct fuse_req *req, int error);
 
-/* read(2), write(2) and mmap(2), see file_io.c. */
+/* read(2) and write(2), and stores through maps, see file_io.c. */
 ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to,
 			ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *to));
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 			 ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *from));
-void efuse_file_mapped(struct inode *inode, const struct vm_area_struct *vma);
+void efuse_file_stored(struct inode *inode);
 unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags);
 
 /* Directories, see readdir.c. */

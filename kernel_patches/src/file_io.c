@@ -290,19 +290,17 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 }
 
 /**
- * efuse_file_mapped - mmap(2) of a regular file
+ * efuse_file_stored - a page is about to be stored to by a map
  * @inode: of the file
- * @vma: the map, into which no page has come yet
  *
- * Context: process context, may sleep.
+ * Its lock is not taken yet. Who stores to it finds it in FUSE's page cache, or asks again.
+ *
+ * Context: process context.
  */
-void efuse_file_mapped(struct inode *inode, const struct vm_area_struct *vma)
+void efuse_file_stored(struct inode *inode)
 {
-	if ((vma->vm_flags & (VM_SHARED | VM_MAYWRITE)) == (VM_SHARED | VM_MAYWRITE)) {
-		atomic_inc(&get_fuse_inode(inode)->efuse_maps);
-		smp_mb__after_atomic(); /* Pairs with efuse_file_try_write(). */
-	}
-	efuse_refresh_pages(inode);
+	atomic_inc(&get_fuse_inode(inode)->efuse_stores);
+	smp_mb__after_atomic(); /* Pairs with efuse_file_try_write(). */
 }
 
 /* May a WRITE pass the page cache by? Its pages there are gone then. */
@@ -331,10 +329,11 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 {
 	struct inode *inode = file_inode(iocb->ki_filp);
 	struct fuse_inode *fi = get_fuse_inode(inode);
-	int maps = atomic_read_acquire(&fi->efuse_maps); /* Before it is asked for maps. */
+	int stores = atomic_read(&fi->efuse_stores);
 	ssize_t ret;
 	int err = 0;
 
+	smp_mb(); /* Pairs with efuse_file_stored(): a store of before is to a page that is gone now. */
 	if (!efuse_file_emptied(inode, iocb->ki_pos, iov_iter_count(from)))
 		return -EAGAIN;
 	ret = efuse_file_try(ec, iocb, from, opcode, ended);
@@ -345,8 +344,8 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 		err = invalidate_inode_pages2_range(inode->i_mapping,
 						    (iocb->ki_pos - ret) >> PAGE_SHIFT,
 						    (iocb->ki_pos - 1) >> PAGE_SHIFT);
-	smp_mb(); /* Pairs with efuse_file_mapped(): who maps it later finds no such page. */
-	if (!err && atomic_read(&fi->efuse_maps) == maps)
+	smp_mb(); /* Pairs with efuse_file_stored(): a later store is to a page of behind the WRITE. */
+	if (!err && atomic_read(&fi->efuse_stores) == stores)
 		return ret;
 	iov_iter_revert(from, ret);
 	iocb->ki_pos -= ret;

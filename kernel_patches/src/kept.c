@@ -97,7 +97,7 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi)
 	const struct efuse_conn *ec = fm ? efuse_conn_get(fm->fc) : NULL;
 
 	fi->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
-	atomic_set(&fi->efuse_maps, 0);
+	atomic_set(&fi->efuse_stores, 0);
 }
 
 /**

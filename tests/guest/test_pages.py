@@ -7,6 +7,7 @@ import mmap
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -324,3 +325,41 @@ def test_map_that_is_made_while_a_write_appends_below_appends_it_once(
         assert writer.result() == 10
         mapped.shows()
         assert Path(path).read_bytes() == b"o" * 50 + b"ss" + b"o" * 48 + b"w" * 10
+
+
+@pytest.fixture
+def xfs(tmp_path: Path, lower: Path) -> Iterator[Path]:
+    """A lower file system that takes a file's lock to read it."""
+    image, root = lower / "image", tmp_path / "xfs"
+    with image.open("wb") as file:
+        file.truncate(320 << 20)
+    root.mkdir()
+    run("modprobe", "xfs", check=False)  # it may be built in
+    run("mkfs.xfs", "-q", image)
+    run("mount", "-o", "loop", image, root)
+    yield root
+    run("umount", root)
+
+
+def test_page_that_is_faulted_in_by_who_has_the_lock_below_is_the_daemons(
+    mountpoint: Path, xfs: Path
+) -> None:
+    """In the kernel he would wait for himself, and nobody could kill him."""
+    path = backing(xfs, fill("o", 4 * BLOCK))
+    with mounted(mountpoint, **LONG) as m:
+        make(m, "f", fill("d", 4 * BLOCK))
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDONLY)
+        with m.answered("read"):
+            assert sent(fd, 3 * BLOCK) == b"o"
+
+        def below() -> int:
+            with mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ) as view:
+                return os.pwrite(os.open(path, os.O_WRONLY), view, 2 * BLOCK)
+
+        with m.passed("read", "declined"):
+            assert Call(below).result() == BLOCK
+        os.close(fd)
+        expected = bytearray(fill("o", 4 * BLOCK))
+        expected[2 * BLOCK : 3 * BLOCK] = fill("d", BLOCK)
+        assert Path(path).read_bytes() == expected
