@@ -296,10 +296,10 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 
 	if (!(eb->flags & EFUSE_EXTENT_WRITE))
 		req->reason = EFUSE_UNMAPPED;
-	/* Those bits fall by the rights of the writer, whom the daemon knows. */
 	/* A file system below may append by the flag of the file, whatever the write says. */
 	else if (eb->file->f_flags & O_APPEND)
 		req->reason = EFUSE_DECLINED;
+	/* Those bits fall by the rights of the writer, whom the daemon knows. */
 	else if (!in || (in->write_flags & FUSE_WRITE_KILL_SUIDGID &&
 			 mode & (S_ISUID | S_ISGID)))
 		req->reason = EFUSE_DECLINED;
@@ -377,12 +377,13 @@ static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efus
  */
 static bool efuse_direct_waits(const struct efuse_req *req, const struct efuse_backing *eb)
 {
-	struct inode *inode = efuse_content_inode(eb->file);
+	struct inode *inode;
 
-	return req->args->opcode == FUSE_READ && !req->args->efuse.iter &&
-	       (req->at_device || inode->i_sb->s_magic == XFS_SUPER_MAGIC ||
-		efuse_inode_remote(inode)) &&
-	       efuse_inode_write_locked(inode);
+	if (req->args->opcode != FUSE_READ || req->args->efuse.iter)
+		return false;
+	inode = efuse_content_inode(eb->file);
+	return (req->at_device || inode->i_sb->s_magic == XFS_SUPER_MAGIC ||
+		efuse_inode_remote(inode)) && efuse_inode_write_locked(inode);
 }
 
 /* May the held extent take [pos, pos + room) of the request? @room may become less. */

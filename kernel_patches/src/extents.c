@@ -41,7 +41,7 @@ static struct workqueue_struct *efuse_reap_queue;
  * @extents: struct efuse_backing by offset; written under the connection's extents_mutex
  * @only: the extent that is all of them, if one is; to find it is most of a warm READ
  * @version: extents of an earlier one are void
- * @changes: of the tree or of @version, so far
+ * @changes: of the tree, so far
  * @rcu: for freeing
  */
 struct efuse_backed {
@@ -94,7 +94,7 @@ struct efuse_replaced {
 static void efuse_use_begin(struct efuse_use *use)
 {
 	this_cpu_inc(use->counts->begun);
-	smp_mb(); /* Pairs with efuse_backed_changed() and efuse_uses_over(). */
+	smp_mb(); /* Pairs with efuse_uses_over(). */
 }
 
 /* Does nobody hold the extent by this use? Once it is over, that stays so. */
@@ -385,13 +385,11 @@ out_put:
 }
 
 /*
- * Whoever finds an extent from now on finds what the tree has now: before he uses it he looks for
- * a change. In this order: who reads after the change of the epochs finds the new extents.
+ * Extents have changed: what is kept may be of another content. In this order: who reads after the
+ * change of the epochs finds the new extents.
  */
-static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid, struct efuse_backed *file)
+static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid)
 {
-	smp_store_release(&file->changes, file->changes + 1); /* Behind what has changed. */
-	smp_mb(); /* Pairs with efuse_use_begin(). */
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
@@ -448,24 +446,25 @@ static void efuse_backed_untouch(struct efuse_backed *file, unsigned long first,
 /* It was stored over: the uses of what was touched are over. */
 static void efuse_uses_over(struct efuse_backing *touched, struct efuse_replaced *replaced)
 {
+	struct efuse_use *use, *next;
 	struct efuse_backing *eb;
-	struct efuse_use *use;
 
 	for (eb = touched; eb; eb = eb->next_touched) {
 		use = eb->use;
 		eb->touched = false;
 		if (eb->ranges) {
+			next = replaced->spare;
+			replaced->spare = next->next;
 			replaced->nr_spare--;
-			eb->use = replaced->spare;
-			replaced->spare = eb->use->next;
-			eb->use->extent = eb;
+			next->extent = eb;
 			refcount_inc(&eb->uses);
+			smp_store_release(&eb->use, next); /* Behind file->changes. */
 		}
 		WRITE_ONCE(use->over, true);
 		use->next = replaced->over;
 		replaced->over = use;
 	}
-	smp_mb(); /* Pairs with efuse_use_begin() and efuse_extent_end(). */
+	smp_mb(); /* Pairs with efuse_use_begin() and efuse_extent_end(): the change, and the end. */
 }
 
 /*
@@ -488,6 +487,11 @@ static int efuse_backed_store(struct efuse_backed *file, unsigned long first, un
 	}
 	/* Whole, with the tree. */
 	smp_store_release(&file->only, !first && last == LLONG_MAX ? eb : NULL);
+	/*
+	 * Behind the tree, and before extents get new uses: who has found one in the tree as it was,
+	 * and begins by a new use, sees that the tree has changed.
+	 */
+	smp_store_release(&file->changes, file->changes + 1);
 	efuse_uses_over(touched, replaced);
 	return 0;
 }
@@ -552,7 +556,7 @@ static int efuse_backed_change(struct efuse_conn *ec, u64 nodeid, struct efuse_b
 	}
 	err = efuse_backed_store(file, first, last, eb, replaced);
 	if (!err || void_all)
-		efuse_backed_changed(ec, nodeid, file);
+		efuse_backed_changed(ec, nodeid);
 	return err;
 }
 
@@ -770,7 +774,7 @@ struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length
 
 	rcu_read_lock();
 	while ((file = xa_load(&ec->backed, req->args->nodeid))) {
-		changes = smp_load_acquire(&file->changes); /* Pairs with efuse_backed_changed(). */
+		changes = smp_load_acquire(&file->changes); /* Pairs with efuse_backed_store(). */
 		eb = efuse_backed_find(file, pos, length);
 		if (!eb)
 			break;

@@ -284,7 +284,8 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	}
 	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
 	/* Whoever has seen the new content must not be shown the old by FUSE's pages. */
-	efuse_refresh_pages(inode);
+	if (inode->i_mapping->nrpages)
+		efuse_refresh_pages(inode);
 	fuse_invalidate_atime(inode);
 	return left ? efuse_file_rest(iocb, to, ordinary, done) : done;
 }

@@ -1071,17 +1071,21 @@ def test_reads_do_not_go_back_behind_a_store_that_moves_no_time(
     os.close(below)
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Mount]:
+    """Another file system, not accelerated, whose pages take as long as it holds READ."""
+    point = tmp_path / "slow"
+    point.mkdir()
+    with mounted(point, attach=False) as m:
+        yield m
+
+
 def test_reads_do_not_go_back_while_a_write_below_takes_long(
-    tmp_path: Path, mountpoint: Path, lower: Path
+    source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """It sets the time of the backing file before it brings any bytes."""
     path = backing(lower, b"%08d" % 0 * (2 * BLOCK // 8))
-    slow = tmp_path / "slow"
-    slow.mkdir()
-    with (
-        mounted(slow, attach=False) as source,
-        mounted(mountpoint, entry_timeout=600.0, attr_timeout=600.0) as m,
-    ):
+    with mounted(mountpoint, entry_timeout=600.0, attr_timeout=600.0) as m:
         make(source, "source", b"%08d" % 1 * (BLOCK // 8))
         make(m, "f", fill("d", 2 * BLOCK))
         whole(m, path)

@@ -15,10 +15,10 @@ import pytest
 from tests.guest.conftest import run
 from tests.guest.daemons import Call, Mount, eventually, mounted
 from tests.guest.service import WRITEBACK_CACHE
-from tests.guest.test_direct import BLOCK, backing, fill, make, whole, write
+from tests.guest.test_direct import BLOCK, backing, fill, make, source, whole, write
 from tests.guest.test_extents_in_use import frozen, slow, waits
 
-__all__ = ["slow"]  # a fixture
+__all__ = ["slow", "source"]  # fixtures
 
 LONG = {"entry_timeout": 600.0, "attr_timeout": 600.0}
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
@@ -113,16 +113,11 @@ def _is_old(path: str) -> bool:
 
 
 def test_pages_are_not_older_than_a_read_under_way_has_seen(
-    tmp_path: Path, mountpoint: Path, lower: Path
+    source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """A read(2) that has noted a change waits for a page of its buffer."""
     path = backing(lower, fill("o", 4 * BLOCK))
-    slow = tmp_path / "slow"
-    slow.mkdir()
-    with (
-        mounted(slow, attach=False) as source,
-        mounted(mountpoint, path="direct", **LONG) as m,
-    ):
+    with mounted(mountpoint, path="direct", **LONG) as m:
         make(source, "source", fill("s", BLOCK))
         make(m, "f", fill("d", 4 * BLOCK))
         whole(m, path)
@@ -227,13 +222,11 @@ def test_read_of_what_may_change_unseen_drops_no_other_pages(
 
 
 def test_write_does_not_wait_for_who_writes_below_from_a_map_of_it(
-    tmp_path: Path, mountpoint: Path, lower: Path
+    source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """He has the backing file's lock, and faults in a page of the file above."""
     path = backing(lower, fill("o", 4 * BLOCK))
-    slow = tmp_path / "slow"
-    slow.mkdir()
-    with mounted(slow, attach=False) as source, mounted(mountpoint, **LONG) as m:
+    with mounted(mountpoint, **LONG) as m:
         make(source, "source", fill("s", BLOCK))
         make(m, "f", fill("d", 4 * BLOCK))
         whole(m, path, write=True)

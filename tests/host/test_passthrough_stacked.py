@@ -207,14 +207,16 @@ def test_nodes_of_an_inode_that_was_linked_unseen_become_one(
         assert table.forget(node.nodeid, node.lookups) is node
 
 
+def _two_names(below: Path) -> None:
+    """Make a file with two names."""
+    (below / "a").write_bytes(b"")
+    os.link(below / "a", below / "b")
+
+
 def test_lookup_that_fails_leaves_no_watch(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(below: Path) -> None:
-        (below / "a").write_bytes(b"")
-        os.link(below / "a", below / "b")
-
-    source = lower("overlay", prepare)
+    source = lower("overlay", _two_names)
     table = inodes(source)
     first = _looked_up(table, source, "a")
     table._unwatch(first)
@@ -292,11 +294,7 @@ def test_file_that_is_open_is_found_when_its_name_has_gone_below(
 def test_node_that_is_found_again_has_a_watch(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
-    def prepare(below: Path) -> None:
-        (below / "a").write_bytes(b"")
-        os.link(below / "a", below / "b")
-
-    source = lower("overlay", prepare)
+    source = lower("overlay", _two_names)
     table = inodes(source)
     node = _looked_up(table, source, "a")
     for number in range(64):
@@ -327,9 +325,8 @@ def test_directory_with_names_of_a_file_that_the_daemon_may_not_read_can_be_list
     """The user it serves may not open the file, so nothing can be lost of it."""
 
     def prepare(below: Path) -> None:
-        (below / "a").write_bytes(b"")
+        _two_names(below)
         (below / "a").chmod(0o600)
-        os.link(below / "a", below / "b")
 
     source = lower("overlay", prepare)
     os.seteuid(65534)

@@ -68,10 +68,10 @@ def _sending(user: int, *records: bytes) -> tuple[list[Daemon | PlainMount | End
 
 
 @contextlib.contextmanager
-def _fuse_mounted(mountpoint: Path, subtype: str = "x") -> Iterator[int]:
-    """Mount a file system of this process, which answers nobody; yields its device."""
+def _fuse_mounted(mountpoint: Path, subtype: str = "x", user: int = 0) -> Iterator[int]:
+    """Mount a file system of *user*'s by this process, which answers nobody; yields its device."""
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device
+    options = b"fd=%d,rootmode=40000,user_id=%d,group_id=%d" % (device, user, user)
     kind = f"fuse.{subtype}".encode()
     try:
         assert _libc.mount(b"x", os.fsencode(mountpoint), kind, ctypes.c_ulong(0), options) == 0
@@ -398,7 +398,7 @@ def test_plain_mount_of_a_daemon_that_dies_at_once_is_told_of_and_unmounted(
         _unmount(place)
 
 
-# Prints what `efuse run` would tell of a daemon that has become another user.
+# Prints of which kind the first thing is that `efuse run` would be told of.
 _LOOKS = """
 import sys
 from efuse.fs import run
@@ -411,55 +411,51 @@ running.process.wait()
 """
 
 
-def test_plain_mount_of_a_daemon_that_may_not_be_looked_at_is_told_of(place: Path) -> None:
-    """A container has no CAP_SYS_PTRACE: it does not see what another user has open."""
-    looking = (sys.executable, "-c", _LOOKS)
-    daemon = _MOUNTS + "os.setgid(65534)\nos.setuid(65534)\n" + _STAYS
+# Goes into the background, until its parent has been reaped.
+_LEAVES = """
+import os, time
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.01)
+"""
+
+
+def _first_event(place: Path, daemon: str, *within: str) -> str:
+    """Return the kind of the first event of a *daemon* that mounts *place*, run by *within*."""
     try:
-        said = subprocess.check_output(
-            ["setpriv", "--bounding-set=-sys_ptrace", *looking, daemon, place, "fuse.x"],
-            text=True,
-            timeout=60,
-        )
-        assert said == "PlainMount\n"
+        words = (*within, sys.executable, "-c", _LOOKS, daemon, place, "fuse.x")
+        return subprocess.check_output(words, text=True, timeout=60).strip()
     finally:
         _unmount(place)
+
+
+def test_plain_mount_of_a_daemon_that_may_not_be_looked_at_is_told_of(place: Path) -> None:
+    """A container has no CAP_SYS_PTRACE: it does not see what another user has open."""
+    daemon = _MOUNTS + "os.setgid(65534)\nos.setuid(65534)\n" + _STAYS
+    assert _first_event(place, daemon, "setpriv", "--bounding-set=-sys_ptrace") == "PlainMount"
 
 
 def test_mount_of_what_has_gone_into_the_background_is_waited_for_without_its_proc(
     place: Path,
 ) -> None:
     """The /proc of another PID namespace tells of other processes by the same numbers."""
-    looking = (sys.executable, "-c", _LOOKS)
-    daemon = "import os, time\nif os.fork():\n    os._exit(0)\ntime.sleep(0.3)\n"
-    daemon += _MOUNTS + _REPORTS + _STAYS
-    try:
-        said = subprocess.check_output(
-            ["unshare", "--pid", "--fork", "--kill-child", *looking, daemon, place, "fuse.x"],
-            text=True,
-            timeout=60,
-        )
-        assert said == "PlainMount\n"
-    finally:
-        _unmount(place)
+    daemon = _LEAVES + _MOUNTS + _REPORTS + _STAYS
+    within = ("unshare", "--pid", "--fork", "--kill-child")
+    assert _first_event(place, daemon, *within) == "PlainMount"
 
 
 def test_mount_of_another_user_is_unmounted_by_its_number(place: Path) -> None:
     """To whom it is not allowed, FUSE does not say which mount it is."""
-    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    options = b"fd=%d,rootmode=40000,user_id=65534,group_id=65534" % device
     before = set(numbers())
-    assert _libc.mount(b"x", os.fsencode(place), b"fuse.x", ctypes.c_ulong(0), options) == 0
-    try:
+    with _fuse_mounted(place, user=_NOBODY):
         (number,) = set(numbers()) - before
         assert number_at(str(place)) is None
         detach(str(place), max(before))
         assert is_mounted(number) is not None
         detach(str(place), number)
         assert is_mounted(number) is None
-    finally:
-        os.close(device)
-        _unmount(place)
 
 
 @pytest.mark.usefixtures("past_the_shim")
