@@ -28,6 +28,7 @@ _WHY = {
     errno.ELOOP: "its file system is stacked too deep, or is this very mount",
     errno.ESTALE: "the kernel does not hold that inode (any more), "
     "or the version is older than one that was mapped or unmapped before",
+    errno.ENOTCONN: "the mount is gone",
     errno.EOPNOTSUPP: "its file system counts no changes, so nothing can be sealed",
     errno.ETXTBSY: "somebody has it mapped for writing, so it cannot be sealed",
     errno.EPERM: "mapping extents needs CAP_SYS_ADMIN",

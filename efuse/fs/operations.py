@@ -211,6 +211,10 @@ class Operations(pyfuse3.Operations):
         end when the kernel forgets the inode. When it returns, nothing is read or written any more
         through what it replaced. Needs CAP_SYS_ADMIN.
 
+        It waits for what is being read or written through what it replaces. Where a range of an
+        open file is replaced, call it with ``trio.to_thread.run_sync``: requests are to be answered
+        meanwhile.
+
         The kernel has to hold the inode, as it does while the inode is open. A handler whose reply
         tells the kernel of the inode (``lookup``, ``create``, ...) may hand a range over before.
 

@@ -280,6 +280,7 @@ struct efuse_buckets {
  * @extents_mutex: taken to change them
  * @extents_wait: for extents that nobody holds any more
  * @extents_open: extents whose files are not closed yet
+ * @extents_ended: nothing can be mapped any more: the connection is unmounted
  * @on_device: whether there have been extents of files on devices of csd.ko
  * @forced_path: the path of every READ and WRITE, or EFUSE_PATH_AUTO
  * @round: after so many READs of a kind the paths are probed again
@@ -331,6 +332,7 @@ struct efuse_conn {
 	struct mutex extents_mutex;	/* for changing extents */
 	wait_queue_head_t extents_wait;
 	atomic_t extents_open;
+	bool extents_ended;
 	bool on_device;
 	u8 forced_path;
 	u32 round;
@@ -694,6 +696,7 @@ struct efuse_use_count {
 /**
  * struct efuse_use - who holds an extent, since it got its first range or lost the last one
  * @extent: the extent
+ * @number: how many uses the extent has had before
  * @counts: how often it is held
  * @over: nobody may begin to hold it by this use; who ends wakes who waits for that
  * @next: the next of those that are over, or spare
@@ -702,6 +705,7 @@ struct efuse_use_count {
  */
 struct efuse_use {
 	struct efuse_backing *extent;
+	unsigned int number;
 	struct efuse_use_count __percpu *counts;
 	bool over;
 	struct efuse_use *next;
@@ -726,6 +730,7 @@ struct efuse_content {
  * @ec: connection
  * @use: by which it is held from now on
  * @uses: how many uses of it there are, those that are over among them
+ * @ended: the number of the first use of it that has not ended
  * @file: the backing file
  * @resident: what its page cache has of it, if it lies on a device of csd.ko; NULL elsewhere
  * @cred: of who mapped it
@@ -733,7 +738,8 @@ struct efuse_content {
  * @backing_offset: in the backing file, of the same byte
  * @seal: i_version of the backing file, if the extent is sealed
  * @flags: EFUSE_EXTENT_*
- * @content: of the backing file when a READ looked last; races cost a look
+ * @content: of the backing file when a READ looked last
+ * @content_lock: taken to change that; who looks without it finds what is newer racy, or as it is
  * @ranges: how many ranges of the file's tree it stands in; under extents_mutex
  * @touched: a change of the tree takes ranges from it; under extents_mutex
  * @next_touched: the next of those
@@ -743,6 +749,7 @@ struct efuse_backing {
 	struct efuse_conn *ec;
 	struct efuse_use *use;
 	refcount_t uses;
+	unsigned int ended;
 	struct file *file;
 	csd_resident_t resident;
 	const struct cred *cred;
@@ -751,6 +758,7 @@ struct efuse_backing {
 	u64 seal;
 	u32 flags;
 	struct efuse_content content;
+	spinlock_t content_lock;
 	u32 ranges;
 	bool touched;
 	struct efuse_backing *next_touched;
@@ -995,8 +1003,16 @@ bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr);
 bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
 bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid);
 bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid);
+bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode);
+
 void efuse_linked(struct fuse_mount *fm, u64 nodeid);
 void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid);
 void efuse_lower(struct fuse_conn *fc);
+
+/* pages.c */
+bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len);
+void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len);
+void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len);
+void efuse_pages_passed(struct inode *inode);
 
 #endif /* _FS_FUSE_EFUSE_I_H */

@@ -12,8 +12,10 @@
  * holders are counted by a use of it. A use is over when the extent leaves the tree, or
  * loses one of its ranges: then it gets a new use, for what begins from now on. Each change
  * of the tree is counted, and who has found an extent looks for one before he goes on:
- * nobody holds an extent for a range that it has lost. The file of an extent is closed when
- * none of its uses is held any more.
+ * nobody holds an extent for a range that it has lost. The uses of an extent end in the order
+ * in which they were over: a holder from before the last change but one may still move bytes
+ * of the range that the last change took. The file of an extent is closed when its last use
+ * has ended.
  *
  * A nodeid names an inode only while the kernel holds it. Its extents end when the
  * kernel forgets the inode, and again when the daemon reads that FORGET: until then
@@ -83,7 +85,7 @@ static void efuse_extents_unlock(struct efuse_conn *ec, unsigned int flags)
 struct efuse_replaced {
 	struct efuse_use *over;
 	struct efuse_use *spare;
-	unsigned int nr_spare;
+	int nr_spare;
 };
 
 /*
@@ -97,7 +99,7 @@ static void efuse_use_begin(struct efuse_use *use)
 	smp_mb(); /* Pairs with efuse_uses_over(). */
 }
 
-/* Does nobody hold the extent by this use? Once it is over, that stays so. */
+/* Does nobody hold the extent by this use? */
 static bool efuse_use_quiet(const struct efuse_use *use)
 {
 	u64 begun = 0, ended = 0;
@@ -171,11 +173,21 @@ static void efuse_backing_release(struct efuse_backing *eb)
 	rcu_read_unlock();
 }
 
-/* A use that nobody holds, or never held: its extent's last one lets go of the extent. */
+/* Has the use ended, and have all earlier ones of its extent? Once it is over, that stays so. */
+static bool efuse_use_ended(const struct efuse_use *use)
+{
+	/* Pairs with efuse_use_release(): what was done by the earlier ones comes before. */
+	return smp_load_acquire(&use->extent->ended) == use->number && efuse_use_quiet(use);
+}
+
+/* A use that has ended, or never began: its extent's last one lets go of the extent. */
 static void efuse_use_release(struct efuse_use *use)
 {
 	struct efuse_backing *eb = use->extent;
 
+	/* The next one may end. Until this one is counted off, the connection's memory stays. */
+	smp_store_release(&eb->ended, use->number + 1);
+	wake_up_all(&eb->ec->extents_wait);
 	call_rcu(&use->rcu, efuse_use_free);
 	if (refcount_dec_and_test(&eb->uses))
 		efuse_backing_release(eb);
@@ -185,7 +197,7 @@ static void efuse_use_reap(struct work_struct *work)
 {
 	struct efuse_use *use = container_of(work, struct efuse_use, reap);
 
-	wait_event(use->extent->ec->extents_wait, efuse_use_quiet(use));
+	wait_event(use->extent->ec->extents_wait, efuse_use_ended(use));
 	efuse_use_release(use);
 }
 
@@ -208,7 +220,7 @@ static int efuse_uses_wait(struct efuse_conn *ec, struct efuse_use *over)
 
 	for (; over; over = next) {
 		next = over->next;
-		err = wait_event_killable(ec->extents_wait, efuse_use_quiet(over));
+		err = wait_event_killable(ec->extents_wait, efuse_use_ended(over));
 		if (err) {
 			efuse_uses_reap(over);
 			return err;
@@ -218,31 +230,43 @@ static int efuse_uses_wait(struct efuse_conn *ec, struct efuse_use *over)
 	return 0;
 }
 
-static void efuse_replaced_free(struct efuse_replaced *replaced)
+/*
+ * Get as many spare uses as the change would have needed (@err, if it is positive). Returns true
+ * if the change can be tried again. Not under extents_mutex.
+ */
+static bool efuse_replaced_grow(struct efuse_replaced *replaced, int *err)
 {
+	struct efuse_use *use;
+
+	if (*err <= 0)
+		return false;
+	while (replaced->nr_spare < *err) {
+		use = efuse_use_new();
+		if (!use) {
+			*err = -ENOMEM;
+			return false;
+		}
+		use->next = replaced->spare;
+		replaced->spare = use;
+		replaced->nr_spare++;
+	}
+	return true;
+}
+
+/*
+ * The change has been made, or (@err) was refused: wait for the I/O through what it replaced, and
+ * free the uses that it did not need. Returns @err, or -ERESTARTSYS if the caller was killed.
+ */
+static int efuse_replaced_wait(struct efuse_conn *ec, struct efuse_replaced *replaced, int err)
+{
+	int err_wait = efuse_uses_wait(ec, replaced->over);
 	struct efuse_use *use;
 
 	while ((use = replaced->spare)) {
 		replaced->spare = use->next;
 		efuse_use_free(&use->rcu);
 	}
-	replaced->nr_spare = 0;
-}
-
-/* Room for so many extents to be cut. Not under extents_mutex. */
-static int efuse_replaced_grow(struct efuse_replaced *replaced, unsigned int nr)
-{
-	struct efuse_use *use;
-
-	while (replaced->nr_spare < nr) {
-		use = efuse_use_new();
-		if (!use)
-			return -ENOMEM;
-		use->next = replaced->spare;
-		replaced->spare = use;
-		replaced->nr_spare++;
-	}
-	return 0;
+	return err ?: err_wait;
 }
 
 /* The bytes of the backing file are those of the registration: nobody may hold a way in. */
@@ -367,6 +391,7 @@ static struct efuse_backing *efuse_backing_new(struct efuse_conn *ec,
 	eb->flags = extent->flags;
 	eb->ranges = 1;
 	eb->resident = efuse_device_reads(file);
+	spin_lock_init(&eb->content_lock);
 	efuse_content_look(&eb->content, file);
 	err = -ETXTBSY;
 	if (eb->flags & EFUSE_EXTENT_SEALED && !efuse_seal_take(file, &eb->seal))
@@ -405,12 +430,12 @@ static int efuse_range_cut(const struct ma_state *mas, unsigned long first, unsi
  * [first, last] is about to be stored over. Notes what stands there in a list, each once, and
  * takes the ranges from it. Returns how many of them still stand elsewhere.
  */
-static unsigned int efuse_backed_touch(struct efuse_backed *file, unsigned long first,
-				       unsigned long last, struct efuse_backing **touched)
+static int efuse_backed_touch(struct efuse_backed *file, unsigned long first,
+			      unsigned long last, struct efuse_backing **touched)
 {
 	MA_STATE(mas, &file->extents, first, first);
 	struct efuse_backing *eb;
-	unsigned int nr = 0;
+	int nr = 0;
 
 	*touched = NULL;
 	rcu_read_lock();
@@ -457,6 +482,7 @@ static void efuse_uses_over(struct efuse_backing *touched, struct efuse_replaced
 			replaced->spare = next->next;
 			replaced->nr_spare--;
 			next->extent = eb;
+			next->number = use->number + 1;
 			refcount_inc(&eb->uses);
 			smp_store_release(&eb->use, next); /* Behind file->changes. */
 		}
@@ -475,8 +501,7 @@ static int efuse_backed_store(struct efuse_backed *file, unsigned long first, un
 			      struct efuse_backing *eb, struct efuse_replaced *replaced)
 {
 	struct efuse_backing *touched;
-	unsigned int nr;
-	int err;
+	int nr, err;
 
 	nr = efuse_backed_touch(file, first, last, &touched);
 	err = nr > replaced->nr_spare ? nr :
@@ -604,7 +629,10 @@ static int efuse_map_try(struct efuse_conn *ec, const struct efuse_extent *exten
 	if (eb->resident)
 		WRITE_ONCE(ec->on_device, true);
 	mark = efuse_life_mark(ec, extent->nodeid);
-	if (!efuse_nodeid_stands(ec, extent->nodeid, extent->flags & EFUSE_EXTENT_NEW))
+	if (ec->extents_ended)
+		err = -ENOTCONN;
+	if (ec->extents_ended ||
+	    !efuse_nodeid_stands(ec, extent->nodeid, extent->flags & EFUSE_EXTENT_NEW))
 		goto out;
 	file = efuse_backed_get(ec, extent->nodeid);
 	err = PTR_ERR_OR_ZERO(file);
@@ -627,8 +655,8 @@ static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 {
 	struct efuse_replaced replaced = {};
 	struct efuse_backing *eb;
-	int err, err_wait;
 	bool stored;
+	int err;
 
 	err = efuse_extent_check(extent);
 	if (!err && extent->flags & EFUSE_EXTENT_WRITE)
@@ -641,15 +669,10 @@ static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 
 	do {
 		err = efuse_map_try(ec, extent, eb, &replaced, &stored);
-		if (err > 0)
-			err = efuse_replaced_grow(&replaced, err) ?: 1;
-	} while (err > 0);
+	} while (efuse_replaced_grow(&replaced, &err));
 	if (!stored)
 		efuse_use_release(eb->use);
-	/* Who found what was replaced has done its I/O. */
-	err_wait = efuse_uses_wait(ec, replaced.over);
-	efuse_replaced_free(&replaced);
-	return err ?: err_wait;
+	return efuse_replaced_wait(ec, &replaced, err);
 }
 
 /* As efuse_map_try(). */
@@ -688,7 +711,7 @@ static int efuse_unmap_try(struct efuse_conn *ec, const struct efuse_unmap *rang
 static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 {
 	struct efuse_replaced replaced = {};
-	int err, err_wait;
+	int err;
 
 	if (!range->nodeid)
 		return -EINVAL;
@@ -697,13 +720,8 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 
 	do {
 		err = efuse_unmap_try(ec, range, &replaced);
-		if (err > 0)
-			err = efuse_replaced_grow(&replaced, err) ?: 1;
-	} while (err > 0);
-	/* Who found an extent before has done its I/O. */
-	err_wait = efuse_uses_wait(ec, replaced.over);
-	efuse_replaced_free(&replaced);
-	return err ?: err_wait;
+	} while (efuse_replaced_grow(&replaced, &err));
+	return efuse_replaced_wait(ec, &replaced, err);
 }
 
 /**
@@ -848,12 +866,15 @@ void efuse_extents_add(struct efuse_conn *ec)
 	xa_init(&ec->backed);
 }
 
-/* The connection is unmounted: nothing is read or written any more. */
+/* The connection is unmounted: nothing is read or written any more, nor mapped. */
 void efuse_extents_clear(struct efuse_conn *ec)
 {
+	unsigned int flags = efuse_extents_lock(ec);
 	struct efuse_backed *file;
 	unsigned long nodeid;
 
+	ec->extents_ended = true;
+	efuse_extents_unlock(ec, flags);
 	xa_for_each(&ec->backed, nodeid, file)
 		efuse_extents_forget(ec, nodeid);
 }

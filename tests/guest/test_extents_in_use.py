@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from efuse.errors import MountError
+from efuse.fs.extents import Extent, map_extent, unmap_extents
+from efuse.fs.mountpoint import unmount
 from tests.guest.conftest import run
 from tests.guest.daemons import Call, Mount, eventually, mounted
 from tests.guest.test_direct import (
@@ -58,6 +61,15 @@ def waits(call: Call[int]) -> None:
     eventually(lambda: "vfs_iocb_iter_write" in call.within(), "the writer waits below")
 
 
+@contextlib.contextmanager
+def writing(m: Mount, point: Path, data: bytes) -> Iterator[Call[int]]:
+    """Keep a WRITE of a file's first bytes waiting in the frozen lower file system."""
+    with frozen(point):
+        writer = Call(write, m / "f", data)
+        waits(writer)
+        yield writer
+
+
 class Told(threading.Thread):
     """Has the daemon change extents while the test goes on."""
 
@@ -94,9 +106,7 @@ def test_a_write_under_way_does_not_go_where_only_reading_is_mapped_by_now(
     data = fill("w", 2 * BLOCK)
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
         pieces(m, first, second)
-        with frozen(slow):
-            writer = Call(write, m / "f", data)
-            waits(writer)
+        with writing(m, slow, data) as writer:
             m.call("map_extent", "f", shared, os.O_RDONLY, offset=BLOCK, length=BLOCK)
         assert writer.result() == 2 * BLOCK
         assert Path(first).read_bytes() == data[:BLOCK]
@@ -115,9 +125,7 @@ def test_what_takes_an_extent_away_waits_for_writes_through_it(
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
         make(m, "f", fill("d", BLOCK))
         whole(m, old, write=True)
-        with frozen(slow):
-            writer = Call(write, m / "f", fill("w", BLOCK))
-            waits(writer)
+        with writing(m, slow, fill("w", BLOCK)) as writer:
             arguments = (new, os.O_RDONLY) if how == "map_extent" else ()
             told = Told(m, how, "f", *arguments)
             told.waits(m)
@@ -138,9 +146,7 @@ def test_what_takes_a_part_of_an_extent_away_waits_for_writes_through_it(
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
         make(m, "f", fill("d", 2 * BLOCK))
         whole(m, base, write=True)
-        with frozen(slow):
-            writer = Call(write, m / "f", fill("w", BLOCK))
-            waits(writer)
+        with writing(m, slow, fill("w", BLOCK)) as writer:
             if how == "map_extent":
                 told = Told(m, how, "f", hot, os.O_RDONLY, offset=0, length=BLOCK)
             elif how == "unmap_extents":
@@ -161,6 +167,31 @@ def test_what_takes_a_part_of_an_extent_away_waits_for_writes_through_it(
         assert read_direct(m / "f", BLOCK, BLOCK) == second
 
 
+def test_what_takes_a_second_part_of_an_extent_away_waits_for_writes_from_before_the_first(
+    mountpoint: Path, lower: Path, slow: Path
+) -> None:
+    base = backing(slow, fill("a", 2 * BLOCK))
+    with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
+        make(m, "f", fill("d", 2 * BLOCK))
+        whole(m, base, write=True)
+        device, nodeid = m.device(), m.call("nodeid", "f")
+        with writing(m, slow, fill("w", 2 * BLOCK)) as writer:
+            first = Told(m, "unmap_extents", "f", offset=0, length=BLOCK)
+            first.waits(m)
+            second = Call(unmap_second_block, device, nodeid)
+            eventually(lambda: "efuse_uses_wait" in second.within(), "it waits, too")
+        assert second.result() is None
+        # By now all that was under way is there.
+        assert Path(base).read_bytes() == fill("w", 2 * BLOCK)
+        first.join()
+        assert writer.result() == 2 * BLOCK
+        os.close(device)
+
+
+def unmap_second_block(device: int, nodeid: int) -> None:
+    unmap_extents(device, nodeid, offset=BLOCK, length=BLOCK)
+
+
 def test_the_rest_of_an_extent_that_is_cut_is_used_meanwhile(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
@@ -172,9 +203,7 @@ def test_the_rest_of_an_extent_that_is_cut_is_used_meanwhile(
         make(m, "f", fill("d", 2 * BLOCK))
         whole(m, base, write=True)
         fd = os.open(m / "f", os.O_RDONLY)
-        with frozen(slow):
-            writer = Call(write, m / "f", fill("w", BLOCK))
-            waits(writer)
+        with writing(m, slow, fill("w", BLOCK)) as writer:
             told = Told(m, "unmap_extents", "f", offset=0, length=BLOCK)
             told.waits(m)
             reader = Call(os.pread, fd, BLOCK, BLOCK)
@@ -183,6 +212,20 @@ def test_the_rest_of_an_extent_that_is_cut_is_used_meanwhile(
         told.join()
         assert writer.result() == BLOCK
         os.close(fd)
+
+
+def test_nothing_is_mapped_after_unmount(mountpoint: Path, lower: Path) -> None:
+    """The backing file would stay open for as long as the daemon keeps its device open."""
+    path = backing(lower, fill("o", BLOCK))
+    with mounted(mountpoint) as m:
+        make(m, "f", fill("d", BLOCK))
+        device = m.device()
+        unmount(str(m.path))
+        fd = os.open(path, os.O_RDWR)
+        with pytest.raises(MountError, match="ENOTCONN"):
+            map_extent(device, Extent(4711, fd, write=True, new=True))
+        os.close(fd)
+        os.close(device)
 
 
 def test_nothing_is_sealed_while_a_write_is_under_way(
@@ -219,9 +262,7 @@ def test_extents_of_another_file_change_without_waiting(
         make(m, "g", fill("d", BLOCK))
         whole(m, backing(slow, fill("a", BLOCK)), write=True)
         m.call("map_extent", "g", backing(lower, fill("b", BLOCK)), os.O_RDONLY)
-        with frozen(slow):
-            writer = Call(write, m / "f", fill("w", BLOCK))
-            waits(writer)
+        with writing(m, slow, fill("w", BLOCK)) as writer:
             new = (backing(lower, fill("n", BLOCK), "n"), os.O_RDONLY)
             m.call(how, "g", *(new if how == "map_extent" else ()))
             expected = fill("n" if how == "map_extent" else "d", BLOCK)

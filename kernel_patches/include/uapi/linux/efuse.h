@@ -281,6 +281,11 @@ struct efuse_event {
  * written any more through what it replaced. All of a file's extents end when the kernel
  * forgets its nodeid.
  *
+ * The ioctl waits for I/O through what it replaces. That I/O may wait for the lock of the backing
+ * file, and the lock's holder for a page of this very mount: the daemon has to go on answering
+ * requests, by another thread.
+ *
+ * ENOTCONN: the connection is unmounted.
  * ESTALE: the kernel does not hold the nodeid (any more), or the version is an earlier one
  * than the latest of that file.
  */
@@ -309,7 +314,8 @@ struct efuse_extent {
 /*
  * A range of a file that has no extents any more when EFUSE_IOC_UNMAP returns, and
  * nothing is read or written through them either. Extents of an earlier version
- * than the given one end wherever they lie, and none can be mapped later.
+ * than the given one end wherever they lie, and none can be mapped later. EFUSE_IOC_UNMAP waits
+ * as EFUSE_IOC_MAP does.
  */
 struct efuse_unmap {
 	__u64	nodeid;
