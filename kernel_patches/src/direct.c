@@ -17,7 +17,7 @@
  *   fatal signals	end the request, not the file
  *   memory cgroup,	the caller's: pages of the backing file are charged to who reads them, and
  *   I/O priority	its I/O is the caller's
- *   IOCB_NOWAIT	never: such calls take FUSE's own way
+ *   IOCB_NOWAIT	of a caller never: such calls take FUSE's own way
  */
 #include "efuse_i.h"
 
@@ -41,14 +41,49 @@ const struct cred *efuse_act_as(const struct cred *cred)
 	return old;
 }
 
+/* An overlay's inode has copies of what its real one has, as they were some time. */
+static struct inode *efuse_content_inode(const struct file *file)
+{
+	return d_real_inode(file_dentry(file));
+}
+
+/* Is a file's page cache filled without the file's lock? Not by direct I/O, nor without pages. */
+static bool efuse_reads_unlocked(const struct inode *inode)
+{
+	switch (inode->i_sb->s_magic) {
+	case EXT4_SUPER_MAGIC: /* ext2 and ext3, too */
+	case BTRFS_SUPER_MAGIC:
+	case TMPFS_MAGIC:
+	case MSDOS_SUPER_MAGIC:
+	case EROFS_SUPER_MAGIC_V1:
+	case SQUASHFS_MAGIC:
+	case ISOFS_SUPER_MAGIC:
+		return !IS_DAX(inode);
+	}
+	return false;
+}
+
+/*
+ * A page of FUSE's is read with the page's lock in hand, for which others may wait who have the
+ * lock of the backing file: they write to that file, or read it, from or into a map of ours. So the
+ * lock below is not waited for. A look at it would not do: somebody may wait for it by then.
+ */
+static bool efuse_direct_nowait(const struct efuse_req *req, const struct efuse_backing *eb)
+{
+	const struct fuse_args *args = req->args;
+
+	return args->opcode == FUSE_READ && !args->user_pages && !args->efuse.iter &&
+	       (req->at_device || !efuse_reads_unlocked(efuse_content_inode(eb->file)));
+}
+
 static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_backing *eb)
 {
 	const struct fuse_args *args = req->args;
 	u32 flags = efuse_arg_flags(args);
-	int iocb = 0;
+	int iocb = efuse_direct_nowait(req, eb) ? IOCB_NOWAIT : 0;
 
 	if (req->at_device)
-		return IOCB_DIRECT;
+		return iocb | IOCB_DIRECT;
 
 	/* The page cache's own pages are read as its readers may, in a page fault. */
 	if (eb->file->f_flags & O_DIRECT && args->user_pages)
@@ -99,12 +134,6 @@ static bool efuse_ctime_racy(const struct inode *inode, struct timespec64 ctime)
 	grain_ns *= 2;
 	ktime_get_coarse_real_ts64(&now);
 	return timespec64_to_ns(&now) - timespec64_to_ns(&ctime) <= (s64)grain_ns;
-}
-
-/* An overlay's inode has copies of what its real one has, as they were some time. */
-static struct inode *efuse_content_inode(const struct file *file)
-{
-	return d_real_inode(file_dentry(file));
 }
 
 /* Does another machine have a part in it? */
@@ -174,6 +203,19 @@ static bool efuse_content_same(const struct efuse_content *content, const struct
 	return timespec64_equal(&content->ctime, &ctime) && content->size == i_size_read(inode);
 }
 
+/* While it is changed it is racy: nobody takes the new times for those of a content that is known. */
+static void efuse_content_note(struct efuse_backing *eb, const struct efuse_content *content)
+{
+	spin_lock(&eb->content_lock);
+	WRITE_ONCE(eb->content.racy, true);
+	smp_wmb(); /* Pairs with efuse_content_seen(). */
+	eb->content.ctime = content->ctime;
+	eb->content.size = content->size;
+	smp_wmb(); /* As above. */
+	WRITE_ONCE(eb->content.racy, content->racy);
+	spin_unlock(&eb->content_lock);
+}
+
 /*
  * The backing file was seen, of which the data cache may keep, and FUSE's page cache may have,
  * what was there before. Nobody who has seen a byte of the new may be shown an older one. @before
@@ -188,12 +230,13 @@ static bool efuse_content_seen(struct efuse_conn *ec, u64 nodeid, struct efuse_b
 {
 	bool same = efuse_content_same(&eb->content, efuse_content_inode(eb->file));
 
-	if (same && !eb->content.racy && !before->racy)
+	smp_rmb(); /* Pairs with efuse_content_note(). */
+	if (same && !READ_ONCE(eb->content.racy) && !before->racy)
 		return false;
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
 	if (!same || !before->racy)
 		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
-	eb->content = *before;
+	efuse_content_note(eb, before);
 	return same && before->racy;
 }
 
@@ -268,6 +311,10 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 		if (ret == -EINVAL && kiocb.ki_flags & IOCB_DIRECT && !req->at_device) {
 			kiocb.ki_flags &= ~IOCB_DIRECT;
 			continue;
+		}
+		if (ret == -EAGAIN && kiocb.ki_flags & IOCB_NOWAIT) {
+			req->reason = EFUSE_DECLINED;
+			return EFUSE_STOP_REFUSED;
 		}
 		if (ret < 0)
 			return efuse_stop_of(req, ret);
@@ -370,22 +417,6 @@ static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efus
 	return EFUSE_STOP_ALL;
 }
 
-/*
- * A page may be faulted in by who writes to the backing file from a map of this file, with the
- * lock of the backing file in hand. If reading takes that, too, he would wait for himself; the
- * daemon he waits for can be killed.
- */
-static bool efuse_direct_waits(const struct efuse_req *req, const struct efuse_backing *eb)
-{
-	struct inode *inode;
-
-	if (req->args->opcode != FUSE_READ || req->args->efuse.iter)
-		return false;
-	inode = efuse_content_inode(eb->file);
-	return (req->at_device || inode->i_sb->s_magic == XFS_SUPER_MAGIC ||
-		efuse_inode_remote(inode)) && efuse_inode_write_locked(inode);
-}
-
 /* May the held extent take [pos, pos + room) of the request? @room may become less. */
 static enum efuse_stop efuse_direct_check(struct efuse_req *req, const struct efuse_backing *eb,
 					  u64 pos, u64 *room)
@@ -394,7 +425,7 @@ static enum efuse_stop efuse_direct_check(struct efuse_req *req, const struct ef
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}
-	if (efuse_direct_waits(req, eb)) {
+	if (efuse_direct_nowait(req, eb) && !(eb->file->f_mode & FMODE_NOWAIT)) {
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}
@@ -521,6 +552,9 @@ bool efuse_direct_read(struct efuse_req *req)
 	}
 	if (req->stop == EFUSE_STOP_EOF)
 		efuse_data_end(args, done);
+	/* Shown past FUSE's pages. Of a caller's own buffer, file_io.c drops those of the range. */
+	if (req->racy && args->user_pages && !args->efuse.iter)
+		efuse_epoch_bump(req->ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_PAGES));
 	args->out_args[0].size = done;
 	req->ret = done;
 	return true;
