@@ -247,6 +247,16 @@ static inline bool efuse_copies_pending(const struct fuse_inode *fi)
 #endif
 }
 
+/* Is a copy of one of these pages on its way? Whoever reads the page again waits for that. */
+static inline bool efuse_copy_pending(struct inode *inode, pgoff_t first, pgoff_t last)
+{
+#ifdef EFUSE_HAS_WRITEPAGES
+	return fuse_range_is_writeback(inode, first, last);
+#else
+	return false;
+#endif
+}
+
 /* The state has become a structure. */
 static inline unsigned long efuse_inode_state(struct inode *inode)
 {

@@ -6,6 +6,7 @@
 #ifndef _FS_FUSE_EFUSE_H
 #define _FS_FUSE_EFUSE_H
 
+#include <linux/mm_types.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
 
@@ -83,6 +84,18 @@ struct efuse_args {
 	u8 reason;
 };
 
+/**
+ * struct efuse_passed - pages that a WRITE to a backing file goes past, in FUSE's page cache
+ * @first: index of the first page
+ * @end: index after the last page; 0 while there is no such WRITE
+ *
+ * Set under the inode's lock, read under a page's.
+ */
+struct efuse_passed {
+	pgoff_t first;
+	pgoff_t end;
+};
+
 /*
  * The stacking depth of a mount, fixed before anything can be stacked upon it: backing files may
  * lie on a file system of a lower one. With this one, what lies above may be one level deep.
@@ -106,12 +119,11 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args);
 void efuse_background_end(struct fuse_req *req, int error);
 
-/* read(2) and write(2), and stores through maps, see file_io.c. */
+/* read(2) and write(2), see file_io.c. */
 ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to,
 			ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *to));
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 			 ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *from));
-void efuse_file_stored(struct inode *inode);
 unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags);
 
 /* Directories, see readdir.c. */
@@ -168,8 +180,21 @@ bool efuse_dentry_ended(const struct dentry *entry, u64 time);
 bool efuse_attr_ended(struct inode *inode);
 void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi);
 void efuse_listing(struct inode *inode, loff_t pos);
-void efuse_refresh_pages(struct inode *inode);
 void efuse_inode_evicted(struct inode *inode);
+
+/* FUSE's pages of a file, see pages.c. */
+void efuse_refresh_pages(struct inode *inode);
+void efuse_refresh_mapped(struct inode *inode);
+vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);
+#ifdef EFUSE_HAS_WRITEPAGES
+bool fuse_range_is_writeback(struct inode *inode, pgoff_t idx_from, pgoff_t idx_to);
+#endif
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+struct iomap_iter;
+struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len);
+#else
+struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index);
+#endif
 
 /* What the daemon says of its own accord, see notify.c. */
 void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);

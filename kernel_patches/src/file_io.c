@@ -105,10 +105,9 @@ static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
  * An append went elsewhere than to where FUSE believed the file to end: what FUSE and the data
  * cache have of the file may be of another content.
  */
-static void efuse_file_appended(struct inode *inode, loff_t end, size_t len)
+static void efuse_file_appended(struct efuse_conn *ec, struct inode *inode, loff_t end, size_t len)
 {
-	invalidate_inode_pages2_range(inode->i_mapping, (end - len) >> PAGE_SHIFT,
-				      (end - 1) >> PAGE_SHIFT);
+	efuse_pages_void(ec, inode, end - len, len);
 	efuse_inode_written(inode);
 	fuse_invalidate_attr(inode);
 }
@@ -124,14 +123,15 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 	struct fuse_file *ff = iocb->ki_filp->private_data;
 	struct efuse_req req __uninitialized;
 	struct efuse_io io = {};
-	bool answered;
+	bool nofault = iter->nofault, answered;
 	ssize_t ret;
 
 	efuse_file_args(&io, iocb, iter, opcode);
 	pagefault_disable();
 	iter->nofault = true;
 	answered = efuse_answer_now(&req, ec, ff->fm, &io.ap.args);
-	iter->nofault = false;
+	/* A backing file may lie on another mount of ours: then the buffer's owner has said so before. */
+	iter->nofault = nofault;
 	pagefault_enable();
 	if (!answered)
 		return req.stop == EFUSE_STOP_FAULT ? -EFAULT : -EAGAIN;
@@ -143,14 +143,12 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 		return ret;
 	/* FUSE's pages of what was seen may be older, also where a WRITE is under way. */
 	if (opcode == FUSE_READ && (req.racy || inode_is_locked(file_inode(iocb->ki_filp))))
-		invalidate_inode_pages2_range(file_inode(iocb->ki_filp)->i_mapping,
-					      iocb->ki_pos >> PAGE_SHIFT,
-					      (iocb->ki_pos + ret - 1) >> PAGE_SHIFT);
+		efuse_pages_void(ec, file_inode(iocb->ki_filp), iocb->ki_pos, ret);
 	iov_iter_advance(iter, ret);
 	iocb->ki_pos += ret;
 	if (req.appended && req.appended != iocb->ki_pos) {
 		iocb->ki_pos = req.appended;
-		efuse_file_appended(file_inode(iocb->ki_filp), iocb->ki_pos, ret);
+		efuse_file_appended(ec, file_inode(iocb->ki_filp), iocb->ki_pos, ret);
 	}
 	return ret;
 }
@@ -254,6 +252,15 @@ static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_
 	return rest < 0 && done ? done : done + rest;
 }
 
+/*
+ * Does a write(2) go FUSE's own way? What it has brought shows in FUSE's pages before it is below.
+ * One that goes past the pages says so.
+ */
+static bool efuse_file_locked(struct inode *inode)
+{
+	return inode_is_locked(inode) && !READ_ONCE(get_fuse_inode(inode)->efuse_passed.end);
+}
+
 /**
  * efuse_file_read - read(2) of a regular file
  * @iocb: as of ->read_iter()
@@ -271,10 +278,12 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	bool left;
 	int err;
 
-	efuse_refresh_pages(inode);
 	/* What is stored through a map shows in FUSE's pages before these are known to be dirty. */
-	if (!ec || mapping_writably_mapped(inode->i_mapping) || !efuse_file_clean(inode))
+	if (!ec || mapping_writably_mapped(inode->i_mapping) || !efuse_file_clean(inode) ||
+	    efuse_file_locked(inode)) {
+		efuse_refresh_pages(inode);
 		return ordinary(iocb, to);
+	}
 	/* As FUSE: where the file ends may have to be asked for. */
 	if (iocb->ki_pos + iov_iter_count(to) > i_size_read(inode) &&
 	    efuse_extents_cut(ec, get_node_id(inode))) {
@@ -290,69 +299,34 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	return left ? efuse_file_rest(iocb, to, ordinary, done) : done;
 }
 
-/**
- * efuse_file_stored - a page is about to be stored to by a map
- * @inode: of the file
- *
- * Its lock is not taken yet. Who stores to it finds it in FUSE's page cache, or asks again.
- *
- * Context: process context.
- */
-void efuse_file_stored(struct inode *inode)
-{
-	atomic_inc(&get_fuse_inode(inode)->efuse_stores);
-	smp_mb__after_atomic(); /* Pairs with efuse_file_try_write(). */
-}
-
 /* May a WRITE pass the page cache by? Its pages there are gone then. */
 static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
 {
-	struct address_space *mapping = inode->i_mapping;
-
-	if (!efuse_file_clean(inode) || mapping_writably_mapped(mapping))
-		return false;
-	if (mapping->nrpages &&
-	    invalidate_inode_pages2_range(mapping, pos >> PAGE_SHIFT,
-					  (pos + len - 1) >> PAGE_SHIFT))
+	if (!efuse_file_clean(inode) || mapping_writably_mapped(inode->i_mapping) ||
+	    !efuse_pages_drop(inode, pos, len))
 		return false;
 	/* Until it was gone, a page could be stored to and written back: by a WRITE under way. */
 	return efuse_file_clean(inode);
 }
 
-/*
- * Whoever faults a page in waits for no lock below: he may have it, by a write to the backing file
- * from a map of this one. So pages may come while a WRITE goes below, and have what was there
- * before; they are dropped behind it. If one of them may have been stored to meanwhile, it may be
- * written back over the WRITE: then FUSE writes the same once more, through its pages.
- */
 static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 				    struct iov_iter *from, u32 opcode, bool *ended)
 {
 	struct inode *inode = file_inode(iocb->ki_filp);
-	struct fuse_inode *fi = get_fuse_inode(inode);
-	int stores = atomic_read(&fi->efuse_stores);
-	ssize_t ret;
-	int err = 0;
+	size_t len = iov_iter_count(from);
+	loff_t pos = iocb->ki_pos;
+	ssize_t ret = -EAGAIN;
 
-	smp_mb(); /* Pairs with efuse_file_stored(): a store of before is to a page that is gone now. */
-	if (!efuse_file_emptied(inode, iocb->ki_pos, iov_iter_count(from)))
-		return -EAGAIN;
-	ret = efuse_file_try(ec, iocb, from, opcode, ended);
-	if (ret <= 0)
-		return ret;
-	fuse_write_update_attr(inode, iocb->ki_pos, ret);
-	if (inode->i_mapping->nrpages)
-		err = invalidate_inode_pages2_range(inode->i_mapping,
-						    (iocb->ki_pos - ret) >> PAGE_SHIFT,
-						    (iocb->ki_pos - 1) >> PAGE_SHIFT);
-	smp_mb(); /* Pairs with efuse_file_stored(): a later store is to a page of behind the WRITE. */
-	if (!err && atomic_read(&fi->efuse_stores) == stores)
-		return ret;
-	iov_iter_revert(from, ret);
-	iocb->ki_pos -= ret;
-	/* Where that was has been said by now. */
-	iocb->ki_flags &= ~IOCB_APPEND;
-	return -EAGAIN;
+	efuse_pages_pass(inode, pos, len);
+	if (efuse_file_emptied(inode, pos, len)) {
+		ret = efuse_file_try(ec, iocb, from, opcode, ended);
+		if (ret > 0)
+			fuse_write_update_attr(inode, iocb->ki_pos, ret);
+		/* One that has failed may have changed some bytes, too. */
+		efuse_pages_void(ec, inode, pos, len);
+	}
+	efuse_pages_passed(inode);
+	return ret;
 }
 
 /* What every write does before its first byte. Returns 0 or a negative errno. */
@@ -405,8 +379,6 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	ssize_t done;
 	bool left;
 
-	/* Where a part of a page is written, the rest is to be of the content that there is. */
-	efuse_refresh_pages(inode);
 	/* Where the file ends is known for certain if nobody else makes it longer. */
 	if (!ec || inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
 	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))

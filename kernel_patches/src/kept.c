@@ -97,7 +97,7 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi)
 	const struct efuse_conn *ec = fm ? efuse_conn_get(fm->fc) : NULL;
 
 	fi->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
-	atomic_set(&fi->efuse_stores, 0);
+	fi->efuse_passed = (struct efuse_passed) {};
 }
 
 /**
@@ -123,29 +123,10 @@ void efuse_listing(struct inode *inode, loff_t pos)
 	inode_inc_iversion(inode);
 }
 
-static bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
+bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
 {
 	return efuse_epoch_valid(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES),
 				 READ_ONCE(get_fuse_inode(inode)->efuse_epoch));
-}
-
-/**
- * efuse_refresh_pages - drop the pages that FUSE keeps of a file, if they are not true any more
- * @inode: the file
- *
- * Context: process context, may sleep: waits for READs that are under way.
- */
-void efuse_refresh_pages(struct inode *inode)
-{
-	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	u64 now;
-
-	if (!ec || efuse_pages_true(ec, inode))
-		return;
-	now = efuse_epoch_now(ec);
-	/* Who could not drop all of them tries again. */
-	if (!invalidate_inode_pages2(inode->i_mapping))
-		WRITE_ONCE(get_fuse_inode(inode)->efuse_epoch, now);
 }
 
 /*

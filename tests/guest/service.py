@@ -16,7 +16,7 @@ import stat
 import struct
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -303,6 +303,10 @@ class Service:
             os.setresuid(0, 0, 0)
             os.close(fd)
         return 0
+
+    def set_open_flags(self, flags: int) -> None:
+        """Answer every later OPEN with *flags*."""
+        self._options = replace(self._options, open_flags=flags)
 
     def unmap_extents(self, path: str, **range_: int) -> None:
         extents.unmap_extents(self._fd, self.nodeid(path), **range_)

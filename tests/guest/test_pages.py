@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,11 +17,12 @@ from tests.guest.conftest import run
 from tests.guest.daemons import Call, Mount, eventually, mounted
 from tests.guest.service import WRITEBACK_CACHE
 from tests.guest.test_direct import BLOCK, backing, fill, make, source, whole, write
-from tests.guest.test_extents_in_use import frozen, slow, waits
+from tests.guest.test_extents_in_use import NOFLUSH, frozen, slow, waits
 
 __all__ = ["slow", "source"]  # fixtures
 
 LONG = {"entry_timeout": 600.0, "attr_timeout": 600.0}
+_DIRECT_IO = 1 << 0  # FOPEN_DIRECT_IO
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 
 
@@ -105,6 +107,32 @@ def test_rest_of_a_page_is_of_the_content_that_is_mapped(
         if view is not None:
             view.close()
         os.close(fd)
+
+
+def test_rest_of_a_page_is_of_the_content_that_is_mapped_amid_the_write(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The write has begun, and asks where the file ends; then the daemon maps another file."""
+    old, new = (backing(lower, letter * 100, letter.decode()) for letter in (b"a", b"b"))
+    with mounted(mountpoint, generic_flags=WRITEBACK_CACHE, entry_timeout=600.0) as m:
+        make(m, "f", b"d" * 100)
+        m.call("map_extent", "f", old, os.O_RDWR, write=True, version=1)
+        fd = os.open(m / "f", os.O_RDWR | os.O_APPEND)
+        assert sent(fd) == b"a"
+        m.hold("getattr", "before")
+        writer = Call(_appended, fd, b"x" * 10)
+        m.wait_held()
+        m.call("map_extent", "f", new, os.O_RDWR, write=True, version=2)
+        m.release()
+        assert writer.result() == 10
+        os.close(fd)
+        assert Path(new).read_bytes() == b"b" * 100 + b"x" * 10
+
+
+def _appended(fd: int, data: bytes) -> int:
+    written = os.write(fd, data)
+    os.fsync(fd)
+    return written
 
 
 def _is_old(path: str) -> bool:
@@ -221,6 +249,130 @@ def test_read_of_what_may_change_unseen_drops_no_other_pages(
         os.close(other)
 
 
+@pytest.mark.parametrize("how", ["open", "O_DIRECT"])
+def test_pages_are_not_older_than_what_was_read_past_them(
+    tmp_path: Path, mountpoint: Path, lower: Path, how: str
+) -> None:
+    """By requests of FUSE's own, of a backing file that changes unseen."""
+    below = tmp_path / "tmpfs"
+    below.mkdir()
+    run("mount", "-t", "tmpfs", "tmpfs", below)
+    path = backing(below, fill("o", 4 * BLOCK))
+    other = os.open(path, os.O_RDWR)
+    with mmap.mmap(other, 4 * BLOCK) as stores, mounted(mountpoint, path="direct", **LONG) as m:
+        stores[0:1] = b"o"
+        make(m, "f", fill("d", 4 * BLOCK))
+        whole(m, path, write=True)
+        if how == "open":
+            m.call("set_open_flags", _DIRECT_IO)
+        past = os.open(m / "f", os.O_RDONLY | (os.O_DIRECT if how == "O_DIRECT" else 0))
+        m.call("set_open_flags", 0)
+        fd = os.open(m / "f", os.O_RDWR)
+        buffer = mmap.mmap(-1, BLOCK)
+        # While it is mapped for writing, O_DIRECT takes FUSE's own way.
+        with mmap.mmap(fd, BLOCK, offset=2 * BLOCK):
+            for _ in range(2):
+                os.preadv(past, [buffer], 0)
+            assert sent(fd) == b"o"
+            stores[0:1] = b"n"
+            with m.answered("read"):
+                os.preadv(past, [buffer], 0)
+            assert [buffer[:1], sent(fd)] == [b"n", b"n"]
+        os.close(past)
+        os.close(fd)
+    os.close(other)
+
+
+def test_void_pages_are_not_written_back_under_their_lock(
+    source: Mount, mountpoint: Path, lower: Path
+) -> None:
+    """The WRITE waits for who writes below from a map of that page, and faults it in."""
+    path = backing(lower, fill("o", 4 * BLOCK))
+    with mounted(mountpoint, **LONG) as m:
+        make(source, "source", fill("s", BLOCK))
+        make(m, "f", fill("d", 4 * BLOCK))
+        whole(m, path, write=True)
+        fd, other = os.open(m / "f", os.O_RDWR), os.open(path, os.O_WRONLY)
+        held = os.open(source / "source", os.O_RDONLY)
+        with (
+            mmap.mmap(held, BLOCK, prot=mmap.PROT_READ) as first,
+            mmap.mmap(fd, BLOCK) as second,
+        ):
+            second[:2] = b"ss"
+            source.hold("read", "before")
+            writer = Call(os.pwritev, other, [memoryview(first), memoryview(second)], BLOCK)
+            source.wait_held()
+            whole(m, path, write=True)
+            reader = Call(os.pread, fd, 10, 3 * BLOCK)
+            # Its WRITE is under way, and the page not locked.
+            eventually(reader.done, "the reader is done")
+            source.release()
+            assert writer.result() == 2 * BLOCK
+            assert reader.result() == fill("o", 4 * BLOCK)[3 * BLOCK :][:10]
+        for number in (fd, other, held):
+            os.close(number)
+        rest = fill("o", BLOCK)[2:]
+        assert Path(path).read_bytes()[: 3 * BLOCK] == (
+            b"ss" + rest + fill("s", BLOCK) + b"ss" + rest
+        )
+
+
+def refreshes(call: Call[bytes]) -> bool:
+    """Does it wait for pages that are to be dropped?"""
+    return any(name.startswith("efuse_") and "refresh" in name for name in call.within())
+
+
+_MANY = 64  # blocks: FUSE reads 32 ahead
+
+
+def _hung_read(m: Mount, path: str, fd: int) -> Call[bytes]:
+    """Leave a READ of the first pages at the daemon, and make the file's pages void."""
+
+    def map_second_half(blocks: int) -> None:
+        start, length = _MANY // 2 * BLOCK, blocks * BLOCK
+        place = {"offset": start, "length": length, "backing_offset": start}
+        m.call("map_extent", "f", path, os.O_RDONLY, **place)
+
+    map_second_half(_MANY // 2)
+    m.hold("read", "before")
+    reader = Call(sent, fd, 0)
+    m.wait_held()
+    map_second_half(1)
+    return reader
+
+
+def test_mmap_waits_for_no_daemon(mountpoint: Path, lower: Path) -> None:
+    """Who looks at the caller in /proc would wait as well, perhaps the daemon."""
+    data = fill("o", _MANY * BLOCK)
+    path = backing(lower, data)
+    with mounted(mountpoint, **LONG) as m:
+        make(m, "f", fill("d", _MANY * BLOCK))
+        fd = os.open(m / "f", os.O_RDONLY)
+        reader = _hung_read(m, path, fd)
+        place = 48 * BLOCK
+        with mmap.mmap(fd, BLOCK, offset=place, prot=mmap.PROT_READ) as view:
+            assert view[:] == data[place : place + BLOCK]
+        assert not reader.done()
+        m.release()
+        assert reader.result() == b"d"
+        os.close(fd)
+
+
+def test_read_that_waits_for_the_daemon_can_be_killed(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("o", _MANY * BLOCK))
+    with mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
+        make(m, "f", fill("d", _MANY * BLOCK))
+        fd = os.open(m / "f", os.O_RDONLY)
+        reader = _hung_read(m, path, fd)
+        other = Call(os.pread, fd, 10, 48 * BLOCK)
+        eventually(lambda: refreshes(other), "the reader waits")
+        other.kill()
+        assert not reader.done()
+        m.release()
+        assert reader.result() == b"d"
+        os.close(fd)
+
+
 def test_write_does_not_wait_for_who_writes_below_from_a_map_of_it(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
@@ -253,7 +405,7 @@ def test_write_does_not_wait_for_who_writes_below_from_a_map_of_it(
 
 
 class Mapped:
-    """A process that maps a file, stores to it, and shows it when it is told to.
+    """A process that maps a file, reads it, stores to it, and shows it when it is told to.
 
     Not the test's own: to start another program would close the file there, which writes back.
     """
@@ -265,8 +417,9 @@ class Mapped:
             os.close(self._go)
             with mmap.mmap(os.open(m / "f", os.O_RDWR), 0) as view:
                 before = view[:]
-                view[position : position + 2] = b"ss"
                 os.write(ready, b"r")
+                view[position : position + 2] = b"ss"
+                os.write(ready, b"s")
                 os.read(go, 1)
                 after = view[:]
                 view.flush()
@@ -276,6 +429,20 @@ class Mapped:
         os.close(ready)
         os.close(go)
         assert os.read(self._ready, 1) == b"r"
+
+    def waits(self) -> None:
+        """Wait until the store waits for a write under way."""
+        eventually(lambda: "efuse_page_mkwrite" in self._call.within(), "the store waits")
+
+    def stores(self) -> None:
+        """Wait until it has stored."""
+        assert os.read(self._ready, 1) == b"s"
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._call.kill()
+        os.close(self._ready)
+        os.close(self._go)
 
     def shows(self) -> tuple[bytes, bytes]:
         """Return what it has seen before it stored, and now; what it stored goes below."""
@@ -289,7 +456,7 @@ class Mapped:
 def test_map_that_is_made_while_a_write_goes_below_loses_nothing_of_it(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
-    """A page that came meanwhile is stored to, and written back over what was written."""
+    """A store to a page that came meanwhile waits: it would be written back over the write."""
     path = backing(slow, b"o" * BLOCK)
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", b"d" * BLOCK)
@@ -298,10 +465,79 @@ def test_map_that_is_made_while_a_write_goes_below_loses_nothing_of_it(
             writer = Call(write, m / "f", b"w" * 100)
             waits(writer)
             mapped = Mapped(m, 2000)
+            mapped.waits()
         assert writer.result() == 100
         expected = b"w" * 100 + b"o" * 1900 + b"ss" + b"o" * (BLOCK - 2002)
         assert mapped.shows() == (b"o" * BLOCK, expected)
         assert Path(path).read_bytes() == expected
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+def test_reads_do_not_go_back_while_a_write_goes_through_pages(
+    mountpoint: Path, lower: Path, slow: Path, consistency: str
+) -> None:
+    """It goes FUSE's own way since the file is mapped for writing, and is seen in the page."""
+    path = backing(slow, b"o" * BLOCK)
+    # The end of an open file would wait for the write, too.
+    flags = NOFLUSH | _KEEP_CACHE
+    with mounted(mountpoint, consistency=consistency, open_flags=flags, **LONG) as m:
+        make(m, "f", b"o" * BLOCK)
+        whole(m, path, write=True)
+        reader, writer = os.open(m / "f", os.O_RDONLY), os.open(m / "f", os.O_WRONLY)
+        mapper = os.open(m / "f", os.O_RDWR)
+        view = mmap.mmap(mapper, BLOCK)
+        view.madvise(mmap.MADV_DONTFORK)
+        os.close(mapper)
+        assert sent(reader) == b"o"
+        with frozen(slow):
+            call = Call(os.pwrite, writer, b"w" * 100, 0)
+            waits(call)
+            assert os.pread(reader, 1, 0) == b"w"
+            view.close()
+            assert os.pread(reader, 1, 0) == b"w"
+            assert not call.done()
+        assert call.result() == 100
+        os.close(reader)
+        os.close(writer)
+        assert Path(path).read_bytes() == b"w" * 100 + b"o" * (BLOCK - 100)
+
+
+def test_store_to_another_page_does_not_wait_for_a_write_under_way(
+    mountpoint: Path, lower: Path, slow: Path
+) -> None:
+    path = backing(slow, b"o" * (2 * BLOCK))
+    with mounted(mountpoint, **LONG) as m:
+        make(m, "f", b"d" * (2 * BLOCK))
+        whole(m, path, write=True)
+        with frozen(slow):
+            writer = Call(write, m / "f", b"w" * 100)
+            waits(writer)
+            mapped = Mapped(m, BLOCK)
+            mapped.stores()
+            assert not writer.done()
+        assert writer.result() == 100
+        expected = b"w" * 100 + b"o" * (BLOCK - 100) + b"ss" + b"o" * (BLOCK - 2)
+        assert mapped.shows()[1] == expected
+        assert Path(path).read_bytes() == expected
+
+
+def test_store_that_waits_for_a_write_under_way_can_be_killed(
+    mountpoint: Path, lower: Path, slow: Path
+) -> None:
+    path = backing(slow, b"o" * BLOCK)
+    # The end of an open file would wait for the write, too.
+    with mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
+        make(m, "f", b"d" * BLOCK)
+        whole(m, path, write=True)
+        with frozen(slow):
+            writer = Call(write, m / "f", b"w" * 100)
+            waits(writer)
+            mapped = Mapped(m, 50)
+            mapped.waits()
+            mapped.kill()
+            assert not writer.done()
+        assert writer.result() == 100
+        assert Path(path).read_bytes() == b"w" * 100 + b"o" * (BLOCK - 100)
 
 
 def test_map_that_is_made_while_a_write_appends_below_appends_it_once(
@@ -315,6 +551,7 @@ def test_map_that_is_made_while_a_write_appends_below_appends_it_once(
             writer = Call(write, m / "f", b"w" * 10, 0, os.O_APPEND)
             waits(writer)
             mapped = Mapped(m, 50)
+            mapped.waits()
         assert writer.result() == 10
         mapped.shows()
         assert Path(path).read_bytes() == b"o" * 50 + b"ss" + b"o" * 48 + b"w" * 10
@@ -356,3 +593,41 @@ def test_page_that_is_faulted_in_by_who_has_the_lock_below_is_the_daemons(
         expected = bytearray(fill("o", 4 * BLOCK))
         expected[2 * BLOCK : 3 * BLOCK] = fill("d", BLOCK)
         assert Path(path).read_bytes() == expected
+
+
+def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
+    mountpoint: Path, xfs: Path
+) -> None:
+    """It has the lock below, for which a writer waits already when the kernel reads the page."""
+    path = backing(xfs, fill("o", 4 * BLOCK))
+    with mounted(mountpoint, path="direct", **LONG) as m:
+        make(m, "f", fill("o", 4 * BLOCK))
+        whole(m, path, write=True)
+        fd, other = os.open(m / "f", os.O_RDONLY), os.open(path, os.O_RDWR)
+        ready, go = os.pipe()
+
+        def reader() -> int:
+            for _ in range(400):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                private = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
+                with mmap.mmap(fd, BLOCK, **private) as view:
+                    assert os.preadv(other, [view], BLOCK) == BLOCK
+                    assert view[:] == fill("o", 4 * BLOCK)[BLOCK : 2 * BLOCK]
+            return 400
+
+        def writer() -> int:
+            os.close(go)
+            written = 0
+            while not select.select([ready], [], [], 0)[0]:
+                written += os.pwrite(other, b"w" * 8, 3 * BLOCK)
+            return written
+
+        writers = [Call(writer) for _ in range(2)]
+        assert Call(reader).result() == 400
+        os.close(go)
+        assert all(each.result() for each in writers)
+        for number in (fd, other, ready):
+            os.close(number)
+        # Both ways were gone.
+        assert m.count("read", "hits")
+        assert m.count("read", "declined")

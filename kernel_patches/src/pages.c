@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The pages that FUSE has of a file, beside what is read and written past them.
+ *
+ * Pages are void when the epoch of the file's pages has moved since they were known to be true
+ * (kept.c). They are dropped before anything is made of them. A dirty page is not dropped: it has
+ * what somebody has written or stored.
+ *
+ * A page is filled, written back and stored to under its own lock, which may be held while the
+ * daemon works. Whoever waits for one here can be killed. No page is written back under its lock:
+ * the WRITE may wait for the lock of the backing file, whose holder may fault in that very page.
+ */
+#include "efuse_i.h"
+
+#include <linux/mm.h>
+#include <linux/pagemap.h>
+#include <linux/sched/signal.h>
+#include <linux/wait_bit.h>
+
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+#include <linux/iomap.h>
+#endif
+
+/* Dropping pages. */
+
+/* A page that is being written stays: who faults it in again would wait for the WRITE. */
+static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
+{
+	return !folio_test_dirty(folio) && !folio_test_writeback(folio) &&
+	       !efuse_copy_pending(inode, folio->index, folio_next_index(folio) - 1);
+}
+
+/* Returns whether the folio is not in the page cache any more. */
+static bool efuse_folio_drop(struct address_space *mapping, struct folio *folio, bool wait)
+{
+	bool clean;
+
+	if (wait ? folio_lock_killable(folio) : !folio_trylock(folio))
+		return false;
+	clean = efuse_folio_clean(mapping->host, folio);
+	folio_unlock(folio);
+	return clean && !invalidate_inode_pages2_range(mapping, folio->index,
+						       folio_next_index(folio) - 1);
+}
+
+/* Returns whether all folios that were there are gone. Without @wait, locked ones stay. */
+static bool efuse_folios_drop(struct address_space *mapping, pgoff_t first, pgoff_t last, bool wait)
+{
+	struct folio_batch batch;
+	bool gone = true;
+	unsigned int i;
+
+	folio_batch_init(&batch);
+	while (filemap_get_folios(mapping, &first, last, &batch)) {
+		for (i = 0; i < folio_batch_count(&batch); i++)
+			gone &= efuse_folio_drop(mapping, batch.folios[i], wait);
+		folio_batch_release(&batch);
+		if (wait && fatal_signal_pending(current))
+			return false;
+		cond_resched();
+	}
+	return gone;
+}
+
+/**
+ * efuse_pages_drop - drop the pages of a range
+ * @inode: the file
+ * @pos: of the first byte
+ * @len: of the range, at least one byte
+ *
+ * Context: process context, may sleep: waits for READs of these pages that are under way.
+ * Return: whether none is left; dirty ones are, and all are if the caller is being killed.
+ */
+bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len)
+{
+	struct address_space *mapping = inode->i_mapping;
+
+	return !mapping->nrpages || efuse_folios_drop(mapping, pos >> PAGE_SHIFT,
+						      (pos + len - 1) >> PAGE_SHIFT, true);
+}
+
+/**
+ * efuse_pages_void - the backing file has other bytes in a range than FUSE's pages may have
+ * @ec: connection
+ * @inode: the file
+ * @pos: of the first byte
+ * @len: of the range, at least one byte
+ *
+ * Context: as efuse_pages_drop().
+ */
+void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len)
+{
+	if (!efuse_pages_drop(inode, pos, len))
+		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+}
+
+static void efuse_pages_refresh(struct inode *inode, bool wait)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct address_space *mapping = inode->i_mapping;
+	u64 now;
+
+	if (!ec || efuse_pages_true(ec, inode))
+		return;
+	now = efuse_epoch_now(ec);
+	/* Not waited for: the WRITEs may not end before the daemon does. */
+	if (wait && mapping_tagged(mapping, PAGECACHE_TAG_DIRTY))
+		filemap_flush(mapping);
+	/* Who could not drop all of them tries again. */
+	if (efuse_folios_drop(mapping, 0, ULONG_MAX, wait))
+		WRITE_ONCE(get_fuse_inode(inode)->efuse_epoch, now);
+}
+
+/**
+ * efuse_refresh_pages - drop the pages that FUSE keeps of a file, if they are not true any more
+ * @inode: the file
+ *
+ * Dirty pages are written back, and dropped by whoever comes next.
+ *
+ * Context: process context, may sleep: waits for READs that are under way.
+ */
+void efuse_refresh_pages(struct inode *inode)
+{
+	efuse_pages_refresh(inode, true);
+}
+
+/**
+ * efuse_refresh_mapped - as efuse_refresh_pages(), for a file that is being mapped
+ * @inode: the file
+ *
+ * The caller has the lock of its address space, for which others wait, perhaps the daemon: for
+ * whoever looks at the caller in /proc. So this waits for no request: a page that is dirty, or is
+ * being read, stays.
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_refresh_mapped(struct inode *inode)
+{
+	efuse_pages_refresh(inode, false);
+}
+
+/* Writing a part of a page. In a write-back mount the whole page goes below later. */
+
+/* Is the folio of a void content? Then it is let go, and dropped. */
+static bool efuse_folio_void(struct folio *folio)
+{
+	struct inode *inode = folio->mapping->host;
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	pgoff_t first = folio->index, last = folio_next_index(folio) - 1;
+
+	if (!ec || !folio_test_uptodate(folio) || !efuse_folio_clean(inode, folio) ||
+	    efuse_pages_true(ec, inode))
+		return false;
+	folio_unlock(folio);
+	folio_put(folio);
+	invalidate_inode_pages2_range(inode->i_mapping, first, last);
+	return true;
+}
+
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+
+/**
+ * efuse_write_folio - the folio that a buffered write of a write-back mount goes to
+ * @iter: as of iomap_write_ops::get_folio()
+ * @pos: likewise
+ * @len: likewise
+ *
+ * Context: process context, under the inode's lock.
+ * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR().
+ */
+struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len)
+{
+	struct folio *folio;
+
+	do {
+		folio = iomap_get_folio(iter, pos, len);
+	} while (!IS_ERR(folio) && efuse_folio_void(folio));
+	return folio;
+}
+
+#else
+
+/**
+ * efuse_write_folio - the folio that a buffered write of a write-back mount goes to
+ * @mapping: of the file
+ * @index: of the page
+ *
+ * Context: process context, under the inode's lock.
+ * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR().
+ */
+struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index)
+{
+	struct folio *folio;
+
+	do {
+		folio = __filemap_get_folio(mapping, index, FGP_WRITEBEGIN,
+					    mapping_gfp_mask(mapping));
+	} while (!IS_ERR(folio) && efuse_folio_void(folio));
+	return folio;
+}
+
+#endif
+
+/*
+ * A WRITE past the page cache, and maps.
+ *
+ * Whoever faults a page in waits for no lock below: he may have it, by a write to the backing file
+ * from a map of this one. So pages may come while a WRITE goes below, with what was there before.
+ * None of them is stored to meanwhile, and they are dropped when the WRITE is done.
+ */
+
+/* How long a page fault waits before it returns to be taken again. It may hold the mmap_lock. */
+#define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
+
+/* Does a WRITE go past a page of this folio? */
+static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *folio)
+{
+	smp_mb(); /* Pairs with efuse_pages_pass(): the folio is in the page cache. */
+	return READ_ONCE(passed->first) < folio_next_index(folio) &&
+	       folio->index < READ_ONCE(passed->end);
+}
+
+/**
+ * efuse_page_mkwrite - a page is about to be stored to through a map
+ * @vmf: the fault, its page locked
+ *
+ * Not while a WRITE goes past the page: the page would be written back over that.
+ *
+ * Context: process context, sleeps if such a WRITE is under way.
+ * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again
+ *         or VM_FAULT_SIGBUS if the caller is being killed.
+ */
+vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
+{
+	struct inode *inode = file_inode(vmf->vma->vm_file);
+	const struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
+	struct folio *folio = page_folio(vmf->page);
+
+	if (likely(!efuse_folio_passed(passed, folio)))
+		return VM_FAULT_LOCKED;
+	folio_unlock(folio);
+	wait_var_event_timeout(&passed->end, !efuse_folio_passed(passed, folio),
+			       EFUSE_PASSED_JIFFIES);
+	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+}
+
+/**
+ * efuse_pages_pass - a WRITE is about to go past the pages of its range
+ * @inode: the file, locked
+ * @pos: of the first byte
+ * @len: of the range, at least one byte
+ *
+ * No store to these pages begins until efuse_pages_passed(). One that has begun has its page
+ * locked, or dirty.
+ */
+void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len)
+{
+	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
+
+	WRITE_ONCE(passed->first, pos >> PAGE_SHIFT);
+	smp_wmb(); /* No page before @first is passed. */
+	WRITE_ONCE(passed->end, ((pos + len - 1) >> PAGE_SHIFT) + 1);
+	smp_mb(); /* Pairs with efuse_folio_passed(): who looks for pages comes next. */
+}
+
+/**
+ * efuse_pages_passed - the WRITE is done, and the pages of its range are dropped
+ * @inode: the file, locked
+ */
+void efuse_pages_passed(struct inode *inode)
+{
+	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
+
+	smp_store_release(&passed->end, 0);
+	smp_mb(); /* wake_up_var() looks for who waits without a lock. */
+	wake_up_var(&passed->end);
+}
