@@ -21,6 +21,7 @@ from efuse.fs.extents import Extent, map_extent, unmap_extents
 from efuse.fs.mountpoint import unmount
 from tests.guest.conftest import run
 from tests.guest.daemons import Call, Mount, eventually, mounted
+from tests.guest.service import Options
 from tests.guest.test_direct import (
     BLOCK,
     backing,
@@ -217,7 +218,8 @@ def test_the_rest_of_an_extent_that_is_cut_is_used_meanwhile(
 def test_nothing_is_mapped_after_unmount(mountpoint: Path, lower: Path) -> None:
     """The backing file would stay open for as long as the daemon keeps its device open."""
     path = backing(lower, fill("o", BLOCK))
-    with mounted(mountpoint) as m:
+    m = Mount(mountpoint, Options())
+    try:
         make(m, "f", fill("d", BLOCK))
         device = m.device()
         unmount(str(m.path))
@@ -226,6 +228,8 @@ def test_nothing_is_mapped_after_unmount(mountpoint: Path, lower: Path) -> None:
             map_extent(device, Extent(4711, fd, write=True, new=True))
         os.close(fd)
         os.close(device)
+    finally:
+        m.close()
 
 
 def test_nothing_is_sealed_while_a_write_is_under_way(

@@ -607,13 +607,13 @@ def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
         ready, go = os.pipe()
 
         def reader() -> int:
-            for _ in range(400):
+            for _ in range(200):
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 private = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
                 with mmap.mmap(fd, BLOCK, **private) as view:
                     assert os.preadv(other, [view], BLOCK) == BLOCK
                     assert view[:] == fill("o", 4 * BLOCK)[BLOCK : 2 * BLOCK]
-            return 400
+            return 200
 
         def writer() -> int:
             os.close(go)
@@ -623,7 +623,7 @@ def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
             return written
 
         writers = [Call(writer) for _ in range(2)]
-        assert Call(reader).result() == 400
+        assert Call(reader).result() == 200
         os.close(go)
         assert all(each.result() for each in writers)
         for number in (fd, other, ready):
