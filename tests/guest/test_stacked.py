@@ -165,3 +165,38 @@ def test_files_of_another_file_system_count_as_one_deep(lower: Path) -> None:
     operations = efuse.Passthrough(lower)
     assert operations.efuse_stack_depth == 1
     operations.close()
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "cto"])
+@pytest.mark.parametrize("depth", ["stack_depth=1", "stack_depth=2"])
+@pytest.mark.parametrize("change", ["unlink", "rename"])
+def test_open_file_is_found_when_its_name_has_gone_below(
+    overlay: Path, mountpoint: Path, consistency: str, depth: str, change: str
+) -> None:
+    """The kernel has opened it by itself, and no handle finds it; so has it others meanwhile."""
+    for number in range(100):
+        (overlay / f"a{number}").touch()
+    (overlay / "f").write_bytes(b"data")
+    operations = efuse.Passthrough(
+        overlay, consistency=consistency, descriptors=32, entry_timeout=60, attr_timeout=60
+    )
+    options = ("default_permissions", "allow_other", depth)
+    with efuse.mount(operations, mountpoint, options, required=True):
+        for _ in range(3):
+            os.close(os.open(mountpoint / "f", os.O_RDWR))
+        with (mountpoint / "f").open("r+b", buffering=0) as file:
+            for number in range(100):
+                (mountpoint / f"a{number}").read_bytes()
+            held = os.open(overlay / "f", os.O_RDONLY)
+            if change == "unlink":
+                (overlay / "f").unlink()
+            else:
+                (overlay / "f").rename(overlay / "g")
+            assert os.pwrite(file.fileno(), b"WW", 0) == 2
+            assert os.pread(file.fileno(), 10, 0) == b"WWta"
+            file.truncate(3)
+            assert os.fstat(file.fileno()).st_size == 3
+            os.fsync(file.fileno())
+            assert os.pread(held, 10, 0) == b"WWt"
+            os.close(held)
+    operations.close()

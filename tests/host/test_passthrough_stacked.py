@@ -291,6 +291,107 @@ def test_file_that_is_open_is_found_when_its_name_has_gone_below(
         assert os.pread(file.fileno(), 10, 0) == b"dat"
 
 
+@pytest.mark.parametrize("kind", ["overlay", "bindfs"])
+def test_directory_that_is_open_is_found_when_it_was_renamed_below(
+    served: Any, lower: Callable[..., Path], kind: str
+) -> None:
+    source = lower(kind)
+    for number in range(64):
+        (source / f"a{number}").touch()
+    (source / "d").mkdir()
+    (source / "d" / "f").write_bytes(b"data")
+    path = _serve(served, source, descriptors=32, **NO_TIME)
+    held = os.open(path / "d", os.O_RDONLY)
+    for number in range(64):
+        (path / f"a{number}").stat()
+    (source / "d").rename(source / "e")
+    assert stat.S_ISDIR(os.fstat(held).st_mode)
+    assert os.listdir(held) == ["f"]
+    with open(os.open("f", os.O_RDONLY, dir_fd=held), "rb") as file:
+        assert file.read() == b"data"
+    os.close(held)
+
+
+@pytest.fixture
+def bindfs(place: Path) -> Iterator[Path]:
+    """bindfs of a disk, which uses inode numbers again; it believes for a second."""
+    below, both = place / "below", place / "both"
+    below.mkdir()
+    both.mkdir()
+    _run("bindfs", below, both)
+    yield both
+    _run("umount", "--lazy", both)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_gets_the_inode_number_of_what_was_removed_is_another_file(
+    served: Any, bindfs: Path, held: bool
+) -> None:
+    """The number is the disk's: what bindfs has known by it keeps no other from getting it."""
+    path = _serve(served, bindfs, entry_timeout=1.0, attr_timeout=1.0)
+    a = path / "a"
+    kept: list[int] = []
+    for number in range(60):
+        a.mkdir()
+        (a / "x").write_bytes(b"in a directory")
+        if held:
+            kept += [os.open(name, os.O_PATH) for name in (a, a / "x")]
+        (a / "x").unlink()
+        a.rmdir()
+        a.write_bytes(b"%d" % number)
+        assert a.read_bytes() == b"%d" % number
+        mode = a.stat().st_mode
+        for fd in kept:
+            with pytest.raises(FileNotFoundError):
+                os.chmod(f"/proc/self/fd/{fd}", 0o700)
+            os.close(fd)
+        kept = []
+        assert a.stat().st_mode == mode
+        a.unlink()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_name_leads_to_its_file_when_another_has_got_its_former_name_below(
+    served: Any, bindfs: Path, linked: bool
+) -> None:
+    """A descriptor goes by that name, and tells old attributes for a second."""
+    below = bindfs.parent / "below"
+    (below / "a").write_bytes(b"original of a")
+    path = _serve(served, bindfs, **NO_TIME)
+    assert (path / "a").read_bytes() == b"original of a"
+    if linked:
+        os.link(below / "a", below / "b")
+        assert (path / "b").stat().st_size == (path / "a").stat().st_size
+        (below / "new").write_bytes(b"another file")
+        (below / "new").rename(below / "a")
+    else:
+        (below / "a").rename(below / "b")
+        (below / "a").write_bytes(b"another file")
+    assert (path / "b").read_bytes() == b"original of a"
+    with (path / "b").open("r+b", buffering=0) as file:
+        file.write(b"WRITTEN")
+    os.truncate(path / "b", 10)
+    assert (below / "b").read_bytes() == b"WRITTENl o"
+    assert (below / "a").read_bytes() == b"another file"
+
+
+def test_open_file_is_found_when_its_last_name_has_gone(
+    served: Any, lower: Callable[..., Path]
+) -> None:
+    """bindfs hides the name by which it is open; it was found last by the other one."""
+    path = _serve(served, lower("bindfs"), **NO_TIME)
+    (path / "a").write_bytes(b"data")
+    with (path / "a").open("r+b", buffering=0) as file:
+        os.link(path / "a", path / "b")
+        (path / "b").stat()
+        (path / "a").unlink()
+        (path / "b").unlink()
+        assert os.fstat(file.fileno()).st_size == 4
+        os.fchmod(file.fileno(), 0o600)
+        file.truncate(3)
+        assert os.pread(file.fileno(), 10, 0) == b"dat"
+
+
 def test_node_that_is_found_again_has_a_watch(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:

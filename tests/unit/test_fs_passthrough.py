@@ -15,10 +15,11 @@ import pytest
 
 from efuse.fs.passthrough import handles as handles_module
 from efuse.fs.passthrough import inodes as inodes_module
+from efuse.fs.passthrough import mounts as mounts_module
 from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Streams
 from efuse.fs.passthrough.inodes import Inodes, Node
-from efuse.fs.passthrough.syscalls import getdents
+from efuse.fs.passthrough.syscalls import Status, getdents, status
 from efuse.fs.passthrough.watches import Watches
 
 
@@ -441,14 +442,13 @@ def test_hard_links_that_a_change_parts_have_a_node_each(
     monkeypatch.setattr(inodes_module, "parts_hard_links", lambda fd: True)
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
-    real = os.fstat
-    monkeypatch.setattr(inodes_module.os, "fstat", lambda fd: _numbered(real(fd), 7, 2))
+    monkeypatch.setattr(inodes_module, "status", lambda fd, **_: _numbered(status(fd), 7, 2))
     a, b = _find(table, b"a"), _find(table, b"b")
     assert a is not b
     assert _find(table, b"a") is a
     assert _known(table, b"b") is b
     # Copied up: another number, and no other name.
-    monkeypatch.setattr(inodes_module.os, "fstat", lambda fd: _numbered(real(fd), 8, 1))
+    monkeypatch.setattr(inodes_module, "status", lambda fd, **_: _numbered(status(fd), 8, 1))
     assert _find(table, b"a") is a
     (tmp_path / "a").rename(tmp_path / "c")
     table.renamed(a, (table.root, b"a"), (table.root, b"c"))
@@ -494,13 +494,12 @@ def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
     for name in ("a", "b"):
         (tmp_path / name).touch()
     number = {(tmp_path / name).stat().st_ino: 7 for name in ("a", "b")}
-    real = os.fstat
 
-    def fstat(fd: int) -> os.stat_result:
-        found = real(fd)
-        return _numbered(found, number.get(found.st_ino, found.st_ino), 2)
+    def renumbered(fd: int, *, fresh: bool = False) -> Status:
+        found = status(fd)
+        return _numbered(found, number.get(found.inode, found.inode), 2)
 
-    monkeypatch.setattr(inodes_module.os, "fstat", fstat)
+    monkeypatch.setattr(inodes_module, "status", renumbered)
     a, b = _find(table, b"a"), _find(table, b"b")
     assert a is not b
     number[(tmp_path / "a").stat().st_ino] = 8
@@ -592,41 +591,111 @@ def test_watches_that_others_use_up_are_taken_from_those_that_are_kept(
         assert _find(table, b"other%d" % n) is node
 
 
-def _numbered(st: os.stat_result, ino: int, links: int) -> os.stat_result:
+def _numbered(st: Status, ino: int, links: int) -> Status:
     """Return *st* with another number of the inode and of links, unless it is a directory's."""
-    return st if stat.S_ISDIR(st.st_mode) else os.stat_result((st[0], ino, st[2], links, *st[4:]))
+    return st if stat.S_ISDIR(st.mode) else st._replace(inode=ino, links=links)
+
+
+_FUSE, _NFS = 0x65735546, 0x6969
 
 
 @pytest.mark.parametrize("name_is", ["gone", "of another file"])
 def test_descriptor_that_follows_a_name_is_exchanged_for_a_good_one(
-    table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_is: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_is: str
 ) -> None:
     """Below bindfs a descriptor leads to whatever has the name by which it was opened."""
+    monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: _FUSE)
+    table = Inodes(str(tmp_path), 32)
     (tmp_path / "a").write_text("same")
     os.link(tmp_path / "a", tmp_path / "b")
     (tmp_path / "other").touch()
     node = _find(table, b"a")
-    old, real = node.fd, os.fstat
+    table.linked(node, table.root, b"b")
+    old = os.readlink(f"/proc/self/fd/{node.fd}")
+    other = os.open(tmp_path / "other", os.O_PATH)
 
-    def fstat(fd: int) -> os.stat_result:
-        if fd != old:
-            return real(fd)
+    def follows(fd: int, *, fresh: bool = False) -> Status:
+        if not fresh or os.readlink(f"/proc/self/fd/{fd}") != old:
+            return status(fd)
         if name_is == "gone":
-            raise FileNotFoundError
-        return (tmp_path / "other").stat()
+            raise FileNotFoundError(errno.ENOENT, "gone")
+        return status(other)
 
-    fd = os.open(tmp_path / "b", os.O_PATH)
-    monkeypatch.setattr(inodes_module.os, "fstat", fstat)
-    assert table.adopt(table.root, b"b", fd) is node
-    assert table.fd(node) == fd
-    assert not Path(f"/proc/self/fd/{old}").exists()
+    monkeypatch.setattr(inodes_module, "status", follows)
+    monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
+    assert _find(table, b"b") is node
+    assert os.readlink(f"/proc/self/fd/{table.fd(node)}") == str(tmp_path / "b")
+    os.close(other)
+    table.close()
+
+
+@pytest.mark.parametrize("kind", [_FUSE, _NFS])
+def test_number_that_a_server_gives_again_is_another_node_although_the_old_one_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    """It knows nothing of an O_PATH descriptor."""
+    monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: kind)
+    table = Inodes(str(tmp_path), 32)
+    (tmp_path / "a").touch()
+    old = _find(table, b"a")
+    table.pin(old)
+    (tmp_path / "a").unlink()
+    table.unpin(old, lost=(table.root, b"a"))
+    (tmp_path / "a").touch()
+
+    def again(fd: int, *, fresh: bool = False) -> Status:
+        found = status(fd)
+        if fresh and not found.links:
+            raise FileNotFoundError(errno.ENOENT, "gone")
+        return found._replace(inode=old.key[1]) if stat.S_ISREG(found.mode) else found
+
+    monkeypatch.setattr(inodes_module, "status", again)
+    new = _find(table, b"a")
+    assert new is not old
+    assert new.nodeid != old.nodeid
+    assert _find(table, b"a") is new
+    table.close()
+
+
+@pytest.mark.parametrize("kind", [0xEF53, _FUSE, _NFS])
+def test_directory_and_file_of_one_number_are_two_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: kind)
+    monkeypatch.setattr(inodes_module, "status", lambda fd, **_: status(fd)._replace(inode=1000))
+    table = Inodes(str(tmp_path), 32)
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").touch()
+    link, file = _find(table, b"a"), _find(table, b"b")
+    assert (link.kind, file.kind) == (stat.S_IFLNK, stat.S_IFREG)
+    table.close()
+
+
+def test_what_the_kernel_may_have_open_keeps_its_descriptor_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no handle finds it again; until it is forgotten."""
+    monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
+    table = Inodes(str(tmp_path), 32, kept=2)
+    nodes = []
+    for n in range(100):
+        (tmp_path / f"{n}").touch()
+        nodes.append(_find(table, b"%d" % n))
+        if n < 3:
+            table.keep(nodes[-1])
+    assert [node.fd >= 0 for node in nodes[:3]] == [False, True, True]
+    before = _open_descriptors()
+    for node in nodes[1:3]:
+        table.forget(node.nodeid, 0)
+    assert _open_descriptors() == before - 2
+    table.close()
 
 
 def test_inode_whose_handle_does_not_last_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon of FUSE forgets the nodeids that its handles are made of."""
-    monkeypatch.setattr(inodes_module, "file_system_type", lambda fd: 0x65735546)
+    monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: _FUSE)
 
     def forgotten(*_: object) -> int:
         raise OSError(errno.ESTALE, "forgotten")

@@ -61,6 +61,22 @@ def test_nodeids_are_not_of_files_where_fuse_is_mounted_below(
     made.close()
 
 
+def test_nodeids_are_not_of_files_where_two_mounts_below_are_of_one_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one of them a file may be written, by the other not: it is two inodes."""
+    for devices, whole in ((("0:50", "0:51"), True), (("0:50", "0:50"), False)):
+        lines = [
+            f"{number} 1 {device} / {tmp_path}/{number} rw - ext4 x rw\n"
+            for number, device in enumerate(devices, 5)
+        ]
+        table = parse("".join(lines))
+        monkeypatch.setattr(stacking, "all_mounts", lambda table=table: table)
+        made = efuse.Passthrough(tmp_path)
+        assert made.efuse_options.nodeid_per_file is whole
+        made.close()
+
+
 def test_mount_whose_files_the_daemon_reads_is_not_deep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

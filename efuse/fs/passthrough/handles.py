@@ -65,7 +65,7 @@ class Files:
         handle = next(self._numbers)
         self._opened[handle] = fd, node
         if node is not None:
-            self._inodes.opened(node)
+            self._inodes.opened(node, fd)
         return handle
 
     def opened(self, handle: int) -> int | None:
@@ -97,10 +97,11 @@ class Files:
     def release(self, handle: int) -> None:
         """Close a file that the daemon opened."""
         fd, node = self._opened.pop(handle, (None, None))
-        if fd is not None:
-            os.close(fd)
+        if fd is None:
+            return
         if node is not None:
-            self._inodes.closed(node)
+            self._inodes.closed(node, fd)
+        os.close(fd)
 
     def forget(self, nodeid: int) -> None:
         """Close what was opened for an inode that the kernel no longer knows."""
@@ -202,6 +203,7 @@ class Streams:
         lasting = stream.kind in _POSITIONS_LAST
         handle = next(self._numbers) + (_FIRST_HANDLE if lasting else _FIRST_KEPT)
         self._opened[handle] = stream
+        self._inodes.opened(stream.node, stream.fd)
         return handle
 
     def take(self, handle: int, position: int) -> Stream:
@@ -240,6 +242,7 @@ class Streams:
         """Close a directory that the daemon opened."""
         stream = self._opened.pop(handle, None)
         if stream is not None:
+            self._inodes.closed(stream.node, stream.fd)
             os.close(stream.fd)
 
     def forget(self, nodeid: int) -> None:

@@ -12,8 +12,9 @@ import stat
 from collections import OrderedDict
 
 from efuse.errors import reason
-from efuse.fs.passthrough.stacking import forgets_handles, parts_hard_links
-from efuse.fs.passthrough.syscalls import file_handle, file_system_type, open_by_handle
+from efuse.fs.passthrough.mounts import LowerMount, LowerMounts
+from efuse.fs.passthrough.stacking import forgets_handles, keeps_numbers, parts_hard_links
+from efuse.fs.passthrough.syscalls import Status, file_handle, open_by_handle, status
 from efuse.fs.passthrough.watches import Watches
 
 __all__ = ["Inodes", "Node"]
@@ -26,7 +27,11 @@ _FEWEST_DESCRIPTORS = 32
 _MOST_WATCHES = 4096
 """Half of the fewest that the kernel lets a user have: the others are for its other programs."""
 _MOST_OTHER_NAMES = 15
+_MOST_KEPT = 4096
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
+
+Key = tuple[int, int, int]
+"""The device, the inode's number, and by which mount: see :func:`_key`."""
 
 
 class Node:
@@ -35,8 +40,9 @@ class Node:
     ``fd`` is an O_PATH descriptor of the lower inode, or -1 while it is put aside. A node put
     aside is found again by ``handle``, or by its name in ``parent``. A ``pinned`` node is never
     put aside: it has lost a name and might not be found again. Nor is one without a handle while
-    files of it are open: ``opens``. ``parent`` and ``name`` are those by which it was found last,
-    ``others`` is what else is known to lead to it.
+    files or streams of it are open, whose descriptors are ``opens``. ``parent`` and ``name`` are
+    those by which it was found last, ``others`` is what else is known to lead to it. ``mount`` is
+    that by which it was found first.
 
     Where inode numbers do not tell files apart (overlayfs), a node of several names has a
     ``place``, its parent's number and its name, and while it has a descriptor, a ``watch``.
@@ -49,6 +55,7 @@ class Node:
         "key",
         "kind",
         "lookups",
+        "mount",
         "name",
         "nodeid",
         "opens",
@@ -60,15 +67,16 @@ class Node:
     )
 
     def __init__(
-        self, nodeid: int, key: tuple[int, int], kind: int, generation: int, fd: int
+        self, nodeid: int, key: Key, kind: int, generation: int, fd: int, mount: LowerMount
     ) -> None:
         self.nodeid = nodeid
         self.key = key
         self.kind = kind
         self.generation = generation
         self.fd = fd
+        self.mount = mount
         self.lookups = 0
-        self.opens = 0
+        self.opens: list[int] = []
         self.pinned = False
         self.handle: bytes | None = None
         self.parent: Node | None = None
@@ -88,9 +96,10 @@ class Inodes:
     never does: find all nodes of an operation first, then take their descriptors.
     """
 
-    def __init__(self, source: str, descriptors: int) -> None:
+    def __init__(self, source: str, descriptors: int, *, kept: int = _MOST_KEPT) -> None:
         """Open the directory *source*; keep about *descriptors* descriptors open.
 
+        :param kept: how many inodes more may have one because of :meth:`keep`.
         :raises OSError: it is no directory or cannot be opened, or it is on overlayfs, and there
             are no watches (see :class:`Watches`).
         """
@@ -98,22 +107,27 @@ class Inodes:
         self._generations = itertools.count(1)
         self._synthetic = itertools.count(_FIRST_SYNTHETIC)
         self._by_id: dict[int, Node] = {}
-        self._by_key: dict[tuple[int, int], Node] = {}
+        self._by_key: dict[Key, Node] = {}
         self._by_place: dict[tuple[int, bytes], Node] = {}
         self._by_watch: dict[int, Node] = {}
         self._watches = Watches()
         self._open: OrderedDict[Node, None] = OrderedDict()
-        self._mounts: dict[int, int] = {}
-        self._kinds: dict[int, int] = {}
-        # Not O_PATH: open_by_handle_at() takes it as the mount.
-        mount_fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._kept: OrderedDict[Node, None] = OrderedDict()
+        self._most_kept = kept
+        self.mounts = LowerMounts()
         fd = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        st = os.fstat(fd)
-        self.root = Node(ROOT, (st.st_dev, st.st_ino), stat.S_IFDIR, 0, fd)
+        try:
+            os.close(os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            mount, st = self._look(fd)
+        except OSError:
+            os.close(fd)
+            raise
+        self.root = Node(ROOT, _key(mount, st), stat.S_IFDIR, 0, fd, mount)
         self.root.parent = self.root
-        self._mounts[st.st_dev] = mount_fd
+        mount.nodes += 1
+        mount.open_by(fd)
         self._by_id[ROOT] = self._by_key[self.root.key] = self.root
-        if parts_hard_links(self._kind(st.st_dev, fd)):
+        if parts_hard_links(mount.kind):
             self._try_watches(fd)
 
     def __len__(self) -> int:
@@ -144,20 +158,38 @@ class Inodes:
 
         :raises OSError: as of :meth:`adopt`.
         """
-        return self._known(parent, name, fd, os.fstat(fd))
+        mount, st = self._look(fd)
+        try:
+            return self._known(parent, name, fd, mount, st)
+        finally:
+            self.mounts.let_go(mount)
 
-    def _known(self, parent: Node, name: bytes, fd: int, st: os.stat_result) -> Node | None:
-        key = (st.st_dev, st.st_ino)
+    def _look(self, fd: int) -> tuple[LowerMount, Status]:
+        """Return what *fd* leads to, and on which mount: as its daemon, if it has one, says now."""
+        st = status(fd)
+        mount = self.mounts.of(fd, st)
+        if not forgets_handles(mount.kind):
+            return mount, st
+        try:
+            return mount, status(fd, fresh=True)
+        except OSError:
+            self.mounts.let_go(mount)
+            raise
+
+    def _known(
+        self, parent: Node, name: bytes, fd: int, mount: LowerMount, st: Status
+    ) -> Node | None:
+        key = _key(mount, st)
         known = self._by_key.get(key)
-        if stat.S_ISDIR(st.st_mode) or not parts_hard_links(self._kind(st.st_dev, fd)):
+        if stat.S_ISDIR(st.mode) or not parts_hard_links(mount.kind):
             return known if known is not None and self._is_same(known, fd, st) else None
         placed = self._by_place.get((parent.nodeid, name))
-        for node in (placed, known) if st.st_nlink == 1 else (placed,):
+        for node in (placed, known) if st.links == 1 else (placed,):
             if node and self._identity(node) == key and self._is_same(node, fd, st):
                 # One without a watch may be the inode of a node that got one since.
                 return node if node.watch or node.place is None else self._watched(fd) or node
         # Copied up under a new name, one of several hard links is the only one of its number.
-        return self._watched(fd) if st.st_nlink == 1 else self._linked(known, fd)
+        return self._watched(fd) if st.links == 1 else self._linked(known, fd)
 
     def fd(self, node: Node) -> int:
         """Return an O_PATH descriptor of *node*, which remains the table's.
@@ -185,36 +217,49 @@ class Inodes:
             does not tell whether it is that of another name (see :class:`Watches`).
         """
         try:
-            st = os.fstat(fd)
-            node = self._known(parent, name, fd, st)
+            mount, st = self._look(fd)
         except OSError:
             os.close(fd)
             raise
-        key = (st.st_dev, st.st_ino)
+        try:
+            node = self._known(parent, name, fd, mount, st)
+        except OSError:
+            os.close(fd)
+            self.mounts.let_go(mount)
+            raise
         if node is None:
-            node = Node(
-                self._nodeid(key), key, stat.S_IFMT(st.st_mode), next(self._generations), fd
-            )
-            self._by_id[node.nodeid] = self._by_key[key] = node
-            self._open[node] = None
-        elif node.fd >= 0 and self._identity(node) == key:
+            node = self._new(fd, mount, st)
+        elif node.fd >= 0 and self._leads_to(node, _key(mount, st)):
             os.close(fd)
         else:
-            # If it has another: the lower file system goes by names, and that one's is another
-            # file's now.
+            # If it has another: that one's is another file's now.
             self._exchange(node, fd)
             self._open[node] = None
+        self.mounts.let_go(mount)
         self._name(node, parent, name)
-        linked = st.st_nlink > 1 and node.kind != stat.S_IFDIR
-        if node.place is not None or (linked and self._may_be_parted(node)):
+        linked = st.links > 1 and node.kind != stat.S_IFDIR
+        if node.place is not None or (linked and parts_hard_links(node.mount.kind)):
             self._place(node, (parent.nodeid, name))
             self._try_to_watch(node)
             self._follow(node)
         self._put_aside()
         return node
 
-    def _may_be_parted(self, node: Node) -> bool:
-        return parts_hard_links(self._kind(node.key[0], node.fd))
+    def _new(self, fd: int, mount: LowerMount, st: Status) -> Node:
+        key = _key(mount, st)
+        nodeid, generation = self._nodeid(key), next(self._generations)
+        node = Node(nodeid, key, stat.S_IFMT(st.mode), generation, fd, mount)
+        mount.nodes += 1
+        self._by_id[nodeid] = self._by_key[key] = node
+        self._open[node] = None
+        return node
+
+    def _leads_to(self, node: Node, key: Key) -> bool:
+        """Tell whether the descriptor of *node*, which was just found, leads to what has *key*.
+
+        What overlayfs copies up has another number; elsewhere it was found by its number.
+        """
+        return not parts_hard_links(node.mount.kind) or self._identity(node) == key
 
     def _exchange(self, node: Node, fd: int) -> None:
         if node.fd >= 0:
@@ -343,18 +388,18 @@ class Inodes:
         if self._by_key.get(node.key) is node:
             del self._by_key[node.key]
 
-    def _identity(self, node: Node) -> tuple[int, int] | None:
-        """Return the st_dev and st_ino that *node* has now, None if it is not to be found.
+    def _identity(self, node: Node) -> Key | None:
+        """Return the key that *node* has now, None if it is not to be found.
 
         An overlay copies a file up when it is changed: its number may be another one then.
         """
         if node.fd < 0:
             return node.key
         try:
-            st = os.fstat(node.fd)
+            st = status(node.fd, fresh=self._goes_by_names(node))
         except OSError:
             return None
-        return st.st_dev, st.st_ino
+        return st.device, st.inode, node.key[2]
 
     def linked(self, node: Node, parent: Node, name: bytes) -> None:
         """Find *node* as *name* in *parent* as well."""
@@ -379,7 +424,9 @@ class Inodes:
         The kernel may know it and forget it as any other; ``fd()`` fails with ESTALE.
         """
         nodeid = next(self._synthetic)
-        node = Node(nodeid, (-1, nodeid), kind, next(self._generations), -1)
+        mount = parent.mount
+        node = Node(nodeid, (-1, nodeid, 0), kind, next(self._generations), -1, mount)
+        mount.nodes += 1
         node.parent, node.name = parent, name
         self._by_id[nodeid] = self._by_key[node.key] = node
         return node
@@ -399,15 +446,27 @@ class Inodes:
             node.pinned |= self._is_out_of_reach(node)  # until it is forgotten
         self._let_go(node)
 
-    def opened(self, node: Node) -> None:
-        """A file of *node* is open: what goes by the node shall find it until :meth:`closed`."""
-        node.opens += 1
+    def opened(self, node: Node, fd: int) -> None:
+        """*node* is open as *fd*: what goes by the node shall find it until :meth:`closed`."""
+        node.opens.append(fd)
 
-    def closed(self, node: Node) -> None:
-        """A file of *node* that was `opened` is not open any more."""
-        node.opens -= 1
-        if node.opens == 0:
+    def closed(self, node: Node, fd: int) -> None:
+        """What was `opened` is not open any more."""
+        node.opens.remove(fd)
+        if not node.opens and node not in self._kept:
             self._let_go(node)
+
+    def keep(self, node: Node) -> None:
+        """The kernel may have *node* open from now on until it forgets it, without a word.
+
+        Then it is as one that is open; but there may be many, so only the last ones are.
+        """
+        self._kept[node] = None
+        self._kept.move_to_end(node)
+        while len(self._kept) > self._most_kept:
+            oldest, _ = self._kept.popitem(last=False)
+            if not oldest.opens:
+                self._let_go(oldest)
 
     def _let_go(self, node: Node) -> None:
         if node.fd >= 0 and not node.pinned and node is not self.root:
@@ -431,14 +490,22 @@ class Inodes:
             if self._goes_by_names(node):
                 # Not by the descriptor, which its kernel may still have attributes for.
                 self._exchange(node, self._find_by_name(node))
-            elif os.fstat(node.fd).st_nlink == 0:
+            elif status(node.fd).links == 0:
                 return True
             elif self._handle(node) is None:
                 os.close(self._find_by_name(node))
             return False
         except OSError:
             # The lower file system finds files by their names. That the name is gone stays true.
+            self._go_by_what_is_open(node)
             return True
+
+    def _go_by_what_is_open(self, node: Node) -> None:
+        """Find *node* by an open file of it, if any: a daemon has given that one a hidden name."""
+        if node.opens and self._goes_by_names(node):
+            with contextlib.suppress(OSError):
+                path = b"/proc/self/fd/%d" % node.opens[-1]
+                self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC))
 
     def _is_astray(self, node: Node) -> bool:
         """Tell whether the descriptor of *node* leads to nothing, or to another inode."""
@@ -449,7 +516,7 @@ class Inodes:
 
         A daemon of FUSE may do so.
         """
-        return forgets_handles(self._kind(node.key[0], node.fd))
+        return forgets_handles(node.mount.kind)
 
     def forget(self, nodeid: int, count: int) -> Node | None:
         """Take *count* lookups back; returns the node if the kernel no longer knows it."""
@@ -474,9 +541,7 @@ class Inodes:
         for node in list(self._by_id.values()):
             self._close(node)
         self._watches.close()
-        for fd in self._mounts.values():
-            os.close(fd)
-        self._mounts.clear()
+        self.mounts.close()
         self._by_id.clear()
         self._by_key.clear()
         self._by_place.clear()
@@ -487,7 +552,10 @@ class Inodes:
         self._unregister_key(node)
         self._place(node, None)
         self._unwatch(node)
+        self._kept.pop(node, None)
         self._close(node)
+        node.mount.nodes -= 1
+        self.mounts.let_go(node.mount)
 
     def _close(self, node: Node) -> None:
         self._open.pop(node, None)
@@ -495,24 +563,42 @@ class Inodes:
             os.close(node.fd)
             node.fd = -1
 
-    def _nodeid(self, key: tuple[int, int]) -> int:
+    def _nodeid(self, key: Key) -> int:
         """Choose the number: the lower inode's own, unless that would not be unique."""
-        device, inode = key
+        device, inode, _ = key
         own = device == self.root.key[0] and ROOT < inode < _FIRST_SYNTHETIC
         return inode if own and inode not in self._by_id else next(self._synthetic)
 
-    def _is_same(self, node: Node, fd: int, st: os.stat_result) -> bool:
+    def _is_same(self, node: Node, fd: int, st: Status) -> bool:
         """Tell whether the known *node* is the inode of *fd*: inode numbers are used again."""
-        if node.fd >= 0:
-            return True  # its descriptor keeps the number from being used again
-        if node.kind != stat.S_IFMT(st.st_mode):
+        if node.kind != stat.S_IFMT(st.mode):
             return False
-        return node.handle is None or node.handle == file_handle(fd)
+        if node.fd < 0:
+            return node.handle is None or node.handle == file_handle(fd)
+        if keeps_numbers(node.mount.kind):
+            return True
+        handle = file_handle(fd)
+        # One handle is one inode of the kernel's own, which has just been asked.
+        if handle is not None and handle == file_handle(node.fd):
+            return True
+        return self._is_there(node) if self._goes_by_names(node) else handle is None
+
+    def _is_there(self, node: Node) -> bool:
+        """Tell whether *node* is found: by its descriptor or, unless it has lost all, its names."""
+        if self._identity(node) == node.key:
+            return True
+        if node.pinned:
+            return False
+        try:
+            self._exchange(node, self._find_by_name(node))
+        except OSError:
+            return False
+        return True
 
     def _put_aside(self) -> None:
         while len(self._open) > self._limit:
             node, _ = self._open.popitem(last=False)
-            if self._handle(node) is None and node.opens:
+            if self._handle(node) is None and (node.opens or node in self._kept):
                 continue  # it comes back once they are closed
             self._follow(node)
             self._unwatch(node)
@@ -521,38 +607,17 @@ class Inodes:
 
     def _handle(self, node: Node) -> bytes | None:
         """Return what finds *node* again without a name, None if its file system has no such."""
-        if (
-            node.handle is None
-            and self._mount(node) is not None
-            and not forgets_handles(self._kind(node.key[0], node.fd))
-        ):
-            node.handle = file_handle(node.fd)
+        if node.handle is None and not self._goes_by_names(node):
+            if node.kind == stat.S_IFDIR:
+                node.mount.open_by(node.fd)
+            if node.mount.by_handle >= 0:
+                node.handle = file_handle(node.fd)
         return node.handle
 
-    def _kind(self, device: int, fd: int) -> int:
-        """Return the type of the file system *device* that *fd* is on; 0 if it does not say."""
-        if device not in self._kinds:
-            try:
-                self._kinds[device] = file_system_type(fd)
-            except OSError:
-                return 0
-        return self._kinds[device]
-
-    def _mount(self, node: Node) -> int | None:
-        """Return a descriptor of the mount that *node* lies on."""
-        device = node.key[0]
-        if device not in self._mounts and node.kind == stat.S_IFDIR:
-            with contextlib.suppress(OSError):
-                self._mounts[device] = os.open(
-                    b"/proc/self/fd/%d" % node.fd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-                )
-        return self._mounts.get(device)
-
     def _find(self, node: Node) -> int:
-        mount = self._mounts.get(node.key[0])
-        if node.handle is not None and mount is not None:
+        if node.handle is not None:
             try:
-                return open_by_handle(mount, node.handle, os.O_PATH | os.O_NOFOLLOW)
+                return open_by_handle(node.mount.by_handle, node.handle, os.O_PATH | os.O_NOFOLLOW)
             except PermissionError:
                 pass  # without CAP_DAC_READ_SEARCH: by name
         return self._find_by_name(node)
@@ -585,14 +650,25 @@ class Inodes:
                 os.close(fd)
             fd = below
             try:
-                st = os.fstat(fd)
+                mount, st = self._look(fd)
             except OSError:
                 os.close(fd)
                 raise
-            if (st.st_dev, st.st_ino) != step.key or stat.S_IFMT(st.st_mode) != step.kind:
+            found = _key(mount, st)
+            self.mounts.let_go(mount)
+            if found != step.key or stat.S_IFMT(st.mode) != step.kind:
                 os.close(fd)
                 raise _stale(step)
         return fd
+
+
+def _key(mount: LowerMount, st: Status) -> Key:
+    """Return what an inode is known by.
+
+    A directory has other names within by another mount of its file system. Any other file may be
+    written by one mount and not by another; by mounts of the same rights it is one.
+    """
+    return st.device, st.inode, mount.number if stat.S_ISDIR(st.mode) else mount.rights
 
 
 def _is_writable(fd: int) -> bool:

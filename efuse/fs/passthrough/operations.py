@@ -23,7 +23,8 @@ import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, StatvfsData
 
-from efuse.errors import MountError, UsageError, reason
+from efuse.control import find
+from efuse.errors import ControlError, MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
 from efuse.fs.overriding import (
@@ -52,8 +53,8 @@ _FIND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # each WRITE with its offset, and other writers of the inode may use the same descriptor. Not
 # O_DIRECT: our buffers are not aligned.
 _OPEN_FLAGS = os.O_ACCMODE | os.O_TRUNC | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
-# An entry of a directory that has been removed meanwhile, or whose own mount is dead.
-_ENTRY_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTCONN)
+# An entry of a directory that has been removed meanwhile, or whose mount is dead or is this one.
+_ENTRY_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTCONN, errno.ELOOP)
 _MOST_DESCRIPTORS = 1 << 17
 _NOW_NS = 2 * 10**9
 
@@ -150,7 +151,9 @@ class Passthrough(Operations):
         limit = _raise_descriptor_limit()
         try:
             self._inodes = Inodes(
-                os.fspath(source), descriptors or min(_MOST_DESCRIPTORS, limit // 2)
+                os.fspath(source),
+                descriptors or min(_MOST_DESCRIPTORS, limit // 2),
+                kept=min(_MOST_DESCRIPTORS, limit // 4),
             )
             root = self._inodes.fd(self._inodes.root)
             self.efuse_options = replace(
@@ -192,6 +195,9 @@ class Passthrough(Operations):
 
     def init(self) -> None:
         """Prepare for requests: choose whose rights apply to them."""
+        # Others may hide it from this process, or have mounted over it.
+        with contextlib.suppress(ControlError):
+            self._inodes.mounts.own = find(self.efuse.mountpoint or "", fuse=True).connection
         if self._kernel_checks:
             self._as_caller = _as_daemon
         elif self.efuse.mounted_type != "efuse":
@@ -635,7 +641,10 @@ class Passthrough(Operations):
 
     def _info(self, node: Node, fd: int, flags: int) -> FileInfo:
         self._backing.opened(node, self._path(node), fd, flags)
-        keep = self._shortcuts().options.consistency == "exclusive"
+        options = self._shortcuts().options
+        if options.handleless and self.efuse.mounted_type == "efuse":
+            self._inodes.keep(node)
+        keep = options.consistency == "exclusive"
         return FileInfo(fh=self._files.add(fd, node), keep_cache=keep)
 
     def _found(

@@ -8,14 +8,25 @@ from pathlib import Path
 from efuse.control import find
 from efuse.control.mounts import all_mounts, resolve
 from efuse.errors import ControlError
-from efuse.fs.passthrough.syscalls import file_system_type
+from efuse.fs.passthrough.syscalls import file_system_type, status
 
-__all__ = ["DEEPEST", "depth_above", "forgets_handles", "has_inode_per_file", "parts_hard_links"]
+__all__ = [
+    "DEEPEST",
+    "depth_above",
+    "forgets_handles",
+    "has_inode_per_file",
+    "keeps_numbers",
+    "parts_hard_links",
+]
 
 DEEPEST = 2
 """The kernel's FILESYSTEM_MAX_STACK_DEPTH."""
 
 _OVERLAY, _ECRYPTFS, _FUSE = 0x794C7630, 0xF15F, 0x65735546
+_NFS, _SMB, _CIFS, _SMB2 = 0x6969, 0x517B, 0xFF534D42, 0xFE534D42
+_9P, _AFS, _CEPH, _CODA, _LUSTRE = 0x01021997, 0x5346414F, 0xC36400, 0x73757245, 0xBD00BD0
+_VBOXSF = 0x786F4256
+_REMOTE = frozenset({_FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _CEPH, _CODA, _LUSTRE, _VBOXSF})
 
 
 def depth_above(path: str, fd: int) -> int:
@@ -41,6 +52,16 @@ def forgets_handles(kind: int) -> bool:
     return kind == _FUSE
 
 
+def keeps_numbers(kind: int) -> bool:
+    """Tell whether no other file gets a file's inode number while a descriptor leads to it.
+
+    Not where a server or a daemon gives the numbers: an O_PATH descriptor is unknown to it.
+
+    :param kind: of file system, see :func:`file_system_type`.
+    """
+    return kind not in _REMOTE
+
+
 def parts_hard_links(kind: int) -> bool:
     """Tell whether two names of one inode number may be two inodes.
 
@@ -56,7 +77,8 @@ def has_inode_per_file(path: str, fd: int) -> bool:
     """Tell whether all names of a file have one inode number, at and below a directory.
 
     A daemon of FUSE may go by paths. overlayfs gives hard links of a lower layer one number though
-    it parts them, and a file that is copied up may get another number.
+    it parts them, and a file that is copied up may get another number. A bind mount may show a file
+    with other rights.
 
     :param path: of the directory.
     :param fd: a descriptor of it.
@@ -64,10 +86,12 @@ def has_inode_per_file(path: str, fd: int) -> bool:
     """
     table = all_mounts()
     above = Path(resolve(path, table))
-    return file_system_type(fd) not in (_FUSE, _OVERLAY) and not any(
-        (m.is_fuse or m.is_efuse or m.fstype == "overlay")
-        and Path(m.mountpoint).is_relative_to(above)
-        for m in table
+    below = [m for m in table if Path(m.mountpoint).is_relative_to(above)]
+    devices = [status(fd).device, *(m.connection for m in below if m.mountpoint != str(above))]
+    return (
+        file_system_type(fd) not in (_FUSE, _OVERLAY)
+        and not any(m.is_fuse or m.is_efuse or m.fstype == "overlay" for m in below)
+        and len(set(devices)) == len(devices)
     )
 
 

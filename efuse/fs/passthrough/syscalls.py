@@ -8,9 +8,11 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 __all__ = [
     "DirectoryEntry",
+    "Status",
     "file_handle",
     "file_system_type",
     "getdents",
@@ -19,11 +21,13 @@ __all__ = [
     "rename",
     "set_fs_groups",
     "set_times",
+    "status",
 ]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
-_AT_EMPTY_PATH = 0x1000
+_AT_EMPTY_PATH, _AT_STATX_FORCE_SYNC, _AT_STATX_DONT_SYNC = 0x1000, 0x2000, 0x4000
+_STATX_BASIC_STATS, _STATX_MNT_ID = 0x7FF, 0x1000
 _MAX_HANDLE = 128
 _UTIME_OMIT = (1 << 30) - 2
 _UTIME_NOW = (1 << 30) - 1
@@ -35,6 +39,39 @@ DirectoryEntry = tuple[int, int, bytes]
 """Position behind the entry, type (DT_*), name."""
 
 _DIRENT = struct.Struct("=QqHB")
+# Of struct statx: the mask, nlink, mode, ino; the device's two numbers, and the mount's.
+_STATX = struct.Struct("=I12xI8xH2xQ96xIIQ")
+_StatxBuffer = ctypes.c_char * 256
+
+
+class Status(NamedTuple):
+    """What tells an inode from others, and which mount it was found on.
+
+    :ivar device: as the kernel numbers devices, and connections.
+    :ivar mount: its number in mountinfo, which another mount gets later. A kernel before 5.8 does
+        not tell it: then it stands for the device.
+    """
+
+    device: int
+    inode: int
+    mode: int
+    links: int
+    mount: int
+
+
+def status(fd: int, *, fresh: bool = False) -> Status:
+    """statx(2) of a descriptor; no server or daemon is asked unless it shall be *fresh*.
+
+    fstat(2) of a remote file may bring attributes of what had its name some time ago.
+
+    :raises OSError: it failed.
+    """
+    buffer = _StatxBuffer()
+    flags = _AT_EMPTY_PATH | (_AT_STATX_FORCE_SYNC if fresh else _AT_STATX_DONT_SYNC)
+    _check(_libc.statx(fd, b"", flags, _STATX_BASIC_STATS | _STATX_MNT_ID, buffer))
+    mask, links, mode, inode, major, minor, mount = _STATX.unpack_from(buffer)
+    device = major << 20 | minor
+    return Status(device, inode, mode, links, mount if mask & _STATX_MNT_ID else -1 - device)
 
 
 def _check(result: int) -> int:
