@@ -101,9 +101,8 @@ def cli(
         running = Running(command, channels=channels, adopt=True)
         forwarding.to(running.hand_on)
         status = _attend(running, options, require=require)
-        if forwarding.handed_on or status != 0:
-            # A daemon may have died as soon as it had mounted.
-            running.unmount_dead()
+        # A daemon may have died as soon as it had mounted, in the background as well.
+        running.unmount_dead()
     if status == 0 and any(mount.accelerated for mount in running.mounts) and os.fork() == 0:
         # The daemon has gone into the background, or has ended and taken its mounts with it.
         from efuse.fs.background import leave

@@ -137,9 +137,21 @@ def find(path: str | os.PathLike[str], *, fuse: bool = False, mountinfo: Path = 
 
 
 def resolve(path: str, table: Iterable[Mount]) -> str:
-    """Return the absolute path without symbolic links, as far as no FUSE mount is looked at."""
+    """Return the absolute path without symbolic links, as far as no FUSE mount is looked at.
+
+    :raises ControlError: it has too many links, or is relative to a directory that was removed.
+    """
     stops = {m.mountpoint for m in table if m.is_efuse or m.is_fuse}
-    return _resolve(path if path.startswith("/") else f"{Path.cwd()}/{path}", stops)
+    return _resolve(path if path.startswith("/") else f"{_working_directory(path)}/{path}", stops)
+
+
+def _working_directory(path: str) -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise ControlError(
+            f"{path} is nowhere: the working directory was removed (ENOENT)", hint="cd /"
+        ) from None
 
 
 def _resolve(path: str, stops: Iterable[str], links: int = 40) -> str:

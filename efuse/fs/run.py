@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import re
 import select
@@ -13,10 +12,10 @@ import signal
 import socket
 import struct
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,6 +34,7 @@ from efuse.control.mounts import (
 from efuse.errors import ControlError, EfuseError, MountError, reason
 from efuse.fs.acceleration import Acceleration, accelerate
 from efuse.fs.ending import not_ignored
+from efuse.fs.marking import is_marked, marked
 from efuse.fs.mountpoint import DEVICE, detach
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
@@ -70,6 +70,9 @@ _REPORT_S = 2.0
 _MOST_REFUSED = 1000
 _DEVICE = str(DEVICE)
 _FUSE_DEVICE = "/dev/fuse"
+_OWNER = re.compile(r"\buser_id=([0-9]+),group_id=([0-9]+)\b")
+_ANSWER_S = 2.0
+_NO_DAEMON = 3
 _CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
 
 
@@ -159,15 +162,19 @@ class PlainMount:
 
     :ivar number: as of `Daemon`.
     :ivar is_certain: the daemon has told of it, or the kernel says that the daemon serves it.
+    :ivar is_dead: nobody served it when it was found.
     """
 
     mount: Mount
     number: int
     is_certain: bool
+    is_dead: bool = False
 
     @property
     def reason(self) -> str:
         """Why it is not accelerated, in one sentence."""
+        if self.is_dead:
+            return "the daemon has ended, so that nobody serves it"
         if self.mount.is_efuse:
             return "no report of it has come, so that it may be the mount of another daemon"
         if self.mount.fstype.split(".")[0] == "fuseblk":
@@ -227,6 +234,7 @@ class Running:
         if adopt:
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
         self._others = _children(os.getpid())
+        self._unanswered: list[int] = []
         self._handed_on = 0
         self._has_reported = False
         self._refused = 0
@@ -253,6 +261,8 @@ class Running:
                 self._socket = f"{theirs.fileno()}:{inode}"
                 environment["EFUSE_REPORT_FD"] = self._socket
                 self.process = _start(command, environment, (theirs.fileno(),))
+            self._began = _start_of(self.process.pid)
+            stack.enter_context(marked())
             self._pidfd = os.pidfd_open(self.process.pid)
             stack.callback(os.close, self._pidfd)
             self._open = stack.pop_all()
@@ -339,10 +349,56 @@ class Running:
 
     def unmount_dead(self) -> None:
         """Unmount the mounts that have lost their daemon: they were this one's."""
-        found = [(mount.mountpoint, mount.number) for mount in self.mounts]
-        for mountpoint, number in found + [(p.mount.mountpoint, p.number) for p in self.plain]:
-            if is_mounted(number) is not None and _is_dead(mountpoint):
-                _detach(mountpoint, number)
+        found = [(daemon.mount, daemon.number, True) for daemon in self.mounts]
+        found += [(plain.mount, plain.number, plain.is_certain) for plain in self.plain]
+        for mount, number, is_certain in found:
+            connection = is_mounted(number)
+            if connection is None:
+                continue
+            if self._is_dead(replace(mount, connection=connection), is_certain=is_certain):
+                _detach(mount.mountpoint, number)
+
+    def _is_dead(self, mount: Mount, *, is_certain: bool) -> bool:
+        """Whether nobody serves the mount.
+
+        A live daemon may itself answer what the kernel answers for a dead one, or nothing at all:
+        so it is asked only where no process is seen to serve it. A mount that may be another
+        daemon's is left if there is one, as young as this run, that may serve it.
+
+        :param is_certain: it is the daemon's.
+        """
+        if not self._knows_processes:
+            return is_certain and self._answers_nothing(mount)
+        device = _device_of(mount)
+        if _connections(self._own_tree(), device) & {mount.connection, None}:
+            return False
+        processes = _processes()
+        if mount.connection in _connections(processes, device):
+            return False
+        younger = {pid for pid in processes if _start_of(pid) >= self._began}
+        if not is_certain and any(_may_serve(pid, device) for pid in younger):
+            return False
+        return self._answers_nothing(mount)
+
+    def _answers_nothing(self, mount: Mount) -> bool:
+        """Whether the kernel says that the mount has no daemon.
+
+        Another process asks: a daemon that this one does not see may never answer, and whoever
+        waits for it cannot be ended.
+        """
+        words = [sys.executable, "-I", "-S", "-c", _ASKS, mount.mountpoint, *_owner_of(mount)]
+        null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+        asking = os.posix_spawn(sys.executable, words, os.environ, file_actions=null, setpgroup=0)
+        self._others.add(asking)
+        ended = os.pidfd_open(asking)
+        try:
+            if select.select([ended], [], [], _ANSWER_S)[0]:
+                return os.waitstatus_to_exitcode(os.waitpid(asking, 0)[1]) == _NO_DAEMON
+            signal.pidfd_send_signal(ended, signal.SIGKILL)
+            self._unanswered.append(asking)
+            return False
+        finally:
+            os.close(ended)
 
     def _is_left_alone(self) -> bool:
         """Whether no process of the daemon is left that could mount.
@@ -419,8 +475,10 @@ class Running:
         self.mounts.append(Daemon(self.process, mount, number))
         return self.mounts[-1]
 
-    def _add_plain(self, mount: Mount, number: int, *, is_certain: bool) -> PlainMount:
-        self.plain.append(PlainMount(mount, number, is_certain))
+    def _add_plain(
+        self, mount: Mount, number: int, *, is_certain: bool, is_dead: bool = False
+    ) -> PlainMount:
+        self.plain.append(PlainMount(mount, number, is_certain, is_dead))
         return self.plain[-1]
 
     def _look(self) -> Iterator[Daemon | PlainMount]:
@@ -457,7 +515,7 @@ class Running:
         command names the mount point, and no report of it ever comes. A mount of eFuse may be that
         of another program that knows eFuse, which reports that it is its own.
         """
-        device = _FUSE_DEVICE if mount.is_fuse else _DEVICE
+        device = _device_of(mount)
         mine = self._own_tree()
         others = self._tree() - mine
         held = _connections(mine, device) if self._knows_processes else {None}
@@ -472,9 +530,9 @@ class Running:
             return self._add(mount, number)
         is_named = mount.mountpoint in self._named
         if None not in held and not (is_named and any(map(_is_hidden, mine))):
-            if mount.is_fuse and is_named and _is_dead(mount.mountpoint):
+            if is_named and self._is_dead(mount, is_certain=False):
                 # It died as soon as it had mounted. Nobody misses a mount that nobody serves.
-                return self._add_plain(mount, number, is_certain=True)
+                return self._add_plain(mount, number, is_certain=True, is_dead=True)
             return None
         if mount.is_efuse and self._has_reported:
             return None
@@ -503,8 +561,15 @@ class Running:
         return found
 
     def _own_tree(self) -> set[int]:
-        """The processes of the daemon without those of another run, which ends them itself."""
-        return {pid for pid in self._tree() if not _is_of_another_run(pid, self._socket)}
+        """The processes of the daemon without those that attend to mounts of eFuse themselves.
+
+        Nor those of another run, which ends them itself. What was started is always the daemon's.
+        """
+        found = self._tree()
+        if not self._knows_processes:
+            return found
+        left = {p for p in found if is_marked(p) or _is_of_another_run(p, self._socket)}
+        return (found - left) | self._started()
 
     def _adopted(self) -> set[int]:
         if not (self._adopts and self._knows_children):
@@ -519,7 +584,7 @@ class Running:
         with contextlib.suppress(BlockingIOError):
             while self._child_ended.recv(4096):
                 pass
-        for pid in self._adopted():
+        for pid in (*self._adopted(), *self._unanswered):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
@@ -555,19 +620,31 @@ def _detach(mountpoint: str, number: int) -> None:
         detach(mountpoint, number)
 
 
-def _is_dead(mountpoint: str) -> bool:
-    """Whether the mount has lost its daemon; a live daemon may never answer."""
-    dead = threading.Event()
+# Whom the mount is not for, the kernel answers in the daemon's place.
+_ASKS = """
+import errno, os, sys
+fd = os.open(sys.argv[1], os.O_PATH)
+if sys.argv[2:] and os.geteuid() == 0:
+    user, group = map(int, sys.argv[2:])
+    os.setgroups([])
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+try:
+    os.fstatvfs(fd)
+except OSError as error:
+    sys.exit(3 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else 0)
+"""
 
-    def ask() -> None:
-        try:
-            os.statvfs(mountpoint)
-        except OSError as error:
-            if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
-                dead.set()
 
-    threading.Thread(target=ask, daemon=True).start()
-    return dead.wait(2)
+def _owner_of(mount: Mount) -> tuple[str, ...]:
+    """Return the user and the group that a mount of FUSE is for, if that is to be seen."""
+    here = (m for m in all_mounts() if m.connection == mount.connection)
+    told = _OWNER.search(next(here, mount).options)
+    return told.groups() if told else ()
+
+
+def _device_of(mount: Mount) -> str:
+    return _FUSE_DEVICE if mount.is_fuse else _DEVICE
 
 
 @contextlib.contextmanager
@@ -610,6 +687,18 @@ def _processes() -> set[int]:
     return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
 
 
+def _start_of(pid: int) -> int:
+    """Return when the process was started, in the kernel's ticks; -1 if it is gone."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return -1
+
+
+def _may_serve(pid: int, device: str) -> bool:
+    """Whether the process may serve a mount without that the kernel tells which one."""
+    return None in _connections({pid}, device) or _is_hidden(pid)
+
+
 def _is_of_another_run(pid: int, socket_of_this: str) -> bool:
     """Whether the process was started by an `efuse run` that the daemon has started."""
     words = b""
@@ -627,11 +716,9 @@ def _connections(processes: set[int], device: str) -> set[int | None]:
     found: set[int | None] = set()
     for pid in processes:
         for fd in _open_on(pid, device):
-            text = ""
-            with contextlib.suppress(OSError):
-                text = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
-            told = _CONNECTION.search(text)
-            found.add(int(told[1]) if told else None)
+            with contextlib.suppress(OSError):  # it has closed it meanwhile, or has ended
+                told = _CONNECTION.search(Path(f"/proc/{pid}/fdinfo/{fd}").read_text())
+                found.add(int(told[1]) if told else None)
     return found
 
 

@@ -26,6 +26,7 @@ from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError
 from efuse.fs.channel import SessionChannel
 from efuse.fs.ending import GRACE_S, Ending
 from efuse.fs.guard import Guard
+from efuse.fs.marking import marked
 from efuse.fs.mountpoint import (
     MountOptions,
     detach,
@@ -123,6 +124,7 @@ class _Session:
         self._connection = -1
         self._token = trio.lowlevel.current_trio_token()
         self._number: int | None = None
+        self._marked = contextlib.ExitStack()
         self._fd = -1  # with which this process, not libfuse, has mounted it
         self._abort_fd = -1
         self._unmounting = threading.Lock()
@@ -205,6 +207,7 @@ class _Session:
         # Now, since it may have to be built: a mount's callers would wait for that.
         channel = SessionChannel(wanted=self._channels)
         ending.check()
+        self._marked.enter_context(marked())
         self._fd = mount_efuse(self._mountpoint, parsed, unmasked=self._unmasked)
         self._state.mounted_type = "efuse"
         self._identify(ROOT / "connections")
@@ -341,6 +344,7 @@ class _Session:
 
     async def close(self) -> None:
         """Detach the handlers and unmount what is still mounted."""
+        self._marked.close()
         if self._state.mounted_type is None:
             return
         if self._state.accelerator is not None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -289,8 +291,14 @@ def test_mount_that_may_be_another_daemons_is_told_of_and_left(
             assert "may be the mount of another daemon" in found.reason
             assert not found.is_certain
             number = _number(place)
-            # What has lost its daemon by the daemon's end was its.
+            # What has lost its daemon by the daemon's end was its, if no other may serve it.
+            with Path("/dev/fuse").open("rb") as device:
+                other = subprocess.Popen(["sleep", "60"], stdin=device)
             running.end()
+            assert is_mounted(number) is not None
+            other.kill()
+            other.wait()
+            running.unmount_dead()
             assert is_mounted(number) is None
     finally:
         _unmount(place)
@@ -374,28 +382,234 @@ def test_plain_mount_that_may_be_another_daemons_is_told_of_and_left(
         assert isinstance(found, PlainMount)
         assert not found.is_certain
         assert "may have mounted it" in found.reason
-        # Its daemon, which is this process, answers nobody: statfs(2) must not hang here.
-        monkeypatch.setattr(run, "_is_dead", lambda _mountpoint: False)
         running.end()
         assert is_mounted(found.number) is not None
 
 
-@pytest.mark.usefixtures("past_the_shim")
-@pytest.mark.parametrize("end", ["os._exit(3)", "os._exit(0)", "os.kill(os.getpid(), 15)"])
-def test_plain_mount_of_a_daemon_that_dies_at_once_is_told_of_and_unmounted(
-    place: Path, monkeypatch: pytest.MonkeyPatch, end: str
+_DIES = {
+    "with 3": "os._exit(3)",
+    "with 0": "os._exit(0)",
+    "by a signal": "os.kill(os.getpid(), 15)",
+}
+
+
+def _mounts_of(user: int) -> str:
+    return _MOUNTS.replace("user_id=0,group_id=0", f"user_id={user},group_id={user}")
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("user", [0, _NOBODY])
+@pytest.mark.parametrize("kind", ["fuse.x", "fuse.ours"])
+@pytest.mark.parametrize("end", _DIES.values(), ids=_DIES)
+def test_mount_of_a_daemon_that_dies_at_once_is_told_of_and_unmounted(
+    place: Path, monkeypatch: pytest.MonkeyPatch, end: str, kind: str, user: int
 ) -> None:
+    """Whomever it is for: others are not told by statfs(2) that it is dead."""
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    before = set(numbers())
     try:
-        with _running(_MOUNTS + end, place, "fuse.x", adopt=True) as running:
+        with _running(_mounts_of(user) + end, place, kind, adopt=True) as running:
+            os.waitid(os.P_PID, running.process.pid, os.WEXITED | os.WNOWAIT)
             found, ended = running.events()
             assert isinstance(found, PlainMount)
             assert isinstance(ended, Ended)
-            assert is_mounted(found.number) is not None
+            assert found.is_dead
+            assert "nobody serves it" in found.reason
+            assert {found.number} == set(numbers()) - before
             running.unmount_dead()
             assert is_mounted(found.number) is None
     finally:
         _unmount(place)
+
+
+# The command line, as if the kernel had eFuse; the daemon mounts past the shim.
+_COMMAND_LINE = """
+from efuse.fs import mountpoint, run
+mountpoint.kernel_lacks_efuse = lambda: None
+run.preload_library = lambda: ""
+run._REPORT_S = 0.0
+from efuse.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("end", _DIES.values(), ids=_DIES)
+def test_command_leaves_no_mount_of_a_daemon_that_dies_at_once(place: Path, end: str) -> None:
+    before = numbers()
+    words = [sys.executable, "-c", _COMMAND_LINE, "run", "--"]
+    words += [sys.executable, "-c", _MOUNTS + end, str(place), "fuse.x"]
+    try:
+        done = subprocess.run(words, timeout=60, capture_output=True, text=True, check=False)
+        assert f"{place}: not accelerated: " in done.stderr
+        assert numbers() == before
+    finally:
+        _unmount(place)
+
+
+# Serves a mount: answers the first request well, INIT, and others with the error in argv[3], or,
+# if that is 0, not at all.
+_ANSWERS = """
+import struct
+print(flush=True)
+signal.alarm(60)
+while True:
+    _, opcode, unique = struct.unpack_from("=IIQ", os.read(fd, 1 << 20))
+    if opcode == 26:
+        told = struct.pack("=IIIIHHIIHH8I", 7, 31, 65536, 0, 16, 12, 131072, 1, 32, 0, *[0] * 8)
+        os.write(fd, struct.pack("=IiQ", 16 + 64, 0, unique) + told[:64])
+        continue
+    print(opcode, flush=True)
+    if sys.argv[3] != "0":
+        os.write(fd, struct.pack("=IiQ", 16, -int(sys.argv[3]), unique))
+"""
+
+
+@contextlib.contextmanager
+def _another_daemon(mountpoint: Path, answer: int) -> Iterator[subprocess.Popen[str]]:
+    """Have another process serve *mountpoint*, which answers with that error; 0: not at all."""
+    words = [sys.executable, "-c", _MOUNTS + _ANSWERS, mountpoint, "fuse.x", str(answer)]
+    daemon = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert daemon.stdout is not None
+        daemon.stdout.readline()
+        yield daemon
+    finally:
+        daemon.kill()
+        daemon.communicate()
+        _unmount(mountpoint)
+
+
+@pytest.mark.usefixtures("past_the_shim")
+@pytest.mark.parametrize("tells", [True, False])
+def test_mount_of_a_live_daemon_that_answers_as_a_dead_one_is_left(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
+) -> None:
+    """What it needs is gone itself: a server, or the mount that it is a mount of."""
+    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    if not tells:
+        _does_not_tell(monkeypatch)
+    with (
+        _running_past_the_shim(place, opens=not tells) as (running, source),
+        _another_daemon(source, errno.ENOTCONN) as daemon,
+    ):
+        number = _number(source)
+        assert [plain.is_certain for plain in running._look() if isinstance(plain, PlainMount)] == (
+            [] if tells else [False]
+        )
+        running.unmount_dead()
+        running.end()
+        assert is_mounted(number) is not None
+        assert daemon.poll() is None
+
+
+# Runs a daemon that ends when it is told to, and lets its mounts go.
+_RUNS = """
+import os, sys
+from efuse.fs import run
+run.preload_library = lambda: ""
+run._REPORT_S = 0.0
+script = "print(flush=True); raise SystemExit(len(input()))"
+running = run.Running([sys.executable, "-c", script, *sys.argv[1:]], adopt=True)
+list(running.events())
+running.unmount_dead()
+os._exit(7)
+"""
+
+
+def test_daemon_of_another_that_never_answers_does_not_hold_up_the_end(place: Path) -> None:
+    """Whoever asks it waits, and cannot be ended before it answers."""
+    words = [sys.executable, "-c", _RUNS, place]
+    pipe = subprocess.PIPE
+    running = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
+    assert running.stdout is not None
+    running.stdout.readline()
+    with _another_daemon(place, 0):
+        running.communicate("x\n", timeout=60)
+        assert running.returncode == 7
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_question_to_a_daemon_that_never_answers_is_given_up(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked where no process is seen that serves the mount: it may be hidden."""
+    monkeypatch.setattr(run, "_ANSWER_S", 0.3)
+    with _another_daemon(place, 0) as daemon, _running("pass", adopt=True) as running:
+        mount = next(m for m in all_mounts() if m.mountpoint == str(place))
+        assert not running._answers_nothing(mount)
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == "17\n"  # STATFS
+        assert running._adopted() == set()
+
+
+# Starts another `efuse run`, which leaves a process that holds the handlers.
+_NESTED = """
+import subprocess, sys
+with open(sys.argv[1], "w") as told:
+    nested = subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=told)
+nested.wait()
+"""
+_LEAVES_A_HOLDER = """
+import os, signal
+from efuse.fs import run
+run.preload_library = lambda: ""
+signal.alarm(60)
+running = run.Running(["sleep", "60"], adopt=True)
+holder = os.fork()
+if holder:
+    print(os.getpid(), holder, running.process.pid, flush=True)
+signal.alarm(60)
+signal.pause()
+"""
+
+
+def test_processes_of_a_nested_run_are_not_the_daemons(place: Path) -> None:
+    """They have the outer one's environment, except its daemon, and attend to mounts of eFuse."""
+    told = place / "told"
+    os.mkfifo(told)
+    with _running(_NESTED, told, _LEAVES_A_HOLDER) as running:
+        with told.open() as pipe:
+            nested = {int(word) for word in pipe.readline().split()}
+        try:
+            assert len(nested) == 3
+            assert nested < running._tree()
+            assert running._own_tree() == {running.process.pid}
+        finally:
+            for pid in nested:
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_what_was_started_is_the_daemons_whatever_its_environment_says(
+    monkeypatch: pytest.MonkeyPatch, knows: bool
+) -> None:
+    """It may have been given another one; or /proc tells of another process by its number."""
+    script = "import os; os.environ['EFUSE_REPORT_FD'] = '9:9'; os.execlp('sleep', 'sleep', '60')"
+    with _running(script) as running:
+        environment = Path(f"/proc/{running.process.pid}/environ")
+        poll = select.poll()
+        while b"EFUSE_REPORT_FD=9:9" not in environment.read_bytes():
+            poll.poll(10)
+        monkeypatch.setattr(running, "_knows_processes", knows)
+        assert running._own_tree() == {running.process.pid}
+
+
+_RUNS_NOWHERE = """
+import os, sys
+from efuse.fs.run import Running
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+running = Running(["true", "x"])
+print(list(running.events()))
+"""
+
+
+def test_daemon_is_run_where_the_working_directory_was_removed(place: Path) -> None:
+    """What its command names relatively is no mount point."""
+    gone = place / "gone"
+    gone.mkdir()
+    words = [sys.executable, "-c", _RUNS_NOWHERE, gone]
+    assert subprocess.check_output(words, text=True, timeout=60) == "[Ended(status=0)]\n"
 
 
 # Prints of which kind the first thing is that `efuse run` would be told of.
