@@ -53,6 +53,7 @@ static bool efuse_reads_unlocked(const struct inode *inode)
 	switch (inode->i_sb->s_magic) {
 	case EXT4_SUPER_MAGIC: /* ext2 and ext3, too */
 	case BTRFS_SUPER_MAGIC:
+	case FUSE_SUPER_MAGIC: /* and ours */
 	case TMPFS_MAGIC:
 	case MSDOS_SUPER_MAGIC:
 	case EROFS_SUPER_MAGIC_V1:

@@ -26,7 +26,7 @@ _SYSTEMS = ("fuse", "efuse")  # The others are measured in test_bench_io.py.
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = tmp_path_factory.mktemp("bench") / "report.json"
-    words = [*EFUSE, "bench", "--rounds", "1", "--scale", "0.02", "--json", str(out)]
+    words = [*EFUSE, "bench", "--rounds", "1", "--scale", "0.01", "--json", str(out)]
     words += ["--system", ",".join(_SYSTEMS), "--workload", ",".join(_WORKLOADS)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
