@@ -233,7 +233,7 @@ static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 {
 	struct inode *inode = file_inode(vmf->vma->vm_file);
-	const struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
+	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
 	struct folio *folio = page_folio(vmf->page);
 
 	if (likely(!efuse_folio_passed(passed, folio)))
