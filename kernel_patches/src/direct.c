@@ -204,7 +204,9 @@ static bool efuse_content_same(const struct efuse_content *content, const struct
 	return timespec64_equal(&content->ctime, &ctime) && content->size == i_size_read(inode);
 }
 
-/* While it is changed it is racy: nobody takes the new times for those of a content that is known. */
+/*
+ * While it is changed it is racy: nobody takes the new times for those of a content that is known.
+ */
 static void efuse_content_note(struct efuse_backing *eb, const struct efuse_content *content)
 {
 	spin_lock(&eb->content_lock);

@@ -758,7 +758,7 @@ struct efuse_backing {
 	u64 seal;
 	u32 flags;
 	struct efuse_content content;
-	spinlock_t content_lock;
+	spinlock_t content_lock;	/* for changing content */
 	u32 ranges;
 	bool touched;
 	struct efuse_backing *next_touched;

@@ -490,7 +490,7 @@ static void efuse_uses_over(struct efuse_backing *touched, struct efuse_replaced
 		use->next = replaced->over;
 		replaced->over = use;
 	}
-	smp_mb(); /* Pairs with efuse_use_begin() and efuse_extent_end(): the change, and the end. */
+	smp_mb(); /* Pairs with efuse_use_begin() (the change) and efuse_extent_end() (the end). */
 }
 
 /*
@@ -513,8 +513,8 @@ static int efuse_backed_store(struct efuse_backed *file, unsigned long first, un
 	/* Whole, with the tree. */
 	smp_store_release(&file->only, !first && last == LLONG_MAX ? eb : NULL);
 	/*
-	 * Behind the tree, and before extents get new uses: who has found one in the tree as it was,
-	 * and begins by a new use, sees that the tree has changed.
+	 * Behind the tree, and before extents get new uses: who has found one in the tree as it
+	 * was, and begins by a new use, sees that the tree has changed.
 	 */
 	smp_store_release(&file->changes, file->changes + 1);
 	efuse_uses_over(touched, replaced);

@@ -130,7 +130,7 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 	pagefault_disable();
 	iter->nofault = true;
 	answered = efuse_answer_now(&req, ec, ff->fm, &io.ap.args);
-	/* A backing file may lie on another mount of ours: then the buffer's owner has said so before. */
+	/* A backing file may lie on another mount of ours, which is called with this set. */
 	iter->nofault = nofault;
 	pagefault_enable();
 	if (!answered)

@@ -271,7 +271,8 @@ void efuse_pages_passed(struct inode *inode)
 {
 	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
 
+	/* The pages are dropped before. */
 	smp_store_release(&passed->end, 0);
-	smp_mb(); /* wake_up_var() looks for who waits without a lock. */
+	smp_mb(); /* Pairs with prepare_to_wait(): wake_up_var() looks without a lock. */
 	wake_up_var(&passed->end);
 }
