@@ -41,6 +41,12 @@ def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.Comp
     return result
 
 
+def load_file_system(name: str) -> None:
+    """Load a file system's module, unless it is there or built in."""
+    if name not in Path("/proc/filesystems").read_text().split():
+        run("modprobe", name)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("EFUSE_GUEST") != "1" and items:
         raise pytest.UsageError("tests/guest runs inside a guest only: make test-guest")
@@ -209,8 +215,7 @@ def lower(lower_root: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def overlay(lower: Path) -> Iterator[Path]:
     """An overlay of two directories of ``lower``, ``below`` and ``above``."""
-    if "overlay" not in Path("/proc/filesystems").read_text():
-        run("modprobe", "overlay")
+    load_file_system("overlay")
     for name in ("below", "above", "work", "both"):
         (lower / name).mkdir()
     layers = f"lowerdir={lower}/below,upperdir={lower}/above,workdir={lower}/work"

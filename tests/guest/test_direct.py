@@ -27,7 +27,7 @@ import pytest
 from efuse.errors import MountError
 from efuse.fs.extents import Extent, map_extent
 from efuse.fs.mountpoint import MountOptions, mount_efuse
-from tests.guest.conftest import run
+from tests.guest.conftest import load_file_system, run
 from tests.guest.daemons import Call, Mount, eventually, fails, mounted
 
 BLOCK = 4096
@@ -323,7 +323,7 @@ def test_what_an_overlay_above_shows_backs_nothing_below_it(
     above, empty = tmp_path / "above", tmp_path / "empty"
     above.mkdir()
     empty.mkdir()
-    run("modprobe", "overlay")
+    load_file_system("overlay")
     with mounted(mountpoint, path="direct", entry_timeout=60.0, attr_timeout=60.0) as m:
         make(m, "f", fill("d"))
         nodeid = m.call("nodeid", "f")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.conftest import run
+from tests.guest.conftest import load_file_system, run
 from tests.guest.daemons import Call, Mount, eventually, mounted
 from tests.guest.service import WRITEBACK_CACHE
 from tests.guest.test_direct import BLOCK, backing, fill, make, source, whole, write
@@ -564,7 +564,7 @@ def xfs(tmp_path: Path, lower: Path) -> Iterator[Path]:
     with image.open("wb") as file:
         file.truncate(320 << 20)
     root.mkdir()
-    run("modprobe", "xfs", check=False)  # it may be built in
+    load_file_system("xfs")
     run("mkfs.xfs", "-q", image)
     run("mount", "-o", "loop", image, root)
     yield root
