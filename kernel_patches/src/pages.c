@@ -161,9 +161,9 @@ static bool efuse_folio_void(struct folio *folio)
 
 /**
  * efuse_write_folio - the folio that a buffered write of a write-back mount goes to
- * @iter: as of iomap_write_ops::get_folio()
- * @pos: likewise
- * @len: likewise
+ * @iter: the write, see iomap_write_ops::get_folio()
+ * @pos: position in the file of the first byte that is written
+ * @len: bytes that are written, at most
  *
  * Context: process context, under the inode's lock.
  * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR().
