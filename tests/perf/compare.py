@@ -2,7 +2,7 @@
 """``make test-perf``: measure instruction counts in a guest and compare them with the baseline.
 
 ``scripts/test-perf --update`` writes a new baseline. ``open_flush`` is an OPEN and the FLUSH of its
-close. ``passed`` is a request that the daemon answers with no program attached,
+close. ``passed`` is a GETATTR that the daemon answers with no program attached,
 ``passed_by_program`` with one whose members all return 0. ``passthrough_*`` are carried out by FUSE
 itself on a backing file, ``direct_*`` and ``cache_*`` by eFuse's paths.
 """
