@@ -108,6 +108,7 @@ static int efuse_part_share(struct efuse_part *part, struct efuse_data *data, si
 	if (!efuse_pages_alloc(ap, whole->num_folios - data->index))
 		return -ENOMEM;
 	ap->args.user_pages = data->args->user_pages;
+	ap->args.is_pinned = data->args->is_pinned;
 	ap->args.page_zeroing = data->args->page_zeroing;
 	while (len && data->index < whole->num_folios) {
 		const typeof(*whole->descs) *from = &whole->descs[data->index];

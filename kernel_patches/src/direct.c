@@ -25,6 +25,7 @@
 #include <linux/cred.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
+#include <linux/module.h>
 #include <linux/pagemap.h>
 #include <linux/sched/signal.h>
 #include <linux/timekeeping.h>
@@ -47,13 +48,28 @@ static struct inode *efuse_content_inode(const struct file *file)
 	return d_real_inode(file_dentry(file));
 }
 
-/* Is a file's page cache filled without the file's lock? Not by direct I/O, nor without pages. */
-static bool efuse_reads_unlocked(const struct inode *inode)
+/*
+ * Is a file of ours read by way of pages? These are filled as all pages of ours are. FUSE's
+ * passthrough takes the locks of another file, its direct I/O the file's own.
+ */
+static bool efuse_reads_pages(const struct file *file)
 {
+	const struct fuse_file *ff = file->private_data;
+
+	return file_inode(file)->i_sb->s_type->owner == THIS_MODULE &&
+	       !(ff->open_flags & (FOPEN_DIRECT_IO | FOPEN_PASSTHROUGH));
+}
+
+/* Is a file's page cache filled without the file's lock? Not by direct I/O, nor without pages. */
+static bool efuse_reads_unlocked(const struct file *file)
+{
+	const struct inode *inode = efuse_content_inode(file);
+
 	switch (inode->i_sb->s_magic) {
+	case FUSE_SUPER_MAGIC:
+		return inode == file_inode(file) && efuse_reads_pages(file);
 	case EXT4_SUPER_MAGIC: /* ext2 and ext3, too */
 	case BTRFS_SUPER_MAGIC:
-	case FUSE_SUPER_MAGIC: /* and ours */
 	case TMPFS_MAGIC:
 	case MSDOS_SUPER_MAGIC:
 	case EROFS_SUPER_MAGIC_V1:
@@ -64,17 +80,23 @@ static bool efuse_reads_unlocked(const struct inode *inode)
 	return false;
 }
 
+/* Do the bytes go to memory of a program that has asked for them, not to pages of a file? */
+static bool efuse_direct_to_user(const struct fuse_args *args)
+{
+	return args->efuse.iter ? user_backed_iter(args->efuse.iter) :
+				  args->user_pages && args->is_pinned;
+}
+
 /*
- * A page of FUSE's is read with the page's lock in hand, for which others may wait who have the
- * lock of the backing file: they write to that file, or read it, from or into a map of ours. So the
- * lock below is not waited for. A look at it would not do: somebody may wait for it by then.
+ * A page of a file is read with the page's lock in hand, for which others may wait who have the
+ * lock of the backing file: they write to that file, or read it, from or into a map of the file
+ * above. So the lock below is not waited for. A look at it would not do: somebody may wait for it
+ * by then. The page may be of a file above this one, whose backing file this one is.
  */
 static bool efuse_direct_nowait(const struct efuse_req *req, const struct efuse_backing *eb)
 {
-	const struct fuse_args *args = req->args;
-
-	return args->opcode == FUSE_READ && !args->user_pages && !args->efuse.iter &&
-	       (req->at_device || !efuse_reads_unlocked(efuse_content_inode(eb->file)));
+	return req->args->opcode == FUSE_READ && !efuse_direct_to_user(req->args) &&
+	       (req->at_device || !efuse_reads_unlocked(eb->file));
 }
 
 static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_backing *eb)
@@ -523,6 +545,21 @@ static bool efuse_direct_killed(struct efuse_req *req)
 }
 
 /**
+ * efuse_direct_shown - a READ has brought what it read from backing files
+ * @req: the READ
+ *
+ * Where it goes past FUSE's pages, these may be older than what the caller has seen. Of a caller's
+ * own buffer, file_io.c drops those of the range.
+ */
+void efuse_direct_shown(const struct efuse_req *req)
+{
+	const struct fuse_args *args = req->args;
+
+	if (req->racy && args->user_pages && !args->efuse.iter)
+		efuse_epoch_bump(req->ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_PAGES));
+}
+
+/**
  * efuse_direct_read - READ from backing files
  * @req: the READ
  *
@@ -555,9 +592,7 @@ bool efuse_direct_read(struct efuse_req *req)
 	}
 	if (req->stop == EFUSE_STOP_EOF)
 		efuse_data_end(args, done);
-	/* Shown past FUSE's pages. Of a caller's own buffer, file_io.c drops those of the range. */
-	if (req->racy && args->user_pages && !args->efuse.iter)
-		efuse_epoch_bump(req->ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_PAGES));
+	efuse_direct_shown(req);
 	args->out_args[0].size = done;
 	req->ret = done;
 	return true;

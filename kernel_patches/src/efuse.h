@@ -85,15 +85,20 @@ struct efuse_args {
 };
 
 /**
- * struct efuse_passed - pages that a WRITE to a backing file goes past, in FUSE's page cache
- * @first: index of the first page
- * @end: index after the last page; 0 while there is no such WRITE
- *
- * Set under the inode's lock, read under a page's.
+ * struct efuse_passed - pages in FUSE's page cache that may not be stored to as they are
+ * @first: index of the first page that a WRITE to a backing file goes past; set under the inode's
+ *	   lock, read under a page's
+ * @end: index after the last such page, 0 while there is no such WRITE; set and read as @first
+ * @again: index of the page of a void content that was dropped last before a store to it; under
+ *	   the lock of struct fuse_inode
+ * @again_epoch: the epoch before that: what is read there later is true since then; under the
+ *		 same lock
  */
 struct efuse_passed {
 	pgoff_t first;
 	pgoff_t end;
+	pgoff_t again;
+	u64 again_epoch;
 };
 
 /*

@@ -642,6 +642,7 @@ bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *
 void efuse_epoch_enter(struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_leave(struct efuse_conn *ec, u16 bucket);
 u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket);
+u64 efuse_epoch_last(const struct efuse_conn *ec, u16 bucket);
 u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket);
 void efuse_epoch_void(struct efuse_conn *ec);
@@ -874,6 +875,7 @@ void efuse_content_look(struct efuse_content *content, const struct file *file);
 void efuse_content_shown(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb);
 void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inode *inode,
 			    struct timespec64 before);
+void efuse_direct_shown(const struct efuse_req *req);
 bool efuse_direct_read(struct efuse_req *req);
 bool efuse_direct_write(struct efuse_req *req);
 

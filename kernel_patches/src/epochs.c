@@ -271,6 +271,13 @@ u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket)
 	return efuse_word(&ec->buckets, bucket);
 }
 
+/* The epoch of the last change of the bucket that is over. */
+u64 efuse_epoch_last(const struct efuse_conn *ec, u16 bucket)
+{
+	return max_t(u64, efuse_last_change(efuse_epoch_word(ec, bucket)),
+		     atomic64_read(&ec->floor));
+}
+
 /* How many changes of the bucket are in flight. */
 u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket)
 {

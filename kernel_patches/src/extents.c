@@ -212,20 +212,35 @@ static void efuse_uses_reap(struct efuse_use *over)
 	}
 }
 
-/* Wait until nobody holds the extents by these uses. A killed caller leaves that to a worker. */
+/* Where in the list a use stands that has ended, or NULL. */
+static struct efuse_use **efuse_uses_ended(struct efuse_use **over)
+{
+	for (; *over; over = &(*over)->next)
+		if (efuse_use_ended(*over))
+			return over;
+	return NULL;
+}
+
+/*
+ * Wait until nobody holds the extents by these uses. A killed caller leaves that to a worker.
+ *
+ * Each use is released as soon as it has ended, whatever the others wait for: the list may have
+ * the next use of the same extent, and another change of the tree may wait for this one.
+ */
 static int efuse_uses_wait(struct efuse_conn *ec, struct efuse_use *over)
 {
-	struct efuse_use *next;
+	struct efuse_use **at, *use;
 	int err;
 
-	for (; over; over = next) {
-		next = over->next;
-		err = wait_event_killable(ec->extents_wait, efuse_use_ended(over));
+	while (over) {
+		err = wait_event_killable(ec->extents_wait, (at = efuse_uses_ended(&over)));
 		if (err) {
 			efuse_uses_reap(over);
 			return err;
 		}
-		efuse_use_release(over);
+		use = *at;
+		*at = use->next;
+		efuse_use_release(use);
 	}
 	return 0;
 }

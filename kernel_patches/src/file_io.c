@@ -107,7 +107,8 @@ static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
  */
 static void efuse_file_appended(struct efuse_conn *ec, struct inode *inode, loff_t end, size_t len)
 {
-	efuse_pages_void(ec, inode, end - len, len);
+	efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+	efuse_pages_drop(inode, end - len, len);
 	efuse_inode_written(inode);
 	fuse_invalidate_attr(inode);
 }
@@ -356,6 +357,9 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	ret = efuse_file_modified(iocb);
 	if (ret)
 		return ret;
+	/* What a program has stored behind the end of the file is no part of it. */
+	if (iocb->ki_pos > i_size_read(inode))
+		truncate_pagecache_range(inode, i_size_read(inode), iocb->ki_pos - 1);
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
 	/* Another append must not come between the parts of one: it is a short one. */
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)

@@ -30,17 +30,27 @@ static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 	       !efuse_copy_pending(inode, folio->index, folio_next_index(folio) - 1);
 }
 
+/*
+ * Take a clean folio, which is locked, out of the page cache. No store comes between: whoever
+ * stores to it next waits for the lock, and finds that it is not there any more.
+ */
+static void efuse_folio_remove(struct address_space *mapping, struct folio *folio)
+{
+	generic_error_remove_folio(mapping, folio);
+}
+
 /* Returns whether the folio is not in the page cache any more. */
 static bool efuse_folio_drop(struct address_space *mapping, struct folio *folio, bool wait)
 {
-	bool clean;
+	bool gone;
 
 	if (wait ? folio_lock_killable(folio) : !folio_trylock(folio))
 		return false;
-	clean = efuse_folio_clean(mapping->host, folio);
+	if (folio->mapping == mapping && efuse_folio_clean(mapping->host, folio))
+		efuse_folio_remove(mapping, folio);
+	gone = folio->mapping != mapping;
 	folio_unlock(folio);
-	return clean && !invalidate_inode_pages2_range(mapping, folio->index,
-						       folio_next_index(folio) - 1);
+	return gone;
 }
 
 /* Returns whether all folios that were there are gone. Without @wait, locked ones stay. */
@@ -141,19 +151,18 @@ void efuse_refresh_mapped(struct inode *inode)
 
 /* Writing a part of a page. In a write-back mount the whole page goes below later. */
 
-/* Is the folio of a void content? Then it is let go, and dropped. */
+/* Is the folio of a void content? Then it is dropped, and let go. */
 static bool efuse_folio_void(struct folio *folio)
 {
 	struct inode *inode = folio->mapping->host;
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	pgoff_t first = folio->index, last = folio_next_index(folio) - 1;
 
 	if (!ec || !folio_test_uptodate(folio) || !efuse_folio_clean(inode, folio) ||
 	    efuse_pages_true(ec, inode))
 		return false;
+	efuse_folio_remove(inode->i_mapping, folio);
 	folio_unlock(folio);
 	folio_put(folio);
-	invalidate_inode_pages2_range(inode->i_mapping, first, last);
 	return true;
 }
 
@@ -220,11 +229,45 @@ static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *
 	       folio->index < READ_ONCE(passed->end);
 }
 
+/*
+ * May a folio, which is locked, be stored to? Its rest goes below with what is stored. So a clean
+ * one of a void content is dropped, and the next fault reads it again.
+ *
+ * The inode's epoch does not tell of that: other folios of the file are still of the void content.
+ * So the inode remembers which folio was dropped last, and since when the next one there is true.
+ * A change that is in flight is not looked at: its end voids what is read before.
+ */
+static bool efuse_folio_storable(struct inode *inode, struct folio *folio)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct fuse_inode *fi = get_fuse_inode(inode);
+	struct efuse_passed *passed = &fi->efuse_passed;
+	u64 now, last;
+
+	if (!ec)
+		return true;
+	now = efuse_epoch_now(ec);
+	last = efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || !efuse_folio_clean(inode, folio))
+		return true;
+	spin_lock(&fi->lock);
+	if (passed->again == folio->index && last <= passed->again_epoch) {
+		spin_unlock(&fi->lock);
+		return true;
+	}
+	passed->again = folio->index;
+	passed->again_epoch = now;
+	spin_unlock(&fi->lock);
+	efuse_folio_remove(inode->i_mapping, folio);
+	return false;
+}
+
 /**
  * efuse_page_mkwrite - a page is about to be stored to through a map
  * @vmf: the fault, its page locked
  *
- * Not while a WRITE goes past the page: the page would be written back over that.
+ * Not while a WRITE goes past the page: the page would be written back over that. Nor if the page
+ * is of a content that is void: the rest of it would be written back over the new one.
  *
  * Context: process context, sleeps if such a WRITE is under way.
  * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again
@@ -236,6 +279,10 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
 	struct folio *folio = page_folio(vmf->page);
 
+	if (unlikely(!efuse_folio_storable(inode, folio))) {
+		folio_unlock(folio);
+		return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+	}
 	if (likely(!efuse_folio_passed(passed, folio)))
 		return VM_FAULT_LOCKED;
 	folio_unlock(folio);

@@ -257,6 +257,7 @@ static bool efuse_path_cache(struct efuse_req *req)
 		efuse_count_path(req->ec, EFUSE_PATH_CACHE, EFUSE_PATH_PARTIAL, 1);
 		req->path.missed = 1;
 	}
+	efuse_direct_shown(req);
 	req->stop = eof ? EFUSE_STOP_EOF : EFUSE_STOP_ALL;
 	efuse_data_end(args, done);
 	args->out_args[0].size = done;

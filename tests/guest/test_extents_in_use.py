@@ -275,6 +275,80 @@ def test_extents_of_another_file_change_without_waiting(
         assert writer.result() == BLOCK
 
 
+@pytest.mark.parametrize("busy", ["first", "second"])
+def test_unmap_waits_for_no_io_through_another_extent(
+    mountpoint: Path, lower: Path, slow: Path, busy: str
+) -> None:
+    """Another unmap, of a part of both, waits for the WRITE through the busy one."""
+    paths = [backing(slow, fill("a", 2 * BLOCK)), backing(lower, fill("b", 2 * BLOCK))]
+    if busy == "second":
+        paths.reverse()
+    with mounted(mountpoint, open_flags=NOFLUSH, entry_timeout=60.0, attr_timeout=60.0) as m:
+        make(m, "f", fill("d", 4 * BLOCK))
+        for number, path in enumerate(paths):
+            m.call("map_extent", "f", path, os.O_RDWR, offset=2 * number * BLOCK,
+                   length=2 * BLOCK, write=True)  # fmt: skip
+        device, nodeid = m.device(), m.call("nodeid", "f")
+        with frozen(slow):
+            writer = Call(write, m / "f", fill("w", BLOCK), 0 if busy == "first" else 3 * BLOCK)
+            waits(writer)
+            both = Told(m, "unmap_extents", "f", offset=BLOCK, length=2 * BLOCK)
+            both.waits(m)
+            idle = 3 * BLOCK if busy == "first" else 0
+            assert Call(_unmapped, device, nodeid, idle).result() == 0
+            assert not writer.done()
+        both.join()
+        assert writer.result() == BLOCK
+        os.close(device)
+
+
+def _unmapped(device: int, nodeid: int, offset: int) -> int:
+    unmap_extents(device, nodeid, offset=offset, length=BLOCK)
+    return 0
+
+
+def test_map_of_what_is_forgotten_meanwhile_does_not_wait_for_itself(
+    mountpoint: Path, lower: Path
+) -> None:
+    """It cuts an extent in two, and finds then that all of the extents have to leave."""
+    path = backing(lower, fill("o", 4 * BLOCK))
+    with mounted(mountpoint, attach=False, entry_timeout=600.0) as m:
+        device = m.device()
+        known, made = os.pipe()
+
+        def forgetter() -> None:
+            os.close(known)
+            while True:
+                fd = os.open(m / "g", os.O_CREAT | os.O_RDWR)
+                os.write(made, b"m")
+                os.close(fd)
+                os.unlink(m / "g")
+
+        def mapper() -> int:
+            os.close(made)
+            fd, nodeid, stale = os.open(path, os.O_RDONLY), 1, 0
+            import time; e=time.time()+60
+            while time.time()<e:
+                nodeid += len(os.read(known, 100))
+                for part in ({}, {"offset": BLOCK, "length": BLOCK}):
+                    try:
+                        map_extent(device, Extent(nodeid, fd, **part))
+                    except MountError:
+                        stale += 1
+            print("NODEIDS", nodeid, "STALE", stale, flush=True)
+            return 400
+
+        mapping, forgetting = Call(mapper), Call(forgetter)
+        os.close(known)
+        os.close(made)
+        try:
+            assert mapping.result() >= 400
+        finally:
+            mapping.kill()
+            forgetting.kill()
+        os.close(device)
+
+
 def store(path: str, data: bytes) -> int:
     """Store to a file through a map, and wait until it is written back."""
     fd = os.open(path, os.O_RDWR)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import select
@@ -22,6 +23,10 @@ from tests.guest.test_extents_in_use import NOFLUSH, frozen, slow, waits
 __all__ = ["slow", "source"]  # fixtures
 
 LONG = {"entry_timeout": 600.0, "attr_timeout": 600.0}
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _DIRECT_IO = 1 << 0  # FOPEN_DIRECT_IO
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 
@@ -127,6 +132,126 @@ def test_rest_of_a_page_is_of_the_content_that_is_mapped_amid_the_write(
         assert writer.result() == 10
         os.close(fd)
         assert Path(new).read_bytes() == b"b" * 100 + b"x" * 10
+
+
+def test_store_by_an_earlier_map_takes_no_earlier_content_below(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The page is clean and void. What is stored goes below with the rest of the page."""
+    paths = [backing(lower, letter * 2 * BLOCK, letter.decode()) for letter in (b"a", b"b", b"c")]
+    with mounted(mountpoint, **LONG) as m:
+        make(m, "f", b"d" * 2 * BLOCK)
+        m.call("map_extent", "f", paths[0], os.O_RDWR, write=True, version=1)
+        fd = os.open(m / "f", os.O_RDWR)
+        with mmap.mmap(fd, 2 * BLOCK) as view:
+            for version, path in enumerate(paths[1:], 2):
+                assert view[2] == view[BLOCK + 2] == b"abc"[version - 2]
+                m.call("map_extent", "f", path, os.O_RDWR, write=True, version=version)
+                # The first page stays dirty while the second one is stored to.
+                view[:2] = b"xx"
+                view[BLOCK : BLOCK + 2] = b"yy"
+                view.flush()
+                letter = b"abc"[version - 1 : version]
+                rest = letter * (BLOCK - 2)
+                assert Path(path).read_bytes() == b"xx" + rest + b"yy" + rest
+        os.close(fd)
+
+
+def test_store_to_a_page_that_was_being_read_takes_no_earlier_content_below(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The file is mapped while the daemon answers a READ: mmap(2) leaves that page."""
+    new = backing(lower, fill("n", 2 * BLOCK))
+    with mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
+        make(m, "f", fill("d", 2 * BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        m.hold("read", "after")
+        reader = Call(sent, fd)
+        m.wait_held()
+        whole(m, new, write=True)
+
+        def store() -> bytes:
+            with mmap.mmap(fd, BLOCK) as view:
+                view[:2] = b"xx"
+                view.flush()
+                return view[:]
+
+        storer = Call(store)
+        eventually(lambda: "folio_wait_bit" in str(storer.within()), "the store waits for the page")
+        m.release()
+        # What it reads may be of before, of the new content, or what is stored.
+        assert reader.result() in (b"d", b"n", b"x")
+        expected = b"xx" + fill("n", BLOCK)[2:]
+        assert storer.result() == expected
+        os.close(fd)
+        assert Path(new).read_bytes() == expected + fill("n", 2 * BLOCK)[BLOCK:]
+
+
+@pytest.mark.parametrize("path", ["daemon", "auto"])
+@pytest.mark.parametrize("how", ["further", "append"])
+def test_bytes_stored_behind_the_end_of_a_file_do_not_come_into_it(
+    mountpoint: Path, lower: Path, path: str, how: str
+) -> None:
+    """A map shows all of the last page; then the file becomes longer by a write(2)."""
+    below = backing(lower, b"o" * 100)
+    with mounted(mountpoint, consistency="exclusive", path=path, **LONG) as m:
+        make(m, "f", b"o" * 100)
+        whole(m, below, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        _store_by_address(fd, {0: b"O", 200: b"JUNK"})
+        if how == "append":
+            appending = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+            os.write(appending, b"x" * 50)
+            os.close(appending)
+        os.pwrite(fd, b"x", 2 * BLOCK)
+        with tempfile.TemporaryFile() as copy:
+            os.sendfile(copy.fileno(), fd, 0, BLOCK)
+            assert os.pread(copy.fileno(), 4, 200) == bytes(4)
+        _store_by_address(fd, {0: b"P"})
+        os.close(fd)
+        now = Path(below).read_bytes() if path == "auto" else bytes(m.call("inode", "f").data)
+        assert now[0:1] == b"P"
+        assert now[200:204] == bytes(4)
+        if path == "auto":
+            assert m.count("write", "hits")
+
+
+def _store_by_address(fd: int, stores: dict[int, bytes]) -> None:
+    """Store into the first page of a file, also behind its end, and write the page back."""
+    shared, both = mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
+    address = _libc.mmap(None, BLOCK, both, shared, fd, 0)
+    for offset, data in stores.items():
+        ctypes.memmove(address + offset, data, len(data))
+    assert _libc.munmap(address, BLOCK) == 0
+    os.fsync(fd)
+
+
+@pytest.mark.parametrize("path", ["direct", "cache"])
+def test_pages_are_not_older_than_what_a_path_has_read_past_them(
+    tmp_path: Path, mountpoint: Path, lower: Path, path: str
+) -> None:
+    """By O_DIRECT, out of a file that is changed where nothing tells."""
+    root = tmp_path / "tmpfs"
+    root.mkdir()
+    run("mount", "-t", "tmpfs", "tmpfs", root)
+    below = backing(root, fill("o", 4 * BLOCK))
+    other = os.open(below, os.O_RDWR)
+    with mmap.mmap(other, 4 * BLOCK) as stores, mounted(mountpoint, path=path, **LONG) as m:
+        stores[0:1] = b"o"
+        make(m, "f", fill("d", 4 * BLOCK))
+        whole(m, below, write=True)
+        past, fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT), os.open(m / "f", os.O_RDWR)
+        # With a map for writing read(2) takes the pages.
+        with mmap.mmap(-1, BLOCK) as buffer, mmap.mmap(fd, BLOCK, offset=2 * BLOCK):
+            assert os.preadv(past, [buffer], 0) == BLOCK
+            assert sent(fd) == b"o"
+            stores[0:1] = b"n"
+            assert os.preadv(past, [buffer], 0) == BLOCK
+            assert buffer[:1] == b"o" or sent(fd) == b"n"
+        os.close(past)
+        os.close(fd)
+    os.close(other)
+    run("umount", root)
 
 
 def _appended(fd: int, data: bytes) -> int:
@@ -631,3 +756,39 @@ def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
         # Both ways were gone.
         assert m.count("read", "hits")
         assert m.count("read", "declined")
+
+
+@pytest.mark.parametrize("middle", ["extents", "passthrough", "direct I/O"])
+def test_page_of_a_mount_above_another_is_not_waited_for_below_both(
+    tmp_path: Path, mountpoint: Path, xfs: Path, middle: str
+) -> None:
+    """A program that writes to the lowest file, from a map of the highest, has the lock there."""
+    path = backing(xfs, fill("o", 4 * BLOCK))
+    root = tmp_path / "middle"
+    root.mkdir()
+    flags = NOFLUSH | (_DIRECT_IO if middle == "direct I/O" else 0)
+    lowest = {"passthrough": path} if middle == "passthrough" else {}
+    with (
+        mounted(root, open_flags=flags, attach=not lowest, **LONG, **lowest) as m1,
+        mounted(mountpoint, stack_depth=2, open_flags=NOFLUSH, **LONG) as m2,
+    ):
+        make(m1, "g", fill("o", 4 * BLOCK))
+        if not lowest:
+            m1.call("map_extent", "g", path, os.O_RDWR, write=True)
+        make(m2, "f", fill("d", 4 * BLOCK))
+        m1.log()
+        m2.log()
+        m2.call("map_extent", "f", m1 / "g", os.O_RDWR, write=True)
+        fd, other = os.open(m2 / "f", os.O_RDONLY), os.open(path, os.O_RDWR)
+
+        def below() -> int:
+            with mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ) as view:
+                return os.pwrite(other, view, 2 * BLOCK)
+
+        assert Call(below).result() == BLOCK
+        # The page came from a daemon, with bytes of its own.
+        answer, asked = ("o", m1) if middle == "extents" else ("d", m2)
+        assert os.pread(other, BLOCK, 2 * BLOCK) == fill(answer, BLOCK)
+        assert "read" in asked.asked()
+        os.close(fd)
+        os.close(other)
