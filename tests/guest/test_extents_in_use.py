@@ -307,48 +307,6 @@ def _unmapped(device: int, nodeid: int, offset: int) -> int:
     return 0
 
 
-def test_map_of_what_is_forgotten_meanwhile_does_not_wait_for_itself(
-    mountpoint: Path, lower: Path
-) -> None:
-    """It cuts an extent in two, and finds then that all of the extents have to leave."""
-    path = backing(lower, fill("o", 4 * BLOCK))
-    with mounted(mountpoint, attach=False, entry_timeout=600.0) as m:
-        device = m.device()
-        known, made = os.pipe()
-
-        def forgetter() -> None:
-            os.close(known)
-            while True:
-                fd = os.open(m / "g", os.O_CREAT | os.O_RDWR)
-                os.write(made, b"m")
-                os.close(fd)
-                os.unlink(m / "g")
-
-        def mapper() -> int:
-            os.close(made)
-            fd, nodeid, stale = os.open(path, os.O_RDONLY), 1, 0
-            import time; e=time.time()+60
-            while time.time()<e:
-                nodeid += len(os.read(known, 100))
-                for part in ({}, {"offset": BLOCK, "length": BLOCK}):
-                    try:
-                        map_extent(device, Extent(nodeid, fd, **part))
-                    except MountError:
-                        stale += 1
-            print("NODEIDS", nodeid, "STALE", stale, flush=True)
-            return 400
-
-        mapping, forgetting = Call(mapper), Call(forgetter)
-        os.close(known)
-        os.close(made)
-        try:
-            assert mapping.result() >= 400
-        finally:
-            mapping.kill()
-            forgetting.kill()
-        os.close(device)
-
-
 def store(path: str, data: bytes) -> int:
     """Store to a file through a map, and wait until it is written back."""
     fd = os.open(path, os.O_RDWR)
