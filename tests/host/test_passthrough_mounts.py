@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -95,13 +97,47 @@ def test_file_has_the_rights_of_the_mount_that_its_name_is_on(
     assert (path / "ro" / "f").read_bytes() == b"written"
 
 
+def _two_names(
+    source: Path, mount: Callable[..., None], options: str = "", data: bytes = b"-" * 40
+) -> None:
+    """Show the directory ``one``, with the file ``f``, as ``two`` as well."""
+    for name in ("one", "two"):
+        (source / name).mkdir()
+    (source / "one" / "f").write_bytes(data)
+    _bind(mount, source / "one", source / "two", options)
+
+
+@pytest.mark.parametrize("writeback", [False, True])
+@pytest.mark.parametrize("options", ["", "nosuid", "nodev,noexec"])
+def test_what_is_written_by_two_mounts_of_a_file_is_there(
+    served: Any, source: Path, mount: Callable[..., None], options: str, writeback: bool
+) -> None:
+    """Two inodes would each write whole pages back, with what the other one had before."""
+    _two_names(source, mount, options)
+    path = _serve(served, source, writeback=writeback, **SHORT)
+    with (
+        (path / "one" / "f").open("r+b", buffering=0) as one,
+        (path / "two" / "f").open("r+b", buffering=0) as two,
+    ):
+        fcntl.flock(one, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.pwrite(one.fileno(), b"AAAA", 0)
+        os.pwrite(two.fileno(), b"BBBB", 4)
+        with mmap.mmap(one.fileno(), 40) as here, mmap.mmap(two.fileno(), 40) as there:
+            assert here[:8] == there[:8] == b"AAAABBBB"
+            here[8:12], there[12:16] = b"aaaa", b"bbbb"
+            here.flush()
+            there.flush()
+        for file in (one, two):
+            os.fsync(file)
+    assert (source / "one" / "f").read_bytes() == b"AAAABBBBaaaabbbb" + b"-" * 24
+
+
 def test_file_is_one_by_two_mounts_of_the_same_rights(
     served: Any, source: Path, mount: Callable[..., None]
 ) -> None:
-    for name in ("one", "two"):
-        (source / name).mkdir()
-    (source / "one" / "f").write_bytes(b"x")
-    _bind(mount, source / "one", source / "two")
+    _two_names(source, mount, data=b"x")
     path = _serve(served, source, **LONG)
     assert (path / "one" / "f").stat().st_ino == (path / "two" / "f").stat().st_ino
     assert (path / "two" / "f").read_bytes() == b"x"

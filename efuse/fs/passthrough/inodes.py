@@ -665,8 +665,8 @@ class Inodes:
 def _key(mount: LowerMount, st: Status) -> Key:
     """Return what an inode is known by.
 
-    A directory has other names within by another mount of its file system. Any other file may be
-    written by one mount and not by another; by mounts of the same rights it is one.
+    A directory has other names within by another mount of its file system. Any other file is one by
+    all mounts by which it may be written, and one by all others.
     """
     return st.device, st.inode, mount.number if stat.S_ISDIR(st.mode) else mount.rights
 

@@ -11,14 +11,14 @@ from efuse.fs.passthrough.syscalls import Status, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
 
-_RIGHTS = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
-
 
 class LowerMount:
     """One mount, while nodes lie on it: its descriptor keeps its numbers from being used again.
 
     :ivar kind: of file system, see :func:`efuse.fs.passthrough.syscalls.file_system_type`.
-    :ivar rights: what the mount forbids, as it was when its first node was found.
+    :ivar rights: whether it forbids to write, as it was when its first node was found. Nothing else
+        that a mount forbids makes another inode of a file: two would each have pages of it, and
+        the one that is written back last would win.
     :ivar nodes: how many lie on it.
     """
 
@@ -32,7 +32,7 @@ class LowerMount:
         self.number = number
         self.nodes = 0
         self.kind = file_system_type(fd)
-        self.rights = os.fstatvfs(fd).f_flag & _RIGHTS
+        self.rights = os.fstatvfs(fd).f_flag & os.ST_RDONLY
         self._by_handle = -1
         self._anchor = os.dup(fd)
 
