@@ -27,6 +27,7 @@ __all__ = [
     "numbered",
     "numbers",
     "parse",
+    "read_table",
     "resolve",
 ]
 
@@ -35,7 +36,11 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo."""
+    """One line of mountinfo.
+
+    :ivar options: of the mount, and those of its file system.
+    :ivar own_options: of the mount alone.
+    """
 
     mount_id: int
     parent_id: int
@@ -44,6 +49,7 @@ class Mount:
     fstype: str
     source: str
     options: str
+    own_options: str = ""
 
     @property
     def is_efuse(self) -> bool:
@@ -54,6 +60,16 @@ class Mount:
     def is_fuse(self) -> bool:
         """Whether it is of the kernel's own FUSE, of any subtype."""
         return self.fstype.split(".")[0] in ("fuse", "fuseblk")
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the mount forbids to write, whatever its file system does."""
+        return "ro" in self.own_options.split(",")
+
+    @property
+    def is_idmapped(self) -> bool:
+        """Whether it shows files with other owners than they have."""
+        return "idmapped" in self.own_options.split(",")
 
 
 def parse(text: str) -> tuple[Mount, ...]:
@@ -74,6 +90,7 @@ def _parse_line(line: str) -> Mount:
         fstype=_unescape(fstype),
         source=_unescape(source),
         options=",".join(part for part in (own[5], options) if part),
+        own_options=own[5],
     )
 
 
@@ -97,6 +114,19 @@ def _read(mountinfo: Path) -> tuple[Mount, ...]:
         raise ControlError(
             f"cannot list the mounts: {reason(e)}", hint="mount proc on /proc"
         ) from e
+
+
+def read_table(mountinfo: int) -> tuple[Mount, ...]:
+    """Return the mounts of every type, by a descriptor of mountinfo that can be polled.
+
+    :raises OSError: it cannot be read.
+    """
+    parts = []
+    offset = 0
+    while part := os.pread(mountinfo, 1 << 16, offset):
+        parts.append(part)
+        offset += len(part)
+    return parse(os.fsdecode(b"".join(parts)))
 
 
 def all_mounts(*, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:

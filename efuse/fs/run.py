@@ -28,7 +28,7 @@ from efuse.control.mounts import (
     is_mounted,
     numbered,
     numbers,
-    parse,
+    read_table,
     resolve,
 )
 from efuse.errors import ControlError, EfuseError, MountError, reason
@@ -498,7 +498,7 @@ class Running:
 
     def _note_new_mounts(self) -> None:
         new = [number for number in numbers() if number not in self._seen]
-        table = {m.mount_id: m for m in parse(_read(self._mountinfo))} if new else {}
+        table = {m.mount_id: m for m in read_table(self._mountinfo)} if new else {}
         for number in new:
             seen = numbered(number)
             mount = table.get(seen.mount_id) if seen else None
@@ -838,16 +838,7 @@ def wait_until_gone(mount: Mount, *, mountinfo: Path = MOUNTINFO) -> None:
     try:
         poll = select.poll()
         poll.register(fd, select.POLLPRI)  # the kernel signals a change of the table
-        while any(m.mount_id == mount.mount_id for m in parse(_read(fd))):
+        while any(m.mount_id == mount.mount_id for m in read_table(fd)):
             poll.poll()
     finally:
         os.close(fd)
-
-
-def _read(fd: int) -> str:
-    parts = []
-    offset = 0
-    while part := os.pread(fd, 1 << 16, offset):
-        parts.append(part)
-        offset += len(part)
-    return os.fsdecode(b"".join(parts))
