@@ -46,6 +46,16 @@ class Acceleration:
         """
         self._connection.invalidate()
 
+    def withdraw(self, changes: Mapping[str, Any]) -> None:
+        """Declare less than before, and void what was learned until now.
+
+        :param changes: fields of :class:`efuse.fs.options.Options`.
+        :raises ControlError: the file system has been unmounted.
+        """
+        for name, value in changes.items():
+            setattr(self._connection, name, value)
+        self._connection.invalidate()
+
     def epoch(self) -> int:
         """Return the connection's current epoch.
 

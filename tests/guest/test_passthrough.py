@@ -185,3 +185,56 @@ def test_published_names_are_known_before_they_are_asked_for(tmp_path: Path) -> 
     trio.run(main)
     assert sizes == [10 + n for n in range(len(catalog.names))] * 2
     assert not os.path.ismount(tmp_path)
+
+
+@pytest.mark.parametrize("when", ["before", "later"])
+def test_two_mounts_of_a_directory_end_exclusive(tmp_path: Path, when: str) -> None:
+    """What is done by one of its names, nobody tells the kernel of the other."""
+    places = Places(tmp_path)
+    one, two = places.path / "one", places.path / "two"
+    for name in ("one", "two"):
+        (places.source / name).mkdir()
+    for name in ("gone", "moved"):
+        (places.source / "one" / name).write_bytes(b"x")
+
+    def bind() -> None:
+        subprocess.run(
+            ["mount", "--bind", places.source / "one", places.source / "two"], check=True
+        )
+
+    if when == "before":
+        bind()
+    operations = efuse.Passthrough(
+        places.source, consistency="exclusive", entry_timeout=0, attr_timeout=0
+    )
+    try:
+        with efuse.mount(operations, places.path, required=True) as served:
+            assert served.connection is not None
+            connection = Connection(served.connection)
+            expected = "ttl" if when == "before" else "exclusive"
+            assert connection.consistency == expected
+            assert connection.nodeid_per_file is (when == "later")
+            for _ in range(3):
+                assert sorted(os.listdir(one)) == ["gone", "moved"]
+                assert not (one / "new").exists()
+                assert (one / "gone").stat().st_nlink == 1
+            if when == "later":
+                bind()
+            for _ in range(3):
+                assert sorted(os.listdir(two)) == ["gone", "moved"]
+                assert not (two / "new").exists()
+                assert (two / "gone").stat().st_nlink == 1
+            assert (connection.consistency, connection.nodeid_per_file) == ("ttl", False)
+            for here, there in ((one, two), (two, one)):
+                (here / "new").write_bytes(b"data")
+                assert (there / "new").read_bytes() == b"data"
+                (here / "gone").unlink()
+                assert not (there / "gone").exists()
+                (here / "moved").rename(here / "gone")
+                assert sorted(os.listdir(there)) == ["gone", "new"]
+                assert (there / "gone").read_bytes() == b"x"
+                (here / "gone").rename(here / "moved")
+                (here / "new").rename(here / "gone")
+    finally:
+        subprocess.run(["umount", "--lazy", places.source / "two"], check=True)
+        operations.close()

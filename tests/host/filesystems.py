@@ -135,3 +135,7 @@ class Plain(pyfuse3.Operations):
         if name == b"bug":
             raise ZeroDivisionError
         raise pyfuse3.FUSEError(errno.ENOENT)
+
+
+class Bare(Plain, efuse.Operations):
+    """The same, on eFuse: it has no more handlers, not even statfs."""

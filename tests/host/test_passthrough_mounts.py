@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,6 +146,184 @@ def test_file_is_one_by_two_mounts_of_the_same_rights(
     assert (path / "two" / "f").read_bytes() == b"x"
     (path / "one" / "f").write_bytes(b"longer")
     assert (path / "two" / "f").read_bytes() == b"longer"
+
+
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_link_within_a_directory_is_made_whichever_mount_the_file_was_found_by(
+    served: Any, source: Path, mount: Callable[..., None], first: str
+) -> None:
+    _two_names(source, mount)
+    path = _serve(served, source, **SHORT)
+    (path / first / "f").stat()
+    for name in ("one", "two"):
+        os.link(path / name / "f", path / name / f"of {name}")
+    assert sorted(os.listdir(source / "one")) == ["f", "of one", "of two"]
+    assert (source / "one" / "f").stat().st_nlink == 3
+
+
+def _remount(where: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,bind,{options}", where], check=True)
+
+
+@pytest.mark.parametrize(("times", "rounds"), [(SHORT, 2), (LONG, 1)], ids=["no time", "long"])
+def test_mount_that_becomes_read_only_is_obeyed(
+    served: Any, source: Path, mount: Callable[..., None], times: dict[str, float], rounds: int
+) -> None:
+    """The other name of the file can be written, although the kernel knows the old inode by it."""
+    _two_names(source, mount)
+    path = _serve(served, source, **times)
+    held = os.open(path / "two" / "f", os.O_RDONLY)
+    (path / "one" / "f").stat()
+    for _ in range(rounds):
+        _remount(source / "two", "ro")
+        with pytest.raises(OSError, match="Read-only"):
+            (path / "two" / "f").write_bytes(b"refused")
+        with pytest.raises(OSError, match="Read-only"):
+            os.truncate(path / "two" / "f", 3)
+        (path / "one" / "f").write_bytes(b"written")
+        assert (source / "two" / "f").read_bytes() == b"written"
+        _remount(source / "two", "rw")
+        (path / "two" / "f").write_bytes(b"again")
+        assert (source / "one" / "f").read_bytes() == b"again"
+    assert os.fstat(held).st_nlink == 1
+    os.close(held)
+
+
+@pytest.mark.parametrize("times", [SHORT, LONG], ids=["no time", "long"])
+@pytest.mark.parametrize("writeback", [False, True])
+def test_file_is_one_after_its_mount_has_become_writable(
+    served: Any,
+    source: Path,
+    mount: Callable[..., None],
+    times: dict[str, float],
+    writeback: bool,
+) -> None:
+    """The inode that it had before, of which the kernel has a name, is not written by any more."""
+    _two_names(source, mount, "ro")
+    path = _serve(served, source, writeback=writeback, **times)
+    old = os.open(path / "two" / "f", os.O_RDONLY)
+    assert os.pread(old, 4, 0) == b"----"
+    (path / "one" / "f").stat()
+    _remount(source / "two", "rw")
+    with (
+        (path / "one" / "f").open("r+b", buffering=0) as one,
+        (path / "two" / "f").open("r+b", buffering=0) as two,
+        mmap.mmap(one.fileno(), 40) as here,
+        mmap.mmap(two.fileno(), 40) as there,
+    ):
+        here[:4], there[4:8] = b"AAAA", b"BBBB"
+        here.flush()
+        there.flush()
+    assert (source / "one" / "f").read_bytes()[:8] == b"AAAABBBB"
+    with pytest.raises(OSError, match="Stale"):
+        os.open(f"/proc/self/fd/{old}", os.O_RDWR)
+    os.close(old)
+
+
+def test_source_that_was_read_only_at_the_start_is_told_from_what_is_read_only(
+    served: Any, place: Path, mount: Callable[..., None]
+) -> None:
+    """As the root is while a machine boots."""
+    source = place / "source"
+    source.mkdir()
+    mount("-t", "tmpfs", "tmpfs", source)
+    for name in ("rw", "ro"):
+        (source / name).mkdir()
+    (source / "rw" / "f").write_bytes(b"protected")
+    subprocess.run(["mount", "-o", "remount,ro", source], check=True)
+    path = _serve(served, source, **SHORT)
+    subprocess.run(["mount", "-o", "remount,rw", source], check=True)
+    _bind(mount, source / "rw", source / "ro", "ro")
+    (path / "rw" / "f").stat()
+    with pytest.raises(OSError, match="Read-only"):
+        (path / "ro" / "f").write_bytes(b"refused")
+    (path / "rw" / "f").write_bytes(b"written")
+    assert (path / "ro" / "f").read_bytes() == b"written"
+
+
+_IN_USER_NAMESPACE = """
+import ctypes, sys
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+print(flush=True)
+sys.stdin.read()
+"""
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = map(ctypes.c_long, (428, 429, 442))
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _done(result: int) -> int:
+    assert result >= 0, os.strerror(ctypes.get_errno())
+    return result
+
+
+def _bind_idmapped(what: Path, where: Path, owner: int, shown: int) -> None:
+    """Bind *what* to *where*: what belongs to *owner* belongs to *shown* there."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _IN_USER_NAMESPACE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    for kind in ("uid_map", "gid_map"):
+        Path(f"/proc/{process.pid}/{kind}").write_text(f"{owner} {shown} 1")
+    users = os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY)
+    process.communicate()
+    here, none = ctypes.c_long(-100), ctypes.c_char_p(b"")
+    flags = ctypes.c_long(1 | os.O_CLOEXEC)  # OPEN_TREE_CLONE
+    tree = _done(_libc.syscall(_OPEN_TREE, here, os.fsencode(what), flags))
+    idmap = struct.pack("=QQQQ", 0x00100000, 0, 0, users)
+    empty, size = ctypes.c_long(0x1000), ctypes.c_long(len(idmap))
+    _done(_libc.syscall(_MOUNT_SETATTR, ctypes.c_long(tree), none, empty, idmap, size))
+    moved = ctypes.c_long(4)  # MOVE_MOUNT_F_EMPTY_PATH
+    _done(_libc.syscall(_MOVE_MOUNT, ctypes.c_long(tree), none, here, os.fsencode(where), moved))
+    for fd in (tree, users):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_file_has_the_owner_that_the_mount_of_its_name_shows(
+    served: Any, source: Path, first: str
+) -> None:
+    for name in ("one", "two"):
+        (source / name).mkdir()
+    (source / "one" / "f").touch()
+    os.chown(source / "one" / "f", 1000, 1000)
+    _bind_idmapped(source / "one", source / "two", 1000, 2000)
+    try:
+        path = _serve(served, source, **SHORT)
+        (path / first / "f").stat()
+        assert (path / "one" / "f").stat().st_uid == 1000
+        assert (path / "two" / "f").stat().st_uid == 2000
+    finally:
+        subprocess.run(["umount", "--lazy", source / "two"], check=True)
+
+
+def test_there_are_descriptors_left_where_much_is_mounted(
+    served: Any, source: Path, mount: Callable[..., None]
+) -> None:
+    """Each mount that is known takes one of those that inodes could have."""
+    (source / "x").mkdir()
+    for number in range(56):
+        (source / f"m{number}").mkdir()
+        _bind(mount, source / "x", source / f"m{number}")
+    path = served(arguments={"source": str(source), **SHORT}, descriptors=128).path
+    held = [os.open(path / f"m{number}", os.O_PATH) for number in range(56)]
+    for _ in range(2):
+        _put_aside(path)
+    assert len(os.listdir(path)) == 64 + 1 + 56
+    (path / "new").write_bytes(b"x")
+    for fd in held:
+        os.close(fd)
+
+
+def test_directory_with_a_mount_whose_daemon_knows_no_statfs_is_listed(
+    served: Any, place: Path
+) -> None:
+    below = served("filesystems:Bare").path
+    path = served(arguments={"source": str(place), **SHORT}).path
+    assert sorted(os.listdir(path)) == ["low0", "low1", "mnt0"]
+    assert (path / below.name).stat().st_mode == below.stat().st_mode
 
 
 def test_what_is_mounted_within_a_bind_mount_is_shown(

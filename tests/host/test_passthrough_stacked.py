@@ -549,3 +549,32 @@ def test_changes_through_it_are_those_of_its_twin(
             place = (Path(directory) / name).relative_to(twin)
             assert _shown(f"{path}/{place}") == _shown(f"{twin}/{place}")
             assert _shown(f"{source}/{place}") == _shown(f"{twin}/{place}")
+
+
+@pytest.mark.parametrize("first", ["both", "ro"])
+def test_hard_link_has_the_rights_of_the_mount_that_its_name_is_on(
+    served: Any, lower: Callable[..., Path], first: str
+) -> None:
+    """A watch tells which file it is, not by which mount."""
+    source = lower("overlay")
+    _two_names(source)
+    read_only = source.parent / "ro"
+    read_only.mkdir()
+    _run("mount", "--bind", source, read_only)
+    try:
+        _run("mount", "-o", "remount,bind,ro", read_only)
+        path = _serve(served, source.parent, **NO_TIME)
+        for _ in range(2):
+            for name in "ab":
+                (path / first / name).stat()
+            (path / "both" / "a").write_bytes(b"written")
+            for name in "ab":
+                with pytest.raises(OSError, match="Read-only"):
+                    (path / "ro" / name).write_bytes(b"refused")
+            assert (path / "ro" / "a").read_bytes() == b"written"
+            with (path / "both" / "a").open("rb") as one, (path / "both" / "b").open("rb") as other:
+                fcntl.flock(one, fcntl.LOCK_EX)
+                with pytest.raises(BlockingIOError):
+                    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        _run("umount", "--lazy", read_only)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from efuse.fs.passthrough import handles as handles_module
 from efuse.fs.passthrough import inodes as inodes_module
 from efuse.fs.passthrough import mounts as mounts_module
 from efuse.fs.passthrough.credentials import Credentials
@@ -224,7 +223,7 @@ def test_handle_of_a_directory_is_kept_unless_positions_last(
     table: Inodes, monkeypatch: pytest.MonkeyPatch, kind: int, kept: bool
 ) -> None:
     """The kernel opens no directory by itself where the handle has the two highest bits."""
-    monkeypatch.setattr(handles_module, "file_system_type", lambda fd: kind)
+    monkeypatch.setattr(table.root.mount, "kind", kind)
     streams = Streams(table, 8)
     for _ in range(2):
         handle = streams.add(streams.open(table.root))

@@ -3,15 +3,41 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import efuse
 from efuse.control.mounts import parse
-from efuse.fs.passthrough import stacking
+from efuse.fs.passthrough import mounts as mounts_module
+from efuse.fs.passthrough.syscalls import status
 
 OVERLAY, ECRYPTFS, FUSE, EXT4, TMPFS = 0x794C7630, 0xF15F, 0x65735546, 0xEF53, 0x01021994
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Say what is mounted: ``mounted((type, device, path), ..., kind=...)``.
+
+    The first is what *tmp_path* lies on, whose file system is of *kind*.
+    """
+
+    def say(*mounts: tuple[str, str, Path], kind: int) -> None:
+        first = os.open(tmp_path, os.O_PATH)
+        numbers = itertools.chain([status(first).mount], itertools.count(10**9))
+        os.close(first)
+        lines = [
+            f"{number} 1 {device} / {path} rw - {fstype} x rw\n"
+            for number, (fstype, device, path) in zip(numbers, mounts, strict=False)
+        ]
+        table = parse("".join(lines))
+        monkeypatch.setattr(mounts_module, "read_table", lambda mountinfo: table)
+        monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: kind)
+
+    return say
 
 
 @pytest.mark.parametrize(
@@ -26,10 +52,9 @@ OVERLAY, ECRYPTFS, FUSE, EXT4, TMPFS = 0x794C7630, 0xF15F, 0x65735546, 0xEF53, 0
     ],
 )
 def test_depth_is_above_what_stacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, on_efuse: bool, depth: int
+    tmp_path: Path, mounted: Callable[..., None], kind: int, on_efuse: bool, depth: int
 ) -> None:
-    monkeypatch.setattr(stacking, "file_system_type", lambda fd: kind)
-    monkeypatch.setattr(stacking, "_is_efuse", lambda path: on_efuse)
+    mounted(("efuse" if on_efuse else "x", "0:50", tmp_path), kind=kind)
     made = efuse.Passthrough(tmp_path)
     assert made.efuse_stack_depth == depth
     made.close()
@@ -39,51 +64,59 @@ def test_depth_is_above_what_stacks(
     ("kind", "whole"), [(OVERLAY, False), (FUSE, False), (EXT4, True), (TMPFS, True)]
 )
 def test_nodeids_are_of_files_where_inode_numbers_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, whole: bool
+    tmp_path: Path, mounted: Callable[..., None], kind: int, whole: bool
 ) -> None:
-    monkeypatch.setattr(stacking, "file_system_type", lambda fd: kind)
+    mounted(("x", "0:50", tmp_path), kind=kind)
     made = efuse.Passthrough(tmp_path)
     assert made.efuse_options.nodeid_per_file is whole
     made.close()
 
 
-@pytest.mark.parametrize(("fstype", "whole"), [("fuse.bindfs", False), ("ext4", True)])
+@pytest.mark.parametrize(
+    ("fstype", "whole"), [("fuse.bindfs", False), ("virtiofs", False), ("ext4", True)]
+)
 @pytest.mark.parametrize("where", ["below", "beside"])
 def test_nodeids_are_not_of_files_where_fuse_is_mounted_below(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fstype: str, whole: bool, where: str
+    tmp_path: Path, mounted: Callable[..., None], fstype: str, whole: bool, where: str
 ) -> None:
     source, place = tmp_path / "source", "source/m" if where == "below" else "source-m"
     source.mkdir()
-    table = parse(f"5 1 0:50 / {tmp_path}/{place} rw - {fstype} x rw\n")
-    monkeypatch.setattr(stacking, "all_mounts", lambda: table)
+    mounted(("ext4", "0:49", tmp_path), (fstype, "0:50", tmp_path / place), kind=EXT4)
     made = efuse.Passthrough(source)
     assert made.efuse_options.nodeid_per_file is (whole or where == "beside")
     made.close()
 
 
-def test_nodeids_are_not_of_files_where_two_mounts_below_are_of_one_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("covered", [False, True])
+def test_file_system_that_is_mounted_twice_below_ends_promises(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    covered: bool,
 ) -> None:
-    """By one of them a file may be written, by the other not: it is two inodes."""
+    """By one of them a file may be written, by the other not, and a directory is two inodes."""
+    places = (tmp_path, tmp_path) if covered else (tmp_path / "one", tmp_path / "two")
     for devices, whole in ((("0:50", "0:51"), True), (("0:50", "0:50"), False)):
-        lines = [
-            f"{number} 1 {device} / {tmp_path}/{number} rw - ext4 x rw\n"
-            for number, device in enumerate(devices, 5)
-        ]
-        table = parse("".join(lines))
-        monkeypatch.setattr(stacking, "all_mounts", lambda table=table: table)
-        made = efuse.Passthrough(tmp_path)
+        mounted(
+            ("ext4", "0:49", tmp_path),
+            *(("ext4", device, place) for device, place in zip(devices, places, strict=True)),
+            kind=EXT4,
+        )
+        made = efuse.Passthrough(tmp_path, consistency="exclusive")
+        whole |= covered
         assert made.efuse_options.nodeid_per_file is whole
+        assert made.efuse_options.consistency == ("exclusive" if whole else "ttl")
         made.close()
+    assert len(caplog.records) == (not covered)
 
 
 def test_mount_whose_files_the_daemon_reads_is_not_deep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mounted: Callable[..., None]
 ) -> None:
     async def read(self: efuse.Passthrough, fh: int, off: int, size: int) -> bytes:
         return b""
 
-    monkeypatch.setattr(stacking, "file_system_type", lambda fd: OVERLAY)
+    mounted(("overlay", "0:50", tmp_path), kind=OVERLAY)
     made = type("Reads", (efuse.Passthrough,), {"read": read})(tmp_path)
     assert made.efuse_stack_depth == 1
     made.close()

@@ -12,7 +12,6 @@ from typing import ClassVar
 from efuse.fs.passthrough.inodes import Inodes, Node
 from efuse.fs.passthrough.syscalls import (
     DirectoryEntry,
-    file_system_type,
     getdents,
     next_position,
 )
@@ -88,6 +87,8 @@ class Files:
             self._lazy.move_to_end(key)
             return fd
         node = self._inodes.node(handle)
+        if write:
+            self._inodes.check_writable(node)
         fd = reopen(self._inodes.fd(node), os.O_WRONLY if write else os.O_RDONLY)
         self._lazy[key] = fd
         if len(self._lazy) > self._limit:
@@ -192,11 +193,7 @@ class Streams:
         :raises OSError: it cannot be opened.
         """
         fd = reopen(self._inodes.fd(node), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            return Stream(node, fd, file_system_type(fd))
-        except OSError:
-            os.close(fd)
-            raise
+        return Stream(node, fd, node.mount.kind)
 
     def add(self, stream: Stream) -> int:
         """Give *stream* a handle."""

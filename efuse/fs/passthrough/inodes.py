@@ -42,7 +42,8 @@ class Node:
     put aside: it has lost a name and might not be found again. Nor is one without a handle while
     files or streams of it are open, whose descriptors are ``opens``. ``parent`` and ``name`` are
     those by which it was found last, ``others`` is what else is known to lead to it. ``mount`` is
-    that by which it was found first.
+    that which its descriptor is on. An ``outdated`` node has the rights that its mount had once:
+    no lookup finds it any more, and nothing is written by it.
 
     Where inode numbers do not tell files apart (overlayfs), a node of several names has a
     ``place``, its parent's number and its name, and while it has a descriptor, a ``watch``.
@@ -60,6 +61,7 @@ class Node:
         "nodeid",
         "opens",
         "others",
+        "outdated",
         "parent",
         "pinned",
         "place",
@@ -78,6 +80,7 @@ class Node:
         self.lookups = 0
         self.opens: list[int] = []
         self.pinned = False
+        self.outdated = False
         self.handle: bytes | None = None
         self.parent: Node | None = None
         self.name = b""
@@ -109,18 +112,23 @@ class Inodes:
         self._by_id: dict[int, Node] = {}
         self._by_key: dict[Key, Node] = {}
         self._by_place: dict[tuple[int, bytes], Node] = {}
-        self._by_watch: dict[int, Node] = {}
+        self._by_watch: dict[tuple[int, int], Node] = {}
         self._watches = Watches()
         self._open: OrderedDict[Node, None] = OrderedDict()
         self._kept: OrderedDict[Node, None] = OrderedDict()
         self._most_kept = kept
-        self.mounts = LowerMounts()
         fd = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.close(os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            self.mounts = LowerMounts()
+        except OSError:
+            os.close(fd)
+            raise
+        try:
             mount, st = self._look(fd)
         except OSError:
             os.close(fd)
+            self.mounts.close()
             raise
         self.root = Node(ROOT, _key(mount, st), stat.S_IFDIR, 0, fd, mount)
         self.root.parent = self.root
@@ -148,8 +156,35 @@ class Inodes:
 
         :raises KeyError: the kernel should not know it.
         """
+        self._follow_mounts()
         self._put_aside()
         return self._by_id[nodeid]
+
+    def check_writable(self, node: Node) -> None:
+        """Refuse to write by a node that has the rights of an earlier time.
+
+        :raises OSError: ESTALE, for which the kernel looks the file's name up again.
+        """
+        if node.outdated:
+            raise _stale(node)
+
+    def _follow_mounts(self) -> None:
+        """Find the files of a mount anew whose rights have changed: they have other nodes then.
+
+        What was found with other rights may be written by another mount under the new ones. Its
+        pages are no page of the new node, so it must have none to write back: a mount that files
+        are open on for writing does not become read-only, and of one that was read-only nothing was
+        open for writing.
+        """
+        altered = self.mounts.altered()
+        if not altered:
+            return
+        for node in self._by_id.values():
+            if node.kind != stat.S_IFDIR and node.mount in altered:
+                node.outdated = True
+                self._unregister_key(node)
+                self._place(node, None)
+                self._unwatch(node)
 
     def known(self, parent: Node, name: bytes, fd: int) -> Node | None:
         """Return the node of the O_PATH descriptor *fd*, found as *name* in *parent*, if any.
@@ -187,9 +222,12 @@ class Inodes:
         for node in (placed, known) if st.links == 1 else (placed,):
             if node and self._identity(node) == key and self._is_same(node, fd, st):
                 # One without a watch may be the inode of a node that got one since.
-                return node if node.watch or node.place is None else self._watched(fd) or node
+                found = node.watch or node.place is None
+                return node if found else self._watched(fd, mount.rights) or node
         # Copied up under a new name, one of several hard links is the only one of its number.
-        return self._watched(fd) if st.links == 1 else self._linked(known, fd)
+        if st.links == 1:
+            return self._watched(fd, mount.rights)
+        return self._linked(known, fd, mount.rights)
 
     def fd(self, node: Node) -> int:
         """Return an O_PATH descriptor of *node*, which remains the table's.
@@ -197,13 +235,13 @@ class Inodes:
         :raises OSError: ESTALE when the lower inode cannot be found any more.
         """
         if node.fd < 0:
-            node.fd = self._find(node)
+            self._find(node)
             self._open[node] = None
             if node.place is not None:
                 self._try_to_watch(node)
             return node.fd
         if node.others and self._is_astray(node):
-            self._exchange(node, self._find_by_name(node))
+            self._exchange(node, *self._find_by_name(node))
         if node in self._open:
             self._open.move_to_end(node)
         return node.fd
@@ -227,13 +265,15 @@ class Inodes:
             os.close(fd)
             self.mounts.let_go(mount)
             raise
+        if node is not None and node.fd < 0 and mount is not node.mount:
+            self._find_where_it_was(node)
         if node is None:
             node = self._new(fd, mount, st)
         elif node.fd >= 0 and self._leads_to(node, _key(mount, st)):
             os.close(fd)
         else:
             # If it has another: that one's is another file's now.
-            self._exchange(node, fd)
+            self._exchange(node, fd, mount)
             self._open[node] = None
         self.mounts.let_go(mount)
         self._name(node, parent, name)
@@ -261,10 +301,16 @@ class Inodes:
         """
         return not parts_hard_links(node.mount.kind) or self._identity(node) == key
 
-    def _exchange(self, node: Node, fd: int) -> None:
+    def _exchange(self, node: Node, fd: int, mount: LowerMount) -> None:
+        """Let *fd*, which is on *mount*, be the descriptor of *node*."""
         if node.fd >= 0:
             os.close(node.fd)
         node.fd = fd
+        if mount is not node.mount:
+            mount.nodes += 1
+            node.mount.nodes -= 1
+            self.mounts.let_go(node.mount)
+            node.mount = mount
 
     def _name(self, node: Node, parent: Node, name: bytes) -> None:
         """Find *node* as *name* in *parent* from now on, and by its other names."""
@@ -276,7 +322,7 @@ class Inodes:
             node.others = others[-_MOST_OTHER_NAMES:]
         node.parent, node.name = parent, name
 
-    def _linked(self, known: Node | None, fd: int) -> Node | None:
+    def _linked(self, known: Node | None, fd: int, rights: int) -> Node | None:
         """Return the node of *fd*, a file of several names whose number does not tell which it is.
 
         On overlayfs, two names of one number are one inode, unless they are hard links of a lower
@@ -285,11 +331,12 @@ class Inodes:
         it to the wrong file. So if the kernel does not tell, it fails.
 
         :param known: a node that has the same number.
+        :param rights: those of the mount of *fd*.
         """
         node, watch = None, 0
         try:
             watch = self._new_watch(fd)
-            node = self._by_watch.get(watch)
+            node = self._by_watch.get((watch, rights))
             if node is None and known is not None and not known.watch:
                 node = known if self._is_watched_as(known, watch) else None
         except OSError as error:
@@ -299,20 +346,20 @@ class Inodes:
             raise
         finally:
             if node is None and watch:
-                self._watches.remove(watch)
+                self._give_back(watch)
         return node
 
-    def _watched(self, fd: int) -> Node | None:
-        """Return the node that has a watch of the inode of *fd*, if there is one."""
+    def _watched(self, fd: int, rights: int) -> Node | None:
+        """Return the node of *rights* that has a watch of the inode of *fd*, if there is one."""
         if not self._by_watch:
             return None
         try:
             watch = self._new_watch(fd)
         except OSError:
             return None
-        node = self._by_watch.get(watch)
+        node = self._by_watch.get((watch, rights))
         if node is None:
-            self._watches.remove(watch)
+            self._give_back(watch)
         return node
 
     def _is_watched_as(self, node: Node, watch: int) -> bool:
@@ -326,11 +373,11 @@ class Inodes:
 
     def _watch(self, node: Node) -> int:
         watch = node.watch or self._new_watch(node.fd)
-        before = self._by_watch.get(watch)
+        before = self._by_watch.get((watch, node.key[2]))
         if before is not None:
             before.watch = 0
         node.watch = watch
-        self._by_watch[watch] = node
+        self._by_watch[watch, node.key[2]] = node
         if len(self._by_watch) > _MOST_WATCHES:
             self._unwatch(next(iter(self._by_watch.values())))
         return watch
@@ -352,9 +399,14 @@ class Inodes:
 
     def _unwatch(self, node: Node) -> None:
         if node.watch:
-            del self._by_watch[node.watch]
-            self._watches.remove(node.watch)
+            del self._by_watch[node.watch, node.key[2]]
+            self._give_back(node.watch)
             node.watch = 0
+
+    def _give_back(self, watch: int) -> None:
+        """Give back a watch that no node has: by mounts of other rights, there is one more each."""
+        if not any((watch, rights) in self._by_watch for rights in self.mounts.rights):
+            self._watches.remove(watch)
 
     def _try_watches(self, fd: int) -> None:
         """Fail now, not at a lookup, if there are no watches.
@@ -489,11 +541,13 @@ class Inodes:
         try:
             if self._goes_by_names(node):
                 # Not by the descriptor, which its kernel may still have attributes for.
-                self._exchange(node, self._find_by_name(node))
+                self._exchange(node, *self._find_by_name(node))
             elif status(node.fd).links == 0:
                 return True
             elif self._handle(node) is None:
-                os.close(self._find_by_name(node))
+                fd, mount = self._find_by_name(node)
+                os.close(fd)
+                self.mounts.let_go(mount)
             return False
         except OSError:
             # The lower file system finds files by their names. That the name is gone stays true.
@@ -505,7 +559,8 @@ class Inodes:
         if node.opens and self._goes_by_names(node):
             with contextlib.suppress(OSError):
                 path = b"/proc/self/fd/%d" % node.opens[-1]
-                self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC))
+                # It is on the mount of the descriptor by which it was opened.
+                self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), node.mount)
 
     def _is_astray(self, node: Node) -> bool:
         """Tell whether the descriptor of *node* leads to nothing, or to another inode."""
@@ -590,13 +645,14 @@ class Inodes:
         if node.pinned:
             return False
         try:
-            self._exchange(node, self._find_by_name(node))
+            self._exchange(node, *self._find_by_name(node))
         except OSError:
             return False
         return True
 
     def _put_aside(self) -> None:
-        while len(self._open) > self._limit:
+        most = max(_FEWEST_DESCRIPTORS, self._limit - len(self.mounts))
+        while len(self._open) > most:
             node, _ = self._open.popitem(last=False)
             if self._handle(node) is None and (node.opens or node in self._kept):
                 continue  # it comes back once they are closed
@@ -612,17 +668,32 @@ class Inodes:
                 node.mount.open_by(node.fd)
             if node.mount.by_handle >= 0:
                 node.handle = file_handle(node.fd)
-        return node.handle
+        return node.handle if node.mount.by_handle >= 0 else None
 
-    def _find(self, node: Node) -> int:
-        if node.handle is not None:
-            try:
-                return open_by_handle(node.mount.by_handle, node.handle, os.O_PATH | os.O_NOFOLLOW)
-            except PermissionError:
-                pass  # without CAP_DAC_READ_SEARCH: by name
-        return self._find_by_name(node)
+    def _find(self, node: Node) -> None:
+        if not self._find_by_handle(node):
+            self._exchange(node, *self._find_by_name(node))
 
-    def _find_by_name(self, node: Node) -> int:
+    def _find_where_it_was(self, node: Node) -> None:
+        """Find *node*, which another mount leads to as well, on its own, if that is possible.
+
+        What is open of it is open there, and has that mount's rights.
+        """
+        with contextlib.suppress(OSError):
+            if self._find_by_handle(node):
+                self._open[node] = None
+
+    def _find_by_handle(self, node: Node) -> bool:
+        if node.handle is None or node.mount.by_handle < 0:
+            return False
+        try:
+            node.fd = open_by_handle(node.mount.by_handle, node.handle, os.O_PATH | os.O_NOFOLLOW)
+        except PermissionError:
+            return False  # without CAP_DAC_READ_SEARCH
+        return True
+
+    def _find_by_name(self, node: Node) -> tuple[int, LowerMount]:
+        """Return a descriptor and its mount, which may have no node: give it one, or let it go."""
         for parent, name in reversed(node.others):
             try:
                 return self._find_at(node, parent, name)
@@ -633,14 +704,34 @@ class Inodes:
             raise _stale(node)
         return self._find_at(node, node.parent, node.name)
 
-    def _find_at(self, node: Node, parent: Node, name: bytes) -> int:
+    def find_on(self, node: Node, mount: LowerMount) -> int:
+        """Return a descriptor of *node* that is on *mount*; it is the caller's.
+
+        :raises OSError: EXDEV, if no name is known by which it is found there.
+        """
+        for parent, name in reversed((*node.others, (node.parent, node.name))):
+            if parent is None or parent.mount is not mount:
+                continue
+            try:
+                fd, found = self._find_at(node, parent, name)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                continue
+            self.mounts.let_go(found)
+            if found is mount:
+                return fd
+            os.close(fd)
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    def _find_at(self, node: Node, parent: Node, name: bytes) -> tuple[int, LowerMount]:
         chain = {node: name}
         while parent.fd < 0 and parent.parent is not None:
             if parent in chain:
                 raise _stale(node)  # directories were moved into each other since they were found
             chain[parent] = parent.name
             parent = parent.parent
-        fd = os.dup(parent.fd)
+        fd, mount = os.dup(parent.fd), parent.mount
         for step, called in reversed(chain.items()):
             try:
                 below = os.open(called, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
@@ -654,12 +745,11 @@ class Inodes:
             except OSError:
                 os.close(fd)
                 raise
-            found = _key(mount, st)
-            self.mounts.let_go(mount)
-            if found != step.key or stat.S_IFMT(st.mode) != step.kind:
+            if _key(mount, st) != step.key or stat.S_IFMT(st.mode) != step.kind:
                 os.close(fd)
+                self.mounts.let_go(mount)
                 raise _stale(step)
-        return fd
+        return fd, mount
 
 
 def _key(mount: LowerMount, st: Status) -> Key:

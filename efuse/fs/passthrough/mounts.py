@@ -6,33 +6,41 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 
+from efuse.control.mounts import MOUNTINFO, Mount, read_table
+from efuse.fs.passthrough.stacking import FUSE, is_of_fuse
 from efuse.fs.passthrough.syscalls import Status, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
 
+_READ_ONLY, _WRITABLE = -1, -2  # no mount has such a number
+
 
 class LowerMount:
-    """One mount, while nodes lie on it: its descriptor keeps its numbers from being used again.
+    """One mount, while nodes lie on it: a descriptor keeps its numbers from being used again.
 
     :ivar kind: of file system, see :func:`efuse.fs.passthrough.syscalls.file_system_type`.
-    :ivar rights: whether it forbids to write, as it was when its first node was found. Nothing else
-        that a mount forbids makes another inode of a file: two would each have pages of it, and
-        the one that is written back last would win.
+        A daemon of FUSE is not asked: it need not know statfs.
+    :ivar rights: what parts its files from the same ones by another mount: whether it forbids to
+        write; its number, if it shows other owners than these have. Nothing else that a mount
+        forbids makes another inode of a file: two would each have pages of it, and the one that is
+        written back last would win.
     :ivar nodes: how many lie on it.
     """
 
     __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights")
 
-    def __init__(self, number: int, fd: int) -> None:
+    def __init__(self, number: int, fd: int, row: Mount | None) -> None:
         """*fd*, an O_PATH descriptor of something on it, remains the caller's.
 
+        :param row: the mount in the table of mounts; None: it is not to be seen there.
         :raises OSError: its file system does not answer.
         """
         self.number = number
         self.nodes = 0
-        self.kind = file_system_type(fd)
-        self.rights = os.fstatvfs(fd).f_flag & os.ST_RDONLY
+        self.kind = FUSE if row is not None and is_of_fuse(row) else file_system_type(fd)
+        self.rights = _rights_of(row) if row is not None else _rights_at(fd)
         self._by_handle = -1
         self._anchor = os.dup(fd)
 
@@ -43,11 +51,14 @@ class LowerMount:
 
     def open_by(self, directory: int) -> None:
         """Let handles be opened on the mount, which the O_PATH descriptor *directory* is on."""
-        if self._by_handle < 0:
-            with contextlib.suppress(OSError):
-                self._by_handle = os.open(
-                    b"/proc/self/fd/%d" % directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-                )
+        if self._by_handle >= 0:
+            return
+        with contextlib.suppress(OSError):
+            self._by_handle = os.open(
+                b"/proc/self/fd/%d" % directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            )
+            os.close(self._anchor)
+            self._anchor = -1
 
     def close(self) -> None:
         """Let go of the mount."""
@@ -63,12 +74,37 @@ class LowerMounts:
     Not by the device: two mounts of one file system have the same, but neither the same rights nor
     the same mounts within. And the number of a device is given to the next file system.
 
+    What a mount is, and what it forbids, is taken from the kernel's table of mounts, for which no
+    daemon is asked. The table is read again after it has changed, which the kernel tells.
+
     :ivar own: the device of the pass-through's own mount, which cannot be passed through.
+    :ivar table: the mounts of every type that this process sees.
+    :ivar readings: how often the table was read.
     """
 
     def __init__(self) -> None:
+        """Read the table of mounts.
+
+        :raises OSError: there is none.
+        """
         self._mounts: dict[int, LowerMount] = {}
+        self._altered: set[LowerMount] = set()
         self.own = -1
+        self.table: tuple[Mount, ...] = ()
+        self.readings = 0
+        self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+        self._changes = select.poll()
+        self._changes.register(self._mountinfo, select.POLLPRI)
+        self._read()
+
+    def __len__(self) -> int:
+        """How many mounts have a descriptor."""
+        return len(self._mounts)
+
+    @property
+    def rights(self) -> set[int]:
+        """The rights of these mounts, see :class:`LowerMount`."""
+        return {mount.rights for mount in self._mounts.values()}
 
     def of(self, fd: int, st: Status) -> LowerMount:
         """Return the mount that *fd* is on; give it to :meth:`let_go` if no node comes of it.
@@ -80,8 +116,19 @@ class LowerMounts:
         if mount is None:
             if st.device == self.own:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            mount = self._mounts[st.mount] = LowerMount(st.mount, fd)
+            self._follow()
+            mount = self._mounts[st.mount] = LowerMount(st.mount, fd, self.row(st.mount))
         return mount
+
+    def row(self, number: int) -> Mount | None:
+        """Return the mount *number* in the table; None: it is not to be seen there."""
+        return next((row for row in self.table if row.mount_id == number), None)
+
+    def altered(self) -> set[LowerMount]:
+        """Return the mounts whose rights are others than at the last call."""
+        self._follow()
+        altered, self._altered = self._altered, set()
+        return altered
 
     def let_go(self, mount: LowerMount) -> None:
         """Forget *mount* if no node is left that lies on it."""
@@ -94,3 +141,29 @@ class LowerMounts:
         for mount in self._mounts.values():
             mount.close()
         self._mounts.clear()
+        if self._mountinfo >= 0:
+            os.close(self._mountinfo)
+            self._mountinfo = -1
+
+    def _follow(self) -> None:
+        if self._changes.poll(0):
+            self._read()
+
+    def _read(self) -> None:
+        self.table = read_table(self._mountinfo)
+        self.readings += 1
+        for row in self.table:
+            mount = self._mounts.get(row.mount_id)
+            if mount is not None and mount.rights != _rights_of(row):
+                mount.rights = _rights_of(row)
+                self._altered.add(mount)
+
+
+def _rights_of(row: Mount) -> int:
+    if row.is_idmapped:
+        return row.mount_id
+    return _READ_ONLY if row.is_read_only else _WRITABLE
+
+
+def _rights_at(fd: int) -> int:
+    return _READ_ONLY if os.fstatvfs(fd).f_flag & os.ST_RDONLY else _WRITABLE

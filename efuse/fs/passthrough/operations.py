@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pyfuse3
@@ -24,6 +25,7 @@ import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, StatvfsData
 
 from efuse.control import find
+from efuse.display import shown
 from efuse.errors import ControlError, MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
@@ -39,7 +41,7 @@ from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
-from efuse.fs.passthrough.stacking import depth_above, has_inode_per_file
+from efuse.fs.passthrough.stacking import below, depth_above, has_inode_per_file, is_there_twice
 
 __all__ = ["Passthrough"]
 
@@ -95,12 +97,13 @@ class Passthrough(Operations):
     lower files by itself there, too. Such a mount is no layer of an overlay; with the mount option
     ``stack_depth=1`` it is, and the daemon reads and writes its files.
 
-    It promises ``handleless``, ``flush_free`` and, where neither FUSE nor overlayfs is mounted at
-    or below *source*, ``nodeid_per_file``; neither ``stable_nodeids`` (the lower file system
-    uses inode numbers again) nor ``lazy_atime``.
+    It promises ``handleless``, ``flush_free`` and, where neither FUSE nor overlayfs nor one file
+    system twice is mounted at or below *source*, ``nodeid_per_file``; neither ``stable_nodeids``
+    (the lower file system uses inode numbers again) nor ``lazy_atime``.
 
     :param source: the lower directory.
     :param consistency: see :class:`efuse.Options`; ``exclusive`` when nobody else changes *source*.
+        While one file system is mounted twice at or below *source*, that is ``ttl``.
     :param entry_timeout: seconds that a name is believed; 0 with ``strict``, and on plain FUSE
         without ``default_permissions``.
     :param attr_timeout: seconds that attributes are believed; 0 with ``strict``.
@@ -139,7 +142,11 @@ class Passthrough(Operations):
                     f"{name} cannot be {seconds!r} (EINVAL)", hint="it is a number of seconds"
                 )
         self.efuse_options = Options(
-            consistency=consistency, handleless=True, flush_free=True, lazy_atime=lazy_atime
+            consistency=consistency,
+            nodeid_per_file=True,
+            handleless=True,
+            flush_free=True,
+            lazy_atime=lazy_atime,
         )
         used = shortcuts(self.efuse_options, self)
         self.enable_writeback_cache = writeback
@@ -155,12 +162,10 @@ class Passthrough(Operations):
                 descriptors or min(_MOST_DESCRIPTORS, limit // 2),
                 kept=min(_MOST_DESCRIPTORS, limit // 4),
             )
-            root = self._inodes.fd(self._inodes.root)
-            self.efuse_options = replace(
-                self.efuse_options, nodeid_per_file=has_inode_per_file(os.fspath(source), root)
-            )
+            self._keep_promises()
             if used.reads:
-                self.efuse_stack_depth = depth_above(os.fspath(source), root)
+                mounts, own = self._inodes.mounts, self._inodes.root.mount
+                self.efuse_stack_depth = depth_above(own.kind, mounts.row(own.number))
         except OSError as error:
             raise MountError(
                 f"{os.fspath(source)} cannot be passed through: {reason(error)}",
@@ -182,6 +187,36 @@ class Passthrough(Operations):
         """Return what the kernel may do in the handlers' place: as it is at the mount."""
         return self.efuse.shortcuts or shortcuts(self.efuse_options, self)
 
+    def _keep_promises(self) -> None:
+        """Take back what cannot be promised (any more) because of what is mounted below.
+
+        Two mounts of one file system show a directory as two inodes. What is done to it by one of
+        them, nobody tells the kernel of the other: it has to ask again.
+        """
+        mounts, root = self._inodes.mounts, self._inodes.root
+        self._readings = mounts.readings
+        path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
+        found = below(path, root.mount.number, mounts.table)
+        withdrawn: dict[str, Any] = {}
+        before = self._shortcuts()
+        if before.options.nodeid_per_file and not has_inode_per_file(root.mount.kind, found):
+            withdrawn["nodeid_per_file"] = False
+        if before.options.consistency == "exclusive" and is_there_twice(found):
+            withdrawn["consistency"] = "ttl"
+            _log.warning(
+                "%s is passed through as with ttl, not exclusive: a file system is mounted twice"
+                " there",
+                shown(path),
+            )
+        if not withdrawn:
+            return
+        self.efuse_options = replace(self.efuse_options, **withdrawn)
+        if self.efuse.shortcuts is not None:
+            left = replace(before.options, **withdrawn)
+            self.efuse.shortcuts = replace(before, options=left)
+        if self.efuse.accelerator is not None:
+            self.efuse.accelerator.withdraw(withdrawn)
+
     @property
     def _kernel_checks(self) -> bool:
         """Whether the kernel checks permissions. Otherwise the lower file system does."""
@@ -198,6 +233,7 @@ class Passthrough(Operations):
         # Others may hide it from this process, or have mounted over it.
         with contextlib.suppress(ControlError):
             self._inodes.mounts.own = find(self.efuse.mountpoint or "", fuse=True).connection
+        self._keep_promises()
         if self._kernel_checks:
             self._as_caller = _as_daemon
         elif self.efuse.mounted_type != "efuse":
@@ -283,10 +319,19 @@ class Passthrough(Operations):
     ) -> EntryAttributes:
         """Give *inode* another name; adds one to its lookup count."""
         node, parent = self._node(inode), self._node(new_parent_inode)
-        fd, parent_fd = self._inodes.fd(node), self._inodes.fd(parent)
+        fd = self._inodes.fd(node)
         before = os.fstat(fd)
-        with self._as_caller(ctx):
-            os.link(b"/proc/self/fd/%d" % fd, new_name, dst_dir_fd=parent_fd)
+        try:
+            self._link(fd, parent, new_name, ctx)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # The descriptor is on another mount than the name that the caller has may be.
+            beside = self._inodes.find_on(node, parent.mount)
+            try:
+                self._link(beside, parent, new_name, ctx)
+            finally:
+                os.close(beside)
         # Not looked up again: the name may be gone already, the link was made all the same.
         self._inodes.linked(node, parent, new_name)
         attributes = self._attributes_now(node, before)
@@ -357,6 +402,8 @@ class Passthrough(Operations):
     ) -> EntryAttributes:
         """Change mode, owner, size and times, as far as *fields* says."""
         node = self._node(inode)
+        if fields.update_size:
+            self._inodes.check_writable(node)
         path = self._path(node)
         before = os.fstat(self._inodes.fd(node))
         with self._as_caller(ctx):
@@ -470,6 +517,8 @@ class Passthrough(Operations):
         node = self._node(inode)
         if node.kind != stat.S_IFREG:
             raise FUSEError(errno.EISDIR if node.kind == stat.S_IFDIR else errno.ENXIO)
+        if flags & (os.O_ACCMODE | os.O_TRUNC) != os.O_RDONLY:
+            self._inodes.check_writable(node)
         fd = self._inodes.fd(node)
         with self._as_caller(ctx):
             opened = reopen(fd, self._flags(flags))
@@ -621,6 +670,11 @@ class Passthrough(Operations):
             with self._credentials.of_daemon():
                 os.chmod(path, mode)  # noqa: PTH101
 
+    def _link(self, fd: int, parent: Node, name: bytes, ctx: RequestContext) -> None:
+        parent_fd = self._inodes.fd(parent)
+        with self._as_caller(ctx):
+            os.link(b"/proc/self/fd/%d" % fd, name, dst_dir_fd=parent_fd)
+
     def _changing_xattr(
         self, name: bytes, ctx: RequestContext
     ) -> contextlib.AbstractContextManager[None]:
@@ -703,6 +757,8 @@ class Passthrough(Operations):
     def _count(self, node: Node) -> EntryAttributes:
         """Add one to the lookup count of *node*, and return the attributes for the reply."""
         try:
+            if self._inodes.mounts.readings != self._readings:
+                self._keep_promises()
             attributes = self._attributes(node)
         except OSError:
             self._inodes.drop_unused(node)

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from efuse.control import find
-from efuse.control.mounts import all_mounts, resolve
-from efuse.errors import ControlError
-from efuse.fs.passthrough.syscalls import file_system_type, status
+from efuse.control.mounts import Mount
 
 __all__ = [
     "DEEPEST",
+    "FUSE",
+    "below",
     "depth_above",
     "forgets_handles",
     "has_inode_per_file",
+    "is_of_fuse",
+    "is_there_twice",
     "keeps_numbers",
     "parts_hard_links",
 ]
@@ -22,25 +24,29 @@ __all__ = [
 DEEPEST = 2
 """The kernel's FILESYSTEM_MAX_STACK_DEPTH."""
 
-_OVERLAY, _ECRYPTFS, _FUSE = 0x794C7630, 0xF15F, 0x65735546
+FUSE = 0x65735546
+_OVERLAY, _ECRYPTFS = 0x794C7630, 0xF15F
 _NFS, _SMB, _CIFS, _SMB2 = 0x6969, 0x517B, 0xFF534D42, 0xFE534D42
 _9P, _AFS, _CEPH, _CODA, _LUSTRE = 0x01021997, 0x5346414F, 0xC36400, 0x73757245, 0xBD00BD0
 _VBOXSF = 0x786F4256
-_REMOTE = frozenset({_FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _CEPH, _CODA, _LUSTRE, _VBOXSF})
+_REMOTE = frozenset({FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _CEPH, _CODA, _LUSTRE, _VBOXSF})
 
 
-def depth_above(path: str, fd: int) -> int:
+def is_of_fuse(mount: Mount) -> bool:
+    """Tell whether the files of a mount are a daemon's, of whichever transport."""
+    return mount.is_fuse or mount.is_efuse or mount.fstype == "virtiofs"
+
+
+def depth_above(kind: int, mount: Mount | None) -> int:
     """Return the stacking depth that a mount needs for files of a directory to back its own.
 
     The kernel stacks no mount upon one that is as deep as itself. What stacks upon other file
     systems has a depth of 1 or more, which user space is not told: overlayfs, eCryptfs and eFuse.
 
-    :param path: of the directory.
-    :param fd: a descriptor of it.
-    :raises OSError: the directory's file system does not answer.
+    :param kind: of file system, see :func:`file_system_type`.
+    :param mount: that the directory is on, None if it is not to be seen.
     """
-    kind = file_system_type(fd)
-    stacked = kind in (_OVERLAY, _ECRYPTFS) or (kind == _FUSE and _is_efuse(path))
+    stacked = kind in (_OVERLAY, _ECRYPTFS) or (mount is not None and mount.is_efuse)
     return DEEPEST if stacked else 1
 
 
@@ -49,7 +55,7 @@ def forgets_handles(kind: int) -> bool:
 
     :param kind: of file system, see :func:`file_system_type`.
     """
-    return kind == _FUSE
+    return kind == FUSE
 
 
 def keeps_numbers(kind: int) -> bool:
@@ -73,31 +79,46 @@ def parts_hard_links(kind: int) -> bool:
     return kind == _OVERLAY
 
 
-def has_inode_per_file(path: str, fd: int) -> bool:
+def below(path: str, number: int, table: Iterable[Mount]) -> list[Mount]:
+    """Return the mount that a directory is on, if it is to be seen, and those below the directory.
+
+    :param path: of the directory, without symbolic links.
+    :param number: of its mount.
+    :param table: all mounts.
+    """
+    above = Path(path)
+    return [
+        mount
+        for mount in table
+        if mount.mount_id == number or above in Path(mount.mountpoint).parents
+    ]
+
+
+def is_there_twice(mounts: Iterable[Mount]) -> bool:
+    """Tell whether a file system is mounted more than once.
+
+    A directory of it may have two inodes then, one by each mount, and so may a file that is written
+    by one of them alone: neither is told of what is done by the other.
+
+    :param mounts: as of :func:`below`.
+    """
+    devices = [mount.connection for mount in mounts]
+    return len(set(devices)) < len(devices)
+
+
+def has_inode_per_file(kind: int, mounts: Iterable[Mount]) -> bool:
     """Tell whether all names of a file have one inode number, at and below a directory.
 
     A daemon of FUSE may go by paths. overlayfs gives hard links of a lower layer one number though
     it parts them, and a file that is copied up may get another number. A bind mount may show a file
     with other rights.
 
-    :param path: of the directory.
-    :param fd: a descriptor of it.
-    :raises OSError: its file system does not answer.
+    :param kind: of the directory's file system, see :func:`file_system_type`.
+    :param mounts: as of :func:`below`.
     """
-    table = all_mounts()
-    above = Path(resolve(path, table))
-    below = [m for m in table if Path(m.mountpoint).is_relative_to(above)]
-    devices = [status(fd).device, *(m.connection for m in below if m.mountpoint != str(above))]
+    found = list(mounts)
     return (
-        file_system_type(fd) not in (_FUSE, _OVERLAY)
-        and not any(m.is_fuse or m.is_efuse or m.fstype == "overlay" for m in below)
-        and len(set(devices)) == len(devices)
+        kind not in (FUSE, _OVERLAY)
+        and not any(is_of_fuse(mount) or mount.fstype == "overlay" for mount in found)
+        and not is_there_twice(found)
     )
-
-
-def _is_efuse(path: str) -> bool:
-    try:
-        find(path)
-    except ControlError:
-        return False
-    return True
