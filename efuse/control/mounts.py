@@ -27,6 +27,7 @@ __all__ = [
     "numbered",
     "numbers",
     "parse",
+    "place_of",
     "read_table",
     "resolve",
 ]
@@ -284,6 +285,19 @@ def numbered(number: int) -> Numbered | None:
     (mount_id,) = struct.unpack_from("=I", found, 56)
     name = os.fsdecode(found.raw[512 + fstype :].partition(b"\0")[0])
     return Numbered(number, mount_id, int(major) << 20 | int(minor), name)
+
+
+def place_of(number: int) -> str | None:
+    """Return where the mount *number* is now: a directory above it may have been renamed.
+
+    None: it is gone, or this process does not see it.
+
+    :raises ControlError: mountinfo cannot be read.
+    """
+    seen = numbered(number)
+    if seen is None:
+        return None
+    return next((m.mountpoint for m in all_mounts() if m.mount_id == seen.mount_id), None)
 
 
 def is_mounted(number: int) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse.control.mounts import number_at, numbered
+from efuse.control.mounts import number_at, numbered, place_of
 from efuse.errors import MountError, reason
 
 __all__ = [
@@ -205,13 +205,15 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
 
 
 def detach(mountpoint: str, number: int) -> None:
-    """Unmount lazily what is at *mountpoint* if that is the mount *number*.
+    """Unmount the mount *number* lazily, wherever it is by now.
 
+    :param mountpoint: where it was mounted.
     :param number: see :func:`efuse.control.mounts.number_at`.
     :raises OSError: the kernel refused it (EINVAL: it is unmounted at this moment).
+    :raises ControlError: mountinfo cannot be read.
     """
     try:
-        fd = os.open(mountpoint, os.O_PATH | os.O_CLOEXEC)
+        fd = os.open(place_of(number) or mountpoint, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return  # unmounted, and removed
     try:

@@ -20,7 +20,7 @@ import trio
 
 from efuse.control import ROOT, find
 from efuse.control.fusectl import FUSECTL
-from efuse.control.mounts import number_at
+from efuse.control.mounts import number_at, numbered, place_of
 from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError, reason
 from efuse.fs.channel import SessionChannel
@@ -48,6 +48,7 @@ _log = logging.getLogger("efuse.fs")
 DEFAULT_OPTIONS: frozenset[str] = frozenset({"default_permissions"})
 """The mount options of a file system that asks for none: the kernel checks permissions."""
 
+_TYPES = ("fuse", "efuse")
 _in_use = threading.Lock()
 
 
@@ -121,6 +122,7 @@ class _Session:
         self._unmasked = applies_umask(operations)
         state = getattr(operations, "efuse", None)
         self._state = state if isinstance(state, State) else State()
+        self._resolved = self._mountpoint
         self._connection = -1
         self._token = trio.lowlevel.current_trio_token()
         self._number: int | None = None
@@ -142,6 +144,8 @@ class _Session:
         What fails after the mount leaves it to :meth:`close`.
         """
         self._check_mountpoint()
+        # Now: when it is mounted, this process would wait for itself.
+        self._resolved = os.path.realpath(self._mountpoint)
         self._state.shortcuts = self._shortcuts
         self._state.mountpoint = self._mountpoint
         self._state.mount_options = frozenset(self._options)
@@ -167,7 +171,7 @@ class _Session:
             if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
                 # A mount there, or above, has lost its daemon.
                 with contextlib.suppress(ControlError):
-                    dead = find(self._mountpoint, fuse=True).mountpoint
+                    dead = find(os.path.realpath(self._mountpoint), fuse=True).mountpoint
                     hint = f"umount -l {shlex.quote(dead)}"
             raise MountError(
                 f"{self._mountpoint} cannot be mounted on: {reason(error)}", hint=hint
@@ -236,9 +240,15 @@ class _Session:
         :param connections: the directory of the kernel in which its connection is.
         :raises ControlError: the mount is not to be seen.
         """
-        # From mountinfo: a stat of the mount would wait for this very process.
-        self._connection = find(self._mountpoint, fuse=True).connection
+        # By its number: the path may lead through other mounts of FUSE, of which mountinfo would
+        # name the first. A stat of the mount would wait for this very process.
         self._number = number_at(self._mountpoint)
+        seen = None if self._number is None else numbered(self._number)
+        if seen is not None and seen.fstype in _TYPES:
+            self._connection = seen.connection
+        else:  # a kernel before 6.8, or somebody has mounted something else over it
+            self._connection = find(self._resolved, fuse=True).connection
+        self._state.mounted_connection = self._connection
         # Opened now: later the number may be another connection's.
         with contextlib.suppress(OSError):
             abort = connections / str(self._connection) / "abort"
@@ -338,9 +348,18 @@ class _Session:
         :raises OSError: as of :func:`unmount`.
         """
         with self._unmounting:
-            if number_at(self._mountpoint) != self._number:
-                raise OSError(errno.EINVAL, "it is not mounted there any more", self._mountpoint)
-            unmount(self._mountpoint)
+            where = self._place()
+            if where is None:
+                raise OSError(errno.EINVAL, "it is not mounted any more", self._mountpoint)
+            unmount(where)
+
+    def _place(self) -> str | None:
+        """Return where this very mount is by now, if it can be unmounted there."""
+        where = self._mountpoint
+        if self._number is not None and number_at(where) != self._number:
+            with contextlib.suppress(ControlError):
+                where = place_of(self._number) or where
+        return where if number_at(where) == self._number else None
 
     async def close(self) -> None:
         """Detach the handlers and unmount what is still mounted."""
@@ -362,11 +381,13 @@ class _Session:
             self._state.device = None
         else:
             # libfuse goes by the path alone.
-            is_ours = self._number is None or number_at(self._mountpoint) == self._number
-            pyfuse3.close(unmount=is_ours)
+            is_there = self._place() == self._mountpoint
+            if not is_there:
+                self._unmount_what_is_left()
+            pyfuse3.close(unmount=is_there)
         if self._abort_fd >= 0:
             os.close(self._abort_fd)
-        self._state.mounted_type = None
+        self._state.mounted_type = self._state.mounted_connection = None
         self._state.reason = "it is not mounted"
 
     def _unmount_what_is_left(self) -> None:
@@ -379,7 +400,7 @@ class _Session:
         try:
             if self._number is not None:
                 detach(self._mountpoint, self._number)
-            elif find(self._mountpoint, fuse=True).connection == self._connection:
+            elif find(self._resolved, fuse=True).connection == self._connection:
                 # A kernel before 6.8. A connection's number may be the next mount's.
                 unmount(self._mountpoint, lazy=True)
         except ControlError:

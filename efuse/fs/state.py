@@ -65,6 +65,10 @@ class State:
     mount_options: frozenset[str] | None = None
     """The mount options it was mounted with; None before the mount."""
 
+    mounted_connection: int | None = None
+    """The number that the kernel has for the mount's connection, accelerated or not; None before
+    the mount, and where this process does not see it."""
+
     device: int | None = None
     """The descriptor of /dev/efuse while mounted with eFuse."""
 

@@ -411,3 +411,34 @@ def test_own_mount_below_the_source_is_left_out(served: Any, place: Path) -> Non
     assert listed == "['f', 'low0']\n"
     assert (refused, callers[1].returncode) == ("", 1)
     assert (path / "f").read_bytes() == b"data"
+
+
+_SERVES_ALONE = """
+import sys
+import pyfuse3, trio
+from efuse.fs import Passthrough
+pyfuse3.init(Passthrough(sys.argv[1], entry_timeout=0), sys.argv[2], {"default_permissions"})
+print(flush=True)
+trio.run(pyfuse3.main)
+"""
+
+
+def test_pyfuse3_alone_shows_the_mount_that_it_was_started_on(place: Path, source: Path) -> None:
+    """Where nothing says which mount is its own, none is left out."""
+    sub, below, mountpoint = source / "sub", place / "below", place / "mnt"
+    for directory in (sub, below, mountpoint):
+        directory.mkdir()
+    subprocess.run(["bindfs", below, sub], check=True)
+    words = [sys.executable, "-c", _SERVES_ALONE, source, mountpoint]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+    process = subprocess.Popen(words, cwd=sub, stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        caller = run_python(_LISTS, mountpoint)
+        assert "'sub'" in caller.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+        process.communicate()
+        for each in (mountpoint, sub):
+            subprocess.run(["umount", "--lazy", each], check=False)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import pytest
 import trio
 
 import efuse
-from efuse.control import find
-from efuse.control.mounts import number_at
+from efuse.control import Mount, find
+from efuse.control.mounts import all_mounts, number_at
 from efuse.errors import MountError, NotSupportedError, UsageError
 from efuse.fs import mountpoint as mountpoint_module
 
@@ -348,3 +349,68 @@ trio.run(main)
 def test_process_ends_though_its_mount_cannot_be_aborted() -> None:
     done = subprocess.run([sys.executable, "-c", _ENDING], capture_output=True, timeout=120)
     assert done.returncode == 128 + signal.SIGTERM
+
+
+@pytest.fixture
+def on_the_way(place: Path) -> Iterator[Path]:
+    """A directory that is reached by a symbolic link on a mount of FUSE, ``place/fuse/link``."""
+    for name in ("below", "fuse", "real"):
+        (place / name).mkdir()
+    (place / "below" / "link").symlink_to(place / "real")
+    subprocess.run(["bindfs", place / "below", place / "fuse"], check=True)
+    yield place / "fuse" / "link"
+    subprocess.run(["umount", "--lazy", place / "fuse"], check=True)
+
+
+def _row(mountpoint: Path) -> Mount:
+    return next(m for m in all_mounts() if m.mountpoint == str(mountpoint))
+
+
+@pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
+def test_mount_that_is_reached_through_fuse_is_told_from_the_one_on_the_way(
+    place: Path, on_the_way: Path, mounted_by: str
+) -> None:
+    """What is attached, aborted or left out of listings is the connection of its own."""
+    own = mounted_by == "this process"
+    real = place / "real"
+    (real / "mnt").mkdir()
+    operations = efuse.Passthrough(real) if own else efuse.Operations()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            state = await nursery.start(
+                lambda **k: efuse.serve(operations, on_the_way / "mnt", plain=True, **k)
+            )
+            assert state.mounted_connection == _row(real / "mnt").connection
+            assert state.mounted_connection != _row(place / "fuse").connection
+            if own:
+                listing = await trio.to_thread.run_sync(os.listdir, real / "mnt")
+                assert listing == []
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert operations.efuse.mounted_connection is None
+    assert not os.path.ismount(real / "mnt")
+    assert os.listdir(place / "fuse") == ["link"]
+
+
+@pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
+def test_mount_is_unmounted_although_a_directory_above_it_was_renamed(
+    place: Path, mounted_by: str
+) -> None:
+    own = mounted_by == "this process"
+    source, above = place / "source", place / "above"
+    source.mkdir()
+    (above / "mnt").mkdir(parents=True)
+    operations = efuse.Passthrough(source) if own else efuse.Operations()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda **k: efuse.serve(operations, above / "mnt", plain=True, **k))
+            above.rename(place / "renamed")
+            (above / "mnt").mkdir(parents=True)
+            _row(place / "renamed" / "mnt")
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert [m for m in all_mounts() if m.mountpoint.startswith(str(place))] == []

@@ -24,9 +24,8 @@ import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, StatvfsData
 
-from efuse.control import find
 from efuse.display import shown
-from efuse.errors import ControlError, MountError, UsageError, reason
+from efuse.errors import MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
 from efuse.fs.overriding import (
@@ -230,9 +229,8 @@ class Passthrough(Operations):
 
     def init(self) -> None:
         """Prepare for requests: choose whose rights apply to them."""
-        # Others may hide it from this process, or have mounted over it.
-        with contextlib.suppress(ControlError):
-            self._inodes.mounts.own = find(self.efuse.mountpoint or "", fuse=True).connection
+        if self.efuse.mounted_connection is not None:
+            self._inodes.mounts.own = self.efuse.mounted_connection
         self._keep_promises()
         if self._kernel_checks:
             self._as_caller = _as_daemon
