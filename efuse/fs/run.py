@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import logging
 import os
 import re
+import resource
 import select
 import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from efuse.control import Connection, Mount
 from efuse.control.mounts import (
@@ -28,9 +30,11 @@ from efuse.control.mounts import (
     is_mounted,
     numbered,
     numbers,
+    place_of,
     read_table,
     resolve,
 )
+from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, MountError, reason
 from efuse.fs.acceleration import Acceleration, accelerate
 from efuse.fs.ending import not_ignored
@@ -56,6 +60,8 @@ __all__ = [
 
 PLAIN_HINT = "docs/limits.md says which daemons `efuse run` can run"
 """What to try for a daemon that mounts plain FUSE."""
+
+_log = logging.getLogger("efuse.fs")
 
 _GRACE_S = 10.0
 _TOO_EARLY = "it was unmounted before the handlers were attached"
@@ -355,8 +361,10 @@ class Running:
             connection = is_mounted(number)
             if connection is None:
                 continue
-            if self._is_dead(replace(mount, connection=connection), is_certain=is_certain):
-                _detach(mount.mountpoint, number)
+            where = place_of(number) or mount.mountpoint
+            seen = replace(mount, connection=connection, mountpoint=where)
+            if self._is_dead(seen, is_certain=is_certain):
+                _detach(where, number)
 
     def _is_dead(self, mount: Mount, *, is_certain: bool) -> bool:
         """Whether nobody serves the mount.
@@ -386,17 +394,26 @@ class Running:
         Another process asks: a daemon that this one does not see may never answer, and whoever
         waits for it cannot be ended.
         """
-        words = [sys.executable, "-I", "-S", "-c", _ASKS, mount.mountpoint, *_owner_of(mount)]
-        null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-        asking = os.posix_spawn(sys.executable, words, os.environ, file_actions=null, setpgroup=0)
-        self._others.add(asking)
-        ended = os.pidfd_open(asking)
         try:
-            if select.select([ended], [], [], _ANSWER_S)[0]:
-                return os.waitstatus_to_exitcode(os.waitpid(asking, 0)[1]) == _NO_DAEMON
-            signal.pidfd_send_signal(ended, signal.SIGKILL)
+            asking = os.fork()
+            if asking == 0:
+                _ask(mount.mountpoint, _owner_of(mount))
+            self._others.add(asking)
             self._unanswered.append(asking)
+            ended = os.pidfd_open(asking)
+        except OSError as error:
+            _log.warning(
+                "whether %s has lost its daemon is not to be told, so it is left: %s",
+                shown(mount.mountpoint),
+                reason(error),
+            )
             return False
+        try:
+            if not _is_readable(ended, _ANSWER_S):
+                signal.pidfd_send_signal(ended, signal.SIGKILL)
+                return False
+            self._unanswered.remove(asking)
+            return os.waitstatus_to_exitcode(os.waitpid(asking, 0)[1]) == _NO_DAEMON
         finally:
             os.close(ended)
 
@@ -620,20 +637,36 @@ def _detach(mountpoint: str, number: int) -> None:
         detach(mountpoint, number)
 
 
-# Whom the mount is not for, the kernel answers in the daemon's place.
-_ASKS = """
-import errno, os, sys
-fd = os.open(sys.argv[1], os.O_PATH)
-if sys.argv[2:] and os.geteuid() == 0:
-    user, group = map(int, sys.argv[2:])
-    os.setgroups([])
-    os.setresgid(group, group, group)
-    os.setresuid(user, user, user)
-try:
-    os.fstatvfs(fd)
-except OSError as error:
-    sys.exit(3 if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else 0)
-"""
+def _ask(mountpoint: str, owner: tuple[str, ...]) -> NoReturn:
+    """Ask the daemon of a mount for something, in a process of its own, and end with the answer.
+
+    It asks as the *owner*: whom the mount is not for, the kernel answers in the daemon's place. It
+    has nothing open that others wait for the end of, since it may never end.
+    """
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in not_ignored():
+            signal.signal(number, signal.SIG_DFL)
+        os.setpgid(0, 0)
+        os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        fd = os.open(mountpoint, os.O_PATH)
+        if owner and os.geteuid() == 0:
+            user, group = map(int, owner)
+            os.setgroups([])
+            os.setresgid(group, group, group)
+            os.setresuid(user, user, user)
+        status = _NO_DAEMON if _is_refused(fd) else 0
+    finally:
+        os._exit(status)
+
+
+def _is_refused(fd: int) -> bool:
+    try:
+        os.fstatvfs(fd)
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
 
 
 def _owner_of(mount: Mount) -> tuple[str, ...]:
@@ -756,9 +789,15 @@ def _end(processes: set[int]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, number)
         for fd in watched:
-            select.select([fd], [], [], max(0.0, end - time.monotonic()))
+            _is_readable(fd, max(0.0, end - time.monotonic()))
     for fd in watched:
         os.close(fd)
+
+
+def _is_readable(fd: int, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
 
 
 def _start(

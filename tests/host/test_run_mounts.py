@@ -33,6 +33,7 @@ from efuse.fs.options import Options
 from efuse.fs.run import Daemon, Ended, PlainMount, Running
 
 _NOBODY = 65534
+_ROOT = Path(__file__).parent.parent.parent
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -444,6 +445,73 @@ def test_command_leaves_no_mount_of_a_daemon_that_dies_at_once(place: Path, end:
         assert numbers() == before
     finally:
         _unmount(place)
+
+
+def test_command_leaves_no_mount_although_its_interpreter_was_replaced(place: Path) -> None:
+    """As by an upgrade of its package while a daemon runs for long."""
+    interpreter, mountpoint = place / "python", place / "mnt"
+    interpreter.symlink_to(os.path.realpath(sys.executable))
+    mountpoint.mkdir()
+    words = [interpreter, "-c", _COMMAND_LINE, "run", "--", sys.executable, "-c"]
+    words += [_MOUNTS + "print(os.getpid(), flush=True)\n" + _STAYS, mountpoint, "fuse.x"]
+    before = numbers()
+    process = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ":".join([str(_ROOT), *sys.path])},
+    )
+    try:
+        assert process.stdout is not None
+        daemon = int(process.stdout.readline())
+        interpreter.unlink()
+        os.kill(daemon, signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGKILL, said
+        assert numbers() == before
+    finally:
+        process.kill()
+        _unmount(mountpoint)
+
+
+@pytest.mark.usefixtures("past_the_shim")
+@pytest.mark.parametrize("call", ["fork", "pidfd_open"])
+def test_mount_of_which_nobody_can_ask_is_left_and_that_is_said(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with _fuse_mounted(place) as device, _running("pass", adopt=True) as running:
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), device)  # so nobody serves it any more
+        mount = next(m for m in all_mounts() if m.mountpoint == str(place))
+        with monkeypatch.context() as at_the_limit:
+            at_the_limit.setattr(os, call, refused)
+            assert not running._answers_nothing(mount)
+        assert "is not to be told" in caplog.text
+        assert running._answers_nothing(mount)
+        assert running._adopted() == set()
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_dead_mount_is_unmounted_where_it_is_by_now(place: Path) -> None:
+    """A directory above it was renamed."""
+    above, renamed = place / "above", place / "renamed"
+    (above / "mnt").mkdir(parents=True)
+    try:
+        with _running(_MOUNTS + _STAYS, above / "mnt", "fuse.x", adopt=True) as running:
+            events = running.events()
+            found = next(events)
+            assert isinstance(found, PlainMount)
+            above.rename(renamed)
+            running.process.kill()
+            assert isinstance(next(events), Ended)
+            running.unmount_dead()
+            assert is_mounted(found.number) is None
+    finally:
+        _unmount(renamed / "mnt")
 
 
 # Serves a mount: answers the first request well, INIT, and others with the error in argv[3], or,
