@@ -399,6 +399,33 @@ def test_hard_links_of_an_overlay_are_parted_whatever_had_its_device_number(
     assert (sub / "a").read_bytes() == b"lower"
 
 
+def _terminal(where: Path, owner: int) -> tuple[int, Path]:
+    """Open a terminal of *owner* on a devpts; returns what has it open and its place below."""
+    fd = os.open(where / "ptmx", os.O_RDWR | os.O_NOCTTY)
+    (number,) = set(os.listdir(where)) - {"ptmx"}
+    os.chown(where / number, owner, owner)
+    return fd, where / number
+
+
+def test_terminal_whose_number_is_used_again_is_another_one(
+    served: Any, source: Path, mount: Callable[..., None]
+) -> None:
+    """A descriptor of the old one does not keep the number."""
+    below = source / "pts"
+    below.mkdir()
+    mount("-t", "devpts", "-o", "newinstance,ptmxmode=666", "devpts", below)
+    path = _serve(served, source, **SHORT)
+    owners = []
+    for owner in (1000, 2000):
+        fd, terminal = _terminal(below, owner)
+        shown = path / "pts" / terminal.name
+        owners.append(shown.stat().st_uid)
+        shown.chmod(0o600 if owner == 1000 else 0o640)
+        assert terminal.stat().st_mode == shown.stat().st_mode
+        os.close(fd)
+    assert owners == [1000, 2000]
+
+
 _LISTS = "import os, sys; print(sorted(os.listdir(sys.argv[1])))"
 
 

@@ -595,7 +595,7 @@ def _numbered(st: Status, ino: int, links: int) -> Status:
     return st if stat.S_ISDIR(st.mode) else st._replace(inode=ino, links=links)
 
 
-_FUSE, _NFS = 0x65735546, 0x6969
+_FUSE, _NFS, _KAFS, _ORANGEFS = 0x65735546, 0x6969, 0x6B414653, 0x20030528
 
 
 @pytest.mark.parametrize("name_is", ["gone", "of another file"])
@@ -628,7 +628,7 @@ def test_descriptor_that_follows_a_name_is_exchanged_for_a_good_one(
     table.close()
 
 
-@pytest.mark.parametrize("kind", [_FUSE, _NFS])
+@pytest.mark.parametrize("kind", [_FUSE, _NFS, _KAFS, _ORANGEFS])
 def test_number_that_a_server_gives_again_is_another_node_although_the_old_one_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:

@@ -636,7 +636,10 @@ class Inodes:
         # One handle is one inode of the kernel's own, which has just been asked.
         if handle is not None and handle == file_handle(node.fd):
             return True
-        return self._is_there(node) if self._goes_by_names(node) else handle is None
+        if self._goes_by_names(node):
+            return self._is_there(node)
+        was_removed = st.links > 0 and status(node.fd).links == 0
+        return handle is None and not was_removed
 
     def _is_there(self, node: Node) -> bool:
         """Tell whether *node* is found: by its descriptor or, unless it has lost all, its names."""

@@ -28,8 +28,13 @@ FUSE = 0x65735546
 _OVERLAY, _ECRYPTFS = 0x794C7630, 0xF15F
 _NFS, _SMB, _CIFS, _SMB2 = 0x6969, 0x517B, 0xFF534D42, 0xFE534D42
 _9P, _AFS, _CEPH, _CODA, _LUSTRE = 0x01021997, 0x5346414F, 0xC36400, 0x73757245, 0xBD00BD0
-_VBOXSF = 0x786F4256
-_REMOTE = frozenset({FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _CEPH, _CODA, _LUSTRE, _VBOXSF})
+_KAFS, _ORANGEFS, _VBOXSF, _DEVPTS = 0x6B414653, 0x20030528, 0x786F4256, 0x1CD1
+_GIVES_NUMBERS_AGAIN = frozenset(
+    {
+        *(FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _KAFS),
+        *(_CEPH, _CODA, _LUSTRE, _ORANGEFS, _VBOXSF, _DEVPTS),
+    }
+)
 
 
 def is_of_fuse(mount: Mount) -> bool:
@@ -61,11 +66,12 @@ def forgets_handles(kind: int) -> bool:
 def keeps_numbers(kind: int) -> bool:
     """Tell whether no other file gets a file's inode number while a descriptor leads to it.
 
-    Not where a server or a daemon gives the numbers: an O_PATH descriptor is unknown to it.
+    Not where a server or a daemon gives the numbers: an O_PATH descriptor is unknown to it. Nor for
+    terminals: their numbers are those of what has them open.
 
     :param kind: of file system, see :func:`file_system_type`.
     """
-    return kind not in _REMOTE
+    return kind not in _GIVES_NUMBERS_AGAIN
 
 
 def parts_hard_links(kind: int) -> bool:
