@@ -126,6 +126,38 @@ def test_read_that_fails_later_on_fails(
     assert caught.value.errno == errno.EIO
 
 
+def test_file_that_is_open_is_replied_whatever_becomes_of_its_name(
+    fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is open, and has to be closed; on FUSE its name may have gone below meanwhile."""
+    (tmp_path / "f").touch()
+    find, open_file = Inodes.fd, os.open
+    is_open = False
+
+    def opens(path: Any, flags: int, *more: Any, **where: Any) -> int:
+        nonlocal is_open
+        is_open |= not flags & os.O_PATH
+        return open_file(path, flags, *more, **where)
+
+    def finds(table: Inodes, node: Node) -> int:
+        if is_open and node is not table.root:
+            raise OSError(errno.ESTALE, "gone")
+        return find(table, node)
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "open", opens)
+    monkeypatch.setattr(Inodes, "fd", finds)
+
+    async def act() -> None:
+        found = await fs.lookup(_ROOT, b"f", _CTX)
+        told = await fs.open(found.st_ino, os.O_WRONLY, _CTX)
+        await fs.release(told.fh)
+        await fs.forget([(found.st_ino, 1)])
+
+    trio.run(act)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_umask_of_the_caller_is_not_left_to_the_process(
     fs: efuse.Passthrough, tmp_path: Path
 ) -> None:

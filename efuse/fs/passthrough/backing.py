@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from efuse.errors import MountError, StaleError
 from efuse.fs.overriding import Shortcuts
+from efuse.fs.passthrough.handles import reopen
 from efuse.fs.passthrough.inodes import Node
 
 __all__ = ["BackingFiles"]
@@ -32,8 +33,8 @@ class BackingFiles:
         self._told: dict[int, bool] = {}
         self._refused = False
 
-    def opened(self, node: Node, path: bytes, fd: int, flags: int) -> None:
-        """Hand over what has been opened as *fd* with *flags*; *path* leads to it, too."""
+    def opened(self, node: Node, fd: int, flags: int) -> None:
+        """Hand over what has been opened as *fd* with *flags*."""
         used = self._used()
         write = used.writes and flags & os.O_ACCMODE != os.O_RDONLY
         if self._refused or not used.reads or self._told.get(node.nodeid, -1) >= write:
@@ -43,7 +44,7 @@ class BackingFiles:
         both = fd
         try:
             if flags & os.O_ACCMODE == os.O_WRONLY:
-                both = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                both = reopen(fd, os.O_RDWR)
             self._refused = not self._tell(node.nodeid, both, write=write)
             self._told[node.nodeid] = write
         except StaleError as error:

@@ -16,7 +16,7 @@ from efuse.fs.passthrough.syscalls import (
     next_position,
 )
 
-__all__ = ["Files", "Stream", "Streams"]
+__all__ = ["Files", "Stream", "Streams", "reopen"]
 
 _FIRST_HANDLE = 1 << 63
 """Handles have the highest bit, no inode number has: neither is mistaken for the other."""
@@ -34,7 +34,7 @@ _TMPFS_FIRST, _TMPFS_END = 3, (1 << 31) - 1
 
 
 def reopen(fd: int, flags: int) -> int:
-    """Open the inode of an O_PATH descriptor with *flags*.
+    """Open the inode of a descriptor with *flags*.
 
     :raises OSError: it cannot be opened so.
     """

@@ -692,7 +692,7 @@ class Passthrough(Operations):
         return flags & self._flag_mask
 
     def _info(self, node: Node, fd: int, flags: int) -> FileInfo:
-        self._backing.opened(node, self._path(node), fd, flags)
+        self._backing.opened(node, fd, flags)
         options = self._shortcuts().options
         if options.handleless and self.efuse.mounted_type == "efuse":
             self._inodes.keep(node)
