@@ -399,6 +399,28 @@ def test_hard_links_of_an_overlay_are_parted_whatever_had_its_device_number(
     assert (sub / "a").read_bytes() == b"lower"
 
 
+@pytest.mark.parametrize("times", [SHORT, LONG], ids=["no time", "long"])
+def test_directory_with_a_mount_of_another_user_is_listed(
+    served: Any, place: Path, source: Path, times: dict[str, float]
+) -> None:
+    """Nobody else may look at it, not even root."""
+    sub, below = source / "sub", place / "below"
+    for directory in (sub, below):
+        directory.mkdir()
+        os.chown(directory, 65534, 65534)
+    subprocess.run(["bindfs", "--no-allow-other", below, sub], user=65534, group=65534, check=True)
+    try:
+        path = _serve(served, source, **times)
+        for _ in range(3):
+            assert sorted(os.listdir(path)) == sorted(os.listdir(source))
+            for top in (source, path):
+                with pytest.raises(PermissionError):
+                    (top / "sub").stat()
+    finally:
+        subprocess.run(["umount", "--lazy", sub], check=True)
+    assert (path / "sub").stat().st_uid == 65534
+
+
 def _terminal(where: Path, owner: int) -> tuple[int, Path]:
     """Open a terminal of *owner* on a devpts; returns what has it open and its place below."""
     fd = os.open(where / "ptmx", os.O_RDWR | os.O_NOCTTY)

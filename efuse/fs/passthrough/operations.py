@@ -734,6 +734,17 @@ class Passthrough(Operations):
         The request succeeded, and its reply needs an inode. Requests for it fail with ESTALE. It is
         believed for no time, so the next use of the name looks it up.
         """
+        attributes = self._unseen(parent, name, mode & ~(0 if stat.S_ISLNK(mode) else ctx.umask))
+        attributes.st_uid = ctx.uid
+        attributes.st_gid = ctx.gid
+        attributes.st_size = size
+        return attributes
+
+    def _unseen(self, parent: Node, name: bytes, mode: int) -> EntryAttributes:
+        """Return made-up attributes of what is not to be looked at; adds one to a lookup count.
+
+        They are believed for no time.
+        """
         node = self._inodes.lost(parent, name, stat.S_IFMT(mode))
         node.lookups += 1
         if self.efuse.mounted_type is not None:
@@ -743,11 +754,8 @@ class Passthrough(Operations):
         attributes.st_ino = node.nodeid
         attributes.generation = node.generation
         attributes.entry_timeout = attributes.attr_timeout = 0.0
-        attributes.st_mode = mode & ~(0 if stat.S_ISLNK(mode) else ctx.umask)
+        attributes.st_mode = mode
         attributes.st_nlink = 0
-        attributes.st_uid = ctx.uid
-        attributes.st_gid = ctx.gid
-        attributes.st_size = size
         now = time.time_ns()
         attributes.st_atime_ns = attributes.st_mtime_ns = attributes.st_ctime_ns = now
         return attributes
@@ -809,12 +817,15 @@ class Passthrough(Operations):
         if name == b"." or name == b"..":
             node = stream.node if name == b"." else stream.node.parent or stream.node
             return pyfuse3.readdir_reply(token, name, self._attributes(node), position)
-        node = self._inodes.adopt(stream.node, name, os.open(name, _FIND, dir_fd=stream.fd))
-        attributes = self._count(node)
+        try:
+            fd = os.open(name, _FIND, dir_fd=stream.fd)
+            attributes = self._count(self._inodes.adopt(stream.node, name, fd))
+        except PermissionError:
+            # Such as the mount of FUSE of another user. The name is there all the same.
+            attributes = self._unseen(stream.node, name, kind << 12 or stat.S_IFREG)
         if pyfuse3.readdir_reply(token, name, attributes, position):
             return True
-        node.lookups -= 1
-        self._inodes.drop_unused(node)
+        self._inodes.forget(attributes.st_ino, 1)
         return False
 
     def _attributes_now(
