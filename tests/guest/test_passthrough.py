@@ -238,3 +238,46 @@ def test_two_mounts_of_a_directory_end_exclusive(tmp_path: Path, when: str) -> N
     finally:
         subprocess.run(["umount", "--lazy", places.source / "two"], check=True)
         operations.close()
+
+
+@pytest.mark.parametrize("consistency", ["exclusive", "ttl"])
+def test_mount_below_is_written_by_the_rights_that_it_has_now(
+    tmp_path: Path, consistency: str
+) -> None:
+    """Although the kernel has learned names and opens by those that it had: ESTALE ends these."""
+    places = Places(tmp_path)
+    sub = places.source / "sub"
+    sub.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", sub], check=True)
+    (sub / "f").write_bytes(b"first")
+    shown = places.path / "sub" / "f"
+
+    def remount(options: str) -> subprocess.CompletedProcess[bytes]:
+        words = ["mount", "-o", f"remount,bind,{options}", sub]
+        return subprocess.run(words, check=False)
+
+    remount("ro").check_returncode()
+    operations = efuse.Passthrough(
+        places.source, consistency=consistency, entry_timeout=3600, attr_timeout=3600
+    )
+    try:
+        with efuse.mount(operations, places.path, required=True):
+
+            def is_refused() -> bool:
+                for _ in range(3):
+                    assert shown.read_bytes() == (sub / "f").read_bytes()
+                    with pytest.raises(OSError, match=r"Read-only|Stale"):
+                        shown.write_bytes(b"refused")
+                return True
+
+            assert is_refused()
+            remount("rw").check_returncode()
+            for number in range(3):
+                shown.write_bytes(b"%d" % number)
+                assert (sub / "f").read_bytes() == shown.read_bytes() == b"%d" % number
+            while remount("ro").returncode:  # what the kernel may have open is open below
+                Path("/proc/sys/vm/drop_caches").write_text("2")
+            assert is_refused()
+    finally:
+        subprocess.run(["umount", "--lazy", sub], check=True)
+        operations.close()
