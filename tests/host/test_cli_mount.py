@@ -125,7 +125,7 @@ def _mount_line(mountpoint: Path) -> str:
         (("passthrough", "/no/such", "{mountpoint}"), 1, "cannot be passed through"),
         (("passthrough", "{source}", "/no/such"), 1, "no directory"),
         (("no.such.module", "{mountpoint}"), 2, "cannot be imported"),
-        (("filesystems", "{mountpoint}"), 2, "not one file system but 3"),
+        (("filesystems", "{mountpoint}"), 2, "not one file system but 4"),
         (("filesystems:None", "{mountpoint}"), 2, "has no class"),
         (("filesystems:Faulty", "{mountpoint}", "--arg", "x=1"), 2, "cannot be made"),
         (("filesystems:Faulty", "{mountpoint}", "--arg", "x"), 2, "NAME=VALUE"),
