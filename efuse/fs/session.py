@@ -381,7 +381,7 @@ class _Session:
             self._state.device = None
         else:
             # libfuse goes by the path alone.
-            is_there = self._place() == self._mountpoint
+            is_there = self._number is None or self._place() == self._mountpoint
             if not is_there:
                 self._unmount_what_is_left()
             pyfuse3.close(unmount=is_there)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from efuse.fs.passthrough.inodes import Inodes, Node
 from tests.host.conftest import run_python
 
 SHORT = {"entry_timeout": 0.0, "attr_timeout": 0.0}
@@ -218,6 +219,39 @@ def test_file_is_one_after_its_mount_has_become_writable(
     with pytest.raises(OSError, match="Stale"):
         os.open(f"/proc/self/fd/{old}", os.O_RDWR)
     os.close(old)
+
+
+def test_file_that_is_open_for_writing_stays_one_when_another_mount_of_it_changes(
+    source: Path, mount: Callable[..., None]
+) -> None:
+    """Else there would be pages of two inodes to write back."""
+    _two_names(source, mount)
+    table = Inodes(str(source), 32)
+
+    def look_up(*names: str) -> Node:
+        node = table.root
+        for number, name in enumerate(names, 1):
+            path = source.joinpath(*names[:number])
+            node = table.adopt(node, name.encode(), os.open(path, os.O_PATH))
+            node.lookups += 1
+        return node
+
+    node = look_up("two", "f")
+    fd = os.open(source / "one" / "f", os.O_RDWR)
+    table.opened(node, fd)
+    _remount(source / "two", "ro")
+    assert table.node(node.nodeid) is node
+    table.check_writable(node)
+    assert look_up("one", "f") is node
+    read_only = look_up("two", "f")
+    assert read_only is not node
+    _remount(source / "two", "rw")
+    with pytest.raises(OSError, match="Stale"):
+        table.check_writable(table.node(read_only.nodeid))
+    assert look_up("two", "f") is node
+    table.closed(node, fd)
+    os.close(fd)
+    table.close()
 
 
 def test_source_that_was_read_only_at_the_start_is_told_from_what_is_read_only(

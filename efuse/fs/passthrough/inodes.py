@@ -180,11 +180,25 @@ class Inodes:
         if not altered:
             return
         for node in self._by_id.values():
-            if node.kind != stat.S_IFDIR and node.mount in altered:
+            is_file = node.mount in altered and node.kind != stat.S_IFDIR
+            if is_file and node.key[2] != node.mount.rights and not self._is_open_elsewhere(node):
                 node.outdated = True
                 self._unregister_key(node)
                 self._place(node, None)
                 self._unwatch(node)
+
+    def _is_open_elsewhere(self, node: Node) -> bool:
+        """Tell whether *node* is open by a mount that has its rights; it is on that one then."""
+        for opened in node.opens:
+            with contextlib.suppress(OSError):
+                mount = self.mounts.of(opened, status(opened))
+                if mount.rights == node.key[2]:
+                    path = b"/proc/self/fd/%d" % opened
+                    self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), mount)
+                    self._let_go(node)
+                    return True
+                self.mounts.let_go(mount)
+        return False
 
     def known(self, parent: Node, name: bytes, fd: int) -> Node | None:
         """Return the node of the O_PATH descriptor *fd*, found as *name* in *parent*, if any.

@@ -92,6 +92,7 @@ class LowerMounts:
         self.own = -1
         self.table: tuple[Mount, ...] = ()
         self.readings = 0
+        self._is_read = False
         self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         self._changes = select.poll()
         self._changes.register(self._mountinfo, select.POLLPRI)
@@ -147,11 +148,14 @@ class LowerMounts:
 
     def _follow(self) -> None:
         if self._changes.poll(0):
+            self._is_read = False  # until it is: the kernel tells of a change once
+        if not self._is_read:
             self._read()
 
     def _read(self) -> None:
         self.table = read_table(self._mountinfo)
         self.readings += 1
+        self._is_read = True
         for row in self.table:
             mount = self._mounts.get(row.mount_id)
             if mount is not None and mount.rights != _rights_of(row):
