@@ -414,3 +414,21 @@ def test_mount_is_unmounted_although_a_directory_above_it_was_renamed(
 
     trio.run(main)
     assert [m for m in all_mounts() if m.mountpoint.startswith(str(place))] == []
+
+
+def test_source_that_is_reached_through_fuse_promises_what_is_true_of_itself(
+    place: Path, on_the_way: Path
+) -> None:
+    """Of what is mounted below it, not of the mount on the way."""
+    inner = place / "real" / "inner"
+    inner.mkdir()
+    before = efuse.Passthrough(on_the_way)
+    assert before.efuse_options.nodeid_per_file
+    subprocess.run(["bindfs", place / "below", inner], check=True)
+    try:
+        after = efuse.Passthrough(on_the_way)
+        assert not after.efuse_options.nodeid_per_file
+        after.close()
+    finally:
+        subprocess.run(["umount", "--lazy", inner], check=True)
+        before.close()
