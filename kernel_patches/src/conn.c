@@ -52,6 +52,40 @@ int efuse_stack_depth(unsigned int *depth, unsigned int wanted)
 	return 0;
 }
 
+/*
+ * A mount whose files back another one's is locked while that one's locks are held. Lockdep is to
+ * tell them apart: what is deeper is locked first.
+ */
+static struct lock_class_key efuse_deep_writers[SB_FREEZE_LEVELS];
+static struct lock_class_key efuse_deep_rwsem;
+static struct lock_class_key efuse_deep_invalidate;
+
+/**
+ * efuse_stack_on - fix how deep a mount is stacked
+ * @sb: of the mount, which nobody sees yet
+ * @depth: its depth, at least EFUSE_STACK_DEPTH
+ */
+void efuse_stack_on(struct super_block *sb, unsigned int depth)
+{
+	int i;
+
+	sb->s_stack_depth = depth;
+	for (i = 0; depth > EFUSE_STACK_DEPTH && i < SB_FREEZE_LEVELS; i++)
+		lockdep_set_class(&sb->s_writers.rw_sem[i], &efuse_deep_writers[i]);
+}
+
+/**
+ * efuse_file_inode_init - a regular file has a new inode
+ * @inode: the inode, which nobody has locked yet
+ */
+void efuse_file_inode_init(struct inode *inode)
+{
+	if (inode->i_sb->s_stack_depth <= EFUSE_STACK_DEPTH)
+		return;
+	lockdep_set_class(&inode->i_rwsem, &efuse_deep_rwsem);
+	lockdep_set_class(&inode->i_mapping->invalidate_lock, &efuse_deep_invalidate);
+}
+
 /**
  * efuse_conn_add - give a connection its half of eFuse
  * @fc: a connection about to be mounted, with its device number

@@ -111,6 +111,8 @@ struct efuse_passed {
 int efuse_init(void);
 void efuse_exit(void);
 int efuse_stack_depth(unsigned int *depth, unsigned int wanted);
+void efuse_stack_on(struct super_block *sb, unsigned int depth);
+void efuse_file_inode_init(struct inode *inode);
 int efuse_conn_add(struct fuse_conn *fc);
 void efuse_conn_remove(struct fuse_conn *fc);
 void efuse_conn_settle(struct fuse_conn *fc);
