@@ -226,34 +226,6 @@ def _store_by_address(fd: int, stores: dict[int, bytes]) -> None:
     os.fsync(fd)
 
 
-@pytest.mark.parametrize("path", ["direct", "cache"])
-def test_pages_are_not_older_than_what_a_path_has_read_past_them(
-    tmp_path: Path, mountpoint: Path, lower: Path, path: str
-) -> None:
-    """By O_DIRECT, out of a file that is changed where nothing tells."""
-    root = tmp_path / "tmpfs"
-    root.mkdir()
-    run("mount", "-t", "tmpfs", "tmpfs", root)
-    below = backing(root, fill("o", 4 * BLOCK))
-    other = os.open(below, os.O_RDWR)
-    with mmap.mmap(other, 4 * BLOCK) as stores, mounted(mountpoint, path=path, **LONG) as m:
-        stores[0:1] = b"o"
-        make(m, "f", fill("d", 4 * BLOCK))
-        whole(m, below, write=True)
-        past, fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT), os.open(m / "f", os.O_RDWR)
-        # With a map for writing read(2) takes the pages.
-        with mmap.mmap(-1, BLOCK) as buffer, mmap.mmap(fd, BLOCK, offset=2 * BLOCK):
-            assert os.preadv(past, [buffer], 0) == BLOCK
-            assert sent(fd) == b"o"
-            stores[0:1] = b"n"
-            assert os.preadv(past, [buffer], 0) == BLOCK
-            assert buffer[:1] == b"o" or sent(fd) == b"n"
-        os.close(past)
-        os.close(fd)
-    os.close(other)
-    run("umount", root)
-
-
 def _appended(fd: int, data: bytes) -> int:
     written = os.write(fd, data)
     os.fsync(fd)
@@ -374,9 +346,11 @@ def test_read_of_what_may_change_unseen_drops_no_other_pages(
         os.close(other)
 
 
-@pytest.mark.parametrize("how", ["open", "O_DIRECT"])
+@pytest.mark.parametrize(
+    ("how", "by"), [("open", "direct"), ("O_DIRECT", "direct"), ("O_DIRECT", "cache")]
+)
 def test_pages_are_not_older_than_what_was_read_past_them(
-    tmp_path: Path, mountpoint: Path, lower: Path, how: str
+    tmp_path: Path, mountpoint: Path, lower: Path, how: str, by: str
 ) -> None:
     """By requests of FUSE's own, of a backing file that changes unseen."""
     below = tmp_path / "tmpfs"
@@ -384,7 +358,7 @@ def test_pages_are_not_older_than_what_was_read_past_them(
     run("mount", "-t", "tmpfs", "tmpfs", below)
     path = backing(below, fill("o", 4 * BLOCK))
     other = os.open(path, os.O_RDWR)
-    with mmap.mmap(other, 4 * BLOCK) as stores, mounted(mountpoint, path="direct", **LONG) as m:
+    with mmap.mmap(other, 4 * BLOCK) as stores, mounted(mountpoint, path=by, **LONG) as m:
         stores[0:1] = b"o"
         make(m, "f", fill("d", 4 * BLOCK))
         whole(m, path, write=True)
