@@ -193,8 +193,8 @@ class Passthrough(Operations):
         them, nobody tells the kernel of the other: it has to ask again.
         """
         mounts, root = self._inodes.mounts, self._inodes.root
-        self._readings = mounts.readings
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
+        self._readings = mounts.readings  # not before: what has failed is tried again
         found = below(path, root.mount.number, mounts.table)
         withdrawn: dict[str, Any] = {}
         before = self._shortcuts()
