@@ -70,7 +70,9 @@ void efuse_stack_on(struct super_block *sb, unsigned int depth)
 	int i;
 
 	sb->s_stack_depth = depth;
-	for (i = 0; depth > EFUSE_STACK_DEPTH && i < SB_FREEZE_LEVELS; i++)
+	if (depth <= EFUSE_STACK_DEPTH)
+		return;
+	for (i = 0; i < SB_FREEZE_LEVELS; i++)
 		lockdep_set_class(&sb->s_writers.rw_sem[i], &efuse_deep_writers[i]);
 }
 
