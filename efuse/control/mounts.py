@@ -268,6 +268,11 @@ class Numbered:
     connection: int
     fstype: str
 
+    @property
+    def is_of_fuse(self) -> bool:
+        """Whether it is of the type ``efuse``, or of the kernel's own FUSE."""
+        return self.fstype in ("efuse", "fuse", "fuseblk")
+
 
 def numbered(number: int) -> Numbered | None:
     """Return what the kernel says of the mount *number*, None if it is gone.

@@ -205,13 +205,18 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
 
 
 def detach(mountpoint: str, number: int) -> None:
-    """Unmount the mount *number* lazily, wherever it is by now.
+    """Unmount the mount *number* of FUSE lazily, wherever it is by now.
+
+    A mount of another type is left.
 
     :param mountpoint: where it was mounted.
     :param number: see :func:`efuse.control.mounts.number_at`.
     :raises OSError: the kernel refused it (EINVAL: it is unmounted at this moment).
     :raises ControlError: mountinfo cannot be read.
     """
+    seen = numbered(number)
+    if seen is None or not seen.is_of_fuse:
+        return
     try:
         fd = os.open(place_of(number) or mountpoint, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -42,6 +42,7 @@ from efuse.fs.marking import is_marked, marked
 from efuse.fs.mountpoint import DEVICE, detach
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
+from efuse.fs.own_mount import connection_of
 from efuse.fs.preload import preload_library
 
 __all__ = [
@@ -55,7 +56,6 @@ __all__ = [
     "run_plain",
     "start_daemon",
     "wait_for_daemon",
-    "wait_until_gone",
 ]
 
 PLAIN_HINT = "docs/limits.md says which daemons `efuse run` can run"
@@ -79,7 +79,6 @@ _FUSE_DEVICE = "/dev/fuse"
 _OWNER = re.compile(r"\buser_id=([0-9]+),group_id=([0-9]+)\b")
 _ANSWER_S = 2.0
 _NO_DAEMON = 3
-_CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
 
 
 @dataclass
@@ -750,8 +749,7 @@ def _connections(processes: set[int], device: str) -> set[int | None]:
     for pid in processes:
         for fd in _open_on(pid, device):
             with contextlib.suppress(OSError):  # it has closed it meanwhile, or has ended
-                told = _CONNECTION.search(Path(f"/proc/{pid}/fdinfo/{fd}").read_text())
-                found.add(int(told[1]) if told else None)
+                found.add(connection_of(Path(f"/proc/{pid}/fdinfo/{fd}")))
     return found
 
 
@@ -869,15 +867,3 @@ class Forwarding:
             # A signal interrupted this very loop, or the daemon was reaped at this moment.
             with contextlib.suppress(IndexError, ProcessLookupError):
                 self._send(self._waiting.pop(0))
-
-
-def wait_until_gone(mount: Mount, *, mountinfo: Path = MOUNTINFO) -> None:
-    """Wait until *mount* is unmounted."""
-    fd = os.open(mountinfo, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        poll = select.poll()
-        poll.register(fd, select.POLLPRI)  # the kernel signals a change of the table
-        while any(m.mount_id == mount.mount_id for m in read_table(fd)):
-            poll.poll()
-    finally:
-        os.close(fd)

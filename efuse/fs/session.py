@@ -20,7 +20,6 @@ import trio
 
 from efuse.control import ROOT, find
 from efuse.control.fusectl import FUSECTL
-from efuse.control.mounts import number_at, numbered, place_of
 from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, MountError, NotSupportedError, reason
 from efuse.fs.channel import SessionChannel
@@ -29,16 +28,15 @@ from efuse.fs.guard import Guard
 from efuse.fs.marking import marked
 from efuse.fs.mountpoint import (
     MountOptions,
-    detach,
     for_plain_fuse,
     kernel_lacks_efuse,
     mount_efuse,
     needs_libfuse,
-    unmount,
     with_stack_depth,
 )
 from efuse.fs.options import Options
 from efuse.fs.overriding import applies_umask, shortcuts
+from efuse.fs.own_mount import Before, OwnMount, devices, find_own, is_served
 from efuse.fs.state import State
 
 __all__ = ["DEFAULT_OPTIONS", "serve"]
@@ -48,7 +46,6 @@ _log = logging.getLogger("efuse.fs")
 DEFAULT_OPTIONS: frozenset[str] = frozenset({"default_permissions"})
 """The mount options of a file system that asks for none: the kernel checks permissions."""
 
-_TYPES = ("fuse", "efuse")
 _in_use = threading.Lock()
 
 
@@ -123,11 +120,11 @@ class _Session:
         state = getattr(operations, "efuse", None)
         self._state = state if isinstance(state, State) else State()
         self._resolved = self._mountpoint
-        self._connection = -1
+        self._own: OwnMount | None = None
         self._token = trio.lowlevel.current_trio_token()
-        self._number: int | None = None
         self._marked = contextlib.ExitStack()
         self._fd = -1  # with which this process, not libfuse, has mounted it
+        self._device = -1  # on which the requests arrive, whoever has mounted it
         self._abort_fd = -1
         self._unmounting = threading.Lock()
         self._is_initialized = False
@@ -183,23 +180,28 @@ class _Session:
             )
 
     def _mount_plain(self, why: str) -> None:
+        before = Before.now()
         # libfuse's own mount(2) would have the kernel apply umasks. Ours takes root.
         if self._unmasked and os.geteuid() == 0 and not needs_libfuse(self._options):
             parsed = MountOptions.parse(for_plain_fuse(self._options), source=self._source())
             self._fd = mount_efuse(self._mountpoint, parsed, plain=True, unmasked=True)
             self._state.mounted_type = "fuse"
-            self._identify(FUSECTL)
+            self._identify(self._fd, FUSECTL, before)
             self._start_session(self._fd, set(parsed.library))
         else:
+            others = devices()
             try:
                 pyfuse3.init(self._guard, self._mountpoint, for_plain_fuse(self._options))
             except RuntimeError as error:
                 raise self._not_mounted(error) from error
             self._is_initialized = True
             self._state.mounted_type = "fuse"
-            # Others may have mounted over it, or hide its mount namespace from this process.
-            with contextlib.suppress(ControlError):
-                self._identify(FUSECTL)
+            opened = devices() - others
+            # None is seen where /proc does not show it; more than one if another thread mounts.
+            if len(opened) == 1:
+                (device,) = opened
+                with contextlib.suppress(ControlError):
+                    self._identify(device, FUSECTL, before)
         self._state.reason = why
         if self._channels:
             self._state.channels_reason = "the mount is plain FUSE"
@@ -212,9 +214,10 @@ class _Session:
         channel = SessionChannel(wanted=self._channels)
         ending.check()
         self._marked.enter_context(marked())
+        before = Before.now()
         self._fd = mount_efuse(self._mountpoint, parsed, unmasked=self._unmasked)
         self._state.mounted_type = "efuse"
-        self._identify(ROOT / "connections")
+        self._identify(self._fd, ROOT / "connections", before)
         with channel.found():
             self._start_session(self._fd, set(parsed.library))
         self._state.device = self._fd
@@ -234,25 +237,27 @@ class _Session:
         subtypes = [o.partition("=")[2] for o in self._options if o.startswith("subtype=")]
         return subtypes[-1] if subtypes else "/dev/fuse"
 
-    def _identify(self, connections: Path) -> None:
+    def _identify(self, device: int, connections: Path, before: Before) -> None:
         """Keep what tells this mount from any other, and what aborts it.
 
+        :param device: the descriptor on which its requests arrive.
         :param connections: the directory of the kernel in which its connection is.
-        :raises ControlError: the mount is not to be seen.
+        :param before: what was mounted before it.
+        :raises MountError: it has gone already.
+        :raises ControlError: the mounts cannot be listed.
         """
-        # By its number: the path may lead through other mounts of FUSE, of which mountinfo would
-        # name the first. A stat of the mount would wait for this very process.
-        self._number = number_at(self._mountpoint)
-        seen = None if self._number is None else numbered(self._number)
-        if seen is not None and seen.fstype in _TYPES:
-            self._connection = seen.connection
-        else:  # a kernel before 6.8, or somebody has mounted something else over it
-            self._connection = find(self._resolved, fuse=True).connection
-        self._state.mounted_connection = self._connection
-        # Opened now: later the number may be another connection's.
+        self._device = device
+        self._own = find_own(device, self._resolved, before)
+        if self._own is None:
+            return
+        self._state.mounted_connection = self._own.connection
         with contextlib.suppress(OSError):
-            abort = connections / str(self._connection) / "abort"
+            abort = connections / str(self._own.connection) / "abort"
             self._abort_fd = os.open(abort, os.O_WRONLY | os.O_CLOEXEC)
+        if self._abort_fd >= 0 and not is_served(device):
+            # It has gone: the number may have been another connection's by then.
+            os.close(self._abort_fd)
+            self._abort_fd = -1
 
     def _start_session(self, fd: int, options: set[str]) -> None:
         """Make pyfuse3's session of what has been mounted as *fd*."""
@@ -283,8 +288,28 @@ class _Session:
         used = self._shortcuts
         if used.said:
             _log.warning("%s: %s", shown(self._mountpoint), used.said)
-        self._state.accelerator = accelerate(self._connection, used, handlers)
+        if self._own is None:
+            raise MountError(
+                f"{self._mountpoint} cannot be accelerated: its mount cannot be told from another"
+                " one",
+                hint="mount it again",
+            )
+        self._state.accelerator = accelerate(
+            self._own.connection, used, handlers, check=self._check_served
+        )
         self._state.reason = ""
+
+    def _check_served(self) -> None:
+        """Fail if the mount has gone: its connection's number may be another one's.
+
+        :raises MountError: it has.
+        """
+        if not is_served(self._device):
+            raise MountError(
+                f"{self._mountpoint} cannot be accelerated: it was unmounted, or aborted, before"
+                " the handlers were attached",
+                hint="mount it again",
+            )
 
     async def run(self, ending: Ending, task_status: trio.TaskStatus[State]) -> None:
         """Answer requests until the file system is unmounted; unmount it when cancelled."""
@@ -333,6 +358,9 @@ class _Session:
         """Unmount while requests are still answered: the kernel may write pages back first."""
         try:
             await trio.to_thread.run_sync(self._unmount_own)
+        except ControlError as error:
+            _log.warning("%s cannot be unmounted: %s", shown(self._mountpoint), shown(str(error)))
+            self._answering.cancel()
         except OSError as error:
             if error.errno == errno.EBUSY:
                 _log.warning(
@@ -345,21 +373,13 @@ class _Session:
     def _unmount_own(self) -> None:
         """Unmount this very mount; nothing that somebody has mounted there since, or before.
 
-        :raises OSError: as of :func:`unmount`.
+        :raises OSError: the kernel refused it.
+        :raises ControlError: mountinfo cannot be read.
         """
         with self._unmounting:
-            where = self._place()
-            if where is None:
-                raise OSError(errno.EINVAL, "it is not mounted any more", self._mountpoint)
-            unmount(where)
-
-    def _place(self) -> str | None:
-        """Return where this very mount is by now, if it can be unmounted there."""
-        where = self._mountpoint
-        if self._number is not None and number_at(where) != self._number:
-            with contextlib.suppress(ControlError):
-                where = place_of(self._number) or where
-        return where if number_at(where) == self._number else None
+            if self._own is None:
+                raise OSError(errno.EINVAL, "it is not known which mount it is", self._mountpoint)
+            self._own.unmount(self._device)
 
     async def close(self) -> None:
         """Detach the handlers and unmount what is still mounted."""
@@ -369,26 +389,35 @@ class _Session:
         if self._state.accelerator is not None:
             self._state.accelerator.close()
             self._state.accelerator = None
-        if self._fd >= 0:
-            self._unmount_what_is_left()
-            if self._channel is not None:
-                self._channel.close()
-                self._state.channels = False
-            if self._is_initialized:
-                pyfuse3.close(unmount=False)
-            else:
-                os.close(self._fd)
-            self._state.device = None
-        else:
+        self._unmount_what_is_left()
+        if self._channel is not None:
+            self._channel.close()
+            self._state.channels = False
+        if self._is_initialized:
             # libfuse goes by the path alone.
-            is_there = self._number is None or self._place() == self._mountpoint
-            if not is_there:
-                self._unmount_what_is_left()
-            pyfuse3.close(unmount=is_there)
+            pyfuse3.close(unmount=self._is_hidden)
+        else:
+            os.close(self._fd)
+        self._device = -1
+        self._state.device = None
         if self._abort_fd >= 0:
             os.close(self._abort_fd)
         self._state.mounted_type = self._state.mounted_connection = None
         self._state.reason = "it is not mounted"
+
+    @property
+    def _is_hidden(self) -> bool:
+        """Whether the mount is there and this process does not see it.
+
+        A user's program in a container may have it mounted outside, by a fusermount3 that runs
+        there; this unmounts nothing but what that user has mounted by FUSE.
+        """
+        is_seen = self._fd >= 0 or (self._own is not None and self._own.number is not None)
+        return os.geteuid() != 0 and not is_seen and self._may_be_served
+
+    @property
+    def _may_be_served(self) -> bool:
+        return self._device < 0 or is_served(self._device)
 
     def _unmount_what_is_left(self) -> None:
         """Unmount what this process has mounted, but nothing that was mounted there since.
@@ -398,13 +427,15 @@ class _Session:
         if not self._unmounting.acquire(timeout=GRACE_S):
             return
         try:
-            if self._number is not None:
-                detach(self._mountpoint, self._number)
-            elif find(self._resolved, fuse=True).connection == self._connection:
-                # A kernel before 6.8. A connection's number may be the next mount's.
-                unmount(self._mountpoint, lazy=True)
-        except ControlError:
-            return
+            if self._own is not None:
+                self._own.detach(self._device)
+            elif self._may_be_served and not self._is_hidden:
+                _log.warning(
+                    "%s is left mounted: it cannot be told from another mount",
+                    shown(self._mountpoint),
+                )
+        except ControlError as error:
+            _log.warning("%s cannot be unmounted: %s", shown(self._mountpoint), shown(str(error)))
         except OSError as error:
             if error.errno != errno.EINVAL:
                 _log.warning("%s cannot be unmounted: %s", shown(self._mountpoint), reason(error))

@@ -378,20 +378,53 @@ def test_mount_numbers_are_not_given_again(places: Places) -> None:
     assert len(numbers) == 3
 
 
-def test_unmount_by_number_leaves_what_was_mounted_since(places: Places) -> None:
-    def mount() -> int:
-        subprocess.run(["mount", "-t", "tmpfs", "x", places.mountpoint], check=True)
-        number = number_at(str(places.mountpoint))
+@contextlib.contextmanager
+def _fuse_mounted(mountpoint: Path) -> Iterator[int]:
+    """Mount a file system that nobody serves; yields its number, and does not unmount it."""
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device
+    try:
+        where = os.fsencode(mountpoint)
+        assert _libc.mount(b"x", where, b"fuse", ctypes.c_ulong(0), options) == 0
+        number = number_at(str(mountpoint))
         assert number is not None
-        return number
+        yield number
+    finally:
+        os.close(device)
 
-    first = mount()
-    places.unmount()
-    second = mount()
-    detach(str(places.mountpoint), first)
-    assert is_mounted(second) is not None
-    detach(str(places.mountpoint), second)
-    assert is_mounted(second) is None
+
+def test_unmount_by_number_leaves_what_was_mounted_since(places: Places) -> None:
+    with _fuse_mounted(places.mountpoint) as first:
+        assert _libc.umount2(os.fsencode(places.mountpoint), 0) == 0
+    with _fuse_mounted(places.mountpoint) as second:
+        detach(str(places.mountpoint), first)
+        assert is_mounted(second) is not None
+        detach(str(places.mountpoint), second)
+        assert is_mounted(second) is None
+
+
+def test_unmount_by_number_keeps_a_mount_of_another_type(places: Places) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "x", places.mountpoint], check=True)
+    number = number_at(str(places.mountpoint))
+    assert number is not None
+    detach(str(places.mountpoint), number)
+    assert is_mounted(number) is not None
+
+
+def test_unmount_by_number_keeps_what_is_mounted_over_it(places: Places) -> None:
+    where = os.fsencode(places.mountpoint)
+    with _fuse_mounted(places.mountpoint) as below:
+        # Not mount(8): it looks at what nobody serves.
+        assert _libc.mount(b"x", where, b"tmpfs", ctypes.c_ulong(0), None) == 0
+        over = number_at(str(places.mountpoint))
+        assert over is not None
+        try:
+            detach(str(places.mountpoint), below)
+            assert is_mounted(over) is not None
+        finally:
+            _libc.umount2(where, 0)
+        detach(str(places.mountpoint), below)
+        assert is_mounted(below) is None
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "$LIB"])

@@ -27,7 +27,7 @@ import pytest
 from efuse.control import Mount
 from efuse.control.mounts import all_mounts, is_mounted, number_at, numbered, numbers
 from efuse.errors import MountError
-from efuse.fs import run
+from efuse.fs import own_mount, run
 from efuse.fs.mountpoint import detach
 from efuse.fs.options import Options
 from efuse.fs.run import Daemon, Ended, PlainMount, Running
@@ -257,7 +257,7 @@ def ours(monkeypatch: pytest.MonkeyPatch, past_the_shim: None) -> None:
 
 def _does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernel be one that does not tell of which mount an open device is."""
-    monkeypatch.setattr(run, "_CONNECTION", re.compile("no such line"), raising=False)
+    monkeypatch.setattr(own_mount, "_CONNECTION", re.compile("no such line"))
 
 
 @pytest.mark.usefixtures("ours")
@@ -573,7 +573,7 @@ def test_mount_of_a_live_daemon_that_answers_as_a_dead_one_is_left(
 # Runs a daemon that ends when it is told to, and lets its mounts go.
 _RUNS = """
 import os, sys
-from efuse.fs import run
+from efuse.fs import own_mount, run
 run.preload_library = lambda: ""
 run._REPORT_S = 0.0
 script = "print(flush=True); raise SystemExit(len(input()))"
@@ -619,7 +619,7 @@ nested.wait()
 """
 _LEAVES_A_HOLDER = """
 import os, signal
-from efuse.fs import run
+from efuse.fs import own_mount, run
 run.preload_library = lambda: ""
 signal.alarm(60)
 running = run.Running(["sleep", "60"], adopt=True)
@@ -683,7 +683,7 @@ def test_daemon_is_run_where_the_working_directory_was_removed(place: Path) -> N
 # Prints of which kind the first thing is that `efuse run` would be told of.
 _LOOKS = """
 import sys
-from efuse.fs import run
+from efuse.fs import own_mount, run
 run.preload_library = lambda: ""
 run._REPORT_S = 0.0
 running = run.Running([sys.executable, "-c", *sys.argv[1:]], adopt=True)
@@ -730,13 +730,19 @@ def test_mount_of_what_has_gone_into_the_background_is_waited_for_without_its_pr
 
 def test_mount_of_another_user_is_unmounted_by_its_number(place: Path) -> None:
     """To whom it is not allowed, FUSE does not say which mount it is."""
+    mine, other = place / "mine", place / "other"
+    mine.mkdir()
+    other.mkdir()
     before = set(numbers())
-    with _fuse_mounted(place, user=_NOBODY):
+    with _fuse_mounted(mine, user=_NOBODY), contextlib.ExitStack() as at:
         (number,) = set(numbers()) - before
-        assert number_at(str(place)) is None
-        detach(str(place), max(before))
+        at.enter_context(_fuse_mounted(other, user=_NOBODY))
+        (another,) = set(numbers()) - before - {number}
+        assert number_at(str(mine)) is None
+        detach(str(mine), another)
         assert is_mounted(number) is not None
-        detach(str(place), number)
+        assert is_mounted(another) is None
+        detach(str(other), number)
         assert is_mounted(number) is None
 
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,10 @@ from efuse.control import Mount, find
 from efuse.control.mounts import all_mounts, number_at
 from efuse.errors import MountError, NotSupportedError, UsageError
 from efuse.fs import mountpoint as mountpoint_module
+from efuse.fs import own_mount
+from efuse.fs import session as session_module
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _places(place: Path) -> tuple[Path, Path]:
@@ -85,6 +91,120 @@ def test_end_leaves_what_somebody_has_mounted_there_since(
         number = trio.run(main)
         assert number is not None
         assert number_at(here) == number
+
+
+# What is mounted goes before this process has learned which mount it is. Below is a mount that is
+# the test's own, in a mount namespace of its own.
+_GOES = """
+import os, subprocess, sys
+import pyfuse3, trio, efuse
+from efuse.control.mounts import is_mounted, number_at
+from efuse.errors import EfuseError
+from efuse.fs import session
+
+below, mounted_by = sys.argv[1:]
+subprocess.run(["mount", "-t", "tmpfs", "below", below], check=True)
+source, mountpoint = below + "/source", below + "/mnt"
+os.mkdir(source)
+os.mkdir(mountpoint)
+number = number_at(below)
+
+def goes(mount):
+    def mounts(*arguments, **options):
+        made = mount(*arguments, **options)
+        subprocess.run(["umount", "--lazy", mountpoint], check=True)
+        return made
+    return mounts
+
+if mounted_by == "libfuse":
+    pyfuse3.init = goes(pyfuse3.init)
+    operations = efuse.Operations()
+else:
+    session.mount_efuse = goes(session.mount_efuse)
+    operations = efuse.Passthrough(source)
+try:
+    trio.run(lambda: efuse.serve(operations, mountpoint, plain=True))
+except EfuseError as error:
+    print(type(error).__name__, error)
+print(is_mounted(number) is not None, operations.efuse.mounted_connection)
+"""
+
+
+@pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
+def test_mount_that_is_gone_before_it_is_known_unmounts_no_other(
+    place: Path, mounted_by: str
+) -> None:
+    words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", _GOES]
+    done = subprocess.run(
+        [*words, place, mounted_by], capture_output=True, text=True, timeout=120, check=True
+    )
+    *errors, rest = done.stdout.splitlines()
+    assert rest == "True None"
+    assert errors == [
+        f"MountError {place}/mnt cannot be served: it was unmounted, or aborted,"
+        " as soon as it was mounted (ENOTCONN)"
+    ]
+
+
+def _mount_over(mountpoint: Path, device: int) -> None:
+    """Mount FUSE on a mount that is not served yet: nothing on that is looked at."""
+    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device
+    where = os.fsencode(mountpoint)
+    assert _libc.mount(b"x", where, b"fuse", ctypes.c_ulong(0), options) == 0
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["7.3", "6.12"])
+@pytest.mark.parametrize("kind", ["tmpfs", "fuse"])
+@pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
+def test_mount_that_another_one_covers_before_it_is_known_is_not_taken_for_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, mounted_by: str, kind: str, tells: bool
+) -> None:
+    """A kernel of 6.12 does not tell which connection a descriptor of /dev/fuse is of."""
+    source, mountpoint = _places(place)
+    made: list[int | None] = []
+
+    def covered(mount: Callable[..., Any]) -> Callable[..., Any]:
+        def mounts(*arguments: Any, **options: Any) -> Any:
+            result = mount(*arguments, **options)
+            made.append(find(mountpoint, fuse=True).connection)
+            if kind == "tmpfs":
+                subprocess.run(["mount", "-t", "tmpfs", "x", mountpoint], check=True)
+            else:
+                _mount_over(mountpoint, device)
+            made.append(number_at(str(mountpoint)))
+            return result
+
+        return mounts
+
+    own = mounted_by == "this process"
+    if own:
+        monkeypatch.setattr(session_module, "mount_efuse", covered(session_module.mount_efuse))
+    else:
+        monkeypatch.setattr(pyfuse3, "init", covered(pyfuse3.init))
+    if not tells:
+        monkeypatch.setattr(own_mount, "_CONNECTION", re.compile("no such line"))
+    operations = efuse.Passthrough(source) if own else efuse.Operations()
+    known = None
+    with Path("/dev/fuse").open("r+b", buffering=0) as opened:
+        device = opened.fileno()
+
+        async def main() -> None:
+            nonlocal known
+            async with trio.open_nursery() as nursery:
+                state = await nursery.start(
+                    lambda **k: efuse.serve(operations, mountpoint, plain=True, **k)
+                )
+                known = state.mounted_connection
+                nursery.cancel_scope.cancel()
+
+        try:
+            trio.run(main)
+            # Two new mounts of FUSE at one place: which of them is whose is not told by 6.12.
+            assert known == (made[0] if tells or kind == "tmpfs" else None)
+            assert number_at(str(mountpoint)) == made[1]
+        finally:
+            for _ in range(sum(m.mountpoint == str(mountpoint) for m in all_mounts())):
+                mountpoint_module.unmount(str(mountpoint), lazy=True)
 
 
 _READ_FAILED = "fuse_session_receive_buf failed"
