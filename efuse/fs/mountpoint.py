@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import re
+import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,12 +197,43 @@ def mount_efuse(
 def unmount(mountpoint: str, *, lazy: bool = False) -> None:
     """Unmount *mountpoint*; with *lazy* out of sight now, and wholly when nothing uses it.
 
+    A user who may not unmount has fusermount3 do it, which unmounts the user's own mounts of FUSE.
+
     :raises OSError: the kernel refused it (EBUSY: in use; EINVAL: nothing is mounted there).
     """
-    # ctypes releases the GIL: the daemon may have to answer requests of the unmount itself.
-    if _libc.umount2(os.fsencode(mountpoint), ctypes.c_int(_MNT_DETACH if lazy else 0)) != 0:
-        number = ctypes.get_errno()
+    number = _umount(mountpoint, lazy=lazy)
+    if number == errno.EPERM and os.geteuid() != 0:
+        number = _unmount_as_user(mountpoint, lazy=lazy)
+    if number != 0:
         raise OSError(number, os.strerror(number), mountpoint)
+
+
+def _umount(path: str, *, lazy: bool) -> int:
+    """Call umount2(2); return 0, or the errno."""
+    # ctypes releases the GIL: the daemon may have to answer requests of the unmount itself.
+    done = _libc.umount2(os.fsencode(path), ctypes.c_int(_MNT_DETACH if lazy else 0)) == 0
+    return 0 if done else ctypes.get_errno()
+
+
+def _unmount_as_user(mountpoint: str, *, lazy: bool) -> int:
+    """Have fusermount3 unmount; return 0, or the errno that it stands for."""
+    words = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
+    try:
+        done = subprocess.run(
+            words,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            process_group=0,  # not ended by a signal of the terminal
+        )
+    except OSError:
+        return errno.EPERM
+    if done.returncode == 0:
+        return 0
+    if os.strerror(errno.EBUSY).encode() in done.stderr:
+        return errno.EBUSY
+    return errno.EINVAL if b" not found in " in done.stderr else errno.EPERM
 
 
 def detach(mountpoint: str, number: int) -> None:
@@ -217,13 +249,19 @@ def detach(mountpoint: str, number: int) -> None:
     seen = numbered(number)
     if seen is None or not seen.is_of_fuse:
         return
+    where = place_of(number) or mountpoint
     try:
-        fd = os.open(place_of(number) or mountpoint, os.O_PATH | os.O_CLOEXEC)
+        fd = os.open(where, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return  # unmounted, and removed
     try:
-        if (number_at(directory=fd) or _number_in_table(fd, number)) == number:
-            unmount(f"/proc/self/fd/{fd}", lazy=True)
+        if (number_at(directory=fd) or _number_in_table(fd, number)) != number:
+            return
+        failed = _umount(f"/proc/self/fd/{fd}", lazy=True)
+        if failed == errno.EPERM and os.geteuid() != 0:
+            failed = _unmount_as_user(where, lazy=True)
+        if failed:
+            raise OSError(failed, os.strerror(failed), where)
     finally:
         os.close(fd)
 

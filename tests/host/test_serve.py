@@ -536,6 +536,59 @@ def test_mount_is_unmounted_although_a_directory_above_it_was_renamed(
     assert [m for m in all_mounts() if m.mountpoint.startswith(str(place))] == []
 
 
+# A user, who mounts by fusermount3, may rename a directory above the mount, and may mount something
+# else where that was.
+_OF_A_USER = """
+import ctypes, os, subprocess, sys
+import pyfuse3, trio, efuse
+from efuse.control.mounts import mounts
+
+place, change = sys.argv[1:3]
+is_used, is_dumpable = (word == "True" for word in sys.argv[3:])
+above, renamed = f"{place}/above", f"{place}/renamed"
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+# As a program that the user has started is: /proc/self is its own.
+ctypes.CDLL(None).prctl(4, ctypes.c_ulong(is_dumpable))
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda **k: efuse.serve(efuse.Operations(), above + "/mnt", (), **k))
+        if change != "none":
+            os.rename(above, renamed)
+            os.makedirs(above + "/mnt")
+        if change == "another":
+            subprocess.run(["bindfs", "--no-allow-other", place, above + "/mnt"], check=True)
+        if is_used:
+            os.open((above if change == "none" else renamed) + "/mnt", os.O_PATH)
+        nursery.cancel_scope.cancel()
+
+trio.run(main)
+print(sorted(m.mountpoint for m in mounts(fuse=True) if m.mountpoint.startswith(place)))
+"""
+
+
+@pytest.mark.parametrize("is_dumpable", [True, False])
+@pytest.mark.parametrize("is_used", [True, False])
+@pytest.mark.parametrize("change", ["none", "renamed", "another"])
+def test_mount_of_a_user_is_unmounted_although_a_directory_above_it_was_renamed(
+    place: Path, change: str, is_used: bool, is_dumpable: bool
+) -> None:
+    (place / "above" / "mnt").mkdir(parents=True)
+    for directory in (place, place / "above", place / "above" / "mnt"):
+        os.chown(directory, 65534, 65534)
+    words = [sys.executable, "-c", _OF_A_USER, place, change, str(is_used), str(is_dumpable)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == repr([f"{place}/above/mnt"] if change == "another" else [])
+    finally:
+        for row in all_mounts():
+            if row.mountpoint.startswith(f"{place}/"):
+                mountpoint_module.unmount(row.mountpoint, lazy=True)
+
+
 def test_source_that_is_reached_through_fuse_promises_what_is_true_of_itself(
     place: Path, on_the_way: Path
 ) -> None:
