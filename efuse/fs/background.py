@@ -10,7 +10,6 @@ import logging.handlers
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ import pyfuse3
 import trio
 
 from efuse.display import shown_lines
-from efuse.errors import EfuseError, MountError, NotSupportedError, UsageError
+from efuse.errors import EfuseError, MountError, NotSupportedError, UsageError, reason
 from efuse.fs.ending import not_ignored, not_mounted
+from efuse.fs.forking import forked
 from efuse.fs.session import DEFAULT_OPTIONS, serve
 from efuse.fs.state import State
 
@@ -74,12 +74,23 @@ def start(
     run = functools.partial(serve, plain=plain, required=required, channels=channels)
     receive, send = os.pipe()
     with _handing_on() as started:
-        pid = os.fork()
-        if pid == 0:
+
+        def child() -> int:
             os.close(receive)
-            os._exit(_child(run, make, os.fspath(mountpoint), options, daemonize, send))
+            return _child(run, make, os.fspath(mountpoint), options, daemonize, send)
+
+        try:
+            pid = forked(child)
+        except OSError as error:
+            os.close(receive)
+            raise MountError(
+                f"{os.fspath(mountpoint)} cannot be mounted: no process can be made for it:"
+                f" {reason(error)}",
+                hint="ulimit -u",
+            ) from error
+        finally:
+            os.close(send)
         started(pid)
-        os.close(send)
         with os.fdopen(receive, "rb") as pipe:
             message = pipe.read()
     if not message:
@@ -200,9 +211,6 @@ def _child(
     except EfuseError as error:
         parent.failed(error)
         return error.exit_code
-    except BaseException:  # noqa: BLE001 - the child must never return into its parent's code
-        sys.stderr.write(shown_lines(traceback.format_exc()))
-        return 1
     return 0
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from efuse.control import Connection, Mount
 from efuse.control.mounts import (
@@ -38,6 +38,7 @@ from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, MountError, reason
 from efuse.fs.acceleration import Acceleration, accelerate
 from efuse.fs.ending import not_ignored
+from efuse.fs.forking import forked
 from efuse.fs.marking import is_marked, marked
 from efuse.fs.mountpoint import DEVICE, detach
 from efuse.fs.options import Options
@@ -394,19 +395,13 @@ class Running:
         waits for it cannot be ended.
         """
         try:
-            asking = os.fork()
-            if asking == 0:
-                _ask(mount.mountpoint, _owner_of(mount))
+            owner = _owner_of(mount)
+            asking = forked(lambda: _ask(mount.mountpoint, owner))
             self._others.add(asking)
             self._unanswered.append(asking)
             ended = os.pidfd_open(asking)
-        except OSError as error:
-            _log.warning(
-                "whether %s has lost its daemon is not to be told, so it is left: %s",
-                shown(mount.mountpoint),
-                reason(error),
-            )
-            return False
+        except (OSError, ControlError) as error:
+            return _cannot_tell(mount, error)
         try:
             if not _is_readable(ended, _ANSWER_S):
                 signal.pidfd_send_signal(ended, signal.SIGKILL)
@@ -636,28 +631,37 @@ def _detach(mountpoint: str, number: int) -> None:
         detach(mountpoint, number)
 
 
-def _ask(mountpoint: str, owner: tuple[str, ...]) -> NoReturn:
-    """Ask the daemon of a mount for something, in a process of its own, and end with the answer.
+def _cannot_tell(mount: Mount, error: OSError | ControlError) -> bool:
+    """Say that a mount is left, since *error* keeps this process from asking its daemon."""
+    _log.warning(
+        "whether %s has lost its daemon is not to be told, so it is left: %s",
+        shown(mount.mountpoint),
+        reason(error) if isinstance(error, OSError) else shown(str(error)),
+    )
+    return False
+
+
+def _ask(mountpoint: str, owner: tuple[str, ...]) -> int:
+    """Ask the daemon of a mount for something, in a process of its own; return the exit status.
 
     It asks as the *owner*: whom the mount is not for, the kernel answers in the daemon's place. It
     has nothing open that others wait for the end of, since it may never end.
     """
-    status = 1
+    signal.set_wakeup_fd(-1)
+    for number in not_ignored():
+        signal.signal(number, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     try:
-        signal.set_wakeup_fd(-1)
-        for number in not_ignored():
-            signal.signal(number, signal.SIG_DFL)
-        os.setpgid(0, 0)
-        os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         fd = os.open(mountpoint, os.O_PATH)
         if owner and os.geteuid() == 0:
             user, group = map(int, owner)
             os.setgroups([])
             os.setresgid(group, group, group)
             os.setresuid(user, user, user)
-        status = _NO_DAEMON if _is_refused(fd) else 0
-    finally:
-        os._exit(status)
+    except OSError:  # it has gone; or this namespace has no such user
+        return 1
+    return _NO_DAEMON if _is_refused(fd) else 0
 
 
 def _is_refused(fd: int) -> bool:

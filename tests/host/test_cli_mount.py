@@ -317,6 +317,39 @@ def test_program_that_takes_signals_itself_hears_that_it_is_not_mounted(places: 
     assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()
 
 
+_FAILS_TO_MAKE = """
+import os, sys
+from efuse.errors import MountError
+from efuse.fs import start
+def make():
+    raise RuntimeError("no such file system")
+parent = os.getpid()
+try:
+    start(make, sys.argv[1], plain=True)
+except BaseException as error:
+    print(os.getpid() == parent, error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_file_system_that_cannot_be_made_fails_in_the_parent_alone(
+    places: Places, is_read: bool
+) -> None:
+    """Where nobody reads its standard error, the child cannot tell of its own failure."""
+    reading, writing = os.pipe()
+    words = [sys.executable, "-c", _FAILS_TO_MAKE, str(places.mountpoint)]
+    with open(reading, "rb") as errors:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=writing, text=True)
+        os.close(writing)
+        if not is_read:
+            errors.close()
+        said, _ = process.communicate(timeout=60)
+        if is_read:
+            assert b"RuntimeError: no such file system" in errors.read()
+    ended = f"{places.mountpoint} cannot be mounted: its process ended with 1"
+    assert said == f"True {ended}\n"
+
+
 # A program that mounts past the preloaded library, as a statically linked daemon does.
 _PAST_THE_SHIM = ["env", "-u", "LD_PRELOAD", sys.executable, "-c"]
 _DAEMON = """

@@ -495,6 +495,38 @@ def test_mount_of_which_nobody_can_ask_is_left_and_that_is_said(
         assert running._adopted() == set()
 
 
+# Asks whether a mount is dead when the table of mounts cannot be read any more.
+_CANNOT_READ = """
+import os, sys
+from efuse.errors import ControlError
+from efuse.fs import run
+
+def unreadable(**_):
+    raise ControlError("cannot list the mounts: the test says so")
+
+parent = os.getpid()
+mount = next(m for m in run.all_mounts() if m.mountpoint == sys.argv[1])
+running = run.Running(["true"], adopt=True)
+run.all_mounts = unreadable
+answer = None
+try:
+    answer = running._answers_nothing(mount)
+finally:
+    print(os.getpid() == parent, answer, flush=True)
+"""
+
+
+def test_mount_is_left_and_one_process_goes_on_where_the_table_of_mounts_cannot_be_read(
+    place: Path,
+) -> None:
+    with _fuse_mounted(place):
+        words = [sys.executable, "-c", _CANNOT_READ, place]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "True False\n"
+    assert "so it is left: cannot list the mounts: the test says so" in done.stderr
+    assert done.returncode == 0
+
+
 @pytest.mark.usefixtures("past_the_shim")
 def test_dead_mount_is_unmounted_where_it_is_by_now(place: Path) -> None:
     """A directory above it was renamed."""
