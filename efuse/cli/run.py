@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,15 @@ import click
 from efuse.cli._filesystem import data_cache_capacity, describe, size_options
 from efuse.cli._output import echo
 from efuse.display import shown
-from efuse.errors import EfuseError, NotSupportedError
+from efuse.errors import ControlError, EfuseError, NotSupportedError, reason
 
 if TYPE_CHECKING:
     from efuse.fs.options import Options
     from efuse.fs.run import Daemon, Running
 
 __all__ = ["cli"]
+
+_log = logging.getLogger("efuse.fs")
 
 _PROMISES = (
     "caller_independent",
@@ -77,6 +79,7 @@ def cli(
     efuse run -- sshfs host:/srv /mnt
     efuse run --consistency exclusive --data-cache 64M -- bindfs -f /srv/data /mnt
     """
+    from efuse.fs.forking import forked
     from efuse.fs.mountpoint import kernel_lacks_efuse
     from efuse.fs.options import Options
     from efuse.fs.run import Forwarding, Running, run_plain
@@ -103,46 +106,73 @@ def cli(
         status = _attend(running, options, require=require)
         # A daemon may have died as soon as it had mounted, in the background as well.
         running.unmount_dead()
-    if status == 0 and any(mount.accelerated for mount in running.mounts) and os.fork() == 0:
+    if status == 0 and any(mount.accelerated for mount in running.mounts):
         # The daemon has gone into the background, or has ended and taken its mounts with it.
-        from efuse.fs.background import leave
-
-        leave()
-        for mount in running.more():
-            with contextlib.suppress(EfuseError):
-                mount.attach(options)
-    for mount in running.mounts:
-        mount.close()
+        name = shown(command[0])
+        try:
+            forked(lambda: _hold(running, options))
+        except OSError as error:
+            _log.warning("no handlers stay attached to the mounts of %s: %s", name, reason(error))
+    running.detach()
     sys.stdout.flush()
     os._exit(status)
 
 
+def _hold(running: Running, options: Options) -> int:
+    """Hold the handlers in a process of its own until everything is unmounted."""
+    from efuse.fs.background import leave
+
+    leave()
+    for mount in running.more():
+        try:
+            mount.attach(options)
+        except EfuseError as error:
+            where = shown(mount.mountpoint)
+            _log.warning("%s is not accelerated: %s", where, shown(str(error)))
+    running.detach()
+    return 0
+
+
 def _attend(running: Running, options: Options, *, require: bool) -> int:
     """Attach handlers to what is mounted, say how it is, and return the daemon's exit status."""
-    from efuse.fs.run import PLAIN_HINT, Daemon, Ended, mounted_nothing
+    from efuse.fs.run import mounted_nothing, wait_for_daemon
 
-    name = running.command[0]
     try:
-        for event in running.events():
-            if isinstance(event, Ended):
-                if not (running.mounts or running.plain or running.has_left_mounts):
-                    raise mounted_nothing(running.command, event.status)
-                return event.status
-            if isinstance(event, Daemon):
-                _attach(event, options, require=require)
-                continue
-            where = shown(event.mount.mountpoint)
-            if require:
-                raise NotSupportedError(
-                    f"{where} cannot be accelerated: {event.reason}", hint=PLAIN_HINT
-                )
-            echo(f"{where}: not accelerated: {event.reason}", err=True)
-            echo(f"try: {PLAIN_HINT}", err=True)
+        status = _attach_all(running, options, require=require)
+        if not (running.mounts or running.plain or running.has_left_mounts):
+            raise mounted_nothing(running.command, status)
+    except ControlError as error:
+        if require:
+            running.end()
+            raise
+        # Its daemon goes on: only what it mounts is not seen any more.
+        name = shown(running.command[0])
+        _log.warning("the mounts of %s are not attended to: %s", name, shown(str(error)))
+        return wait_for_daemon(running.process)
     except EfuseError:
         if require:
             running.end()
         raise
-    raise AssertionError(f"{name} never ends")
+    return status
+
+
+def _attach_all(running: Running, options: Options, *, require: bool) -> int:
+    from efuse.fs.run import PLAIN_HINT, Daemon, Ended
+
+    for event in running.events():
+        if isinstance(event, Ended):
+            return event.status
+        if isinstance(event, Daemon):
+            _attach(event, options, require=require)
+            continue
+        where = shown(event.mount.mountpoint)
+        if require:
+            raise NotSupportedError(
+                f"{where} cannot be accelerated: {event.reason}", hint=PLAIN_HINT
+            )
+        echo(f"{where}: not accelerated: {event.reason}", err=True)
+        echo(f"try: {PLAIN_HINT}", err=True)
+    raise AssertionError(f"{running.command[0]} never ends")
 
 
 def _attach(mount: Daemon, options: Options, *, require: bool) -> None:

@@ -126,6 +126,8 @@ class Daemon:
             )
         except EfuseError as error:
             self.reason = str(error) if self.is_mounted else self._why_gone
+            # What sysfs says of a mount that has gone is not what has happened.
+            self._check()
             raise
         self.reason = ""
 
@@ -342,6 +344,18 @@ class Running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def detach(self) -> None:
+        """Detach the handlers from what the daemon has mounted; that stays mounted."""
+        for mount in self.mounts:
+            try:
+                mount.close()
+            except EfuseError as error:
+                _log.warning(
+                    "the handlers of %s cannot be detached: %s",
+                    shown(mount.mountpoint),
+                    shown(str(error)),
+                )
+
     def end(self) -> int:
         """End the daemon, unmount what it has mounted, and return its exit status."""
         for mount in self.mounts:
@@ -361,10 +375,13 @@ class Running:
             connection = is_mounted(number)
             if connection is None:
                 continue
-            where = place_of(number) or mount.mountpoint
-            seen = replace(mount, connection=connection, mountpoint=where)
-            if self._is_dead(seen, is_certain=is_certain):
-                _detach(where, number)
+            try:
+                where = place_of(number) or mount.mountpoint
+                seen = replace(mount, connection=connection, mountpoint=where)
+                if self._is_dead(seen, is_certain=is_certain):
+                    _detach(where, number)
+            except ControlError as error:
+                _cannot_tell(mount, error)
 
     def _is_dead(self, mount: Mount, *, is_certain: bool) -> bool:
         """Whether nobody serves the mount.
@@ -472,8 +489,10 @@ class Running:
             return None
         if found.is_fuse:
             return self._add_plain(found, number, is_certain=True)
-        mine = (m for m in all_mounts() if m.mountpoint == path and m.connection == connection)
-        return self._add(next(mine, found), number)
+        with contextlib.suppress(ControlError):  # without its row, the report has to do
+            here = (m for m in all_mounts() if m.mountpoint == path)
+            found = next((m for m in here if m.connection == connection), found)
+        return self._add(found, number)
 
     def _is_later(self, seen: Numbered, fstype: str) -> bool:
         """Whether the mount is of the type, and its file system came after the start."""
@@ -509,7 +528,12 @@ class Running:
 
     def _note_new_mounts(self) -> None:
         new = [number for number in numbers() if number not in self._seen]
-        table = {m.mount_id: m for m in read_table(self._mountinfo)} if new else {}
+        try:
+            table = {m.mount_id: m for m in read_table(self._mountinfo)} if new else {}
+        except OSError as error:
+            raise ControlError(
+                f"cannot list the mounts: {reason(error)}", hint="mount proc on /proc"
+            ) from error
         for number in new:
             seen = numbered(number)
             mount = table.get(seen.mount_id) if seen else None
@@ -627,8 +651,14 @@ def mounted_nothing(command: Sequence[str], status: int) -> MountError:
 
 
 def _detach(mountpoint: str, number: int) -> None:
-    with contextlib.suppress(OSError):  # unmounted by somebody else at this moment
+    """Unmount the mount, and say so if that fails: others are to be unmounted as well."""
+    try:
         detach(mountpoint, number)
+    except ControlError as error:
+        _log.warning("%s cannot be unmounted: %s", shown(mountpoint), shown(str(error)))
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # that is: unmounted by somebody else at this moment
+            _log.warning("%s cannot be unmounted: %s", shown(mountpoint), reason(error))
 
 
 def _cannot_tell(mount: Mount, error: OSError | ControlError) -> bool:

@@ -447,6 +447,186 @@ def test_command_leaves_no_mount_of_a_daemon_that_dies_at_once(place: Path, end:
         _unmount(place)
 
 
+# The command line with what attaches handlers replaced: mounts of the type fuse.ours are eFuse's.
+# What is called is written to a pipe, by the process that the command leaves, too. The daemon goes
+# on when as many handlers are attached as the test says.
+_ATTACHES = """
+import os
+from efuse.control import Mount
+from efuse.errors import ControlError
+from efuse.fs import mountpoint, run
+
+told, go_on, wanted = (int(word) for word in os.environ["PIPES"].split(","))
+mountpoint.kernel_lacks_efuse = lambda: None
+run.preload_library = lambda: ""
+run._REPORT_S = 0.0
+run._DEVICE = "/dev/fuse"
+Mount.is_efuse = property(lambda mount: mount.fstype == "fuse.ours")
+Mount.is_fuse = property(lambda mount: mount.fstype == "fuse.x")
+
+def gone(*_, **__):
+    raise ControlError("there is no eFuse connection 1 (ENOENT)")
+
+class Attached:
+    count = 0
+
+    def __init__(self, number, *_, check):
+        check()
+        self.connection = number
+        Attached.count += 1
+        self.attach()
+
+    def attach(self):
+        os.write(told, b"attached\\n")
+        if Attached.count == wanted:
+            os.write(go_on, b"\\n")
+
+    def close(self):
+        os.write(told, b"closed\\n")
+
+class Plain:
+    state = "plain"
+    def __init__(self, number):
+        pass
+
+run.accelerate = Attached
+run.Connection = Plain
+"""
+_MOUNTS_ALL = f"""
+import os, sys
+devices = []
+kind = "fuse.ours"
+for sys.argv[1:] in [[place, kind] for place in sys.argv[1:]]:
+    exec({_MOUNTS!r})
+    devices.append(fd)
+"""
+_WAITS = "sys.stdin.readline()\n"
+
+
+def _attaching(
+    patch: str, daemon: str, two: tuple[Path, Path], *options: str, wanted: int = 2
+) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run the command; return how it ended, and a descriptor that tells what was called."""
+    telling, told = os.pipe()
+    waiting, go_on = os.pipe()
+    script = _ATTACHES + patch + "\nfrom efuse.cli.main import main; main()"
+    words = [sys.executable, "-c", script, "run", *options, "--"]
+    try:
+        done = subprocess.run(
+            [*words, sys.executable, "-c", _MOUNTS_ALL + daemon, *two],
+            env={**os.environ, "PIPES": f"{told},{go_on},{wanted}"},
+            pass_fds=[told, go_on],
+            stdin=waiting,
+            timeout=60,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except BaseException:
+        os.close(telling)
+        raise
+    finally:
+        for fd in (told, waiting, go_on):
+            os.close(fd)
+    return done, telling
+
+
+def _called(telling: int) -> list[str]:
+    """Return what was called until the last process has ended."""
+    with open(telling) as lines:
+        return lines.read().splitlines()
+
+
+@pytest.fixture
+def two(place: Path) -> Iterator[tuple[Path, Path]]:
+    """Two directories to mount on; whatever is mounted there goes at the end."""
+    one, other = place / "one", place / "other"
+    one.mkdir()
+    other.mkdir()
+    yield one, other
+    _unmount(one)
+    _unmount(other)
+
+
+@pytest.mark.parametrize("closes", ["well", "after its connection"])
+def test_each_mount_of_a_daemon_has_handlers_and_is_ended_with_it(
+    two: tuple[Path, Path], closes: str
+) -> None:
+    """The exit status is the daemon's, whatever has gone before the handlers are detached."""
+    before = numbers()
+    patch = "" if closes == "well" else "close = Attached.close\n"
+    if patch:
+        patch += "Attached.close = lambda self: (close(self), gone())"
+    done, telling = _attaching(patch, _WAITS + "os._exit(7)", two)
+    assert done.returncode == 7, done.stderr
+    for place in two:
+        assert f"{place}: eFuse, connection " in done.stderr
+    assert _called(telling) == ["attached"] * 2 + ["closed"] * 2
+    assert numbers() == before
+    assert ("cannot be detached: there is no eFuse connection" in done.stderr) == bool(patch)
+
+
+@pytest.mark.parametrize("fails", ["place_of", "read_table", "all_mounts"])
+def test_exit_status_is_the_daemons_where_the_table_of_mounts_cannot_be_read(
+    two: tuple[Path, Path], fails: str
+) -> None:
+    """It becomes so before the daemon mounts, or when its mounts are looked for at the end."""
+    end = {
+        "place_of": "run.place_of = gone",
+        "read_table": "def refused(_): raise OSError(12, 'x')\nrun.read_table = refused",
+        "all_mounts": "start = run._start\ndef starts(*a):\n    run.all_mounts = gone\n"
+        "    return start(*a)\nrun._start = starts",
+    }[fails]
+    daemon = (_WAITS if fails != "read_table" else "") + "os._exit(7)"
+    done, telling = _attaching(end, daemon, two)
+    _called(telling)
+    assert done.returncode == 7, done.stderr
+    assert "Traceback" not in done.stderr
+    for said in ("is left: there is no", "are not attended to: cannot list the mounts: "):
+        if said in done.stderr:
+            break
+    else:
+        pytest.fail(done.stderr)
+
+
+@pytest.mark.parametrize("first", ["unmounted", "not unmounted"])
+def test_required_run_ends_every_mount_if_one_has_no_handlers(
+    two: tuple[Path, Path], first: str
+) -> None:
+    patch = """
+attach = Attached.attach
+Attached.attach = lambda self: attach(self) if Attached.count == 1 else gone()
+"""
+    if first != "unmounted":
+        patch += """
+real, calls = run.detach, []
+def detach(*arguments):
+    calls.append(arguments)
+    return gone() if len(calls) == 1 else real(*arguments)
+run.detach = detach
+"""
+    before = numbers()
+    done, telling = _attaching(patch, _WAITS + "os._exit(7)", two, "--require")
+    assert done.returncode == 1, done.stderr
+    assert "efuse: there is no eFuse connection 1 (ENOENT)" in done.stderr
+    assert _called(telling) == ["attached"]
+    # What could not be unmounted is, once its daemon has ended.
+    assert numbers() == before
+
+
+def test_handlers_of_each_mount_are_held_until_all_are_unmounted(two: tuple[Path, Path]) -> None:
+    """The daemon goes into the background."""
+    leaves = "null = os.open(os.devnull, os.O_RDWR)\nos.dup2(null, 1)\nos.dup2(null, 2)\n"
+    daemon = _WAITS + "if os.fork(): os._exit(0)\nos.setsid()\n" + leaves + _STAYS
+    done, telling = _attaching("", daemon, two)
+    assert done.returncode == 0, done.stderr
+    assert all(is_mounted(_number(place)) is not None for place in two)
+    assert os.read(telling, 4096) == b"attached\nattached\nclosed\nclosed\n"
+    for place in two:
+        _unmount(place)
+    assert _called(telling) == ["closed"] * 2
+
+
 def test_command_leaves_no_mount_although_its_interpreter_was_replaced(place: Path) -> None:
     """As by an upgrade of its package while a daemon runs for long."""
     interpreter, mountpoint = place / "python", place / "mnt"
