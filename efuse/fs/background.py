@@ -165,9 +165,11 @@ def mount(
 
     The child has a copy of *operations*: what its handlers change is not seen here. Within trio use
     ``await nursery.start(efuse.serve, operations, mountpoint)`` instead. See :func:`efuse.serve`.
+    A process that is forked within the block may leave it: the mount stays.
 
     :raises MountError: it could not be mounted, or its process failed.
     """
+    parent = os.getpid()
     mounted = start(
         lambda: operations,
         mountpoint,
@@ -176,12 +178,14 @@ def mount(
         required=required,
         channels=channels,
     )
+    status = 0
     try:
         yield mounted
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(mounted.pid, signal.SIGTERM)
-        _, status = os.waitpid(mounted.pid, 0)
+        if os.getpid() == parent:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(mounted.pid, signal.SIGTERM)
+            _, status = os.waitpid(mounted.pid, 0)
     if status != 0:
         raise MountError(
             f"the process that served {mounted.mountpoint} ended with "

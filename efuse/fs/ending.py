@@ -45,13 +45,15 @@ class Ending:
     The first signal asks for an unmount. If the block has not ended `GRACE_S` later, the connection
     is aborted, so that callers get an error. If the block has not ended `GRACE_S` after that, since
     a handler that does not return holds the process, the process exits. A further signal makes the
-    next of these steps at once. Elsewhere than in the main thread there are no signals.
+    next of these steps at once. Elsewhere than in the main thread there are no signals. A process
+    that was forked meanwhile ends by a signal, and does none of this.
 
     :param abort: aborts the connection. It is called in a thread of its own.
     """
 
     def __init__(self, abort: Callable[[], None]) -> None:
         self._abort = abort
+        self._pid = os.getpid()
         self._token = trio.lowlevel.current_trio_token()
         self._before: dict[int, object] = {}
         # The handler may interrupt any code of this thread: it only puts, which takes no lock.
@@ -84,6 +86,10 @@ class Ending:
             raise not_mounted(self.number)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         if self.number is None:
             self.number = number
             self._token.run_sync_soon(self.asked.set)

@@ -2,7 +2,8 @@
 """A wrapper that keeps a mistake in one handler from ending the whole mount.
 
 pyfuse3 lets an exception other than FUSEError, and a result of the wrong type, end its main loop
-and with it the mount. The guard stands between pyfuse3 and the file system.
+and with it the mount. The guard stands between pyfuse3 and the file system. Nor does it let a
+process that a handler has forked go on as a second daemon of the mount.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import os
+import sys
 import textwrap
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyfuse3
 
@@ -123,6 +126,7 @@ class Guard:
         self._failed = failed
         self._called = called
         self._logged: set[tuple[str, str]] = set()
+        self._pid = os.getpid()
         for name, valid in HANDLERS.items():
             handler = getattr(operations, name, None)
             if handler is not None:
@@ -140,11 +144,15 @@ class Guard:
             await self._operations.forget(inode_list)
         except Exception as error:  # noqa: BLE001 - counted and logged, the mount goes on
             self._report("forget", error)
+        finally:
+            if os.getpid() != self._pid:
+                _end_forked("forget")
 
     def _guarded(
         self, name: str, handler: Callable[..., Awaitable[Any]], valid: Callable[[Any], bool]
     ) -> Callable[..., Awaitable[Any]]:
         called = self._called
+        pid = self._pid
 
         @functools.wraps(handler)
         async def guarded(*arguments: Any) -> Any:
@@ -168,6 +176,9 @@ class Guard:
             except Exception as error:  # noqa: BLE001 - counted, logged, and EIO to the caller
                 self._report(name, error)
                 raise pyfuse3.FUSEError(errno.EIO) from None
+            finally:
+                if os.getpid() != pid:
+                    _end_forked(name)
 
         return guarded
 
@@ -201,6 +212,21 @@ class Guard:
             shown(_text(error)),
             said,
         )
+
+
+def _end_forked(name: str) -> NoReturn:
+    """End a process that a handler has forked and that returns from the handler, or raises.
+
+    It has the daemon's descriptors: it would reply a second time, take further requests, and
+    unmount at its end.
+    """
+    error = sys.exception()
+    status = 1
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        status = error.code or 0
+    else:
+        _log.error("a process that %s has forked is ended: it has to call os._exit()", name)
+    os._exit(status)
 
 
 def _text(error: Exception) -> str:

@@ -120,6 +120,7 @@ class _Session:
         state = getattr(operations, "efuse", None)
         self._state = state if isinstance(state, State) else State()
         self._resolved = self._mountpoint
+        self._pid = os.getpid()
         self._own: OwnMount | None = None
         self._token = trio.lowlevel.current_trio_token()
         self._marked = contextlib.ExitStack()
@@ -356,6 +357,9 @@ class _Session:
 
     async def _unmount(self) -> None:
         """Unmount while requests are still answered: the kernel may write pages back first."""
+        if os.getpid() != self._pid:
+            self._answering.cancel()
+            return
         try:
             await trio.to_thread.run_sync(self._unmount_own)
         except ControlError as error:
@@ -382,26 +386,39 @@ class _Session:
             self._own.unmount(self._device)
 
     async def close(self) -> None:
-        """Detach the handlers and unmount what is still mounted."""
+        """Detach the handlers and unmount what is still mounted.
+
+        Each step is made although one before it fails. A process that was forked meanwhile makes
+        none: the mount is its parent's.
+        """
+        if os.getpid() != self._pid:
+            return
         self._marked.close()
         if self._state.mounted_type is None:
             return
-        if self._state.accelerator is not None:
-            self._state.accelerator.close()
-            self._state.accelerator = None
-        self._unmount_what_is_left()
-        if self._channel is not None:
-            self._channel.close()
-            self._state.channels = False
+        with contextlib.ExitStack() as steps:  # the last one first
+            steps.callback(self._forget)
+            steps.callback(self._close_device)
+            if self._channel is not None:
+                steps.callback(self._channel.close)
+            steps.callback(self._unmount_what_is_left)
+            if self._state.accelerator is not None:
+                steps.callback(self._state.accelerator.close)
+
+    def _close_device(self) -> None:
         if self._is_initialized:
             # libfuse goes by the path alone.
             pyfuse3.close(unmount=self._is_hidden)
         else:
             os.close(self._fd)
-        self._device = -1
-        self._state.device = None
+
+    def _forget(self) -> None:
         if self._abort_fd >= 0:
             os.close(self._abort_fd)
+            self._abort_fd = -1
+        self._device = -1
+        self._state.accelerator = self._state.device = None
+        self._state.channels = False
         self._state.mounted_type = self._state.mounted_connection = None
         self._state.reason = "it is not mounted"
 

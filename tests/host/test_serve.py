@@ -447,6 +447,88 @@ def test_signal_ends_a_mount_whose_handler_does_not_return(
     assert f" {mountpoint} " not in Path("/proc/self/mountinfo").read_text()
 
 
+# Its handlers fork. A process that a handler has forked ends as the name that is looked up says.
+_FORKS = """
+import errno, os, signal, stat, sys, time
+import pyfuse3, trio, efuse
+
+class Forks(efuse.Operations):
+    async def getattr(self, inode, ctx=None):
+        found = pyfuse3.EntryAttributes()
+        found.st_ino, found.st_nlink, found.st_mode = inode, 1, stat.S_IFDIR | 0o755
+        return found
+    async def lookup(self, parent, name, ctx):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writing, b"x")  # Python forgets signals that come before it has forked
+            if name == b"exits":
+                sys.exit(0)
+            if name == b"raises":
+                raise RuntimeError
+            if name == b"waits":
+                while True:
+                    time.sleep(1000)
+            return await self.getattr(2)
+        os.read(reading, 1)
+        os.close(reading)
+        os.close(writing)
+        if name == b"waits":
+            os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        found = await self.getattr(2)
+        found.st_size = os.waitstatus_to_exitcode(status) % 256
+        return found
+
+trio.run(lambda: efuse.serve(Forks(), sys.argv[1], plain=True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("exits", 0), ("raises", 1), ("returns", 1), ("waits", 256 - 15)]
+)
+def test_process_that_a_handler_forks_neither_serves_nor_unmounts(
+    place: Path, eventually: Any, name: str, status: int
+) -> None:
+    _, mountpoint = _places(place)
+    words = [sys.executable, "-c", _FORKS, str(mountpoint)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as daemon:
+        try:
+            eventually(lambda: os.path.ismount(mountpoint) or daemon.poll() is not None)
+            looks = "import os, sys; print(os.stat(sys.argv[1]).st_size)"
+            for _ in range(2):
+                words = [sys.executable, "-c", looks, str(mountpoint / name)]
+                said = subprocess.check_output(words, text=True, timeout=30)
+                assert int(said) == status
+            daemon.send_signal(signal.SIGTERM)
+            _, logged = daemon.communicate(timeout=60)
+        finally:
+            daemon.kill()
+            _libc.umount2(os.fsencode(mountpoint), 2)
+    assert daemon.returncode == 0
+    assert ("a process that lookup has forked is ended" in logged) == (status == 1)
+
+
+_LEAVES_THE_BLOCK = """
+import os, sys
+import efuse
+with efuse.mount(efuse.Passthrough(sys.argv[1]), sys.argv[2], plain=True):
+    child = os.fork()
+    if child == 0:
+        sys.exit(5)
+    status = os.waitpid(child, 0)[1]
+    print(os.waitstatus_to_exitcode(status), os.path.ismount(sys.argv[2]))
+"""
+
+
+def test_process_that_is_forked_within_a_block_may_leave_it(place: Path) -> None:
+    source, mountpoint = _places(place)
+    words = [sys.executable, "-c", _LEAVES_THE_BLOCK, source, mountpoint]
+    said = subprocess.check_output(words, text=True, timeout=60)
+    assert said == "5 True\n"
+    assert not os.path.ismount(mountpoint)
+
+
 _ENDING = """
 import os, signal, sys, time
 import trio
