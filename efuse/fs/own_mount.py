@@ -9,6 +9,7 @@ arrive, and is unmounted only where the path leads to it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
@@ -31,12 +32,22 @@ from efuse.control.mounts import (
 from efuse.errors import ControlError, MountError
 from efuse.fs.mountpoint import detach, unmount
 
-__all__ = ["Before", "OwnMount", "connection_of", "devices", "find_own", "is_served"]
+__all__ = [
+    "Before",
+    "OwnMount",
+    "connection_of",
+    "devices",
+    "find_own",
+    "is_served",
+    "is_served_by",
+]
 
 _CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
 # The number of /dev/fuse is the kernel's ABI: include/linux/miscdevice.h.
 _FUSE_DEVICE = os.makedev(10, 229)
 _MOST_TRIED = 65536
+_PIDFD_GETFD = 438
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def connection_of(fdinfo: Path) -> int | None:
@@ -55,6 +66,29 @@ def is_served(device: int) -> bool:
     poll = select.poll()
     poll.register(device, 0)
     return not any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def is_served_by(pid: int, fd: int) -> bool:
+    """Return whether the descriptor *fd* of another process serves a file system.
+
+    A process may have the descriptor of a connection that has ended, whose number is another one's.
+
+    :returns: True also where it cannot be told.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        copy = _libc.syscall(ctypes.c_long(_PIDFD_GETFD), process, fd, 0)
+    finally:
+        os.close(process)
+    if copy < 0:
+        return True
+    try:
+        return is_served(copy)
+    finally:
+        os.close(copy)
 
 
 def devices() -> frozenset[int]:

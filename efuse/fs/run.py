@@ -43,7 +43,7 @@ from efuse.fs.marking import is_marked, marked
 from efuse.fs.mountpoint import DEVICE, detach
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
-from efuse.fs.own_mount import connection_of
+from efuse.fs.own_mount import connection_of, is_served_by
 from efuse.fs.preload import preload_library
 
 __all__ = [
@@ -777,13 +777,16 @@ def _is_of_another_run(pid: int, socket_of_this: str) -> bool:
 def _connections(processes: set[int], device: str) -> set[int | None]:
     """Return the connections that the processes serve: those whose *device* they have open.
 
-    None stands for one that the kernel does not tell: it is 6.12, or nothing is mounted by it.
+    None stands for one that the kernel does not tell: it is 6.12, or nothing is mounted by it. One
+    that has ended is left out, since its number may be another one's.
     """
     found: set[int | None] = set()
     for pid in processes:
         for fd in _open_on(pid, device):
             with contextlib.suppress(OSError):  # it has closed it meanwhile, or has ended
-                found.add(connection_of(Path(f"/proc/{pid}/fdinfo/{fd}")))
+                connection = connection_of(Path(f"/proc/{pid}/fdinfo/{fd}"))
+                if connection is None or is_served_by(pid, int(fd)):
+                    found.add(connection)
     return found
 
 

@@ -340,6 +340,61 @@ open(sys.argv[2], "wb").close()
 
 
 @contextlib.contextmanager
+def _ended_connection(mountpoint: Path) -> Iterator[int]:
+    """Yield the number of a connection that has ended, whose device this process has open."""
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device
+    where = os.fsencode(mountpoint)
+    try:
+        assert _libc.mount(b"x", where, b"fuse.x", ctypes.c_ulong(0), options) == 0
+        connection = is_mounted(_number(mountpoint))
+        assert connection is not None
+        assert _libc.umount2(where, 0) == 0
+        yield connection
+    finally:
+        os.close(device)
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_device_of_an_ended_connection_does_not_keep_a_dead_mount(
+    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has given its number to the mount."""
+    one, other = two
+    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    with (
+        _ended_connection(other) as ended,
+        _running(_MOUNTS + _STAYS, one, "fuse.x", adopt=True) as running,
+    ):
+        events = running.events()
+        found = next(events)
+        assert isinstance(found, PlainMount)
+        assert is_mounted(found.number) == ended
+        running.process.kill()
+        assert isinstance(next(events), Ended)
+        running.unmount_dead()
+        assert is_mounted(found.number) is None
+
+
+@pytest.mark.usefixtures("past_the_shim")
+def test_mount_of_another_daemon_with_the_number_of_an_ended_one_is_not_the_daemons(
+    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon has the device of the ended one open."""
+    one, other = two
+    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    with _running(_MOUNTS + _STAYS, one, "fuse.x") as running:
+        found = next(running.events())
+        assert isinstance(found, PlainMount)
+        ended = is_mounted(found.number)
+        assert _libc.umount2(os.fsencode(one), 0) == 0
+        with _fuse_mounted(other):
+            assert is_mounted(_number(other)) == ended
+            assert list(running._look()) == []
+            assert _number(other) in running._seen
+
+
+@contextlib.contextmanager
 def _running_past_the_shim(place: Path, *, opens: bool) -> Iterator[tuple[Running, Path]]:
     """Yield a daemon that is about to mount plain FUSE, and a directory that its command names."""
     source, pipe = place / "source", place / "pipe"
@@ -501,6 +556,14 @@ for sys.argv[1:] in [[place, kind] for place in sys.argv[1:]]:
     devices.append(fd)
 """
 _WAITS = "sys.stdin.readline()\n"
+_READS = """
+for fd in devices:
+    try:
+        while True:
+            os.read(fd, 1 << 20)
+    except OSError:
+        pass
+"""
 
 
 def _attaching(
@@ -617,7 +680,8 @@ run.detach = detach
 def test_handlers_of_each_mount_are_held_until_all_are_unmounted(two: tuple[Path, Path]) -> None:
     """The daemon goes into the background."""
     leaves = "null = os.open(os.devnull, os.O_RDWR)\nos.dup2(null, 1)\nos.dup2(null, 2)\n"
-    daemon = _WAITS + "if os.fork(): os._exit(0)\nos.setsid()\n" + leaves + _STAYS
+    # It ends when a request says that its mounts have gone.
+    daemon = _WAITS + "if os.fork(): os._exit(0)\nos.setsid()\n" + leaves + _READS
     done, telling = _attaching("", daemon, two)
     assert done.returncode == 0, done.stderr
     assert all(is_mounted(_number(place)) is not None for place in two)
