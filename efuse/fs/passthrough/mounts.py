@@ -75,7 +75,8 @@ class LowerMounts:
     the same mounts within. And the number of a device is given to the next file system.
 
     What a mount is, and what it forbids, is taken from the kernel's table of mounts, for which no
-    daemon is asked. The table is read again after it has changed, which the kernel tells.
+    daemon is asked. The table is read again after it has changed, which the
+    kernel tells each open file of it once.
 
     :ivar own: the device of the pass-through's own mount, which cannot be passed through.
     :ivar table: the mounts of every type that this process sees.
@@ -93,9 +94,8 @@ class LowerMounts:
         self.table: tuple[Mount, ...] = ()
         self.readings = 0
         self._is_read = False
-        self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
-        self._changes = select.poll()
-        self._changes.register(self._mountinfo, select.POLLPRI)
+        self._mountinfo = -1
+        self._open()
         self._read()
 
     def __len__(self) -> int:
@@ -104,8 +104,8 @@ class LowerMounts:
 
     @property
     def rights(self) -> set[int]:
-        """The rights of these mounts, see :class:`LowerMount`."""
-        return {mount.rights for mount in self._mounts.values()}
+        """The rights that these mounts have or had, see :class:`LowerMount`."""
+        return {_READ_ONLY, _WRITABLE, *(mount.rights for mount in self._mounts.values())}
 
     def of(self, fd: int, st: Status) -> LowerMount:
         """Return the mount that *fd* is on; give it to :meth:`let_go` if no node comes of it.
@@ -117,7 +117,7 @@ class LowerMounts:
         if mount is None:
             if st.device == self.own:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            self._follow()
+            self.follow()
             mount = self._mounts[st.mount] = LowerMount(st.mount, fd, self.row(st.mount))
         return mount
 
@@ -125,11 +125,14 @@ class LowerMounts:
         """Return the mount *number* in the table; None: it is not to be seen there."""
         return next((row for row in self.table if row.mount_id == number), None)
 
-    def altered(self) -> set[LowerMount]:
-        """Return the mounts whose rights are others than at the last call."""
-        self._follow()
+    def take_altered(self) -> set[LowerMount]:
+        """Return the mounts whose rights have changed since the last call."""
         altered, self._altered = self._altered, set()
         return altered
+
+    def give_back(self, altered: set[LowerMount]) -> None:
+        """Return these mounts by the next :meth:`take_altered` again."""
+        self._altered |= altered
 
     def let_go(self, mount: LowerMount) -> None:
         """Forget *mount* if no node is left that lies on it."""
@@ -146,11 +149,24 @@ class LowerMounts:
             os.close(self._mountinfo)
             self._mountinfo = -1
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Read the table again if it has changed.
+
+        :raises OSError: it cannot be read; the next call tries again.
+        """
         if self._changes.poll(0):
             self._is_read = False  # until it is: the kernel tells of a change once
         if not self._is_read:
             self._read()
+
+    def _open(self) -> None:
+        mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+        if self._mountinfo >= 0:
+            os.close(self._mountinfo)
+        self._mountinfo = mountinfo
+        self._changes = select.poll()
+        self._changes.register(mountinfo, select.POLLPRI)
+        self._is_read = False
 
     def _read(self) -> None:
         self.table = read_table(self._mountinfo)

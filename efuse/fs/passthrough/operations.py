@@ -172,6 +172,7 @@ class Passthrough(Operations):
                 if error.errno == errno.EMFILE
                 else "name a directory that can be read",
             ) from error
+        self._inodes.doubt = self._disbelieve
         self._files = Files(self._inodes, min(256, limit // 16))
         self._streams = Streams(self._inodes, min(64, limit // 32))
         self._backing = BackingFiles(self.backing, self._shortcuts)
@@ -400,8 +401,9 @@ class Passthrough(Operations):
     ) -> EntryAttributes:
         """Change mode, owner, size and times, as far as *fields* says."""
         node = self._node(inode)
-        if fields.update_size:
-            self._inodes.check_writable(node)
+        opened = self._files.opened(fh) if fh is not None else None
+        if fields.update_size and opened is None:
+            self._inodes.check_name(node)
         path = self._path(node)
         before = os.fstat(self._inodes.fd(node))
         with self._as_caller(ctx):
@@ -412,8 +414,7 @@ class Passthrough(Operations):
             if fields.update_mode:
                 self._set_mode(path, stat.S_IMODE(attr.st_mode))
             if fields.update_size:
-                fd = self._files.opened(fh) if fh is not None else None
-                os.truncate(path if fd is None else fd, attr.st_size)
+                os.truncate(path if opened is None else opened, attr.st_size)
             if fields.update_atime or fields.update_mtime:
                 _set_times(
                     path,
@@ -516,7 +517,7 @@ class Passthrough(Operations):
         if node.kind != stat.S_IFREG:
             raise FUSEError(errno.EISDIR if node.kind == stat.S_IFDIR else errno.ENXIO)
         if flags & (os.O_ACCMODE | os.O_TRUNC) != os.O_RDONLY:
-            self._inodes.check_writable(node)
+            self._inodes.check_name(node)
         fd = self._inodes.fd(node)
         with self._as_caller(ctx):
             opened = reopen(fd, self._flags(flags))
@@ -747,9 +748,7 @@ class Passthrough(Operations):
         """
         node = self._inodes.lost(parent, name, stat.S_IFMT(mode))
         node.lookups += 1
-        if self.efuse.mounted_type is not None:
-            # In exclusive mode the kernel believes it for longer.
-            pyfuse3.invalidate_entry_async(parent.nodeid, name, ignore_enoent=True)
+        self._disbelieve(parent, name)  # in exclusive mode the kernel believes it for longer
         attributes = EntryAttributes()
         attributes.st_ino = node.nodeid
         attributes.generation = node.generation
@@ -759,6 +758,11 @@ class Passthrough(Operations):
         now = time.time_ns()
         attributes.st_atime_ns = attributes.st_mtime_ns = attributes.st_ctime_ns = now
         return attributes
+
+    def _disbelieve(self, parent: Node, name: bytes) -> None:
+        """Have the kernel look *name* up again."""
+        if self.efuse.mounted_type is not None:
+            pyfuse3.invalidate_entry_async(parent.nodeid, name, ignore_enoent=True)
 
     def _count(self, node: Node) -> EntryAttributes:
         """Add one to the lookup count of *node*, and return the attributes for the reply."""

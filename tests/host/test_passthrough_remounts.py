@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The pass-through of mounts that become read-only or writable while their files are known."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efuse.fs.passthrough.inodes import Inodes, Node
+from tests.host.mounting import bind, remount
+
+SHORT = {"entry_timeout": 0.0, "attr_timeout": 0.0}
+LONG = {"entry_timeout": 60.0, "attr_timeout": 60.0}
+
+
+def _serve(served: Any, source: Path, **arguments: Any) -> Path:
+    path: Path = served(arguments={"source": str(source), "descriptors": 32, **arguments}).path
+    return path
+
+
+@pytest.fixture
+def table(source: Path) -> Iterator[Inodes]:
+    made = Inodes(str(source), 32)
+    yield made
+    made.close()
+
+
+def _look_up(table: Inodes, source: Path, *names: str) -> Node:
+    """Look the last of *names* up, found by way of the others, as a LOOKUP does."""
+    node = table.root
+    for number, name in enumerate(names, 1):
+        path = source.joinpath(*names[:number])
+        node = table.adopt(node, name.encode(), os.open(path, os.O_PATH | os.O_NOFOLLOW))
+        node.lookups += 1
+    return node
+
+
+def _two_names(
+    source: Path, mount: Callable[..., None], *, one: str = "", two: str = "", data: bytes = b"-"
+) -> None:
+    """Show the directory ``below``, with the file ``f``, as ``one`` and ``two``."""
+    for name in ("below", "one", "two"):
+        (source / name).mkdir()
+    (source / "below" / "f").write_bytes(data)
+    bind(mount, source / "below", source / "one", one)
+    bind(mount, source / "below", source / "two", two)
+
+
+def _is_read_only(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return True
+    return False
+
+
+@pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
+@pytest.mark.parametrize("to", ["rw", "ro"])
+def test_file_stays_one_inode_when_its_only_mount_changes(
+    served: Any, source: Path, mount: Callable[..., None], to: str, consistency: str
+) -> None:
+    sub = source / "sub"
+    sub.mkdir()
+    mount("-t", "tmpfs", "tmpfs", sub)
+    (sub / "f").write_bytes(b"before")
+    if to == "rw":
+        remount(sub, "ro")
+    path = _serve(served, source, consistency=consistency, **LONG)
+    with (path / "sub" / "f").open("rb", buffering=0) as held:
+        assert held.read() == b"before"
+        number = os.fstat(held.fileno()).st_ino
+        remount(sub, to)
+        if to == "rw":
+            (path / "sub" / "f").write_bytes(b"behind it")
+            assert os.pread(held.fileno(), 20, 0) == b"behind it"
+            assert (sub / "f").read_bytes() == b"behind it"
+        else:
+            with pytest.raises(OSError, match="Read-only") as failure:
+                (path / "sub" / "f").write_bytes(b"refused")
+            assert failure.value.errno == errno.EROFS
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with (path / "sub" / "f").open("rb") as again:
+            assert os.fstat(again.fileno()).st_ino == number
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_node_stays_found_when_its_only_mount_changes_again_and_again(
+    table: Inodes, source: Path, mount: Callable[..., None], rounds: int
+) -> None:
+    sub = source / "sub"
+    sub.mkdir()
+    mount("-t", "tmpfs", "tmpfs", sub)
+    (sub / "f").touch()
+    node = _look_up(table, source, "sub", "f")
+    for _ in range(rounds):
+        for options in ("ro", "rw"):
+            remount(sub, options)
+            assert table.node(node.nodeid) is node
+            table.check_writable(node)
+            assert _look_up(table, source, "sub", "f") is node
+
+
+@pytest.mark.parametrize("times", [SHORT, LONG], ids=["no time", "long"])
+def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_read_only(
+    served: Any,
+    source: Path,
+    mount: Callable[..., None],
+    eventually: Callable[..., Any],
+    times: dict[str, float],
+) -> None:
+    """It was found by the mount that changes, so that one's descriptor is what is open."""
+    _two_names(source, mount, data=b"-" * 40)
+    path = _serve(served, source, **times)
+    (path / "two" / "f").stat()
+    with (path / "one" / "f").open("rb", buffering=0) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with mmap.mmap(held.fileno(), 40, prot=mmap.PROT_READ) as shown:
+            assert shown[:4] == b"----"
+            remount(source / "two", "ro")
+            with (path / "one" / "f").open("r+b", buffering=0) as file:
+                with pytest.raises(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with mmap.mmap(file.fileno(), 40) as stored:
+                    stored[:4] = b"AAAA"
+                    assert shown[:8] == b"AAAA----"
+                    stored.flush()
+        # The kernel is told to look the name up again, but nobody waits until it was told.
+        eventually(lambda: _is_read_only(path / "two" / "f"), what="the rights of the mount")
+        assert not _is_read_only(path / "one" / "f")
+    assert (source / "below" / "f").read_bytes() == b"AAAA" + b"-" * 36
+
+
+@pytest.mark.parametrize("times", [SHORT, LONG], ids=["no time", "long"])
+def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_writable(
+    served: Any, source: Path, mount: Callable[..., None], times: dict[str, float]
+) -> None:
+    _two_names(source, mount, one="ro", two="ro", data=b"data")
+    path = _serve(served, source, **times)
+    (path / "two" / "f").stat()
+    with (path / "one" / "f").open("rb", buffering=0) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        remount(source / "two", "rw")
+        (path / "two" / "f").write_bytes(b"written")
+        again = os.open(path / "one" / "f", os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(again)
+        with pytest.raises(OSError, match="Read-only"):
+            (path / "one" / "f").write_bytes(b"refused")
+    assert (source / "below" / "f").read_bytes() == b"written"
+
+
+def test_hard_links_of_an_overlay_stay_their_nodes_when_its_only_mount_changes(
+    table: Inodes, place: Path, source: Path, mount: Callable[..., None]
+) -> None:
+    """Both have one number until one of them is changed."""
+    base, both = place / "base", source / "both"
+    for directory in (base, both):
+        directory.mkdir()
+    mount("-t", "tmpfs", "tmpfs", base)
+    for name in ("below", "above", "work"):
+        (base / name).mkdir()
+    (base / "below" / "a").write_bytes(b"lower")
+    os.link(base / "below" / "a", base / "below" / "b")
+    layers = f"lowerdir={base}/below,upperdir={base}/above,workdir={base}/work,index=off"
+    mount("-t", "overlay", "-o", layers, "overlay", both)
+    nodes = {name: _look_up(table, source, "both", name) for name in "ab"}
+    assert nodes["a"] is not nodes["b"]
+    for options in ("ro", "rw"):
+        remount(both, options)
+        table.node(1)
+        for name, node in nodes.items():
+            table.check_writable(node)
+            assert _look_up(table, source, "both", name) is node
+    (both / "b").write_bytes(b"changed")
+    os.link(both / "b", both / "c")
+    assert _look_up(table, source, "both", "c") is nodes["b"]
+    assert _look_up(table, source, "both", "a") is nodes["a"]
+
+
+def test_file_in_use_is_not_outdated_where_no_descriptor_is_left_to_follow_a_mount(
+    table: Inodes, source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request fails, and the next one follows."""
+    _two_names(source, mount)
+    node = _look_up(table, source, "two", "f")
+    fd = os.open(source / "one" / "f", os.O_RDWR)
+    table.opened(node, fd)
+    remount(source / "two", "ro")
+    open_file = os.open
+
+    def fails(path: Any, *arguments: Any, **more: Any) -> int:
+        if path == b"/proc/self/fd/%d" % fd:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_file(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(OSError, match="Too many open files"):
+        table.node(node.nodeid)
+    monkeypatch.undo()
+    assert table.node(node.nodeid) is node
+    table.check_writable(node)
+    assert _look_up(table, source, "one", "f") is node
+    table.closed(node, fd)
+    os.close(fd)
