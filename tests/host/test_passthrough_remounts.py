@@ -214,3 +214,52 @@ def test_file_in_use_is_not_outdated_where_no_descriptor_is_left_to_follow_a_mou
     assert _look_up(table, source, "one", "f") is node
     table.closed(node, fd)
     os.close(fd)
+
+
+def test_change_of_a_mount_reaches_the_nodes_before_a_lookup_by_it(
+    table: Inodes, source: Path, mount: Callable[..., None]
+) -> None:
+    """A lookup that finds another mount for the first time reads the table of mounts again."""
+    sub, other = source / "sub", source / "other"
+    for directory in (sub, other):
+        directory.mkdir()
+    mount("-t", "tmpfs", "tmpfs", sub)
+    (sub / "f").touch()
+    remount(sub, "ro")
+    node = _look_up(table, source, "sub", "f")
+    remount(sub, "rw")
+    mount("-t", "tmpfs", "tmpfs", other)
+    _look_up(table, source, "other")
+    assert _look_up(table, source, "sub", "f") is node
+    assert table.node(node.nodeid) is node
+    table.check_writable(node)
+
+
+def test_change_of_a_mount_reaches_each_process_that_has_the_table(
+    table: Inodes, source: Path, mount: Callable[..., None]
+) -> None:
+    """The kernel tells each open file of mountinfo once, and a child shares its parent's."""
+    _two_names(source, mount, two="ro")
+    node = _look_up(table, source, "one", "f")
+    changed, checked = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        found = 1
+        try:
+            os.read(changed[0], 1)
+            table.node(1)
+            found = 0 if _look_up(table, source, "two", "f") is node else 2
+        finally:
+            os.write(checked[1], b"x")
+            os._exit(found)
+    try:
+        # Both know the mount, by a file that the parent looks up and the child has not.
+        remount(source / "two", "rw")
+        assert _look_up(table, source, "two", "f") is node
+        os.write(changed[1], b"x")
+        os.read(checked[0], 1)
+    finally:
+        _, status = os.waitpid(child, 0)
+        for fd in (*changed, *checked):
+            os.close(fd)
+    assert os.waitstatus_to_exitcode(status) == 0

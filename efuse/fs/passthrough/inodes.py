@@ -296,6 +296,11 @@ class Inodes:
         """Return what *fd* leads to, and on which mount: as its daemon, if it has one, says now."""
         st = status(fd)
         mount = self.mounts.of(fd, st)
+        try:
+            self._attend_to_mounts()
+        except OSError:
+            self.mounts.let_go(mount)
+            raise
         if not forgets_handles(mount.kind):
             return mount, st
         try:

@@ -76,7 +76,7 @@ class LowerMounts:
 
     What a mount is, and what it forbids, is taken from the kernel's table of mounts, for which no
     daemon is asked. The table is read again after it has changed, which the
-    kernel tells each open file of it once.
+    kernel tells each open file of it once. So each process has an open file of its own.
 
     :ivar own: the device of the pass-through's own mount, which cannot be passed through.
     :ivar table: the mounts of every type that this process sees.
@@ -94,7 +94,7 @@ class LowerMounts:
         self.table: tuple[Mount, ...] = ()
         self.readings = 0
         self._is_read = False
-        self._mountinfo = -1
+        self._process, self._mountinfo = -1, -1
         self._open()
         self._read()
 
@@ -154,16 +154,19 @@ class LowerMounts:
 
         :raises OSError: it cannot be read; the next call tries again.
         """
+        if self._process != os.getpid():
+            self._open()
         if self._changes.poll(0):
             self._is_read = False  # until it is: the kernel tells of a change once
         if not self._is_read:
             self._read()
 
     def _open(self) -> None:
+        """Open the table in this process: a forked one shares what its parent is told."""
         mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         if self._mountinfo >= 0:
             os.close(self._mountinfo)
-        self._mountinfo = mountinfo
+        self._process, self._mountinfo = os.getpid(), mountinfo
         self._changes = select.poll()
         self._changes.register(mountinfo, select.POLLPRI)
         self._is_read = False
