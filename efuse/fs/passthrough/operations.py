@@ -606,7 +606,16 @@ class Passthrough(Operations):
             raise FUSEError(errno.EBADF) from None
         ended = replied = False
         try:
-            while (entry := stream.peek()) is not None:
+            while True:
+                try:
+                    entry = stream.peek()
+                except OSError as error:
+                    if not replied:
+                        raise
+                    stream.failure = error  # what was replied counts; the next call fails
+                    return
+                if entry is None:
+                    break
                 try:
                     if not self._reply(token, stream, *entry):
                         return
