@@ -15,16 +15,14 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, StatvfsData
 
-from efuse.display import shown
 from efuse.errors import MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
@@ -40,7 +38,8 @@ from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
-from efuse.fs.passthrough.stacking import below, depth_above, has_inode_per_file, is_there_twice
+from efuse.fs.passthrough.promises import Promises
+from efuse.fs.passthrough.stacking import depth_above
 
 __all__ = ["Passthrough"]
 
@@ -161,7 +160,10 @@ class Passthrough(Operations):
                 descriptors or min(_MOST_DESCRIPTORS, limit // 2),
                 kept=min(_MOST_DESCRIPTORS, limit // 4),
             )
-            self._keep_promises()
+            self._promises = Promises(
+                self._inodes, lambda: self._shortcuts().options, self._withdraw
+            )
+            self._promises.weigh()
             if used.reads:
                 mounts, own = self._inodes.mounts, self._inodes.root.mount
                 self.efuse_stack_depth = depth_above(own.kind, mounts.row(own.number))
@@ -187,33 +189,15 @@ class Passthrough(Operations):
         """Return what the kernel may do in the handlers' place: as it is at the mount."""
         return self.efuse.shortcuts or shortcuts(self.efuse_options, self)
 
-    def _keep_promises(self) -> None:
-        """Take back what cannot be promised (any more) because of what is mounted below.
+    def _withdraw(self, withdrawn: Mapping[str, Any]) -> None:
+        """Promise less than before.
 
-        Two mounts of one file system show a directory as two inodes. What is done to it by one of
-        them, nobody tells the kernel of the other: it has to ask again.
+        :raises EfuseError: the kernel has not been told.
         """
-        mounts, root = self._inodes.mounts, self._inodes.root
-        path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
-        self._readings = mounts.readings  # not before: what has failed is tried again
-        found = below(path, root.mount.number, mounts.table)
-        withdrawn: dict[str, Any] = {}
-        before = self._shortcuts()
-        if before.options.nodeid_per_file and not has_inode_per_file(root.mount.kind, found):
-            withdrawn["nodeid_per_file"] = False
-        if before.options.consistency == "exclusive" and is_there_twice(found):
-            withdrawn["consistency"] = "ttl"
-            _log.warning(
-                "%s is passed through as with ttl, not exclusive: a file system is mounted twice"
-                " there",
-                shown(path),
-            )
-        if not withdrawn:
-            return
         self.efuse_options = replace(self.efuse_options, **withdrawn)
-        if self.efuse.shortcuts is not None:
-            left = replace(before.options, **withdrawn)
-            self.efuse.shortcuts = replace(before, options=left)
+        used = self.efuse.shortcuts
+        if used is not None:
+            self.efuse.shortcuts = replace(used, options=replace(used.options, **withdrawn))
         if self.efuse.accelerator is not None:
             self.efuse.accelerator.withdraw(withdrawn)
 
@@ -232,7 +216,9 @@ class Passthrough(Operations):
         """Prepare for requests: choose whose rights apply to them."""
         if self.efuse.mounted_connection is not None:
             self._inodes.mounts.own = self.efuse.mounted_connection
-        self._keep_promises()
+        # What cannot be taken back now, which the log tells, is by the first request that has to.
+        with contextlib.suppress(OSError):
+            self._promises.weigh()
         if self._kernel_checks:
             self._as_caller = _as_daemon
         elif self.efuse.mounted_type != "efuse":
@@ -776,8 +762,7 @@ class Passthrough(Operations):
     def _count(self, node: Node) -> EntryAttributes:
         """Add one to the lookup count of *node*, and return the attributes for the reply."""
         try:
-            if self._inodes.mounts.readings != self._readings:
-                self._keep_promises()
+            self._promises.keep(node)
             attributes = self._attributes(node)
         except OSError:
             self._inodes.drop_unused(node)

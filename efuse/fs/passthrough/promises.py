@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a pass-through may promise the kernel, by what is mounted at and below its source."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from efuse.display import shown
+from efuse.errors import EfuseError
+from efuse.fs.options import Options
+from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.stacking import below, has_inode_per_file, is_there_twice
+
+__all__ = ["Promises"]
+
+_log = logging.getLogger("efuse.fs")
+
+
+class Promises:
+    """Takes back promises that do not hold (any more) because of what is mounted.
+
+    A reply that tells the kernel of an inode is sent only while the promises hold. One that cannot
+    be taken back is owed until it has been: such replies fail so long.
+
+    :param inodes: the nodes, with the mounts that they lie on.
+    :param used: returns the promises that are in use.
+    :param withdraw: tells the kernel of fields of :class:`Options` that changed; may be called with
+        the same ones again after it has raised an :class:`EfuseError`.
+    """
+
+    def __init__(
+        self,
+        inodes: Inodes,
+        used: Callable[[], Options],
+        withdraw: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._inodes = inodes
+        self._used = used
+        self._withdraw = withdraw
+        self._owed: dict[str, Any] = {}
+        self._is_told = False
+        self._reading = -1
+
+    def keep(self, node: Node) -> None:
+        """Have the promises hold before the kernel is told of *node*.
+
+        :raises OSError: one of them cannot be taken back; the next call tries again.
+        """
+        if self._owed or self._inodes.mounts.readings != self._reading:
+            self.weigh()
+
+    def weigh(self) -> None:
+        """Take back what cannot be promised (any more).
+
+        Two mounts of one file system show a directory as two inodes. The kernel is not told of one
+        of them what is done to it by the other: it has to ask again.
+
+        :raises OSError: as of :meth:`keep`.
+        """
+        mounts, root = self._inodes.mounts, self._inodes.root
+        reading = mounts.readings
+        path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
+        found = below(path, root.mount.number, mounts.table)
+        used = self._used()
+        if used.nodeid_per_file and not has_inode_per_file(root.mount.kind, found):
+            self._owed["nodeid_per_file"] = False
+        if used.consistency == "exclusive" and is_there_twice(found):
+            self._owed["consistency"] = "ttl"
+            _log.warning(
+                "%s is passed through as with ttl, not exclusive: a file system is mounted twice"
+                " there",
+                shown(path),
+            )
+        self._settle()
+        self._reading = reading
+
+    def _settle(self) -> None:
+        if not self._owed:
+            return
+        try:
+            self._withdraw(self._owed)
+        except EfuseError as error:
+            if not self._is_told:
+                _log.warning("a promise to the kernel cannot be taken back: %s", error)
+            self._is_told = True
+            raise OSError(errno.EIO, str(error)) from error
+        self._owed.clear()
+        self._is_told = False

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a pass-through takes back of its promises, and when."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+from pyfuse3 import FUSEError, RequestContext
+
+import efuse
+from efuse.control.mounts import parse
+from efuse.errors import ControlError
+from efuse.fs.overriding import shortcuts
+from efuse.fs.passthrough import mounts as mounts_module
+from efuse.fs.passthrough.syscalls import status
+from efuse.fs.state import Accelerator
+
+ROOT = 1
+_CTX = cast(RequestContext, None)
+NOTHING = {"consistency": "ttl", "nodeid_per_file": False, "handleless": False}
+Row = tuple[str, str, Path]
+
+
+class Kernel:
+    """What the kernel believes; it refuses the first *failures* changes."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.believes: dict[str, Any] = {}
+        self.failures = failures
+        self.voided = 0
+
+    def withdraw(self, changes: Mapping[str, Any]) -> None:
+        for name, value in changes.items():
+            if self.failures:
+                self.failures -= 1
+                raise ControlError(f"cannot write {name}: Too many open files (EMFILE)")
+            self.believes[name] = value
+        self.voided += 1
+
+    def invalidate_all(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ControlError("cannot write invalidate: Too many open files (EMFILE)")
+        self.voided += 1
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Say what the table of mounts has: ``mounted((type, device, path), ...)``.
+
+    The first is what *tmp_path* lies on; None in its place: the table does not have that one.
+    """
+
+    def say(first: Row | None, *others: Row) -> None:
+        directory = os.open(tmp_path, os.O_PATH)
+        own = status(directory).mount
+        os.close(directory)
+        rows = [*([(own, first)] if first else []), *zip(itertools.count(10**9), others)]
+        lines = [
+            f"{number} 1 {device} / {path} rw - {fstype} x rw\n"
+            for number, (fstype, device, path) in rows
+        ]
+        monkeypatch.setattr(mounts_module, "read_table", lambda fd: parse("".join(lines)))
+
+    return say
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Callable[..., efuse.Passthrough]]:
+    """Make a pass-through of *tmp_path* as if it were mounted on eFuse."""
+    all_made: list[efuse.Passthrough] = []
+
+    def make(kernel: Kernel) -> efuse.Passthrough:
+        (tmp_path / "f").touch()
+        fs = efuse.Passthrough(tmp_path, consistency="exclusive")
+        all_made.append(fs)
+        fs.efuse.shortcuts = shortcuts(fs.efuse_options, fs)
+        fs.efuse.mount_options = frozenset({"default_permissions"})
+        options = fs.efuse_options
+        kernel.believes = {name: getattr(options, name) for name in NOTHING}
+        fs.efuse.accelerator = cast(Accelerator, kernel)
+        fs.init()
+        return fs
+
+    yield make
+    for fs in all_made:
+        fs.close()
+
+
+def _look_up(fs: efuse.Passthrough) -> None:
+    trio.run(fs.lookup, ROOT, b"f", _CTX)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_promise_that_could_not_be_taken_back_is_taken_back_by_a_later_request(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    caplog: pytest.LogCaptureFixture,
+    failures: int,
+) -> None:
+    """Until then no request brings the kernel another inode."""
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Kernel()
+    fs = made(kernel)
+    _look_up(fs)
+    assert kernel.believes == {**NOTHING, "consistency": "exclusive"} | {
+        "nodeid_per_file": True,
+        "handleless": True,
+    }
+    mounted(here, ("ext4", "0:49", tmp_path / "again"))
+    fs._inodes.mounts._read()
+    kernel.failures = failures
+    before = fs.lookups
+    for _ in range(failures):
+        with pytest.raises(FUSEError) as caught:
+            _look_up(fs)
+        assert caught.value.errno == errno.EIO
+    assert fs.lookups == before
+    _look_up(fs)
+    assert kernel.believes == {**NOTHING, "handleless": True}
+    assert "cannot be taken back" in caplog.text
+
+
+def test_promise_that_could_not_be_taken_back_at_the_mount_is_taken_back_by_a_request(
+    tmp_path: Path, mounted: Callable[..., None], made: Callable[..., efuse.Passthrough]
+) -> None:
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Kernel()
+    make = efuse.Passthrough.init
+
+    def late(fs: efuse.Passthrough) -> None:
+        mounted(here, ("ext4", "0:49", tmp_path / "again"))
+        fs._inodes.mounts._read()
+        kernel.failures = 1
+        make(fs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(efuse.Passthrough, "init", late)
+        fs = made(kernel)
+    _look_up(fs)
+    assert kernel.believes == {**NOTHING, "handleless": True}
