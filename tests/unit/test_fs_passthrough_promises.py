@@ -149,3 +149,64 @@ def test_promise_that_could_not_be_taken_back_at_the_mount_is_taken_back_by_a_re
         fs = made(kernel)
     _look_up(fs)
     assert kernel.believes == {**NOTHING, "handleless": True}
+
+
+@pytest.mark.parametrize(
+    "fstype", ["fuse.bindfs", "fuse", "efuse", "virtiofs", "overlay", "ecryptfs", "nfs4", "9p"]
+)
+@pytest.mark.parametrize("where", ["below", "beside"])
+def test_view_that_may_show_files_of_the_source_again_ends_promises(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    fstype: str,
+    where: str,
+) -> None:
+    place = tmp_path / "view" if where == "below" else tmp_path.parent / "view"
+    mounted(("ext4", "0:49", tmp_path), (fstype, "0:50", place))
+    fs = made(Kernel())
+    options = fs.efuse_options
+    assert options.handleless is (where == "beside")
+    assert options.nodeid_per_file is (where == "beside")
+    assert options.consistency == ("exclusive" if where == "beside" else "ttl")
+
+
+@pytest.mark.parametrize("fstype", ["fuse.bindfs", "overlay"])
+def test_view_without_another_mount_below_it_keeps_its_promises(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    fstype: str,
+) -> None:
+    mounted((fstype, "0:49", tmp_path))
+    fs = made(Kernel())
+    assert fs.efuse_options.consistency == "exclusive"
+    assert fs.efuse_options.handleless
+    assert not fs.efuse_options.nodeid_per_file
+
+
+def test_file_system_below_a_view_ends_promises(
+    tmp_path: Path, mounted: Callable[..., None], made: Callable[..., efuse.Passthrough]
+) -> None:
+    """It may hold what the view shows."""
+    mounted(("overlay", "0:49", tmp_path), ("ext4", "0:50", tmp_path / "upper"))
+    assert made(Kernel()).efuse_options.consistency == "ttl"
+
+
+def test_own_mount_below_the_source_ends_no_promise(
+    tmp_path: Path, mounted: Callable[..., None], made: Callable[..., efuse.Passthrough]
+) -> None:
+    mounted(("ext4", "0:49", tmp_path))
+    make = efuse.Passthrough.init
+
+    def init(fs: efuse.Passthrough) -> None:
+        mounted(("ext4", "0:49", tmp_path), ("efuse", "0:77", tmp_path / "mnt"))
+        fs._inodes.mounts._read()
+        fs.efuse.mounted_connection = 77
+        make(fs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(efuse.Passthrough, "init", init)
+        fs = made(Kernel())
+    assert fs.efuse_options.consistency == "exclusive"
+    assert fs.efuse_options.nodeid_per_file

@@ -97,11 +97,14 @@ class Passthrough(Operations):
 
     It promises ``handleless``, ``flush_free`` and, where neither FUSE nor overlayfs nor one file
     system twice is mounted at or below *source*, ``nodeid_per_file``; neither ``stable_nodeids``
-    (the lower file system uses inode numbers again) nor ``lazy_atime``.
+    (the lower file system uses inode numbers again) nor ``lazy_atime``. Where one of several mounts
+    there may show the files of another one (FUSE, overlayfs, a network file system), it does not
+    promise ``handleless``.
 
     :param source: the lower directory.
     :param consistency: see :class:`efuse.Options`; ``exclusive`` when nobody else changes *source*.
-        While one file system is mounted twice at or below *source*, that is ``ttl``.
+        While one file system is mounted twice at or below *source*, or one of several mounts
+        there may show the files of another one, that is ``ttl``.
     :param entry_timeout: seconds that a name is believed; 0 with ``strict``, and on plain FUSE
         without ``default_permissions``.
     :param attr_timeout: seconds that attributes are believed; 0 with ``strict``.

@@ -9,11 +9,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from efuse.control.mounts import Mount
 from efuse.display import shown
 from efuse.errors import EfuseError
 from efuse.fs.options import Options
 from efuse.fs.passthrough.inodes import Inodes, Node
-from efuse.fs.passthrough.stacking import below, has_inode_per_file, is_there_twice
+from efuse.fs.passthrough.stacking import (
+    below,
+    has_inode_per_file,
+    is_there_twice,
+    may_show_again,
+)
 
 __all__ = ["Promises"]
 
@@ -56,27 +62,53 @@ class Promises:
     def weigh(self) -> None:
         """Take back what cannot be promised (any more).
 
-        Two mounts of one file system show a directory as two inodes. The kernel is not told of one
-        of them what is done to it by the other: it has to ask again.
-
         :raises OSError: as of :meth:`keep`.
         """
         mounts, root = self._inodes.mounts, self._inodes.root
         reading = mounts.readings
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
-        found = below(path, root.mount.number, mounts.table)
+        found = below(path, root.mount.number, mounts.table, own=mounts.own)
+        ended = self._ended(found)
+        if "consistency" in ended:
+            self._log_end_of_exclusive(shown(path), found)
+        self._owed |= ended
+        self._settle()
+        self._reading = reading
+
+    def _ended(self, found: list[Mount]) -> dict[str, Any]:
+        """Return what does not hold of the promises in use, with its new value.
+
+        Two mounts of one file system show a directory as two inodes, and a file system that shows
+        the files of another one shows each file as another inode. The kernel is not told of one of
+        them what is done to it by the other: it has to ask again. Where another name of a file can
+        lead past the inode that is open, the daemon has to know what is open.
+        """
         used = self._used()
-        if used.nodeid_per_file and not has_inode_per_file(root.mount.kind, found):
-            self._owed["nodeid_per_file"] = False
-        if used.consistency == "exclusive" and is_there_twice(found):
-            self._owed["consistency"] = "ttl"
+        ended: dict[str, Any] = {}
+        is_shown_again = may_show_again(found)
+        is_whole = has_inode_per_file(self._inodes.root.mount.kind, found)
+        if used.nodeid_per_file and (is_shown_again or not is_whole):
+            ended["nodeid_per_file"] = False
+        if used.handleless and is_shown_again:
+            ended["handleless"] = False
+        if used.consistency == "exclusive" and (is_shown_again or is_there_twice(found)):
+            ended["consistency"] = "ttl"
+        return ended
+
+    @staticmethod
+    def _log_end_of_exclusive(source: str, found: list[Mount]) -> None:
+        if is_there_twice(found):
             _log.warning(
                 "%s is passed through as with ttl, not exclusive: a file system is mounted twice"
                 " there",
-                shown(path),
+                source,
             )
-        self._settle()
-        self._reading = reading
+        else:
+            _log.warning(
+                "%s is passed through as with ttl, not exclusive: a file system there may show the"
+                " files of another one",
+                source,
+            )
 
     def _settle(self) -> None:
         if not self._owed:
