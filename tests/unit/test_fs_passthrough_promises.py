@@ -37,18 +37,15 @@ class Kernel:
         self.voided = 0
 
     def withdraw(self, changes: Mapping[str, Any]) -> None:
-        for name, value in changes.items():
-            if self.failures:
-                self.failures -= 1
-                raise ControlError(f"cannot write {name}: Too many open files (EMFILE)")
-            self.believes[name] = value
+        self._fail()
+        self.believes |= changes
+        self._fail()
         self.voided += 1
 
-    def invalidate_all(self) -> None:
+    def _fail(self) -> None:
         if self.failures:
             self.failures -= 1
-            raise ControlError("cannot write invalidate: Too many open files (EMFILE)")
-        self.voided += 1
+            raise ControlError("cannot write it: Too many open files (EMFILE)")
 
 
 @pytest.fixture
@@ -117,7 +114,7 @@ def test_promise_that_could_not_be_taken_back_is_taken_back_by_a_later_request(
         "handleless": True,
     }
     mounted(here, ("ext4", "0:49", tmp_path / "again"))
-    fs._inodes.mounts._read()
+    fs._inodes.mounts.read()
     kernel.failures = failures
     before = fs.lookups
     for _ in range(failures):
@@ -140,7 +137,7 @@ def test_promise_that_could_not_be_taken_back_at_the_mount_is_taken_back_by_a_re
 
     def late(fs: efuse.Passthrough) -> None:
         mounted(here, ("ext4", "0:49", tmp_path / "again"))
-        fs._inodes.mounts._read()
+        fs._inodes.mounts.read()
         kernel.failures = 1
         make(fs)
 
@@ -201,7 +198,7 @@ def test_own_mount_below_the_source_ends_no_promise(
 
     def init(fs: efuse.Passthrough) -> None:
         mounted(("ext4", "0:49", tmp_path), ("efuse", "0:77", tmp_path / "mnt"))
-        fs._inodes.mounts._read()
+        fs._inodes.mounts.read()
         fs.efuse.mounted_connection = 77
         make(fs)
 
@@ -210,3 +207,29 @@ def test_own_mount_below_the_source_ends_no_promise(
         fs = made(Kernel())
     assert fs.efuse_options.consistency == "exclusive"
     assert fs.efuse_options.nodeid_per_file
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_mount_that_comes_below_the_source_voids_what_was_learned(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    failures: int,
+) -> None:
+    """The kernel believes in exclusive mode that a name leads to what is covered now."""
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Kernel()
+    fs = made(kernel)
+    _look_up(fs)
+    assert kernel.voided == 0
+    mounted(here, ("tmpfs", "0:50", tmp_path / "d"))
+    fs._inodes.mounts.read()
+    kernel.failures = failures
+    for _ in range(failures):
+        with pytest.raises(FUSEError):
+            _look_up(fs)
+    for _ in range(3):
+        _look_up(fs)
+    assert kernel.voided == 1
+    assert fs.efuse_options.consistency == "exclusive"

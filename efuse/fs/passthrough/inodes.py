@@ -105,6 +105,7 @@ class Inodes:
     never does: find all nodes of an operation first, then take their descriptors.
 
     :ivar doubt: called with a parent and a name that may lead to another node from now on.
+    :ivar changed: called after the rights of files have changed.
     """
 
     def __init__(self, source: str, descriptors: int, *, kept: int = _MOST_KEPT) -> None:
@@ -127,6 +128,7 @@ class Inodes:
         self._most_kept = kept
         self._is_attending = False
         self.doubt: Callable[[Node, bytes], None] = lambda parent, name: None
+        self.changed: Callable[[], None] = lambda: None
         fd = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.close(os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -210,6 +212,7 @@ class Inodes:
             raise
         finally:
             self._is_attending = False
+        self.changed()
 
     def _change_rights(self, node: Node) -> None:
         """Attend to the file *node*, whose mount has other rights than before.

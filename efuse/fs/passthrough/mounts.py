@@ -96,11 +96,16 @@ class LowerMounts:
         self._is_read = False
         self._process, self._mountinfo = -1, -1
         self._open()
-        self._read()
+        self.read()
 
     def __len__(self) -> int:
         """How many mounts have a descriptor."""
         return len(self._mounts)
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of these mounts."""
+        return frozenset(self._mounts)
 
     @property
     def rights(self) -> set[int]:
@@ -159,7 +164,7 @@ class LowerMounts:
         if self._changes.poll(0):
             self._is_read = False  # until it is: the kernel tells of a change once
         if not self._is_read:
-            self._read()
+            self.read()
 
     def _open(self) -> None:
         """Open the table in this process: a forked one shares what its parent is told."""
@@ -171,7 +176,13 @@ class LowerMounts:
         self._changes.register(mountinfo, select.POLLPRI)
         self._is_read = False
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Read the table, also if the kernel does not tell of a change.
+
+        A directory that is renamed takes the mounts below it along, and nobody is told.
+
+        :raises OSError: it cannot be read.
+        """
         self.table = read_table(self._mountinfo)
         self.readings += 1
         self._is_read = True

@@ -177,7 +177,7 @@ class Passthrough(Operations):
                 if error.errno == errno.EMFILE
                 else "name a directory that can be read",
             ) from error
-        self._inodes.doubt = self._disbelieve
+        self._inodes.doubt, self._inodes.changed = self._disbelieve, self._promises.distrust
         self._files = Files(self._inodes, min(256, limit // 16))
         self._streams = Streams(self._inodes, min(64, limit // 32))
         self._backing = BackingFiles(self.backing, self._shortcuts)
@@ -193,7 +193,7 @@ class Passthrough(Operations):
         return self.efuse.shortcuts or shortcuts(self.efuse_options, self)
 
     def _withdraw(self, withdrawn: Mapping[str, Any]) -> None:
-        """Promise less than before.
+        """Promise less than before (or no less), and void what the kernel has learned.
 
         :raises EfuseError: the kernel has not been told.
         """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections.abc import Callable, Mapping
@@ -29,13 +30,15 @@ _log = logging.getLogger("efuse.fs")
 class Promises:
     """Takes back promises that do not hold (any more) because of what is mounted.
 
-    A reply that tells the kernel of an inode is sent only while the promises hold. One that cannot
-    be taken back is owed until it has been: such replies fail so long.
+    A reply that tells the kernel of an inode is sent only while the promises hold, by all mounts
+    that inodes were found on. One that cannot be taken back is owed until it has been: such replies
+    fail so long.
 
     :param inodes: the nodes, with the mounts that they lie on.
     :param used: returns the promises that are in use.
-    :param withdraw: tells the kernel of fields of :class:`Options` that changed; may be called with
-        the same ones again after it has raised an :class:`EfuseError`.
+    :param withdraw: tells the kernel of fields of :class:`Options` that changed, and voids what the
+        kernel has learned; may be called with the same ones again after it has raised an
+        :class:`EfuseError`.
     """
 
     def __init__(
@@ -48,32 +51,49 @@ class Promises:
         self._used = used
         self._withdraw = withdraw
         self._owed: dict[str, Any] = {}
+        self._is_void_owed = False
         self._is_told = False
         self._reading = -1
+        self._weighed: frozenset[int] = frozenset()
+        self._there: frozenset[tuple[int, int, str]] | None = None
 
     def keep(self, node: Node) -> None:
         """Have the promises hold before the kernel is told of *node*.
 
         :raises OSError: one of them cannot be taken back; the next call tries again.
         """
-        if self._owed or self._inodes.mounts.readings != self._reading:
+        is_read = self._inodes.mounts.readings == self._reading
+        if not is_read or node.mount.number not in self._weighed:
             self.weigh()
+        self._settle()
+
+    def distrust(self) -> None:
+        """Have the kernel ask again for all that it has learned; later, if that fails now."""
+        self._is_void_owed = True
+        with contextlib.suppress(OSError):  # it is told, and owed
+            self._settle()
 
     def weigh(self) -> None:
         """Take back what cannot be promised (any more).
 
+        Where a mount has come, a name that the kernel has learned may lead to what it covers.
+
         :raises OSError: as of :meth:`keep`.
         """
         mounts, root = self._inodes.mounts, self._inodes.root
-        reading = mounts.readings
+        mounts.read()
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
         found = below(path, root.mount.number, mounts.table, own=mounts.own)
         ended = self._ended(found)
         if "consistency" in ended:
             self._log_end_of_exclusive(shown(path), found)
         self._owed |= ended
+        there = frozenset((mount.mount_id, mount.connection, mount.mountpoint) for mount in found)
+        self._is_void_owed |= self._there is not None and not there <= self._there
+        self._there = there
+        self._weighed = mounts.numbers | {mount.mount_id for mount in found}
+        self._reading = mounts.readings
         self._settle()
-        self._reading = reading
 
     def _ended(self, found: list[Mount]) -> dict[str, Any]:
         """Return what does not hold of the promises in use, with its new value.
@@ -111,7 +131,7 @@ class Promises:
             )
 
     def _settle(self) -> None:
-        if not self._owed:
+        if not self._owed and not self._is_void_owed:
             return
         try:
             self._withdraw(self._owed)
@@ -121,4 +141,4 @@ class Promises:
             self._is_told = True
             raise OSError(errno.EIO, str(error)) from error
         self._owed.clear()
-        self._is_told = False
+        self._is_told = self._is_void_owed = False
