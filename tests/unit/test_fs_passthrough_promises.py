@@ -190,6 +190,18 @@ def test_file_system_below_a_view_ends_promises(
     assert made(Kernel()).efuse_options.consistency == "ttl"
 
 
+def test_mount_that_is_in_no_table_gets_no_promise(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mounted(None, ("ext4", "0:50", tmp_path / "below"))
+    fs = made(Kernel())
+    assert {name: getattr(fs.efuse_options, name) for name in NOTHING} == NOTHING
+    assert "is in no table of mounts" in caplog.text
+
+
 def test_own_mount_below_the_source_ends_no_promise(
     tmp_path: Path, mounted: Callable[..., None], made: Callable[..., efuse.Passthrough]
 ) -> None:

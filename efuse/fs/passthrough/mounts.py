@@ -10,7 +10,7 @@ import select
 
 from efuse.control.mounts import MOUNTINFO, Mount, read_table
 from efuse.fs.passthrough.stacking import FUSE, is_of_fuse
-from efuse.fs.passthrough.syscalls import Status, file_system_type
+from efuse.fs.passthrough.syscalls import Status, check_access, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
 
@@ -27,22 +27,27 @@ class LowerMount:
         forbids makes another inode of a file: two would each have pages of it, and the one that is
         written back last would win.
     :ivar nodes: how many lie on it.
+    :ivar row: the mount in the table of mounts, as it was when it was there last; None: the table
+        never had it, as it has no mount of another namespace or from outside of a chroot.
     """
 
-    __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights")
+    __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights", "row")
 
     def __init__(self, number: int, fd: int, row: Mount | None) -> None:
-        """*fd*, an O_PATH descriptor of something on it, remains the caller's.
-
-        :param row: the mount in the table of mounts; None: it is not to be seen there.
-        :raises OSError: its file system does not answer.
-        """
+        """*fd*, an O_PATH descriptor of something on it, remains the caller's."""
         self.number = number
         self.nodes = 0
-        self.kind = FUSE if row is not None and is_of_fuse(row) else file_system_type(fd)
+        self.row = row
+        self.kind = FUSE if row is not None and is_of_fuse(row) else _kind_at(fd)
         self.rights = _rights_of(row) if row is not None else _rights_at(fd)
         self._by_handle = -1
         self._anchor = os.dup(fd)
+
+    def rights_by_descriptor(self) -> int:
+        """Return the rights that it has now, without a table."""
+        if self.row is not None and self.row.is_idmapped:
+            return self.rights  # for good
+        return _rights_at(self._anchor if self._anchor >= 0 else self._by_handle)
 
     @property
     def by_handle(self) -> int:
@@ -75,8 +80,9 @@ class LowerMounts:
     the same mounts within. And the number of a device is given to the next file system.
 
     What a mount is, and what it forbids, is taken from the kernel's table of mounts, for which no
-    daemon is asked. The table is read again after it has changed, which the
-    kernel tells each open file of it once. So each process has an open file of its own.
+    daemon is asked. The table is read again after it has changed, which the kernel tells each open
+    file of it once. So each process has an open file of its own. Each request asks by a descriptor
+    what a mount forbids that is not in the table.
 
     :ivar own: the device of the pass-through's own mount, which cannot be passed through.
     :ivar table: the mounts of every type that this process sees.
@@ -90,6 +96,7 @@ class LowerMounts:
         """
         self._mounts: dict[int, LowerMount] = {}
         self._altered: set[LowerMount] = set()
+        self._unlisted: set[LowerMount] = set()
         self.own = -1
         self.table: tuple[Mount, ...] = ()
         self.readings = 0
@@ -101,6 +108,11 @@ class LowerMounts:
     def __len__(self) -> int:
         """How many mounts have a descriptor."""
         return len(self._mounts)
+
+    @property
+    def rows(self) -> list[Mount | None]:
+        """The rows of these mounts, see :class:`LowerMount`."""
+        return [mount.row for mount in self._mounts.values()]
 
     @property
     def numbers(self) -> frozenset[int]:
@@ -115,8 +127,8 @@ class LowerMounts:
     def of(self, fd: int, st: Status) -> LowerMount:
         """Return the mount that *fd* is on; give it to :meth:`let_go` if no node comes of it.
 
-        :raises OSError: ELOOP if it is the pass-through's own: whoever asks that asks himself. Or
-            its file system does not answer.
+        :raises OSError: ELOOP if it is the pass-through's own: a request for it would wait for
+            itself. Or the table of mounts cannot be read.
         """
         mount = self._mounts.get(st.mount)
         if mount is None:
@@ -124,6 +136,8 @@ class LowerMounts:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             self.follow()
             mount = self._mounts[st.mount] = LowerMount(st.mount, fd, self.row(st.mount))
+            if mount.row is None:
+                self._unlisted.add(mount)
         return mount
 
     def row(self, number: int) -> Mount | None:
@@ -143,6 +157,7 @@ class LowerMounts:
         """Forget *mount* if no node is left that lies on it."""
         if not mount.nodes and self._mounts.get(mount.number) is mount:
             del self._mounts[mount.number]
+            self._unlisted.discard(mount)
             mount.close()
 
     def close(self) -> None:
@@ -165,6 +180,8 @@ class LowerMounts:
             self._is_read = False  # until it is: the kernel tells of a change once
         if not self._is_read:
             self.read()
+        for mount in self._unlisted:
+            self._note_rights(mount, mount.rights_by_descriptor())
 
     def _open(self) -> None:
         """Open the table in this process: a forked one shares what its parent is told."""
@@ -186,11 +203,20 @@ class LowerMounts:
         self.table = read_table(self._mountinfo)
         self.readings += 1
         self._is_read = True
-        for row in self.table:
-            mount = self._mounts.get(row.mount_id)
-            if mount is not None and mount.rights != _rights_of(row):
-                mount.rights = _rights_of(row)
-                self._altered.add(mount)
+        rows = {row.mount_id: row for row in self.table}
+        self._unlisted.clear()
+        for mount in self._mounts.values():
+            row = rows.get(mount.number)
+            if row is None:
+                self._unlisted.add(mount)
+            else:
+                mount.row = row
+                self._note_rights(mount, _rights_of(row))
+
+    def _note_rights(self, mount: LowerMount, rights: int) -> None:
+        if mount.rights != rights:
+            mount.rights = rights
+            self._altered.add(mount)
 
 
 def _rights_of(row: Mount) -> int:
@@ -200,4 +226,23 @@ def _rights_of(row: Mount) -> int:
 
 
 def _rights_at(fd: int) -> int:
-    return _READ_ONLY if os.fstatvfs(fd).f_flag & os.ST_RDONLY else _WRITABLE
+    try:
+        is_read_only = bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+    except OSError:
+        is_read_only = _is_read_only(fd)  # a daemon of FUSE need not know statfs
+    return _READ_ONLY if is_read_only else _WRITABLE
+
+
+def _is_read_only(fd: int) -> bool:
+    try:
+        check_access(fd, os.W_OK)
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False
+
+
+def _kind_at(fd: int) -> int:
+    try:
+        return file_system_type(fd)
+    except OSError:
+        return FUSE  # no other file system fails to tell, but for one that is dead

@@ -84,9 +84,12 @@ class Promises:
         mounts.read()
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
         found = below(path, root.mount.number, mounts.table, own=mounts.own)
-        ended = self._ended(found)
+        # One that has been unmounted, or moved out of the source, may still be in use.
+        found += [row for row in mounts.rows if row is not None and row not in found]
+        is_whole = all(row is not None for row in mounts.rows)
+        ended = self._ended(found, is_whole=is_whole)
         if "consistency" in ended:
-            self._log_end_of_exclusive(shown(path), found)
+            self._log_end_of_exclusive(shown(path), found, is_whole=is_whole)
         self._owed |= ended
         there = frozenset((mount.mount_id, mount.connection, mount.mountpoint) for mount in found)
         self._is_void_owed |= self._there is not None and not there <= self._there
@@ -95,19 +98,23 @@ class Promises:
         self._reading = mounts.readings
         self._settle()
 
-    def _ended(self, found: list[Mount]) -> dict[str, Any]:
+    def _ended(self, found: list[Mount], *, is_whole: bool) -> dict[str, Any]:
         """Return what does not hold of the promises in use, with its new value.
 
         Two mounts of one file system show a directory as two inodes, and a file system that shows
         the files of another one shows each file as another inode. The kernel is not told of one of
         them what is done to it by the other: it has to ask again. Where another name of a file can
-        lead past the inode that is open, the daemon has to know what is open.
+        lead past the inode that is open, the daemon has to know what is open. A mount of which
+        nothing is known may be any of these.
+
+        :param found: the mounts that are known.
+        :param is_whole: they are all that inodes were found on.
         """
         used = self._used()
         ended: dict[str, Any] = {}
-        is_shown_again = may_show_again(found)
-        is_whole = has_inode_per_file(self._inodes.root.mount.kind, found)
-        if used.nodeid_per_file and (is_shown_again or not is_whole):
+        is_shown_again = may_show_again(found) or not is_whole
+        is_numbered = has_inode_per_file(self._inodes.root.mount.kind, found)
+        if used.nodeid_per_file and (is_shown_again or not is_numbered):
             ended["nodeid_per_file"] = False
         if used.handleless and is_shown_again:
             ended["handleless"] = False
@@ -116,8 +123,14 @@ class Promises:
         return ended
 
     @staticmethod
-    def _log_end_of_exclusive(source: str, found: list[Mount]) -> None:
-        if is_there_twice(found):
+    def _log_end_of_exclusive(source: str, found: list[Mount], *, is_whole: bool) -> None:
+        if not is_whole:
+            _log.warning(
+                "%s is passed through as with ttl, not exclusive: a mount there is in no table of"
+                " mounts",
+                source,
+            )
+        elif is_there_twice(found):
             _log.warning(
                 "%s is passed through as with ttl, not exclusive: a file system is mounted twice"
                 " there",
