@@ -347,6 +347,26 @@ class Inodes:
             self._open.move_to_end(node)
         return node.fd
 
+    def by_name(self, node: Node) -> int:
+        """Return an O_PATH descriptor of *node* by the name that found it last; it is the caller's.
+
+        A file is one node by mounts that forbid different things: :meth:`fd` may be on another one.
+        If the name is gone, the descriptor is a copy of that one.
+
+        :raises OSError: as of :meth:`fd`.
+        """
+        parent = node.parent
+        if parent is not None and (node.others or parent.mount is not node.mount):
+            try:
+                fd, mount = self._find_at(node, parent, node.name)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+            else:
+                self.mounts.let_go(mount)
+                return fd
+        return os.dup(self.fd(node))
+
     def adopt(self, parent: Node, name: bytes, fd: int) -> Node:
         """Return the node of the O_PATH descriptor *fd*, found as *name* in *parent*.
 

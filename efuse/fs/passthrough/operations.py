@@ -421,10 +421,24 @@ class Passthrough(Operations):
     @stands_for(Shortcut.ANSWERS)
     @_request
     async def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
-        """Tell whether the caller may do *mode* (a mask of R_OK, W_OK, X_OK)."""
-        path = self._path(self._node(inode))
-        with self._as_caller(ctx):
-            return os.access(path, mode, effective_ids=True)
+        """Tell whether the caller may do *mode* (a mask of R_OK, W_OK, X_OK), or fail as below.
+
+        Whether a file may be executed depends on the mount, too: on that of its name.
+        """
+        node = self._node(inode)
+        is_of_name = mode & os.X_OK and node.kind == stat.S_IFREG
+        fd = self._inodes.by_name(node) if is_of_name else os.dup(self._inodes.fd(node))
+        try:
+            with self._as_caller(ctx):
+                syscalls.check_access(fd, mode)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:  # FUSE would take it for a yes, for good
+                raise
+            with self._as_caller(ctx):
+                return os.access(b"/proc/self/fd/%d" % fd, mode, effective_ids=True)
+        finally:
+            os.close(fd)
+        return True
 
     @stands_for(Shortcut.ANSWERS)
     @_request
