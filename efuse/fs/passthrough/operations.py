@@ -40,6 +40,7 @@ from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
 from efuse.fs.passthrough.promises import Promises
 from efuse.fs.passthrough.stacking import depth_above
+from efuse.fs.passthrough.watching import watch_table
 
 __all__ = ["Passthrough"]
 
@@ -177,6 +178,7 @@ class Passthrough(Operations):
                 if error.errno == errno.EMFILE
                 else "name a directory that can be read",
             ) from error
+        self._watching = trio.CancelScope()
         self._inodes.doubt, self._inodes.changed = self._disbelieve, self._promises.distrust
         self._files = Files(self._inodes, min(256, limit // 16))
         self._streams = Streams(self._inodes, min(64, limit // 32))
@@ -219,17 +221,34 @@ class Passthrough(Operations):
         """Prepare for requests: choose whose rights apply to them."""
         if self.efuse.mounted_connection is not None:
             self._inodes.mounts.own = self.efuse.mounted_connection
-        # What cannot be taken back now, which the log tells, is by the first request that has to.
-        with contextlib.suppress(OSError):
-            self._promises.weigh()
+        self._promises.look()
+        self._watch_mounts()
         if self._kernel_checks:
             self._as_caller = _as_daemon
         elif self.efuse.mounted_type != "efuse":
             # FUSE lets everybody walk the names that one caller was shown; eFuse keeps them apart.
             self._entry_timeout = self._negative_timeout = 0.0
 
+    def _watch_mounts(self) -> None:
+        """Look after the promises also while the kernel answers all requests by itself."""
+        try:
+            trio.lowlevel.current_task()
+        except RuntimeError:
+            return  # there is no event loop that could wait
+        self._watching.cancel()
+        self._watching = trio.CancelScope()
+        trio.lowlevel.spawn_system_task(self._watch, self._watching)
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await watch_table(self._promises.look)
+        except OSError as error:
+            _log.warning("mounts below are noticed by lookups only: %s", reason(error))
+
     def close(self) -> None:
         """Close every descriptor, after the file system has been unmounted."""
+        self._watching.cancel()
         self._files.close()
         self._streams.close()
         self._inodes.close()

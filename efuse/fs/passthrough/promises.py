@@ -67,6 +67,11 @@ class Promises:
             self.weigh()
         self._settle()
 
+    def look(self) -> None:
+        """Take back what cannot be promised any more; later, if that fails now."""
+        with contextlib.suppress(OSError):  # it is told, and owed
+            self.weigh()
+
     def distrust(self) -> None:
         """Have the kernel ask again for all that it has learned; later, if that fails now."""
         self._is_void_owed = True
