@@ -679,10 +679,11 @@ class Inodes:
     def _go_by_what_is_open(self, node: Node) -> None:
         """Find *node* by an open file of it, if any: a daemon has given that one a hidden name."""
         if node.opens and self._goes_by_names(node):
+            opened = node.opens[-1]
             with contextlib.suppress(OSError):
-                path = b"/proc/self/fd/%d" % node.opens[-1]
-                # It is on the mount of the descriptor by which it was opened.
-                self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), node.mount)
+                mount = self.mounts.of(opened, status(opened))
+                path = b"/proc/self/fd/%d" % opened
+                self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), mount)
 
     def _is_astray(self, node: Node) -> bool:
         """Tell whether the descriptor of *node* leads to nothing, or to another inode."""
