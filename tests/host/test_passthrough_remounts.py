@@ -216,6 +216,25 @@ def test_file_in_use_is_not_outdated_where_no_descriptor_is_left_to_follow_a_mou
     os.close(fd)
 
 
+def test_node_does_not_go_on_as_another_file_that_has_its_number(
+    table: Inodes, source: Path, mount: Callable[..., None]
+) -> None:
+    """Its descriptor was put aside, so its number may have been given to the file of its name."""
+    _two_names(source, mount)
+    node = _look_up(table, source, "one", "f")
+    assert _look_up(table, source, "two", "f") is node
+    table._exchange(
+        node, os.open(source / "two" / "f", os.O_PATH), _look_up(table, source, "two").mount
+    )
+    os.close(node.fd)
+    table._open.pop(node)
+    node.fd, node.handle = -1, b"the handle of an inode that has gone"
+    remount(source / "two", "ro")
+    table.node(node.nodeid)
+    assert node.fd < 0
+    assert _look_up(table, source, "one", "f") is not node
+
+
 def test_change_of_a_mount_reaches_the_nodes_before_a_lookup_by_it(
     table: Inodes, source: Path, mount: Callable[..., None]
 ) -> None:

@@ -136,3 +136,23 @@ def test_mount_that_was_unmounted_while_it_is_in_use_counts(
 
     trio.run(look_up)
     fs.close()
+
+
+def test_source_that_was_unmounted_while_it_is_in_use_keeps_its_promises(
+    source: Path, mount: Callable[..., None]
+) -> None:
+    """Nothing comes below it any more, and its path is that of another directory."""
+    sub = source / "sub"
+    sub.mkdir()
+    mount("-t", "tmpfs", "tmpfs", sub)
+    (sub / "f").touch()
+    fs = efuse.Passthrough(sub, consistency="exclusive")
+
+    async def look_up() -> None:
+        subprocess.run(["umount", "--lazy", sub], check=True)
+        await fs.lookup(1, b"f", _CTX)
+        assert fs.efuse_options.consistency == "exclusive"
+        assert fs.efuse_options.nodeid_per_file
+
+    trio.run(look_up)
+    fs.close()

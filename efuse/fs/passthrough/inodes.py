@@ -252,14 +252,8 @@ class Inodes:
 
         :raises OSError: there is one, but no descriptor for it.
         """
-        found = self._is_open_elsewhere(node)
-        if not found:
-            try:
-                self._exchange(node, *self._find_by_name(node))
-            except OSError as error:
-                if error.errno in _NO_DESCRIPTOR:
-                    raise
-                return False
+        if not self._is_open_elsewhere(node) and not self._is_named_elsewhere(node):
+            return False
         node.moved = True
         for parent, name in (*node.others, (node.parent, node.name)):
             if parent is not None:
@@ -280,6 +274,22 @@ class Inodes:
                 self._exchange(node, fd, mount)
                 return True
             self.mounts.let_go(mount)
+        return False
+
+    def _is_named_elsewhere(self, node: Node) -> bool:
+        if not node.others and node.parent is not None and node.parent.mount is node.mount:
+            return False  # it has one name, on the mount that has changed
+        try:
+            fd, mount = self._find_by_name(node)
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                raise
+            return False
+        if self._is_same(node, fd, status(fd)):
+            self._exchange(node, fd, mount)
+            return True
+        os.close(fd)
+        self.mounts.let_go(mount)
         return False
 
     def known(self, parent: Node, name: bytes, fd: int) -> Node | None:

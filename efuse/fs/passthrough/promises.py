@@ -88,7 +88,9 @@ class Promises:
         mounts, root = self._inodes.mounts, self._inodes.root
         mounts.read()
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
-        found = below(path, root.mount.number, mounts.table, own=mounts.own)
+        found: list[Mount] = []
+        if mounts.row(root.mount.number) is not None:  # else the path is that of nothing
+            found = below(path, root.mount.number, mounts.table, own=mounts.own)
         # One that has been unmounted, or moved out of the source, may still be in use.
         found += [row for row in mounts.rows if row is not None and row not in found]
         is_whole = all(row is not None for row in mounts.rows)
