@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import efuse
 from efuse.fs.passthrough.inodes import Inodes, Node
 from tests.host.mounting import bind, remount
 
@@ -282,3 +284,35 @@ def test_change_of_a_mount_reaches_each_process_that_has_the_table(
         for fd in (*changed, *checked):
             os.close(fd)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_stores_by_two_names_are_kept_in_each_mount_of_one_object(
+    place: Path, source: Path, mount: Callable[..., None]
+) -> None:
+    """Two inodes of the file would each write its page back, with what the other had before."""
+    _two_names(source, mount, two="ro", data=b"-" * 40)
+    operations = efuse.Passthrough(source, descriptors=32, **SHORT)
+    places = [place / "first", place / "second"]
+    with contextlib.ExitStack() as mounted:
+        for path in places:
+            path.mkdir()
+            mounted.enter_context(efuse.mount(operations, path))
+            for name in ("one", "two"):
+                (path / name / "f").stat()
+        remount(source / "two", "rw")
+        expected = b"-" * 40
+        for number, path in enumerate(places):
+            with (
+                (path / "one" / "f").open("r+b", buffering=0) as one,
+                (path / "two" / "f").open("r+b", buffering=0) as two,
+                mmap.mmap(one.fileno(), 40) as here,
+                mmap.mmap(two.fileno(), 40) as there,
+            ):
+                assert here[:] == there[:] == expected
+                here[number * 8 : number * 8 + 4] = b"AAAA"
+                there[number * 8 + 4 : number * 8 + 8] = b"BBBB"
+                here.flush()
+                there.flush()
+            expected = b"AAAABBBB" * (number + 1) + b"-" * (32 - 8 * number)
+            assert (source / "below" / "f").read_bytes() == expected
+    operations.close()
