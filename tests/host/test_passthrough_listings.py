@@ -14,7 +14,7 @@ import pytest
 from efuse.fs.passthrough.syscalls import getdents
 
 FILES = 60
-LOWER = "filesystems:Listing"
+LOWER = "listings:Listing"
 EIO = "EIO"
 
 
