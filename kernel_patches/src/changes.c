@@ -372,11 +372,12 @@ void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *
 	efuse_epoch_begin(ec, &ch);
 }
 
-/* The inode goes, and so have all maps of it. */
+/* The inode goes, and so have all maps of it and all its pages. */
 void efuse_inode_evicted(struct inode *inode)
 {
 	struct efuse_changes ch = {};
 
+	efuse_pages_evicted(inode);
 	if (!get_fuse_inode(inode)->efuse_mapped)
 		return;
 	efuse_changes_mapped(&ch, get_node_id(inode));

@@ -257,6 +257,17 @@ static inline bool efuse_copy_pending(struct inode *inode, pgoff_t first, pgoff_
 #endif
 }
 
+/* Wait until no copy of these pages is on its way. Returns 0, or -ERESTARTSYS for a killed caller. */
+static inline int efuse_copy_wait(struct inode *inode, pgoff_t first, pgoff_t last)
+{
+#ifdef EFUSE_HAS_WRITEPAGES
+	return wait_event_killable(get_fuse_inode(inode)->page_waitq,
+				   !efuse_copy_pending(inode, first, last));
+#else
+	return 0;
+#endif
+}
+
 /* The state has become a structure. */
 static inline unsigned long efuse_inode_state(struct inode *inode)
 {

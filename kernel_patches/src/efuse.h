@@ -9,6 +9,7 @@
 #include <linux/mm_types.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
+#include <linux/xarray.h>
 
 struct dentry;
 struct file;
@@ -85,20 +86,18 @@ struct efuse_args {
 };
 
 /**
- * struct efuse_passed - pages in FUSE's page cache that may not be stored to as they are
+ * struct efuse_passed - the pages of FUSE's page cache that a store must not use as they are
  * @first: index of the first page that a WRITE to a backing file goes past; set under the inode's
  *	   lock, read under a page's
  * @end: index after the last such page, 0 while there is no such WRITE; set and read as @first
- * @again: index of the page of a void content that was dropped last before a store to it; under
- *	   the lock of struct fuse_inode
- * @again_epoch: the epoch before that: what is read there later is true since then; under the
- *		 same lock
+ * @dropped: pages of a void content that were dropped before a store, by their index: since which
+ *	     epoch the next page there is true, and how many were dropped one after the other (see
+ *	     pages.c); an entry is read and set under the lock of the page
  */
 struct efuse_passed {
 	pgoff_t first;
 	pgoff_t end;
-	pgoff_t again;
-	u64 again_epoch;
+	struct xarray dropped;
 };
 
 /*

@@ -25,6 +25,7 @@
 #define EFUSE_VERSION		"0.1.0"
 #define EFUSE_NR_OPCODES	64	/* those below are counted */
 #define EFUSE_NR_BUCKETS	65536	/* of epochs, per connection */
+#define EFUSE_EPOCH_BITS	46	/* of an epoch, wherever it shares a word */
 #define EFUSE_VOLUME_NS		(10ULL * NSEC_PER_SEC)	/* a daemon may free space at any time */
 #define EFUSE_BUCKETS_CHUNK	512	/* that are allocated at once */
 #define EFUSE_MAX_ERRNO		511	/* what the daemon itself may reply */
@@ -1016,5 +1017,6 @@ bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_passed(struct inode *inode);
+void efuse_pages_evicted(struct inode *inode);
 
 #endif /* _FS_FUSE_EFUSE_I_H */

@@ -24,8 +24,8 @@
 #include <linux/hash.h>
 #include <linux/jhash.h>
 
-/* What is left is an epoch: as many bits as a raised time-out has for it (kept.c). */
-#define EFUSE_IN_FLIGHT_BITS	18
+/* The rest of a bucket's word is an epoch. */
+#define EFUSE_IN_FLIGHT_BITS	(64 - EFUSE_EPOCH_BITS)
 /* So many changes in flight leave the bucket closed for ever. */
 #define EFUSE_IN_FLIGHT_MAX	((1ULL << EFUSE_IN_FLIGHT_BITS) - 1)
 

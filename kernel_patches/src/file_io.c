@@ -314,8 +314,9 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 				    struct iov_iter *from, u32 opcode, bool *ended)
 {
 	struct inode *inode = file_inode(iocb->ki_filp);
-	size_t len = iov_iter_count(from);
-	loff_t pos = iocb->ki_pos;
+	/* What a program has stored behind the end of the file does not come into it. */
+	loff_t pos = min(iocb->ki_pos, i_size_read(inode));
+	size_t len = iocb->ki_pos - pos + iov_iter_count(from);
 	ssize_t ret = -EAGAIN;
 
 	efuse_pages_pass(inode, pos, len);
@@ -357,9 +358,6 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	ret = efuse_file_modified(iocb);
 	if (ret)
 		return ret;
-	/* What a program has stored behind the end of the file is no part of it. */
-	if (iocb->ki_pos > i_size_read(inode))
-		truncate_pagecache_range(inode, i_size_read(inode), iocb->ki_pos - 1);
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
 	/* Another append must not come between the parts of one: it is a short one. */
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)

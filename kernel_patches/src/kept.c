@@ -14,8 +14,7 @@
 #include <linux/iversion.h>
 #include <linux/pagemap.h>
 
-#define EFUSE_TIME_EPOCH_BITS	46
-#define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_TIME_EPOCH_BITS) - 1)
+#define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_EPOCH_BITS) - 1)
 /* Nanoseconds of a time-out whose seconds are a raised one; no daemon gains by them. */
 #define EFUSE_NSEC_RAISED	U32_MAX
 
@@ -28,7 +27,7 @@
  */
 void efuse_raise_time(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs)
 {
-	*secs = EFUSE_TIME_RAISED | (u64)bucket << EFUSE_TIME_EPOCH_BITS |
+	*secs = EFUSE_TIME_RAISED | (u64)bucket << EFUSE_EPOCH_BITS |
 		(epoch & EFUSE_TIME_EPOCH);
 	*nsecs = EFUSE_NSEC_RAISED;
 }
@@ -59,7 +58,7 @@ bool efuse_time_ended(const struct efuse_conn *ec, u64 time)
 		return time_before64(time, get_jiffies_64()) ||
 		       (ec && READ_ONCE(ec->consistency) == EFUSE_STRICT);
 	return !ec || !efuse_raises(ec) ||
-	       !efuse_epoch_valid(ec, (u16)(time >> EFUSE_TIME_EPOCH_BITS),
+	       !efuse_epoch_valid(ec, (u16)(time >> EFUSE_EPOCH_BITS),
 				  time & EFUSE_TIME_EPOCH);
 }
 
@@ -98,6 +97,7 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi)
 
 	fi->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
 	fi->efuse_passed = (struct efuse_passed) {};
+	xa_init_flags(&fi->efuse_passed.dropped, XA_FLAGS_ACCOUNT);
 }
 
 /**

@@ -23,11 +23,26 @@
 
 /* Dropping pages. */
 
-/* A page that is being written stays: who faults it in again would wait for the WRITE. */
+/* Is a WRITE of the folio under way, as it was when the WRITE was issued? */
+static bool efuse_folio_writes(struct inode *inode, struct folio *folio)
+{
+	return folio_test_writeback(folio) ||
+	       efuse_copy_pending(inode, folio->index, folio_next_index(folio) - 1);
+}
+
+/*
+ * Does the folio have bytes that are nowhere else? Direct I/O into a map stores to a page that it
+ * has pinned, and marks it dirty at its end.
+ */
+static bool efuse_folio_stored(struct folio *folio)
+{
+	return folio_test_dirty(folio) || folio_maybe_dma_pinned(folio);
+}
+
+/* A page that is being written stays: a fault that reads it again would wait for the WRITE. */
 static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 {
-	return !folio_test_dirty(folio) && !folio_test_writeback(folio) &&
-	       !efuse_copy_pending(inode, folio->index, folio_next_index(folio) - 1);
+	return !efuse_folio_stored(folio) && !efuse_folio_writes(inode, folio);
 }
 
 /*
@@ -151,19 +166,39 @@ void efuse_refresh_mapped(struct inode *inode)
 
 /* Writing a part of a page. In a write-back mount the whole page goes below later. */
 
-/* Is the folio of a void content? Then it is dropped, and let go. */
-static bool efuse_folio_void(struct folio *folio)
+/* Wait for the WRITEs of a folio that are under way. Returns 0, or a negative errno if killed. */
+static int efuse_folio_wait(struct inode *inode, struct folio *folio)
+{
+	int err = folio_wait_writeback_killable(folio);
+
+	return err ?: efuse_copy_wait(inode, folio->index, folio_next_index(folio) - 1);
+}
+
+/*
+ * Drop a locked folio of a void content, and let go of it. A folio whose WRITE is under way is
+ * dropped after that: its rest would go over the new content with what is written now.
+ *
+ * Returns 0 if the folio stays, locked; -EAGAIN if another one is to be looked for; or another
+ * negative errno if the caller is being killed.
+ */
+static int efuse_folio_renew(struct folio *folio)
 {
 	struct inode *inode = folio->mapping->host;
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	int err = -EAGAIN;
 
-	if (!ec || !folio_test_uptodate(folio) || !efuse_folio_clean(inode, folio) ||
+	if (!ec || !folio_test_uptodate(folio) || efuse_folio_stored(folio) ||
 	    efuse_pages_true(ec, inode))
-		return false;
-	efuse_folio_remove(inode->i_mapping, folio);
-	folio_unlock(folio);
+		return 0;
+	if (efuse_folio_writes(inode, folio)) {
+		folio_unlock(folio);
+		err = efuse_folio_wait(inode, folio) ?: -EAGAIN;
+	} else {
+		efuse_folio_remove(inode->i_mapping, folio);
+		folio_unlock(folio);
+	}
 	folio_put(folio);
-	return true;
+	return err;
 }
 
 #ifdef EFUSE_HAS_IOMAP_WRITE_OPS
@@ -175,16 +210,19 @@ static bool efuse_folio_void(struct folio *folio)
  * @len: bytes that are written, at most
  *
  * Context: process context, under the inode's lock.
- * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR().
+ * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
+ *         -ERESTARTSYS if the caller is being killed.
  */
 struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len)
 {
 	struct folio *folio;
+	int err;
 
 	do {
 		folio = iomap_get_folio(iter, pos, len);
-	} while (!IS_ERR(folio) && efuse_folio_void(folio));
-	return folio;
+		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
+	} while (err == -EAGAIN);
+	return err ? ERR_PTR(err) : folio;
 }
 
 #else
@@ -195,17 +233,20 @@ struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned in
  * @index: of the page
  *
  * Context: process context, under the inode's lock.
- * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR().
+ * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
+ *         -ERESTARTSYS if the caller is being killed.
  */
 struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index)
 {
 	struct folio *folio;
+	int err;
 
 	do {
 		folio = __filemap_get_folio(mapping, index, FGP_WRITEBEGIN,
 					    mapping_gfp_mask(mapping));
-	} while (!IS_ERR(folio) && efuse_folio_void(folio));
-	return folio;
+		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
+	} while (err == -EAGAIN);
+	return err ? ERR_PTR(err) : folio;
 }
 
 #endif
@@ -230,36 +271,64 @@ static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *
 }
 
 /*
- * May a folio, which is locked, be stored to? Its rest goes below with what is stored. So a clean
- * one of a void content is dropped, and the next fault reads it again.
- *
- * The inode's epoch does not tell of that: other folios of the file are still of the void content.
- * So the inode remembers which folio was dropped last, and since when the next one there is true.
- * A change that is in flight is not looked at: its end voids what is read before.
+ * A clean page of a void content is dropped before a store, since its rest would go below with
+ * what is stored; the next fault reads the page again. The inode's epoch does not tell that the
+ * new page is true: other pages of the file are still of the void content. So the inode remembers
+ * each page that was dropped in an entry of efuse_passed.dropped: the epoch before the drop, and
+ * how many pages were dropped there since the last store.
  */
-static bool efuse_folio_storable(struct inode *inode, struct folio *folio)
+#define EFUSE_DROPS_BITS	4
+/* A store that meets a change during each of so many READs takes the page as it was read last. */
+#define EFUSE_DROPS_MAX		(BIT(EFUSE_DROPS_BITS) - 1)
+
+static void *efuse_dropped_entry(u64 epoch, unsigned int drops)
+{
+	BUILD_BUG_ON(EFUSE_EPOCH_BITS + EFUSE_DROPS_BITS > BITS_PER_LONG - 1);
+	return xa_mk_value(epoch << EFUSE_DROPS_BITS | drops);
+}
+
+static u64 efuse_dropped_epoch(const void *entry)
+{
+	return entry ? xa_to_value(entry) >> EFUSE_DROPS_BITS : 0;
+}
+
+static unsigned int efuse_dropped_count(const void *entry)
+{
+	return entry ? xa_to_value(entry) & EFUSE_DROPS_MAX : 0;
+}
+
+/*
+ * May a locked folio be stored to? Returns VM_FAULT_LOCKED if so. If not, the folio is dropped, and
+ * the fault is to be taken again (VM_FAULT_NOPAGE), or the drop could not be noted (VM_FAULT_OOM).
+ *
+ * A change that is in flight does not matter here: its end voids what is read before.
+ */
+static vm_fault_t efuse_folio_storable(struct inode *inode, struct folio *folio, pgoff_t index)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct fuse_inode *fi = get_fuse_inode(inode);
-	struct efuse_passed *passed = &fi->efuse_passed;
+	struct xarray *dropped = &fi->efuse_passed.dropped;
+	unsigned int drops;
 	u64 now, last;
+	void *entry;
 
 	if (!ec)
-		return true;
+		return VM_FAULT_LOCKED;
 	now = efuse_epoch_now(ec);
 	last = efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
 	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || !efuse_folio_clean(inode, folio))
-		return true;
-	spin_lock(&fi->lock);
-	if (passed->again == folio->index && last <= passed->again_epoch) {
-		spin_unlock(&fi->lock);
-		return true;
+		return VM_FAULT_LOCKED;
+	entry = xa_load(dropped, index);
+	drops = efuse_dropped_count(entry);
+	if (last <= efuse_dropped_epoch(entry) || drops == EFUSE_DROPS_MAX) {
+		/* An entry is there, so this allocates nothing. */
+		xa_store(dropped, index, efuse_dropped_entry(efuse_dropped_epoch(entry), 0), 0);
+		return VM_FAULT_LOCKED;
 	}
-	passed->again = folio->index;
-	passed->again_epoch = now;
-	spin_unlock(&fi->lock);
+	if (xa_is_err(xa_store(dropped, index, efuse_dropped_entry(now, drops + 1), GFP_NOFS)))
+		return VM_FAULT_OOM;
 	efuse_folio_remove(inode->i_mapping, folio);
-	return false;
+	return VM_FAULT_NOPAGE;
 }
 
 /**
@@ -270,25 +339,36 @@ static bool efuse_folio_storable(struct inode *inode, struct folio *folio)
  * is of a content that is void: the rest of it would be written back over the new one.
  *
  * Context: process context, sleeps if such a WRITE is under way.
- * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again
- *         or VM_FAULT_SIGBUS if the caller is being killed.
+ * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again,
+ *         VM_FAULT_OOM, or VM_FAULT_SIGBUS if the caller is being killed.
  */
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 {
 	struct inode *inode = file_inode(vmf->vma->vm_file);
 	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
 	struct folio *folio = page_folio(vmf->page);
+	vm_fault_t ret = VM_FAULT_NOPAGE;
 
-	if (unlikely(!efuse_folio_storable(inode, folio))) {
+	if (unlikely(efuse_folio_passed(passed, folio))) {
 		folio_unlock(folio);
-		return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+		wait_var_event_timeout(&passed->end, !efuse_folio_passed(passed, folio),
+				       EFUSE_PASSED_JIFFIES);
+	} else {
+		ret = efuse_folio_storable(inode, folio, vmf->pgoff);
+		if (likely(ret == VM_FAULT_LOCKED))
+			return ret;
+		folio_unlock(folio);
 	}
-	if (likely(!efuse_folio_passed(passed, folio)))
-		return VM_FAULT_LOCKED;
-	folio_unlock(folio);
-	wait_var_event_timeout(&passed->end, !efuse_folio_passed(passed, folio),
-			       EFUSE_PASSED_JIFFIES);
-	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : ret;
+}
+
+/**
+ * efuse_pages_evicted - forget what was noted of an inode's pages
+ * @inode: the inode, which is being evicted and has no pages any more
+ */
+void efuse_pages_evicted(struct inode *inode)
+{
+	xa_destroy(&get_fuse_inode(inode)->efuse_passed.dropped);
 }
 
 /**

@@ -164,6 +164,14 @@ class Service:
             self._send(held.answer if held.answer is not None else self._answer(held.request))
         return len(going)
 
+    def release_and_hold(self, opcode: str, point: str) -> None:
+        """Go on with the held requests of a kind, and hold the next one."""
+        going = [h for h in self._held if h.request.opcode == opcode]
+        self._held = [h for h in self._held if h not in going]
+        self.hold(opcode, point)
+        for held in going:
+            self._send(held.answer if held.answer is not None else self._answer(held.request))
+
     def log(self) -> list[tuple[str, int, bytes, int]]:
         """Return (opcode, nodeid, name, uid) of each request since this was last asked."""
         log, self._log = self._log, []
