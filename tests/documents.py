@@ -53,7 +53,7 @@ class Block:
 
 def documents() -> Iterator[str]:
     """Iterate over the paths of all documents."""
-    yield "README.md"
+    yield from ("README.md", "CONTRIBUTING.md")
     for path in sorted((ROOT / "docs").rglob("*.md")):
         yield str(path.relative_to(ROOT))
 
