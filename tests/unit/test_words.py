@@ -190,7 +190,14 @@ def found(name: str, text: str) -> list[str]:
 def _files(area: str) -> list[Path]:
     path = ROOT / area
     below = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return [file for file in below if file.is_file() and file.suffix in _READERS]
+    return [file for file in below if file.is_file() and _has_prose(file)]
+
+
+def _has_prose(file: Path) -> bool:
+    if file.suffix:
+        return file.suffix in _READERS
+    # A script or a makefile, not a program that was built.
+    return file.read_bytes()[:2] in (b"#!", b"# ")
 
 
 @pytest.mark.parametrize("area", REWRITTEN)
@@ -205,6 +212,8 @@ def test_prose_has_no_refused_words(area: str) -> None:
 def test_area_with_a_refused_word_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "area").mkdir()
     (tmp_path / "area/good.md").write_text("It is read again.\n")
+    (tmp_path / "area/built").write_bytes(b"\x7fELF anew")
+    (tmp_path / "area/data.json").write_text('"anew"')
     (tmp_path / "area/bad.md").write_text("Good.\n\nIt is read anew.\n")
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     message = r"^1 refused turns of phrase:\narea/bad\.md:3: 'anew' is refused; write: again$"
