@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What paths.c keeps about the READs of a kind: of one size class and one class of files. */
+/* What paths.c has measured of each kind of READs. A kind is a class of files and of sizes. */
 #ifndef _PATHS_BPF_H
 #define _PATHS_BPF_H
 

@@ -117,8 +117,8 @@ static int csd_offload_next(struct csd_command *cmd, struct csd_range *range)
 }
 
 /*
- * Lets the function look at a block, of which @len bytes are in the file. Returns whether the
- * command has to leave this range.
+ * Lets the function look at a block with @len bytes of the file. Returns whether the command has to
+ * leave this range.
  */
 static int csd_offload_step(struct csd_run *run, const void *data, u32 len)
 {

@@ -5,13 +5,13 @@
  * A batch of blocks is sent where it is predicted to take less time:
  *   device = n * device_ns + commands ahead of it * command_ns / cores
  *   kernel = resident * hot_ns + (n - resident) * cold_ns
- * where n is the number of blocks, of which the page cache has `resident`. The times per block are
- * measured for each function name, for each device, and for each size class of batches, because
- * every batch has a fixed cost of its own. A time is known after two batches: it is that of the
- * quicker one. Each later batch moves it by a quarter of the difference. A batch that took more
- * than four times the known time counts as four times, because something else may have held it up.
- * Chains are a size class of their own. The time to find out where blocks are does not count for
- * chains, because later chains know the places.
+ * where the page cache has `resident` of the n blocks. The times per block are measured for each
+ * function name, for each device, and for each size class of batches, because every batch has a
+ * fixed cost of its own. A time is known after two batches: it is that of the quicker one. Each
+ * later batch moves it by a quarter of the difference. A batch that took more than four times the
+ * known time counts as four times, because something else may have held it up. Chains are a size
+ * class of their own. The time to find out where blocks are does not count for chains, because
+ * later chains know the places.
  *
  * A time that is not known is measured by trying. The place that is predicted to be slower is also
  * tried now and then, with a smaller batch, because it may not be slower any more. What tries cost

@@ -47,7 +47,7 @@ static bool efuse_bounced(const struct efuse_req *req)
 	       (args->opcode == FUSE_READ || efuse_arg_size(args) <= EFUSE_KEPT_WRITE);
 }
 
-/* The most bytes of a READ or WRITE that the daemon takes at once. */
+/* The most bytes of a READ or WRITE that the daemon takes in one request. */
 size_t efuse_daemon_limit(const struct efuse_req *req)
 {
 	const struct efuse_conn *ec = req->ec;

@@ -416,8 +416,8 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 		  efuse_extents_cut(req->ec, req->args->nodeid)))
 		req->reason = EFUSE_DECLINED;
 	/*
-	 * The task's limit applies to positions in the file above, which differ from those below.
-	 * Write-back is not done by the writer's task.
+	 * The task's limit applies to positions in the file above, which may differ from positions
+	 * in the backing file. Write-back is not done by the writer's task.
 	 */
 	else if (lower_end > rlimit(RLIMIT_FSIZE) &&
 		 (eb->offset != eb->backing_offset || efuse_is_write_back(req->args)))

@@ -187,9 +187,9 @@ static bool efuse_handled(struct efuse_req *req)
 }
 
 /*
- * Is this the RELEASE of a file that the kernel opened itself, of whose handle the daemon knows
- * nothing? If a flock was taken through the file, the daemon has that lock, and only the RELEASE
- * tells it that the lock ends.
+ * Is this the RELEASE of a file that the kernel opened itself? The daemon does not know its handle
+ * and need not see the RELEASE. But if a flock was taken through the file, the daemon has that
+ * lock, and only the RELEASE tells it that the lock ends.
  */
 static bool efuse_local_release(const struct fuse_args *args)
 {

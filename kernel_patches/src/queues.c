@@ -461,8 +461,8 @@ static int efuse_request_compare(void *priv, const struct list_head *a, const st
 
 /**
  * efuse_queues_resend - put requests that were read back into their queues
- * @requests: the requests, in any order. On return the list holds those of FUSE's own queue, and
- *         those whose connection has ended
+ * @requests: the requests, in any order. On return the list holds the requests of FUSE's own queue,
+ *         and all requests if the connection has ended
  */
 void efuse_queues_resend(struct list_head *requests)
 {
