@@ -189,7 +189,7 @@ struct csd_schedule {
  * struct csd_choice - the place chosen for a batch of a run
  * @device: the device that the batch lies on; NULL: nothing is measured
  * @place: the chosen place
- * @open: measured times decided, not the caller, sysfs or a policy
+ * @open: measured times decided, not the caller, the device's ``forced`` or a policy
  * @trial: @place is predicted to be slower, and is tried to measure it
  * @size: size class of the batch
  * @blocks: most blocks that are looked at in the batch; a chain may look at more

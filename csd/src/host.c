@@ -91,9 +91,8 @@ static void csd_host_ended(struct csd_run *run)
  * @blocks: most blocks to look at
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; -EINTR after a signal. An error of the file or the function goes
- *         to
- * @run->error
+ * Return: 0 or a negative errno; -EINTR after a signal. If the file or the function fails, the
+ *         errno is stored in @run->error
  */
 int csd_host(struct csd_run *run, u64 end, u64 blocks)
 {

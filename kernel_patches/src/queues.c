@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Per-CPU queues of requests, in the place of FUSE's single queue. A sender locks the queue of its
- * own CPU. A reader takes from the queue of its own CPU, then from FUSE's queue (which has the
- * replies to notifications, and all requests of CUSE), then from the queues of its NUMA node, then
- * from any.
+ * own CPU. A reader takes from FUSE's queue first, which has only the replies to notifications and
+ * all requests of CUSE. Then it takes from the queue of its own CPU or of its channel's CPU, then
+ * from the queues of that NUMA node, then from any.
  *
  * Readers sleep on FUSE's queue, because poll(2) and SIGIO look there too. A sender takes the lock
  * of FUSE's queue only if a reader sleeps there.
@@ -137,7 +137,7 @@ static bool efuse_channels_wake(struct efuse_conn *ec, const struct cpumask *cpu
 
 /*
  * Makes sure that a worker looks at @queue: one of its own channel, or if none is free one of
- * another channel. False: no worker could be found.
+ * another channel. False: no free worker was found.
  */
 static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
 {
