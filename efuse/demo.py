@@ -104,7 +104,7 @@ def _say(line: str) -> None:
 
 
 def source_tree() -> Path:
-    """Return an archive of the parts of the Linux source that the demo uses; the first call makes it.
+    """Return an archive of the Linux source files that the demo uses. The first call makes it.
 
     :raises EfuseError: the kernel's source package is not installed, or another user can change
         the archive.
