@@ -110,7 +110,7 @@ class _Paths:
     """Paths of inodes, put together from learned names."""
 
     def __init__(self, entries: Mapping[Any, Any]) -> None:
-        """Use the elements of the map ``entries``. If an inode has several names, the latest wins."""
+        """Use the elements of the map ``entries``. Of an inode's names, the latest counts."""
         self._names: dict[int, tuple[int, int, bytes]] = {}
         for key, entry in entries.items():
             if entry.nodeid:

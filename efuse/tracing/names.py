@@ -45,7 +45,7 @@ class Names:
     def path(self, nodeid: int) -> str:
         """Return the path of an inode below the root of its mount, ``/``; empty if it has no name.
 
-        If the name of a directory in the path is unknown, the path begins with ``…/`` instead of it.
+        If the name of a directory in the path is unknown, the path begins with ``…/`` instead.
         """
         parts: list[str] = []
         while nodeid != _ROOT and len(parts) < _DEEPEST:
