@@ -84,7 +84,7 @@ _NOBODY_MAY = (
 
 
 def check_allowed() -> None:
-    """Check that this process may trace, before anything is compiled in vain.
+    """Check that this process may trace, before anything is compiled for nothing.
 
     :raises AttachError: the process lacks the capabilities.
     """
