@@ -23,7 +23,7 @@ class KeptFiles(Closing):
     A file is opened for each read if no descriptor is left for it. A context manager.
 
     :param most: limit on the files that are kept open. None sets the process's soft limit of open
-        files to its hard limit, or to 65536 if that is lower, and uses most of it.
+        files to its hard limit or to 65536, whichever is lower, and uses all but 256 of it.
     """
 
     def __init__(self, most: int | None = None) -> None:
