@@ -33,7 +33,7 @@ ROOT = Path("/sys/fs/efuse")
 """Root of the module's sysfs tree."""
 
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
-"""Consistency modes, from the shortest to the longest time that the kernel keeps an answer."""
+"""Consistency modes: how long the kernel may use what the daemon answered (docs/sysfs.md)."""
 
 PATHS = ("daemon", "direct", "cache", "device")
 """Paths that a READ or WRITE can take. The directories of ``paths/`` have these names."""
