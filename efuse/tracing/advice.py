@@ -5,8 +5,9 @@ The rules of docs/coherence.md apply, in ``exclusive`` mode. A request counts as
 was asked before, by the same user where that matters, no request on the mount has voided the answer
 since, and the daemon gave the same answer again.
 
-The estimate is low. It ignores that an answer can serve another question (the attributes in a
-LOOKUP answer a GETATTR), and that a READ can be served from blocks that READs of other ranges left.
+Some hits are left out: an answer can serve another question (the attributes in a LOOKUP answer a
+GETATTR), and a READ can be served from blocks that READs of other ranges left. Some requests count
+that the kernel would not answer: repeated errors, and repeated answers too large for a map.
 """
 
 from __future__ import annotations
