@@ -237,7 +237,7 @@ class Types(Closing):
     """The types in a BTF file, by id: ``struct btf``. Raises OSError if the file cannot be read.
 
     :param path: path of the file.
-    :param base: for split BTF, the types that it continues. They have to be closed later.
+    :param base: for split BTF, the types that it continues. Close it after this one.
     """
 
     _HEAD = struct.Struct("=III")

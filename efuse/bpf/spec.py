@@ -78,7 +78,7 @@ class MapSpec:
     :param type: ``enum bpf_map_type``.
     :param key_bytes: size of a key, in bytes.
     :param value_bytes: size of a value, in bytes.
-    :param max_entries: capacity, in entries.
+    :param max_entries: capacity in entries; of a ring buffer, in bytes.
     :param flags: ``BPF_F_*`` flags of BPF_MAP_CREATE.
     """
 
