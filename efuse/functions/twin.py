@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
 """Twins of functions in Python that do not need the whole file at once.
 
 A call has either ``twin()`` or ``walk()`` besides its ``reference()``.
