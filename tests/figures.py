@@ -80,7 +80,7 @@ def named(text: str) -> Iterator[str]:
 
 
 def filled(text: str) -> str:
-    """Return *text* with all tables written anew from their reports."""
+    """Return *text* with all tables rewritten from their reports."""
     text = _TABLE.sub(lambda found: f"{found[1]}{_table(found[2])}{found[3]}", text)
     return _CLAIMS.sub(lambda found: f"{found[1]}{_claims()}{found[2]}", text)
 

@@ -98,7 +98,7 @@ class _Twin:
         end = -1
         while (match := seen.find(pattern, end + 1)) >= 0:
             start = seen.rfind(b"\n", 0, match) + 1
-            # Where the block begins in which the match ends: the function remembers what is before.
+            # Start of the block in which the match ends: the function keeps the line up to there.
             before = (base + match + len(pattern) - 1) // _BLOCK * _BLOCK
             if before - (base + start - (0 if start else self._cut)) > _KEPT:
                 raise failure(self._call.name, errno.EOVERFLOW)

@@ -46,7 +46,7 @@ _READ_BYTES = 256 << 10
 
 
 class Place(enum.IntEnum):
-    """Where a function runs (``enum csd_place``)."""
+    """A place where a function runs (``enum csd_place``)."""
 
     AUTO = 0
     DEVICE = 1

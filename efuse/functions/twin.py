@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Twins of functions in Python that do not need the whole file at once.
+"""Twins of functions in Python that do not need the whole file in memory.
 
 A call has either ``twin()`` or ``walk()`` besides its ``reference()``.
 """

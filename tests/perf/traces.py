@@ -32,7 +32,7 @@ def zipf(length: int) -> list[int]:
 
 
 def zipf_and_scans(length: int) -> list[int]:
-    """Return a trace of which every fourth 1000 reads are a walk through blocks not read again."""
+    """Return a trace in which 1000 of each 4000 reads walk through blocks not read again."""
     rng = random.Random(2)
     hot = _zipf(rng, 0.9, _order(rng)[: BLOCKS // 2])
     walk = itertools.cycle(range(BLOCKS))
