@@ -23,8 +23,7 @@
 
 /*
  * The time of the last attributes, in jiffies, is stored in i_private, which FUSE does not use. A
- * member of struct fuse_inode would make one more type differ from the kernel's own in the BTF that
- * pahole makes.
+ * member of struct fuse_inode would be one more type that pahole has to tell from the kernel's own.
  */
 static unsigned long efuse_attrs_time(const struct inode *inode)
 {

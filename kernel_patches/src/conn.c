@@ -235,8 +235,8 @@ void efuse_conn_remove(struct fuse_conn *fc)
  * efuse_conn_settle - wait until an unmounted connection holds no backing file any more
  * @fc: the connection
  *
- * After that, the file systems of its backing files can be unmounted. A killed caller does not
- * wait.
+ * After that, the file systems of its backing files can be unmounted. If the caller is killed,
+ * backing files may still be open when this returns.
  *
  * Context: process context, may sleep; not under fuse_mutex, since closing the last backing file
  * may
