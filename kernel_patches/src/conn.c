@@ -239,8 +239,7 @@ void efuse_conn_remove(struct fuse_conn *fc)
  * backing files may still be open when this returns.
  *
  * Context: process context, may sleep; not under fuse_mutex, since closing the last backing file
- * may
- *	    end another FUSE mount.
+ *	    may end another FUSE mount.
  */
 void efuse_conn_settle(struct fuse_conn *fc)
 {

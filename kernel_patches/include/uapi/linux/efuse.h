@@ -159,7 +159,7 @@ struct efuse_tag {
 	__u64	block;		/* offset in the file / EFUSE_BLOCK_SIZE */
 	__u64	epoch;		/* the connection's epoch when the data was requested */
 	__u64	expires_ns;	/* CLOCK_MONOTONIC time at which the daemon's timeout ends */
-	__u32	len;		/* valid bytes; less than EFUSE_BLOCK_SIZE only at the end of file */
+	__u32	len;		/* valid bytes; less than EFUSE_BLOCK_SIZE only at the file's end */
 	__u32	pad[5];		/* 0 */
 };
 
@@ -178,7 +178,7 @@ struct efuse_geometry {
 	__u64	watched_ns;	/* `files` is counted until this CLOCK_MONOTONIC time; 0: never */
 };
 
-/* Map `files`: __u64 nodeid to the lookups of its blocks, counted while geometry.watched_ns lasts. */
+/* Map `files`: __u64 nodeid to the lookups of its blocks, counted until geometry.watched_ns. */
 struct efuse_file_use {
 	__u64	hits;		/* blocks found in the cache */
 	__u64	misses;		/* blocks not found */
@@ -379,7 +379,8 @@ struct efuse_channel_setup {
  * others with EIO.
  *
  * With O_NONBLOCK the call does not sleep, but may poll for a request for spin_ns (in sysfs) before
- * it fails with EAGAIN. A thread that sleeps in poll(2) instead may use any descriptor of the mount.
+ * it fails with EAGAIN. A thread that sleeps in poll(2) instead can do that on any descriptor of
+ * the mount.
  */
 struct efuse_next {
 	__u32	slot;		/* in: of the reply; out: of the request; or EFUSE_NO_SLOT */
