@@ -49,10 +49,12 @@ struct efuse_placement;
  * @removexattr: REMOVEXATTR.
  * @open: OPEN. May call efuse_reply_grant(). A file that is opened by that kfunc has its nodeid
  *	as its handle, and the daemon sees no RELEASE of it.
- * @release: RELEASE that is sent to the daemon. The return value is ignored.
+ * @release: RELEASE that its sender waits for. FUSE sends almost all of them in the background
+ *	instead: for those only @reply is called. The return value is ignored.
  * @opendir: OPENDIR. May call efuse_reply_grant(). A directory that is opened by that kfunc has
  *	its nodeid as its handle, and the daemon sees no RELEASEDIR of it.
- * @releasedir: RELEASEDIR that is sent to the daemon. The return value is ignored.
+ * @releasedir: RELEASEDIR that its sender waits for. FUSE sends almost all of them in the
+ *	background instead: for those only @reply is called. The return value is ignored.
  * @readdir: READDIR.
  * @readdirplus: READDIRPLUS.
  * @read: READ that its sender waits for.

@@ -44,7 +44,7 @@ struct efuse_stamp {
 	__u32	flags;		/* 0 or EFUSE_STAMP_IDS */
 	__u64	epoch;		/* the connection's epoch when the request was issued */
 	__u64	expires_ns;	/* CLOCK_MONOTONIC time at which the daemon's timeout ends */
-	__u64	caller;		/* the caller whom the daemon answered: struct efuse_grant_key */
+	__u64	caller;		/* the caller that was answered, see struct efuse_grant_key */
 };
 
 /*
@@ -301,6 +301,7 @@ struct efuse_event {
  * the backing file, and the holder of that lock may wait for a page of this very mount. So another
  * thread of the daemon must go on answering requests meanwhile.
  *
+ * EAGAIN: a mount of the connection is being set up or torn down; call again.
  * ENOTCONN: the file system is unmounted.
  * ESTALE: the kernel does not hold the nodeid (any more), or the version is earlier than the
  * latest one of the file.
@@ -371,9 +372,10 @@ struct efuse_channel_setup {
  * of 0 returns the slot without a reply in it: the daemon has sent the reply by write(2), or
  * sends none.
  *
- * After EINVAL, nothing was done. After any other error, the reply was consumed and its slot is
- * free. EBADMSG: the slot held no valid reply; a request that was matched with it has failed with
- * EIO. A reply whose error is not in the range 0 to -511 fails its request with EIO as well.
+ * After EINVAL, or EFAULT because the structure could not be read, nothing was done. After any
+ * other error, the reply was consumed and its slot is free. EBADMSG: the slot held no valid reply;
+ * a request that was matched with it has failed with EIO. A reply whose error is not in the range
+ * 0 to -511 fails its request with EIO as well.
  *
  * A request that fits neither a slot nor the buffer fails: SETXATTR with E2BIG, as for read(2),
  * others with EIO.
@@ -394,9 +396,9 @@ struct efuse_next {
 #define EFUSE_NEXT_REPLY	1
 
 /*
- * Bring a request without a buffer: the members buffer and size are ignored. If the next request
- * fits no slot, it stays queued with everything after it, and the call fails with EMSGSIZE. The
- * caller then has to call again with a buffer.
+ * Deliver the reply and read a request, but without a buffer: the members buffer and size are
+ * ignored. If the next request fits no slot, it stays queued with everything after it, and the call
+ * fails with EMSGSIZE. The caller then has to call again with a buffer.
  */
 #define EFUSE_NEXT_SMALL	2
 
