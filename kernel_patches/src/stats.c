@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The counters of a connection, which are per CPU, and the files of those per opcode in sysfs. */
+/* The counters of a connection, kept per CPU, and the files in sysfs of those per opcode. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
