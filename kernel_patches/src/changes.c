@@ -367,8 +367,8 @@ static void efuse_changes_mapped(struct efuse_changes *ch, u64 nodeid)
  * @vma: the mapping of its backing file
  *
  * Stores through a shared, writable mapping change the file without a request. FUSE does not learn
- * when the last mapping ends. But a mapping keeps the file's path and thereby the inode in memory,
- * so the change lasts until efuse_inode_evicted().
+ * when the last mapping ends. But a mapping keeps the file's path in memory, and so the inode. The
+ * change lasts until efuse_inode_evicted().
  */
 void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *vma)
 {
@@ -389,7 +389,7 @@ void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *
 	efuse_epoch_begin(ec, &ch);
 }
 
-/* The inode goes, and so have all maps of it and all its pages. */
+/* An inode is being evicted: it has no mappings and no pages any more. */
 void efuse_inode_evicted(struct inode *inode)
 {
 	struct efuse_changes ch = {};

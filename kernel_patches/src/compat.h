@@ -276,7 +276,10 @@ static inline bool efuse_copy_pending(struct inode *inode, pgoff_t first, pgoff_
 #endif
 }
 
-/* Wait until no copy of these pages is on its way. Returns 0, or -ERESTARTSYS for a killed caller. */
+/*
+ * Wait until no copy of these pages is being written any more. Returns 0, or -ERESTARTSYS if the
+ * caller is being killed.
+ */
 static inline int efuse_copy_wait(struct inode *inode, pgoff_t first, pgoff_t last)
 {
 #ifdef EFUSE_HAS_WRITEPAGES
@@ -287,7 +290,10 @@ static inline int efuse_copy_wait(struct inode *inode, pgoff_t first, pgoff_t la
 #endif
 }
 
-/* The state has become a structure. */
+/*
+ * Linux 6.19 reads inode->i_state by accessors (d8753f788ab4 "fs: provide accessors for
+ * ->i_state").
+ */
 static inline unsigned long efuse_inode_state(struct inode *inode)
 {
 #ifdef EFUSE_HAS_INODE_STATE

@@ -91,9 +91,10 @@ struct efuse_args {
  * struct efuse_passed - the pages of FUSE's page cache that a store must not use as they are
  * @first: index of the first page that a WRITE to a backing file goes past; set under the inode's
  *	   lock, read under a page's
- * @end: index after the last such page, 0 while there is no such WRITE; set and read as @first
- * @dropped: pages of a void content that were dropped before a store, by their index: since which
- *	     epoch the next page there is true, and how many were dropped one after the other (see
+ * @end: index after the last such page, 0 while there is no such WRITE; set under the inode's lock,
+ *	 read under a page's
+ * @dropped: for each index where a page of a void content was dropped before a store: the epoch
+ *	     since which the next page there is true, and the number of pages dropped in a row (see
  *	     pages.c); an entry is read and set under the lock of the page
  */
 struct efuse_passed {

@@ -14,7 +14,10 @@
 #include <linux/pagemap.h>
 
 #define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_EPOCH_BITS) - 1)
-/* Nanoseconds of a time-out whose seconds are a raised one; no daemon gains by them. */
+/*
+ * The nanoseconds of a raised timeout in a reply. A daemon gains nothing by sending them: it could
+ * send a long timeout as well.
+ */
 #define EFUSE_NSEC_RAISED	U32_MAX
 
 /**
