@@ -58,7 +58,7 @@
 #define EFUSE_VERSION		"0.1.0"
 #define EFUSE_NR_OPCODES	64	/* requests of lower opcodes are counted */
 #define EFUSE_NR_BUCKETS	65536	/* of epochs, per connection */
-#define EFUSE_EPOCH_BITS	46	/* bits of an epoch that shares a word with something else */
+#define EFUSE_EPOCH_BITS	46	/* bits of an epoch that shares a word */
 #define EFUSE_VOLUME_NS		(10ULL * NSEC_PER_SEC)	/* a daemon may free space at any time */
 #define EFUSE_BUCKETS_CHUNK	512	/* buckets that are allocated together */
 #define EFUSE_MAX_ERRNO		511	/* largest errno that the FUSE protocol allows */
