@@ -159,7 +159,7 @@ static u16 efuse_bucket_life(u64 nodeid)
  * @forget: the FORGET
  * @nodeid: nodeid of the inode
  *
- * Context: process context, may sleep; may be reclaim of memory.
+ * Context: process context, may sleep; memory reclaim may call this.
  */
 void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid)
 {
