@@ -54,7 +54,7 @@ struct loop;
  * @loop: its loop
  * @channel: the channel that its requests come from
  * @cpu: the CPU that it has to run on, -1: any
- * @pinned: it runs on @cpu only
+ * @pinned: whether the thread runs on @cpu only
  * @thread: the thread
  * @buffer: for requests that fit no slot. They begin at the same offset as in a slot, so that the
  *         data of a WRITE can be written to a file that was opened with O_DIRECT

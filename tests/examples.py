@@ -49,7 +49,7 @@ def running(
 
 
 def text(letter: str, size: int) -> bytes:
-    """Return bytes each eight of which contain their own offset."""
+    """Return bytes in groups of eight that contain their own offset."""
     return b"".join(f"{letter}{n:07}".encode() for n in range(size // 8 + 1))[:size]
 
 

@@ -93,7 +93,7 @@ static struct bpf_struct_ops bpf_csd_policy = {
 /**
  * csd_policy_choose - ask the registered policy, if there is one
  * @function: name of the function
- * @batch: the batch, filled in but for the name of the function
+ * @batch: the batch, filled in except for the name of the function
  *
  * Context: process context.
  * Return: CSD_DEVICE or CSD_KERNEL; CSD_AUTO if @batch->place is to be used

@@ -28,6 +28,6 @@ def cell_line(name: str, times_us: Mapping[str, float]) -> str:
 
 
 def done(line: str) -> str | None:
-    """Return the workload of which *line* reports a finished part, or None for another line."""
+    """Return the workload whose finished part *line* reports, or None for another line."""
     found = _ROUND.match(line) or _CELL.fullmatch(line)
     return found[1] if found else None

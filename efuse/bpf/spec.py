@@ -93,7 +93,7 @@ class MapSpec:
 class ProgramSpec:
     """The program of one member.
 
-    :param code: the instructions. Those listed in `references` have 0 where the number belongs.
+    :param code: the instructions. Each instruction in `references` has 0 where the number belongs.
     :param references: the instructions that need a number when the program is loaded.
     :param lines: source lines of the instructions.
     """

@@ -107,7 +107,7 @@ class Watch(Closing):
         return bool(poll.poll(timeout_s * 1000))
 
     def stop(self) -> None:
-        """Stop receiving requests. Those received before can still be read."""
+        """Stop receiving requests. The requests received before can still be read."""
         if self._tracer is not None:
             self._tracer.maps["watched"].clear()
 

@@ -109,7 +109,7 @@ def ratio(
 
 
 def ratio_style(found: float | None) -> str:
-    """Return the colour for a share of which more is better."""
+    """Return the colour for a share: more is better."""
     if found is None:
         return ""
     return "green" if found >= 0.9 else "yellow" if found >= 0.5 else "red"

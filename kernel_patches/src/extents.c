@@ -236,7 +236,7 @@ static struct efuse_use **efuse_uses_ended(struct efuse_use **over)
  * Waits until no task holds the extents through these uses. If the caller is killed, workers wait
  * instead.
  *
- * Each use is released as soon as it has ended, even if others have not: the list may hold the next
+ * Each use is released as soon as it has ended, even while others are in progress: the list may hold the next
  * use of the same extent, and another change of the tree may wait for this one.
  */
 static int efuse_uses_wait(struct efuse_conn *ec, struct efuse_use *over)

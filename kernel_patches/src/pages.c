@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The pages that FUSE has of a file, beside what is read and written past them.
+ * FUSE's pages of a file whose bytes are also read and written past the page cache.
  *
  * Pages are void when the epoch of the file's pages has moved since they were known to be true
- * (kept.c). They are dropped before anything is made of them. A dirty page is not dropped: it has
- * what somebody has written or stored.
+ * (kept.c). A void page is dropped before it is used. A dirty page is not dropped: it holds bytes
+ * that were written or stored.
  *
  * A page is filled, written back and stored to under its own lock, which may be held while the
- * daemon works. Whoever waits for one here can be killed. No page is written back under its lock:
- * the WRITE may wait for the lock of the backing file, whose holder may fault in that very page.
+ * daemon works. A task that waits for a page here can be killed. No page is written back under its
+ * lock: the WRITE may wait for the lock of the backing file, whose holder may fault in that very
+ * page.
  */
 #include "efuse_i.h"
 
@@ -46,15 +47,15 @@ static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 }
 
 /*
- * Take a clean folio, which is locked, out of the page cache. No store comes between: whoever
- * stores to it next waits for the lock, and finds that it is not there any more.
+ * Take a clean, locked folio out of the page cache. No store comes between: the next store waits
+ * for the lock, and finds that the folio is gone.
  */
 static void efuse_folio_remove(struct address_space *mapping, struct folio *folio)
 {
 	generic_error_remove_folio(mapping, folio);
 }
 
-/* Returns whether the folio is not in the page cache any more. */
+/* Returns whether the folio has left the page cache. Without @wait, a locked folio stays. */
 static bool efuse_folio_drop(struct address_space *mapping, struct folio *folio, bool wait)
 {
 	bool gone;
@@ -68,7 +69,7 @@ static bool efuse_folio_drop(struct address_space *mapping, struct folio *folio,
 	return gone;
 }
 
-/* Returns whether all folios that were there are gone. Without @wait, locked ones stay. */
+/* Returns whether all folios of the range are gone. Without @wait, locked folios stay. */
 static bool efuse_folios_drop(struct address_space *mapping, pgoff_t first, pgoff_t last, bool wait)
 {
 	struct folio_batch batch;
@@ -94,7 +95,8 @@ static bool efuse_folios_drop(struct address_space *mapping, pgoff_t first, pgof
  * @len: of the range, at least one byte
  *
  * Context: process context, may sleep: waits for READs of these pages that are under way.
- * Return: whether none is left; dirty ones are, and all are if the caller is being killed.
+ * Return: whether no page of the range is left. Dirty pages are left, and any page may be if the
+ *         caller is being killed.
  */
 bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len)
 {
@@ -105,13 +107,15 @@ bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len)
 }
 
 /**
- * efuse_pages_void - the backing file has other bytes in a range than FUSE's pages may have
+ * efuse_pages_void - drop the pages of a range whose bytes the backing file may have changed
  * @ec: connection
  * @inode: the file
  * @pos: of the first byte
  * @len: of the range, at least one byte
  *
- * Context: as efuse_pages_drop().
+ * Pages that cannot be dropped become void.
+ *
+ * Context: process context, may sleep: waits for READs of these pages that are under way.
  */
 void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len)
 {
@@ -131,7 +135,7 @@ static void efuse_pages_refresh(struct inode *inode, bool wait)
 	/* Not waited for: the WRITEs may not end before the daemon does. */
 	if (wait && mapping_tagged(mapping, PAGECACHE_TAG_DIRTY))
 		filemap_flush(mapping);
-	/* Who could not drop all of them tries again. */
+	/* If a page is left, the next caller tries again. */
 	if (efuse_folios_drop(mapping, 0, ULONG_MAX, wait))
 		WRITE_ONCE(get_fuse_inode(inode)->efuse_epoch, now);
 }
@@ -140,7 +144,7 @@ static void efuse_pages_refresh(struct inode *inode, bool wait)
  * efuse_refresh_pages - drop the pages that FUSE keeps of a file, if they are not true any more
  * @inode: the file
  *
- * Dirty pages are written back, and dropped by whoever comes next.
+ * Dirty pages are written back. The next call drops them.
  *
  * Context: process context, may sleep: waits for READs that are under way.
  */
@@ -150,12 +154,12 @@ void efuse_refresh_pages(struct inode *inode)
 }
 
 /**
- * efuse_refresh_mapped - as efuse_refresh_pages(), for a file that is being mapped
+ * efuse_refresh_mapped - drop the void pages of a file that is being mapped
  * @inode: the file
  *
- * The caller has the lock of its address space, for which others wait, perhaps the daemon: for
- * whoever looks at the caller in /proc. So this waits for no request: a page that is dirty, or is
- * being read, stays.
+ * The caller holds its mmap_lock. Other tasks wait for that lock, perhaps the daemon, when it reads
+ * the caller's files in /proc. So this waits for no request: a page that is dirty, or is being
+ * read, stays.
  *
  * Context: process context, may sleep.
  */
@@ -164,7 +168,7 @@ void efuse_refresh_mapped(struct inode *inode)
 	efuse_pages_refresh(inode, false);
 }
 
-/* Writing a part of a page. In a write-back mount the whole page goes below later. */
+/* Writing a part of a page. In a write-back mount the whole page is written back later. */
 
 /* Wait for the WRITEs of a folio that are under way. Returns 0, or a negative errno if killed. */
 static int efuse_folio_wait(struct inode *inode, struct folio *folio)
@@ -175,11 +179,12 @@ static int efuse_folio_wait(struct inode *inode, struct folio *folio)
 }
 
 /*
- * Drop a locked folio of a void content, and let go of it. A folio whose WRITE is under way is
- * dropped after that: its rest would go over the new content with what is written now.
+ * Unlock, release and drop a void folio. If a WRITE of the folio is under way, wait for it, and
+ * leave the drop to the next call: the folio's old bytes would be written over the new content
+ * together with the bytes that the caller writes.
  *
- * Returns 0 if the folio stays, locked; -EAGAIN if another one is to be looked for; or another
- * negative errno if the caller is being killed.
+ * Returns 0 if the folio is to be used, and is still locked; -EAGAIN if the caller is to get the
+ * folio again; or another negative errno if the caller is being killed.
  */
 static int efuse_folio_renew(struct folio *folio)
 {
@@ -254,15 +259,16 @@ struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index)
 /*
  * A WRITE past the page cache, and maps.
  *
- * Whoever faults a page in waits for no lock below: he may have it, by a write to the backing file
- * from a map of this one. So pages may come while a WRITE goes below, with what was there before.
- * None of them is stored to meanwhile, and they are dropped when the WRITE is done.
+ * A page fault does not wait for the lock of the backing file: the task may hold that lock, because
+ * it writes to the backing file from a map of this file. So pages may come into the page cache
+ * while a WRITE is carried out, with the bytes from before. No task stores to such a page
+ * meanwhile, and the pages are dropped when the WRITE is done.
  */
 
 /* How long a page fault waits before it returns to be taken again. It may hold the mmap_lock. */
 #define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
 
-/* Does a WRITE go past a page of this folio? */
+/* Does a WRITE to the backing file cover a page of this folio? */
 static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *folio)
 {
 	smp_mb(); /* Pairs with efuse_pages_pass(): the folio is in the page cache. */
@@ -271,14 +277,13 @@ static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *
 }
 
 /*
- * A clean page of a void content is dropped before a store, since its rest would go below with
- * what is stored; the next fault reads the page again. The inode's epoch does not tell that the
- * new page is true: other pages of the file are still of the void content. So the inode remembers
- * each page that was dropped in an entry of efuse_passed.dropped: the epoch before the drop, and
- * how many pages were dropped there since the last store.
+ * A clean void page is dropped before a store, since its old bytes would be written back with the
+ * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
+ * page is true, since other pages of the file are still void. So each dropped page has an entry in
+ * efuse_passed.dropped: the epoch before the drop, and the number of drops since the last store.
  */
 #define EFUSE_DROPS_BITS	4
-/* A store that meets a change during each of so many READs takes the page as it was read last. */
+/* After so many READs, each of which met a change, a store takes the page as it was read last. */
 #define EFUSE_DROPS_MAX		(BIT(EFUSE_DROPS_BITS) - 1)
 
 static void *efuse_dropped_entry(u64 epoch, unsigned int drops)
@@ -335,8 +340,8 @@ static vm_fault_t efuse_folio_storable(struct inode *inode, struct folio *folio,
  * efuse_page_mkwrite - a page is about to be stored to through a map
  * @vmf: the fault, its page locked
  *
- * Not while a WRITE goes past the page: the page would be written back over that. Nor if the page
- * is of a content that is void: the rest of it would be written back over the new one.
+ * The store waits for a WRITE that covers the page: the page would be written back over the WRITE's
+ * bytes. A void page is dropped, because its old bytes would be written back over the new content.
  *
  * Context: process context, sleeps if such a WRITE is under way.
  * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again,
@@ -372,13 +377,13 @@ void efuse_pages_evicted(struct inode *inode)
 }
 
 /**
- * efuse_pages_pass - a WRITE is about to go past the pages of its range
+ * efuse_pages_pass - keep stores away from the pages of a WRITE that goes past the page cache
  * @inode: the file, locked
  * @pos: of the first byte
  * @len: of the range, at least one byte
  *
- * No store to these pages begins until efuse_pages_passed(). One that has begun has its page
- * locked, or dirty.
+ * No store to these pages begins until efuse_pages_passed(). A store that has begun holds the lock
+ * of its page, or has made the page dirty.
  */
 void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len)
 {
@@ -387,11 +392,11 @@ void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len)
 	WRITE_ONCE(passed->first, pos >> PAGE_SHIFT);
 	smp_wmb(); /* No page before @first is passed. */
 	WRITE_ONCE(passed->end, ((pos + len - 1) >> PAGE_SHIFT) + 1);
-	smp_mb(); /* Pairs with efuse_folio_passed(): who looks for pages comes next. */
+	smp_mb(); /* Pairs with efuse_folio_passed(): the caller looks for pages next. */
 }
 
 /**
- * efuse_pages_passed - the WRITE is done, and the pages of its range are dropped
+ * efuse_pages_passed - allow stores again, after the WRITE and the drop of its pages
  * @inode: the file, locked
  */
 void efuse_pages_passed(struct inode *inode)

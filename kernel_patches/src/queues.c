@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Per-CPU queues of requests, in the place of FUSE's single queue. A sender locks the queue of its
+ * Per-CPU queues of requests, instead of FUSE's single queue. A sender locks the queue of its
  * own CPU. A reader takes from FUSE's queue first, which has only the replies to notifications and
  * all requests of CUSE. Then it takes from the queue of its own CPU or of its channel's CPU, then
  * from the queues of that NUMA node, then from any.

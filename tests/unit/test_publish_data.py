@@ -48,7 +48,7 @@ def test_publish_in_c(what: str, flags: tuple[str, ...], tmp_path: Path) -> None
 
 @pytest.fixture
 def maps() -> Iterator[dict[str, BpfMap[Any, Any]]]:
-    """Fake array maps: memory that can be mapped like theirs."""
+    """Fake array maps: memory that can be mapped like a real map's."""
     found = {}
     for name, value_bytes, entries in (
         ("tags", TAG_BYTES * WAYS, SETS),
