@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What eFuse would have answered of the requests that were seen. Pure: no system call.
+"""Estimate which of the traced requests eFuse would have answered. Pure: no system calls.
 
-Questions, answers and what voids them are those of docs/coherence.md, in ``exclusive`` mode: an
-answer counts as one that could have been kept if the same was asked before, by the same user where
-that matters, if nothing that the mount did meanwhile voids it, and if the daemon did say the same
-again. What answers to one question tell of another (a LOOKUP's attributes for a GETATTR), and
-blocks of a file that a READ of another range has brought, are left out: there may be more.
+The rules of docs/coherence.md apply, in ``exclusive`` mode. A request counts as a hit if the same
+was asked before, by the same user where that matters, no request on the mount has voided the answer
+since, and the daemon gave the same answer again.
+
+Some hits are left out: an answer can serve another question (the attributes in a LOOKUP answer a
+GETATTR), and a READ can be served from blocks that READs of other ranges left. Some requests count
+that the kernel would not answer: repeated errors, and repeated answers too large for a map.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ __all__ = ["NEEDS", "Advice", "Advisor", "OpcodeAdvice"]
 NEEDS: Mapping[str, str] = MappingProxyType(
     {"open": "handleless", "opendir": "handleless", "flush": "flush_free"}
 )
-"""What a file system has to declare before these are answered in the kernel."""
+"""Declaration that a file system has to make before the kernel answers this opcode."""
 
-# A thing that answers depend on and requests change: its kind, its inode, a name.
+# Something that answers depend on and that requests change: (kind, nodeid, name).
 _Thing = tuple[str, int, bytes]
 _Question = tuple[Any, ...]
 
@@ -38,16 +40,17 @@ _ENTRY_MADE = ("create", "mknod", "mkdir", "symlink", "link")
 
 @dataclass(frozen=True)
 class OpcodeAdvice:
-    """What was seen of one opcode, or of all.
+    """Estimate for one opcode, or for all opcodes together.
 
-    :ivar requests: how many were answered, by the daemon or in the kernel.
-    :ivar in_kernel: those that were answered in the kernel as it is.
-    :ivar repeats: those at the daemon that had been asked before.
-    :ivar same: repeats whose answer was that of the time before.
-    :ivar changed: repeats whose answer was another, though nothing that the mount did voids it.
-    :ivar hits: what would have been answered in the kernel in addition.
-    :ivar daemon_ns: how long callers had no answer from the daemon, together.
-    :ivar saved_ns: the part of it that was waited for hits.
+    :ivar requests: answered requests.
+    :ivar in_kernel: requests that the kernel already answers.
+    :ivar repeats: requests to the daemon that had been asked before.
+    :ivar same: repeats that got the same answer as the time before.
+    :ivar changed: repeats that got another answer, although no request on the mount voided the
+        first.
+    :ivar hits: requests to the daemon that eFuse would have answered.
+    :ivar daemon_ns: total time that callers waited for the daemon, in ns.
+    :ivar saved_ns: part of ``daemon_ns`` that was spent on hits, in ns.
     """
 
     requests: int = 0
@@ -61,12 +64,12 @@ class OpcodeAdvice:
 
     @property
     def daemon(self) -> int:
-        """How many the daemon answered."""
+        """Number of requests that the daemon answered."""
         return self.requests - self.in_kernel
 
     @property
     def hit_ratio(self) -> float | None:
-        """The share of what the daemon answered that would be hits; None: it answered none."""
+        """Share of the daemon's requests that would be hits, 0 to 1; None if there were none."""
         return self.hits / self.daemon if self.daemon else None
 
     def __add__(self, other: OpcodeAdvice) -> OpcodeAdvice:
@@ -75,18 +78,18 @@ class OpcodeAdvice:
         )
 
     def json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return all fields as an object for JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**fields, "hit_ratio": self.hit_ratio}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What eFuse would save on a mount.
+    """Estimate of what eFuse would save on a mount.
 
-    :ivar seconds: how long it was watched.
-    :ivar opcodes: by opcode.
-    :ivar lost: requests that are missing.
+    :ivar seconds: how long the mount was watched.
+    :ivar opcodes: estimate for each opcode, by name.
+    :ivar lost: number of requests that the trace missed.
     """
 
     seconds: float
@@ -95,16 +98,16 @@ class Advice:
 
     @property
     def total(self) -> OpcodeAdvice:
-        """All opcodes together."""
+        """Estimate for all opcodes together."""
         return sum(self.opcodes.values(), OpcodeAdvice())
 
     @property
     def declared(self) -> OpcodeAdvice:
-        """Those whose hits need a declaration of the file system: `NEEDS`."""
+        """Estimate for the opcodes whose hits need a declaration of the file system: `NEEDS`."""
         return sum((a for name, a in self.opcodes.items() if name in NEEDS), OpcodeAdvice())
 
     def json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return all fields as an object for JSON."""
         return {
             "seconds": round(self.seconds, 3),
             "opcodes": {name: a.json() for name, a in sorted(self.opcodes.items())},
@@ -122,7 +125,7 @@ class _Kept:
 
 
 class Advisor:
-    """Takes requests in the order of their answers, and says what could have been kept."""
+    """Take requests in the order of their answers, and estimate what eFuse would have answered."""
 
     def __init__(self) -> None:
         # By opcode, the fields of OpcodeAdvice.
@@ -132,7 +135,7 @@ class Advisor:
         self._names = Names()
 
     def add(self, request: Request) -> None:
-        """Take one more request into account."""
+        """Add one request to the estimate."""
         count = self._counts[request.opcode]
         count["requests"] += 1
         if request.path == "daemon":
@@ -145,10 +148,10 @@ class Advisor:
         self._names.learn(request)
 
     def advice(self, seconds: float, lost: int = 0) -> Advice:
-        """Return what follows from the requests so far.
+        """Return the estimate from the requests so far.
 
-        :param seconds: how long that was.
-        :param lost: how many requests are missing among them.
+        :param seconds: how long the mount was watched.
+        :param lost: number of requests that the trace missed.
         """
         found = {name: OpcodeAdvice(**count) for name, count in self._counts.items()}
         return Advice(seconds, found, lost)
@@ -175,7 +178,7 @@ class Advisor:
             count["changed"] += 1
 
     def _changes(self, request: Request) -> Iterable[_Thing]:
-        """What a request voids: the first table of docs/coherence.md."""
+        """Return what a request voids: the first table of docs/coherence.md."""
         make = _CHANGES.get(request.opcode)
         things = list(make(request)) if make else []
         if request.names and request.opcode in ("unlink", "rmdir", "rename", "rename2"):
@@ -194,7 +197,7 @@ def _flags(request: Request, offset: int = 0) -> int:
 
 
 def _question(request: Request) -> _Question | None:
-    """Return what makes two requests the same question; None: eFuse does not keep its answer."""
+    """Return the identity of a request's question, or None if eFuse does not keep the answer."""
     opcode = request.opcode
     own: _Question
     if opcode in ("lookup", "getattr", "readlink", "statfs", "flush"):
@@ -214,11 +217,11 @@ def _question(request: Request) -> _Question | None:
 
 
 def _answer(request: Request) -> Any:
-    """Return what the daemon said, without time-outs and handles; None: it cannot be compared."""
+    """Return the answer without timeouts and handles, or None if it cannot be compared."""
     if request.ret < 0:
         return ("error", request.ret)
     if request.opcode == "lookup":
-        # nodeid and generation; then the time-outs; then the attributes
+        # nodeid and generation, then the timeouts, then the attributes
         return request.answer[:16], request.answer[40:128]
     if request.opcode == "getattr":
         return request.answer[16:104]
@@ -234,7 +237,7 @@ def _answer(request: Request) -> Any:
 
 
 def _depends(request: Request) -> Iterable[_Thing]:
-    """What the answer rests on: the second table of docs/coherence.md."""
+    """Return what an answer depends on: the second table of docs/coherence.md."""
     nodeid = request.nodeid
     if request.opcode == "lookup":
         yield from ((("name", nodeid, name)) for name in request.names)
@@ -291,7 +294,7 @@ def _copied(request: Request) -> Iterable[_Thing]:
 def _entries(request: Request) -> Iterable[_Thing]:
     parents = (request.nodeid, request.other or request.nodeid)
     renamed = request.opcode in ("rename", "rename2")
-    names = request.names[: 2 if renamed else 1]  # SYMLINK's second is a target
+    names = request.names[: 2 if renamed else 1]  # the second name of SYMLINK is the target
     for parent, name in zip(parents, names, strict=False):
         yield "name", parent, name
         yield "attributes", parent, b""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How deep a pass-through counts as stacked."""
+"""The stacking depth of a pass-through."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OVERLAY, ECRYPTFS, FUSE, EXT4, TMPFS = 0x794C7630, 0xF15F, 0x65735546, 0xEF53, 0
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Say what is mounted: ``mounted((type, device, path), ..., kind=...)``.
+    """Set the mounts with ``mounted((type, device, path), ..., kind=...)``.
 
-    The first is what *tmp_path* lies on, whose file system is of *kind*.
+    *tmp_path* is on the first of them, whose file system has the type *kind*.
     """
 
     def say(*mounts: tuple[str, str, Path], kind: int) -> None:
@@ -94,7 +94,7 @@ def test_file_system_that_is_mounted_twice_below_ends_promises(
     caplog: pytest.LogCaptureFixture,
     covered: bool,
 ) -> None:
-    """By one of them a file may be written, by the other not, and a directory is two inodes."""
+    """A file can be changed through either mount, and a directory has one inode in each."""
     places = (tmp_path, tmp_path) if covered else (tmp_path / "one", tmp_path / "two")
     for devices, whole in ((("0:50", "0:51"), True), (("0:50", "0:50"), False)):
         mounted(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What could have been kept of recorded requests."""
+"""Advice from recorded requests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def copied(opcode: str, target: int) -> Request:
 
 
 def advised(requests: Sequence[Request], *, each_ns: int = 100) -> Advice:
-    """Return the advice of requests one after the other, each of which takes *each_ns*."""
+    """Return the advice for requests in sequence, each of which takes *each_ns*."""
     advisor = Advisor()
     for i, one in enumerate(requests, 1):
         advisor.add(replace(one, time_ns=i * 1000, ns=each_ns))
@@ -77,7 +77,7 @@ def test_time_outs_and_handles_make_no_difference() -> None:
     [
         (getattr_(), write(2), 0),
         (getattr_(), write(3), 1),
-        (getattr_(), read(), 0),  # its atime
+        (getattr_(), read(), 0),  # the read changes the atime
         (read(), write(2), 0),
         (read(), getattr_(), 1),
         (lookup(), write(2), 0),
