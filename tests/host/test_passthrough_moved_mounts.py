@@ -65,7 +65,7 @@ def test_promises_end_with_the_first_inode_that_is_found_on_a_mount_that_has_com
 
 
 class Kernel:
-    """What the kernel is told of promises, with nobody who asks for anything."""
+    """Records the promises that the daemon takes back."""
 
     def __init__(self) -> None:
         self.believes: dict[str, Any] = {}

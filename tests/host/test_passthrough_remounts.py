@@ -137,7 +137,7 @@ def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_read_only(
                     stored[:4] = b"AAAA"
                     assert shown[:8] == b"AAAA----"
                     stored.flush()
-        # The kernel is told to look the name up again, but nobody waits until it was told.
+        # The daemon tells the kernel to look the name up again, but does not wait for that.
         eventually(lambda: _is_read_only(path / "two" / "f"), what="the rights of the mount")
         assert not _is_read_only(path / "one" / "f")
     assert (source / "below" / "f").read_bytes() == b"AAAA" + b"-" * 36
@@ -274,7 +274,7 @@ def test_change_of_a_mount_reaches_each_process_that_has_the_table(
             os.write(checked[1], b"x")
             os._exit(found)
     try:
-        # Both know the mount, by a file that the parent looks up and the child has not.
+        # The parent reads the table before the child does.
         remount(source / "two", "rw")
         assert _look_up(table, source, "two", "f") is node
         os.write(changed[1], b"x")

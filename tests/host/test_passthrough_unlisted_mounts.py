@@ -156,3 +156,24 @@ def test_source_that_was_unmounted_while_it_is_in_use_keeps_its_promises(
 
     trio.run(look_up)
     fs.close()
+
+
+def test_table_that_changes_while_it_is_read_is_read_again(
+    source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that is missing from it would end all promises."""
+    sub = source / "sub"
+    sub.mkdir()
+    table = mounts_module.LowerMounts()
+    read = mounts_module.read_table
+
+    def changes(mountinfo: int) -> Any:
+        found = read(mountinfo)
+        if not os.path.ismount(sub):
+            mount("-t", "tmpfs", "tmpfs", sub)
+        return found
+
+    monkeypatch.setattr(mounts_module, "read_table", changes)
+    table.read()
+    assert str(sub) in [row.mountpoint for row in table.table]
+    table.close()

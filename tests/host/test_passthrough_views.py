@@ -28,7 +28,7 @@ def _view(mount: Callable[..., None], kind: str, place: Path, what: Path, where:
 def test_file_is_read_as_it_was_written_by_its_other_name(
     served: Any, place: Path, source: Path, mount: Callable[..., None], kind: str, when: str
 ) -> None:
-    """With exclusive the kernel would keep its pages: nobody tells it of the other inode."""
+    """With exclusive, the kernel would keep the pages: a write to another inode voids none."""
     for name in ("files", "view"):
         (source / name).mkdir()
     (source / "files" / "f").write_bytes(b"before")

@@ -45,9 +45,9 @@ class Node:
     files or streams of it are open, whose descriptors are ``opens``. ``parent`` and ``name`` are
     those by which it was found last, ``others`` is what else is known to lead to it. ``mount`` is
     that which its descriptor is on. An ``outdated`` node has the rights that its mount had once:
-    no lookup finds it any more, and nothing is written by it. A ``moved`` node lies on another
-    mount than before, since that one's rights have changed: its names there lead to another node.
-    It is not opened for writing before a lookup has found it again.
+    no lookup finds it any more, and nothing is written by it. A ``moved`` node lay on a mount whose
+    rights have changed: names on that mount lead to another node now. A lookup has to find the
+    node again before it is opened for writing.
 
     Where inode numbers do not tell files apart (overlayfs), a node of several names has a
     ``place``, its parent's number and its name, and while it has a descriptor, a ``watch``.
@@ -189,16 +189,16 @@ class Inodes:
             raise _stale(node)
 
     def _follow_mounts(self) -> None:
-        """Attend to the files of the mounts whose rights have changed.
+        """Follow the mounts whose rights have changed.
 
-        :raises OSError: not all were attended to; the next call does the rest.
+        :raises OSError: some nodes were not attended to. The next call attends to them.
         """
         self.mounts.follow()
         self._attend_to_mounts()
 
     def _attend_to_mounts(self) -> None:
         if self._is_attending:
-            return  # a file is found by its name meanwhile
+            return  # :meth:`_change_rights` is looking for a file
         altered = self.mounts.take_altered()
         if not altered:
             return
@@ -215,13 +215,13 @@ class Inodes:
         self.changed()
 
     def _change_rights(self, node: Node) -> None:
-        """Attend to the file *node*, whose mount has other rights than before.
+        """Follow the rights of the mount that the file *node* lies on, which have changed.
 
-        A file has one node, whose pages and locks are those of all its users, as long as one is
-        enough. So the node goes on by another mount that has its rights; if there is none, it has
-        the new rights. Only if a node has these already, there are two. The older one is written
-        by no longer: a mount that files are open on for writing does not become read-only, and of
-        one that was read-only nothing was open for writing, so it has no page to write back.
+        All users of a file share the pages and locks of one node. So the node moves to another
+        mount that has the old rights. If there is none, the node takes the new rights. If another
+        node of the file has these already, *node* is outdated. It has no page to write back: a
+        mount does not become read-only while files on it are open for writing, and a file on a
+        read-only mount was not open for writing.
         """
         rights = node.mount.rights
         if node.key[2] == rights or self._goes_on_elsewhere(node):
@@ -248,9 +248,9 @@ class Inodes:
         return other is not None
 
     def _goes_on_elsewhere(self, node: Node) -> bool:
-        """Let *node* lie on another mount of its rights, by which it is open or has a name.
+        """Move *node* to a mount that has its rights, if it is open or has a name there.
 
-        :raises OSError: there is one, but no descriptor for it.
+        :raises OSError: there is such a mount, but no descriptor is left.
         """
         if not self._is_open_elsewhere(node) and not self._is_named_elsewhere(node):
             return False
@@ -358,12 +358,12 @@ class Inodes:
         return node.fd
 
     def by_name(self, node: Node) -> int:
-        """Return an O_PATH descriptor of *node* by the name that found it last; it is the caller's.
+        """Open *node* by the name that found it last, as an O_PATH descriptor of the caller.
 
-        A file is one node by mounts that forbid different things: :meth:`fd` may be on another one.
-        If the name is gone, the descriptor is a copy of that one.
+        Several mounts may show the file, and :meth:`fd` may be on another one than the name. If the
+        name is gone, the descriptor is a copy of :meth:`fd`.
 
-        :raises OSError: as of :meth:`fd`.
+        :raises OSError: the inode cannot be found (ESTALE), or no descriptor is left.
         """
         parent = node.parent
         if parent is not None and (node.others or parent.mount is not node.mount):

@@ -15,6 +15,7 @@ from efuse.fs.passthrough.syscalls import Status, check_access, file_system_type
 __all__ = ["LowerMount", "LowerMounts"]
 
 _READ_ONLY, _WRITABLE = -1, -2  # no mount has such a number
+_MOST_READINGS = 8
 
 
 class LowerMount:
@@ -27,14 +28,14 @@ class LowerMount:
         forbids makes another inode of a file: two would each have pages of it, and the one that is
         written back last would win.
     :ivar nodes: how many lie on it.
-    :ivar row: the mount in the table of mounts, as it was when it was there last; None: the table
-        never had it, as it has no mount of another namespace or from outside of a chroot.
+    :ivar row: the mount's last row in the table of mounts. None: the table never had one, because
+        the mount belongs to another namespace or lies outside of a chroot.
     """
 
     __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights", "row")
 
     def __init__(self, number: int, fd: int, row: Mount | None) -> None:
-        """*fd*, an O_PATH descriptor of something on it, remains the caller's."""
+        """Make the object of the mount that *fd*, the caller's O_PATH descriptor, is on."""
         self.number = number
         self.nodes = 0
         self.row = row
@@ -79,10 +80,10 @@ class LowerMounts:
     Not by the device: two mounts of one file system have the same, but neither the same rights nor
     the same mounts within. And the number of a device is given to the next file system.
 
-    What a mount is, and what it forbids, is taken from the kernel's table of mounts, for which no
-    daemon is asked. The table is read again after it has changed, which the kernel tells each open
-    file of it once. So each process has an open file of its own. Each request asks by a descriptor
-    what a mount forbids that is not in the table.
+    The kernel's table of mounts tells what a mount is and what it forbids, without a request to any
+    daemon. The kernel reports a change of the table once to each open file of it, so each process
+    has its own. If the table does not have a mount, each request asks the kernel by a descriptor
+    what the mount forbids.
 
     :ivar own: the device of the pass-through's own mount, which cannot be passed through.
     :ivar table: the mounts of every type that this process sees.
@@ -102,7 +103,6 @@ class LowerMounts:
         self.readings = 0
         self._is_read = False
         self._process, self._mountinfo = -1, -1
-        self._open()
         self.read()
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class LowerMounts:
         return altered
 
     def give_back(self, altered: set[LowerMount]) -> None:
-        """Return these mounts by the next :meth:`take_altered` again."""
+        """Have the next :meth:`take_altered` return these mounts again."""
         self._altered |= altered
 
     def let_go(self, mount: LowerMount) -> None:
@@ -165,6 +165,8 @@ class LowerMounts:
         for mount in self._mounts.values():
             mount.close()
         self._mounts.clear()
+        self._altered.clear()
+        self._unlisted.clear()
         if self._mountinfo >= 0:
             os.close(self._mountinfo)
             self._mountinfo = -1
@@ -174,35 +176,42 @@ class LowerMounts:
 
         :raises OSError: it cannot be read; the next call tries again.
         """
-        if self._process != os.getpid():
-            self._open()
-        if self._changes.poll(0):
-            self._is_read = False  # until it is: the kernel tells of a change once
+        if self._process != os.getpid() or self._has_changed():
+            self._is_read = False  # until it is: the kernel reports a change only once
         if not self._is_read:
             self.read()
         for mount in self._unlisted:
             self._note_rights(mount, mount.rights_by_descriptor())
 
+    def _has_changed(self) -> bool:
+        return bool(self._changes.poll(0))
+
     def _open(self) -> None:
-        """Open the table in this process: a forked one shares what its parent is told."""
+        """Open the table in this process: a forked process shares the reports of its parent."""
         mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         if self._mountinfo >= 0:
             os.close(self._mountinfo)
         self._process, self._mountinfo = os.getpid(), mountinfo
         self._changes = select.poll()
         self._changes.register(mountinfo, select.POLLPRI)
-        self._is_read = False
 
     def read(self) -> None:
-        """Read the table, also if the kernel does not tell of a change.
+        """Read the table, even if the kernel has not reported a change.
 
-        A directory that is renamed takes the mounts below it along, and nobody is told.
+        The kernel does not report that a renamed directory takes the mounts below it along.
 
-        :raises OSError: it cannot be read.
+        :raises OSError: the table cannot be read.
         """
-        self.table = read_table(self._mountinfo)
+        if self._process != os.getpid():
+            self._open()
+        self._is_read = False
+        for _ in range(_MOST_READINGS):
+            self.table = read_table(self._mountinfo)
+            # A read returns a part of the table: if it has changed meanwhile, a row may be missing.
+            if not self._has_changed():
+                self._is_read = True
+                break
         self.readings += 1
-        self._is_read = True
         rows = {row.mount_id: row for row in self.table}
         self._unlisted.clear()
         for mount in self._mounts.values():
@@ -245,4 +254,4 @@ def _kind_at(fd: int) -> int:
     try:
         return file_system_type(fd)
     except OSError:
-        return FUSE  # no other file system fails to tell, but for one that is dead
+        return FUSE  # other file systems fail only if they are dead

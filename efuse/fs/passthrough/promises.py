@@ -28,17 +28,16 @@ _log = logging.getLogger("efuse.fs")
 
 
 class Promises:
-    """Takes back promises that do not hold (any more) because of what is mounted.
+    """Takes back the promises that the mounts at and below the source do not allow.
 
-    A reply that tells the kernel of an inode is sent only while the promises hold, by all mounts
-    that inodes were found on. One that cannot be taken back is owed until it has been: such replies
-    fail so long.
+    Before a reply gives the kernel an inode, the promises are compared with all mounts that inodes
+    were found on. If a promise cannot be taken back, the reply fails, and the next one tries again.
 
     :param inodes: the nodes, with the mounts that they lie on.
     :param used: returns the promises that are in use.
-    :param withdraw: tells the kernel of fields of :class:`Options` that changed, and voids what the
-        kernel has learned; may be called with the same ones again after it has raised an
-        :class:`EfuseError`.
+    :param withdraw: tells the kernel changed fields of :class:`Options`, which may be none, and
+        voids what the kernel has learned. After it has raised an :class:`EfuseError` it is called
+        again with the same fields.
     """
 
     def __init__(
@@ -58,9 +57,9 @@ class Promises:
         self._there: frozenset[tuple[int, int, str]] | None = None
 
     def keep(self, node: Node) -> None:
-        """Have the promises hold before the kernel is told of *node*.
+        """Make the promises hold before a reply gives the kernel *node*.
 
-        :raises OSError: one of them cannot be taken back; the next call tries again.
+        :raises OSError: a promise cannot be taken back. The next call tries again.
         """
         is_read = self._inodes.mounts.readings == self._reading
         if not is_read or node.mount.number not in self._weighed:
@@ -68,30 +67,32 @@ class Promises:
         self._settle()
 
     def look(self) -> None:
-        """Take back what cannot be promised any more; later, if that fails now."""
-        with contextlib.suppress(OSError):  # it is told, and owed
+        """Take back what does not hold any more. If that fails, :meth:`keep` tries again."""
+        with contextlib.suppress(OSError):  # which the log has
             self.weigh()
 
     def distrust(self) -> None:
-        """Have the kernel ask again for all that it has learned; later, if that fails now."""
+        """Void what the kernel has learned. If that fails, :meth:`keep` tries again."""
         self._is_void_owed = True
-        with contextlib.suppress(OSError):  # it is told, and owed
+        with contextlib.suppress(OSError):  # which the log has
             self._settle()
 
     def weigh(self) -> None:
-        """Take back what cannot be promised (any more).
+        """Take back the promises that the mounts do not allow.
 
-        Where a mount has come, a name that the kernel has learned may lead to what it covers.
+        A name that the kernel has learned may lead to a directory that a new mount covers. So a new
+        mount also voids what the kernel has learned.
 
-        :raises OSError: as of :meth:`keep`.
+        :raises OSError: a promise cannot be taken back, or the mounts cannot be read. The next call
+            of :meth:`keep` tries again.
         """
         mounts, root = self._inodes.mounts, self._inodes.root
         mounts.read()
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
         found: list[Mount] = []
-        if mounts.row(root.mount.number) is not None:  # else the path is that of nothing
+        if mounts.row(root.mount.number) is not None:  # else the path names another directory
             found = below(path, root.mount.number, mounts.table, own=mounts.own)
-        # One that has been unmounted, or moved out of the source, may still be in use.
+        # A mount that was unmounted, or moved out of the source, may still be in use.
         found += [row for row in mounts.rows if row is not None and row not in found]
         is_whole = all(row is not None for row in mounts.rows)
         ended = self._ended(found, is_whole=is_whole)
@@ -106,16 +107,16 @@ class Promises:
         self._settle()
 
     def _ended(self, found: list[Mount], *, is_whole: bool) -> dict[str, Any]:
-        """Return what does not hold of the promises in use, with its new value.
+        """Return the promises in use that do not hold, with their new values.
 
-        Two mounts of one file system show a directory as two inodes, and a file system that shows
-        the files of another one shows each file as another inode. The kernel is not told of one of
-        them what is done to it by the other: it has to ask again. Where another name of a file can
-        lead past the inode that is open, the daemon has to know what is open. A mount of which
-        nothing is known may be any of these.
+        Two mounts of one file system show a directory as two inodes. A file system that shows the
+        files of another one gives each file a second inode. The kernel does not learn from one of
+        the inodes what changes the other, so it has to ask again. And the file may lose its name
+        through the other inode, so the daemon has to know which files are open. A mount that the
+        table does not have may be any of these.
 
-        :param found: the mounts that are known.
-        :param is_whole: they are all that inodes were found on.
+        :param found: the known mounts.
+        :param is_whole: whether *found* has all mounts that inodes were found on.
         """
         used = self._used()
         ended: dict[str, Any] = {}

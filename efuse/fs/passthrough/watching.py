@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Waits for changes of the table of mounts, of which no request tells."""
+"""Waits for changes of the table of mounts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def watch_table(changed: Callable[[], None]) -> None:
     """
     table = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # trio waits until a descriptor can be read, which the table always can. A descriptor of
-        # epoll(7) can be read once the table has changed.
+        # trio can only wait until a descriptor is readable, and the table always is. A descriptor
+        # of epoll(7) is readable once the table has changed.
         with select.epoll() as changes:
             changes.register(table, select.EPOLLPRI)
             while True:
