@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from efuse.control.mounts import Mount
 
@@ -100,13 +99,17 @@ def below(path: str, number: int, table: Iterable[Mount], *, own: int = -1) -> l
     :param table: all mounts.
     :param own: the device of mounts that are left out: the pass-through's own.
     """
-    above = Path(path)
+    above = path.rstrip("/") + "/"
     return [
         mount
         for mount in table
         if mount.connection != own
-        and (mount.mount_id == number or above in Path(mount.mountpoint).parents)
+        and (mount.mount_id == number or _is_within(mount.mountpoint, above))
     ]
+
+
+def _is_within(mountpoint: str, above: str) -> bool:
+    return len(mountpoint) > len(above) and mountpoint.startswith(above)
 
 
 def is_there_twice(mounts: Iterable[Mount]) -> bool:
