@@ -131,7 +131,9 @@ RULES = (
     Rule(r"\blikewise\b", "repeat what it is", "The second one likewise."),
     Rule(r"\bas above\b", "repeat what it is", "The other size, as above."),
     Rule(
-        r"(?<!each\s)\bof (?:which|whom)\b", "whose, or a second sentence", "A file of which a part is gone."
+        r"(?<!each\s)\bof (?:which|whom)\b",
+        "whose, or a second sentence",
+        "A file of which a part is gone.",
     ),
     Rule(r"\bas ever\b", "as before, or as on plain FUSE", "Writes go there as ever."),
     Rule(r"\bat once\b", "immediately, or at the same time", "It ends at once."),
