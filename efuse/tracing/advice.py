@@ -6,12 +6,14 @@ was asked before, by the same user where that matters, no request on the mount h
 since, and the daemon gave the same answer again.
 
 Some hits are left out: an answer can serve another question (the attributes in a LOOKUP answer a
-GETATTR), and a READ can be served from blocks that READs of other ranges left. Some requests count
-that the kernel would not answer: repeated errors, and repeated answers too large for a map.
+GETATTR), and a READ can be served from blocks that READs of other ranges left. The kernel keeps no
+answer that does not fit into a map, and of the errors only those that say that a name or an
+extended attribute does not exist.
 """
 
 from __future__ import annotations
 
+import errno
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +34,21 @@ NEEDS: Mapping[str, str] = MappingProxyType(
 _Thing = tuple[str, int, bytes]
 _Question = tuple[Any, ...]
 
-_RIGHTS_ASKED = ("lookup", "access", "open", "opendir")
+# Answers to these depend on the caller.
+_CALLER_ASKED = (
+    *("lookup", "access", "open", "opendir"),
+    *("getxattr", "listxattr", "readlink"),
+)
+# The kernel keeps these errors, learn.c; it keeps no other one.
+_ABSENT = {"lookup": -errno.ENOENT, "getxattr": -errno.ENODATA}
+# What fits into a map: EFUSE_NAME_LEN with its NUL, EFUSE_BLOB_LEN of the kernel.
+_NAME_BYTES = 255
+_BLOB_BYTES = 984
+_BLOBS = ("getxattr", "listxattr", "readlink")
+# A daemon may free space at any time: EFUSE_VOLUME_NS of the kernel.
+_VOLUME_NS = 10_000_000_000
+# Answered by these, a request reaches neither the daemon nor a file, and changes nothing.
+_ANSWERED_FROM_MAPS = ("cache", "handler", "refusal", "kernel")
 _O_TRUNC = 0o1000
 _FATTR_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2  # FATTR_MODE, FATTR_UID, FATTR_GID
 _ENTRY_MADE = ("create", "mknod", "mkdir", "symlink", "link")
@@ -121,6 +137,7 @@ class Advice:
 class _Kept:
     answer: Any
     asked_ns: int
+    ends_ns: float
     depends: tuple[_Thing, ...]
 
 
@@ -132,6 +149,8 @@ class Advisor:
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._kept: dict[_Question, _Kept] = {}
         self._changed_ns: dict[_Thing, int] = {}
+        # By nodeid and handle, since when a file has been open.
+        self._opened_ns: dict[tuple[int, int], int] = {}
         self._names = Names()
 
     def add(self, request: Request) -> None:
@@ -145,6 +164,7 @@ class Advisor:
             count["in_kernel"] += 1
         for thing in self._changes(request):
             self._changed_ns[thing] = request.time_ns
+        self._open(request)
         self._names.learn(request)
 
     def advice(self, seconds: float, lost: int = 0) -> Advice:
@@ -163,7 +183,10 @@ class Advisor:
         answer = _answer(request)
         before = self._kept.get(question)
         asked_ns = request.time_ns - (request.ns or 0)
-        self._kept[question] = _Kept(answer, asked_ns, tuple(_depends(request)))
+        lives_ns = _VOLUME_NS if request.opcode == "statfs" else float("inf")
+        self._kept[question] = _Kept(
+            answer, asked_ns, request.time_ns + lives_ns, tuple(_depends(request))
+        )
         if before is None:
             return
         count["repeats"] += 1
@@ -172,6 +195,8 @@ class Advisor:
         if any(self._changed_ns.get(thing, -1) >= before.asked_ns for thing in before.depends):
             return
         if same:
+            if not _is_learned(request) or asked_ns >= before.ends_ns:
+                return
             count["hits"] += 1
             count["saved_ns"] += request.ns or 0
         elif answer is not None:
@@ -179,6 +204,8 @@ class Advisor:
 
     def _changes(self, request: Request) -> Iterable[_Thing]:
         """Return what a request voids: the first table of docs/coherence.md."""
+        if request.path in _ANSWERED_FROM_MAPS or _is_unknown(request):
+            return []
         make = _CHANGES.get(request.opcode)
         things = list(make(request)) if make else []
         if request.names and request.opcode in ("unlink", "rmdir", "rename", "rename2"):
@@ -189,7 +216,51 @@ class Advisor:
                 child = self._names.child(parent, name)
                 if child is not None:
                     things.append(("attributes", child, b""))
+        if request.opcode in ("flush", "release") and self._is_written(request):
+            things.append(("attributes", request.nodeid, b""))
+        if request.ret == -errno.ESTALE:
+            things.append(("life", request.nodeid, b""))
         return things
+
+    def _open(self, request: Request) -> None:
+        """Note since when files have been open: of those with one handle, the first one."""
+        if request.opcode == "release":
+            self._opened_ns.pop((request.nodeid, _handle(request.arguments)), None)
+        elif request.opcode == "open" and request.ret >= 0:
+            where = (request.nodeid, _handle(request.answer))
+            self._opened_ns.setdefault(where, request.time_ns)
+
+    def _is_written(self, request: Request) -> bool:
+        """Return whether the file of a FLUSH or RELEASE was written since it was opened."""
+        opened_ns = self._opened_ns.get((request.nodeid, _handle(request.arguments)), 0)
+        return self._changed_ns.get(("data", request.nodeid, b""), -1) >= opened_ns
+
+
+def _handle(raw: bytes) -> int:
+    return int.from_bytes(raw[:8], "little")
+
+
+def _is_unknown(request: Request) -> bool:
+    """Return whether the reply means that the daemon does not know the request."""
+    if request.opcode == "ioctl":
+        result = int.from_bytes(request.answer[:4], "little", signed=True)
+        return -errno.ENOTTY in (request.ret, result) or request.ret == -errno.ENOSYS
+    return request.ret == -errno.ENOSYS
+
+
+def _is_learned(request: Request) -> bool:
+    """Return whether eFuse keeps the answer."""
+    if any(len(name) > _NAME_BYTES for name in request.names):
+        return False
+    if request.opcode == "lookup" and request.names in ((b".",), (b"..",)):
+        return False
+    if request.ret < 0:
+        return request.ret == _ABSENT.get(request.opcode)
+    if request.opcode in _BLOBS:
+        # If only the size is asked for, it is in the answer.
+        size = request.ret or int.from_bytes(request.answer[:4], "little")
+        return size <= _BLOB_BYTES
+    return True
 
 
 def _flags(request: Request, offset: int = 0) -> int:
@@ -212,7 +283,7 @@ def _question(request: Request) -> _Question | None:
         own = (request.offset, request.size)
     else:
         return None
-    who = request.uid if opcode in _RIGHTS_ASKED else None
+    who = request.uid if opcode in _CALLER_ASKED else None
     return (opcode, request.nodeid, who, *own)
 
 
@@ -241,20 +312,22 @@ def _depends(request: Request) -> Iterable[_Thing]:
     nodeid = request.nodeid
     if request.opcode == "lookup":
         yield from ((("name", nodeid, name)) for name in request.names)
+        yield "life", nodeid, b""
         yield "rights", nodeid, b""
         if request.child is not None:
+            yield "life", request.child, b""
             yield "attributes", request.child, b""
             yield "atime", request.child, b""
         return
     for kind in {
-        "getattr": ("attributes", "atime"),
-        "getxattr": ("xattrs", "data") if request.ret >= 0 else ("xattrs",),
-        "listxattr": ("xattrs", "data"),
-        "readlink": ("data",),
-        "access": ("rights",),
-        "open": ("rights",),
-        "opendir": ("rights",),
-        "read": ("data",),
+        "getattr": ("attributes", "life", "atime"),
+        "getxattr": ("xattrs", "data", "life") if request.ret >= 0 else ("xattrs", "life"),
+        "listxattr": ("xattrs", "data", "life"),
+        "readlink": ("data", "life"),
+        "access": ("rights", "life"),
+        "open": ("rights", "life"),
+        "opendir": ("rights", "life"),
+        "read": ("data", "life"),
         "flush": ("data",),
     }.get(request.opcode, ()):
         yield kind, nodeid, b""
@@ -299,10 +372,9 @@ def _entries(request: Request) -> Iterable[_Thing]:
         yield "name", parent, name
         yield "attributes", parent, b""
     if request.opcode == "link" and request.other is not None:
-        yield "attributes", request.other, b""
-    if request.opcode == "create" and request.child is not None and _flags(request) & _O_TRUNC:
-        yield "data", request.child, b""
-        yield "attributes", request.child, b""
+        # The daemon may have another nodeid for the new name.
+        for kind in ("data", "attributes", "xattrs", "rights"):
+            yield kind, request.other, b""
     yield "volume", 0, b""
 
 
@@ -311,10 +383,12 @@ _CHANGES: Mapping[str, Callable[[Request], Iterable[_Thing]]] = MappingProxyType
         **dict.fromkeys(("read", "readdir", "readdirplus", "readlink"), _all_of("atime")),
         **dict.fromkeys(("write", "fallocate"), _all_of("data", "attributes", volume=True)),
         "setattr": _setattr,
+        "setupmapping": _all_of("data", "attributes", "atime", "xattrs", volume=True),
         "ioctl": _all_of("data", "attributes", "atime", "xattrs", "rights", volume=True),
         **dict.fromkeys(("setxattr", "removexattr"), _all_of("xattrs", "attributes", "rights")),
         **dict.fromkeys(("open", "opendir"), _opened),
-        **dict.fromkeys(("fsync", "fsyncdir"), _all_of("attributes")),
+        **dict.fromkeys(("flush", "release", "syncfs", "tmpfile"), _all_of(volume=True)),
+        **dict.fromkeys(("fsync", "fsyncdir"), _all_of("attributes", volume=True)),
         **dict.fromkeys((*_ENTRY_MADE, "unlink", "rmdir", "rename", "rename2"), _entries),
         **dict.fromkeys(("copy_file_range", "copy_file_range_64"), _copied),
     }
