@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The balancer of kernel_patches/src/balance.c as a program. A request goes to its home while that
- * has fewer requests than the threshold, else to the channel of the node with the shortest expected
- * delay, or to that of any node if the channel of the node is loaded as well.
+ * A simplified form of the kernel's own balancer (balance.c) as a program. A request goes to its
+ * home while that has fewer requests than the threshold, else to the channel of the node with the
+ * shortest expected delay, or to that of any node if the channel of the node is loaded as well.
  *
- * This is a starting point for a policy of your own. It ignores the channels of CPUs from 128 on.
+ * Unlike the kernel's balancer, it does not prefer a channel with a polling worker; it counts a home
+ * with one request as loaded for every background request, whatever channels/spread says; it
+ * prefers the lowest CPU among channels with equal delays, not the one nearest to the home; and it
+ * ignores the channels of CPUs from 128 on.
+ *
+ * This is a starting point for a policy of your own.
  */
 #include "efuse.bpf.h"
 

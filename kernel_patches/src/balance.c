@@ -6,10 +6,12 @@
  * 1. to the channel that the program's select_channel() returns; else
  * 2. to its home, whatever waits there, if the policy is "own";
  * 3. to a channel of the home's NUMA node with a free worker that is polling, which needs no
- *    wake-up;
- * 4. to its home, while that has fewer requests than the threshold;
- * 5. to the channel of the node with the shortest expected delay; if that has reached the threshold
- *    too, to the channel with the shortest expected delay on any node.
+ *    wake-up: to its home first, also if a worker of the home is about to poll, unless the home is
+ *    loaded (4);
+ * 4. to its home, while fewer requests than the threshold wait there or are at the daemon;
+ * 5. to the channel of the node with the shortest expected delay: the number of requests there plus
+ *    this one, times the mean time that a request takes there. If that channel has as many requests
+ *    as the threshold, to the channel with the shortest expected delay on any node.
  *
  * Background requests are parts of one large READ or WRITE. With channels/spread set, a home that
  * has one request counts as loaded for them.

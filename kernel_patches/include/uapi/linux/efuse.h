@@ -285,7 +285,9 @@ struct efuse_event {
 				 */
 	__u64	nodeid;		/* the inode, or the directory of the name */
 	__u64	offset;		/* in the file, bytes */
-	__u64	length;		/* bytes from there; EPOCH, PATH: 0 means the whole file */
+	__u64	length;		/* bytes from there; EPOCH: 0 means the whole file;
+				 * PATH: offset and length of the READ at which the path changed
+				 */
 	__u64	epoch;		/* EVICTED: of the block; EPOCH: from which the values are void */
 	__u64	time_ns;	/* CLOCK_MONOTONIC */
 };
