@@ -2,11 +2,11 @@
 /*
  * A channel for pyfuse3. Its loop is one thread: a task waits in trio until the session's
  * descriptor becomes readable, has libfuse read one request, and handles it. With a channel, a task
- * that has replied looks for the next request before it waits. The call that brings the request
+ * that has replied polls for the next request before it waits. The call that brings the request
  * also delivers the reply. A request that was found stays here until libfuse reads it.
  *
- * One slot is enough. It is given back at each look, whether its request was answered or not, and
- * may hold the reply to any request. A reply may stay in the slot only if the task is sure to look
+ * One slot is enough. It is given back at each poll, whether its request was answered or not, and
+ * may hold the reply to any request. A reply may stay in the slot only if the task is sure to poll
  * soon: replying is the last action of pyfuse3's handlers, and then their task waits for the next
  * request, unless more tasks are waiting than pyfuse3 wants.
  */
@@ -129,7 +129,7 @@ static ssize_t python_read(int fd, void *buf, size_t size, void *userdata)
 }
 
 /*
- * May a message of the loop's thread stay in the slot until the thread looks for the next request?
+ * May a message of the loop's thread stay in the slot until the thread polls for the next request?
  */
 static bool may_stay(const struct fuse_out_header *out)
 {
@@ -287,10 +287,10 @@ int efuse_python_open(void)
 }
 
 /**
- * efuse_python_look - deliver the stored reply, and look for a request
+ * efuse_python_look - deliver the stored reply, and poll for a request
  *
- * Called by a task before it waits in trio. It looks only if another task waits there, because
- * otherwise pyfuse3 would start another task for each request. It also looks only for BUSY_NS in a
+ * Called by a task before it waits in trio. It polls only if another task waits there, because
+ * otherwise pyfuse3 would start another task for each request. It also polls only for BUSY_NS in a
  * row.
  *
  * Return: true if libfuse has something to read. Otherwise the task must wait in trio, and then

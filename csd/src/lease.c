@@ -86,7 +86,7 @@ static bool csd_lease_break(struct file_lease *fl)
 	struct csd_lease *lease = fl->c.flc_owner;
 	bool busy;
 
-	/* No time-out: the lease is given up soon, but not before the chain has ended. */
+	/* No timeout: the lease is given up soon, but not before the chain has ended. */
 	fl->fl_break_time = 0;
 	spin_lock(&lease->lock);
 	lease->held = false;

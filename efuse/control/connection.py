@@ -168,7 +168,7 @@ class Connection:
         file="channels/spread",
     )
     spin_ns = count(
-        "how long workers and callers look for work and answers before they sleep",
+        "how long workers and callers poll for work and answers before they sleep",
         unit="ns",
         most=1_000_000,
         default=50_000,

@@ -230,7 +230,7 @@ _CHANNELS = (
         "How long the daemon had a request in a slot, a moving mean",
     ),
     _gauge(
-        "channel_looking", Scope.CHANNEL, "looking", "Workers of the channel that look for requests"
+        "channel_looking", Scope.CHANNEL, "looking", "Workers of the channel that poll for requests"
     ),
     _gauge("channel_sleeping", Scope.CHANNEL, "sleeping", "Workers of the channel that sleep"),
     _counter(
@@ -246,25 +246,25 @@ _CHANNELS = (
         "channel_poll_hits",
         Scope.CHANNEL,
         "counters.poll_hits",
-        "A worker looked for a request before it would sleep, and found one",
+        "A worker polled for a request before it would sleep, and found one",
     ),
     _counter(
         "channel_poll_misses",
         Scope.CHANNEL,
         "counters.poll_misses",
-        "A worker looked, and found none in time",
+        "A worker polled, and found none in time",
     ),
     _counter(
         "channel_spin_hits",
         Scope.CHANNEL,
         "counters.spin_hits",
-        "A program looked for its answer instead of sleeping, and found it",
+        "A program polled for its answer instead of sleeping, and found it",
     ),
     _counter(
         "channel_spin_misses",
         Scope.CHANNEL,
         "counters.spin_misses",
-        "A program looked, found none in time, and went to sleep",
+        "A program polled, found none in time, and went to sleep",
     ),
     _counter(
         "channel_elsewhere",

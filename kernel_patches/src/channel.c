@@ -282,7 +282,7 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 	err = efuse_channel_reply(channel, next.slot, next.length);
 	/*
 	 * Let the task that waits for the reply run: it may send its next request before this
-	 * worker looks for one.
+	 * worker polls for one.
 	 */
 	cond_resched();
 	/*

@@ -261,7 +261,7 @@ enum efuse_policy {
  * @service_ns: recent mean time that the daemon works on a request; 0: not known yet
  * @full: a worker has found no free slot; the next slot that becomes free wakes all workers
  * @waitq: wait queue of the channel's workers
- * @coming: number of workers that are delivering a reply and will look for a request next
+ * @coming: number of workers that are delivering a reply and will poll for a request next
  * @polls: numbers of workers that poll, see polling.c
  * @luck: of the workers that poll
  */

@@ -171,7 +171,7 @@ static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
  * efuse_queue_wake - make sure that a reader takes what was put into a queue
  * @queue: the queue
  *
- * Wakes a reader unless one is polling, or is about to look.
+ * Wakes a reader unless one is polling, or is about to poll.
  *
  * Context: any, without locks.
  */
@@ -495,7 +495,7 @@ void efuse_queues_resend(struct list_head *requests)
 #ifdef EFUSE_HAS_CHAN
 /**
  * efuse_queues_expired - has a queued request waited longer than the daemon may take?
- * @fch: channel of a connection that has a time-out
+ * @fch: channel of a connection that has a timeout
  *
  * Return: true if so
  */

@@ -87,7 +87,7 @@ class Passthrough(Operations):
     checks them.
 
     A subclass may override any handler: the kernel then does nothing in its place. It is asked each
-    time; what the kernel would keep for longer than the time-outs of replies say is given up
+    time; what the kernel would keep for longer than the timeouts of replies say is given up
     (``exclusive`` becomes ``ttl``); it reads no lower files by itself where ``read`` is overridden,
     and writes none where ``write`` is.
 
