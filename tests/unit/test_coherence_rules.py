@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 SOURCES = REPOSITORY / "kernel_patches" / "src"
 DOCUMENT = REPOSITORY / "docs" / "coherence.md"
 
-# A change: of which inode ("" for none), and what of it.
+# A change: the role of the inode in the request ("" for none), and the kind.
 Change = tuple[str, str]
 
 # The document's word for each kind of the kernel.
@@ -39,7 +39,14 @@ KINDS = {
     "EFUSE_KIND_VOLUME": "volume",
     "EFUSE_KIND_RIGHTS": "rights",
     "EFUSE_KIND_PAGES": "pages",
+    # Other names of whole, end and life.
+    "EFUSE_KIND_CONTENT": "whole",
+    "EFUSE_KIND_EOF": "end",
+    "EFUSE_KIND_IDENTITY": "life",
 }
+
+# The same for the document and the advisor.
+WORDS = {"content": "whole", "end of file": "end", "eof": "end", "identity": "life"}
 
 # The inode that a kernel expression stands for.
 INODES = {
@@ -263,12 +270,14 @@ class _Run:
         return tuple(one for one in statements[start:] if one.kind != "label")
 
     def _effects(self, text: str, when: tuple[str, ...]) -> None:
-        for call in re.finditer(r"efuse_bucket_(inode|entry|life)\(", text):
+        for call in re.finditer(r"efuse_bucket_(inode|entry|life|identity)\(", text):
             # A bucket that is only compared is not changed.
             if re.search(r"efuse_(epoch_enter|\w*valid|\w*quiet)\([^;]*$", text[: call.start()]):
                 continue
             arguments = _arguments(text, call.end())
-            what = {"entry": "name", "life": "life"}.get(call[1]) or KINDS[arguments[1]]
+            what = {"entry": "name", "life": "life", "identity": "life"}.get(call[1]) or KINDS[
+                arguments[1]
+            ]
             self._add(arguments[0], what, when)
         if (match := re.fullmatch(r"ch->nr_blocks = (.*);", text)) and match[1] != "0":
             self._add("args->nodeid", "blocks", when)
@@ -347,7 +356,8 @@ def _cell(text: str) -> set[Change]:
     for group in text.split("; "):
         whose, colon, things = group.rpartition(": ")
         owners = OWNERS[whose.removeprefix("of ")] if colon else ("inode",)
-        for thing in things.split(", "):
+        for word in things.split(", "):
+            thing = WORDS.get(word, word)
             if thing == "nothing":
                 continue
             if thing in ("the name", "both names"):
@@ -403,10 +413,12 @@ def test_children_are_noted_for_the_requests_that_remove_a_name() -> None:
 def test_document_has_all_kinds_of_the_kernel() -> None:
     headers = "".join(path.read_text() for path in SOURCES.rglob("*.h"))
     (kinds,) = re.findall(r"enum efuse_kind \{(.*?)\}", headers, flags=re.DOTALL)
-    assert set(re.findall(r"\bEFUSE_KIND_\w+", kinds)) == KINDS.keys()
+    named = {KINDS[kind] for kind in re.findall(r"\bEFUSE_KIND_\w+", kinds)}
+    assert named == set(KINDS.values())
     text = DOCUMENT.read_text()
-    for word in KINDS.values():
-        assert f"*{word}*" in text
+    for kind in named:
+        words = [kind, *(word for word, same in WORDS.items() if same == kind)]
+        assert any(f"*{word}*" in text for word in words), kind
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -469,8 +481,8 @@ def advice(opcode: str, condition: str = "") -> set[Change]:
     """Return what a request changes, by the advisor."""
     owners = {INODE: "inode", OTHER: "other", CHILD: "child", OTHER_CHILD: "child", 0: ""}
     advisor = _advisor(condition == "of a file written since it was opened")
-    return {(owners[nodeid], kind)
-            for kind, nodeid, _ in advisor._changes(_request(opcode, condition))}  # fmt: skip
+    changes = advisor._changes(_request(opcode, condition))
+    return {(owners[nodeid], WORDS.get(kind, kind)) for kind, nodeid, _ in changes}
 
 
 def _modelled(changes: Iterable[Change]) -> set[Change]:
@@ -505,6 +517,5 @@ def test_advice_changes_nothing_if_the_daemon_does_not_know_the_request(
 
 def test_advice_has_what_estale_changes() -> None:
     changes = Advisor()._changes(_request("getattr", ret=-errno.ESTALE))
-    assert {("inode", kind) for kind, nodeid, _ in changes if nodeid == INODE} == EVENT_ROWS[
-        "ESTALE"
-    ]
+    mine = {("inode", WORDS.get(kind, kind)) for kind, nodeid, _ in changes if nodeid == INODE}
+    assert mine == EVENT_ROWS["ESTALE"]
