@@ -19,6 +19,7 @@ import pytest
 
 from efuse import opcodes
 from efuse.tracing import Advisor, Request
+from efuse.tracing.advice import _depends
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = REPOSITORY / "kernel_patches" / "src"
@@ -58,6 +59,8 @@ INODES = {
     "args->efuse.child[i]": "child",
     "child": "child",
     "entry->nodeid": "child",
+    "entry ? entry->nodeid : 0": "child",
+    "ff->nodeid": "inode",
     "get_node_id(inode)": "inode",
     "0": "",
 }
@@ -221,9 +224,11 @@ class _Run:
         opcode: str = "",
         true: Iterable[str] = (),
         false: Iterable[str] = (),
+        depends: bool = False,
     ) -> None:
         self._functions = functions
         self._opcode = opcode
+        self._depends = depends
         self._true, self._false = set(true), set(false)
         self.found: list[tuple[Change, tuple[str, ...]]] = []
 
@@ -272,7 +277,9 @@ class _Run:
     def _effects(self, text: str, when: tuple[str, ...]) -> None:
         for call in re.finditer(r"efuse_bucket_(inode|entry|life|identity)\(", text):
             # A bucket that is only compared is not changed.
-            if re.search(r"efuse_(epoch_enter|\w*valid|\w*quiet)\([^;]*$", text[: call.start()]):
+            if not self._depends and re.search(
+                r"efuse_(epoch_enter|\w*valid|\w*quiet)\([^;]*$", text[: call.start()]
+            ):
                 continue
             arguments = _arguments(text, call.end())
             what = {"entry": "name", "life": "life", "identity": "life"}.get(call[1]) or KINDS[
@@ -440,6 +447,22 @@ def test_events_of_the_document_are_compared() -> None:
     assert EVENT_ROWS.keys() == EVENTS.keys()
 
 
+# The document's rows of what an answer depends on: a request, the functions of the kernel that name
+# the buckets, the conditions in these that hold and that do not hold.
+ANSWERS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "LOOKUP, found": ("lookup", ("entry", "attrs"), (), ()),
+    "LOOKUP, absent": ("lookup", ("entry",), (), ()),
+    "GETATTR": ("getattr", ("attrs",), (), ()),
+    "GETXATTR, LISTXATTR with a value": ("listxattr", ("blob",), ("opcode", "!absent"), ()),
+    "GETXATTR, absent": ("getxattr", ("blob",), ("opcode",), ("!absent",)),
+    "READLINK": ("readlink", ("blob",), ("!absent",), ("opcode",)),
+    "ACCESS": ("access", ("grant",), (), ()),
+    "OPEN, OPENDIR": ("open", ("grant",), (), ()),
+    "STATFS": ("statfs", ("volume",), (), ()),
+    "READ, each block": ("read", ("block_valid",), (), ()),
+    "FLUSH": ("flush", ("file_written",), (), ()),
+}
+
 # The advisor's kinds are the document's, but it has one for all of a file's content, and knows of
 # no pages.
 MODEL = {"whole": "data", "end": "data", "blocks": "data", "pages": None}
@@ -519,3 +542,59 @@ def test_advice_has_what_estale_changes() -> None:
     changes = Advisor()._changes(_request("getattr", ret=-errno.ESTALE))
     mine = {("inode", WORDS.get(kind, kind)) for kind, nodeid, _ in changes if nodeid == INODE}
     assert mine == EVENT_ROWS["ESTALE"]
+
+
+def _learned(row: str) -> set[Change]:
+    """Return what an answer depends on, by the kernel."""
+    _, names, true, false = ANSWERS[row]
+    opcode = {"opcode": "args->opcode != FUSE_READLINK"}
+    functions = {
+        name: function
+        for file in ("learn.c", "epochs.c", "changes.c")
+        for name, function in _functions(_source(file)).items()
+        if "efuse_bucket_inode(" in function.body
+    }
+    found: set[Change] = set()
+    for suffix in names:
+        (name,) = (name for name in functions if name.endswith(f"_{suffix}"))
+        run = _Run(
+            {name: functions[name]},
+            true=[opcode.get(one, one) for one in true],
+            false=[opcode.get(one, one) for one in false],
+            depends=True,
+        )
+        run.call(name)
+        changes = {change for change, _ in run.found}
+        if row == "LOOKUP, found" and suffix == "attrs":
+            changes = {("child", kind) for _, kind in changes}
+        found |= changes
+    if row == "LOOKUP, absent":
+        found = {change for change in found if change[0] != "child"}
+    # The bucket of a block is no bucket of an inode.
+    return found | ({("inode", "blocks")} if row.startswith("READ,") else set())
+
+
+ANSWER_ROWS = {name: _cell(things) for name, things, _ in _rows("What an answer depends on")}
+
+
+@pytest.mark.parametrize("row", ANSWERS)
+def test_document_has_what_an_answer_of_the_kernel_depends_on(row: str) -> None:
+    assert ANSWER_ROWS[row] == _learned(row)
+
+
+def test_answers_of_the_document_are_compared() -> None:
+    assert ANSWER_ROWS.keys() == ANSWERS.keys()
+
+
+@pytest.mark.parametrize("row", ANSWERS)
+def test_advice_has_what_an_answer_of_the_kernel_depends_on(row: str) -> None:
+    absent = row.endswith("absent")
+    request = _request(
+        ANSWERS[row][0],
+        names=(b"a",),
+        ret=-errno.ENODATA if row == "GETXATTR, absent" else 0,
+        answer=struct.pack("=QQ", 0 if absent else CHILD, 0),
+    )
+    owners = {INODE: "inode", CHILD: "child", 0: ""}
+    found = {(owners[nodeid], WORDS.get(kind, kind)) for kind, nodeid, _ in _depends(request)}
+    assert found == _modelled(_learned(row))
