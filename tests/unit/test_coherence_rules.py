@@ -565,6 +565,9 @@ def _learned(row: str) -> set[Change]:
         )
         run.call(name)
         changes = {change for change, _ in run.found}
+        if suffix == "entry":
+            # Attributes have this bucket, too; a name that is learned alone needs it.
+            assert ("child", "life") in changes
         if row == "LOOKUP, found" and suffix == "attrs":
             changes = {("child", kind) for _, kind in changes}
         found |= changes
