@@ -4,9 +4,9 @@
  * home while that has fewer requests than the threshold, else to the channel of the node with the
  * shortest expected delay, or to that of any node if the channel of the node is loaded as well.
  *
- * Unlike the kernel's balancer, it does not prefer a channel with a polling worker; it counts a home
- * with one request as loaded for every background request, whatever channels/spread says; it
- * prefers the lowest CPU among channels with equal delays, not the one nearest to the home; and it
+ * Unlike the kernel's balancer, it does not prefer a channel with a polling worker; it counts a
+ * home with one request as loaded for every background request, whatever channels/spread says; it
+ * prefers the lowest CPU among channels with equal delays, not the next one after the home; and it
  * ignores the channels of CPUs from 128 on.
  *
  * This is a starting point for a policy of your own.

@@ -256,9 +256,9 @@ static ssize_t efuse_channel_bring(struct efuse_channel *channel, struct file *f
  * @argp: struct efuse_next of the daemon; updated on success
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno. With -EINVAL, and with -EFAULT if *@argp could not be read, nothing
- *         was done. With any other error, also -EFAULT if *@argp could not be written, the reply
- *         was delivered, or failed as it would have with write(2), and its slot is free.
+ * Return: 0 or a negative errno. With -EINVAL, and with -EFAULT if *@argp could not be read,
+ *         nothing was done. With any other error, also -EFAULT if *@argp could not be written, the
+ *         reply was delivered, or failed as it would have with write(2), and its slot is free.
  */
 long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_next __user *argp)
 {
