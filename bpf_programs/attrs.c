@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* GETATTR from `attrs`. */
+/* Answers GETATTR from the map `attrs`. */
 #include "efuse.bpf.h"
 
 int getattr(struct efuse_req *req)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* READLINK, GETXATTR and LISTXATTR from `blobs`. */
+/* Answers READLINK, GETXATTR and LISTXATTR from the map `blobs`. */
 #include "efuse.bpf.h"
 
 static inline int blob_reply(struct efuse_req *req)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* How often the blocks of each file are found. Counted only while somebody watches. */
+/* Counts how often the blocks of each file are found, while a watcher wants to know. */
 #include "efuse.bpf.h"
 
 static inline int block_use_watched(void)
@@ -12,7 +12,7 @@ static inline int block_use_watched(void)
 		return 0;
 	if (bpf_ktime_get_ns() < shape->watched_ns)
 		return 1;
-	/* Nobody asked again: from now on it costs no look at the clock either. */
+	/* The watcher has not renewed its wish. From now on the clock is not read any more. */
 	shape->watched_ns = 0;
 	return 0;
 }
@@ -22,7 +22,9 @@ static inline void block_use_count(struct efuse_req *req, int found)
 	u64 nodeid = efuse_req_nodeid(req);
 	struct efuse_file_use none = {}, *use;
 
-	/* A block that is there and not wanted now is asked for again. */
+	/*
+	 * A block that exists but is not wanted now will be asked for again, and is counted then.
+	 */
 	if (found && !efuse_req_wanted(req))
 		return;
 	use = files.lookup_or_try_init(&nodeid, &none);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * READ's blocks from `blocks`, in sets of ways. A block that finds no room in its set
- * takes the place of one that was not read since it came.
+ * Answers READs from the map `blocks`, a set-associative cache. A new block whose set is full
+ * replaces a block that has not been read since it was stored.
  */
 #include "efuse.bpf.h"
 
@@ -10,7 +10,7 @@ static inline u64 block_hash(u64 nodeid, u64 block)
 	return (nodeid * 0x9e3779b97f4a7c15ULL) ^ (block * 0xc2b2ae3d27d4eb4fULL);
 }
 
-/* A number below @n, by the hash's high bits: those are the well mixed ones of a product. */
+/* A number below @n from the high bits of the hash, which are the well mixed bits of a product. */
 static inline u32 block_scale(u64 hash, u32 n)
 {
 	return (u32)(((hash >> 32) * n) >> 32);
@@ -28,7 +28,7 @@ static inline struct efuse_set *block_find_set(u64 nodeid, u64 block, int *numbe
 	return tags.lookup(number);
 }
 
-/* The way that holds the block, or -1. */
+/* The way of the set that holds the block, or -1. */
 static inline int block_way(struct efuse_set *set, u64 nodeid, u64 block)
 {
 	int i;

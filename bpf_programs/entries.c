@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* LOOKUP from `entries`, and from `attrs` what the found inode is like. */
+/* Answers LOOKUP from the map `entries`, with the attributes of the inode from `attrs`. */
 #include "efuse.bpf.h"
 
 int lookup(struct efuse_req *req)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What happened, into the ring `events`; nothing is done where nobody listens. */
+/* Puts events into the ring `events`. Does nothing while there is no listener. */
 #include "efuse.bpf.h"
 
 static inline int event_wanted(void)
@@ -10,7 +10,7 @@ static inline int event_wanted(void)
 	return on && *on;
 }
 
-/* Tell who listens, if somebody does; the arguments are the fields of struct efuse_event. */
+/* Emits an event if there is a listener. The arguments are the fields of struct efuse_event. */
 static inline void event_emit(u32 kind, u16 opcode, u16 arg, u64 nodeid, u64 offset,
 			      u64 length, u64 epoch)
 {
@@ -38,7 +38,7 @@ static inline void event_emit(u32 kind, u16 opcode, u16 arg, u64 nodeid, u64 off
 	events.ringbuf_submit(event, 0);
 }
 
-/* A request has changed a file's data. Of a WRITE it is known where. */
+/* A request has changed the data of a file. The range is known only of a WRITE. */
 static inline int event_changed(struct efuse_req *req, u16 path)
 {
 	u64 nodeid, offset = 0, length = 0;
@@ -58,19 +58,19 @@ static inline int event_changed(struct efuse_req *req, u16 path)
 	return 0;
 }
 
-/* By the daemon. */
+/* The daemon has carried out the request. */
 int reply(struct efuse_reply_ctx *ctx)
 {
 	return event_changed(ctx->req, EFUSE_PATH_DAEMON);
 }
 
-/* By the kernel, on backing files. */
+/* The kernel has carried out the request, on backing files. */
 int written(struct efuse_req *req)
 {
 	return event_changed(req, EFUSE_PATH_DIRECT);
 }
 
-/* The daemon itself has said that something is not as it was. */
+/* The daemon has notified the kernel of a change. */
 int notify(struct efuse_notify *n)
 {
 	if (event_wanted())

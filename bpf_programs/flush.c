@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* FLUSH, which needs no map: the kernel knows whether there is anything to flush. */
+/* Answers FLUSH. No map is needed: the kernel knows whether there is anything to flush. */
 #include "efuse.bpf.h"
 
 int flush(struct efuse_req *req)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* ACCESS, OPEN and OPENDIR from `grants`. */
+/* Answers ACCESS, OPEN and OPENDIR from the map `grants`. */
 #include "efuse.bpf.h"
 
 static inline int grant_reply(struct efuse_req *req)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Each value that the daemon's replies bring, into its map. */
+/* Stores each value that the daemon's replies bring in its map. */
 #include "efuse.bpf.h"
 
 static inline int learn_entry(struct efuse_req *req)
@@ -43,9 +43,9 @@ static inline int learn_volume(struct efuse_req *req)
 }
 
 /*
- * An empty way, or any that was not read since it came; if all were, those reads are
- * forgotten. A way that is locked cannot be had: who died with the lock in hand spoils no
- * other way.
+ * Chooses a way of the set: an empty one, or any that was not read since it was stored. If all were
+ * read, the marks of these reads are cleared. A locked way is not taken: a process that died with
+ * the lock spoils only that way.
  */
 static inline int block_victim(struct efuse_set *set)
 {
@@ -72,7 +72,7 @@ static inline int block_victim(struct efuse_set *set)
 	return last;
 }
 
-/* Who published a block, or counts on it, hears that it has gone. */
+/* Emits an event about the block that made room, if there is one: a publisher may count on it. */
 static inline void tell_evicted(struct efuse_req *req)
 {
 	struct efuse_tag tag = {};
@@ -93,7 +93,7 @@ static inline int learn_block(struct efuse_req *req)
 	if (!set)
 		return 0;
 	way = block_way(set, nodeid, block);
-	/* What is written need not be read: it takes nobody's place. */
+	/* A written block may never be read, so it does not replace another one. */
 	if (way < 0 && efuse_req_opcode(req) == FUSE_WRITE)
 		return 0;
 	if (way < 0)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The built-in maps. The least recently used value makes room for a new one;
- * its loss costs a request to the daemon and nothing else.
+ * The built-in maps. In a full map a new value replaces the least recently used one. Losing a value
+ * costs a request to the daemon and nothing else.
  */
 #include "efuse.bpf.h"
 #include "paths.bpf.h"
@@ -33,11 +33,11 @@ BPF_F_TABLE("array", int, struct efuse_slot, blocks, 4096, BPF_F_MMAPABLE);
 BPF_TABLE("array", int, struct efuse_geometry, geometry, 1);
 BPF_TABLE("lru_hash", u64, struct efuse_file_use, files, 4096);
 
-/* What paths.c has measured; and of each block hash, who was read last: 4 to a slot. */
+/* The measurements of paths.c. `ghosts` notes the last READ of each block hash, 4 per slot. */
 BPF_TABLE("percpu_array", int, struct path_profile, profiles, PATH_PROFILES);
 BPF_TABLE("array", int, u32, ghosts, 16384);
 
-/* What happened, for who listens: 256 KiB, about 4600 events. */
+/* The events: 256 KiB, about 4600 of them. */
 BPF_RINGBUF_OUTPUT(events, 64);
 BPF_TABLE("array", int, u32, listening, 1);
 BPF_TABLE("array", int, u64, lost, 1);

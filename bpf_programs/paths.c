@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The path of a READ of a file that the daemon mapped: its backing files, or the cache,
- * which they fill. Probe and predict: of each round of READs of a kind the first few try
- * both in turn; the others take the path that is predicted to be the faster one, from
- * the times of the late ones, from how much is read again while the cache would hold it,
- * and from how many requests are at the backing files already.
+ * Chooses the path of a READ of a file that the daemon mapped: its backing files, or the data
+ * cache, which is filled from them. The method is to probe and predict. The READs of a kind are
+ * counted in rounds. The first few READs of a round try both paths in turn. The others take the
+ * path that is predicted to be faster. The prediction uses the recent times of both, the share of
+ * blocks that are read again while the cache would hold them, and the number of requests that are
+ * at the backing files now.
  *
- * Where the backing file lies on a device of csd.ko, there are two ways to it: its page cache, and
- * past that. What the page cache has, and what follows the READ before, since then the kernel
- * reads ahead, goes by the page cache. Else it is past it that is predicted to be faster or
- * not; of what is read again the page cache has to its credit that it would have it by then.
+ * If the backing file is on a device of csd.ko, it can be read in two ways: through its page cache,
+ * and past it. A READ goes through the page cache if that has something of it, or if it follows the
+ * READ before, because then the kernel reads ahead. Otherwise the faster of both is predicted. In
+ * favour of the page cache counts that blocks that are read again would be in it by then.
  *
- * The daemon is not tried. It mapped the file so as not to be asked, and where it did
- * not, the cache asks it for what is missing alone. A WRITE has nothing to choose.
+ * The daemon is not tried. It mapped the file in order not to be asked, and for ranges that it did
+ * not map the cache asks it only for what is missing. There is no choice for a WRITE.
  */
 #include "efuse.bpf.h"
 #include "paths.bpf.h"
 
 #define PATH_ONE	65536
-#define PATH_SAMPLE	16	/* one of so many is measured */
-#define PATH_WARM	8	/* READs in the page cache: then one of so many is looked at */
+#define PATH_SAMPLE	16	/* one READ out of so many is measured */
+#define PATH_WARM	8	/* READs found in the page cache; then one of so many is checked */
 #define PATH_BOTH	(1 << EFUSE_PATH_DIRECT | 1 << EFUSE_PATH_CACHE)
 
-/* A note: the profile's index, and */
-#define PATH_NOTE_KEPT	0x80000000	/* the cache was to keep the block */
-#define PATH_NOTE_COLD	0x40000000	/* there is a choice between the page cache and the device */
+/* The note of a measured READ: the index of its profile, and these bits. */
+#define PATH_NOTE_KEPT	0x80000000	/* the cache was expected to have the block */
+#define PATH_NOTE_COLD	0x40000000	/* nothing was in the page cache: a device could do it */
 
 static inline u32 path_size(u64 size)
 {
@@ -47,8 +48,9 @@ static inline u32 path_profile_of(u64 nodeid, u64 size)
 }
 
 /*
- * The mean of the late ones. One far away counts as one not so far. What was interrupted
- * takes any time, but nothing takes less than it takes: a mean far above is not believed.
+ * Updates a moving mean. A value above four times the mean counts as four times the mean, because
+ * an interruption can make any READ slow. But nothing makes a READ faster than it can be, so a mean
+ * above four times the value is lowered to that.
  */
 static inline void path_mean(u64 *mean, u64 value)
 {
@@ -69,8 +71,8 @@ static inline u32 path_share(u32 share, bool more, u32 log)
 }
 
 /*
- * Where the last READ of blocks that hash alike is remembered, by its print: the lowest
- * bit is cleared if the cache was to keep the block.
+ * The slot that remembers the last READ of the blocks with this hash by a fingerprint, @print. The
+ * lowest bit of the slot is cleared if the cache was to keep the block.
  */
 static inline u32 *path_ghost(u64 nodeid, u64 offset, u32 *print)
 {
@@ -86,13 +88,16 @@ static inline u32 *path_ghost(u64 nodeid, u64 offset, u32 *print)
 	return ghosts.lookup(&number);
 }
 
-/* What backing files were measured to take, with more or fewer requests at them by now. */
+/*
+ * Scales a measured time of the backing files from the mean number of requests there to the present
+ * one.
+ */
 static inline u64 path_queued(const struct path_profile *profile, u64 ns, u32 depth)
 {
 	return ns * (16 + (u64)depth * 16) / (16 + profile->depth);
 }
 
-/* What reading it into the page cache will save, if it is read again. */
+/* The time that reading it into the page cache will save if it is read again. */
 static inline u64 path_warms(const struct path_profile *profile)
 {
 	u64 hot = profile->ns[PATH_TIME_DIRECT], cold = profile->ns[PATH_TIME_DEVICE];
@@ -102,12 +107,12 @@ static inline u64 path_warms(const struct path_profile *profile)
 	return hot && hot < cold ? (cold - hot) * profile->again / PATH_ONE : 0;
 }
 
-/* Of a READ that the page cache has nothing of, which it would have to read by itself. */
+/* Chooses between page cache and device for a READ that the page cache has nothing of. */
 static inline u32 path_past(const struct path_profile *profile)
 {
 	u64 cold = profile->ns[PATH_TIME_COLD], device = profile->ns[PATH_TIME_DEVICE];
 
-	/* What nobody has seen yet is worth a try. */
+	/* A time that was never measured is worth a try. */
 	if (!cold)
 		return EFUSE_PATH_DIRECT;
 	device += path_warms(profile);
@@ -116,7 +121,7 @@ static inline u32 path_past(const struct path_profile *profile)
 	return device + device / 8 < cold ? EFUSE_PATH_DEVICE : EFUSE_PATH_DIRECT;
 }
 
-/* Has the page cache nothing of it, and would have to wait for the device, too? */
+/* Would the page cache have to wait for the device, because it has nothing of the READ? */
 static inline bool path_is_cold(struct efuse_req *req, struct path_profile *profile,
 				const struct efuse_path_info *info, u64 offset, u64 size)
 {
@@ -134,7 +139,10 @@ static inline bool path_is_cold(struct efuse_req *req, struct path_profile *prof
 	return true;
 }
 
-/* Through the cache; what it has not comes from backing files. 0: nobody knows. */
+/*
+ * Predicted time through the data cache, which gets missing blocks from backing files. 0: not
+ * known.
+ */
 static inline u64 path_cache_ns(const struct path_profile *profile, u64 direct_ns, u32 depth)
 {
 	u64 hits = (u64)profile->again * (PATH_ONE - profile->lost) / PATH_ONE;
@@ -142,11 +150,11 @@ static inline u64 path_cache_ns(const struct path_profile *profile, u64 direct_n
 
 	if (!miss)
 		miss = direct_ns + direct_ns / 8;
-	/* A hit that nobody has seen yet is worth a try: its time is 0. */
+	/* The time of a hit that was never measured is 0, which makes the cache worth a try. */
 	return (hits * profile->ns[PATH_TIME_HIT] + (PATH_ONE - hits) * miss) / PATH_ONE;
 }
 
-/* The last choice stays unless it is an eighth slower. */
+/* The last choice stays unless the other path is faster by more than an eighth. */
 static inline u32 path_fastest(u32 last, u64 direct_ns, u64 cache_ns)
 {
 	if (!direct_ns)
@@ -157,8 +165,8 @@ static inline u32 path_fastest(u32 last, u64 direct_ns, u64 cache_ns)
 }
 
 /*
- * Between two READs that are measured nothing is learned: the choice of the first is that of
- * those behind it, as long as as many requests are at the backing files.
+ * Nothing is learned between two measured READs. So READs after the first one take the same path,
+ * as long as the number of requests at the backing files is the same.
  */
 static inline bool path_stays(const struct path_profile *profile, u32 count,
 			      const struct efuse_path_info *info)
@@ -167,7 +175,7 @@ static inline bool path_stays(const struct path_profile *profile, u32 count,
 	       profile->chosen_depth == info->depth;
 }
 
-/* Of the next READ of the kind, by its number in the round. */
+/* The path of the next READ of a kind, by its number in the round. */
 static inline u32 path_choose(u32 last, u32 count, u32 probes, u64 direct_ns, u64 cache_ns)
 {
 	u32 path;
@@ -180,16 +188,16 @@ static inline u32 path_choose(u32 last, u32 count, u32 probes, u64 direct_ns, u6
 	return count % PATH_SAMPLE ? path : path | EFUSE_PATH_MEASURE;
 }
 
-/* Where what is not the cache's goes, of which nothing is in the page cache. */
+/* The way to the backing files for a READ that the page cache has nothing of. */
 static inline u32 path_cold(const struct path_profile *profile, u32 count, u32 probes)
 {
-	/* Of the probes of backing files each other one. */
+	/* Every other probe of the backing files. */
 	if (count < 2 * probes)
 		return count & 2 ? EFUSE_PATH_DEVICE : EFUSE_PATH_DIRECT;
 	return path_past(profile);
 }
 
-/* The last choice of its kind was another. */
+/* Emits an event if the choice for READs of this kind has changed. */
 static inline void path_changed(struct efuse_req *req, u32 *was, u32 path)
 {
 	if (path == *was)
@@ -199,7 +207,7 @@ static inline void path_changed(struct efuse_req *req, u32 *was, u32 path)
 		   efuse_req_size(req), 0);
 }
 
-/* What select_path() returns of a READ for which there is something to work out. */
+/* Computes what select_path() returns for a READ. */
 static inline u32 path_work_out(struct efuse_req *req, struct path_profile *profile,
 				const struct efuse_path_info *info, u32 count, bool cold, u32 note)
 {
@@ -269,7 +277,7 @@ int select_path(struct efuse_req *req)
 	return choice;
 }
 
-/* What is known better when a request has been answered. */
+/* Which of the times a request has measured. */
 static inline u32 path_time_of(const struct efuse_path_info *info)
 {
 	if (info->path == EFUSE_PATH_CACHE)

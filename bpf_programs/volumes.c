@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* STATFS from `volumes`. */
+/* Answers STATFS from the map `volumes`. */
 #include "efuse.bpf.h"
 
 int statfs(struct efuse_req *req)

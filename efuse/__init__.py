@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""eFuse: FUSE file systems whose requests BPF handlers answer inside the kernel."""
+"""Serve FUSE file systems whose requests BPF handlers answer inside the kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it. Loaded on first use: `import efuse` stays cheap.
+# Public name -> the module that defines it. Modules load on first use, so `import efuse` is cheap.
 _EXPORTS: dict[str, str] = {
     "EfuseError": "efuse.errors",
     "Operations": "efuse.fs",

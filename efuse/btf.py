@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Parse BTF as far as it is asked for: ids of functions and structs, offsets of members."""
+"""Find functions, structs and the offsets of members in BTF. Nothing else of it is parsed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 __all__ = ["HEADER", "Btf", "Member"]
 
 HEADER = struct.Struct("<HBBIIIII")
-"""Magic, version, flags, length; then where the types begin behind it and how many bytes they are,
-and the same of the strings."""
+"""``struct btf_header``: magic, version, flags, header length; then the offset and the length in
+bytes of the type section, and the offset and the length of the string section. Offsets count from
+the end of the header."""
 
 _MAGIC = 0xEB9F
 _TYPE = struct.Struct("<III")
@@ -22,7 +23,7 @@ _INT, _ARRAY, _STRUCT, _UNION, _ENUM, _FUNC, _FUNC_PROTO = 1, 3, 4, 5, 6, 12, 13
 _VAR, _DATASEC, _DECL_TAG, _ENUM64 = 14, 15, 17, 19
 _LAST_KIND = 19
 
-# Bytes behind a type's common part: fixed, and for each of its `vlen` elements.
+# Bytes that follow the common part of a type: a fixed part, and one part per `vlen` element.
 _FIXED_BYTES = {_INT: 4, _ARRAY: 12, _VAR: 4, _DECL_TAG: 4}
 _ELEMENT_BYTES = {_STRUCT: 12, _UNION: 12, _ENUM: 8, _FUNC_PROTO: 8, _DATASEC: 12, _ENUM64: 12}
 _FIXED = tuple(_FIXED_BYTES.get(kind, 0) for kind in range(_LAST_KIND + 1))
@@ -31,11 +32,11 @@ _ELEMENT = tuple(_ELEMENT_BYTES.get(kind, 0) for kind in range(_LAST_KIND + 1))
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a struct.
+    """One member of a struct.
 
-    :param name: its name.
+    :param name: name of the member.
     :param type_id: BTF id of its type.
-    :param offset_bytes: where it lies.
+    :param offset_bytes: offset in the struct, in bytes.
     """
 
     name: str
@@ -44,12 +45,13 @@ class Member:
 
 
 class Btf:
-    """One BTF blob, parsed as far as it is asked.
+    """One BTF blob. Only the functions and structs that are asked for are decoded.
 
     :param blob: header, types and strings.
-    :param first_id: id of its first type: 1, or the number of types of the BTF it continues plus 1.
-    :param base_strings_bytes: size of the string section of the BTF it continues.
-    :param base_string: returns the string at an offset of that section.
+    :param first_id: id of the first type in the blob: 1, or, for split BTF, the number of types of
+        the base BTF plus 1.
+    :param base_strings_bytes: size of the base BTF's string section, in bytes.
+    :param base_string: function that returns the base BTF's string at an offset.
     :raises ValueError: the blob is damaged.
     """
 
@@ -80,7 +82,7 @@ class Btf:
         self._walk()
 
     def _walk(self) -> None:
-        """Note where each type lies, and the named functions and structs."""
+        """Record the offset of each type, and the ids of the named functions and structs."""
         at, end = 0, len(self._types)
         while at < end:
             if at + _TYPE.size > end:
@@ -99,7 +101,7 @@ class Btf:
 
     @property
     def repeated_structs(self) -> int:
-        """How many names more than one struct of this blob has."""
+        """Number of names that more than one struct of this blob has."""
         types = (_TYPE.unpack_from(self._types, at) for at in self._offsets)
         names = Counter(name for name, info, _ in types if name and info >> 24 & 0x1F == _STRUCT)
         return sum(times > 1 for times in names.values())
@@ -107,14 +109,14 @@ class Btf:
     def function(self, name: str) -> int:
         """Return the BTF id of a function.
 
-        :raises KeyError: there is none of that name.
+        :raises KeyError: no function has that name.
         """
         return self._find(_FUNC, name)
 
     def struct(self, name: str) -> int:
         """Return the BTF id of a struct.
 
-        :raises KeyError: there is none of that name.
+        :raises KeyError: no struct has that name.
         """
         return self._find(_STRUCT, name)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is closed at the end of a ``with``."""
+"""Base class of objects that a ``with`` statement closes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Closing"]
 
 
 class Closing(abc.ABC):
-    """A context manager out of ``close()``."""
+    """A context manager that calls ``close()`` when the ``with`` block ends."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give up what is held. May be called again."""
+        """Release all resources. Further calls do nothing."""
 
     def __enter__(self) -> Self:
         return self

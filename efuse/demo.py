@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``make demo``: real programs on a real source tree, plain FUSE beside eFuse, in one guest boot.
+"""``make demo``: run programs on a Linux source tree, on plain FUSE and on eFuse, in one guest.
 
-The Python pass-through serves thousands of files of the Linux source. Each program runs once on
-plain FUSE, once on a fresh eFuse mount (which learns) and once more (when it has learned). What
-the programs print and write is compared with what the same files on ext4 give.
+The Python pass-through file system serves thousands of files of the Linux source. Each program runs
+once on plain FUSE, once on a fresh eFuse mount (which learns), and once more on the same mount. The
+output of each run is compared with the output of the same program on ext4.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ PROGRAMS = {
         f" cc {_CFLAGS} -c tools/lib/bpf/$f.c -o build/$f.o || exit; done; cat build/*.o"
     ),
 }
-"""What is run, in the tree, by name; its output is compared."""
+"""Shell command of each program, by name. It runs in the tree, and its output is compared."""
 
 _LOWER, _FIRST, _WARM = "ext4", "efuse-first", "efuse"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One program on one system."""
+    """One run of a program on one system."""
 
     program: str
     system: str
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def counters(self) -> Counters:
-        """What the kernel counted meanwhile; zeros where there is no eFuse."""
+        """The kernel's counters over this run; zeros on a system without eFuse."""
         if self.before.sample is None or self.after.sample is None:
             return Counters()
         return self.after.sample.total - self.before.sample.total
@@ -104,7 +104,7 @@ def _say(line: str) -> None:
 
 
 def source_tree() -> Path:
-    """Return an archive of the parts of the Linux source that are used, made at the first time.
+    """Return an archive of the Linux source files that the demo uses. The first call makes it.
 
     :raises EfuseError: the kernel's source package is not installed, or another user can change
         the archive.
@@ -164,18 +164,18 @@ def _prepare(lower: Path, archive: Path) -> int:
 
 
 def _watch(connection: int) -> Sample:
-    """Read everything, times and maps too: from now on the kernel takes the times for a while."""
+    """Read all counters and map sizes. Reading makes the kernel measure latencies for a while."""
     sample = stats.read(Connection(connection))
     return replace(sample, maps=usage(connection), mountpoint="/mnt/linux")
 
 
 def _measure(archive: Path) -> tuple[Report, list[stats.MountRates]]:
-    """Run everything; return the figures, and what eFuse did while it was warm."""
+    """Run all programs. Return the report, and eFuse's rates over the warm run."""
     with ext4(512) as lower, tempfile.TemporaryDirectory(prefix="efuse-demo-") as base:
         count = _prepare(lower, archive)
         _say(f"{count} files")
         for program in PROGRAMS:
-            _digest(program, lower)  # the programs themselves are read for the first time here
+            _digest(program, lower)  # load the programs themselves into the page cache
         with mounted("fuse", lower, Path(base) / "fuse") as fuse:
             runs = _run_programs(fuse, "fuse")
         with mounted("efuse", lower, Path(base) / "efuse") as system:
@@ -190,7 +190,7 @@ def _measure(archive: Path) -> tuple[Report, list[stats.MountRates]]:
 
 
 def report(runs: Iterable[Run], count: int) -> Report:
-    """Return the figures of *runs*; right is the output that a program has on ext4."""
+    """Return the report of *runs*. A run is verified if its output equals that on ext4."""
     known = list(runs)
     wanted = {r.program: r.digest for r in known if r.system == _LOWER}
     results = tuple(r.result(wanted[r.program]) for r in known)
@@ -219,7 +219,7 @@ def report(runs: Iterable[Run], count: int) -> Report:
 
 
 def table(figures: dict[str, Any]) -> Table:
-    """Make the table for people from the JSON's values."""
+    """Return the printed table for the JSON form of a report."""
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     made.add_column("PROGRAM")
     for title in (
@@ -266,7 +266,7 @@ def _inside(out: Path, archive: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo; in a guest of its own, unless it is in one."""
+    """Run the demo: in a new guest, or in place if this process already runs in one."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--tree", type=Path, help=argparse.SUPPRESS)

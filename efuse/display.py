@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Names that other users chose (of files, mounts, threads), for a terminal and for JSON.
+"""Make names that other users chose (of files, mounts, threads) safe for a terminal and for JSON.
 
-A name may hold anything but NUL: escape sequences that a terminal obeys, and bytes that are no
-UTF-8, which Python keeps as lone surrogates. Pure: no system call.
+A name can hold any byte but NUL: escape sequences that a terminal would obey, and bytes that are
+not valid UTF-8, which Python keeps as lone surrogates. Pure: no system calls.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ _NOT_ASCII = re.compile("[^\n -~]")
 
 
 def shown(name: str) -> str:
-    """Return *name* for a terminal: what a terminal would obey, or could not show, is escaped.
+    """Return *name* with every character escaped that a terminal would obey or could not show.
 
-    A byte that is no UTF-8 becomes ``\\xff``, and another character what it is in Python's source.
+    A byte that is not valid UTF-8 becomes ``\\xff``. Any other character becomes its escape
+    sequence in Python source.
     """
     return name if name.isprintable() else "".join(map(_shown, name))
 
 
 def shown_lines(text: str) -> str:
-    """Return *text*, of several lines, as :func:`shown` would; but newlines and tabs stay."""
+    """Return *text* escaped as by :func:`shown`, except that newlines and tabs stay."""
     if text.isprintable():
         return text
     return "".join(c if c in "\n\t" else _shown(c) for c in text)
@@ -40,10 +41,10 @@ def _shown(character: str) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return *value* as JSON that is valid UTF-8, and that a terminal does not obey.
+    """Return *value* as JSON that is valid UTF-8 and holds nothing that a terminal would obey.
 
-    A byte 0xNN that is no UTF-8 becomes the escape ``\\udcNN``, a lone surrogate: ``json.loads()``
-    and ``os.fsencode()`` give the byte back.
+    A byte 0xNN that is not valid UTF-8 becomes the escape ``\\udcNN``, a lone surrogate:
+    ``json.loads()`` and ``os.fsencode()`` give the byte back.
     """
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return _NOT_ASCII.sub(lambda found: _in_json(found[0]), text)

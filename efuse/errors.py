@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every exception of the package.
+"""All exceptions of the package.
 
-The text of an error is one sentence, ``what failed: why (ERRNO)``; its ``hint`` says what to try.
+The text of an error is one sentence, ``what failed: why (ERRNO)``. Its ``hint`` says what to try.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = [
 
 
 def reason(error: OSError | int) -> str:
-    """Return why a system call failed, as ``text (ERRNO)``.
+    """Return the reason why a system call failed, as ``text (ERRNO)``.
 
-    :param error: the exception, or an errno (a negative one is taken as its absolute value).
+    :param error: the exception, or an errno; the sign of the errno does not matter.
     """
     number = abs(error) if isinstance(error, int) else error.errno
     if number is None:
@@ -42,14 +42,14 @@ def reason(error: OSError | int) -> str:
 
 
 class EfuseError(Exception):
-    """The base of all: something that eFuse was asked to do has failed.
+    """Base class of all errors of the package.
 
-    :param message: one sentence, what failed and why.
-    :param hint: what the person may try, without "try:".
+    :param message: one sentence: what failed, and why.
+    :param hint: what the user can try, without "try:".
     """
 
     exit_code: ClassVar[int] = 1
-    """The exit status of the command line."""
+    """Exit status of the command line for this error."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -57,13 +57,13 @@ class EfuseError(Exception):
 
 
 class UsageError(EfuseError, ValueError):
-    """What was asked for makes no sense: the caller has to change it."""
+    """The caller asked for something impossible or contradictory, and has to change the call."""
 
     exit_code = 2
 
 
 class NotSupportedError(EfuseError):
-    """This machine, kernel or installation cannot do it."""
+    """This machine, kernel or installation lacks something that the call needs."""
 
     exit_code = 3
 
@@ -77,9 +77,9 @@ class GuestError(EfuseError):
 
 
 class EmulatorError(GuestError):
-    """A guest died of a fault of the emulator that ran it, not of its own.
+    """A guest died because of a fault of the emulator, not because of an error in the guest.
 
-    :ivar began: the guest's command had begun.
+    :ivar began: whether the guest's command had started.
     """
 
     def __init__(self, message: str, *, began: bool = False, hint: str | None = None) -> None:
@@ -88,9 +88,9 @@ class EmulatorError(GuestError):
 
 
 class CompileError(EfuseError):
-    """A BPF program's text does not compile, or uses what the kernel does not have.
+    """The text of a BPF program does not compile, or uses something that the kernel does not have.
 
-    :param log: what the compiler said, whole.
+    :param log: complete output of the compiler.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, log: str = "") -> None:
@@ -101,7 +101,7 @@ class CompileError(EfuseError):
 class VerifierError(EfuseError):
     """The kernel's verifier refused a BPF program.
 
-    :param log: the verifier's log, whole; the message holds its one line that matters.
+    :param log: complete log of the verifier. The message holds the decisive line of it.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, log: str = "") -> None:
@@ -114,15 +114,15 @@ class AttachError(EfuseError):
 
 
 class NoFunctionError(EfuseError):
-    """No storage function of that name is in the kernel."""
+    """No storage function with that name is loaded in the kernel."""
 
 
 class UnreadableError(NotSupportedError):
-    """A storage function cannot run in the kernel: only user space can read the file."""
+    """A storage function cannot run in the kernel, because only user space can read the file."""
 
 
 class NoPolicyError(EfuseError):
-    """No policy of storage functions is in the kernel."""
+    """No policy for storage functions is loaded in the kernel."""
 
 
 class MountError(EfuseError):
@@ -130,7 +130,7 @@ class MountError(EfuseError):
 
 
 class StaleError(MountError, OSError):
-    """The kernel does not hold an inode (any more), or knows a later version of its content."""
+    """The kernel no longer holds an inode, or knows a later version of its content."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -138,4 +138,4 @@ class StaleError(MountError, OSError):
 
 
 class ControlError(EfuseError):
-    """A value of the module's sysfs tree could not be read or written."""
+    """A file of the module's sysfs tree could not be read or written."""

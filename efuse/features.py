@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What this machine offers of what eFuse needs: cached probes that change nothing.
+"""Probe this machine for everything that eFuse needs. Probes are cached and change nothing.
 
-Each probe says what it found, the least that is needed, and why. This module imports nothing else
-of the package.
+Each probe reports what it found, the minimum that eFuse needs, and why. This module imports no
+other module of the package.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["Feature", "all_features", "feature", "forget", "names"]
 
 @dataclass(frozen=True)
 class Feature:
-    """One thing that eFuse needs, or can use.
+    """One thing that eFuse needs or can use.
 
-    :ivar name: a word that stays the same for ever.
-    :ivar found: what is here, for people; None: nothing.
-    :ivar needed: the least that will do.
-    :ivar ok: whether what is here will do.
-    :ivar why: what it is needed for.
-    :ivar mend: what would bring it; empty if nothing would on this machine.
-    :ivar required: eFuse cannot run on this machine's own kernel without it.
+    :ivar name: stable identifier of the feature.
+    :ivar found: description of what this machine has, or None if it has nothing.
+    :ivar needed: the minimum that eFuse needs.
+    :ivar ok: whether this machine meets the minimum.
+    :ivar why: what eFuse needs it for.
+    :ivar mend: how to get it; empty if there is no way on this machine.
+    :ivar required: whether eFuse cannot run on this machine's own kernel without it.
     """
 
     name: str
@@ -95,7 +95,7 @@ def _module(root: Path) -> Feature:
 
 
 def _bcc(_root: Path) -> Feature:
-    # Asked of the distribution's metadata, not by importing it: that alone loads LLVM.
+    # Read the package's metadata: importing bcc would load LLVM.
     present = importlib.util.find_spec("bcc") is not None
     found = None
     if present:
@@ -203,17 +203,17 @@ _PROBES: dict[str, Callable[[Path], Feature]] = {
 
 
 def names() -> Sequence[str]:
-    """Return the names of all features, those that others rest on first."""
+    """Return the names of all features. A feature comes after those that it depends on."""
     return tuple(_PROBES)
 
 
 @functools.cache
 def feature(name: str, root: Path = Path("/")) -> Feature:
-    """Return what is known about one feature; it is probed once.
+    """Probe one feature, once, and return the cached result from then on.
 
     :param name: one of :func:`names`.
-    :param root: where ``proc``, ``sys`` and ``dev`` are looked for.
-    :raises KeyError: there is no such feature.
+    :param root: directory that holds ``proc``, ``sys`` and ``dev``.
+    :raises KeyError: no feature has that name.
     """
     return _PROBES[name](root)
 
@@ -224,5 +224,5 @@ def all_features(root: Path = Path("/")) -> list[Feature]:
 
 
 def forget() -> None:
-    """Probe again when asked the next time: something was installed, loaded or unloaded."""
+    """Drop all cached probes, after something was installed, loaded or unloaded."""
     feature.cache_clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The kernel's own file systems that we use, where systemd would mount them."""
+"""Mount the kernel file systems that eFuse uses, where systemd would mount them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 __all__ = ["BPFFS", "CONFIGFS", "mount_bpffs", "mount_configfs"]
 
 BPFFS = Path("/sys/fs/bpf")
-"""Where BPF objects are pinned."""
+"""Mount point of bpffs, where BPF objects are pinned."""
 CONFIGFS = Path("/sys/kernel/config")
-"""Where devices are made by their directories."""
+"""Mount point of configfs. Creating a directory there creates an emulated device."""
 
 
 def mount_bpffs() -> None:
-    """Mount a bpffs, if there is none.
+    """Mount bpffs at `BPFFS` unless it is mounted there.
 
-    :raises OSError: it cannot be mounted.
+    :raises OSError: mount(2) failed.
     """
     _mount("bpf", BPFFS, "mode=0700")
 
 
 def mount_configfs() -> None:
-    """Mount a configfs, if there is none.
+    """Mount configfs at `CONFIGFS` unless it is mounted there.
 
-    :raises OSError: it cannot be mounted.
+    :raises OSError: mount(2) failed.
     """
     _mount("configfs", CONFIGFS, "")
 

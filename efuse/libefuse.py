@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The package's C libraries, each built once for every version of their sources."""
+"""Build the package's C libraries, once for each version of their sources."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["library", "sources"]
 
 
 def library(name: str) -> Path:
-    """Return the shared object *name*, built with make and gcc if it is not in the cache.
+    """Return the path of the shared object *name*. Build it with make and gcc if it is not cached.
 
     :param name: a target of ``libefuse/Makefile``.
-    :raises EfuseError: it cannot be built.
+    :raises EfuseError: the library cannot be built.
     """
     return paths.made_once("libefuse", name, sources(), _make)
 
 
 def sources() -> tuple[Path, ...]:
-    """Return the files that they are made of."""
+    """Return the source files of the libraries."""
     source = paths.data("libefuse")
     header = paths.data("kernel_patches") / "include" / "uapi" / "linux" / "efuse.h"
     return (*sorted(source.glob("*.[ch]")), source / "preload.map", source / "Makefile", header)
 
 
 def _make(out: Path) -> None:
-    # Make takes spaces, colons and $ in names for its own: in the cache's path they may be.
+    # Build outside the cache: make treats spaces, colons and $ in a target's path specially.
     with tempfile.TemporaryDirectory(prefix="efuse-") as scratch:
         made = Path(scratch) / out.name
         _make_plainly(made)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""FUSE's opcodes: their numbers and names as <linux/fuse.h> has them, names in lower case."""
+"""FUSE opcodes: numbers and lower-case names, as in <linux/fuse.h>."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -61,24 +61,24 @@ NUMBERS: Mapping[str, int] = MappingProxyType(
         "copy_file_range_64": 53,
     }
 )
-"""Number of each opcode by its name."""
+"""Number of each opcode, by name."""
 
 NAMES: Mapping[int, str] = MappingProxyType({number: name for name, number in NUMBERS.items()})
-"""Name of each opcode by its number."""
+"""Name of each opcode, by number."""
 
 COUNTED = tuple(
     name for name in NUMBERS if name not in ("forget", "interrupt", "notify_reply", "batch_forget")
 )
-"""The opcodes that sysfs counts: those that the kernel waits for an answer of."""
+"""The opcodes that sysfs counts: all those that the kernel waits for an answer to."""
 
 
 def name(number: int) -> str:
-    """Return the name of the opcode *number*; ``opcode_<number>`` for one that is not known."""
+    """Return the name of the opcode *number*, or ``opcode_<number>`` for an unknown one."""
     return NAMES.get(number, f"opcode_{number}")
 
 
 def number(name: str) -> int:
-    """Return the number of the opcode *name*, in any case and with or without ``FUSE_``.
+    """Return the number of the opcode *name*, in any case, with or without a leading ``FUSE_``.
 
     :raises KeyError: there is no such opcode.
     """

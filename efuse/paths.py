@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where eFuse keeps what it makes, and where the package's own data lies."""
+"""Locate eFuse's cache and the data files of the package, and keep the cache private."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _DATA_NAMES = ("bpf_programs", "csd", "kernel_patches", "libefuse", "specs")
 
 
 def package() -> Path:
-    """Return the directory of the ``efuse`` package itself."""
+    """Return the directory of the ``efuse`` package."""
     return Path(__file__).resolve().parent
 
 
 def cache() -> Path:
-    """Return the directory for whatever can be made again; it may not exist yet.
+    """Return the directory for files that eFuse can make again. It may not exist yet.
 
-    It holds kernels, module builds, compiled specs and the guests' files: ``$XDG_CACHE_HOME/efuse``
-    or ``~/.cache/efuse``. sudo may keep both variables. Root does not use a directory that
-    another user can change: it uses ``/var/cache/efuse`` instead.
+    It holds kernels, module builds, compiled specs and the files of guests. It is
+    ``$XDG_CACHE_HOME/efuse``, or else ``~/.cache/efuse``. sudo may keep both variables, so root
+    uses ``/var/cache/efuse`` if another user can change that directory.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     place = (Path(base) if base.startswith("/") else Path.home() / ".cache") / "efuse"
@@ -49,19 +49,19 @@ def cache() -> Path:
 
 
 def why_not_private(path: Path) -> str | None:
-    """Return which user can change *path*, in words; None if no user can who is not trusted.
+    """Return in words which untrusted user can change *path*, or None if there is no such user.
 
-    Trusted are root, the effective user and the owner of this package, whose code runs anyway. All
-    directories above *path* are looked at, and the targets of symbolic links, as far as they exist.
-    Another user may make the rest first, in a sticky directory: look again once it is made, with
-    :func:`check_private`. In a sticky directory only the owner of an entry can change that entry.
+    Trusted users are root, the effective user, and the owner of this package, whose code runs
+    anyway. The check covers *path*, all directories above it and all targets of symbolic links, as
+    far as they exist. In a sticky directory only the owner of an entry can change that entry, but
+    another user may create a missing one first: after creating *path*, call :func:`check_private`.
     """
     why, _ = _look(path)
     return why
 
 
 def _look(path: Path) -> tuple[str | None, bool]:
-    """Return which user can change *path*, as `why_not_private` does, and whether it is there."""
+    """Return the result of `why_not_private`, and whether *path* exists."""
     trusted = {0, os.geteuid(), package().stat().st_uid}
     done = Path("/")
     parts = list(path.absolute().parts[1:])
@@ -101,7 +101,7 @@ def _who_can_change(found: os.stat_result, trusted: set[int]) -> str:
         return ""
     if found.st_mode & stat.S_IWOTH:
         return "can be written by all users"
-    # A user's own group has the user alone, on most systems.
+    # On most systems a user's own group has no other member.
     own = os.geteuid() != 0 and found.st_gid == os.getegid()
     if found.st_mode & stat.S_IWGRP and found.st_gid != 0 and not own:
         return f"can be written by group {found.st_gid}"
@@ -109,23 +109,24 @@ def _who_can_change(found: os.stat_result, trusted: set[int]) -> str:
 
 
 def _who_is_listed(path: Path, found: os.stat_result) -> str:
-    # The group's bits are the list's mask then, whatever the group: a user of the list may write.
+    # With an ACL, the group bits are the ACL's mask: they can let any listed user write.
     is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
     if stat.S_ISLNK(found.st_mode) or is_sticky or not found.st_mode & stat.S_IWGRP:
         return ""
     try:
         os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
     except OSError:
-        return ""  # it has no list, or its file system knows of none
+        return ""  # no ACL, or the file system has none at all
     return "can be written by users of its access control list"
 
 
 def check_private(path: Path) -> Path:
-    """Return *path*, which is there, and is about to be loaded, executed or believed.
+    """Return *path* if only trusted users can change it, before it is loaded, executed or believed.
 
-    From now on no other user can change it, or put something else in its place.
+    After this, no untrusted user can change *path* or put another file in its place.
 
-    :raises EfuseError: another user can change it, see :func:`why_not_private`; or it is not there.
+    :raises EfuseError: another user can change it (see :func:`why_not_private`), or it does not
+        exist.
     """
     why, is_there = _look(path)
     if why is None and not is_there:
@@ -141,10 +142,12 @@ def check_private(path: Path) -> Path:
 
 
 def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Path], None]) -> Path:
-    """Return the file *name* in the cache, made now if it is not there for these very sources.
+    """Return the cached file *name* for these *sources*. Make it if it is not in the cache.
 
-    :param kind: the directory below the cache.
-    :param make: is called with the path of the file to make. It is seen by others once it is whole.
+    :param kind: subdirectory of the cache.
+    :param sources: files whose content identifies the result.
+    :param make: makes the file at the path that it is given. The file appears in the cache only
+        when it is complete.
     :raises EfuseError: another user can change the file.
     """
     digest = hashlib.sha256()
@@ -162,11 +165,13 @@ def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Pat
 
 
 def make_directory(path: Path) -> Path:
-    """Make the directory *path* and those above it that are missing; return *path*.
+    """Create the directory *path* and all missing directories above it. Return *path*.
 
-    Only this user can write them, whatever the umask: a file system's daemon has none.
+    New directories are writable by this user only, whatever the umask is: a file system's daemon
+    runs with umask 0.
 
-    :raises EfuseError: another user can change one of them: that user may have made it first.
+    :raises EfuseError: another user can change one of the directories, perhaps because that user
+        created it first.
     """
     for directory in (*reversed(path.parents), path):
         if not directory.is_dir():
@@ -175,15 +180,16 @@ def make_directory(path: Path) -> Path:
 
 
 def make_private(path: Path) -> Path:
-    """Take the permission to write the file *path* from all but its owner; return *path*."""
+    """Remove group and other write permission from the file *path*. Return *path*."""
     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
     return path
 
 
 def write(path: Path, text: str) -> Path:
-    """Write *text* to the file *path* in the cache; return *path*.
+    """Write *text* to the file *path* in the cache. Return *path*.
 
-    Others see the old file or the whole new one, and cannot write it whatever the umask.
+    Other processes see either the old file or the complete new one. Only this user can write it,
+    whatever the umask is.
 
     :raises EfuseError: another user can change the directory.
     """
@@ -201,13 +207,13 @@ def write(path: Path, text: str) -> Path:
 
 
 def data(name: str) -> Path:
-    """Return the directory of the package's data called ``name``.
+    """Return the directory of the package data called ``name``.
 
-    An installed package carries it in ``efuse/_data``, a checkout at its root.
+    It is in ``efuse/_data`` of an installed package, and at the root of a checkout.
 
     :param name: one of ``bpf_programs``, ``csd``, ``kernel_patches``, ``libefuse``, ``specs``.
-    :raises ValueError: there is no data of that name.
-    :raises EfuseError: the installation lacks it.
+    :raises ValueError: no package data has that name.
+    :raises EfuseError: the installation lacks that data.
     """
     if name not in _DATA_NAMES:
         raise ValueError(f"no package data is called {name!r}")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Numbers as short words, for columns."""
+"""Format numbers as short words for table columns. Pure: no system calls."""
 
 __all__ = ["count", "duration", "share"]
 
 
 def count(value: float) -> str:
-    """Return a rate or count in at most six characters: ``0.50``, ``12``, ``12.3k``, ``1.2M``."""
+    """Format a rate or a count in at most six characters: ``0.50``, ``12``, ``12.3k``, ``1.2M``."""
     if value == 0:
         return "0"
     if value < 10:
@@ -18,7 +18,7 @@ def count(value: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a ratio of 0 to 1 as a percentage; a dash for None. Only exact ends say 0 or 100."""
+    """Format a ratio of 0 to 1 as a percentage, None as a dash. Only 0 and 1 give 0% and 100%."""
     if value is None:
         return "-"
     if 0.999 < value < 1:
@@ -29,7 +29,7 @@ def share(value: float | None) -> str:
 
 
 def duration(ns: float | None) -> str:
-    """Return a time in at most seven characters; a dash for None."""
+    """Format a time in nanoseconds in at most seven characters, None as a dash."""
     if ns is None:
         return "-"
     for unit, factor in (("ns", 1), ("us", 1e3), ("ms", 1e6), ("s", 1e9)):

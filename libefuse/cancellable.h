@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A system call in which a thread may be cancelled that cannot be otherwise. */
+/* Makes a system call a cancellation point, and nothing but the call. */
 #ifndef EFUSE_CANCELLABLE_H
 #define EFUSE_CANCELLABLE_H
 
@@ -11,32 +11,35 @@
 #include <unistd.h>
 
 /*
- * glibc's pthread_cancel(3) looks whether the thread lets itself be cancelled, and then sends a
- * signal, whose handler does not look again. A thread that has disabled its cancellation between the
- * two is cancelled wherever it is by then: in a handler, or amid its own end.
+ * glibc's pthread_cancel(3) checks whether the thread has cancellation enabled, and then sends a
+ * signal, whose handler does not check again. A thread that disables its cancellation between the
+ * check and the signal is cancelled wherever it is at that time: in a handler, or in the middle of
+ * its own end.
  */
 
 /**
- * cancellable - make a system call of three arguments, in which the thread may be cancelled
- * @number: of the call, such as SYS_read
- * @fd: its first argument
- * @second: its second
- * @third: its third
- * @ending: not 0 from before the thread is cancelled; NULL: nobody cancels it
+ * cancellable - make a system call of three arguments in which the thread may be cancelled
+ * @number: number of the call, such as SYS_read
+ * @fd: first argument
+ * @second: second argument
+ * @third: third argument
+ * @ending: set to another value than 0 before the thread is cancelled; NULL: the thread is never
+ *         cancelled
  *
- * The call and nothing around it: a sanitizer's ioctl(3) or read(3) takes locks, which a thread that
- * ended in it would keep. For the same reason nothing in here is instrumented.
+ * Only the system call itself is a cancellation point. A sanitizer's ioctl(3) or read(3) takes
+ * locks, which a thread that is cancelled inside would keep. Nothing in here is instrumented for
+ * the same reason.
  *
- * A thread that is about to be cancelled waits for that in here. Else who cancels it finds its
- * cancellation disabled: that both change @ending puts them in order.
+ * If the thread is about to be cancelled after the call, it waits for that in here. Otherwise the
+ * canceller sees its cancellation disabled: the atomic changes of @ending by both order them.
  *
  * Context: a thread that has disabled its cancellation, and made it asynchronous.
- * Return: what the call returns; errno says more of -1
+ * Return: result of the system call; -1 sets errno
  */
 __attribute__((no_sanitize_thread)) static inline long
 cancellable(long number, int fd, uintptr_t second, uintptr_t third, atomic_int *ending)
 {
-	/* Found when the library was loaded: looking it up takes a lock. */
+	/* Resolved when the library was loaded, because resolving takes a lock. */
 	static long (*const volatile call)(long number, ...) = syscall;
 	int before, ignored;
 	long result;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/* See channel.h; the kernel's half is kernel_patches/src/channel.c. */
+/* See channel.h. The kernel's side is kernel_patches/src/channel.c. */
 #define _GNU_SOURCE
 #include "channel.h"
 #include "cancellable.h"
@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 /*
- * The kernel hands a slot from one worker to another, which ThreadSanitizer cannot see.
- * All slots pass for one here: that hides nothing, since a worker uses its own alone.
+ * The kernel hands a slot from one worker to another, which ThreadSanitizer cannot see. All slots
+ * count as one object here. That hides no race, because a worker uses only its own slot.
  */
 #ifdef __SANITIZE_THREAD__
 void __tsan_acquire(void *address);
@@ -29,14 +29,14 @@ void __tsan_release(void *address);
 
 /**
  * channel_open - make the channel of a CPU
- * @channel: filled
+ * @channel: filled in
  * @device: an open /dev/efuse that belongs to a mount
- * @cpu: whose requests it gets first; one that the machine may have
- * @slots: how many requests can be worked on at once, 1 to EFUSE_MAX_SLOTS
- * @slot_size: bytes; a multiple of the page size, two or more
+ * @cpu: the CPU whose requests the channel gets first; must be a possible CPU
+ * @slots: number of requests that can be in work at the same time, 1 to EFUSE_MAX_SLOTS
+ * @slot_size: bytes, a multiple of the page size and at least two pages
  *
- * Return: 0 or a negative errno: -ENOTTY for a module without channels, -EBUSY if the
- *         CPU has one
+ * Return: 0 or a negative errno: -ENOTTY if the module has no channels, -EBUSY if the CPU has a
+ *         channel already
  */
 int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t slots,
 		 uint32_t slot_size)
@@ -66,8 +66,8 @@ out_close:
 }
 
 /**
- * channel_close - end a channel: what it brought and nobody answered fails
- * @channel: the channel; nobody may use it any more
+ * channel_close - close a channel; requests that it has received and not answered fail
+ * @channel: the channel, which must not be used any more
  */
 void channel_close(struct channel *channel)
 {
@@ -78,15 +78,16 @@ void channel_close(struct channel *channel)
 /**
  * channel_next - deliver a reply, and wait for a request
  * @channel: the channel
- * @message: what the reply is to, or one without a slot; then the request
- * @reply_length: bytes in @message->reply; 0: there is none, or it was sent by write(2)
- * @buffer: for a request that fits no slot; NULL: such a one is left with -EMSGSIZE
- * @size: of it in bytes, as large as read(2) would need
- * @ending: as of cancellable()
+ * @message: the request that the reply is to, or a message without a slot; then the new request
+ * @reply_length: length of the reply in @message->reply in bytes; 0: there is no reply, or it was
+ *         sent by write(2)
+ * @buffer: memory for a request that fits no slot; NULL: leave such a request, with -EMSGSIZE
+ * @size: size of @buffer in bytes, at least what read(2) would need
+ * @ending: see cancellable()
  *
- * Return: 0 or a negative errno. With -EINTR the reply was delivered, and with -EBADMSG
- *         it was none; @message has no slot then. -EAGAIN, of a descriptor with O_NONBLOCK,
- *         and -EMSGSIZE are as -EINTR.
+ * Return: 0 or a negative errno. -EINTR, -EAGAIN (of a descriptor with O_NONBLOCK), -EMSGSIZE: the
+ *         reply was delivered. -EBADMSG: the reply was not valid. In each of these cases @message
+ *         has no slot afterwards.
  */
 int channel_next(struct channel *channel, struct message *message, uint32_t reply_length,
 		 char *buffer, uint32_t size, atomic_int *ending)
@@ -118,12 +119,13 @@ int channel_next(struct channel *channel, struct message *message, uint32_t repl
 }
 
 /**
- * channel_reply - deliver a reply, and no more
+ * channel_reply - deliver a reply without waiting for a request
  * @channel: the channel
- * @message: what the reply is to; has no slot then
- * @reply_length: bytes in @message->reply; 0: there is none, or it was sent by write(2)
+ * @message: the request that the reply is to; has no slot afterwards
+ * @reply_length: length of the reply in @message->reply in bytes; 0: there is no reply, or it was
+ *         sent by write(2)
  *
- * Return: 0 or a negative errno; -EBADMSG: it was none
+ * Return: 0 or a negative errno; -EBADMSG if the reply was not valid
  */
 int channel_reply(struct channel *channel, struct message *message, uint32_t reply_length)
 {
@@ -138,8 +140,10 @@ int channel_reply(struct channel *channel, struct message *message, uint32_t rep
 }
 
 /**
- * channel_reason - why there is no channel, in words
- * @err: what channel_open() has returned
+ * channel_reason - describe why there is no channel
+ * @err: negative errno of channel_open()
+ *
+ * Return: the reason, for people to read
  */
 const char *channel_reason(int err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A channel: a descriptor of /dev/efuse whose requests and replies lie in shared memory. */
+/* A channel: a descriptor of /dev/efuse whose requests and replies are in shared memory. */
 #ifndef EFUSE_CHANNEL_H
 #define EFUSE_CHANNEL_H
 
@@ -9,11 +9,11 @@
 #include <stdint.h>
 
 /**
- * struct channel - one CPU's
- * @fd: its descriptor; read(2) and write(2) work on it, too
- * @slot_size: bytes of a slot's room for a request, and of that for its reply
- * @request_start: where in its room a request begins: see EFUSE_REQUEST_START
- * @size: bytes of @memory
+ * struct channel - the channel of one CPU
+ * @fd: the descriptor; read(2) and write(2) work on it too
+ * @slot_size: bytes in a slot for a request, and as many for its reply
+ * @request_start: offset of a request in the slot, in bytes; see EFUSE_REQUEST_START
+ * @size: size of @memory in bytes
  * @memory: the slots
  */
 struct channel {
@@ -25,11 +25,11 @@ struct channel {
 };
 
 /**
- * struct message - a request that was brought
- * @slot: where it lies, or EFUSE_NO_SLOT
- * @length: of it in bytes
- * @request: it
- * @reply: where a reply of up to the channel's slot_size may be put; NULL without a slot
+ * struct message - a request that was received
+ * @slot: its slot, or EFUSE_NO_SLOT
+ * @length: length of the request in bytes
+ * @request: the request
+ * @reply: room for a reply of at most the channel's slot_size bytes; NULL without a slot
  */
 struct message {
 	uint32_t slot;

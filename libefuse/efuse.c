@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/* libefuse.so: what a daemon calls that is linked with it; see efuse.h. */
+/* libefuse.so: the functions for daemons that are linked with it; see efuse.h. */
 #define _GNU_SOURCE
 #include "session.h"
 #include "efuse.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * An object has a place for the address of each function that it calls in another one, and its
- * dynamic section says which is whose. What is replaced there is replaced for that object
- * alone, whatever else was loaded, and in whichever order.
+ * An object has a place for the address of each function that it calls in another object. Its
+ * dynamic section tells which place belongs to which function. A function that is replaced there is
+ * replaced for that object only, whatever else was loaded, and in any order.
  */
 #define _GNU_SOURCE
 #include "got.h"
@@ -22,13 +22,13 @@
 #endif
 
 /**
- * struct search - for the places of a function in an object
- * @got: filled
- * @base: where the object was loaded
- * @function: whose
- * @symbols: the object's
- * @names: of its symbols
- * @full: there were more than GOT_PLACES
+ * struct search - a search for the places of a function in an object
+ * @got: filled in
+ * @base: address at which the object was loaded
+ * @function: name of the function
+ * @symbols: symbol table of the object
+ * @names: string table of the object
+ * @full: not 0 if there were more than GOT_PLACES places
  */
 struct search {
 	struct got *got;
@@ -39,7 +39,7 @@ struct search {
 	int full;
 };
 
-/* Some loaders have added the base to what a dynamic section says, and some have not. */
+/* Some loaders add the base to the addresses in a dynamic section, others do not. */
 static ElfW(Addr) address(const struct search *search, ElfW(Addr) value)
 {
 	return value < search->base ? search->base + value : value;
@@ -57,7 +57,7 @@ static void found(struct search *search, void **place)
 	got->before[got->used++] = *place;
 }
 
-/* A table of relocations; the two kinds begin alike. */
+/* Searches a table of relocations. Both kinds of entries begin with the same members. */
 static void search_table(struct search *search, ElfW(Addr) table, size_t size, size_t step)
 {
 	size_t at;
@@ -66,7 +66,7 @@ static void search_table(struct search *search, ElfW(Addr) table, size_t size, s
 		const ElfW(Rel) *one = (const void *)(address(search, table) + at);
 		const ElfW(Sym) *symbol = &search->symbols[SYMBOL(one->r_info)];
 
-		/* Whatever its kind: of a function an object has but its address. */
+		/* The type does not matter: a relocation for a function stores its address. */
 		if (SYMBOL(one->r_info) && !strcmp(search->names + symbol->st_name, search->function))
 			found(search, (void **)(search->base + one->r_offset));
 	}
@@ -158,13 +158,14 @@ static void put(const struct got *got, unsigned int i, void *value)
 }
 
 /**
- * got_replace - have an object call another function
- * @got: filled, for got_restore()
- * @object: the path that it was loaded from
- * @function: the name of a function that it calls in another object
- * @other: what it shall call instead
+ * got_replace - make an object call another function
+ * @got: filled in, for got_restore()
+ * @object: path from which the object was loaded
+ * @function: name of a function that the object calls in another object
+ * @other: function to call instead
  *
- * Return: 0 or a negative errno: -ENOENT if it is not loaded or does not call that
+ * Return: 0 or a negative errno: -ENOENT if the object is not loaded or does not call the function,
+ *         -E2BIG if it has too many places for it
  */
 int got_replace(struct got *got, const char *object, const char *function, void *other)
 {
@@ -194,8 +195,8 @@ int got_replace(struct got *got, const char *object, const char *function, void 
 }
 
 /**
- * got_restore - have the object call again what it did before
- * @got: from got_replace(); the object is still loaded
+ * got_restore - undo got_replace()
+ * @got: filled in by got_replace(); the object must still be loaded
  */
 void got_restore(struct got *got)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Another function in the place of one that a loaded object calls. */
+/* Replaces a function that a loaded object calls by another function. */
 #ifndef EFUSE_GOT_H
 #define EFUSE_GOT_H
 
@@ -8,10 +8,10 @@
 /**
  * struct got - what was replaced in an object
  * @places: where the object keeps the function's address
- * @before: what was there
- * @used: how many of them
- * @protected: where an object's addresses are read-only since it was loaded
- * @protected_end: behind that
+ * @before: the addresses that were there
+ * @used: number of entries in @places and @before
+ * @protected: start of the part of the object that is read-only after relocation
+ * @protected_end: end of that part
  */
 struct got {
 	void **places[GOT_PLACES];

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * libfuse's session loop over channels: a worker for each CPU, which stays there and
- * handles one request after the other where the kernel has put it. A small reply goes
- * the same way back with the call that brings the next request; a large one, and that
- * of a handler who answers later or from another thread, by writev(2).
+ * libfuse's session loop over channels. Each CPU has a worker that stays on it and handles one
+ * request after the other, in the slot where the kernel has put it. A small reply stays in the
+ * slot, and is delivered by the call that brings the next request. A large reply, and one that a
+ * handler sends later or from another thread, is sent by writev(2).
  *
- * A handler may go on after its reply, and what it does then may wait for who got it. So a
- * reply is kept for the next call only while the supervisor looks at the workers now and
- * then, which it does while there are requests: it delivers what it finds. The first reply
- * after a pause goes at once.
+ * A handler may continue after its reply, and may then wait for the process that gets the reply. So
+ * a reply may stay in its slot only while the supervisor looks at the workers regularly. It does so
+ * while there are requests, and delivers the replies that it finds. The first reply after a pause
+ * is sent immediately.
  *
- * Handlers may block: on a disk, or on another request. When all workers have been at
- * the same requests for a while, another worker is added, who may run anywhere.
+ * Handlers may block, on a disk or on another request. If all workers have been at the same
+ * requests for a while, another worker is added, which may run on any CPU.
  */
 #define _GNU_SOURCE
 #include "loop.h"
@@ -39,7 +39,7 @@
 #define LOOK_NS		10000000	/* between two looks of the supervisor */
 #define MAX_WORKERS	10		/* libfuse's own default */
 
-/* The kernel's largest WRITE with its headers; pages unused stay unmapped. */
+/* The kernel's largest WRITE with its headers. Unused pages are never allocated. */
 #define BUFFER_SIZE	(8U << 20 | 1U << 16)
 
 /* A list of numbers and ranges, such as 0-3,8. */
@@ -50,24 +50,24 @@
 struct loop;
 
 /**
- * struct worker - a thread
- * @loop: whose
- * @channel: where its requests come from
- * @cpu: where it is to run, -1: anywhere
- * @pinned: whether it runs there only
- * @thread: it
- * @buffer: for requests that fit no slot; they begin where they do in a slot, so that data of
- *          a WRITE can be handed on to a file below that was opened with O_DIRECT
- * @message: the request at hand
- * @unique: its number
- * @stored: its reply was put into its slot
- * @waiting: length of a reply that lies there and was not delivered yet, 0: there is none
- * @delivery: held by who delivers it from there by write(2)
+ * struct worker - a thread that handles requests
+ * @loop: its loop
+ * @channel: the channel that its requests come from
+ * @cpu: the CPU that it has to run on, -1: any
+ * @pinned: whether the thread runs on @cpu only
+ * @thread: the thread
+ * @buffer: for requests that fit no slot. They begin at the same offset as in a slot, so that the
+ *         data of a WRITE can be written to a file that was opened with O_DIRECT
+ * @message: the current request
+ * @unique: number of the current request
+ * @stored: the reply to the current request was put into its slot
+ * @waiting: length of a reply in the slot that was not delivered yet, 0: there is none
+ * @delivery: held while the reply in the slot is delivered by write(2)
  * @sending: length of the reply that the call for the next request delivers
- * @begun: requests begun
- * @seen: as many when the supervisor looked last
- * @busy: whether one is being handled
- * @ending: not 0 from before it is cancelled
+ * @begun: number of requests begun
+ * @seen: @begun when the supervisor looked last
+ * @busy: a request is being handled
+ * @ending: set to another value than 0 before the thread is cancelled
  */
 struct worker {
 	struct loop *loop;
@@ -89,21 +89,21 @@ struct worker {
 };
 
 /**
- * struct loop - a session's
+ * struct loop - the loop of a session
  * @se: the session
- * @fd: its descriptor
- * @cpus: where the process may run
- * @signals: that the caller had blocked
- * @channels: of each CPU that is online, as far as @max_workers goes
+ * @fd: descriptor of the session
+ * @cpus: the CPUs that the process may run on
+ * @signals: the signals that the caller had blocked
+ * @channels: one for each online CPU, @max_workers at most
  * @online: the CPU of each channel
- * @nr_channels: how many channels there are
- * @workers: room for all that there may be
- * @nr_workers: how many there are
- * @max_workers: how many there may be
- * @idle: workers that handle nothing now
- * @watched: whether the supervisor looks at them now and then
- * @event: an eventfd: the supervisor is to look, or the loop ends
- * @error: why it ends: 0 or a negative errno
+ * @nr_channels: number of channels
+ * @workers: room for @max_workers workers
+ * @nr_workers: number of workers
+ * @max_workers: the most workers
+ * @idle: number of workers that handle no request now
+ * @watched: the supervisor looks at the workers regularly
+ * @event: eventfd to wake the supervisor: it has to look, or the loop ends
+ * @error: 0, or the negative errno that the loop ends with
  */
 struct loop {
 	struct fuse_session *se;
@@ -145,17 +145,17 @@ static void refused(const struct loop *loop)
 		fuse_log(FUSE_LOG_ERR, "efuse: the kernel refused a reply\n");
 }
 
-/* Write a reply that lies in the slot of the request at hand, which stays the worker's. */
+/* Sends the reply in the slot of the current request by write(2). The slot stays the worker's. */
 static void write_stored(const struct worker *worker, uint32_t length)
 {
 	ssize_t written = write(worker->channel->fd, worker->message.reply, length);
 
-	/* Any other error: the request ended without it, or all did. */
+	/* After any other error the request, or the connection, has ended. */
 	if (written < 0 && errno == EINVAL)
 		refused(worker->loop);
 }
 
-/* Deliver the worker's reply, if there is one that waits. */
+/* Delivers the worker's stored reply, if it was not delivered yet. */
 static void deliver(struct worker *worker)
 {
 	uint32_t length;
@@ -167,7 +167,7 @@ static void deliver(struct worker *worker)
 	pthread_mutex_unlock(&worker->delivery);
 }
 
-/* Does somebody see to replies that stay in their slots? */
+/* Will the supervisor deliver replies that stay in their slots? */
 static bool is_watched(struct loop *loop)
 {
 	return atomic_load(&loop->watched) && !fuse_session_exited(loop->se);
@@ -179,7 +179,7 @@ static bool fits_slot(const struct worker *worker, const struct fuse_out_header 
 	       out->len <= worker->channel->slot_size;
 }
 
-/* libfuse's way out: a small reply to the request at hand into its slot. */
+/* Sends what libfuse sends. A small reply to the current request goes to the slot. */
 static ssize_t loop_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	const struct fuse_out_header *out = iov[0].iov_base;
@@ -188,11 +188,14 @@ static ssize_t loop_writev(int fd, struct iovec *iov, int count, void *userdata)
 	int i;
 
 	(void)userdata;
-	/* Of no worker, or for another session. */
+	/* The thread is no worker, or the message is for another session. */
 	if (!worker || fd != worker->loop->fd)
 		return writev(fd, iov, count);
 	if (!fits_slot(worker, out)) {
-		/* A notification may wait for who waits for the reply. */
+		/*
+		 * The process that gets the stored reply may have to act before a notification
+		 * returns.
+		 */
 		if (worker->stored)
 			deliver(worker);
 		return writev(worker->channel->fd, iov, count);
@@ -212,7 +215,10 @@ static ssize_t loop_writev(int fd, struct iovec *iov, int count, void *userdata)
 	}
 	worker->stored = true;
 	atomic_store(&worker->waiting, out->len);
-	/* Either the supervisor's last look sees it, or this that it looks no more. */
+	/*
+	 * Either the supervisor's last look sees the reply, or this sees that it has stopped
+	 * looking.
+	 */
 	if (!is_watched(worker->loop))
 		deliver(worker);
 	return out->len;
@@ -224,7 +230,7 @@ static ssize_t loop_read(int fd, void *buf, size_t size, void *userdata)
 	return read(fd, buf, size);
 }
 
-/* Without splicing: libfuse then tells the daemon that there is none. */
+/* Has no splicing, and libfuse tells the daemon so. */
 static const struct fuse_custom_io loop_io = {
 	.writev = loop_writev,
 	.read = loop_read,
@@ -248,7 +254,7 @@ static void handle(struct worker *worker)
 	atomic_store_explicit(&worker->busy, false, memory_order_relaxed);
 }
 
-/* Wait for a request. */
+/* Waits for a request, and delivers the stored reply. */
 static int next(struct worker *worker)
 {
 	uint32_t start = worker->channel->request_start;
@@ -256,7 +262,7 @@ static int next(struct worker *worker)
 
 	worker->sending = atomic_exchange(&worker->waiting, 0);
 	if (worker->stored && !worker->sending) {
-		/* The slot is not to be given back before somebody else has written the reply. */
+		/* The slot must not be given back while another thread sends the reply from it. */
 		pthread_mutex_lock(&worker->delivery);
 		pthread_mutex_unlock(&worker->delivery);
 	}
@@ -267,7 +273,10 @@ static int next(struct worker *worker)
 	return err;
 }
 
-/* Threads and processes that INIT's handler starts are not to inherit the CPU. */
+/*
+ * Before the first pinning: threads and processes that the handler of INIT starts must not inherit
+ * the CPU.
+ */
 static bool may_start_threads(const struct worker *worker)
 {
 	return ((const struct fuse_in_header *)worker->message.request)->opcode == FUSE_INIT;
@@ -279,7 +288,7 @@ static void pin(struct worker *worker)
 
 	CPU_ZERO(&cpus);
 	CPU_SET(worker->cpu, &cpus);
-	/* The CPU may be gone by now: then anywhere. */
+	/* If the CPU has gone offline, the worker runs anywhere. */
 	sched_setaffinity(0, sizeof(cpus), &cpus);
 	worker->pinned = true;
 }
@@ -298,11 +307,11 @@ static bool is_pinned(const struct worker *worker)
 }
 
 /**
- * loop_unpin - let the calling process, which is about to become another program, run anywhere
+ * loop_unpin - let the calling process run on any CPU, before it executes another program
  *
- * Nothing changes if it has chosen CPUs of its own.
+ * Does nothing if the process has chosen other CPUs.
  *
- * Context: any, also a child of vfork(): nothing but the child's affinity changes.
+ * Context: any, also a child of vfork(): only the child's affinity changes.
  */
 void loop_unpin(void)
 {
@@ -310,7 +319,10 @@ void loop_unpin(void)
 		unpin(self);
 }
 
-/* Unmounted or aborted: the second is what a request is answered with that was on its way then. */
+/*
+ * Was the mount unmounted, or its connection aborted? -ECONNABORTED ends a request that was on its
+ * way at that time.
+ */
 static bool is_gone(int err)
 {
 	return err == -ENODEV || err == -ECONNABORTED;
@@ -323,8 +335,8 @@ static void *work(void *arg)
 	int err, ignored;
 
 	/*
-	 * The end of the loop may take the thread away where channel_next() waits. A handler, and a
-	 * reply that is being delivered, are not to be ended so.
+	 * The end of the loop cancels threads that wait in channel_next(). A handler, or the
+	 * delivery of a reply, must not be cancelled.
 	 */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &ignored);
 	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &ignored);
@@ -346,7 +358,7 @@ static void *work(void *arg)
 	}
 	if (worker->stored)
 		deliver(worker);
-	/* The session may have been ended by a handler. */
+	/* A handler may have ended the session. */
 	loop_end(loop, 0);
 	return NULL;
 }
@@ -356,7 +368,7 @@ static int start_thread(struct worker *worker)
 	sigset_t blocked = worker->loop->signals, before;
 	int err;
 
-	/* Those that end a session are the supervisor's. */
+	/* The supervisor gets the signals that end a session. */
 	sigaddset(&blocked, SIGTERM);
 	sigaddset(&blocked, SIGINT);
 	sigaddset(&blocked, SIGHUP);
@@ -367,7 +379,7 @@ static int start_thread(struct worker *worker)
 	return -err;
 }
 
-/* @cpu: where it is to run, if the process may; -1: anywhere */
+/* Adds a worker. @cpu: the CPU to run on if the process may run there; -1: any. */
 static int add_worker(struct loop *loop, struct channel *channel, int cpu)
 {
 	struct worker *worker = &loop->workers[loop->nr_workers];
@@ -393,8 +405,8 @@ static int add_worker(struct loop *loop, struct channel *channel, int cpu)
 }
 
 /*
- * Deliver the replies that wait, and add a worker if all have been at the same requests
- * since the last look. Returns whether there is reason to look again.
+ * Delivers waiting replies, and adds a worker if all have been at the same requests since the last
+ * look. Returns whether there is reason to look again.
  */
 static bool look(struct loop *loop)
 {
@@ -418,7 +430,7 @@ static bool look(struct loop *loop)
 	return news || (room && atomic_load(&loop->idle) <= 0);
 }
 
-/* Wait for the next look, or for a signal: its handler may have ended the session. */
+/* Waits for the next look, or for a signal, whose handler may have ended the session. */
 static void supervisor_wait(struct loop *loop)
 {
 	const struct timespec pause = { .tv_nsec = LOOK_NS };
@@ -435,7 +447,7 @@ static void supervise(struct loop *loop)
 	sigset_t all;
 	bool watching;
 
-	/* So that no signal comes between the question and the waiting. */
+	/* Signals are blocked so that none comes between the check and ppoll(2). */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, NULL);
 	while (!fuse_session_exited(loop->se)) {
@@ -444,7 +456,10 @@ static void supervise(struct loop *loop)
 		if (!watching || look(loop))
 			continue;
 		atomic_store(&loop->watched, false);
-		/* What came before anybody could see that nobody watches. */
+		/*
+		 * Replies may have been stored before the workers could see that the supervisor
+		 * stopped looking.
+		 */
 		if (look(loop))
 			atomic_store(&loop->watched, true);
 	}
@@ -458,7 +473,7 @@ static void join_workers(struct loop *loop)
 	for (i = 0; i < loop->nr_workers; i++) {
 		atomic_fetch_or(&loop->workers[i].ending, 1);
 		pthread_cancel(loop->workers[i].thread);
-		/* Its handler may take long. */
+		/* The worker's handler may take long to return. */
 		deliver(&loop->workers[i]);
 	}
 	for (i = 0; i < loop->nr_workers; i++)
@@ -466,7 +481,10 @@ static void join_workers(struct loop *loop)
 	for (i = 0; i < loop->nr_workers; i++) {
 		struct worker *worker = &loop->workers[i];
 
-		/* What it was about to deliver, or has: who has the answer ignores another. */
+		/*
+		 * The cancelled call may or may not have delivered this reply. The kernel ignores a
+		 * second reply.
+		 */
 		if (worker->sending)
 			write_stored(worker, worker->sending);
 		pthread_mutex_destroy(&worker->delivery);
@@ -474,7 +492,7 @@ static void join_workers(struct loop *loop)
 	}
 }
 
-/* Note which CPUs are online, up to @room of them. Returns how many there are; 0: not known. */
+/* Stores the online CPUs, @room at most. Returns the number of online CPUs; 0: not known. */
 static unsigned int online_cpus(unsigned int *cpus, unsigned int room)
 {
 	FILE *file = fopen(ONLINE_CPUS, "re");
@@ -496,12 +514,12 @@ static unsigned int online_cpus(unsigned int *cpus, unsigned int room)
 }
 
 /*
- * A channel for each CPU that is online, as far as there may be workers. One that comes later has
- * none: the kernel puts its requests into the nearest channel.
+ * Opens a channel for each online CPU, as many as there may be workers. A CPU that goes online
+ * later has none: the kernel puts its requests into the nearest channel.
  */
 static int open_channels(struct loop *loop)
 {
-	/* A worker has one slot at most. */
+	/* A worker uses one slot at most. */
 	uint32_t slots = (loop->max_workers + loop->nr_channels - 1) / loop->nr_channels;
 	unsigned int i;
 	int err;
@@ -526,11 +544,11 @@ static int start_workers(struct loop *loop)
 
 	for (i = 0; !err && i < loop->nr_channels; i++)
 		err = add_worker(loop, &loop->channels[i], (int)loop->online[i]);
-	/* One can do the work of all. */
+	/* One worker is enough to serve all channels. */
 	return loop->nr_workers ? 0 : err;
 }
 
-/* What a child by fork() does with its CPUs after this is its own affair. */
+/* From here on a child of fork() chooses its CPUs itself. */
 static void in_child(void)
 {
 	loop_unpin();
@@ -544,10 +562,10 @@ static void at_fork(void)
 
 /**
  * loop_unpinned - call a function that starts threads or processes
- * @start: called where what it starts may run anywhere
- * @arg: its argument
+ * @start: called while the thread may run on any CPU, which what it starts inherits
+ * @arg: argument for @start
  *
- * Return: what it returned
+ * Return: what @start returned
  */
 int loop_unpinned(int (*start)(void *arg), void *arg)
 {
@@ -565,12 +583,11 @@ int loop_unpinned(int (*start)(void *arg), void *arg)
 /**
  * loop_channels - handle a session's requests over channels until it ends
  * @se: a mounted session
- * @max_workers: the most threads; 0: libfuse's default, or one for each CPU if those are
- *               more
- * @started: set if it was begun; else the session is as it was
+ * @max_workers: the most threads; 0: libfuse's default, but at least one per CPU
+ * @started: set to whether the loop was started; if not, the session is unchanged
  *
- * Return: 0 or a negative errno, or what libfuse says of the session's end, such as the
- *         number of a signal
+ * Return: 0 or a negative errno, or libfuse's result for the session's end, such as the number of a
+ *         signal
  */
 int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *started)
 {
@@ -588,7 +605,7 @@ int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *start
 		max_workers = cpus > MAX_WORKERS ? cpus : MAX_WORKERS;
 	loop.max_workers = max_workers;
 	loop.nr_channels = cpus < max_workers ? cpus : max_workers;
-	/* Of more CPUs than the set has room for: then anywhere. */
+	/* There are more CPUs than the set has room for: run anywhere. */
 	if (sched_getaffinity(0, sizeof(loop.cpus), &loop.cpus))
 		CPU_ZERO(&loop.cpus);
 	loop.channels = calloc(loop.nr_channels, sizeof(*loop.channels));
@@ -621,7 +638,7 @@ int loop_channels(struct fuse_session *se, unsigned int max_workers, bool *start
 		channel_close(&loop.channels[i]);
 	close(loop.event);
 	if (*started) {
-		/* Of a session that has ended it only says why, and resets it. */
+		/* The session has ended, so this only returns the reason and resets the session. */
 		ended = fuse_session_loop(se);
 		err = ended ? ended : err;
 	}

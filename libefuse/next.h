@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What a library that is preloaded needs to stand before another one. */
+/* What a preloaded library needs to wrap functions of other libraries. */
 #ifndef EFUSE_NEXT_H
 #define EFUSE_NEXT_H
 
@@ -7,7 +7,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The next definition of a function; looked up once, or by several threads at once. */
+/*
+ * The next definition of a function. It is looked up once, or by several threads at the same time.
+ */
 #define NEXT(name) \
 	({ \
 		static __typeof__(&name) next_; \

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * Preloaded into an unmodified libfuse daemon, this puts its mount on eFuse.
+ * Preloaded into an unmodified libfuse daemon, this library makes its mount an eFuse mount.
  *
- * libfuse opens /dev/fuse and mounts the type "fuse" or "fuse.<subtype>"; here
- * both become eFuse's. All else is as it was: the protocol is the same. Works
- * for daemons that mount as root and reach libc dynamically.
+ * libfuse opens /dev/fuse and mounts the type "fuse" or "fuse.<subtype>"; both are replaced by
+ * those of eFuse. All else stays the same, because the protocol is the same. This works for daemons
+ * that mount as root and call libc dynamically.
  *
- * fuseblk has no counterpart there, and stays what it is.
+ * The type fuseblk has no counterpart in eFuse and is not changed.
  *
- * EFUSE_REPORT_FD may name a socket: it is told of each mount. Each program that the daemon
- * starts has that socket too: the reader looks at who sends. A program that mounts the type
- * "efuse" itself knows eFuse: its mounts are told of as its own.
+ * EFUSE_REPORT_FD may name a socket. Each mount is reported there. Each program that the daemon
+ * starts has that socket too, so the reader checks the sender. A program that mounts the type
+ * "efuse" itself knows eFuse: its mounts are reported as its own.
  */
 #define _GNU_SOURCE
 #include "next.h"
@@ -42,7 +42,7 @@ static const char *device(const char *path)
 	return path && !strcmp(path, "/dev/fuse") ? "/dev/efuse" : path;
 }
 
-/* The mode that open() was given behind flags, if it takes one. */
+/* The mode argument of open() after the flags, if the flags require one. */
 #define MODE(flags) \
 	({ \
 		mode_t mode_ = 0; \
@@ -104,8 +104,8 @@ EXPORT int __openat64_2(int dir, const char *path, int flags)
 }
 
 /*
- * EFUSE_REPORT_FD is FD:INODE. The daemon may have closed the descriptor and have opened
- * something else under its number: that has another inode.
+ * EFUSE_REPORT_FD is FD:INODE. The daemon may have closed the descriptor and reused its number for
+ * something else, which has another inode.
  */
 static int report_fd(void)
 {
@@ -122,8 +122,8 @@ static int report_fd(void)
 }
 
 /*
- * The number of the mount at the path, which no other mount ever gets; 0: not known. The
- * daemon is not asked.
+ * The unique number of the mount at the path, which is never used for another mount; 0: not known.
+ * Does not ask the daemon.
  */
 static unsigned long long mount_number(const char *path)
 {
@@ -135,7 +135,7 @@ static unsigned long long mount_number(const char *path)
 	return found.stx_mnt_id;
 }
 
-/* Tell `efuse run` of a mount: its type, or "own"; its number and its path. */
+/* Reports a mount to `efuse run`: its type or "own", its number and its path. */
 static void report(const char *type, const char *path)
 {
 	int fd = report_fd();
@@ -151,7 +151,7 @@ static void report(const char *type, const char *path)
 	free(text);
 }
 
-/* The descriptor that the options of a mount name, or -1. */
+/* The descriptor in the options of a mount, or -1. */
 static int device_of(const char *options)
 {
 	const char *found = options;
@@ -165,8 +165,8 @@ static int device_of(const char *options)
 }
 
 /*
- * The kernel's FUSE takes /dev/fuse alone. What the daemon has opened is /dev/efuse: it gets
- * the other one under the same number.
+ * The kernel's FUSE accepts only /dev/fuse, but the daemon has opened /dev/efuse. Puts an open
+ * /dev/fuse under the same descriptor number.
  */
 static void make_plain(const char *options)
 {
@@ -213,7 +213,7 @@ EXPORT int mount(const char *source, const char *target, const char *type,
 	} else {
 		return NEXT(mount)(source, target, type, flags, data);
 	}
-	/* Before the mount: after it, the path would lead to this very daemon. */
+	/* Resolve the path before the mount: afterwards it would lead to this daemon. */
 	path = realpath(target, NULL);
 	result = NEXT(mount)(source, target, wanted, flags, data);
 	saved = errno;
@@ -224,7 +224,7 @@ EXPORT int mount(const char *source, const char *target, const char *type,
 	return result;
 }
 
-/* fusermount3 looks for a mount of the type fuse before it unmounts that of a dead daemon. */
+/* fusermount3 looks for a mount of the type fuse before it unmounts a dead daemon's mount. */
 EXPORT struct mntent *getmntent(FILE *file)
 {
 	struct mntent *found = NEXT(getmntent)(file);

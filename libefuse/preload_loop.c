@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * Preloaded into an unmodified libfuse daemon, this gives its session's loop channels.
+ * Preloaded into an unmodified libfuse daemon, this library makes its session loop use channels.
  *
- * All of libfuse's multi-threaded loops end in one. A daemon that asks for a single thread
- * keeps libfuse's own loop: it need not bear more than one.
+ * All of libfuse's multi-threaded loops call one function. A daemon that asks for a single thread
+ * keeps libfuse's own loop, because it may not support several threads.
  */
 #define _GNU_SOURCE
 #include "loop.h"
@@ -12,13 +12,16 @@
 
 #include <stdatomic.h>
 
-/* libfuse's default, which says nothing of what the daemon can bear. */
+/* libfuse's default, which does not tell how many threads the daemon supports. */
 #define DEFAULT_THREADS	10
 
 int fuse_session_loop_mt_312(struct fuse_session *se, struct fuse_loop_config *config);
 int efuse_loop_of_version(struct fuse_session *se, struct fuse_loop_config *config);
 
-/* What the daemon said last of its threads, and of which configuration: it is opaque. */
+/*
+ * The number of threads that the daemon set last, and the configuration it was for, which is
+ * opaque.
+ */
 static _Atomic(struct fuse_loop_config *) configured;
 static atomic_uint max_threads;
 
@@ -41,7 +44,9 @@ EXPORT int fuse_session_loop_mt_312(struct fuse_session *se, struct fuse_loop_co
 	return NEXT(fuse_session_loop_mt_312)(se, config);
 }
 
-/* The same under the name that programs have which were compiled for libfuse 3.12 and later. */
+/*
+ * The same function under the symbol version that programs compiled for libfuse 3.12 and later use.
+ */
 EXPORT __attribute__((symver("fuse_session_loop_mt@@FUSE_3.12")))
 int efuse_loop_of_version(struct fuse_session *se, struct fuse_loop_config *config)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * The daemon's half of the data cache; see publish.h.
+ * The daemon's side of the data cache; see publish.h.
  *
- * The kernel's half is kernel_patches/src/blocks.c with bpf_programs/blocks.c and
- * learn.c: the hash, the lock and the choice of a slot are the same here.
+ * The kernel's side is kernel_patches/src/blocks.c, with bpf_programs/blocks.c and learn.c. The
+ * hash, the lock and the choice of a slot must be the same here.
  */
 #include "publish.h"
 
@@ -13,7 +13,7 @@
 _Static_assert(sizeof(struct efuse_tag) == 64, "efuse_tag");
 _Static_assert(sizeof(struct efuse_slot) == EFUSE_BLOCK_SIZE, "efuse_slot");
 
-/* Tags are looked at without their lock, so each field is read and written at once. */
+/* Tags are read without their lock, so each field is read and written in one access. */
 #define READ(field)		__atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define WRITE(field, value)	__atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
 
@@ -39,7 +39,7 @@ static void unlock(struct efuse_tag *tag)
 	__atomic_store_n(&tag->lock, 0, __ATOMIC_RELEASE);
 }
 
-/* The way that holds the block, or -1. */
+/* The way of the set that holds the block, or -1. */
 static int find(struct efuse_set *set, uint64_t nodeid, uint64_t block)
 {
 	int i;
@@ -51,8 +51,8 @@ static int find(struct efuse_set *set, uint64_t nodeid, uint64_t block)
 }
 
 /*
- * A way that nobody uses at the moment: an empty one, or any that was not read since it
- * came; if all were, those reads are forgotten. -1: all are in use.
+ * Chooses a way that is not in use at the moment: an empty one, or any that was not read since it
+ * was stored. If all were read, the marks of these reads are cleared. -1: all are in use.
  */
 static int victim(struct efuse_set *set)
 {
@@ -77,11 +77,11 @@ static int victim(struct efuse_set *set)
 	return last;
 }
 
-/* With the tag locked. */
+/* Fills a slot and its tag. The tag must be locked. */
 static void fill(struct efuse_tag *tag, struct efuse_slot *slot, const struct efuse_data *range,
 		 uint64_t block, const uint8_t *data, uint32_t len)
 {
-	/* Who dies in here leaves an empty slot. */
+	/* If the process dies in here, the slot counts as empty. */
 	WRITE(tag->nodeid, 0);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	memcpy(slot->data, data, len);
@@ -131,7 +131,7 @@ void efuse_publish(const struct efuse_cache *cache, const struct efuse_data *ran
 
 	for (; left >= EFUSE_BLOCK_SIZE; left -= EFUSE_BLOCK_SIZE, data += EFUSE_BLOCK_SIZE)
 		nr[put(cache, range, block++, data, EFUSE_BLOCK_SIZE)]++;
-	/* The last block tells where the file ends, even if that is at its start. */
+	/* The last block marks the end of the file, even if it is empty. */
 	if (range->end)
 		nr[put(cache, range, block, data, left)]++;
 	done->stored = nr[STORED];

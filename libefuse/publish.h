@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Puts blocks of files into the data cache of a mount, through the daemon's own
- * mapping of the maps `tags` and `blocks`: no system call.
+ * Puts blocks of files into the data cache of a mount, through the daemon's own mapping of the maps
+ * `tags` and `blocks`, without a system call.
  *
- * A slot is locked by its tag, as the kernel and other publishers do; who finds it
- * locked goes on without waiting. Whether a published block is served decides the
- * kernel, by the epoch that it carries: that has to be read before the data is.
+ * A slot is locked by its tag; the kernel and other publishers use the same lock. A publisher that
+ * finds it locked skips the block. The kernel decides whether it serves a published block, by the
+ * block's epoch. So the epoch has to be read before the data is.
  */
 #ifndef LIBEFUSE_PUBLISH_H
 #define LIBEFUSE_PUBLISH_H
@@ -16,10 +16,10 @@
 #include <linux/efuse.h>
 
 /**
- * struct efuse_cache - a data cache, as it is mapped here
+ * struct efuse_cache - a data cache, as it is mapped in this process
  * @tags: the map `tags`
  * @blocks: the map `blocks`
- * @sets: elements of @tags; @blocks has EFUSE_WAYS times as many
+ * @sets: number of elements of @tags; @blocks has EFUSE_WAYS times as many
  */
 struct efuse_cache {
 	struct efuse_set *tags;
@@ -29,13 +29,13 @@ struct efuse_cache {
 
 /**
  * struct efuse_data - a range of a file
- * @nodeid: of the file, not 0
- * @block: where it begins: offset in the file / EFUSE_BLOCK_SIZE
- * @data: its bytes
- * @size: how many. What does not fill a block is published only with @end
- * @end: the file ends where the range ends
- * @epoch: the connection's, read before the data was
- * @expires_ns: CLOCK_MONOTONIC at which the data is not valid any more
+ * @nodeid: nodeid of the file, not 0
+ * @block: number of the first block: offset in the file / EFUSE_BLOCK_SIZE
+ * @data: the bytes of the range
+ * @size: number of bytes; an incomplete last block is published only with @end
+ * @end: not 0 if the file ends where the range ends
+ * @epoch: the connection's epoch, read before the data was read
+ * @expires_ns: CLOCK_MONOTONIC time at which the data expires
  */
 struct efuse_data {
 	uint64_t nodeid;
@@ -49,9 +49,9 @@ struct efuse_data {
 
 /**
  * struct efuse_published - what became of a range's blocks
- * @stored: in the cache now
- * @busy: not, since somebody used the slot, or all slots of the set
- * @newer: not, since the cache has them of a later epoch
+ * @stored: number of blocks that were put into the cache
+ * @busy: number of blocks that were skipped because the slot, or all slots of the set, were in use
+ * @newer: number of blocks that were skipped because the cache has them with a later epoch
  */
 struct efuse_published {
 	uint64_t stored;
@@ -61,12 +61,12 @@ struct efuse_published {
 
 /**
  * efuse_publish - put the blocks of a range into the cache
- * @cache: where; may be written to by others meanwhile
- * @range: what
- * @done: filled
+ * @cache: the cache; other threads and processes may use it at the same time
+ * @range: the range
+ * @done: filled in
  *
- * Makes no system call, allocates nothing, waits for nobody. If the caller dies within,
- * the slot at hand is lost until the maps are, and nothing else.
+ * Makes no system call, allocates no memory and never waits. If the caller dies inside, the current
+ * slot stays locked as long as the maps exist; nothing else is lost.
  */
 __attribute__((visibility("default")))
 void efuse_publish(const struct efuse_cache *cache, const struct efuse_data *range,

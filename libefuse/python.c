@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * A channel for pyfuse3, whose loop is one thread: a task waits in trio for the session's
- * descriptor to become readable, has libfuse read one request, and handles it. Here a task
- * that has replied looks for the next request before it waits; the call that brings it delivers
- * the reply. A request that is found lies here until libfuse reads.
+ * A channel for pyfuse3. Its loop is one thread: a task waits in trio until the session's
+ * descriptor becomes readable, has libfuse read one request, and handles it. With a channel, a task
+ * that has replied polls for the next request before it waits. The call that brings the request
+ * also delivers the reply. A request that was found stays here until libfuse reads it.
  *
- * One slot is enough: it is given back with each look, whether its request was answered or
- * not, and may take the reply to any request. A reply may stay in it where the task is
- * sure to look at once: replying is the last thing of pyfuse3's handlers, and then
- * their task goes on to wait, unless there are more waiting than pyfuse3 wants.
+ * One slot is enough. It is given back at each poll, whether its request was answered or not, and
+ * may hold the reply to any request. A reply may stay in the slot only if the task is sure to poll
+ * soon: replying is the last action of pyfuse3's handlers, and then their task waits for the next
+ * request, unless more tasks are waiting than pyfuse3 wants.
  */
 #define _GNU_SOURCE
 #include "python.h"
@@ -29,26 +29,26 @@
 
 #define SLOT_SIZE	8192
 
-/* So long the thread may go on without asking trio whether other tasks want it. */
+/* Time in ns that the thread may go on without giving other trio tasks a turn. */
 #define BUSY_NS		1000000
 
-/* pyfuse3's min_tasks: with more of them waiting, who has replied ends. */
+/* pyfuse3's min_tasks: if more tasks than this are waiting, a task that has replied ends. */
 #define WAITING		1
 
 /**
- * struct python - the session, one at a time
- * @lock: held for all that follows; other threads send notifications
- * @mount: what pyfuse3 was made to call
- * @se: the session that it made
- * @fd: its descriptor
- * @open: whether there is a channel
- * @channel: it
- * @message: the slot that is ours, and the request in it
- * @found: libfuse has not read the request yet
- * @reply: length of the reply in the slot, 0: there is none
- * @thread: that of the loop
- * @waiting: tasks that wait in trio
- * @busy_until: CLOCK_MONOTONIC at which trio is to be asked, in ns
+ * struct python - the session and its channel, one at a time
+ * @lock: guards all other members; other threads send notifications
+ * @mount: the replacement of fuse_session_mount() in pyfuse3
+ * @se: the session that pyfuse3 made
+ * @fd: descriptor of the session
+ * @open: there is a channel
+ * @channel: the channel
+ * @message: the slot that this process has, and the request in it
+ * @found: @message is a request that libfuse has not read yet
+ * @reply: length of the reply in the slot in bytes, 0: there is none
+ * @thread: the thread of the loop
+ * @waiting: number of tasks that wait in trio
+ * @busy_until: CLOCK_MONOTONIC time in ns at which other trio tasks must get a turn
  */
 static struct python {
 	pthread_mutex_t lock;
@@ -75,7 +75,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Deliver the reply in the slot, if there is one, and give the slot back. */
+/* Delivers the reply in the slot, if there is one, and gives the slot back. */
 static void give_back(void)
 {
 	int err;
@@ -88,7 +88,10 @@ static void give_back(void)
 		fuse_log(FUSE_LOG_ERR, "efuse: the kernel refused a reply\n");
 }
 
-/* Likewise, and take a request: 0, -EINTR if there is none, or as of channel_next(). */
+/*
+ * Delivers the reply in the slot, if there is one, and takes a request. Returns 0, -EINTR if there
+ * is no request, or another error of channel_next().
+ */
 static int take(char *buffer, size_t size)
 {
 	int err = channel_next(&python.channel, &python.message, python.reply, buffer,
@@ -100,7 +103,7 @@ static int take(char *buffer, size_t size)
 	return err == -EBADMSG || err == -EAGAIN ? -EINTR : err;
 }
 
-/* libfuse's way in. pyfuse3 goes on if it was EINTR. */
+/* Reads for libfuse. pyfuse3 tries again after EINTR. */
 static ssize_t python_read(int fd, void *buf, size_t size, void *userdata)
 {
 	ssize_t length = -1;
@@ -116,7 +119,7 @@ static ssize_t python_read(int fd, void *buf, size_t size, void *userdata)
 	python.found = false;
 	if (!err) {
 		length = (ssize_t)python.message.length;
-		/* What fits no slot is there. */
+		/* A request that fits no slot was put into @buf. */
 		if (python.message.slot != EFUSE_NO_SLOT)
 			memcpy(buf, python.message.request, python.message.length);
 	}
@@ -125,7 +128,9 @@ static ssize_t python_read(int fd, void *buf, size_t size, void *userdata)
 	return length;
 }
 
-/* May what the loop's thread sends stay in the slot until it looks for the next request? */
+/*
+ * May a message of the loop's thread stay in the slot until the thread polls for the next request?
+ */
 static bool may_stay(const struct fuse_out_header *out)
 {
 	return out->unique && out->len <= python.channel.slot_size &&
@@ -133,7 +138,7 @@ static bool may_stay(const struct fuse_out_header *out)
 	       python.waiting <= WAITING && !fuse_session_exited(python.se);
 }
 
-/* libfuse's way out: of replies by the loop's thread, and of notifications by any. */
+/* Writes for libfuse: replies by the loop's thread, and notifications by any thread. */
 static ssize_t python_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	const struct fuse_out_header *out = iov[0].iov_base;
@@ -154,21 +159,26 @@ static ssize_t python_writev(int fd, struct iovec *iov, int count, void *userdat
 		pthread_mutex_unlock(&python.lock);
 		return out->len;
 	}
-	/* What comes after a reply may be about the same, or wait for who waits for it. */
+	/*
+	 * A later message may be about the same inode, or wait for the process that gets the reply.
+	 */
 	if (python.open && python.reply)
 		give_back();
 	pthread_mutex_unlock(&python.lock);
-	/* A request is found at once on the descriptor that brought it; only this thread closes it. */
+	/*
+	 * The kernel finds a request fastest on the descriptor that brought it. Only the loop's
+	 * thread may use that one, since it is the thread that closes it.
+	 */
 	return writev(ours ? python.channel.fd : fd, iov, count);
 }
 
-/* Without splicing: libfuse then reads requests, and all of a WRITE, into memory. */
+/* Has no splicing: libfuse reads requests, with all data of a WRITE, into memory. */
 static const struct fuse_custom_io python_io = {
 	.writev = python_writev,
 	.read = python_read,
 };
 
-/* Where pyfuse3 calls fuse_session_mount(). */
+/* pyfuse3 calls this instead of fuse_session_mount(). */
 static int python_mount(struct fuse_session *se, const char *mountpoint)
 {
 	python.se = se;
@@ -176,11 +186,11 @@ static int python_mount(struct fuse_session *se, const char *mountpoint)
 }
 
 /**
- * efuse_python_watch - have the session that pyfuse3 mounts from now on found
- * @extension: the path of pyfuse3's extension module
+ * efuse_python_watch - find the session that pyfuse3 mounts from now on
+ * @extension: path of pyfuse3's extension module
  *
- * Return: 0 or a negative errno: -ESRCH if it does not call fuse_session_mount(), -EXDEV if
- *         it is another libfuse's, -ENOSYS for a libfuse older than 3.14
+ * Return: 0 or a negative errno: -ESRCH if pyfuse3 does not call fuse_session_mount(), -EXDEV if it
+ *         uses another libfuse, -ENOSYS if libfuse is older than 3.14; or one of got_replace()
  */
 int efuse_python_watch(const char *extension)
 {
@@ -202,14 +212,14 @@ int efuse_python_watch(const char *extension)
 }
 
 /**
- * efuse_python_unwatch - leave pyfuse3 as it was
+ * efuse_python_unwatch - undo efuse_python_watch()
  */
 void efuse_python_unwatch(void)
 {
 	got_restore(&python.mount);
 }
 
-/* A child that is forked has no part in the slots, and is not to keep the channel. */
+/* A forked child does not share the slots, and must not keep the channel open. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&python.lock);
@@ -249,12 +259,11 @@ static int open_channel(void)
 }
 
 /**
- * efuse_python_open - have the session that was found get its requests through a channel
+ * efuse_python_open - make the session that was found get its requests through a channel
  *
- * To be called by the thread that runs pyfuse3's loop, before it does.
+ * Must be called by the thread that runs pyfuse3's loop, before the loop runs.
  *
- * Return: 0, -ESRCH if no session was found, or another negative errno; see
- *         efuse_python_reason()
+ * Return: 0, -ESRCH if no session was found, or another negative errno; see efuse_python_reason()
  */
 int efuse_python_open(void)
 {
@@ -278,13 +287,14 @@ int efuse_python_open(void)
 }
 
 /**
- * efuse_python_look - deliver the reply that waits, and look for a request
+ * efuse_python_look - deliver the stored reply, and poll for a request
  *
- * Called by a task before it waits in trio. It looks only if another one waits there, so that
- * pyfuse3 does not start one more with each request, and for BUSY_NS altogether.
+ * Called by a task before it waits in trio. It polls only if another task waits there, because
+ * otherwise pyfuse3 would start another task for each request. It also polls only for BUSY_NS in a
+ * row.
  *
- * Return: whether libfuse has something to read. If not, the task shall wait in trio, and
- *         then call efuse_python_rested().
+ * Return: true if libfuse has something to read. Otherwise the task must wait in trio, and then
+ *         call efuse_python_rested()
  */
 int efuse_python_look(void)
 {
@@ -299,7 +309,7 @@ int efuse_python_look(void)
 			give_back();
 		}
 	}
-	/* What is too large for the slot, and any error, libfuse gets when it reads. */
+	/* libfuse gets a request that is too large for the slot, and any error, when it reads. */
 	if (err == -EINTR)
 		python.waiting++;
 	pthread_mutex_unlock(&python.lock);
@@ -307,7 +317,7 @@ int efuse_python_look(void)
 }
 
 /**
- * efuse_python_rested - the task that was to wait in trio has done so
+ * efuse_python_rested - note that a task has returned from waiting in trio
  */
 void efuse_python_rested(void)
 {
@@ -318,7 +328,7 @@ void efuse_python_rested(void)
 }
 
 /**
- * efuse_python_close - end the channel, before pyfuse3 ends the session
+ * efuse_python_close - close the channel, before pyfuse3 ends the session
  */
 void efuse_python_close(void)
 {
@@ -333,8 +343,10 @@ void efuse_python_close(void)
 }
 
 /**
- * efuse_python_reason - why there is no channel, in words
- * @err: what efuse_python_watch() or efuse_python_open() has returned
+ * efuse_python_reason - describe why there is no channel
+ * @err: negative errno of efuse_python_watch() or efuse_python_open()
+ *
+ * Return: the reason, for people to read
  */
 const char *efuse_python_reason(int err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * What efuse/fs/channel.py calls: the session that pyfuse3 makes gets its requests through a
- * channel. A process has one such session at a time, and the thread that opens the channel is
- * the one that runs pyfuse3's loop.
+ * The functions that efuse/fs/channel.py calls. They make the session of pyfuse3 get its requests
+ * through a channel. A process has at most one such session at a time. The thread that opens the
+ * channel must be the one that runs pyfuse3's loop.
  */
 #ifndef EFUSE_PYTHON_H
 #define EFUSE_PYTHON_H

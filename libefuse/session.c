@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/* Whether a session is served over channels; where it is not, standard error says why. */
+/* Serves a session over channels. If that is not possible, prints the reason to standard error. */
 #include "session.h"
 #include "channel.h"
 #include "loop.h"
@@ -11,12 +11,12 @@
 /**
  * session_served - serve a session over channels until it ends, if there are channels
  * @se: a mounted session
- * @max_workers: as for loop_channels()
- * @result: how it ended, as of loop_channels()
+ * @max_workers: the most threads, for loop_channels()
+ * @result: set to the result of loop_channels()
  *
- * EFUSE_CHANNELS=0 in the environment says that none are wanted.
+ * EFUSE_CHANNELS=0 in the environment turns channels off.
  *
- * Return: whether it was served; if not it is as it was
+ * Return: true if the session was served; otherwise it is unchanged
  */
 bool session_served(struct fuse_session *se, unsigned int max_workers, int *result)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * What libefuse uses of libfuse. All of it is weak: the library is preloaded into whatever
- * program a daemon starts, most of which have no libfuse and never come here; and a libfuse
- * older than 3.14 has not all of it.
+ * The functions of libfuse that libefuse uses. All are weak, for two reasons: the library is
+ * preloaded into every program that a daemon starts, and most of these have no libfuse and never
+ * call it; and a libfuse older than 3.14 does not have all of the functions.
  */
 #ifndef EFUSE_SESSION_H
 #define EFUSE_SESSION_H

@@ -2,9 +2,9 @@
 /*
  * Threads and processes that a handler starts must not stay on the worker's CPU.
  *
- * pthread_atfork() in loop.c serves fork(). The other functions that make a process are replaced
- * here one by one, since glibc's calls among its own functions cannot be. For vfork(), the functions
- * are replaced by which its child becomes another program.
+ * pthread_atfork() in loop.c handles fork(). The other functions that make a process are replaced
+ * here one by one, because calls between functions of glibc cannot be intercepted. For vfork(), the
+ * functions by which its child executes another program are replaced.
  */
 #define _GNU_SOURCE
 #include "loop.h"
@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 /**
- * struct call - a function and its arguments, to be called where any CPU will do
- * @run: calls it
- * @argument: its arguments in their order; of posix_spawn(3), the function itself before them
- * @result: what it returned
+ * struct call - a function and its arguments, to be called without being pinned to a CPU
+ * @run: calls the function
+ * @argument: the arguments in their order; for posix_spawn(3), preceded by the function itself
+ * @result: what the function returned
  */
 struct call {
 	int (*run)(struct call *call);
@@ -148,7 +148,7 @@ EXPORT int fexecve(int fd, char *const argv[], char *const envp[])
 	return NEXT(fexecve)(fd, argv, envp);
 }
 
-/* How many arguments there are, the NULL at their end not counted. */
+/* Number of arguments, without the NULL at the end. */
 static size_t count(const char *first, va_list more)
 {
 	size_t number = 0;
@@ -158,7 +158,9 @@ static size_t count(const char *first, va_list more)
 	return number;
 }
 
-/* An array of the arguments, on the caller's stack: a child of vfork() must not allocate. */
+/*
+ * An array of the arguments, on the caller's stack, because a child of vfork() must not allocate.
+ */
 #define ARGUMENTS(array, first, more) \
 	va_list more; \
 	va_start(more, first); \

@@ -1,27 +1,29 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later
 #
-# To be sourced: how tests/guest is run. The script has in_guest(), which gives its arguments to
-# pytest in a guest that has "${shape[@]}".
+# To be sourced: functions that run tests/guest. The sourcing script defines in_guest(), which
+# passes its arguments to pytest in a guest with the options "${shape[@]}".
 
-# For a guest with two NUMA nodes.
+# Options of a guest with two NUMA nodes.
 nodes=(--nodes 2 --cpus 4)
 shape=()
 
-# memory_of_guests MOST [PYTEST ARGUMENTS]: how many MiB each guest may have; not more than MOST, nor
-# all of them more than half of what this machine has to spare. EFUSE_GUESTS: how many run at a time,
-# if there are others than these.
+# memory_of_guests MOST [PYTEST ARGUMENTS]: print how many MiB each guest may have: at most MOST,
+# and all guests together at most half of the available memory. EFUSE_GUESTS is the number of guests
+# that run at the same time, if others run as well.
 memory_of_guests() {
 	awk -v most="$1" -v n="${EFUSE_GUESTS:-$(($# > 1 ? 1 : 2))}" \
 		'/^MemAvailable:/ { m = int($2 / 2048 / n); print (m > most ? most : m) }' /proc/meminfo
 }
 
-# All of them. Each guest takes the next file that the other one has not (tests/guest/share.py).
-# Before one of them there is a guest with two NUMA nodes, for what needs that.
+# Run all tests. Two guests share them: each takes the next test file that the other one has not
+# taken (tests/guest/share.py). Before one of them, a guest with two NUMA nodes runs the tests that
+# need these.
 all_in_guests() {
 	local rest=(tests/guest --ignore=tests/guest/numa) status=0
 	share=$(mktemp -d "${XDG_CACHE_HOME:-$HOME/.cache}/efuse/share.XXXXXX")
-	# A process group of its own, which ends as a whole. What it has said is shown however this ends.
+	# A process group of its own, so that it can be ended as a whole. Its output is always
+	# shown.
 	trap 'kill -- "-$beside" 2>/dev/null || true; end_of_share' EXIT
 	set -m
 	(
@@ -44,7 +46,8 @@ end_of_share() {
 	rm -rf "$share"
 }
 
-# run_in_guests [PYTEST ARGUMENTS]: all tests in two guests; what the arguments say in one.
+# run_in_guests [PYTEST ARGUMENTS]: run all tests in two guests, or pytest with the arguments in
+# one.
 run_in_guests() {
 	if [ $# -eq 0 ]; then
 		all_in_guests

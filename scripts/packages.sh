@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later
 #
-# To be sourced: what scripts that deal with packages have in common. They have say() and fail().
+# To be sourced: functions for scripts that handle packages. The sourcing script defines say() and
+# fail().
 
-# Runs a command of which only a failure is of interest.
+# Runs a command, and shows its output only if it fails.
 quietly() {
 	local log
 	log=$(mktemp)
@@ -15,13 +16,13 @@ quietly() {
 	rm -f "$log"
 }
 
-# Prints "URI CODENAME" of each of this machine's package sources of the suite $1 and its updates.
+# Prints "URI CODENAME" for each package source of this machine of the suite $1 and its updates.
 sources() {
 	apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
 		sort -u | awk -v suite="$1" 'index($2, suite) == 1'
 }
 
-# Prints the URI that this machine has the suite $1 from.
+# Prints the URI from which this machine gets the suite $1.
 mirror() {
 	sources "$1" | awk -v suite="$1" '$2 == suite { print $1; exit }'
 }
@@ -34,7 +35,8 @@ as_root() {
 	fi
 }
 
-# One user of apt at a time: both apt's own waiting and a lock of ours.
+# Only one user of apt at a time: apt itself waits for its own lock, and flock serialises these
+# scripts.
 apt() {
 	as_root flock /var/lib/dpkg/lock-efuse env DEBIAN_FRONTEND=noninteractive \
 		apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
@@ -44,12 +46,13 @@ updated=
 apt_update() {
 	[ -z "$updated" ] || return 0
 	say "reading the package lists"
-	# A third party's source that is out of reach does not matter if the packages are found.
+		# A third-party source that cannot be reached does not matter if the packages are
+		# found.
 	quietly apt update || say "some package lists could not be read; going on with the others"
 	updated=1
 }
 
-# Prints those of the packages that are not installed.
+# Prints the given packages that are not installed.
 missing_packages() {
 	local name
 	for name in "$@"; do
@@ -57,16 +60,15 @@ missing_packages() {
 	done
 }
 
-# Installs the packages.
 install_missing() {
 	apt_update
 	quietly apt install --no-install-recommends "$@" ||
 		fail "packages could not be installed: $*" "apt-get install $*"
 }
 
-# Makes an apt that knows nothing as installed, and of package sources only the suites $3...,
-# packages for a $2 of deb, sources for deb-src; its files lie in $1. Of sid comes only what is
-# nowhere else.
+# Configures an apt, with its files in $1, for which no package is installed and which knows only
+# the suites $3...: their packages if $2 is deb, their sources if it is deb-src. Packages that are
+# in another suite are not taken from sid.
 configure_apt() {
 	local directory=$1 kind=$2 uri name
 	local keyring=/usr/share/keyrings/debian-archive-keyring.gpg

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""POSIX access control lists on a lower directory, and who may do what through a mount of it."""
+"""POSIX access control lists on a lower directory, and the access that a mount of it grants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encoded(
     users: dict[int, int] | None = None,
     groups: dict[int, int] | None = None,
 ) -> bytes:
-    """Return an access control list as its extended attribute has it."""
+    """Return an access control list in the form of its extended attribute."""
     entries = [(_USER_OBJ, owner, _NOBODY)]
     entries += [(_USER, may, uid) for uid, may in sorted((users or {}).items())]
     entries += [(_GROUP_OBJ, group, _NOBODY)]
@@ -46,7 +46,7 @@ def encoded(
 
 
 def any_list(chance: random.Random) -> bytes:
-    """Return one of all lists that name some of the users and groups."""
+    """Return a random list that names some of the users and groups."""
 
     def some(ids: tuple[int, ...]) -> dict[int, int]:
         return {one: chance.randrange(8) for one in ids if chance.random() < 0.6}
@@ -60,7 +60,7 @@ def any_list(chance: random.Random) -> bytes:
 
 
 def _forked(uid: int, gid: int, groups: list[int], act: Callable[[], object]) -> object:
-    """Return what *act* returns in a process of those ids."""
+    """Call *act* in a process with the given ids, and return what it returns."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -87,14 +87,14 @@ def _errno(act: Callable[[], object]) -> int:
 
 
 def opened_by(caller: tuple[int, int, list[int]], path: Path, how: int) -> int:
-    """Return the errno of opening *path* as a caller (uid, gid, groups), 0 if it may."""
+    """Return the errno of opening *path* as a caller (uid, gid, groups), or 0."""
     number = _forked(*caller, lambda: _errno(lambda: os.close(os.open(path, how))))
     assert isinstance(number, int)
     return number
 
 
 def may(root: Path, names: list[str]) -> dict[str, object]:
-    """Return for each caller what opening each file for reading and for writing says."""
+    """Return for each caller the errnos of opening each file for reading and for writing."""
 
     def opened(name: str, how: int) -> int:
         return _errno(lambda: os.close(os.open(root / name, how)))
@@ -106,7 +106,7 @@ def may(root: Path, names: list[str]) -> dict[str, object]:
 
 
 def lists(path: Path) -> tuple[int, bytes, bytes]:
-    """Return the mode and both lists of *path*."""
+    """Return the mode and both access control lists of *path*."""
 
     def one(name: str) -> bytes:
         try:
@@ -118,7 +118,7 @@ def lists(path: Path) -> tuple[int, bytes, bytes]:
 
 
 def random_lists_hold(mounted: Path, lower: Path, seed: int = 1) -> None:
-    """Whoever may open what below may open it through the mount, and nobody else."""
+    """Check that each caller can open through the mount exactly the files it can open below."""
     chance = random.Random(seed)
     names = []
     for number in range(8):
@@ -127,7 +127,7 @@ def random_lists_hold(mounted: Path, lower: Path, seed: int = 1) -> None:
         name = f"{inside}/f{number}"
         (lower / name).write_bytes(b"data")
         os.chown(lower / name, chance.choice((0, ALICE)), chance.choice((0, STAFF)))
-        # Half of them before the mount has seen the file, half through it.
+        # Set half of the lists before the mount has seen the file, and half through the mount.
         where = (lower, mounted)[number % 2]
         os.setxattr(where / name, ACCESS, any_list(chance))
         names.append(name)
@@ -137,7 +137,7 @@ def random_lists_hold(mounted: Path, lower: Path, seed: int = 1) -> None:
     assert "[0, " in below
     assert "[13, " in below
     assert may(mounted, names) == may(lower, names)
-    for name in names:  # the group's bits are the mask's
+    for name in names:  # chmod changes the mask in place of the group's bits
         (mounted / name).chmod(chance.randrange(0o1000))
         assert lists(mounted / name) == lists(lower / name)
     assert may(mounted, names) == may(lower, names)
@@ -152,7 +152,7 @@ def random_lists_hold(mounted: Path, lower: Path, seed: int = 1) -> None:
 
 
 def default_lists_are_inherited(mounted: Path, lower: Path, seed: int = 1) -> None:
-    """What is created through the mount is as what is created below: umask, mode, lists."""
+    """Check that files created through the mount get the same mode and lists as files below."""
     chance = random.Random(seed)
     for number in range(3):
         twins = [mounted / f"here{number}", mounted / f"twin{number}"]
@@ -181,7 +181,7 @@ def default_lists_are_inherited(mounted: Path, lower: Path, seed: int = 1) -> No
 
 
 def set_gid_is_lost(mounted: Path, lower: Path) -> None:
-    """Whoever gives a list to a file whose group he is not in, takes set-gid from it."""
+    """Check that set-gid is lost if an owner outside the file's group sets a list."""
     for root, name in ((mounted, "above"), (lower, "below")):
         (lower / name).write_bytes(b"")
         os.chown(lower / name, ALICE, STAFF)

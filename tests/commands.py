@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The command line as tests start it: by the interpreter that they run in."""
+"""Run the command line in tests, with the interpreter that runs the tests."""
 
 import subprocess
 import sys
@@ -12,14 +12,14 @@ AS_NOBODY = (
     *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
     *(f"--inh-caps={_READS}", f"--ambient-caps={_READS}", f"--bounding-set={_READS}"),
 )
-"""What runs a command as another user, who may read this checkout, and no more."""
+"""A command that runs another command as another user, who may only read this checkout."""
 
 
 def run_said(*command: object, status: int = 0, **more: Any) -> str:
-    """Run a command, and return what it printed to both of its outputs.
+    """Run a command; return what it printed to standard output and standard error.
 
-    :param status: with which it has to end, and without a traceback.
-    :param more: of `subprocess.run`.
+    :param status: expected exit status; a traceback is an error in any case.
+    :param more: arguments of `subprocess.run`.
     """
     done = subprocess.run(
         [str(word) for word in command],

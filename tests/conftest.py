@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What all tests share: waiting for a condition, and skips that count as failures in CI."""
+"""Shared parts of all tests: waiting for a condition, and skips that count as failures in CI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Eventually = Callable[..., Any]
 
 
 def wait_for(condition: Callable[[], Any], timeout: float = 60, what: str = "the condition") -> Any:
-    """Return ``condition()`` once it is true; fail if that takes over ``timeout`` seconds."""
+    """Poll until ``condition()`` is true, and return its value; fail after *timeout* seconds."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while not (value := condition()):
@@ -33,7 +33,7 @@ def eventually() -> Eventually:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-    """In CI a skipped test is a failed one."""
+    """Make a skipped test a failed one in CI."""
     report = yield
     if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"

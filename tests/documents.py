@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The fenced blocks of the documents, and what each says of how it is tested.
+"""The fenced blocks of the documents, and how each is tested.
 
-A comment on the line before a block says it, ``<!-- KIND: ARGUMENT -->``; readers do not see it.
+A comment on the line before a block, ``<!-- KIND: ARGUMENT -->``, tells how. Readers do not see it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ _DIRECTIVE = re.compile(r"^ *<!-- (\w+): (.+) -->$")
 class Block:
     """A fenced block.
 
-    :ivar document: the path of the document in the repository.
-    :ivar line: the number of its first line, the fence.
-    :ivar kind: how it is tested, one of `KINDS`; empty if nothing says so.
-    :ivar argument: what *kind* is of.
+    :ivar document: path of the document in the repository.
+    :ivar line: line number of the opening fence.
+    :ivar language: language after the fence.
+    :ivar text: text between the fences.
+    :ivar kind: how the block is tested, one of `KINDS`; empty if it has no comment.
+    :ivar argument: argument of the comment.
     """
 
     document: str
@@ -53,13 +55,13 @@ class Block:
 
 def documents() -> Iterator[str]:
     """Iterate over the paths of all documents."""
-    yield "README.md"
+    yield from ("README.md", "CONTRIBUTING.md")
     for path in sorted((ROOT / "docs").rglob("*.md")):
         yield str(path.relative_to(ROOT))
 
 
 def blocks(document: str | None = None) -> list[Block]:
-    """Return the blocks of a document, or of all."""
+    """Return the blocks of a document, or of all documents."""
     chosen = documents() if document is None else [document]
     return [block for name in chosen for block in _blocks(name)]
 
@@ -74,7 +76,7 @@ def runs(where: str) -> dict[str, list[Block]]:
 
 
 def named(kind: str, argument: str) -> list[Block]:
-    """Return the blocks with that directive; there has to be one."""
+    """Return the blocks with this comment; there must be at least one."""
     found = [b for b in blocks() if (b.kind, b.argument) == (kind, argument)]
     assert found, f"no block is <!-- {kind}: {argument} -->"
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs the file systems of docs/examples, and makes what they show."""
+"""Run the file systems of docs/examples, and make the data that they serve."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def running(
     script: str, mountpoint: Path, eventually: Any, *arguments: object, through: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run an example until it has mounted; at the end it has to end well.
+    """Run an example until it has mounted, and yield it; at the end it must exit with status 0.
 
-    :param through: the words of Python's that run it, if it is not run by itself.
+    :param through: arguments of Python that run the script; empty: none.
     """
     mountpoint.mkdir(exist_ok=True)
     command = [sys.executable, *through, str(EXAMPLES / script), *map(str, arguments)]
@@ -49,7 +49,7 @@ def running(
 
 
 def text(letter: str, size: int) -> bytes:
-    """Bytes that tell where they lie."""
+    """Return bytes in groups of eight that contain their own offset."""
     return b"".join(f"{letter}{n:07}".encode() for n in range(size // 8 + 1))[:size]
 
 
@@ -64,7 +64,7 @@ LINK, TARGET = "a/link", "../large"
 
 
 def make_tree(top: Path) -> None:
-    """Files of several sizes, one of them executable, and a symbolic link."""
+    """Make files of several sizes, one of them executable, and a symbolic link."""
     for name, data in TREE.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_bytes(data)
@@ -75,7 +75,7 @@ def make_tree(top: Path) -> None:
 
 
 def pack(archive: bytes, database: Path) -> None:
-    """Make archive_fs's database of a tar archive."""
+    """Convert a tar archive to a database of archive_fs."""
     command = [sys.executable, str(EXAMPLES / "archive_fs/pack.py"), str(database)]
     subprocess.run(command, input=archive, check=True)
 
@@ -89,7 +89,7 @@ def make_database(source: Path, database: Path) -> None:
 
 
 def git(repository: Path, *arguments: str) -> bytes:
-    """Run git without anybody's configuration; return what it printed."""
+    """Run git without the user's and the system's configuration; return its output."""
     nobody = {
         **{"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"},
         **{f"GIT_{who}_NAME": "Somebody" for who in ("AUTHOR", "COMMITTER")},
@@ -102,7 +102,7 @@ def git(repository: Path, *arguments: str) -> bytes:
 
 
 def make_repository(repository: Path) -> str:
-    """Two commits, two branches, two tags; return the first commit."""
+    """Make a repository with two commits, two branches and two tags; return the first commit."""
     repository.mkdir()
     git(repository, "init", "--quiet", "--initial-branch=main")
     make_tree(repository)
@@ -117,13 +117,13 @@ def make_repository(repository: Path) -> str:
 
 
 def _read(path: Path) -> bytes:
-    # A buffered file is asked by an ioctl whether it is a terminal, and that only a daemon knows.
+    # A buffered file asks by an ioctl whether it is a terminal, which costs a request.
     with path.open("rb", buffering=0) as file:
         return file.readall()
 
 
 def walk(top: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Mode, size and data of all that lies below a directory, by its name."""
+    """Return mode, size and data of all that is below a directory, by relative path."""
     found = {}
     for directory, names, files in os.walk(top):
         for name in names + files:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tables in documents that ``efuse bench`` wrote, each between comments that name its report.
+"""The tables of ``efuse bench`` in the documents, between comments that name their report.
 
-``<!-- bench: NAME -->`` to ``<!-- /bench -->``; the report is ``docs/figures/NAME.json``. Between
-``<!-- claims -->`` and ``<!-- /claims -->`` the README says in short what they show.
-``python -m tests.figures`` makes the tables anew, and the pictures beside them.
+A table goes from ``<!-- bench: NAME -->`` to ``<!-- /bench -->``; its report is
+``docs/figures/NAME.json``. The README has a summary of the reports between ``<!-- claims -->`` and
+``<!-- /claims -->``. ``python -m tests.figures`` writes the tables, and the pictures next to the
+reports.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CLAIMS = re.compile(r"(<!-- claims -->\n).*?(<!-- /claims -->)", re.S)
 
 
 class Claim(NamedTuple):
-    """A line of the README's table: a workload, in words, and the part of the report it is in."""
+    """A row of the README's summary: report, workload, its description, section of the document."""
 
     report: str
     workload: str
@@ -64,22 +65,22 @@ _OVER = {"fuse": "plain FUSE", "fuse-tuned": "tuned FUSE", "ext4": "ext4"}
 
 
 def report(name: str) -> dict[str, Any]:
-    """Return what ``efuse bench --json`` wrote."""
+    """Load a report that ``efuse bench --json`` wrote."""
     return load(REPORTS / f"{name}.json")
 
 
 def picture(name: str) -> Section:
-    """Return the figure that stands beside a report: the first that it has."""
+    """Return the figure that is stored with a report: its first one."""
     return sections(report(name))[0]
 
 
 def named(text: str) -> Iterator[str]:
-    """Yield the names of the reports whose tables stand in *text*."""
+    """Iterate over the names of the reports whose tables are in *text*."""
     return (found[2] for found in _TABLE.finditer(text))
 
 
 def filled(text: str) -> str:
-    """Return *text* with the tables that its reports give."""
+    """Return *text* with all tables rewritten from their reports."""
     text = _TABLE.sub(lambda found: f"{found[1]}{_table(found[2])}{found[3]}", text)
     return _CLAIMS.sub(lambda found: f"{found[1]}{_claims()}{found[2]}", text)
 
@@ -104,7 +105,7 @@ def _table(name: str) -> str:
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all tables and pictures."""
     for path in DOCUMENTS:
         text = path.read_text()
         if filled(text) != text:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The messages that a person may see, read out of the source: templates with ``…`` for values."""
+"""The messages that a person may see, read from the source: templates with ``…`` for values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEVELS = {"error", "info", "warning"}
 
 
 def in_python() -> dict[str, str]:
-    """Return all of the package's, with the place of each."""
+    """Return the messages of the package, with the place of each."""
     found: dict[str, str] = {}
     for path in sorted(paths.package().rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -39,7 +39,7 @@ def in_python() -> dict[str, str]:
 
 
 def in_c(*sources: Path) -> dict[str, str]:
-    """Return those of libefuse and of the modules: what is printed, logged or a reason."""
+    """Return the messages of libefuse and the modules: all that is printed, logged or a reason."""
     found = {}
     for path in sources:
         text = path.read_text()
@@ -65,7 +65,7 @@ def _is_message(call: ast.Call) -> bool:
 
 
 def _templates(message: ast.expr, tree: ast.AST) -> Iterator[str]:
-    """Iterate over what *message* may be; of a name, what functions of the file return."""
+    """Iterate over the possible values of *message*; a name stands for returns of functions."""
     if isinstance(message, ast.Name):
         for node in ast.walk(tree):
             if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
@@ -77,7 +77,7 @@ def _templates(message: ast.expr, tree: ast.AST) -> Iterator[str]:
 
 def _template(message: ast.expr) -> str:
     if isinstance(message, ast.Constant) and isinstance(message.value, str):
-        # What stands behind a line's end is somebody else's log.
+        # The text after the first line is a log of another program.
         said = re.sub(r"%[rsd]", "…", message.value)
         return said.partition(":\n")[0]
     if isinstance(message, ast.JoinedStr):

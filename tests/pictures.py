@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``efuse top`` looks like: pictures for the documents, and text for the tests.
+"""The appearance of ``efuse top``: pictures for the documents, and text for the tests.
 
-``python -m tests.pictures`` makes both anew.
+``python -m tests.pictures`` writes both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WIDTH, _HEIGHT = 110, 18
 _SECONDS = 60
 _TEXT_SIZES = ((80, 24), (120, 40), (60, 20))
 
-# As rich's own, but for the fonts that it takes from the network.
+# rich's own format, without the fonts that it loads from the network.
 _SVG = """\
 <!-- SPDX-License-Identifier: LGPL-2.1-or-later -->
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -62,7 +62,7 @@ _SVG = """\
 
 
 class _Apart:
-    """Lines whose words have no blanks before them: not every viewer leaves those as they are."""
+    """Lines whose leading spaces are segments of their own: some viewers collapse such spaces."""
 
     def __init__(self, frame: RenderableType) -> None:
         self._frame = frame
@@ -84,7 +84,7 @@ def _views() -> Iterator[tuple[str, View]]:
 
 
 def pictures() -> dict[str, str]:
-    """Return the pictures by the names of their files."""
+    """Return the pictures by file name."""
     known = model(_SECONDS)
     found = {}
     for name, view in _views():
@@ -107,7 +107,7 @@ def pictures() -> dict[str, str]:
 
 
 def texts() -> dict[str, str]:
-    """Return frames without styles by the names of their files, in several sizes."""
+    """Return frames without styles, in several sizes, by file name."""
     known = model(_SECONDS)
     found = {}
     for name, view in (*_views(), ("help", View(TAB_NAMES.index("channels"), help=True))):
@@ -121,7 +121,7 @@ def texts() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all pictures and texts."""
     for directory, found in ((PICTURES, pictures()), (TEXTS, texts())):
         directory.mkdir(exist_ok=True)
         for name, text in found.items():

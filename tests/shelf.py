@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A pyfuse3 file system whose handlers sleep, fork or notify where a test asks for it."""
+"""A pyfuse3 file system whose handlers sleep, fork or notify when a test asks for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def content(size: int) -> bytes:
 
 
 def read_all(root: Path, times: int = 1) -> None:
-    """Read the files of a shelf, and compare."""
+    """Read the files of a shelf, and compare their contents."""
     for _ in range(times):
         for number, size in enumerate(SIZES):
             assert os.stat(root / f"f{number}").st_size == size
@@ -43,14 +43,14 @@ def read_all(root: Path, times: int = 1) -> None:
 
 
 def act(root: Path, name: str, number: int = 0) -> None:
-    """Read a file of a shelf that acts."""
+    """Read a file of a shelf whose read performs an action."""
     fd = os.open(root / name, os.O_RDONLY)
     assert os.pread(fd, 1, number) == b""
     os.close(fd)
 
 
 def read_beside_sleepers(root: Path, sleepers: int = 40) -> None:
-    """Read the files of a shelf while handlers sleep, and have them wake up, three times."""
+    """Read the files of a shelf while handlers sleep, and then wake them; three times."""
     with ThreadPoolExecutor(sleepers) as pool:
         for _ in range(3):
             sleeping = [pool.submit(act, root, "gate") for _ in range(sleepers)]
@@ -64,7 +64,7 @@ def read_beside_sleepers(root: Path, sleepers: int = 40) -> None:
 
 
 def poke(root: Path, times: int) -> None:
-    """Have ``changing`` grow on a new shelf, and look at it at once."""
+    """Make ``changing`` grow on a new shelf, and check its size immediately."""
     assert os.stat(root / "changing").st_size == 1
     fd = os.open(root / "poke", os.O_WRONLY)
     for number in range(times):
@@ -74,12 +74,12 @@ def poke(root: Path, times: int) -> None:
 
 
 class Shelf(efuse.Operations):
-    """Files ``f0``, ``f1``, ... of :data:`SIZES`, in turn; whoever reads them asks the daemon.
+    """Files ``f0``, ``f1``, ... with the :data:`SIZES` in turn; each read goes to the daemon.
 
-    Other files act when they are read, see :func:`act`: who reads ``gate`` sleeps until somebody
-    reads ``go``, and who reads ``asleep`` until as many of them sleep as its offset says. ``fork``
-    has a child made, that lives until ``reap`` is read. A write to ``poke`` makes ``changing`` a
-    byte larger and has it invalidated, before it returns.
+    A read of another file performs an action, see :func:`act`. A read of ``gate`` sleeps until
+    ``go`` is read, and a read of ``asleep`` until as many sleep as its offset says. A read of
+    ``fork`` makes a child that lives until ``reap`` is read. A write to ``poke`` makes ``changing``
+    a byte larger and invalidates it before it returns.
     """
 
     def __init__(self, files: int = len(SIZES)) -> None:

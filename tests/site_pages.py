@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the pages of the built site refer to."""
+"""The links, assets and anchors of the pages of the built site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 __all__ = ["Page", "dangling", "foreign", "read"]
 
-# Elements whose target a browser fetches without being asked.
+# Elements with targets that a browser fetches by itself.
 _FETCHED = {
     "link": "href",
     "script": "src",
@@ -32,7 +32,7 @@ _CSS_URL = re.compile(r"""(?:url\(|@import)\s*["']?([^"')\s]+)""")
 
 @dataclass
 class Page:
-    """What one file of the site names: *links* to follow, *assets* that are fetched, *anchors*."""
+    """The links to follow, the assets that a browser fetches, and the anchors of a file."""
 
     links: list[str] = field(default_factory=list)
     assets: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class _Reader(HTMLParser):
 
 
 def read(site: Path) -> dict[Path, Page]:
-    """Return what each page, style sheet and picture of *site* refers to."""
+    """Return the references of each page, style sheet and picture of *site*."""
     pages = {}
     for path in site.rglob("*"):
         if path.suffix in (".html", ".svg"):
@@ -71,7 +71,7 @@ def read(site: Path) -> dict[Path, Page]:
 
 
 def foreign(pages: dict[Path, Page]) -> Iterator[tuple[str, str]]:
-    """Iterate over pages and the assets that they would have a browser fetch from elsewhere."""
+    """Iterate over (page, asset) for assets that a browser would fetch from another site."""
     for path, page in pages.items():
         for target in page.assets:
             parts = urlsplit(target)
@@ -80,7 +80,7 @@ def foreign(pages: dict[Path, Page]) -> Iterator[tuple[str, str]]:
 
 
 def dangling(pages: dict[Path, Page]) -> Iterator[tuple[str, str]]:
-    """Iterate over pages and what they refer to within the site that is not there."""
+    """Iterate over (page, target) for references within the site whose target does not exist."""
     for path, page in pages.items():
         for target in [*page.links, *page.assets]:
             parts = urlsplit(target)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""docs/sysfs.md as values, for the tests that hold it against the code and the live tree."""
+"""Parse docs/sysfs.md, for the tests that compare it with the code and with the live tree."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "sysfs.md"
 
 @dataclass(frozen=True)
 class File:
-    """One row of a table."""
+    """A row of a table."""
 
     name: str
     mode: int
@@ -21,7 +21,7 @@ class File:
 
 
 def files(section: str) -> dict[str, File]:
-    """Return the files described in the *section* with that heading."""
+    """Return the files that the section with the heading *section* describes, by name."""
     found = {}
     for row in re.findall(r"^\| `.*$", _section(section), re.M):
         cells = [cell.strip().replace("`", "") for cell in row.strip("|").split("|")]

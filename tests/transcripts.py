@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Transcripts of the documents: what is typed, what is printed, and doing it again.
+"""Transcripts in the documents: parse them, and run them again.
 
-In a transcript ``# `` or ``$ `` stands before what is typed; lines that follow were printed, or
-are typed on, into a here-document. ``...`` stands for any lines.
+In a transcript, ``# `` or ``$ `` precedes a command. The lines after it are its output, or the text
+of a here-document. ``...`` stands for any lines.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ for directory in /etc /usr /var "$PWD"; do
 done
 cd "$PWD"
 """
-# What a file system says once where there is no module.
+# A message that file systems print if the module is not loaded.
 _PLAIN = re.compile(r"^/\S+ is plain FUSE: .* its module is not loaded \(ENOENT\)\n", re.MULTILINE)
 _ERROR = re.compile(
     r"^try: |: (?:Operation not permitted|No such file or directory)$", re.MULTILINE
 )
 _COMMENT = re.compile(r"\s{2,}# .*$")
-# A number with what belongs to it, or a digest.
+# A number with its parts, or a digest.
 _FIGURE = re.compile(r"\b[0-9a-f]{32,40}\b|\d[\d.,]*(?:e\+\d+)?(?![\w])|\d[\d.]*(?=[A-Z]\b)")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A line that is typed, and the lines behind it."""
+    """A command, and the lines after it."""
 
     command: str
     printed: tuple[str, ...]
 
 
 def steps(text: str) -> list[Step]:
-    """Take a transcript apart."""
+    """Split a transcript into its steps."""
     found: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if line.startswith(("# ", "$ ")):
@@ -68,13 +68,13 @@ def steps(text: str) -> list[Step]:
 
 
 def _like(printed: str) -> str:
-    """Return what is left of printed text without its figures and without how it is aligned."""
+    """Return printed text without its figures and its alignment."""
     lines = [" ".join(_FIGURE.sub("0", line).split()) for line in printed.splitlines()]
     return "\n".join(line for line in lines if line)
 
 
 def agrees(wanted: str, printed: str) -> bool:
-    """Whether *printed* is what a document shows, figures aside."""
+    """Return whether *printed* is what a document shows, apart from figures."""
     pattern = "".join(
         r"(?:.*\n)*" if line == "..." else f"{re.escape(line)}\n"
         for line in _like(wanted).splitlines()
@@ -83,19 +83,19 @@ def agrees(wanted: str, printed: str) -> bool:
 
 
 class World:
-    """A bash in a mount namespace where a test may change what it likes. A context manager.
+    """A bash in a mount namespace in which a test may change anything. A context manager.
 
-    /mnt, /srv and /opt are empty; what is written below /etc, /usr, /var and in the repository
-    nobody else sees.
+    /mnt, /srv and /opt are empty. Writes below /etc, /usr, /var and in the repository are not
+    visible outside.
 
-    :ivar instead: what to type for words of transcripts that are another thing here.
+    :ivar instead: replacements for words of transcripts that are different here.
     """
 
     def __init__(self) -> None:
         self.instead: dict[str, str] = {}
         binaries = Path(sys.executable).parent
         self._process = subprocess.Popen(
-            # A guest's own commands begin with SIGINT ignored, and so would all that are typed.
+            # Commands in a guest start with SIGINT ignored, which the typed commands would inherit.
             ["env", "--default-signal", *_UNSHARE, "bash", "--noprofile", "--norc"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -115,7 +115,7 @@ class World:
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            # What is served ends with its mount; /mnt itself is the last.
+            # Daemons end with their mounts; /mnt itself is unmounted last.
             self.type("cd /; umount --recursive --lazy /mnt; wait")
         finally:
             self._input.close()
@@ -124,21 +124,21 @@ class World:
             self._output.close()
 
     def path(self, name: str) -> Path:
-        """Return a path by which this process reaches the file *name* of that world."""
+        """Return the path by which this process reaches the file *name* in the namespace."""
         return Path(f"{self._proc}/root{name}")
 
     def made(self, name: str) -> Path:
-        """Make the directory *name* there."""
+        """Make the directory *name* in the namespace."""
         path = self.path(name)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def play(self, text: str, *, endless: Iterable[str] = ()) -> None:
-        """Type a transcript, and fail if something else is printed than it shows.
+        """Type a transcript, and fail if the output differs from it.
 
-        What ends with a status of its own is what prints an error that the transcript shows.
+        A command must fail if and only if the transcript shows an error of it.
 
-        :param endless: commands that are to be interrupted once they have printed it.
+        :param endless: commands that are to be interrupted when they have printed their output.
         """
         for step in steps(text):
             command = step.command
@@ -154,9 +154,9 @@ class World:
             assert agrees(wanted, printed), f"{command} printed\n{printed}\ninstead of\n{wanted}"
 
     def type(self, text: str, *, fails: bool = False) -> str:
-        """Type *text*; return what was printed. With `&` behind it, wait until it has mounted.
+        """Type *text*, and return its output. If it ends with `&`, wait until it has mounted.
 
-        :param fails: it has to fail, instead of the contrary.
+        :param fails: whether the command must fail.
         """
         before = self._mounts()
         self._write(text)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs fsspec_fs.py with a remote of tests: ``watched_remote.py LOG ARGUMENTS``.
+"""Run fsspec_fs.py with a remote for tests: ``watched_remote.py LOG ARGUMENTS``.
 
-``watched://DIRECTORY`` is a directory of this machine. Each fetch is a line in LOG, each question
-for a file's size and time one in ``LOG.asked``; where there is a file ``LOG.down``, the remote is
-out of reach.
+``watched://DIRECTORY`` is a directory of this machine. The remote writes a line to LOG for each
+fetch, and a line to ``LOG.asked`` for each request for the size and time of a file. If the file
+``LOG.down`` exists, the remote cannot be reached; if ``LOG.strange`` exists, it raises ValueError.
 """
 
 from __future__ import annotations

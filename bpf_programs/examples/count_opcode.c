@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Count what the daemon answers, by opcode, and how often it says no.
+ * Counts the daemon's answers by opcode, and how many of them are errors.
  *
  *	attachment.maps["answers"][opcodes.number("getattr")]
  */

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Hide names from LOOKUP, before the daemon hears of it: those that begin with a dot, and those in
- * the map `hidden`, with zeros up to 256 bytes:
+ * Hides names from LOOKUP before the daemon sees the request: names that begin with a dot, and
+ * names in the map `hidden`, which are padded with zeros to 256 bytes:
  *
  *	attachment.maps["hidden"][b"secret".ljust(256, b"\0")] = 0
  *
- * It hides and does not protect: a listing still has them, who has one open keeps it, and CREATE of
- * such a name reaches the daemon.
+ * This hides files but does not protect them: a listing still shows the names, a program that has a
+ * file open keeps it, and CREATE of such a name reaches the daemon.
  */
 #include "efuse.bpf.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A histogram of how long GETATTR and LOOKUP take at the daemon, in powers of two of nanoseconds:
- * slot n of `latency` counts those from 2^n to 2^(n+1) ns.
+ * A histogram of the time that GETATTR and LOOKUP take at the daemon, in powers of two of
+ * nanoseconds: slot n of `latency` counts times from 2^n to 2^(n+1) ns.
  *
- * A task makes one such request at a time, so that its start lies under its thread's id.
+ * A task makes one such request at a time, so the start is stored under the id of the task.
  */
 #include <linux/fuse.h>
 #include "efuse.bpf.h"

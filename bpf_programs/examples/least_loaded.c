@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The balancer of kernel_patches/src/balance.c as a program: a request goes to its home while that
- * has fewer requests than the threshold, else to the channel of the node with the shortest
- * wait, or of any node if all of those are loaded as well.
+ * A simplified form of the kernel's own balancer (balance.c) as a program. A request goes to its
+ * home while that has fewer requests than the threshold, else to the channel of the node with the
+ * shortest expected delay, or to that of any node if the channel of the node is loaded as well.
  *
- * A place to start from for a policy of one's own. Channels of CPUs from 128 on are not looked at.
+ * Unlike the kernel's balancer, it does not prefer a channel with a polling worker; it counts a
+ * home with one request as loaded for every background request, whatever channels/spread says; it
+ * prefers the lowest CPU among channels with equal delays, not the next one after the home; and it
+ * ignores the channels of CPUs from 128 on.
+ *
+ * This is a starting point for a policy of your own.
  */
 #include "efuse.bpf.h"
 
 #define MAX_CPUS	128
-#define SERVICE_NS	1000	/* of a channel that has not ended a request */
+#define SERVICE_NS	1000	/* assumed for a channel that has not ended a request */
 #define NO_OPINION	(-1)
 
 static inline u64 delay_of(const struct efuse_channel_load *load)

@@ -2,8 +2,9 @@
 /*
  * What a handler may use: the shared types, the verdicts and the kfuncs.
  *
- * BCC knows no kfuncs. Each is declared here as a helper with a number of ours
- * (from 1000001 on, used nowhere else), and efuse.bpf.link puts the real function's BTF id in its place.
+ * BCC does not support kfuncs. Each kfunc is declared here as a helper with a number from 1000001
+ * on, which is used nowhere else. efuse.bpf.link replaces the number by the BTF id of the kernel's
+ * function.
  */
 #ifndef _EFUSE_BPF_H
 #define _EFUSE_BPF_H

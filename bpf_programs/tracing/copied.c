@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Counts the bytes that the kernel copies for each of some processes, FUSE daemons: those
- * of requests and replies, however they are brought, and those that they splice into files.
- * What /proc/PID/io has of them, too, is taken off again, so that the two can be added.
+ * Counts the bytes that the kernel copies for each of some processes, which are FUSE daemons: the
+ * bytes of requests and replies, by whatever way they come, and the bytes that the daemons splice
+ * into files. Bytes that /proc/PID/io counts too are subtracted, so that both numbers can be added.
  */
 #include "tracing.bpf.h"
 
 FIELD(state_pipe, 1, fuse_copy_state, pipebufs)
 
-/* By process; who is not in there is not counted. */
+/* By process. Processes that are not in the map are not counted. */
 BPF_TABLE("hash", u32, s64, copied, 64);
 
 static inline void add(s64 bytes)
@@ -26,7 +26,7 @@ static inline void add_result(s64 bytes_or_error)
 		add(bytes_or_error);
 }
 
-/* Of a read or write of the device, unless it was spliced. */
+/* Subtracts a read or write of the device, unless it was spliced. */
 static inline void take_off_result(u64 state, s64 bytes_or_error)
 {
 	u64 pipe = 0;
@@ -36,26 +36,28 @@ static inline void take_off_result(u64 state, s64 bytes_or_error)
 		add(-bytes_or_error);
 }
 
-/* fexit: fuse_copy_do(state, value, size), with how many bytes; without a value it skips them */
+/*
+ * fexit: fuse_copy_do(state, value, size), with the number of bytes; without a value it skips them
+ */
 int copy(u64 *ctx)
 {
 	u64 value = 0;
 
-	/* The verifier has no name for what it points to, so ctx[1] cannot be read. */
+	/* The verifier does not know the type behind this pointer, so ctx[1] cannot be read. */
 	bpf_get_func_arg(ctx, 1, &value);
 	if (value)
 		add((s32)ctx[3]);
 	return 0;
 }
 
-/* fexit: fuse_dev_do_read(dev, file, state, size), with how many bytes, or an error */
+/* fexit: fuse_dev_do_read(dev, file, state, size), with the number of bytes or an error */
 int device_read(u64 *ctx)
 {
 	take_off_result(ctx[2], ctx[4]);
 	return 0;
 }
 
-/* fexit: fuse_dev_do_write(dev, state, size), likewise */
+/* fexit: fuse_dev_do_write(dev, state, size), with the number of bytes or an error */
 int device_write(u64 *ctx)
 {
 	take_off_result(ctx[1], ctx[3]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Counts the requests of all connections of one FUSE, by opcode, and how long each took
- * from being handed to the daemon until its answer.
+ * Counts the requests of all connections of one FUSE module, by opcode, and the time of each from
+ * the moment when it is handed to the daemon until its answer.
  *
- * The kernel runs one of these programs once at a time on a CPU, so counters of a CPU
- * are added to without more ado.
+ * On a CPU, the kernel does not run a program while the same program is running. So the counters of
+ * a CPU are incremented without atomics.
  */
 #include "tracing.bpf.h"
 
@@ -20,12 +20,12 @@ FIELD(conn_dev, 5, fuse_conn, dev)
 #define OPCODES		64
 
 struct key {
-	u32 connection;		/* its device, as the kernel numbers it */
+	u32 connection;		/* device number, in the kernel's encoding */
 	u32 opcode;
 };
 
 struct count {
-	u64 first_ns;		/* when the first was answered, on the CPU where it was */
+	u64 first_ns;		/* time of the CPU's first answer */
 	u64 requests;
 	u64 errors;
 	u64 ns;
@@ -34,13 +34,13 @@ struct count {
 
 _Static_assert(sizeof(struct count) == 256, "count");
 
-/* When the request at an address was sent. */
+/* The time at which the request at an address was sent. */
 BPF_HASH(sent_ns, u64, u64, 16384);
 BPF_TABLE("percpu_hash", struct key, struct count, counts, 2048);
-/* Requests for which one of them had no room. */
+/* Number of requests for which one of the maps had no room. */
 BPF_TABLE("percpu_array", int, u64, missed, 1);
 
-/* A request is read as what the kernel knows it to be: no copy, no check at run time. */
+/* Reads a request by the type that the kernel knows: without a copy or a check at run time. */
 #define AT(type, pointer, offset)	(*(type *)((pointer) + (offset)))
 
 static inline struct key key_of(u64 req)
@@ -90,13 +90,16 @@ static inline u32 bucket_of(u64 ns)
 
 static inline void sent(u64 req)
 {
-	u64 address = req;	/* what a map has looked at is no pointer any more */
+	u64 address = req;	/* a scalar copy, since a map key is no pointer */
 	struct key key;
 	u32 opcode;
 	u64 now;
 
 	if (AT(u32, req, req_opcode()) == FUSE_INIT) {
-		/* The first of a connection: what has its number so far was of another. */
+		/*
+		 * The first request of a connection: counters under its number belong to an earlier
+		 * one.
+		 */
 		key = key_of(req);
 		for (opcode = 0; opcode < OPCODES; opcode++) {
 			key.opcode = opcode;
@@ -112,7 +115,7 @@ static inline struct count *new_count(struct key *key, u64 now)
 {
 	struct count none = { .first_ns = now };
 
-	/* Fails where another CPU was first. */
+	/* Fails if another CPU was first. */
 	counts.insert(key, &none);
 	return counts.lookup(key);
 }
@@ -148,7 +151,7 @@ static inline void ended(u64 req)
 		count->latency[bucket]++;
 }
 
-/* Of the tracepoints, and of functions whose first argument is the request. */
+/* For the tracepoints, and for functions whose first argument is the request. */
 int send(u64 *ctx)
 {
 	sent(ctx[0]);
@@ -161,7 +164,7 @@ int end(u64 *ctx)
 	return 0;
 }
 
-/* Of functions whose second argument it is, behind the queue. */
+/* For functions whose first argument is the queue and the second the request. */
 int queue(u64 *ctx)
 {
 	sent(ctx[1]);

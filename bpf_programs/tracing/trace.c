@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Requests that have their answer, into the ring `requests`: of the kernel's own FUSE, where the
- * caller enters and leaves it, and of efuse.ko, which has an event for it. The arguments of a
- * request are read while their owner cannot go: by the caller that made them, or before the end
- * of a background request is called.
+ * Puts answered requests into the ring `requests`. For the kernel's own FUSE, it hooks where the
+ * caller enters and leaves FUSE. For efuse.ko, it uses a trace event. The arguments of a request
+ * are read while they cannot be freed: by the caller that owns them, or before the end of a
+ * background request is called.
  */
 #include "tracing.bpf.h"
 
@@ -25,7 +25,7 @@ BIT(args_out_pages, 14, fuse_args, out_pages)
 BIT(args_out_argvar, 15, fuse_args, out_argvar)
 SIZE(page_size, 16, page)
 
-/* Of efuse.ko alone. */
+/* Only of efuse.ko. */
 FIELD(efuse_conn, 17, efuse_req, ec)
 FIELD(efuse_args, 18, efuse_req, args)
 FIELD(efuse_sent, 19, efuse_req, sent)
@@ -36,18 +36,18 @@ FIELD(args_by, 23, fuse_args, efuse.by)
 FIELD(args_reason, 24, fuse_args, efuse.reason)
 
 #define NAME_MAX	255
-#define IN_BYTES	64	/* of the first input argument */
-#define OUT_BYTES	128	/* of the first output argument: a struct fuse_entry_out */
-#define CHUNK		4096	/* so much of an answer is compared */
+#define IN_BYTES	64	/* most bytes of the first input argument */
+#define OUT_BYTES	128	/* most bytes of the first output argument: fuse_entry_out */
+#define CHUNK		4096	/* most bytes of an answer that are compared */
 #define BY_DAEMON	1	/* EFUSE_PATH_DAEMON */
 
-/* Make a u64 at most so much, in a way that the compiler leaves to the verifier to see. */
+/* Limits a u64, in a way that the compiler does not optimise and the verifier understands. */
 #define AT_MOST(n, most)						\
 	asm volatile("if %0 <= %1 goto +1\n\t%0 = %1" : "+r"(n) : "i"(most))
 
-#define PARTIAL		1	/* the daemon helped the path out */
-#define BACKGROUND	2	/* nobody waited for it */
-#define DIGESTED	4	/* digest is of the answer's data */
+#define PARTIAL		1	/* another path had to help */
+#define BACKGROUND	2	/* no caller waited for it */
+#define DIGESTED	4	/* @digest is that of the answer's data */
 
 struct fuse_argument {	/* struct fuse_in_arg, struct fuse_arg */
 	u32 size;
@@ -60,7 +60,7 @@ struct descriptor {	/* struct fuse_page_desc, struct fuse_folio_desc */
 	u32 offset;
 };
 
-/* As efuse.tracing.request reads it; the names lie one behind the other. */
+/* The format that efuse.tracing.request reads. The names follow each other without a gap. */
 struct request {
 	u64 time_ns;
 	u64 ns;
@@ -95,10 +95,10 @@ struct caller {
 	char comm[16];
 };
 
-/* Set before anything is watched. */
+/* Set before any connection is watched. */
 struct settings {
-	u64 digest;		/* compare answers */
-	u64 page_offset_base;	/* addresses of the kernel's variables, 0: not to be had */
+	u64 digest;		/* make digests, to compare answers */
+	u64 page_offset_base;	/* addresses of kernel variables, 0: not known */
 	u64 vmemmap_base;
 };
 
@@ -107,7 +107,7 @@ struct chunk {
 	char behind[CHUNK];
 };
 
-/* Programs may come between each other on a CPU: each has an element of its own. */
+/* Programs may interrupt each other on a CPU, so each has a slot of its own. */
 enum { SLOT_DONE, SLOT_ENDED, SLOT_UNSENT, SLOT_EFUSE, NR_SLOTS };
 
 BPF_RINGBUF_OUTPUT(requests, 1024);
@@ -119,8 +119,8 @@ BPF_TABLE("percpu_array", int, struct request, scratch, NR_SLOTS);
 BPF_TABLE("percpu_array", int, struct chunk, chunks, NR_SLOTS);
 
 /*
- * The device number of a connection, if it is watched; or 0, which none has. @conn lies so
- * many bytes behind @owner.
+ * The device number of a connection if it is watched, else 0, which no connection has. The pointer
+ * to the connection is at @offset of @owner.
  */
 static inline u32 watched_conn(u64 owner, u64 offset)
 {
@@ -152,7 +152,7 @@ static inline int begin(u64 mount, u64 args, u64 background)
 	return 0;
 }
 
-/* Which input arguments are names: the first one's place, and how many there are. */
+/* The number of names among the input arguments, and the index of the first one. */
 static inline int name_place(u32 opcode, int *count)
 {
 	*count = 1;
@@ -182,7 +182,10 @@ static inline int name_place(u32 opcode, int *count)
 	return 0;
 }
 
-/* Copy a name behind the *end bytes of names that are there; its length. @nul: of its end. */
+/*
+ * Appends a name to the *end bytes of names in the request. Returns the name's length. @nul: the
+ * size of the NUL at the end of the argument, 0 or 1.
+ */
 static inline u16 copy_name(struct request *request, u64 argument, u64 nul, u64 *end)
 {
 	struct fuse_argument in = {};
@@ -206,7 +209,10 @@ static inline u64 copy_names(struct request *request, u64 args)
 	u64 end = 0, nul = 1;
 	int count, place = name_place(request->opcode, &count);
 
-	/* Newer kernels have an empty argument before it, and the NUL of LOOKUP's behind it. */
+	/*
+	 * Newer kernels have an empty argument before the name, and the NUL of LOOKUP's name in
+	 * another argument after it.
+	 */
 	READ(in, args, args_in());
 	if (!place && !in.size) {
 		place = 1;
@@ -243,7 +249,7 @@ static inline void copy_arguments(struct request *request, u64 args)
 	request->out_len = 0;
 	len = out.size;
 	AT_MOST(len, OUT_BYTES);
-	/* Pages are not at an address of their own. */
+	/* If the data is in pages, the argument has no address. */
 	if (len && out.value && !bpf_probe_read_kernel(request->out, len, (void *)out.value))
 		request->out_len = len;
 }
@@ -254,7 +260,7 @@ static inline u64 mix(u64 digest, u64 word)
 	return digest ^ digest >> 32;
 }
 
-/* Where a page's bytes are in memory. */
+/* The address of a page's bytes in memory. */
 static inline u64 page_address_of(u64 page, const struct settings *set)
 {
 	u64 offset_base = 0, map_base = 0;
@@ -264,7 +270,10 @@ static inline u64 page_address_of(u64 page, const struct settings *set)
 	return offset_base + (page - map_base) / page_size() * CHUNK;
 }
 
-/* Where the data of an answer begins, and how much of it is in one piece; 0: it has none. */
+/*
+ * The address of an answer's data, or 0 if it has none. Sets its size, and the size of its first
+ * contiguous piece.
+ */
 static inline u64 data_of(u64 args, const struct settings *set, u64 *size, u64 *piece)
 {
 	struct fuse_argument out = {};
@@ -293,7 +302,7 @@ static inline u64 data_of(u64 args, const struct settings *set, u64 *size, u64 *
 	return page_address_of(page, set) + desc.offset;
 }
 
-/* A digest of the data in an answer that has some: of its size and its first 4 KiB. */
+/* Digests an answer with data: the size of the data and its first 4 KiB. */
 static inline void digest_answer(struct request *request, u64 args, int slot)
 {
 	u64 digest, address, size = 0, len = 0;
@@ -311,7 +320,10 @@ static inline void digest_answer(struct request *request, u64 args, int slot)
 	AT_MOST(len, CHUNK);
 	if (bpf_probe_read_kernel(chunk, len, (void *)address))
 		return;
-	/* What cannot be read becomes zeros: behind the end lies an earlier one's. */
+	/*
+	 * This read fails and so zeroes the buffer behind the data, which may hold bytes of an
+	 * earlier answer.
+	 */
 	bpf_probe_read_kernel((char *)chunk + len, CHUNK, NULL);
 	digest = mix(0, size);
 	for (i = 0; i < CHUNK / 8; i++)
@@ -360,7 +372,7 @@ static inline void fill_from(struct request *request, const struct caller *calle
 		request->flags |= BACKGROUND;
 }
 
-/* A request of the kernel's own FUSE: only those are known that began while watched. */
+/* Ends a request of the kernel's own FUSE. Only requests that began while watched are known. */
 static inline int finish(u32 connection, u64 args, s64 ret, u64 background, int slot)
 {
 	struct request *request;
@@ -388,7 +400,7 @@ int begun(u64 *ctx)
 	return begin(ctx[1], ctx[2], 0);
 }
 
-/* fexit: as above, with what it returns */
+/* fexit: __fuse_simple_request(idmap, mount, args), with its result */
 int done(u64 *ctx)
 {
 	u64 mount = ctx[1];
@@ -404,7 +416,10 @@ int background(u64 *ctx)
 	return begin(ctx[0], ctx[1], 1);
 }
 
-/* fexit: as above, with what it returns; its arguments may have gone where that is 0 */
+/*
+ * fexit: fuse_simple_background(mount, args, gfp_flags), with its result; if that is 0, the
+ * arguments may have been freed
+ */
 int unsent(u64 *ctx)
 {
 	u64 mount = ctx[0];
@@ -429,7 +444,7 @@ int ended(u64 *ctx)
 	return finish(watched_conn(owner, owner_conn()), args, error, 1, SLOT_ENDED);
 }
 
-/* Who asked, of a request that ends in the daemon's context. */
+/* Fills in the caller of a request that ends in the daemon's context. */
 static inline void fill_sent(struct request *request, u64 sent)
 {
 	struct fuse_in_header header = {};

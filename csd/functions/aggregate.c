@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* aggregate: how many records pass a filter, and the sum, least and most of one of their fields. */
+/*
+ * aggregate: the number of records that pass a filter, and the sum, minimum and maximum of one of
+ * their fields.
+ */
 #include "records.bpf.h"
 
 struct aggregate_args {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * btree_aggregate: of the items of a B+ tree whose keys are in a range: how many, and the sum, least
- * and most of a field of their values.
+ * btree_aggregate: of the items of a B+ tree whose keys are in a range, the number, and the sum,
+ * minimum and maximum of a field of their values.
  */
 #include "btree_leaves.bpf.h"
 #include "records.bpf.h"
 
 struct btree_aggregate_args {
 	struct btree_range range;
-	struct record_field field;	/* of the value */
+	struct record_field field;	/* in the value */
 };
 
 struct btree_aggregate_state {

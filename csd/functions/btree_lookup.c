@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* btree_lookup: the value of a key in a B+ tree, or nothing. */
+/* btree_lookup: the value of a key in a B+ tree, or nothing if the key is not there. */
 #include "btree.bpf.h"
 
 struct btree_lookup_args {

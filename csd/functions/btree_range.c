@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* btree_range: the items of a B+ tree whose keys are in a range, as the leaves have them. */
+/* btree_range: the items of a B+ tree whose keys are in a range, in the format of the leaves. */
 #include "btree_leaves.bpf.h"
 
 int step(struct csd_run *run)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* count: lines, and how often a pattern occurs. */
+/* count: the number of lines, of occurrences of a pattern, and of bytes. */
 #include "pattern.bpf.h"
 
 struct count_state {
@@ -11,7 +11,10 @@ struct count_state {
 
 #define EACH_BYTE	0x0101010101010101ULL
 
-/* Newlines, eight bytes at a time (Warren, "Hacker's Delight", 6-1): behind the file's end are none. */
+/*
+ * Number of newlines in a block, counted eight bytes at a time (Warren, "Hacker's Delight", 6-1).
+ * Bytes past the end of the file are zeroes, not newlines.
+ */
 static inline u64 count_lines(const u8 *block)
 {
 	const u64 low = EACH_BYTE * 0x7f;
@@ -38,7 +41,7 @@ int step(struct csd_run *run)
 		return -EPROTO;
 	match = state->match;
 	last = args->last;
-	/* The last block alone has to ask of each byte whether it is the file's. */
+	/* Only in the last block each byte has to be checked for being in the file. */
 	if (last && len == CSD_BLOCK_SIZE) {
 		for (i = 0; i < CSD_BLOCK_SIZE; i++) {
 			match = pattern_match(match, block[i], args);

@@ -3,11 +3,11 @@
 #include "csd.bpf.h"
 
 struct crc32c_args {
-	u32 table[256];		/* by byte: what it makes of a CRC of 0 */
+	u32 table[256];		/* per byte value: its CRC, starting from a CRC of 0 */
 };
 
 struct crc32c_state {
-	u32 crc;		/* inverted, so that it begins with 0 */
+	u32 crc;		/* inverted, so that it can start as 0 */
 	u32 pad;
 };
 

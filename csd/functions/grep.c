@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * grep: the lines with a pattern in them, each with its newline.
+ * grep: the lines that contain a pattern, each with its newline.
  *
- * The pattern is looked for as count does it. What precedes a match in the same line may lie in an
- * earlier block: the beginning of a line that has no match yet is remembered, up to GREP_KEPT bytes.
- * What follows a match is emitted as it comes. A match behind more than what is remembered
- * fails the run with EOVERFLOW: there is no line to emit that would be whole.
+ * The pattern is found as in count. The part of the line before a match may be in an earlier block,
+ * so the beginning of a line without a match is remembered, up to GREP_KEPT bytes. After a match
+ * the rest of the line is emitted as it comes. If the first match of a line comes after more bytes
+ * than are remembered, the run fails with EOVERFLOW: the line cannot be emitted whole.
  */
 #include "pattern.bpf.h"
 
-/* One call may emit what was kept and a block. */
+/* One call may emit the remembered bytes and a block. */
 #define GREP_KEPT	(CSD_STEP_OUTPUT - CSD_BLOCK_SIZE)
 
 struct grep_state {
 	u64 match;
-	u32 found;		/* in the line that the next block begins in: has been emitted */
-	u32 kept;		/* bytes of it; more than GREP_KEPT: not all of them */
+	u32 found;		/* the line that the next block begins in has a match */
+	u32 kept;		/* bytes of that line in @line; more than GREP_KEPT: too many */
 	u8 line[GREP_KEPT];
 };
 
-/* Emit what was kept of a line, and what of it is in the block. */
+/* Emits the remembered bytes of a line, and its bytes [first, end) of the block. */
 static inline int grep_emit(struct csd_run *run, struct grep_state *state, u64 first, u64 end)
 {
 	u32 kept = state->kept;
@@ -32,12 +32,12 @@ static inline int grep_emit(struct csd_run *run, struct grep_state *state, u64 f
 	return csd_emit_block(run, first, end - first);
 }
 
-/* Remember the last bytes of the block. */
+/* Remembers the last @left bytes of the block. */
 static inline void grep_keep(struct grep_state *state, const u8 *block, u64 len, u64 left)
 {
 	u64 kept = state->kept;
 
-	/* The masks are for the verifier. */
+	/* The masks convince the verifier. */
 	for (left &= 2 * CSD_BLOCK_SIZE - 1; left && csd_more(); left--) {
 		if (kept >= GREP_KEPT) {
 			kept = GREP_KEPT + 1;

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
-/* histogram: how many records that pass a filter have a field in each of some ranges. */
+/*
+ * histogram: the number of records that pass a filter, by the range that one of their fields is in.
+ */
 #include "records.bpf.h"
 
-#define HISTOGRAM_COUNTS	1024	/* ranges, and one below and one above them */
+#define HISTOGRAM_COUNTS	1024	/* the ranges, and one count below and one above them */
 
 struct histogram_args {
 	struct records records;
 	struct record_field field;
-	u64 start;		/* of the first range */
-	u32 shift;		/* of each: 1 << shift numbers */
+	u64 start;		/* start of the first range */
+	u32 shift;		/* size of a range: 1 << shift numbers */
 	u32 ranges;
 };
 
 struct histogram_state {
-	u64 counts[HISTOGRAM_COUNTS];	/* [0]: below; behind the ranges: above */
+	u64 counts[HISTOGRAM_COUNTS];	/* [0]: below; [ranges + 1]: above */
 };
 
-/* Which of the counts a number belongs to. */
+/* The index of the count that a number belongs to. */
 static inline u64 histogram_index(u64 number, const struct histogram_args *args)
 {
 	u64 range = (number - args->start) >> (args->shift & 63);

@@ -2,26 +2,26 @@
 /*
  * Chains: in this kernel, a function goes from block to block below the file system.
  *
- * The block that a function names is sent for from the completion of the one before (hops.c), at
- * the place that is remembered of it, and that it does not leave meanwhile (lease.c). All else is
- * read by way of the file system, by host.c, which has the right answer always; so is the rest of a
- * chain that cannot go on.
+ * The completion of one block's read starts the read of the block that the function names (hops.c).
+ * The place of that block on the device is remembered, and the block cannot leave the place
+ * meanwhile (lease.c). Everything else is read through the file system by host.c, which is always
+ * correct. So is the rest of a chain that cannot go on.
  *
- * Whoever takes blocks away from the file waits for a chain. So a chain ends after CSD_HOPS blocks,
- * or with the first one that comes after CSD_CHAIN_TIME; the next one begins under the inode's
- * lock, for which it has to wait behind whoever waited for this one.
+ * Taking a block away from the file has to wait for a chain. So a chain ends after CSD_HOPS blocks,
+ * or with the first block that arrives after CSD_CHAIN_TIME. The next chain begins under the
+ * inode's lock, and so queues up behind the tasks that waited for this one.
  *
- * What the page cache has, is quicker there, and a chain leaves nothing in it. So some passes go by
- * the page cache, unless the file is open with O_DIRECT.
+ * Blocks in the page cache are read faster from there, and a chain leaves nothing in the page
+ * cache. So some passes use the page cache, unless the file is open with O_DIRECT.
  */
 #include "csd_i.h"
 
 #include <linux/err.h>
 #include <linux/fs.h>
 
-#define CSD_WARM	16	/* passes of which one goes by the page cache */
+#define CSD_WARM	16	/* one pass out of so many uses the page cache */
 #define CSD_CHAIN_TIME	(2 * HZ)
-#define CSD_LOOKS	3	/* digests, if the file changes meanwhile */
+#define CSD_LOOKS	3	/* digests to take if the file changes meanwhile */
 
 static int csd_chain_alloc(struct csd_run *run)
 {
@@ -48,7 +48,10 @@ static enum csd_unchained csd_chain_why(const struct csd_run *run)
 		return CSD_UNCHAINED_FIRST;
 	if (run->unsized)
 		return CSD_UNCHAINED_UNMAPPED;
-	/* Elsewhere blocks move under a chain, or nothing tells the next one that they have. */
+	/*
+	 * On other file systems blocks may move during a chain, or may have moved before the next
+	 * chain without leaving a trace.
+	 */
 	if (csd_offload_why(run->file) || !IS_I_VERSION(file_inode(run->file)))
 		return CSD_UNCHAINED_FILESYSTEM;
 	return CSD_UNCHAINED_NOT;
@@ -61,7 +64,7 @@ static enum csd_unchained csd_chain_failed(int err)
 	return err == -ENODATA ? CSD_UNCHAINED_UNMAPPED : CSD_UNCHAINED_FAILED;
 }
 
-/* May the caller still read the file? As each read(2) of it is asked. */
+/* May the caller still read the file? Asks what each read(2) asks. */
 static int csd_chain_allowed(struct csd_run *run, u64 end)
 {
 	loff_t position = run->position;
@@ -79,12 +82,12 @@ static int csd_chain_keep(struct csd_run *run)
 }
 
 /**
- * csd_chain_begin - keep the blocks of a run's file in their places
- * @run: the run
- * @end: of its range or its file. @run->window_end is that, or where the file ends by now
+ * csd_chain_begin - begin a chain: keep the blocks of a run's file in their places
+ * @run: the run; @run->window_end becomes @end, or the present end of the file if that is less
+ * @end: end of the run's range or file
  *
  * Context: process context, may sleep.
- * Return: CSD_UNCHAINED_NOT, to be followed by csd_chain_end(); or why not
+ * Return: CSD_UNCHAINED_NOT, then csd_chain_end() has to follow; or why there is no chain
  */
 enum csd_unchained csd_chain_begin(struct csd_run *run, u64 end)
 {
@@ -107,9 +110,9 @@ enum csd_unchained csd_chain_begin(struct csd_run *run, u64 end)
 
 /**
  * csd_chain_late - has a run's chain made others wait for long enough?
- * @run: one whose chain has begun
+ * @run: a run whose chain has begun
  *
- * Return: whether it shall end before its next block
+ * Return: true if the chain has to end before its next block
  */
 bool csd_chain_late(const struct csd_run *run)
 {
@@ -122,12 +125,13 @@ void csd_chain_end(struct csd_run *run)
 }
 
 /**
- * csd_chain_find - where a run's next blocks are
- * @run: one whose chain has begun
- * @range: is told: as many as it is thought to look at, before @run->window_end
+ * csd_chain_find - find a run's next blocks on the device
+ * @run: a run whose chain has begun
+ * @range: set to the next contiguous blocks: @run->ahead at most, and before @run->window_end
  *
  * Context: any.
- * Return: 1; 0: there is none, or it has no place of its own; -ENODATA: not known
+ * Return: 1 if @range is set; 0 if there is no next block, or it has no place of its own; -ENODATA
+ *         if its place is not known
  */
 int csd_chain_find(struct csd_run *run, struct csd_range *range)
 {
@@ -144,13 +148,13 @@ int csd_chain_find(struct csd_run *run, struct csd_range *range)
 	return 1;
 }
 
-/* Find out where a run's next block is; the chain lets its blocks go meanwhile. */
+/* Finds out where a run's next block is. The chain does not keep its blocks in place meanwhile. */
 static int csd_chain_fill(struct csd_run *run)
 {
 	u64 begun = ktime_get_ns();
 	int err;
 
-	/* Whoever waits for the chain has the inode's lock, which a digest takes. */
+	/* A digest takes the inode's lock, which a task that waits for this chain holds already. */
 	csd_lease_let(run->lease);
 	err = csd_lease_fill(run->lease, run->digest, run->position) ?: csd_chain_keep(run);
 	run->choice.apart_ns += ktime_get_ns() - begun;
@@ -158,13 +162,13 @@ static int csd_chain_fill(struct csd_run *run)
 }
 
 /**
- * csd_chain_look - find out where a run's next blocks are, if it is not known
- * @run: one whose chain has begun, and has not read a block yet
- * @range: is told, as by csd_chain_find()
+ * csd_chain_look - find a run's next blocks, and find out their places if they are not known
+ * @run: a run whose chain has begun, and has not read a block yet
+ * @range: set as by csd_chain_find()
  *
  * Context: process context, may sleep.
- * Return: 1 or 0, as csd_chain_find(), or a negative errno: -ENODATA: the file changes too often;
- *         -EAGAIN: it is open for writing by now
+ * Return: 1 or 0 as from csd_chain_find(); or a negative errno: -ENODATA if the file changes too
+ *         often, -EAGAIN if it is open for writing by now
  */
 int csd_chain_look(struct csd_run *run, struct csd_range *range)
 {
@@ -180,10 +184,10 @@ int csd_chain_look(struct csd_run *run, struct csd_range *range)
 }
 
 /**
- * csd_chain_len - how many bytes of a run's next block are the file's, and in its range
- * @run: one whose chain has begun
+ * csd_chain_len - get the number of bytes of a run's next block that are in the file and the range
+ * @run: a run whose chain has begun
  *
- * Return: up to CSD_BLOCK_SIZE
+ * Return: CSD_BLOCK_SIZE at most
  */
 u32 csd_chain_len(const struct csd_run *run)
 {
@@ -201,7 +205,7 @@ static bool csd_chain_arrived(struct csd_hops *hops)
 	u32 len = csd_chain_len(run);
 	struct csd_range range;
 
-	/* What lies behind the file's end is nobody's. */
+	/* Bytes past the end of the file must not be seen. */
 	memset(run->buffer + len, 0, CSD_BLOCK_SIZE - len);
 	csd_run_step(run, CSD_KERNEL, run->buffer, len);
 	if (csd_run_follows(run) || !csd_run_ready(run) || !--run->hops_left ||
@@ -225,7 +229,7 @@ static int csd_chain_hops(struct csd_run *run)
 	return csd_hops_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev), &run->hops);
 }
 
-/* Has the page cache the run's next block? csd_choose() may just have looked. */
+/* Is the run's next block in the page cache? csd_choose() may have looked it up already. */
 static bool csd_chain_resident(const struct csd_run *run)
 {
 	const struct csd_choice *choice = &run->choice;
@@ -235,7 +239,7 @@ static bool csd_chain_resident(const struct csd_run *run)
 	return csd_resident(run->file, run->position, 1);
 }
 
-/* Is the page cache the better way? */
+/* Returns why the page cache is the better way, or CSD_UNCHAINED_NOT. */
 static enum csd_unchained csd_chain_cached(const struct csd_run *run)
 {
 	if (run->file->f_flags & O_DIRECT)
@@ -246,13 +250,13 @@ static enum csd_unchained csd_chain_cached(const struct csd_run *run)
 }
 
 /**
- * csd_chain - take a run on by some blocks, in this kernel, below the file system
+ * csd_chain - advance a run by some blocks, in this kernel and below the file system
  * @run: the run
- * @end: of its range or its file, behind its position
+ * @end: end of the run's range or file, past the run's position
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; -EOPNOTSUPP: by way of the file system, and @run->unchained
- *         says why
+ * Return: 0 or a negative errno; -EOPNOTSUPP if the file system has to be used, @run->unchained
+ *         tells why
  */
 int csd_chain(struct csd_run *run, u64 end)
 {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Commands: what a core of a device does with what is in the device's memory.
+ * Commands: what a core of a device does with the contents of the device's memory.
  *
- * A command is a request of the device's queue, like a read. A core is a worker; one works on
- * one command from its beginning to its end, in the order in which they came.
+ * A command is a request of the device's queue, like a read. A core is a worker. A core works on
+ * one command from beginning to end. Commands are taken in the order in which they came.
  *
- * It has a time of its own, which begins when it does. The medium and the core begin with a
- * range together, and the range is done when both are:
- *	at = max(medium(at, bytes), at + what the core took * core_percent / 100).
- * The core sleeps where that is ahead of the clock. Where the clock is ahead (the worker did not
- * get a CPU, or looked for the next range) nothing is added: that is none of the device's time.
+ * Each command has a clock of its own, which starts when the command starts. The medium and the
+ * core begin with a range at the same time, and the range is done when both are:
+ *   at = max(medium(at, bytes), at + time of the core * core_percent / 100).
+ * The core sleeps until then if that is in the future. If it is in the past (the worker did not get
+ * a CPU, or had to find the next range) nothing is added: the device would not have spent that
+ * time.
  */
 #include "csd_i.h"
 
@@ -19,7 +20,7 @@
 
 static struct workqueue_struct *csd_cores;
 
-/* Whoever waits for a command. */
+/* The task that waits for a command. */
 struct csd_waiter {
 	struct completion done;
 	blk_status_t status;
@@ -31,8 +32,8 @@ static struct csd_request *csd_work_request(struct csd_work *work)
 }
 
 /**
- * csd_work_stopped - is it to be ended?
- * @work: under way
+ * csd_work_stopped - must a command be ended?
+ * @work: the work of the command or hops
  *
  * Return: 0, or the negative errno to end it with
  */
@@ -43,7 +44,7 @@ int csd_work_stopped(struct csd_work *work)
 	return READ_ONCE(work->cancelled) ? -EINTR : 0;
 }
 
-/* Until that time, or until it is to be ended. */
+/* Sleeps until @at, or until the command has to be ended. Returns 0 or the errno to end it with. */
 static int csd_core_sleep(struct csd_work *work, u64 at)
 {
 	struct csd_device *device = csd_work_request(work)->device;
@@ -69,7 +70,7 @@ static int csd_block_run(struct csd_work *work, u64 pos, u32 len, u64 *core_at)
 	int ret;
 
 	rcu_read_lock();
-	/* The clock is the CPU's, and what others do on it is not measured. */
+	/* The clock is that of the CPU, and time of other tasks must not be measured. */
 	preempt_disable();
 	start = local_clock();
 	ret = cmd->block(cmd, csd_memory_block(&device->memory, pos), len);
@@ -100,11 +101,12 @@ static int csd_range_run(struct csd_work *work, const struct csd_range *range, u
 }
 
 /**
- * csd_work_check - is a range one of the block device's?
- * @work: on the block device
- * @range: of it
+ * csd_work_check - is a range within the block device?
+ * @work: work on the block device
+ * @range: the range
  *
- * Return: 0, or -ERANGE, or -EINVAL: it does not begin with a block of the device
+ * Return: 0; -ERANGE if it is not within the block device; -EINVAL if it is empty or does not begin
+ *         at a block of the device
  */
 int csd_work_check(const struct csd_work *work, const struct csd_range *range)
 {
@@ -135,7 +137,7 @@ static int csd_work_run(struct csd_work *work, u64 *at)
 	}
 }
 
-/* The core takes the command that has waited longest. */
+/* Gives the core to the command that has waited longest, or makes it idle. */
 static void csd_core_release(struct csd_device *device)
 {
 	struct csd_request *request;
@@ -166,22 +168,22 @@ static void csd_core_work(struct work_struct *work_struct)
 
 	cmd->waited_ns += begun - work->queued_ns;
 	work->error = csd_work_run(work, &at);
-	/* What it has not come to is not waited for. */
+	/* A command that was ended does not have to wait for time that it did not use. */
 	if (csd_work_stopped(work))
 		at = min(at, ktime_get_ns());
 	at = csd_model_result(&device->model, at, work->error ? 0 : cmd->result(cmd));
-	/* Two at a time make it less exact, and that is all. */
+	/* Concurrent updates make the mean less exact, nothing worse. */
 	WRITE_ONCE(device->command_ns,
 		   (3 * READ_ONCE(device->command_ns) + ktime_get_ns() - begun) / 4);
-	/* With the request's end the device may go. */
+	/* After the request has ended, the device may be freed. */
 	csd_core_release(device);
 	csd_request_end(blk_mq_rq_from_pdu(request), BLK_STS_OK, at);
 }
 
 /**
- * csd_work_queue - give a command to a core, once there is one
+ * csd_work_queue - give a command to a core as soon as one is free
  * @device: the device
- * @rq: the command, which is the device's to end
+ * @rq: the command's request, which the device ends
  */
 void csd_work_queue(struct csd_device *device, struct request *rq)
 {
@@ -212,22 +214,24 @@ static CSD_END_IO(csd_command_done)
 	return RQ_END_IO_NONE;
 }
 
-/* Until the device is done with it; told by a signal, it leaves off soon. */
+/*
+ * Waits until the device is done with a request. After a signal the device is told to end it soon.
+ */
 static void csd_command_wait(struct csd_request *request, struct csd_waiter *waiter)
 {
 	if (!wait_for_completion_interruptible(&waiter->done))
 		return;
 	WRITE_ONCE(request->work.cancelled, true);
-	/* It is not done, or done and not freed: the device is there. */
+	/* The request has not been freed yet, so the device exists. */
 	csd_request_leave(blk_mq_rq_from_pdu(request));
 	wait_for_completion(&waiter->done);
 }
 
 /**
- * csd_work_send - send a command or hops to a device, and wait for it
- * @bdev: of the device, all or a part
- * @cmd: the command, or NULL
- * @hops: the hops, or NULL
+ * csd_work_send - send a command or hops to a device, and wait for the end
+ * @bdev: the device's block device, a whole disk or a partition
+ * @cmd: the command; NULL if @hops is sent
+ * @hops: the hops; NULL if @cmd is sent
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno
@@ -261,16 +265,16 @@ int csd_work_send(struct block_device *bdev, struct csd_command *cmd, struct csd
 }
 
 /**
- * csd_command_run - let a core of a device do something
- * @bdev: of the device, all or a part
- * @cmd: what; the device does not touch it any more when this returns
+ * csd_command_run - run a command on a core of a device
+ * @bdev: the device's block device, a whole disk or a partition
+ * @cmd: the command; the device does not use it any more when this returns
  *
- * A signal makes the device end it before the next block, if it was not through by then.
+ * After a signal the device ends the command before the next block.
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno: that of @cmd's own; -EINTR: a signal; -ERANGE, -EINVAL: a range
- *         is not within @bdev, or does not begin with a block of the device; -ENODEV: the device
- *         has gone; -EIO: it failed
+ * Return: 0 or a negative errno: one that @cmd's functions returned; -EINTR after a signal; -ERANGE
+ *         or -EINVAL if a range is not within @bdev or does not begin at a block of the device;
+ *         -ENODEV if the device is gone; -EIO if it failed
  */
 int csd_command_run(struct block_device *bdev, struct csd_command *cmd)
 {
@@ -284,7 +288,7 @@ void csd_work_init(struct csd_work *work)
 
 int csd_cores_init(void)
 {
-	/* A device's own count is what limits its cores. */
+	/* The number of cores is limited per device, not by the workqueue. */
 	csd_cores = alloc_workqueue("csd", WQ_UNBOUND, WQ_MAX_ACTIVE);
 	return csd_cores ? 0 : -ENOMEM;
 }

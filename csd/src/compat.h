@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What differs between the kernels that csd.ko is built for. CSD_HAS_* is defined where
- * probes/ of that name compiles: see Kbuild.
+ * What differs between the kernels that csd.ko is built for. CSD_HAS_<NAME> is defined if
+ * probes/<name>.c compiles: see Kbuild.
  */
 #ifndef _CSD_COMPAT_H
 #define _CSD_COMPAT_H
@@ -11,12 +11,12 @@
 #include <linux/fs.h>
 #include <linux/hrtimer.h>
 
-/* Arguments of kfuncs were to be trusted only where that was said; now they always are. */
+/* Older kernels trust only the kfunc arguments that have this flag. Newer ones have no flag. */
 #ifndef KF_TRUSTED_ARGS
 #define KF_TRUSTED_ARGS	0
 #endif
 
-/* The end of a request is told of the batch that it ends with; formerly not. */
+/* Newer kernels pass the batch of completions to the end of a request. */
 #ifdef CSD_HAS_END_IO_BATCH
 #define CSD_END_IO(name)								\
 	enum rq_end_io_ret name(struct request *rq, blk_status_t status,		\
@@ -26,21 +26,21 @@
 	enum rq_end_io_ret name(struct request *rq, blk_status_t status)
 #endif
 
-/* How the node of a request's memory is told. */
+/* The type in which the NUMA node of a request's memory is passed. */
 #ifdef CSD_HAS_SIGNED_NODE
 #define CSD_NODE	int
 #else
 #define CSD_NODE	unsigned int
 #endif
 
-/* Merging had to be asked for formerly. */
+/* Older kernels merge requests only with this flag. */
 #ifdef CSD_HAS_SHOULD_MERGE
 #define CSD_MERGE	BLK_MQ_F_SHOULD_MERGE
 #else
 #define CSD_MERGE	0
 #endif
 
-/* Whether somebody has the file open for writing, is now for a lease's manager to say. */
+/* Newer kernels leave it to a lease's manager to check whether the file is open for writing. */
 #ifdef CSD_HAS_OPEN_CONFLICT
 static inline int csd_open_conflict(struct file *file, int type)
 {

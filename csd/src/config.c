@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * /sys/kernel/config/csd: a device for each directory, with one value in each file.
- */
+/* /sys/kernel/config/csd: one directory for each device, with one value in each file. */
 #include "csd_i.h"
 
 #include <linux/module.h>
 
 #define CSD_MAX_SIZE_MIB	SZ_1M
-#define CSD_MAX_QUEUES		64	/* the kernel makes as many as there are CPUs at most */
+#define CSD_MAX_QUEUES		64	/* the kernel creates at most one per CPU */
 #define CSD_MAX_DEPTH		1024
 #define CSD_MAX_CORES		64
 #define CSD_MAX_PERCENT		100000
@@ -17,11 +15,11 @@
 
 /**
  * struct csd_number - a number of a device that can be set
- * @offset: of its u64 in struct csd_device
- * @least: that it can be
- * @most: that it can be
- * @fixed: while there is power
- * @set: sets it, if it takes more than to store it
+ * @offset: offset of the u64 in struct csd_device
+ * @least: smallest valid value
+ * @most: greatest valid value
+ * @fixed: cannot be set while there is power
+ * @set: sets the value if that takes more than storing it, else NULL
  */
 struct csd_number {
 	size_t offset;
@@ -56,7 +54,7 @@ static ssize_t csd_number_show(struct config_item *item, const struct csd_number
 	return sysfs_emit(page, "%llu\n", READ_ONCE(*csd_number_of(csd_device_of(item), number)));
 }
 
-/* Set what can be set without power only. */
+/* Sets a number that can be set only without power. -EBUSY: there is power. */
 static int csd_fixed_set(struct csd_device *device, u64 *number, u64 value)
 {
 	int err = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /dev/csd: where runs are asked for. */
+/* /dev/csd, on which runs are made. */
 #include "csd_i.h"
 
 #include <linux/fs.h>
@@ -17,9 +17,9 @@ static const struct file_operations csd_control_fops = {
 };
 
 /*
- * For all: a function runs over what its caller has opened for reading, sees no other block, and
- * brings them no more than read(2) would. An administrator may want it otherwise: the mode of the
- * node is what open(2) looks at.
+ * Open to all users: a function runs over a file that its caller has opened for reading, sees no
+ * other block, and returns no more than read(2) could. An administrator may restrict it by the mode
+ * of the device node.
  */
 static struct miscdevice csd_control = {
 	.minor = MISC_DYNAMIC_MINOR,

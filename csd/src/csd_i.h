@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/*
- * csd.ko's insides: one section for each .c file beside this header.
- */
+/* csd.ko's internal header: one section for each .c file in this directory. */
 #ifndef _CSD_I_H
 #define _CSD_I_H
 
@@ -22,7 +20,9 @@ struct csd_run;
 
 /* command.c */
 
-/* A range of the device: whole blocks of CSD_BLOCK_SIZE, but for the last of a file. */
+/*
+ * A range of the device, in whole blocks of CSD_BLOCK_SIZE; only the last one of a file may be cut.
+ */
 struct csd_range {
 	sector_t sector;	/* in the block device */
 	u32 bytes;
@@ -30,14 +30,14 @@ struct csd_range {
 
 /**
  * struct csd_command - work for a core of the device
- * @next: the range to read next. Returns 1, or 0 if there is none, or a negative errno.
- *	  What is read from the medium in one range streams; each costs the medium's latency.
- * @block: is given each block in turn, in the device's memory. Returns 0 to go on, 1 if
- *	   nothing more of this range is wanted, or a negative errno that ends the command.
- * @result: how many bytes the link has to carry when it is done.
- * @waited_ns: grows by how long it waited for a core.
+ * @next: sets the range to read next. Returns 1, or 0 if there is none, or a negative errno. The
+ *         blocks of one range stream from the medium; each range costs the medium's latency.
+ * @block: is called with each block in turn, in the device's memory. Returns 0 to go on, 1 to skip
+ *         the rest of this range, or a negative errno to end the command.
+ * @result: returns the number of bytes that the link has to carry when the command is done.
+ * @waited_ns: incremented by the time in ns that the command waited for a core.
  *
- * All three are called by a core of the device: in process context, one at a time.
+ * A core of the device calls all three functions in process context, one at a time.
  */
 struct csd_command {
 	int (*next)(struct csd_command *cmd, struct csd_range *range);
@@ -48,16 +48,16 @@ struct csd_command {
 
 int csd_command_run(struct block_device *bdev, struct csd_command *cmd);
 
-/* Of a request that is a command, or hops. */
+/* The work of a request that is a command or hops. */
 struct csd_work {
 	struct work_struct work;
 	struct csd_command *command;
-	struct csd_hops *hops;	/* NULL: a command */
-	u64 start;		/* in bytes: what of the disk is the block device */
+	struct csd_hops *hops;	/* NULL for a command */
+	u64 start;		/* of the block device in the disk, bytes */
 	u64 size;
-	u64 queued_ns;		/* when it came to the device */
+	u64 queued_ns;		/* time at which the device got it */
 	bool cancelled;
-	int error;		/* with which it ended */
+	int error;		/* negative errno that it ended with, or 0 */
 };
 
 int csd_work_send(struct block_device *bdev, struct csd_command *cmd, struct csd_hops *hops);
@@ -71,11 +71,11 @@ void csd_cores_exit(void);
 /* hops.c */
 
 /**
- * struct csd_hops - reads of blocks, each of which says which is next
- * @sector: of the next one, in the block device
- * @data: where to: CSD_BLOCK_SIZE bytes
- * @arrived: is told that it is there. Returns whether to go on, with what @sector says by then.
- *	     In any context, one at a time.
+ * struct csd_hops - reads of blocks, each of which names the next
+ * @sector: start of the next block in the block device
+ * @data: destination, CSD_BLOCK_SIZE bytes
+ * @arrived: is called when the block has arrived. Returns whether to read another block, at
+ *         @sector. Called in any context, one at a time.
  */
 struct csd_hops {
 	sector_t sector;
@@ -91,7 +91,7 @@ void csd_hops_due(struct request *rq);
 #define CSD_MAX_UNITS	256
 
 struct csd_model {
-	/* config.c: of the device's files of these names. */
+	/* config.c: the device's files of the same names. */
 	u64 model;
 	u64 link_mib_per_s;
 	u64 link_latency_ns;
@@ -105,7 +105,7 @@ struct csd_model {
 	atomic64_t media_write_bytes;
 	atomic64_t core_busy_ns;
 
-	spinlock_t lock;	/* the rest, in ns of ktime_get_ns() */
+	spinlock_t lock;	/* of the rest, which are in ns of ktime_get_ns() */
 	u64 link_read_free_at;
 	u64 link_write_free_at;
 	u64 media_free_at;
@@ -130,22 +130,22 @@ void csd_memory_truncate(struct xarray *memory, u64 pos);
 /* schedule.c */
 enum csd_size { CSD_SMALL, CSD_MEDIUM, CSD_LARGE, CSD_CHAIN, CSD_NR_SIZES };
 
-/* What was measured; see schedule.c. */
+/* A measured time; see schedule.c. */
 struct csd_mean {
 	u64 ns;
-	u32 samples;		/* not counted beyond what makes it known */
+	u32 samples;		/* measurements, counted until the time is known */
 };
 
 /**
- * struct csd_cost - what a block costs in batches of a size
+ * struct csd_cost - measured times of a block, in ns, in batches of one size class
  * @device: at the device
- * @hot: in the kernel, if the page cache has it
- * @cold: in the kernel, if it has not
- * @better: the place that was predicted to be quicker
- * @confirmed: by how many tries, one behind the other; not counted beyond CSD_SURE
- * @batches: since the other one was tried
- * @spent_ns: at the better place, since then
- * @lost_ns: by the last try, doubled for each before it that had confirmed the better place
+ * @hot: in the kernel, if the page cache has the block
+ * @cold: in the kernel, if the page cache does not have the block
+ * @better: the place that is predicted to be quicker
+ * @confirmed: number of consecutive tries that confirmed @better, CSD_SURE at most
+ * @batches: number of batches since the other place was tried last
+ * @spent_ns: time spent at @better since then
+ * @lost_ns: time lost by the last try, doubled for each earlier try counted in @confirmed
  */
 struct csd_cost {
 	struct csd_mean device;
@@ -158,21 +158,21 @@ struct csd_cost {
 	u64 lost_ns;
 };
 
-/* Of the function of a name. */
+/* The costs of all functions of one name. */
 struct csd_costs {
-	u64 id;			/* 0: of none */
+	u64 id;			/* 0 if the entry is free */
 	char name[CSD_NAME_LEN];
 	struct csd_cost size[CSD_NR_SIZES];
 };
 
 #define CSD_NR_COSTS	32
 
-/* Of a device. */
+/* How a device's share of the work is chosen. */
 struct csd_schedule {
-	spinlock_t lock;	/* the next two */
+	spinlock_t lock;	/* guards costs and oldest */
 	struct csd_costs costs[CSD_NR_COSTS];
 	u32 oldest;
-	/* config.c: of the device's files of these names. */
+	/* config.c: the device's files of the same names. */
 	u64 forced;		/* enum csd_place */
 	u64 try_share;
 	atomic64_t chosen_device;
@@ -183,23 +183,23 @@ struct csd_schedule {
 	atomic64_t error_ns;
 };
 
-#define CSD_NOWHERE	U64_MAX	/* no position */
+#define CSD_NOWHERE	U64_MAX	/* not a position */
 
 /**
- * struct csd_choice - where a batch of a run was sent
- * @device: it lies on; NULL: nothing is to be learned from it
- * @place: chosen
- * @open: it was for what was measured to say where
- * @trial: @place is thought to be the slower one
- * @size: of the batch
- * @blocks: likewise; no more than these are looked at, but by a chain
- * @resident: of @blocks, those that the page cache had
- * @looked_at: the position of the only block, if @resident is of that; or CSD_NOWHERE
- * @predicted_ns: that all would take there; 0: not known
- * @begun_ns: when
- * @apart_ns: of what it takes, for what is of use to later ones, too: where blocks are
- * @steps: of the run there, before
- * @others: elsewhere, before
+ * struct csd_choice - the place chosen for a batch of a run
+ * @device: the device that the batch lies on; NULL: nothing is measured
+ * @place: the chosen place
+ * @open: measured times decided, not the caller, the device's ``forced`` or a policy
+ * @trial: @place is predicted to be slower, and is tried to measure it
+ * @size: size class of the batch
+ * @blocks: most blocks that are looked at in the batch; a chain may look at more
+ * @resident: number of @blocks that were in the page cache
+ * @looked_at: position of the block if @resident is that of a single block, else CSD_NOWHERE
+ * @predicted_ns: predicted time for all @blocks at @place in ns; 0: not known
+ * @begun_ns: ktime_get_ns() at the beginning
+ * @apart_ns: part of the time that later batches profit from, too: finding out where blocks are
+ * @steps: the run's steps at @place before the batch
+ * @others: the run's steps at other places before the batch
  */
 struct csd_choice {
 	struct csd_device *device;
@@ -224,12 +224,12 @@ void csd_learn(struct csd_run *run);
 /* device.c */
 struct csd_device {
 	struct config_item item;
-	struct list_head link;	/* while powered, in the list of those */
+	struct list_head link;	/* entry in the list of powered devices */
 
-	/* Held while power is given or taken, and around what can be set without it only. */
+	/* held while power changes, and to set attributes that are fixed while there is power */
 	struct mutex mutex;
-	struct gendisk *disk;	/* while powered */
-	int index;		/* of the disk, or -1 */
+	struct gendisk *disk;	/* NULL without power */
+	int index;		/* number in the disk's name, or -1 */
 	struct blk_mq_tag_set tags;
 	u64 size_mib;
 	u64 queues;
@@ -244,26 +244,26 @@ struct csd_device {
 	atomic64_t writes;
 	atomic64_t commands;
 
-	spinlock_t lock;	/* these, and that no timer starts without power */
+	spinlock_t lock;	/* guards the next seven; no timer starts while off is set */
 	u64 fail_every;
-	u64 fail_count;		/* since fail_every was set */
+	u64 fail_count;		/* requests since fail_every was set, or since the last failure */
 	u64 fail_next;
 	u64 hold;
 	u64 held;
 	struct list_head held_list;
-	bool off;		/* the power: nothing is done any more */
+	bool off;		/* the power is off: nothing is done any more */
 
 	struct csd_schedule schedule;
-	u64 command_ns;		/* the mean that one took lately, without its wait for a core */
+	u64 command_ns;		/* moving mean of a command, without its wait for a core */
 
-	spinlock_t core_lock;	/* these */
+	spinlock_t core_lock;	/* guards the next three */
 	u64 cores_busy;
-	u64 cores_waiting;	/* commands in core_list */
-	struct list_head core_list;	/* commands that wait for one */
-	wait_queue_head_t core_wait;	/* cores that sleep until something is to be ended */
+	u64 cores_waiting;	/* number of commands in core_list */
+	struct list_head core_list;	/* commands that wait for a core */
+	wait_queue_head_t core_wait;	/* cores that sleep until their time or their end */
 };
 
-/* Behind each request. */
+/* The driver's data of each request. */
 struct csd_request {
 	struct csd_device *device;
 	struct hrtimer timer;
@@ -314,61 +314,61 @@ int csd_kfuncs_init(void);
 
 /* run.c */
 #define CSD_AHEAD_GROWTH	4
-#define CSD_BUFFER	(64 * CSD_BLOCK_SIZE)	/* that the kernel reads at a time */
+#define CSD_BUFFER	(64 * CSD_BLOCK_SIZE)	/* bytes that the kernel reads at a time */
 
 /**
  * struct csd_run - a function on its way through a range of a file
- * @function: it
- * @file: of whoever made the run
- * @place: where they want it to run
- * @mutex: held by who takes it on; all but the first three is theirs alone
- * @block: for the function: CSD_BLOCK_SIZE bytes
- * @len: likewise: those of them that are the file's
- * @offset: likewise: in the file
- * @scratch: likewise
- * @scratch_size: in bytes
- * @args: likewise
- * @args_size: in bytes
- * @next: the block that it named last
- * @jumps: in its last call
- * @ahead: blocks that it is thought to look at one behind the other, up to CSD_WINDOW
- * @passes: through the range, begun
- * @start: of the range in the file
- * @limit: its end, or LLONG_MAX
- * @end: its end, in the file as it was when the pass began
- * @unsized: the file's size was 0 then, which does not say that there is nothing to read
- * @found: if @unsized: up to where bytes were read, in the file
- * @position: of the block that comes next
- * @steps: taken, by place
- * @chained: of those of the kernel, from one completion to the next
- * @steps_left: that it may take
- * @max_steps: that it may take in a pass; 0: as many as the range has blocks
- * @output: what it emitted, for read(2)
- * @output_start: of what was not read yet
- * @output_end: likewise
- * @sent: of it that the device did not emit
- * @call_emitted: by the call that it is in
- * @emitted: ever
- * @overflown: it emitted more than a call may
- * @stopped: it wants no more blocks
+ * @function: the function; owns a reference
+ * @file: the file of the caller that made the run; owns a reference
+ * @place: enum csd_place that the caller asked for
+ * @mutex: held while the run advances; guards all but @function, @file and @place
+ * @block: the block that the function looks at: CSD_BLOCK_SIZE bytes
+ * @len: number of bytes of @block that belong to the file
+ * @offset: offset of @block in the file, bytes
+ * @scratch: the function's memory, for csd_scratch()
+ * @scratch_size: size of @scratch in bytes
+ * @args: the caller's arguments, for csd_args()
+ * @args_size: size of @args in bytes
+ * @next: offset in the file that csd_next() named last, bytes
+ * @jumps: csd_next() was called in the last step
+ * @ahead: number of blocks that are expected to be looked at in sequence, CSD_WINDOW at most
+ * @passes: number of passes through the range that were begun
+ * @start: start of the range in the file, bytes
+ * @limit: end of the range in the file, or LLONG_MAX
+ * @end: end of the range, cut at the end of the file as it was when the pass began
+ * @unsized: the file's size was 0 when the pass began, although it may have bytes
+ * @found: if @unsized, the end of what was read so far in the file, bytes
+ * @position: offset of the next block in the file, bytes
+ * @steps: number of steps in this pass, by place
+ * @chained: number of the kernel's steps in this pass on blocks that a chain read
+ * @steps_left: number of steps that the pass may still take
+ * @max_steps: number of steps that a pass may take; 0: as many as the range has blocks
+ * @output: what the function emitted, for read(2)
+ * @output_start: offset in @output of the first byte that was not read yet
+ * @output_end: offset in @output of the end of what was emitted
+ * @sent: offset in @output at which the current command's own output begins
+ * @call_emitted: bytes emitted by the current call
+ * @emitted: bytes emitted in this pass
+ * @overflown: a call emitted more than it may
+ * @stopped: the function wants no more blocks
  * @done: finish() was called
- * @error: with which it failed
- * @why: the device did not have the last block that the kernel looked at
- * @unchained: the last block that the kernel read by way of the file system
+ * @error: negative errno that the function failed with, or 0
+ * @why: enum csd_why of the last block that the kernel looked at
+ * @unchained: enum csd_unchained of the last block that the kernel read through the file system
  * @buffer: CSD_BUFFER bytes
- * @digest: of the file that has its bytes; NULL until it is needed
- * @window_shift: from a position in @file to that in the digest's
- * @window_end: in @file: where what lies there ends
- * @lease: on the file, and where its blocks are; NULL until it is needed
- * @command: to the device
- * @hops: likewise
- * @hops_left: that they may go on for
- * @chain_until: in jiffies: when a chain has made others wait for long enough
- * @follows: blocks since the last one behind which it named another
- * @choice: of the place of the batch that it is in
- * @device: where it chose last; NULL: it did not yet
- * @costs: which of the device's its function's were
- * @costs_id: with which id; 0: it is not known
+ * @digest: digest of the file that has the bytes; NULL until it is needed
+ * @window_shift: offset to add to a position in @file for the position in the digest's file
+ * @window_end: end of the digest's window, as a position in @file
+ * @lease: lease on the file, and where its blocks are; NULL until it is needed
+ * @command: the command that is sent to the device
+ * @hops: the hops that are sent to the device
+ * @hops_left: number of ranges that the current chain may still read
+ * @chain_until: jiffies after which the current chain has to end
+ * @follows: number of blocks looked at since csd_next() was called last
+ * @choice: the place of the current batch
+ * @device: the device of the last choice, owns a reference; NULL before the first choice
+ * @costs: index of the function's costs in that device's schedule
+ * @costs_id: id of these costs; 0: not known
  */
 struct csd_run {
 	struct csd_entry *function;
@@ -437,7 +437,7 @@ bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u
 long csd_run_make(const struct csd_setup __user *argp);
 
 /* chain.c */
-#define CSD_HOPS	64	/* of a chain: others want the CPU, and the file */
+#define CSD_HOPS	64	/* most blocks of a chain: others want the CPU, and the file */
 enum csd_unchained csd_chain_begin(struct csd_run *run, u64 end);
 void csd_chain_end(struct csd_run *run);
 int csd_chain_find(struct csd_run *run, struct csd_range *range);
@@ -471,13 +471,14 @@ int csd_lower_begin(struct file *file, u64 position, u64 length, struct efuse_lo
 void csd_lower_end(struct file *file, struct efuse_lower *lower);
 
 /* digest.c */
-#define CSD_WINDOW	256	/* blocks of a digest at most */
+#define CSD_WINDOW	256	/* most blocks of a digest */
 
 /**
  * struct csd_spot - where a block of a file is
- * @blocks: of the file that follow each other on the device, from there on; 0: it is not there
- * @sector: of the device
- * @data: if it is not there: its bytes
+ * @blocks: number of blocks of the file that are contiguous on the device from there on; 0: the
+ *         block is not on the device
+ * @sector: start of the block on the device, if it is there
+ * @data: bytes of the block, if it is not on the device
  */
 struct csd_spot {
 	u32 blocks;

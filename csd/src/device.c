@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The block device: requests, what goes wrong with them, and power.
+ * The block device: requests, faults and power.
  *
- * A request that comes while they are held waits in a list; then, or at once, it is found out
- * whether it fails, it is done, and it ends at the time that model.c says, by a timer of its own.
- * All but the end, and what hops do, happens in process context, where memory can be waited for.
+ * While requests are held, a new request waits in a list. After that, or without a hold
+ * immediately, the device decides whether the request fails, carries it out, and ends it by a timer
+ * at the time that model.c computes. All but the end, and the work of hops, is done in process
+ * context, where memory can be waited for.
  *
- * Power goes as if a plug was pulled: what is held, what waits for its time and what comes later
- * fails, and what the host had not sent is lost. What was written is there when power is back.
+ * Power fails as if the plug was pulled: requests that are held, that wait for their time or that
+ * come later fail, and data that the host had not sent is lost. Data that was written is there when
+ * power is back.
  */
 #include "csd_i.h"
 
@@ -17,7 +19,7 @@
 #include <linux/module.h>
 #include <linux/slab.h>
 
-#define CSD_MAX_SECTORS		2048	/* of a read or a write */
+#define CSD_MAX_SECTORS		2048	/* of a read or write */
 
 static DEFINE_IDA(csd_indexes);
 
@@ -48,12 +50,12 @@ static enum hrtimer_restart csd_request_due(struct hrtimer *timer)
 
 /**
  * csd_request_wait - wait, by a timer, until the device is done with a request
- * @rq: a request that nothing else is to be done with by then
- * @at: when it is, if the device takes no longer
+ * @rq: a request that needs nothing but the wait
+ * @at: time at which it is done, without the device's delay_ns
  *
  * Context: any.
- * Return: whether it waits: it is completed by then, or when the power goes. Else it was done at
- *         once.
+ * Return: true if the request waits; it completes at that time, or when the power goes. False if
+ *         that time has come, or the power has gone
  */
 bool csd_request_wait(struct request *rq, u64 at)
 {
@@ -65,7 +67,7 @@ bool csd_request_wait(struct request *rq, u64 at)
 	at += READ_ONCE(device->delay_ns);
 	if (at <= ktime_get_ns())
 		return false;
-	/* Who takes the power finds the timer, or this finds that it has gone. */
+	/* Either csd_device_off() finds the timer, or this finds that the power has gone. */
 	spin_lock_irqsave(&device->lock, flags);
 	waits = !device->off;
 	if (waits)
@@ -75,10 +77,10 @@ bool csd_request_wait(struct request *rq, u64 at)
 }
 
 /**
- * csd_request_end - end a request when it is time to
- * @rq: a request that nothing else is to be done with
- * @status: how it ends
- * @at: when, if the device takes no longer
+ * csd_request_end - end a request at a given time
+ * @rq: a request that needs nothing but its end
+ * @status: status to end it with
+ * @at: time at which to end it, without the device's delay_ns
  *
  * Context: process context.
  */
@@ -94,7 +96,7 @@ void csd_request_end(struct request *rq, blk_status_t status, u64 at)
 	blk_mq_end_request(rq, request->status);
 }
 
-/* Copy what the request's pages are to have, or have. */
+/* Copies between the request's pages and the device's memory. */
 static int csd_request_copy(struct csd_device *device, struct request *rq)
 {
 	u64 pos = (u64)blk_rq_pos(rq) << SECTOR_SHIFT;
@@ -144,11 +146,11 @@ static void csd_request_zero(struct csd_device *device, struct request *rq)
 }
 
 /**
- * csd_device_fails - is this the request that fails?
+ * csd_device_fails - must the next request fail?
  * @device: the device
  *
- * Context: any. To be asked once for each request.
- * Return: whether it is
+ * Context: any. Must be called once for each request.
+ * Return: true if it must
  */
 bool csd_device_fails(struct csd_device *device)
 {
@@ -205,7 +207,7 @@ static void csd_request_do(struct request *rq)
 	}
 }
 
-/* Has its sender left? What the file system sends has none. */
+/* Has the sender left? Requests of a file system have no such sender. */
 static bool csd_request_cancelled(struct request *rq)
 {
 	const struct csd_request *request = blk_mq_rq_to_pdu(rq);
@@ -214,12 +216,13 @@ static bool csd_request_cancelled(struct request *rq)
 }
 
 /**
- * csd_request_hold - keep a request if they are held now
- * @device: its device
+ * csd_request_hold - hold a request if the device holds requests now
+ * @device: the request's device
  * @rq: the request
  *
  * Context: any.
- * Return: whether it is kept: it is done when they are let go, or ended by csd_request_leave()
+ * Return: true if it is held; it is carried out when requests are released, or ended by
+ *         csd_request_leave()
  */
 bool csd_request_hold(struct csd_device *device, struct request *rq)
 {
@@ -238,7 +241,7 @@ bool csd_request_hold(struct csd_device *device, struct request *rq)
 	return hold;
 }
 
-/* Take a request from those that are held. Returns whether it was one of them. */
+/* Takes a request out of the list of held ones. Returns whether it was there. */
 static bool csd_request_unhold(struct csd_device *device, struct request *rq)
 {
 	struct request *held;
@@ -259,8 +262,8 @@ static bool csd_request_unhold(struct csd_device *device, struct request *rq)
 }
 
 /**
- * csd_request_leave - have a command or hops end soon, whatever the device waits for
- * @rq: the command or hops, whose work is marked as cancelled; it may have ended by now
+ * csd_request_leave - have a cancelled command or hops end soon, whatever the device waits for
+ * @rq: the request, whose work is marked as cancelled; it may have ended by now, but is not freed
  *
  * Context: process context.
  */
@@ -282,7 +285,7 @@ static blk_status_t csd_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_mq
 	struct csd_request *request = blk_mq_rq_to_pdu(bd->rq);
 
 	blk_mq_start_request(bd->rq);
-	/* Nothing that the device would have to do with. */
+	/* A digest's read takes no time of the device. */
 	if (req_op(bd->rq) == REQ_OP_READ && csd_digest_catch(bd->rq))
 		csd_request_end(bd->rq, BLK_STS_OK, 0);
 	else if (!csd_request_hold(request->device, bd->rq))
@@ -305,7 +308,7 @@ static void csd_exit_request(struct blk_mq_tag_set *tags, struct request *rq, un
 {
 	struct csd_request *request = blk_mq_rq_to_pdu(rq);
 
-	/* The timer that ended it last may not have returned. */
+	/* The timer function that ended the request last may still be running. */
 	hrtimer_cancel(&request->timer);
 }
 
@@ -316,7 +319,7 @@ static const struct blk_mq_ops csd_mq_ops = {
 	.exit_request	= csd_exit_request,
 };
 
-/* No more are held; those that are go on, in the order in which they came. */
+/* Carries out the held requests, in the order in which they came. */
 static void csd_device_release(struct csd_device *device)
 {
 	struct request *rq, *next;
@@ -333,9 +336,9 @@ static void csd_device_release(struct csd_device *device)
 }
 
 /**
- * csd_device_hold - hold requests, or let them go
+ * csd_device_hold - hold requests, or release them
  * @device: the device
- * @hold: 1 or 0
+ * @hold: 1 to hold, 0 to release
  *
  * Context: process context, may sleep.
  */
@@ -349,9 +352,9 @@ void csd_device_hold(struct csd_device *device, u64 hold)
 }
 
 /**
- * csd_device_fail_every - let requests fail
+ * csd_device_fail_every - let every n-th request fail
  * @device: the device
- * @every: how many requests come to one that fails, counted from now on; 0: none does
+ * @every: n, counted from now on; 0: none fails
  */
 void csd_device_fail_every(struct csd_device *device, u64 every)
 {
@@ -364,7 +367,7 @@ void csd_device_fail_every(struct csd_device *device, u64 every)
 /**
  * csd_device_fail_next - let the next requests fail
  * @device: the device
- * @next: how many
+ * @next: number of requests to fail
  */
 void csd_device_fail_next(struct csd_device *device, u64 next)
 {
@@ -409,10 +412,10 @@ static struct gendisk *csd_disk_alloc(struct csd_device *device)
 }
 
 /**
- * csd_device_on - power a device
- * @device: the device, without power
+ * csd_device_on - give a device power
+ * @device: the device, without power; its mutex is held
  *
- * Context: process context, may sleep: its partitions are read.
+ * Context: process context, may sleep: the partitions are read.
  * Return: 0 or a negative errno
  */
 int csd_device_on(struct csd_device *device)
@@ -461,7 +464,10 @@ static bool csd_request_cut(struct request *rq, void *unused)
 {
 	struct csd_request *request = blk_mq_rq_to_pdu(rq);
 
-	/* Else the timer is just ending it, or it has none and finds that the power has gone. */
+	/*
+	 * Otherwise the timer function is ending the request now, or there is no timer and the
+	 * request will see that the power has gone.
+	 */
 	if (hrtimer_try_to_cancel(&request->timer) == 1) {
 		request->status = BLK_STS_OFFLINE;
 		blk_mq_complete_request(rq);
@@ -470,8 +476,8 @@ static bool csd_request_cut(struct request *rq, void *unused)
 }
 
 /**
- * csd_device_off - take a device's power, if it has some
- * @device: the device
+ * csd_device_off - take the power from a device, if it has any
+ * @device: the device; its mutex is held
  *
  * Context: process context, may sleep.
  */
@@ -488,7 +494,7 @@ void csd_device_off(struct csd_device *device)
 	spin_unlock_irq(&device->lock);
 	csd_device_release(device);
 	wake_up_all(&device->core_wait);
-	/* A file system may wait for what is under way before it hears that the disk has gone. */
+	/* A file system may wait for requests in flight before it notices that the disk is gone. */
 	blk_mq_tagset_busy_iter(&device->tags, csd_request_cut, NULL);
 	blk_mark_disk_dead(device->disk);
 	del_gendisk(device->disk);
@@ -500,7 +506,7 @@ void csd_device_off(struct csd_device *device)
 }
 
 /**
- * csd_device_alloc - make a device, without power
+ * csd_device_alloc - make a device without power
  *
  * Return: the device, or NULL
  */
@@ -530,7 +536,7 @@ struct csd_device *csd_device_alloc(void)
 }
 
 /**
- * csd_device_free - free a device that has no power, and all that it remembers
+ * csd_device_free - free a device without power, and the contents of its memory
  * @device: the device
  *
  * Context: process context, may sleep.
@@ -542,10 +548,10 @@ void csd_device_free(struct csd_device *device)
 }
 
 /**
- * csd_device_is - is it one of ours?
- * @bdev: a block device, all of a disk or a part
+ * csd_device_is - is a block device one of csd.ko?
+ * @bdev: a block device, a whole disk or a partition
  *
- * Return: whether it is
+ * Return: true if so
  */
 bool csd_device_is(struct block_device *bdev)
 {
@@ -553,11 +559,11 @@ bool csd_device_is(struct block_device *bdev)
 }
 
 /**
- * csd_device_get - the device that a block device is of
- * @bdev: one of ours, all of a disk or a part
+ * csd_device_get - get the device behind a block device
+ * @bdev: a block device of csd.ko, a whole disk or a partition
  *
  * Context: any but interrupts.
- * Return: it, to be given back with csd_device_put(), or NULL if it has no power any more
+ * Return: the device, to be released with csd_device_put(); NULL if it has no power any more
  */
 struct csd_device *csd_device_get(struct block_device *bdev)
 {
@@ -576,17 +582,17 @@ struct csd_device *csd_device_get(struct block_device *bdev)
 }
 
 /**
- * csd_device_put - give a device back
+ * csd_device_put - release a reference to a device
  * @device: the device
  *
- * Context: process context, may sleep: it may have been removed meanwhile.
+ * Context: process context, may sleep: if the device was removed, it may be freed here.
  */
 void csd_device_put(struct csd_device *device)
 {
 	config_item_put(&device->item);
 }
 
-/* What frees pages may be under way when the last device has gone. */
+/* RCU callbacks that free pages may still be pending. */
 void csd_devices_exit(void)
 {
 	csd_cores_exit();

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Digests: which of the device's blocks are a file's, for as long as a digest is held.
+ * Digests: which blocks of the device belong to a file. The answer stays true as long as the digest
+ * is held.
  *
- * On a stock kernel nobody but the file system can say that, and nobody but the file
- * system can keep it true. Both is what it does for direct I/O: it writes what is dirty in the
- * page cache, looks the blocks up, and until the I/O is complete nothing takes them away:
- * truncate, hole punching and defragmentation wait. So a digest is a direct read that
- * the device does not answer: it notes where the file system sent the read of each page
- * to (csd_digest_catch()), and holds the bios until the digest is given back.
+ * On a stock kernel only the file system knows the blocks of a file, and only the file system can
+ * keep them in place. It does both for direct I/O: it writes dirty pages of the page cache back,
+ * looks the blocks up, and lets nothing take them away until the I/O is complete. Truncate, hole
+ * punching and defragmentation wait. So a digest is a direct read that the device does not carry
+ * out. The device notes where the file system sent the read of each page (csd_digest_catch()), and
+ * holds the bios until the digest is given back.
  *
- * The pages have a mark in them. Where it is gone, the file system itself has filled the page: with
- * zeroes of a hole, or, if it does no direct I/O on this file, with its bytes.
+ * The pages begin with a mark. Where the mark is gone, the file system itself has filled the page:
+ * with zeroes of a hole, or with the file's bytes if it does no direct I/O on this file.
  */
 #include "csd_i.h"
 
@@ -20,23 +21,23 @@
 #include <linux/random.h>
 #include <linux/uio.h>
 
-/* A bio that was lost on its way to the device: it is removed, for example. */
+/* Longest wait for a bio, which may have been lost if the device was removed. */
 #define CSD_LOST	(10 * HZ)
 
 /**
  * struct csd_digest - a window of a file
- * @kiocb: of the read
- * @completed: it is complete
- * @lock: of the following four
- * @bios: held
- * @arrived: how many blocks of the window are the device's
- * @taken: the window is open
- * @failed: some read was refused
- * @waitq: for what arrives
- * @mark: what the pages have at their beginning
- * @position: of the window in the file
- * @bytes: of it that are the file's
- * @sectors: by block: CSD_NO_SECTOR: its bytes are in its page
+ * @kiocb: the direct read
+ * @completed: completed when the direct read is complete
+ * @lock: guards @bios, @arrived, @taken and @failed
+ * @bios: the bios that are held
+ * @arrived: number of blocks of the window whose reads have come to the device
+ * @taken: the digest is held
+ * @failed: the window cannot be used
+ * @waitq: to wait for bios that arrive
+ * @mark: beginning of each page before the direct read
+ * @position: start of the window in the file, bytes
+ * @bytes: size of the window, not beyond the end of the file, bytes
+ * @sectors: by block: its sector, or CSD_NO_SECTOR if its bytes are in its page
  * @pages: by block
  * @bvec: of the pages
  */
@@ -59,7 +60,7 @@ struct csd_digest {
 
 #define CSD_NO_SECTOR	((sector_t)-1)
 
-/* Digests by the frame numbers of their pages. */
+/* Digests by the page frame numbers of their pages. */
 static DEFINE_XARRAY(csd_digest_pages);
 
 static struct csd_digest *csd_digest_of(struct bio *bio)
@@ -67,7 +68,7 @@ static struct csd_digest *csd_digest_of(struct bio *bio)
 	return bio_has_data(bio) ? xa_load(&csd_digest_pages, page_to_pfn(bio_page(bio))) : NULL;
 }
 
-/* Note where the pages of a bio would have come from. Under the digest's lock. */
+/* Notes the sectors of a bio's pages. Under the digest's lock. */
 static void csd_digest_note(struct csd_digest *digest, struct bio *bio)
 {
 	sector_t sector = bio->bi_iter.bi_sector;
@@ -75,7 +76,7 @@ static void csd_digest_note(struct csd_digest *digest, struct bio *bio)
 	struct bio_vec bv;
 
 	bio_for_each_segment(bv, bio, iter) {
-		/* Not all of a page, or not one of its own: it cannot be told what it is. */
+		/* The place of a page is known only if all of it is read by one segment. */
 		if (bv.bv_offset || bv.bv_len != PAGE_SIZE)
 			digest->failed = true;
 		else
@@ -85,7 +86,7 @@ static void csd_digest_note(struct csd_digest *digest, struct bio *bio)
 	}
 }
 
-/* Hold a bio, unless nobody waits for it any more. */
+/* Holds a bio. False if the digest does not wait for it any more. */
 static bool csd_digest_hold(struct csd_digest *digest, struct bio *bio)
 {
 	unsigned long flags;
@@ -103,14 +104,15 @@ static bool csd_digest_hold(struct csd_digest *digest, struct bio *bio)
 }
 
 /**
- * csd_digest_catch - is a READ that has come to the device one of a digest's?
+ * csd_digest_catch - take over a READ that came to the device if it belongs to a digest
  * @rq: a READ that was started
  *
- * A digest's pages are in no other I/O, and have a priority of their own that keeps their bios
- * from being merged with others.
+ * The pages of a digest are in no other I/O. The bios have an I/O priority that no others have, so
+ * they are not merged with other bios.
  *
  * Context: any.
- * Return: false: it has to be carried out. true: it is taken care of, and has to be ended.
+ * Return: false if the READ has to be carried out; true if its bios were taken and @rq has only to
+ *         be ended
  */
 bool csd_digest_catch(struct request *rq)
 {
@@ -145,7 +147,7 @@ static void csd_digest_mark(struct csd_digest *digest, u32 blocks)
 	}
 }
 
-/* How many blocks of the window are still marked: the device is asked for them. */
+/* Number of blocks that still have the mark, which the device is asked for. */
 static u32 csd_digest_marked(const struct csd_digest *digest)
 {
 	u32 i, marked = 0;
@@ -166,7 +168,7 @@ static bool csd_digest_complete(struct csd_digest *digest, u32 wanted)
 	return complete;
 }
 
-/* Wait until all that was sent to the device has come there. */
+/* Waits until all reads that were sent to the device have arrived there. */
 static int csd_digest_wait(struct csd_digest *digest)
 {
 	u32 wanted = csd_digest_marked(digest);
@@ -178,7 +180,10 @@ static int csd_digest_wait(struct csd_digest *digest)
 	return left && !digest->failed ? 0 : -EIO;
 }
 
-/* Returns -EIOCBQUEUED if the device has to do with it, or what came of the read. */
+/*
+ * Starts the direct read. Returns -EIOCBQUEUED if the device was sent something, else the result of
+ * the read.
+ */
 static ssize_t csd_digest_send(struct csd_digest *digest, struct file *file, u32 blocks)
 {
 	struct iov_iter iter;
@@ -193,7 +198,7 @@ static ssize_t csd_digest_send(struct csd_digest *digest, struct file *file, u32
 							 IOPRIO_NR_HINTS - 1);
 	iov_iter_bvec(&iter, ITER_DEST, digest->bvec, blocks, blocks * CSD_BLOCK_SIZE);
 	ret = vfs_iocb_iter_read(file, &digest->kiocb, &iter);
-	/* What was asked for is what there is of the file. */
+	/* The file system has asked for what the file has, which may be less than the window. */
 	digest->bytes = blocks * CSD_BLOCK_SIZE - iov_iter_count(&iter);
 	return ret;
 }
@@ -216,7 +221,7 @@ static int csd_digest_add_page(struct csd_digest *digest, u32 i)
 	return 0;
 }
 
-/* Pages for as many blocks, if they are not there from an earlier window. */
+/* Allocates the pages for so many blocks, unless an earlier window has left them. */
 static int csd_digest_fill(struct csd_digest *digest, u32 blocks)
 {
 	int err = 0;
@@ -229,14 +234,14 @@ static int csd_digest_fill(struct csd_digest *digest, u32 blocks)
 }
 
 /**
- * csd_digest_take - open a window, and hold it
- * @digest: one that is not held
- * @file: the file, on a file system of a device of ours
- * @position: in it, a multiple of CSD_BLOCK_SIZE
- * @blocks: of the window, up to CSD_WINDOW; behind the file's end there are none
+ * csd_digest_take - open a window of a file, and hold it
+ * @digest: a digest that is not held
+ * @file: the file, on a file system on a device of csd.ko
+ * @position: start of the window in the file, a multiple of CSD_BLOCK_SIZE
+ * @blocks: size of the window, CSD_WINDOW at most; the window ends with the file
  *
  * Context: process context, may sleep; takes the file system's locks for reading.
- * Return: 0, to be given back with csd_digest_give(), or a negative errno
+ * Return: 0, then csd_digest_give() has to follow; or a negative errno
  */
 int csd_digest_take(struct csd_digest *digest, struct file *file, u64 position, u32 blocks)
 {
@@ -256,7 +261,7 @@ int csd_digest_take(struct csd_digest *digest, struct file *file, u64 position, 
 
 	ret = csd_digest_send(digest, file, blocks);
 	if (ret != -EIOCBQUEUED) {
-		/* None of it went to the device, or it is back from there. */
+		/* Nothing was sent to the device, or the read is complete already. */
 		complete(&digest->completed);
 		digest->bytes = max_t(ssize_t, ret, 0);
 		if (csd_digest_marked(digest))
@@ -271,8 +276,8 @@ int csd_digest_take(struct csd_digest *digest, struct file *file, u64 position, 
 }
 
 /**
- * csd_digest_give - let go what a digest holds
- * @digest: held
+ * csd_digest_give - release the window of a digest
+ * @digest: a digest that is held
  *
  * Context: process context, may sleep.
  */
@@ -289,11 +294,11 @@ void csd_digest_give(struct csd_digest *digest)
 }
 
 /**
- * csd_digest_len - how many bytes of a block are the file's
- * @digest: held
- * @position: of the block, in the window
+ * csd_digest_len - get the number of bytes of a block that are in the file
+ * @digest: a digest that is held
+ * @position: start of the block in the file, in the window
  *
- * Return: up to CSD_BLOCK_SIZE
+ * Return: CSD_BLOCK_SIZE at most
  */
 u32 csd_digest_len(const struct csd_digest *digest, u64 position)
 {
@@ -301,12 +306,12 @@ u32 csd_digest_len(const struct csd_digest *digest, u64 position)
 }
 
 /**
- * csd_digest_find - where a byte of the file is
- * @digest: held
- * @position: of the byte, a multiple of CSD_BLOCK_SIZE
- * @spot: is told
+ * csd_digest_find - find a block of the file
+ * @digest: a digest that is held
+ * @position: start of the block in the file, a multiple of CSD_BLOCK_SIZE
+ * @spot: filled in
  *
- * Return: whether it lies in the window
+ * Return: true if the block is in the window
  */
 bool csd_digest_find(const struct csd_digest *digest, u64 position, struct csd_spot *spot)
 {
@@ -330,7 +335,7 @@ bool csd_digest_find(const struct csd_digest *digest, u64 position, struct csd_s
 
 /**
  * csd_digest_free - free a digest that is not held
- * @digest: it, or NULL
+ * @digest: the digest, or NULL
  */
 void csd_digest_free(struct csd_digest *digest)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * struct csd_function as a struct_ops type, and the functions that there are.
+ * struct csd_function as a struct_ops type, and the registered functions.
  *
- * A run holds a struct csd_entry, not the program: that goes when its link ends. Each call of it
- * is in a read section of csd_calls, whose end the one who unregisters waits for.
+ * A run holds a struct csd_entry, not the program, which goes when its link ends. Each call of the
+ * program is in a read section of csd_calls. Unregistering waits for the end of these sections.
  */
 #include "csd_i.h"
 #include "struct_ops.h"
@@ -14,19 +14,19 @@
 #include <linux/cred.h>
 #include <linux/module.h>
 
-/* What a function may return as an error. */
+/* Greatest errno that a function may return, negated. */
 #define CSD_MAX_ERRNO	511
 
 /**
- * struct csd_entry - a function that is or was registered
- * @ops: NULL once it is not
- * @refs: one of the registration, one of each run
- * @link: in csd_entries
- * @name: of the function
- * @scratch_size: likewise
- * @args_size: likewise
- * @flags: likewise
- * @loader: the user who registered it
+ * struct csd_entry - a function that is registered, or was
+ * @ops: the program's functions; NULL if the function is not registered any more
+ * @refs: one reference of the registration, and one of each run
+ * @link: entry in csd_entries
+ * @name: name of the function
+ * @scratch_size: bytes of csd_scratch()
+ * @args_size: bytes of the arguments
+ * @flags: enum csd_flags
+ * @loader: effective user that registered the function
  */
 struct csd_entry {
 	struct csd_function __rcu *ops;
@@ -66,7 +66,7 @@ static const struct bpf_verifier_ops csd_verifier_ops = {
 	.btf_struct_access = csd_btf_struct_access,
 };
 
-/* The types of the module, by which kfuncs.c knows a program of this struct_ops. */
+/* The BTF of the module, by which kfuncs.c recognises programs of this struct_ops type. */
 const struct btf *csd_function_btf;
 
 static int csd_function_btf_init(struct btf *btf)
@@ -154,7 +154,7 @@ static void csd_function_unreg(void *kdata, struct bpf_link *link)
 	list_del(&entry->link);
 	mutex_unlock(&csd_entries_mutex);
 	RCU_INIT_POINTER(entry->ops, NULL);
-	/* Who called it before has returned. */
+	/* After this, earlier calls have returned. */
 	synchronize_srcu(&csd_calls);
 	csd_entry_put(entry);
 }
@@ -171,7 +171,7 @@ static struct bpf_struct_ops bpf_csd_function = {
 	.name = "csd_function",
 };
 
-/* May the current task run it? */
+/* May the current task run the function? */
 static bool csd_entry_allowed(const struct csd_entry *entry)
 {
 	return !(entry->flags & CSD_PRIVATE) || uid_eq(entry->loader, current_euid()) ||
@@ -179,12 +179,12 @@ static bool csd_entry_allowed(const struct csd_entry *entry)
 }
 
 /**
- * csd_entry_get - the function of a name
- * @name: of it
+ * csd_entry_get - get the function of a name
+ * @name: name of the function
  *
  * Context: process context, may sleep.
- * Return: the function, to be given back with csd_entry_put(), or an ERR_PTR(): -ENOENT: there is
- *         none; -EACCES: it is for others
+ * Return: the function, to be released with csd_entry_put(); or an ERR_PTR(): -ENOENT if there is
+ *         none, -EACCES if the current task may not run it
  */
 struct csd_entry *csd_entry_get(const char *name)
 {
@@ -229,13 +229,14 @@ u32 csd_entry_flags(const struct csd_entry *entry)
 }
 
 /**
- * csd_entry_call - call step(), or finish() if there is one
+ * csd_entry_call - call step(), or finish() if the function has one
  * @entry: the function
- * @run: what it is called for
- * @last: finish()
+ * @run: the run to call it for
+ * @last: true for finish(), false for step()
  *
- * Context: any that may not be interrupted by another call for the same run.
- * Return: what it returned; -EPROTO if that is no verdict, -ESTALE if it is not there any more
+ * Context: any in which no other call for the same run can interrupt this one.
+ * Return: what the function returned; -EPROTO if that is not a valid verdict, -ESTALE if the
+ *         function is not registered any more
  */
 int csd_entry_call(struct csd_entry *entry, struct csd_run *run, bool last)
 {

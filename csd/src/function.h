@@ -13,30 +13,31 @@ struct csd_run;
 /**
  * struct csd_function - a function that is run over the blocks of a file
  *
- * A function is registered through a struct_ops link, by its name, and runs where its data
- * lies: in a storage device, or in the kernel. It is the same program in both, sees the
- * same blocks in the same order, and so emits the same bytes. A run belongs to one caller; its
- * members are called one at a time, but on any CPU, under rcu_read_lock(), and may not sleep.
+ * A function is registered by its name, through a struct_ops link. It runs where its data lies: in
+ * a storage device, or in the kernel. The same program runs at both places, sees the same blocks in
+ * the same order, and so emits the same bytes. A run belongs to one caller. The members are called
+ * for a run one at a time, but on any CPU, under rcu_read_lock(), and may not sleep.
  *
- * @step: look at a block: csd_block() is its bytes, of which csd_len() are the file's, from
- *	csd_offset() on. What shall be remembered until the next call goes to csd_scratch(), which
- *	is zeroes at first. May call csd_emit(), csd_emit_block(), and csd_next() for another
- *	block than the following one. Returns CSD_GO_ON, CSD_DONE, or ``-1`` to
- *	``-511``, with which the run fails; anything else fails it with EPROTO. Required.
- * @finish: all blocks of the range were looked at, or @step said CSD_DONE. May call csd_emit().
- *	Returns 0 or a negative errno, as @step.
+ * @step: look at a block. csd_block() returns its bytes; csd_len() of them belong to the file, from
+ *         csd_offset() on. State that is to be kept until the next call goes to csd_scratch(),
+ *         which is zeroed at first. May call csd_emit(), csd_emit_block(), and csd_next() to name
+ *         another block than the following one. Returns CSD_GO_ON, CSD_DONE, or ``-1`` to ``-511``,
+ *         which fails the run with that errno. Anything else fails the run with EPROTO. Required.
+ * @finish: called after all blocks of the range, or after @step has returned CSD_DONE. May call
+ *         csd_emit(). Returns 0, or ``-1`` to ``-511``, which fails the run with that errno.
  *
- * @scratch_size: bytes of csd_scratch(), up to CSD_MAX_SCRATCH.
- * @args_size: bytes of the arguments, up to CSD_MAX_ARGS; a caller must bring as many.
- * @flags: enum csd_flags. With CSD_JUMPS blocks are looked up and read one at a time, and more
- *	only as long as none is jumped over; without it as many as can be from the beginning.
- *	Anybody may run a function over what they have opened for reading, with arguments of their
- *	own. What a run remembers in csd_scratch() is its own, but BPF maps are shared by all
- *	runs. So a function that keeps in maps what not everybody may see or change sets
- *	CSD_PRIVATE: only its loader's user, and CAP_SYS_ADMIN, may run it.
- * @name: by which it is called. Letters, digits and ``_.-``. Registration fails with EEXIST if
- *	there is one of that name. Where it is quicker is remembered by what is in front of the
- *	first dot: what follows tells loads of the same function apart. Required.
+ * @scratch_size: size of csd_scratch() in bytes, CSD_MAX_SCRATCH at most.
+ * @args_size: size of the arguments in bytes, CSD_MAX_ARGS at most. A caller must pass exactly as
+ *         many.
+ * @flags: enum csd_flags. With CSD_JUMPS, blocks are looked up and read one at a time, and more at
+ *         a time only as long as the function skips none. Without it, as many as possible are read
+ *         from the beginning. A function may be run by any user, over any file that the user has
+ *         opened for reading and with any arguments. csd_scratch() belongs to the run, but all runs
+ *         share the BPF maps. So a function whose maps hold what not every user may see or change
+ *         sets CSD_PRIVATE: then only its loader's user and CAP_SYS_ADMIN may run it.
+ * @name: the name to call it by. Letters, digits and ``_.-``. Registration fails with EEXIST if the
+ *         name is in use. Measured times are kept under the part before the first dot, so that a
+ *         suffix can tell several loads of one function apart. Required.
  */
 struct csd_function {
 	int (*step)(struct csd_run *run);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Hops: one request that reads a block, and then, from the completion of that, the one that the
- * block says is next.
+ * Hops: one request that reads a block, and then, from the completion of that read, the block that
+ * the first one names, and so on.
  *
- * To the device each hop is a read of the host's: it takes the medium's and the link's time, may be
- * held, and may fail. What it saves is the host's: the way up to the reader and down again.
+ * To the device each hop is an ordinary read of the host: it takes the time of the medium and the
+ * link, can be held, and can fail. What is saved is the host's time, for the way up to the reader
+ * and down again.
  *
- * That the driver sends the next read from its completion, with a program that looks for it, is
- * from XRP (Zhong et al., OSDI 2022).
+ * Sending the next read from the driver's completion, with a program that finds it, is taken from
+ * XRP (Zhong et al., OSDI 2022).
  */
 #include "csd_i.h"
 
@@ -16,7 +17,7 @@ static struct csd_hops *csd_hops_of(struct csd_request *request)
 	return request->work.hops;
 }
 
-/* Read the block, and return when it is there. */
+/* Reads the next block. Returns the time at which it arrives. */
 static u64 csd_hops_read(struct csd_request *request)
 {
 	struct csd_device *device = request->device;
@@ -34,7 +35,10 @@ static u64 csd_hops_read(struct csd_request *request)
 	return csd_model_read(&device->model, now, CSD_BLOCK_SIZE);
 }
 
-/* The block has arrived. Is another to be read now? Else the request has ended, or is held. */
+/*
+ * Handles a block that has arrived. True: another block has to be read now. False: the request has
+ * ended, or is held.
+ */
 static bool csd_hops_next(struct request *rq)
 {
 	struct csd_request *request = blk_mq_rq_to_pdu(rq);
@@ -57,8 +61,8 @@ static bool csd_hops_next(struct request *rq)
 }
 
 /**
- * csd_hops_go - go on with the next block
- * @rq: hops
+ * csd_hops_go - read blocks until one takes time to arrive
+ * @rq: request of hops
  *
  * Context: any; rcu_read_lock() may be held.
  */
@@ -74,8 +78,8 @@ void csd_hops_go(struct request *rq)
 }
 
 /**
- * csd_hops_due - it was time for the block that was read last
- * @rq: hops
+ * csd_hops_due - handle a block whose time of arrival has come, and go on
+ * @rq: request of hops
  *
  * Context: any.
  */
@@ -86,11 +90,11 @@ void csd_hops_due(struct request *rq)
 }
 
 /**
- * csd_hops_run - read blocks, each of which says which is next
- * @bdev: of the device, all or a part
- * @hops: what; the device does not touch it any more when this returns
+ * csd_hops_run - read blocks, each of which names the next
+ * @bdev: the device's block device, a whole disk or a partition
+ * @hops: the hops; the device does not use them any more when this returns
  *
- * A signal ends it behind the block that is just being read, which has not arrived then.
+ * A signal ends the hops. The block that is just being read then does not arrive.
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno; see csd_command_run()

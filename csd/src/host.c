@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Blocks that the kernel looks at: read as any reader of the file would, with its locks and by way
- * of its page cache, so that they are right whatever the file is.
+ * Blocks that the kernel looks at. They are read as any reader of the file would read them, with
+ * the file's locks and through its page cache, so they are correct for any file.
  */
 #include "csd_i.h"
 
@@ -16,14 +16,17 @@ static ssize_t csd_host_read_some(struct csd_run *run, size_t at, size_t size)
 	struct kiocb kiocb;
 
 	init_sync_kiocb(&kiocb, run->file);
-	/* The buffer is not aligned for a device, and the caller waits. */
+	/* The buffer may not be aligned for a device, and the caller waits anyway. */
 	kiocb.ki_flags &= ~(IOCB_DIRECT | IOCB_NOWAIT);
 	kiocb.ki_pos = run->position + at;
 	iov_iter_kvec(&iter, ITER_DEST, &kvec, 1, size - at);
 	return vfs_iocb_iter_read(run->file, &kiocb, &iter);
 }
 
-/* Some file systems bring less than there is; nothing means that the file ends. */
+/*
+ * Fills the buffer. A read of some file systems may return less than there is; only a read of 0
+ * bytes is the end of the file.
+ */
 static ssize_t csd_host_read(struct csd_run *run, size_t size)
 {
 	size_t have = 0;
@@ -40,7 +43,7 @@ static ssize_t csd_host_read(struct csd_run *run, size_t size)
 	return have;
 }
 
-/* Did a signal end the read? Then it is made again when the caller wants to go on. */
+/* Did a signal end the read? Then the read is repeated when the caller goes on. */
 static bool csd_host_interrupted(ssize_t ret)
 {
 	switch (ret) {
@@ -54,7 +57,10 @@ static bool csd_host_interrupted(ssize_t ret)
 	return false;
 }
 
-/* A file without a size has bytes up to @end: the run may take a step for each block of them. */
+/*
+ * Notes that a file of size 0 has bytes up to @end, and allows the run a step for each of their
+ * blocks.
+ */
 static void csd_host_found(struct csd_run *run, u64 end)
 {
 	if (!run->unsized || end <= run->found)
@@ -65,10 +71,13 @@ static void csd_host_found(struct csd_run *run, u64 end)
 	WRITE_ONCE(run->found, end);
 }
 
-/* There is nothing at the run's position. */
+/* Handles the end of the file at the run's position. */
 static void csd_host_ended(struct csd_run *run)
 {
-	/* With a size, such a block was refused when it was named, or the file became shorter. */
+	/*
+	 * If the file has a size, csd_next() to such a block was refused, or the file has become
+	 * shorter.
+	 */
 	if (run->unsized && run->jumps)
 		run->error = -ERANGE;
 	else
@@ -76,13 +85,14 @@ static void csd_host_ended(struct csd_run *run)
 }
 
 /**
- * csd_host - take a run on by some blocks, in this kernel
+ * csd_host - advance a run by some blocks, in this kernel and through the file system
  * @run: the run
- * @end: of its range or its file, behind its position
- * @blocks: not more than these
+ * @end: end of the run's range or file, past the run's position
+ * @blocks: most blocks to look at
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; -EINTR: a signal
+ * Return: 0 or a negative errno; -EINTR after a signal. If the file or the function fails, the
+ *         errno is stored in @run->error
  */
 int csd_host(struct csd_run *run, u64 end, u64 blocks)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The kfuncs of kfuncs.h, and which member may call which. */
+/* The kfuncs of kfuncs.h, and which member may call which kfunc. */
 #include "csd_i.h"
 #include "kfuncs.h"
 
@@ -73,13 +73,13 @@ BTF_ID(func, csd_emit_block)
 BTF_ID(func, csd_next)
 BTF_SET_END(csd_finish_denied)
 
-/* Asked for every kfunc of this module that a struct_ops program calls. 0: allowed. */
+/* Called for every kfunc of this module that a struct_ops program calls. 0: allowed. */
 static int csd_kfunc_filter(const struct bpf_prog *prog, u32 kfunc_id)
 {
 	bool finish = prog->expected_attach_type ==
 		      offsetof(struct csd_function, finish) / sizeof(void *);
 
-	/* If the BTF of the module was given other numbers when it was loaded, none is known. */
+	/* If the module's BTF ids were renumbered when it was loaded, no kfunc is recognised. */
 	if (!btf_id_set8_contains(&csd_kfunc_ids, kfunc_id) ||
 	    prog->aux->attach_btf != csd_function_btf)
 		return -EACCES;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a storage function may call. This is the manual. */
+/* The kfuncs that a storage function may call. This is the manual. */
 #ifndef _CSD_KFUNCS_H
 #define _CSD_KFUNCS_H
 
@@ -7,37 +7,43 @@
 
 struct csd_run;
 
-/* csd_block - @rdonly_buf_size bytes of the block, up to CSD_BLOCK_SIZE; else NULL.
- * Those behind the csd_len() that are the file's are zeroes.
+/*
+ * csd_block - get the block that step() is called for. Returns @rdonly_buf_size bytes,
+ * CSD_BLOCK_SIZE at most, else NULL. Bytes past csd_len() are zeroes.
  */
 const u8 *csd_block(struct csd_run *run, const u64 rdonly_buf_size);
 
-/* csd_len - how many bytes of the block are the file's, and in the range of the run. */
+/* csd_len - number of bytes of the block that belong to the file and to the range of the run. */
 u32 csd_len(struct csd_run *run);
 
-/* csd_offset - where in the file the block begins, in bytes. */
+/* csd_offset - offset of the block in the file, in bytes. */
 u64 csd_offset(struct csd_run *run);
 
-/* csd_scratch - what the function remembers: @rdwr_buf_size bytes, or NULL if it has less. */
+/* csd_scratch - get the run's memory. Returns @rdwr_buf_size bytes, or NULL if it is smaller. */
 u8 *csd_scratch(struct csd_run *run, const u64 rdwr_buf_size);
 
-/* csd_args - the caller's arguments: @rdonly_buf_size bytes, or NULL if there are less. */
+/*
+ * csd_args - get the caller's arguments. Returns @rdonly_buf_size bytes, or NULL if there are
+ * fewer.
+ */
 const u8 *csd_args(struct csd_run *run, const u64 rdonly_buf_size);
 
-/* csd_emit - append to the output.
- * Returns 0, or -ENOSPC if one call emits more than CSD_STEP_OUTPUT bytes: then the run fails
- * whatever the function returns.
+/*
+ * csd_emit - append to the output. Returns 0, or -ENOSPC if one call of the function emits more
+ * than CSD_STEP_OUTPUT bytes; the run fails then, whatever the function returns.
  */
 int csd_emit(struct csd_run *run, const void *data, u32 data__sz);
 
-/* csd_emit_block - append bytes of the block to the output.
- * Returns as csd_emit(), or -ERANGE if they are not the file's.
+/*
+ * csd_emit_block - append @size bytes of the block, from its byte @first on, to the output. Returns
+ * 0, -ENOSPC as csd_emit() does, or -ERANGE if some of the bytes do not belong to the file.
  */
 int csd_emit_block(struct csd_run *run, u32 first, u32 size);
 
-/* csd_next - name the block to look at next: where in the file it begins.
- * The run fails with ERANGE if that is no multiple of CSD_BLOCK_SIZE, or not in its range. The
- * last word of a call counts. Returns 0.
+/*
+ * csd_next - name the block to look at next by its offset in the file, in bytes. The run fails with
+ * ERANGE if @offset is not a multiple of CSD_BLOCK_SIZE or not in the run's range. If step() calls
+ * it more than once, the last call counts. Returns 0.
  */
 int csd_next(struct csd_run *run, u64 offset);
 

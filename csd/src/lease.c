@@ -2,27 +2,28 @@
 /*
  * Leases: where a file's blocks are, remembered from one chain to the next.
  *
- * A digest keeps a window of a file in its place by a direct read that is under way; to go from
- * block to block, a digest for each block would cost more than the block. So what digests have said
- * is remembered here, and a chain that uses it has to know two things.
+ * A digest keeps a window of a file in place by a direct read in flight. To go from block to block,
+ * a digest for each block would cost more than the block. So the results of digests are remembered
+ * here, and a chain that uses them relies on two things.
  *
- * That no block leaves its place while the chain reads: the chain counts as direct I/O of the inode
- * (inode_dio_begin()). The file systems that csd_offload_why() names wait for direct I/O, under the
- * inode's exclusive lock, before they take a block away from a file, whoever asks for it: truncate
- * by a path, a descriptor or O_TRUNC, an overlay above, hole punching, defragmentation.
+ * First, no block leaves its place while the chain reads: the chain counts as direct I/O of the
+ * inode (inode_dio_begin()). The file systems that csd_offload_why() accepts wait for direct I/O,
+ * under the inode's exclusive lock, before they take a block away from a file, for whatever reason:
+ * truncate by a path, a descriptor or O_TRUNC, an overlay above, hole punching, defragmentation.
  *
- * That no block has left its place since a digest named it: csd_lease_keep() compares, under the
- * inode's shared lock, what such changes leave behind. All but one increment i_version under that
- * lock, or change the size where they fail half-way. Defragmentation (EXT4_IOC_MOVE_EXT) leaves
- * nothing behind, but wants a descriptor that is open for writing: while there is one, no chain
- * begins, and the read lease (fcntl(2), F_SETLEASE) that is kept on the file tells of each open
- * for writing since. What is dirty in the page cache is found out in the same way: digests write it
- * to the device, and whatever makes more of it increments i_version or has the file open.
+ * Second, no block has left its place since a digest found it: csd_lease_keep() compares, under the
+ * inode's shared lock, the traces of such changes. All changes but one increment i_version under
+ * the inode's lock, or, if they fail half-way, change the size. Defragmentation (EXT4_IOC_MOVE_EXT)
+ * leaves no trace, but needs a descriptor that is open for writing. While there is one, no chain
+ * begins. The read lease (fcntl(2), F_SETLEASE) that is kept on the file tells of each open for
+ * writing since. Dirty pages in the page cache are found out in the same way: digests write them to
+ * the device, and whatever makes more of them increments i_version or has the file open for
+ * writing.
  *
- * The lease keeps nothing in its place. Beside telling of writers, it lets them wait until a chain
- * that is under way ends, so that the chain sees one version of the file; but only if the chain's
- * caller could have had such a lease by fcntl(2). A lease that is not used just then is given up
- * at once.
+ * The lease itself keeps no block in place. Besides telling of writers, it makes them wait until a
+ * chain in flight ends, so that the chain sees one version of the file. But it does so only if the
+ * chain's caller could have had such a lease by fcntl(2). A lease that is not in use is given up
+ * immediately.
  */
 #include "csd_i.h"
 
@@ -33,20 +34,20 @@
 #include <linux/iversion.h>
 #include <linux/maple_tree.h>
 
-#define CSD_MOST_PLACES	16384	/* ranges that are remembered of a file */
+#define CSD_MOST_PLACES	16384	/* most changes of a file's remembered places */
 
 /**
- * struct csd_lease - where a file's blocks are, and a lease on the file, or the wish for one
- * @file: the file, opened for this alone: a lease belongs to an open file
- * @firm: an open for writing waits while the lease is used
- * @lock: of @held and @busy
- * @held: the lease is on the file, and nobody has opened the file for writing since
+ * struct csd_lease - where a file's blocks are, and a lease on the file
+ * @file: the file, opened for this purpose alone, because a lease belongs to an open file
+ * @firm: an open for writing has to wait while the lease is used
+ * @lock: guards @held and @busy
+ * @held: the lease is on the file, and the file has not been opened for writing since
  * @busy: the lease is used
  * @kept: the user of the lease counts as direct I/O of the inode
  * @version: i_version of the file when csd_lease_keep() compared last
- * @size: size of the file then, in bytes
- * @places: by the number of a block: csd_place_make(); true while @kept
- * @nr_places: how often something was stored in @places
+ * @size: size of the file at that time, in bytes
+ * @places: values of csd_place_make() by the number of a block; valid while @kept
+ * @nr_places: number of stores to @places
  */
 struct csd_lease {
 	struct file *file;
@@ -63,9 +64,12 @@ struct csd_lease {
 
 #define CSD_PLACE_MASK	(LONG_MAX >> 1)
 #define CSD_NO_PLACE	CSD_PLACE_MASK
-#define CSD_SECTORS	(CSD_BLOCK_SIZE / SECTOR_SIZE)	/* of a block */
+#define CSD_SECTORS	(CSD_BLOCK_SIZE / SECTOR_SIZE)	/* sectors of a block */
 
-/* Of blocks that follow each other, the same: how far their sectors are from their numbers. */
+/*
+ * Encodes a place as the distance between the block's sector and its number in the file. Contiguous
+ * blocks have the same distance.
+ */
 static void *csd_place_make(unsigned long index, sector_t sector)
 {
 	return xa_mk_value((sector - index * CSD_SECTORS) & CSD_PLACE_MASK);
@@ -76,13 +80,13 @@ static sector_t csd_place_sector(const void *place, unsigned long index)
 	return (xa_to_value(place) + index * CSD_SECTORS) & CSD_PLACE_MASK;
 }
 
-/* The file is being opened for writing. Returns whether the lease ends with this. */
+/* Called when the file is opened for writing. Returns whether the lease ends with this. */
 static bool csd_lease_break(struct file_lease *fl)
 {
 	struct csd_lease *lease = fl->c.flc_owner;
 	bool busy;
 
-	/* However long it takes: it is given up soon, and not before. */
+	/* No timeout: the lease is given up soon, but not before the chain has ended. */
 	fl->fl_break_time = 0;
 	spin_lock(&lease->lock);
 	lease->held = false;
@@ -134,7 +138,7 @@ static void csd_lease_unset(struct csd_lease *lease)
 	kernel_setlease(lease->file, F_UNLCK, NULL, &owner);
 }
 
-/* May the current task have a lease on the file by fcntl(2)? As vfs_setlease(). */
+/* May the current task set a lease on the file by fcntl(2)? See vfs_setlease(). */
 static bool csd_lease_allowed(const struct file *file)
 {
 	vfsuid_t owner = i_uid_into_vfsuid(file_mnt_idmap(file), file_inode(file));
@@ -142,14 +146,19 @@ static bool csd_lease_allowed(const struct file *file)
 	return vfsuid_eq_kuid(owner, current_fsuid()) || capable(CAP_LEASE);
 }
 
-/* Forget what may not be true any more. Under the inode's lock. */
+/*
+ * Forgets the places if they may have changed. Returns -EAGAIN if the file is open for writing.
+ * Under the inode's lock.
+ */
 static int csd_lease_compare(struct csd_lease *lease, struct inode *inode)
 {
 	u64 version = inode_query_iversion(inode);
 	u64 size = i_size_read(inode);
 	bool held;
 
-	/* Whoever opens the file for writing after this changes the version after it was read. */
+	/*
+	 * An open for writing that is not seen below changes the version after it was read above.
+	 */
 	smp_mb();
 	spin_lock(&lease->lock);
 	held = lease->held;
@@ -165,14 +174,14 @@ static int csd_lease_compare(struct csd_lease *lease, struct inode *inode)
 
 /**
  * csd_lease_keep - keep the blocks of the file in their places
- * @lease: used
+ * @lease: a lease in use
  *
- * What takes a block away from the file, waits from here on; what is known of places, is true.
+ * From here on, taking a block away from the file waits, and the known places are valid.
  *
- * Context: process context, may sleep; takes the inode's lock for reading, and so must not be
- *          called while it is kept: whoever waits for it to end has the lock.
- * Return: 0, to be followed by csd_lease_let() or csd_lease_end(), or a negative errno: -EAGAIN:
- *         the file is open for writing; -EINTR: killed
+ * Context: process context, may sleep. Takes the inode's lock for reading, so it must not be called
+ *         while the blocks are kept: a task that waits for that to end holds the lock.
+ * Return: 0, then csd_lease_let() or csd_lease_end() has to follow; or a negative errno: -EAGAIN if
+ *         the file is open for writing, -EINTR if killed
  */
 int csd_lease_keep(struct csd_lease *lease)
 {
@@ -191,8 +200,8 @@ int csd_lease_keep(struct csd_lease *lease)
 }
 
 /**
- * csd_lease_let - let the blocks of the file go, if they are kept
- * @lease: used
+ * csd_lease_let - stop keeping the blocks of the file in their places, if they are kept
+ * @lease: a lease in use
  */
 void csd_lease_let(struct csd_lease *lease)
 {
@@ -202,10 +211,10 @@ void csd_lease_let(struct csd_lease *lease)
 }
 
 /**
- * csd_lease_size - how long the file is
- * @lease: kept
+ * csd_lease_size - get the size of the file
+ * @lease: a lease whose blocks are kept
  *
- * Return: in bytes
+ * Return: the size in bytes
  */
 u64 csd_lease_size(const struct csd_lease *lease)
 {
@@ -213,12 +222,12 @@ u64 csd_lease_size(const struct csd_lease *lease)
 }
 
 /**
- * csd_lease_begin - use a lease
- * @lease: that nobody uses
+ * csd_lease_begin - begin to use a lease
+ * @lease: a lease that is not in use
  *
  * Context: process context, may sleep.
- * Return: 0, to be followed by csd_lease_end(), or a negative errno: -EAGAIN: somebody has the
- *         file open for writing
+ * Return: 0, then csd_lease_end() has to follow; or a negative errno: -EAGAIN if the file is open
+ *         for writing
  */
 int csd_lease_begin(struct csd_lease *lease)
 {
@@ -232,7 +241,7 @@ int csd_lease_begin(struct csd_lease *lease)
 	spin_unlock(&lease->lock);
 	if (held)
 		return 0;
-	/* The file could have been open for writing meanwhile. */
+	/* The file may have been open for writing meanwhile. */
 	csd_lease_forget(lease);
 	err = csd_lease_set(lease);
 	if (!err)
@@ -245,8 +254,8 @@ int csd_lease_begin(struct csd_lease *lease)
 }
 
 /**
- * csd_lease_end - use a lease no more, and let the blocks go; openers that wait go on
- * @lease: used
+ * csd_lease_end - end the use of a lease, and let the blocks and waiting openers go
+ * @lease: a lease in use
  *
  * Context: process context, may sleep.
  */
@@ -264,14 +273,14 @@ void csd_lease_end(struct csd_lease *lease)
 }
 
 /**
- * csd_lease_find - where a block of the file is
- * @lease: kept
- * @position: of the block in the file, in bytes
- * @sector: is told, of the whole disk
+ * csd_lease_find - find a block of the file on the device
+ * @lease: a lease whose blocks are kept
+ * @position: offset of the block in the file, in bytes
+ * @sector: set to the block's sector in the whole disk
  *
  * Context: any.
- * Return: how many blocks follow each other from there on; 0: it has no place of its own;
- *         -ENODATA: not known, see csd_lease_fill()
+ * Return: the number of blocks that are contiguous from there on; 0 if the block has no place of
+ *         its own; -ENODATA if its place is not known, see csd_lease_fill()
  */
 int csd_lease_find(struct csd_lease *lease, u64 position, sector_t *sector)
 {
@@ -291,7 +300,7 @@ int csd_lease_find(struct csd_lease *lease, u64 position, sector_t *sector)
 	return mas.last - index + 1;
 }
 
-/* Note what a digest says of some blocks. Returns how many, or a negative errno. */
+/* Remembers the place of some blocks. Returns the number of blocks, or a negative errno. */
 static int csd_lease_note(struct csd_lease *lease, unsigned long index, const struct csd_spot *spot)
 {
 	u32 blocks = spot->blocks ?: 1;
@@ -303,15 +312,15 @@ static int csd_lease_note(struct csd_lease *lease, unsigned long index, const st
 }
 
 /**
- * csd_lease_fill - find out where a block of the file and those around it are
- * @lease: used, and not kept: a digest takes the inode's lock
- * @digest: one that is not held
- * @position: of the block in the file, in bytes
+ * csd_lease_fill - find out the place of a block of the file, and of the blocks around it
+ * @lease: a lease in use whose blocks are not kept, because a digest takes the inode's lock
+ * @digest: a digest that is not held
+ * @position: offset of the block in the file, in bytes
  *
- * What it finds is true if csd_lease_keep() does not forget it.
+ * The places are valid if the next csd_lease_keep() does not forget them.
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; -ENODATA: the file ends before
+ * Return: 0 or a negative errno; -ENODATA if the file ends before the block
  */
 int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 position)
 {
@@ -339,11 +348,11 @@ int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 posit
 }
 
 /**
- * csd_lease_alloc - prepare a lease
- * @file: on what; open for reading
+ * csd_lease_alloc - make a lease object for a file, without a lease on the file yet
+ * @file: the file, open for reading
  *
  * Context: process context, may sleep.
- * Return: a lease that is not used, or an ERR_PTR()
+ * Return: a lease that is not in use, or an ERR_PTR()
  */
 struct csd_lease *csd_lease_alloc(const struct file *file)
 {
@@ -365,8 +374,8 @@ struct csd_lease *csd_lease_alloc(const struct file *file)
 }
 
 /**
- * csd_lease_free - free a lease that is not used
- * @lease: it, or NULL
+ * csd_lease_free - free a lease that is not in use
+ * @lease: the lease, or NULL
  *
  * Context: process context, may sleep.
  */

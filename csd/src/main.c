@@ -17,7 +17,7 @@ static int __init csd_init(void)
 	if (err)
 		goto out_config;
 
-	/* None has an end of its own: all go with the module's BTF. */
+	/* These need no cleanup: they go with the module's BTF. */
 	err = csd_kfuncs_init();
 	if (!err)
 		err = csd_functions_init();

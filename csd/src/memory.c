@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a device remembers: pages by their number, and zeroes where there is none.
+ * A device's memory: pages by their number; a page that does not exist counts as zeroes.
  *
- * Whoever has found a page may use it until rcu_read_unlock(), even if it is taken out: a
- * discard frees it after that. What is then written to it is lost, as if the write had come
- * before the discard.
+ * A page that was found may be used until rcu_read_unlock(), even if it is removed meanwhile: a
+ * discard frees it after that. Bytes written to it then are lost, as if the write had come before
+ * the discard.
  */
 #include "csd_i.h"
 
@@ -21,7 +21,7 @@ static void csd_page_drop(struct xarray *memory, unsigned long index)
 		call_rcu(&page->rcu_head, csd_page_free);
 }
 
-/* Have a page there, unless it has come meanwhile. */
+/* Adds a page, unless it was added meanwhile. */
 static int csd_page_add(struct xarray *memory, unsigned long index)
 {
 	struct page *page = alloc_page(GFP_NOIO | __GFP_ZERO);
@@ -41,7 +41,7 @@ static u32 csd_page_rest(u64 pos, u64 len)
 	return min_t(u64, len, PAGE_SIZE - offset_in_page(pos));
 }
 
-/* Where the bytes at @pos are, or NULL. */
+/* Address of the byte at @pos, or NULL if its page does not exist. Under rcu_read_lock(). */
 static void *csd_memory_find(struct xarray *memory, u64 pos)
 {
 	struct page *page = xa_load(memory, pos >> PAGE_SHIFT);
@@ -51,12 +51,13 @@ static void *csd_memory_find(struct xarray *memory, u64 pos)
 }
 
 /**
- * csd_memory_block - bytes where they are
- * @memory: of a device
- * @pos: where
+ * csd_memory_block - get the bytes at a position without copying them
+ * @memory: memory of a device
+ * @pos: position in bytes
  *
- * Context: rcu_read_lock() is held for as long as they are used.
- * Return: the bytes from there to the end of the page; zeroes where nothing was written
+ * Context: rcu_read_lock() must be held as long as the bytes are used.
+ * Return: address of the bytes from @pos to the end of the page; zeroes if nothing was written
+ *         there
  */
 const void *csd_memory_block(struct xarray *memory, u64 pos)
 {
@@ -65,10 +66,10 @@ const void *csd_memory_block(struct xarray *memory, u64 pos)
 
 /**
  * csd_memory_read - copy from a device's memory
- * @memory: of a device
- * @pos: from where
- * @to: to where
- * @len: bytes
+ * @memory: memory of a device
+ * @pos: position in the memory, bytes
+ * @to: destination
+ * @len: number of bytes
  */
 void csd_memory_read(struct xarray *memory, u64 pos, void *to, u32 len)
 {
@@ -84,13 +85,13 @@ void csd_memory_read(struct xarray *memory, u64 pos, void *to, u32 len)
 
 /**
  * csd_memory_write - copy to a device's memory
- * @memory: of a device
- * @pos: to where
- * @from: from where
- * @len: bytes
+ * @memory: memory of a device
+ * @pos: position in the memory, bytes
+ * @from: source
+ * @len: number of bytes
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; part of it may have been written then
+ * Return: 0 or a negative errno; a part may have been written then
  */
 int csd_memory_write(struct xarray *memory, u64 pos, const void *from, u32 len)
 {
@@ -141,10 +142,10 @@ static void csd_pages_drop(struct xarray *memory, unsigned long first, unsigned 
 }
 
 /**
- * csd_memory_zero - make a part of a device's memory zeroes; whole pages are freed
- * @memory: of a device
- * @pos: from where
- * @len: bytes
+ * csd_memory_zero - zero a part of a device's memory; whole pages are freed
+ * @memory: memory of a device
+ * @pos: position in the memory, bytes
+ * @len: number of bytes
  *
  * Context: process context, may sleep.
  */
@@ -168,9 +169,9 @@ void csd_memory_zero(struct xarray *memory, u64 pos, u64 len)
 }
 
 /**
- * csd_memory_truncate - forget all from a place on
- * @memory: of a device
- * @pos: of a page
+ * csd_memory_truncate - free all pages from a position on
+ * @memory: memory of a device
+ * @pos: position in the memory in bytes, the start of a page
  *
  * Context: process context, may sleep.
  */

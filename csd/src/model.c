@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The time that a device takes, worked out when a request comes.
+ * The time that a device takes for a request, computed when the request comes.
  *
- * A device has a medium, a link and cores. All but the cores are kept as the time at which they
- * will be free again: whatever comes at time `at` begins at max(at, free_at).
+ * A device has a medium, a link and cores. For the medium and the link, the time at which each part
+ * is free again is kept: what comes at time `at` begins at max(at, free_at).
  *
- * - A pipe carries bytes one after the other:
- *	free_at = max(at, free_at) + bytes * 10^9 / (mib_per_s * 2^20), and is done then.
- *   One of 0 MiB/s is not limited, and takes no time.
- * - The medium is media_units units, and a pipe of media_mib_per_s behind them. An access takes
+ * - A pipe carries bytes one after the other, and ends a transfer at the new free_at:
+ *	free_at = max(at, free_at) + bytes * 10^9 / (mib_per_s * 2^20).
+ *   A pipe of 0 MiB/s is not limited, and takes no time.
+ * - The medium has media_units units, and a pipe of media_mib_per_s behind them. An access takes
  *   the unit that is free first, for media_latency_ns, and then the pipe:
  *	unit = max(at, unit) + media_latency_ns, done = pipe(unit, bytes).
- * - The link is a pipe of link_mib_per_s for each direction, and a way of link_latency_ns, on
- *   which there is room for any number: done = pipe(at, bytes) + link_latency_ns.
+ * - The link has a pipe of link_mib_per_s for each direction, and a latency of link_latency_ns in
+ *   which any number of transfers can be: done = pipe(at, bytes) + link_latency_ns.
  *
- * A read is done at link(medium(at)), a write at medium(link(at)); what moves no bytes, such as
- * a discard, is a write of none. A command charges the medium for each of its ranges, and the
- * link for its result; its cores' time is in command.c.
+ * A read is done at link(medium(at)), a write at medium(link(at)). A request that moves no bytes,
+ * such as a discard, is a write of 0 bytes. A command is charged the medium for each of its ranges,
+ * and the link for its result. The time of its cores is computed in command.c.
  *
- * To work out the end at the beginning is exact while what comes first to a resource also came
- * first to the device: each resource serves in that order, in a time that depends on nothing
- * else. That holds for any number of reads, or of writes. Where both are mixed, or commands with
- * either, one that is early may find a resource taken by one that will need it only later, and
- * waits behind it: never less than a device would take.
+ * Computing the end at the beginning is exact as long as requests come to each resource in the
+ * order in which they came to the device: each resource serves in that order, in a time that
+ * depends on nothing else. This holds for any number of reads, or of writes. If reads and writes
+ * are mixed, or commands with either, an early request may find a resource taken by one that needs
+ * it only later, and waits for it. The computed time is never shorter than a device's would be.
  */
 #include "csd_i.h"
 
@@ -32,7 +32,7 @@ static u64 csd_pipe_take(u64 *free_at, u64 at, u64 bytes, u64 mib_per_s)
 {
 	if (!mib_per_s)
 		return at;
-	/* Of what one request moves, the product with 10^9 may need more than 64 bits. */
+	/* The product of a request's bytes and 10^9 may need more than 64 bits. */
 	*free_at = max(at, *free_at) + mul_u64_u64_div_u64(bytes, NSEC_PER_SEC, mib_per_s << 20);
 	return *free_at;
 }
@@ -61,11 +61,11 @@ static u64 csd_link_take(struct csd_model *model, u64 *free_at, u64 at, u64 byte
 
 /**
  * csd_model_media - a command reads from the medium
- * @model: of a device
- * @at: when it asks for it
- * @bytes: how much
+ * @model: model of the device
+ * @at: time of the access, ns
+ * @bytes: number of bytes
  *
- * Return: when it is there
+ * Return: time at which the bytes are there, ns
  */
 u64 csd_model_media(struct csd_model *model, u64 at, u64 bytes)
 {
@@ -81,12 +81,12 @@ u64 csd_model_media(struct csd_model *model, u64 at, u64 bytes)
 }
 
 /**
- * csd_model_result - a command sends its result
- * @model: of a device
- * @at: when
- * @bytes: how much
+ * csd_model_result - a command sends its result over the link
+ * @model: model of the device
+ * @at: time at which the result is complete, ns
+ * @bytes: number of bytes
  *
- * Return: when the host has it
+ * Return: time at which the host has the result, ns
  */
 u64 csd_model_result(struct csd_model *model, u64 at, u64 bytes)
 {
@@ -103,11 +103,11 @@ u64 csd_model_result(struct csd_model *model, u64 at, u64 bytes)
 
 /**
  * csd_model_read - the host reads
- * @model: of a device
- * @at: when it asks for it
- * @bytes: how much
+ * @model: model of the device
+ * @at: time at which the request came, ns
+ * @bytes: number of bytes
  *
- * Return: when the host has it
+ * Return: time at which the host has the bytes, ns
  */
 u64 csd_model_read(struct csd_model *model, u64 at, u64 bytes)
 {
@@ -126,11 +126,11 @@ u64 csd_model_read(struct csd_model *model, u64 at, u64 bytes)
 
 /**
  * csd_model_write - the host writes
- * @model: of a device
- * @at: when it sends it
- * @bytes: how much
+ * @model: model of the device
+ * @at: time at which the request came, ns
+ * @bytes: number of bytes
  *
- * Return: when it is on the medium
+ * Return: time at which the bytes are on the medium, ns
  */
 u64 csd_model_write(struct csd_model *model, u64 at, u64 bytes)
 {
@@ -149,10 +149,10 @@ u64 csd_model_write(struct csd_model *model, u64 at, u64 bytes)
 
 /**
  * csd_model_core - a core has worked
- * @model: of a device
- * @ns: as long as the host took for it
+ * @model: model of the device
+ * @ns: time that the host's CPU took for the work
  *
- * Return: for how long
+ * Return: time that the device's core takes for it, ns
  */
 u64 csd_model_core(struct csd_model *model, u64 ns)
 {
@@ -163,8 +163,8 @@ u64 csd_model_core(struct csd_model *model, u64 ns)
 }
 
 /**
- * csd_model_reset - forget what is under way
- * @model: of a device that has no power
+ * csd_model_reset - make all resources free
+ * @model: model of a device without power
  */
 void csd_model_reset(struct csd_model *model)
 {
@@ -179,8 +179,8 @@ void csd_model_reset(struct csd_model *model)
 }
 
 /**
- * csd_model_init - a device's first settings: everything takes no time
- * @model: of the device, zeroed
+ * csd_model_init - set a new device's defaults: nothing takes time
+ * @model: model of the device, zeroed
  */
 void csd_model_init(struct csd_model *model)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Blocks that the device looks at by itself: only what the function emits leaves it.
+ * Blocks that the device looks at by itself: only what the function emits leaves the device.
  *
- * What has no block of its own there (a hole, for example) the kernel looks at in
- * between; what the device cannot do at all is the kernel's from there on.
+ * The kernel looks at blocks in between that have no place on the device, such as those of a hole.
+ * If the device cannot look at blocks at all, the kernel takes over from there on.
  */
 #include "csd_i.h"
 
@@ -11,10 +11,10 @@
 #include <linux/magic.h>
 
 /**
- * csd_offload_reads - do direct reads of a file go to a device of ours?
+ * csd_offload_reads - do direct reads of a file go to a device of csd.ko?
  * @file: the file
  *
- * Return: CSD_WHY_NOT: they do; or why not
+ * Return: CSD_WHY_NOT if they do, else the reason
  */
 enum csd_why csd_offload_reads(const struct file *file)
 {
@@ -29,20 +29,20 @@ enum csd_why csd_offload_reads(const struct file *file)
 }
 
 /*
- * The file systems that keep a file's blocks in their places while direct I/O of the inode is
- * counted (inode_dio_begin()): before a block is taken away from a file, or moved, they call
- * inode_dio_wait() under the inode's exclusive lock, whoever asks for it; and a block belongs to
- * one file only. That is to be read in their source before another one comes here. Not among them:
+ * The file systems that keep a file's blocks in place while direct I/O of the inode is counted
+ * (inode_dio_begin()). Before a block is taken away from a file or moved, for whatever reason, they
+ * call inode_dio_wait() under the inode's exclusive lock; and a block belongs to one file only.
+ * Check the source of a file system for this before adding it here. Not on the list are:
  *
- * - xfs waits, but a block can belong to several files. The last of them gives it away, and waits
- *   for its own direct I/O only. A reader's own direct read has the inode's lock meanwhile; a
- *   digest and a chain have not.
- * - btrfs does not wait: its direct reads lock their extents. A balance moves blocks; they can be
- *   compressed, shared, and on several devices.
- * - f2fs does not wait when its garbage collection moves blocks.
+ * - xfs: it waits, but several files may share a block. The last of them gives the block away, and
+ *   waits for its own direct I/O only. An ordinary direct read holds the inode's lock meanwhile; a
+ *   digest and a chain do not.
+ * - btrfs: it does not wait, because its direct reads lock their extents. A balance moves blocks.
+ *   Blocks may be compressed, shared, and on several devices.
+ * - f2fs: its garbage collection moves blocks without waiting.
  */
 static const unsigned long csd_waiting[] = {
-	EXT4_SUPER_MAGIC,	/* of ext2, ext3 and ext4 */
+	EXT4_SUPER_MAGIC,	/* also ext2 and ext3 */
 };
 
 static bool csd_offload_waits(const struct super_block *sb)
@@ -59,7 +59,7 @@ static bool csd_offload_waits(const struct super_block *sb)
  * csd_offload_why - may the device read a file's blocks by itself?
  * @file: the file
  *
- * Return: CSD_WHY_NOT: it may; or why not
+ * Return: CSD_WHY_NOT if it may, else the reason
  */
 enum csd_why csd_offload_why(const struct file *file)
 {
@@ -74,10 +74,10 @@ enum csd_why csd_offload_why(const struct file *file)
 }
 
 /**
- * csd_offload_unsized - why is a file without a size not looked at by the device?
- * @file: a file whose size is 0 and that can be read nevertheless
+ * csd_offload_unsized - why does the device not look at a file without a size?
+ * @file: a file of size 0 that has bytes nevertheless
  *
- * Return: why
+ * Return: the reason
  */
 enum csd_why csd_offload_unsized(const struct file *file)
 {
@@ -97,7 +97,7 @@ static bool csd_offload_find(const struct csd_run *run, struct csd_spot *spot)
 	       csd_digest_find(run->digest, run->position + run->window_shift, spot);
 }
 
-/* How many bytes of the run's next block are the file's, and in its range. */
+/* Number of bytes of the run's next block that are in the file and in the range. */
 static u32 csd_offload_len(const struct csd_run *run)
 {
 	return min_t(u64, csd_digest_len(run->digest, run->position + run->window_shift),
@@ -116,11 +116,14 @@ static int csd_offload_next(struct csd_command *cmd, struct csd_range *range)
 	return 1;
 }
 
-/* Let the function look at a block, of which @len bytes are the file's. Is it the last for now? */
+/*
+ * Lets the function look at a block with @len bytes of the file. Returns whether the command has to
+ * leave this range.
+ */
 static int csd_offload_step(struct csd_run *run, const void *data, u32 len)
 {
 	if (len < CSD_BLOCK_SIZE) {
-		/* What lies behind the file's end is nobody's. */
+		/* Bytes past the end of the file must not be seen. */
 		memcpy(run->buffer, data, len);
 		memset(run->buffer + len, 0, CSD_BLOCK_SIZE - len);
 		data = run->buffer;
@@ -143,7 +146,7 @@ static u64 csd_offload_result(struct csd_command *cmd)
 	return run->output_end - run->sent;
 }
 
-/* Go through the window that the digest holds. */
+/* Goes through the window of the run's digest. Returns 0 or a negative errno. */
 static int csd_offload_window(struct csd_run *run, struct block_device *bdev)
 {
 	struct csd_spot spot;
@@ -193,8 +196,8 @@ static int csd_leased_block(struct csd_command *cmd, const void *data, u32 size)
 }
 
 /*
- * Go from block to block in a single command, which keeps them all in their places. Returns 0 or a
- * negative errno; -EOPNOTSUPP: one after the other, by digests.
+ * Goes from block to block in a single command, while a chain keeps all blocks in place. Returns 0
+ * or a negative errno; -EOPNOTSUPP if each block has to be found by a digest.
  */
 static int csd_offload_leased(struct csd_run *run, u64 end)
 {
@@ -219,7 +222,10 @@ static int csd_offload_leased(struct csd_run *run, u64 end)
 	return ret;
 }
 
-/* What of the range is whole blocks of the file that has it; a block may end with the range. */
+/*
+ * Length of the part of the range that is whole blocks of the file that has the bytes. The last
+ * block may be cut by the end of the range.
+ */
 static u64 csd_offload_whole(const struct csd_run *run, u64 end, const struct efuse_lower *lower)
 {
 	if (lower->position % CSD_BLOCK_SIZE)
@@ -229,7 +235,7 @@ static u64 csd_offload_whole(const struct csd_run *run, u64 end, const struct ef
 	return round_down(lower->length, CSD_BLOCK_SIZE);
 }
 
-/* Go through what a digest of the file can hold. Returns 0 or a negative errno. */
+/* Goes through as much as one digest of the file can hold. Returns 0 or a negative errno. */
 static int csd_offload_held(struct csd_run *run, const struct efuse_lower *lower, u64 length)
 {
 	u64 steps_left = run->steps_left;
@@ -247,20 +253,21 @@ static int csd_offload_held(struct csd_run *run, const struct efuse_lower *lower
 		return err;
 	err = csd_offload_window(run, bdev_whole(file_inode(lower->file)->i_sb->s_bdev));
 	csd_digest_give(run->digest);
-	/* Nothing of it was there: the file became shorter, and read(2) knows. */
+	/* No block was there, because the file became shorter. A read(2) will tell. */
 	if (!err && csd_run_ready(run) && run->steps_left == steps_left)
 		err = -ENODATA;
 	return err;
 }
 
 /**
- * csd_offload - take a run on by some blocks, at the device that has them
+ * csd_offload - advance a run by some blocks, at the device that has them
  * @run: the run
- * @end: of its range or its file, behind its position
- * @blocks: not more than these
+ * @end: end of the run's range or file, past the run's position
+ * @blocks: most blocks to look at
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; -EOPNOTSUPP: the kernel has to, and @run->why says why
+ * Return: 0 or a negative errno; -EOPNOTSUPP if the kernel has to look at the blocks, @run->why
+ *         tells why
  */
 int csd_offload(struct csd_run *run, u64 end, u64 blocks)
 {
@@ -292,7 +299,7 @@ int csd_offload(struct csd_run *run, u64 end, u64 blocks)
 out:
 	if (!err || err == -EINTR)
 		return err;
-	/* What the device did is done; the kernel goes on from there. */
+	/* The blocks that the device did are done; the kernel goes on from there. */
 	run->why = why;
 	return -EOPNOTSUPP;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* struct csd_policy as a struct_ops type, and the policy that there is. */
+/* struct csd_policy as a struct_ops type, and the registered policy. */
 #include "csd_i.h"
 #include "policy.h"
 #include "struct_ops.h"
@@ -41,7 +41,10 @@ static int csd_policy_init_member(const struct btf_type *t, const struct btf_mem
 	return 0;
 }
 
-/* From one to another: whoever called it has returned at the end. NULL: there is none. */
+/*
+ * Replaces the policy @from by @to; NULL stands for no policy. On return, earlier calls of @from
+ * have returned. -EBUSY: @from is not the registered policy.
+ */
 static int csd_policy_swap(struct csd_policy *from, struct csd_policy *to)
 {
 	int err = 0;
@@ -88,12 +91,12 @@ static struct bpf_struct_ops bpf_csd_policy = {
 };
 
 /**
- * csd_policy_choose - ask the policy, if there is one
- * @function: the name of the function
- * @batch: about what; all but that
+ * csd_policy_choose - ask the registered policy, if there is one
+ * @function: name of the function
+ * @batch: the batch, filled in except for the name of the function
  *
  * Context: process context.
- * Return: CSD_DEVICE or CSD_KERNEL; CSD_AUTO: @batch->place stands
+ * Return: CSD_DEVICE or CSD_KERNEL; CSD_AUTO if @batch->place is to be used
  */
 enum csd_place csd_policy_choose(const char *function, struct csd_batch *batch)
 {

@@ -2,8 +2,9 @@
 /*
  * Runs: a function on its way through a range of a file.
  *
- * All that a run is lies in one place, whoever makes its next step: it goes on at the device, or
- * here, from one block to the next. Its descriptor's read(2) takes it on until there is output.
+ * All state of a run is in one structure, whether the device or the kernel makes the next step, so
+ * a run can change places from one block to the next. read(2) of the run's descriptor advances the
+ * run until there is output.
  */
 #include "csd_i.h"
 
@@ -12,16 +13,16 @@
 #include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 
-/* Of a run's output that nobody has read: room for a few calls. */
+/* Size of the buffer for output that was not read yet: room for a few calls. */
 #define CSD_OUTPUT	(4 * CSD_STEP_OUTPUT)
 
 /**
  * csd_output_add - append to a run's output
  * @run: the run
- * @data: what
- * @size: of it in bytes
+ * @data: the bytes
+ * @size: number of bytes
  *
- * Return: 0, or -ENOSPC, which ends the run behind the call that it is in
+ * Return: 0, or -ENOSPC, which fails the run after the current call
  */
 int csd_output_add(struct csd_run *run, const void *data, u32 size)
 {
@@ -36,7 +37,7 @@ int csd_output_add(struct csd_run *run, const void *data, u32 size)
 	return 0;
 }
 
-/* Is there room for what a call may emit? */
+/* Is there room for the most that a call may emit? */
 static bool csd_output_free(const struct csd_run *run)
 {
 	return CSD_OUTPUT - run->output_end >= CSD_STEP_OUTPUT;
@@ -55,7 +56,10 @@ static int csd_run_call(struct csd_run *run, bool last)
 	return ret;
 }
 
-/* The range, or what is left of the file: without a size, it ends where read(2) says. */
+/*
+ * End of the range or of the file, whichever is first. In a file of size 0 only read(2) finds the
+ * end.
+ */
 static u64 csd_run_end(const struct csd_run *run)
 {
 	if (run->unsized)
@@ -64,10 +68,10 @@ static u64 csd_run_end(const struct csd_run *run)
 }
 
 /**
- * csd_run_finish - call finish(), if all blocks were looked at
+ * csd_run_finish - call finish() if all blocks were looked at
  * @run: a run that is ready, or wants no more blocks
  *
- * Context: as csd_run_step().
+ * Context: as for csd_run_step().
  */
 void csd_run_finish(struct csd_run *run)
 {
@@ -78,7 +82,7 @@ void csd_run_finish(struct csd_run *run)
 	WRITE_ONCE(run->done, true);
 }
 
-/* Has it been through, or has it failed? */
+/* Is the run complete, or has it failed? */
 static bool csd_run_over(const struct csd_run *run)
 {
 	return run->done || run->error;
@@ -88,14 +92,14 @@ static bool csd_run_over(const struct csd_run *run)
  * csd_run_ready - may step() be called for the next block?
  * @run: the run
  *
- * Return: false if the run is over, has to be read from first, or was interrupted
+ * Return: false if the run wants no more blocks, has failed, or has output that must be read first
  */
 bool csd_run_ready(const struct csd_run *run)
 {
 	return !run->stopped && !run->error && csd_output_free(run);
 }
 
-/* Where the run goes on after a block. */
+/* Moves the run on to the next block. -ERANGE: csd_next() named an invalid one. */
 static int csd_run_move(struct csd_run *run)
 {
 	if (!run->jumps) {
@@ -112,12 +116,12 @@ static int csd_run_move(struct csd_run *run)
 /**
  * csd_run_step - let the function look at the run's next block
  * @run: a run that is ready
- * @place: who calls
- * @data: CSD_BLOCK_SIZE bytes, of which those behind @len are zeroes
- * @len: bytes of the file
+ * @place: place of the caller
+ * @data: CSD_BLOCK_SIZE bytes; those past @len are zeroes
+ * @len: number of bytes that are in the file
  *
- * Context: may not be preempted by another step of the run; does not sleep.
- * Return: whether the block that follows this one comes next
+ * Context: any in which no other step of the run can interrupt this one; does not sleep.
+ * Return: true if the following block comes next
  */
 bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u32 len)
 {
@@ -146,12 +150,12 @@ bool csd_run_step(struct csd_run *run, enum csd_place place, const void *data, u
 }
 
 /**
- * csd_run_follows - does a run look at blocks one behind the other?
+ * csd_run_follows - does a run look at blocks in sequence?
  * @run: the run
  *
- * Where one follows the other once, it may as well have been named.
+ * A single block that follows the last one does not count: csd_next() may have named it.
  *
- * Return: whether it does: the kernel reads ahead
+ * Return: true if so; the kernel then reads ahead
  */
 bool csd_run_follows(const struct csd_run *run)
 {
@@ -159,8 +163,8 @@ bool csd_run_follows(const struct csd_run *run)
 }
 
 /*
- * Take the run on by some blocks, in this kernel. From block to block it goes on for a while: to
- * ask for each block where it is to be looked at costs more than to look.
+ * Advances the run by some blocks in this kernel. A run that jumps makes several steps here,
+ * because deciding the place of each block costs more than looking at the block.
  */
 static int csd_run_here(struct csd_run *run, u64 end, u64 blocks)
 {
@@ -181,7 +185,7 @@ static int csd_run_here(struct csd_run *run, u64 end, u64 blocks)
 	}
 }
 
-/* Take the run on by some blocks of a file of which only read(2) says where it ends. */
+/* Advances the run by some blocks of a file whose end only read(2) finds. */
 static int csd_run_unsized(struct csd_run *run, u64 end, u64 blocks)
 {
 	int err = csd_run_here(run, end, blocks);
@@ -194,7 +198,7 @@ static int csd_run_unsized(struct csd_run *run, u64 end, u64 blocks)
 	return err;
 }
 
-/* Take the run on by some blocks, here or at the device. */
+/* Advances the run by some blocks, in this kernel or at the device. */
 static int csd_run_sized(struct csd_run *run, u64 end, u64 blocks)
 {
 	int err = -EOPNOTSUPP;
@@ -226,12 +230,12 @@ static int csd_run_batch(struct csd_run *run)
 		err = csd_run_unsized(run, end, blocks);
 	else
 		err = csd_run_sized(run, end, blocks);
-	/* From one block to another it is not known what comes next. */
+	/* After a jump, the next block is not known. */
 	run->ahead = run->jumps ? 1 : min(CSD_AHEAD_GROWTH * run->ahead, CSD_WINDOW);
 	return err;
 }
 
-/* Until there is something to read, or the run is over, or (@once) for a batch. */
+/* Advances the run until there is output to read, or the run is over. With @once, by one batch. */
 static int csd_run_go_on(struct csd_run *run, bool once)
 {
 	int err;
@@ -279,7 +283,7 @@ static long csd_run_status(struct csd_run *run, struct csd_status __user *argp)
 {
 	struct csd_status status = {};
 
-	/* While it goes on: each number is one that it had lately. */
+	/* The run may be advancing: each number is one that it had recently. */
 	status.position = READ_ONCE(run->position);
 	status.end = READ_ONCE(run->unsized) ? READ_ONCE(run->found) : csd_run_end(run);
 	status.steps[CSD_DEVICE] = READ_ONCE(run->steps[CSD_DEVICE]);
@@ -299,17 +303,19 @@ static int csd_run_bring_args(struct csd_run *run, u64 args, u32 size)
 	return copy_from_user(run->args, u64_to_user_ptr(args), size) ? -EFAULT : 0;
 }
 
-/* Only the server may know how long a file of its is. */
+/* Updates the file's size, which only the server of a remote file system may know. */
 static int csd_file_look(const struct file *file)
 {
 	struct kstat stat;
 	int err = vfs_getattr(&file->f_path, &stat, STATX_SIZE, AT_STATX_SYNC_AS_STAT);
 
-	/* A FUSE mount of somebody else's: read(2) goes by what is known, too. */
+	/*
+	 * Another user's FUSE mount refuses this. read(2) uses the size that the kernel knows, too.
+	 */
 	return err == -EACCES ? 0 : err;
 }
 
-/* To the beginning of the range, and of what the function remembers. */
+/* Resets the run to the beginning of the range, with zeroed memory of the function. */
 static int csd_run_rewind(struct csd_run *run)
 {
 	int err = csd_file_look(run->file);
@@ -329,7 +335,7 @@ static int csd_run_rewind(struct csd_run *run)
 	run->end = csd_run_end(run);
 	run->chained = 0;
 	run->steps_left = run->max_steps;
-	/* Without a size, it may take as many as are found: see csd_host(). */
+	/* In a file of size 0, csd_host() adds a step for each block that it finds. */
 	if (!run->steps_left && !run->unsized && run->end > run->start)
 		run->steps_left = DIV_ROUND_UP(run->end - run->start, CSD_BLOCK_SIZE);
 	run->output_start = 0;
@@ -356,7 +362,7 @@ static long csd_run_again(struct csd_run *run, const struct csd_again __user *ar
 	if (mutex_lock_interruptible(&run->mutex))
 		return -EINTR;
 	ret = csd_run_bring_args(run, again.args, again.args_size) ?: csd_run_rewind(run);
-	/* Some of its arguments may be new: it is not to go on with those. */
+	/* The arguments may be partly new: the run must not go on with them. */
 	if (ret && ret != -EMSGSIZE)
 		run->error = ret;
 	mutex_unlock(&run->mutex);
@@ -414,7 +420,7 @@ static int csd_setup_check(const struct csd_setup *setup)
 	return 0;
 }
 
-/* A file whose bytes the caller may read, and where they have places. */
+/* May the caller read the file, and can it be read at offsets? */
 static int csd_file_check(const struct file *file)
 {
 	if (!file)
@@ -425,7 +431,7 @@ static int csd_file_check(const struct file *file)
 		return -EISDIR;
 	if (!S_ISREG(file_inode(file)->i_mode))
 		return -EINVAL;
-	/* Some files of /proc, for example. */
+	/* Some files of /proc cannot. */
 	return file->f_op->read_iter ? 0 : -EOPNOTSUPP;
 }
 
@@ -462,13 +468,13 @@ static int csd_run_fill(struct csd_run *run, const struct csd_setup *setup)
 }
 
 /**
- * csd_run_make - CSD_IOC_RUN
- * @argp: struct csd_setup
+ * csd_run_make - CSD_IOC_RUN: make a run
+ * @argp: struct csd_setup of the caller
  *
  * Context: process context, may sleep.
- * Return: a descriptor, or a negative errno: -ENOENT: there is no such function; -EACCES: it is for
- *         others; -EMSGSIZE: it wants other arguments; -EOPNOTSUPP: only user space can read the
- *         file
+ * Return: a descriptor of the run, or a negative errno: -ENOENT if there is no such function;
+ *         -EACCES if the caller may not run it; -EMSGSIZE if it takes arguments of another size;
+ *         -EOPNOTSUPP if only user space can read the file
  */
 long csd_run_make(const struct csd_setup __user *argp)
 {

@@ -1,34 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Where a run's next blocks are looked at, if its caller leaves that open.
+ * Chooses where to look at a run's next blocks, if the caller leaves it open.
  *
  * A batch of blocks is sent where it is predicted to take less time:
- *	device = n * device_ns + the commands ahead of it * command_ns / cores
- *	kernel = resident * hot_ns + (n - resident) * cold_ns
- * with n blocks, of which the page cache has `resident`. The times of a block are measured, of each
- * function by its name, for each device, and for batches of about that size, since each
- * batch has a cost of its own. A time is known by two batches, the quicker one; each that follows
- * moves it by a quarter of the difference, but counts as no more than four times what was known: a
- * batch that was held up by something else says little. Chains are a size of their own, and what is
- * taken to find out where blocks are is not theirs: the next ones know.
+ *   device = n * device_ns + commands ahead of it * command_ns / cores
+ *   kernel = resident * hot_ns + (n - resident) * cold_ns
+ * where the page cache has `resident` of the n blocks. The times per block are measured for each
+ * function name, for each device, and for each size class of batches, because every batch has a
+ * fixed cost of its own. A time is known after two batches: it is that of the quicker one. Each
+ * later batch moves it by a quarter of the difference. A batch that took more than four times the
+ * known time counts as four times, because something else may have held it up. Chains are a size
+ * class of their own. The time to find out where blocks are does not count for chains, because
+ * later chains know the places.
  *
- * What is not known is tried, and so is, now and then, by a smaller batch, the place that is
- * thought to be slower: it may not be any more. What a try has cost more than the better place
- * would have is to be a small part of the time: the next one comes when enough was spent at that,
- * and the later, the more of them have found nothing better. How small is the device's
- * ``try_share``, as it is when that is asked, not when the try was made; its ``forced`` goes before
- * all of this, and before a policy.
+ * A time that is not known is measured by trying. The place that is predicted to be slower is also
+ * tried now and then, with a smaller batch, because it may not be slower any more. What tries cost
+ * more than the better place is kept a small share of the time: the next try comes when enough time
+ * was spent at the better place, and later the more consecutive tries have found nothing better.
+ * The share is 1 / ``try_share`` of the device, read at each decision. The device's ``forced``
+ * takes precedence over all of this, and over a policy.
  */
 #include "csd_i.h"
 
 #include <linux/fs.h>
 #include <linux/pagemap.h>
 
-#define CSD_TRY		32	/* blocks; the device's first batches are larger */
-#define CSD_PATIENCE	16	/* batches from one try to the next, at least */
-#define CSD_SURE	2	/* tries by each of which it is half of that */
+#define CSD_TRY		32	/* blocks of a try; the first batches at a device are larger */
+#define CSD_PATIENCE	16	/* least number of batches between two tries */
+#define CSD_SURE	2	/* consecutive confirming tries, each of which halves the share */
 
-/* From block to block, a run that goes again takes chains, which begin with a single block. */
+/*
+ * Does the run's next batch go from block to block in a chain? A chain begins with a single block,
+ * and not in a run's first pass.
+ */
 static bool csd_choose_chain(const struct csd_run *run)
 {
 	return run->ahead == 1 && run->passes > 1 && csd_entry_flags(run->function) & CSD_JUMPS;
@@ -43,10 +47,13 @@ static enum csd_size csd_size_of(const struct csd_run *run, u64 blocks)
 	return blocks < 64 ? CSD_MEDIUM : CSD_LARGE;
 }
 
-/* The next struct csd_costs.id: never the same again, on no device. */
+/* The last struct csd_costs.id; ids are never used again, on any device. */
 static atomic64_t csd_costs_ids;
 
-/* Of the function of this name; those that have been there longest make room. Under the lock. */
+/*
+ * The costs of the function of this name. A new entry takes the place of the oldest. Under the
+ * schedule's lock.
+ */
 static struct csd_costs *csd_costs_find(struct csd_schedule *schedule, const char *name)
 {
 	struct csd_costs *costs;
@@ -64,7 +71,10 @@ static struct csd_costs *csd_costs_find(struct csd_schedule *schedule, const cha
 	return costs;
 }
 
-/* Of a run's function: where they were, unless they had to make room. Under the lock. */
+/*
+ * The costs of a run's function in the size class of its batch: at the remembered index if the
+ * entry was not reused. Under the schedule's lock.
+ */
 static struct csd_cost *csd_cost_of(struct csd_schedule *schedule, struct csd_run *run)
 {
 	struct csd_costs *costs = &schedule->costs[run->costs];
@@ -78,13 +88,13 @@ static struct csd_cost *csd_cost_of(struct csd_schedule *schedule, struct csd_ru
 }
 
 /**
- * csd_resident - how many of a file's blocks the page cache has
+ * csd_resident - count the blocks of a file that the page cache has
  * @file: the file
- * @position: in it: of the first block
- * @blocks: how many are asked for
+ * @position: offset of the first block in the file, in bytes
+ * @blocks: number of blocks to check
  *
  * Context: process context.
- * Return: how many; of those that are just being read, none
+ * Return: number of these blocks in the page cache; blocks that are still being read do not count
  */
 u32 csd_resident(const struct file *file, u64 position, u32 blocks)
 {
@@ -107,7 +117,7 @@ u32 csd_resident(const struct file *file, u64 position, u32 blocks)
 	return min(resident, blocks);
 }
 
-/* Of the commands that are ahead of one that is sent now. */
+/* Time in ns until the commands ahead of a new one are done. */
 static u64 csd_queue_ns(const struct csd_device *device)
 {
 	u64 cores = READ_ONCE(device->cores), busy = READ_ONCE(device->cores_busy);
@@ -131,7 +141,7 @@ static void csd_mean_add(struct csd_mean *mean, u64 sample)
 		mean->ns = mean->samples++ ? min(mean->ns, sample) : sample;
 }
 
-/* 0: not known. */
+/* Predicted time in ns; 0 if it is not known. */
 static u64 csd_predict_device(const struct csd_choice *choice, const struct csd_cost *cost,
 			      u64 queue_ns)
 {
@@ -150,7 +160,7 @@ static u64 csd_predict_kernel(const struct csd_choice *choice, const struct csd_
 	return cost->hot.ns * resident + cost->cold.ns * (choice->blocks - resident);
 }
 
-/* Is it time to try the place that is not thought to be the better one? Never with a share of 0. */
+/* Is it time to try the place that is predicted to be slower? Never with a try_share of 0. */
 static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better, u64 try_share)
 {
 	if (cost->better != better) {
@@ -163,7 +173,7 @@ static bool csd_cost_impatient(struct csd_cost *cost, enum csd_place better, u64
 	       div64_u64(cost->spent_ns, try_share) >= cost->lost_ns;
 }
 
-/* Under the lock. */
+/* Under the schedule's lock. */
 static enum csd_place csd_choose_place(struct csd_choice *choice, struct csd_cost *cost,
 				       const struct csd_batch *batch)
 {
@@ -184,7 +194,7 @@ static enum csd_place csd_choose_place(struct csd_choice *choice, struct csd_cos
 	return better == CSD_DEVICE ? CSD_KERNEL : CSD_DEVICE;
 }
 
-/* What is known of a run's next batch, and, if that is open, where it would be sent. */
+/* Predicts a run's next batch. With @open, also chooses its place without a policy. */
 static void csd_predict(struct csd_run *run, bool open, struct csd_batch *batch)
 {
 	struct csd_choice *choice = &run->choice;
@@ -222,7 +232,7 @@ static enum csd_place csd_choose_auto(struct csd_run *run, struct csd_batch *bat
 	return place;
 }
 
-/* How many blocks at a time. The kernel takes fewer than the device, what is only tried as well. */
+/* Most blocks of the batch: fewer in the kernel than at the device, and few for a try. */
 static u32 csd_choose_most(const struct csd_choice *choice, const struct csd_batch *batch)
 {
 	bool better = batch->kernel_ns && batch->kernel_ns < batch->device_ns;
@@ -246,8 +256,8 @@ static void csd_choose_fewer(struct csd_run *run, const struct efuse_lower *lowe
 }
 
 /*
- * The device that a block device is of, kept for as long as the run is there. It may be losing its
- * power: what is sent there fails, and the kernel goes on.
+ * The device behind a block device. The run keeps a reference to it. It may be losing its power:
+ * then what is sent there fails, and the kernel takes over.
  */
 static struct csd_device *csd_choose_device(struct csd_run *run, struct block_device *bdev)
 {
@@ -260,13 +270,15 @@ static struct csd_device *csd_choose_device(struct csd_run *run, struct block_de
 }
 
 /**
- * csd_choose - choose where a batch is looked at, and begin to measure it
+ * csd_choose - choose where to look at a batch, and begin to measure it
  * @run: the run
- * @lower: the file that has it, on a device of ours
- * @blocks: of the batch
+ * @lower: the file that has the blocks, on a device of csd.ko
+ * @blocks: number of blocks of the batch
  *
- * Context: process context. Ends with csd_learn().
- * Return: whether the device is to, else the kernel; up to @run->choice.blocks
+ * csd_learn() has to follow.
+ *
+ * Context: process context.
+ * Return: true for the device, false for the kernel; at most @run->choice.blocks blocks
  */
 bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks)
 {
@@ -277,7 +289,7 @@ bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks
 
 	choice->device = device;
 	choice->blocks = blocks;
-	/* Its power has just gone: what is sent there fails, and the kernel goes on. */
+	/* The power has just gone. The device path will fail, and the kernel takes over. */
 	if (!device)
 		return true;
 	choice->open = false;
@@ -297,7 +309,7 @@ bool csd_choose(struct csd_run *run, const struct efuse_lower *lower, u32 blocks
 	return choice->place == CSD_DEVICE;
 }
 
-/* What blocks would take at the better place, of which @hot the page cache has. */
+/* Time that the blocks would take at the better place. The page cache has @hot of them. */
 static u64 csd_cost_better(const struct csd_cost *cost, u64 steps, u64 hot)
 {
 	if (cost->better == CSD_DEVICE)
@@ -305,7 +317,7 @@ static u64 csd_cost_better(const struct csd_cost *cost, u64 steps, u64 hot)
 	return hot * cost->hot.ns + (steps - hot) * cost->cold.ns;
 }
 
-/* Under the lock. */
+/* Accounts for the time of a batch, or for the loss of a try. Under the schedule's lock. */
 static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choice, u64 steps,
 			   u64 hot, u64 ns)
 {
@@ -324,7 +336,7 @@ static void csd_cost_spend(struct csd_cost *cost, const struct csd_choice *choic
 	}
 }
 
-/* Under the lock. */
+/* Adds a measured batch to the times of its place. Under the schedule's lock. */
 static void csd_cost_learn(struct csd_cost *cost, const struct csd_choice *choice, u64 steps,
 			   u64 ns)
 {
@@ -340,7 +352,7 @@ static void csd_cost_learn(struct csd_cost *cost, const struct csd_choice *choic
 	else if (!hot || csd_known(&cost->hot))
 		csd_mean_add(&cost->cold, div64_u64(ns > hot_ns ? ns - hot_ns : 0, steps - hot));
 	else
-		/* What both took together is not less than the quicker one. */
+		/* The mean over hot and cold blocks is not less than that of a hot one. */
 		csd_mean_add(&cost->hot, div64_u64(ns, steps));
 }
 
@@ -352,7 +364,7 @@ static void csd_count_error(struct csd_schedule *schedule, u64 predicted, u64 ac
 }
 
 /**
- * csd_learn - end what csd_choose() has begun, if it has
+ * csd_learn - end the measurement that csd_choose() began, if it began one
  * @run: the run
  */
 void csd_learn(struct csd_run *run)
@@ -367,12 +379,12 @@ void csd_learn(struct csd_run *run)
 	steps = run->steps[choice->place] - choice->steps;
 	others = run->steps[CSD_DEVICE] + run->steps[CSD_KERNEL] - run->steps[choice->place] -
 		 choice->others;
-	/* Of what went on at another place it is not known how long each took. */
+	/* If some blocks went to another place, the time of each place is not known. */
 	if (steps && !others) {
 		if (choice->predicted_ns)
 			csd_count_error(&device->schedule,
 					div_u64(choice->predicted_ns * steps, choice->blocks), ns);
-		/* The wait for a core is none of the function's. */
+		/* Waiting for a core is not a cost of the function. */
 		ns -= min(ns, run->command.waited_ns);
 		spin_lock(&device->schedule.lock);
 		csd_cost_learn(csd_cost_of(&device->schedule, run), choice, steps, ns);

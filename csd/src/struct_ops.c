@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the struct_ops types of csd.ko share: what their programs reach, are, and are called. */
+/* What the struct_ops types of csd.ko have in common: access checks, members and names. */
 #include "csd_i.h"
 #include "struct_ops.h"
 
 #include <linux/ctype.h>
 
-/* As of struct bpf_verifier_ops: a program's context is its member's arguments. */
+/* For struct bpf_verifier_ops: a program's context is the arguments of its member. */
 bool csd_is_valid_access(int off, int size, enum bpf_access_type type,
 			 const struct bpf_prog *prog, struct bpf_insn_access_aux *info)
 {
 	return bpf_tracing_btf_ctx_access(off, size, type, prog, info);
 }
 
-/* As of struct bpf_struct_ops: all members are called where nobody may sleep. */
+/* For struct bpf_struct_ops: all members are called where sleeping is not allowed. */
 int csd_check_member(const struct btf_type *t, const struct btf_member *member,
 		     const struct bpf_prog *prog)
 {
@@ -32,11 +32,11 @@ static bool csd_name_valid(const char *name)
 }
 
 /**
- * csd_name_init - take the name that a struct_ops map was given
- * @to: of the kernel's struct, CSD_NAME_LEN bytes
- * @from: of the map's, likewise
+ * csd_name_init - copy and check the name in a struct_ops map
+ * @to: name in the kernel's structure, CSD_NAME_LEN bytes
+ * @from: name in the map's structure, CSD_NAME_LEN bytes
  *
- * Return: 1, for ->init_member(), or -EINVAL: it is none
+ * Return: 1, for ->init_member(), or -EINVAL if the name is not valid
  */
 int csd_name_init(char *to, const char *from)
 {

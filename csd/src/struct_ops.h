@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the struct_ops types of csd.ko share: see struct_ops.c. */
+/* What the struct_ops types of csd.ko have in common; see struct_ops.c. */
 #ifndef _CSD_STRUCT_OPS_H
 #define _CSD_STRUCT_OPS_H
 

@@ -40,6 +40,7 @@ _NAVIGATION = {
     "Reference": ["commands", "python", "kernel-interface", "kernel", "sysfs"],
     "Explained": [
         "design",
+        "glossary",
         "coherence",
         "limits",
         "channels",
@@ -47,6 +48,7 @@ _NAVIGATION = {
         "storage-functions",
     ],
     "Figures": ["benchmarks", "report"],
+    "Develop": ["CONTRIBUTING"],
 }
 
 
@@ -73,7 +75,8 @@ def _files(*below: str) -> list[Path]:
 
 def _pages() -> Iterator[tuple[str, str]]:
     shown: set[str] = set()
-    documents = ["README.md", *(str(p) for p in _files("docs") if p.suffix == ".md")]
+    documents = ["README.md", "CONTRIBUTING.md"]
+    documents += [str(p) for p in _files("docs") if p.suffix == ".md"]
 
     def target_of(path: str) -> str:
         if path in documents or path.endswith(_PICTURES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Workloads run side by side on several ways to mount the same files, and what came of it."""
+"""Benchmarks: run workloads on several systems that mount the same files, and compare them."""
 
 from efuse.bench.catalog import DATA, DEFAULT, METADATA, WORKLOADS
 from efuse.bench.lower import LOWER

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The kernel's caches, which a cold workload finds empty."""
+"""Empty the kernel's caches before a cold workload."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 def drop_caches(*, dentries: bool = False) -> None:
-    """Write back what is dirty and empty the page cache.
+    """Write back dirty pages and empty the page cache.
 
-    :param dentries: and that of dentries and inodes.
+    :param dentries: also empty the caches of dentries and inodes.
     """
     os.sync()
     _DROP_CACHES.write_text("3" if dentries else "1")

@@ -24,10 +24,10 @@ METADATA: dict[str, MetadataWorkload] = {**CALLS, **TREES}
 """The workloads of names, attributes and whole trees."""
 
 DEFAULT = (*CALLS, "tree-walk")
-"""Those that run where none is asked for."""
+"""The workloads that run if the user chooses none."""
 
 DATA: dict[str, Workload] = {**IO, _SHIFT.name: _SHIFT}
 """The workloads that read and write data."""
 
 WORKLOADS: dict[str, Workload] = {**METADATA, **DATA, **REQUESTS}
-"""The metadata workloads, those that read and write data, and those of requests alone."""
+"""All workloads: of metadata, of data, and of requests alone."""

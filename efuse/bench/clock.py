@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The clocks that a workload is timed by as a whole."""
+"""The clocks that time a workload as a whole."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 __all__ = ["CLOCKS", "Clock"]
 
 Clock = Callable[[], int]
-"""Returns nanoseconds since some moment."""
+"""Returns nanoseconds since a fixed moment."""
 
 _SCHEDSTAT = Path("/proc/schedstat")
-_RAN = 7  # the field of a CPU's line: nanoseconds that tasks ran (Documentation/scheduler)
+_RAN = 7  # the field of a CPU's line with the ns that tasks have run (sched-stats.rst)
 
 
 def _switches() -> int:
@@ -22,12 +22,13 @@ def _switches() -> int:
 
 
 def _worked_ns() -> int:
-    """Return how long all CPUs together have worked so far, for tasks of any kind.
+    """Return the time, in ns, that all CPUs together have run tasks so far.
 
-    A guest that counts instructions leaps over the time in which it has nothing to do: from one
-    timer to the next, for as long as the host takes to give it a file. That is not counted here.
+    A guest whose clock counts instructions skips the time in which it is idle: it jumps from one
+    timer to the next, for example while the host reads a file. This clock leaves that time out.
     """
-    # What this task has worked is added when it gives its CPU away; a timer may be too quick.
+    # The kernel adds the time of the running task when the task gives up the CPU. One sleep may be
+    # too short for that.
     before = _switches()
     while _switches() == before:
         time.sleep(1e-6)
@@ -36,4 +37,4 @@ def _worked_ns() -> int:
 
 
 CLOCKS: dict[str, Clock] = {"time": time.perf_counter_ns, "instructions": _worked_ns}
-"""By what a guest's clock counts."""
+"""The clock for each kind of guest clock; see ``--clock``."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Two reports of the same workloads: what became better or worse."""
+"""Compare two reports of the same workloads: what became better or worse."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ _SETTINGS = ("daemon", "rounds", "scale", "lower")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How one system did at one workload, the second time by the first.
+    """The second result of one system at one workload, compared with the first.
 
-    :ivar measure: ``value``, or one of the results' ``measures``.
-    :ivar first: the median of the first report, in *unit*; *second* that of the other.
-    :ivar ratio: how many times better the second median is: below 1 it is worse.
-    :ivar min: the ratio of the second's worst round and the first's best; *max* the reverse.
-    :ivar verdict: ``better``, ``worse``, ``noise`` where the rounds overlap, or ``wrong`` where the
-        second saw something else than the lower file system holds.
+    :ivar measure: ``value``, or the name of one of the results' ``measures``.
+    :ivar first: median in the first report, in `unit`.
+    :ivar second: median in the second report, in `unit`.
+    :ivar ratio: how many times better the second median is; below 1 it is worse.
+    :ivar min: ratio of the second report's worst round to the first report's best round.
+    :ivar max: ratio of the second report's best round to the first report's worst round.
+    :ivar verdict: ``better``, ``worse``, ``noise`` if the rounds overlap, or ``wrong`` if the
+        second run saw something other than the contents of the lower file system.
     """
 
     workload: str
@@ -43,20 +45,20 @@ class Change:
     verdict: str
 
     def failed(self, within: float) -> bool:
-        """Return whether it is worse by more than the share *within*, or wrong."""
+        """Return whether the result is worse by more than the fraction *within*, or wrong."""
         return self.verdict == "wrong" or (self.verdict == "worse" and self.ratio < 1 - within)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two reports beside each other; *warnings* say what differs but for the figures."""
+    """Two reports compared; `warnings` name the differences in machine, settings and versions."""
 
     clock: str
     warnings: tuple[str, ...]
     changes: tuple[Change, ...]
 
     def json(self, within: float) -> dict[str, Any]:
-        """Return it as plain values for ``json.dumps``."""
+        """Return the comparison as plain values for ``json.dumps``."""
         changes = [{**asdict(c), "failed": c.failed(within)} for c in self.changes]
         return {
             "clock": self.clock,
@@ -74,9 +76,9 @@ class _Series:
 
 
 def compared(first: dict[str, Any], second: dict[str, Any]) -> Comparison:
-    """Return how the second report compares with the first.
+    """Compare the second report with the first.
 
-    :raises UsageError: they are by different clocks, or have no workload on a system in common.
+    :raises UsageError: the reports use different clocks, or share no workload on a system.
     """
     clocks = [str(report["settings"].get("clock", "")) for report in (first, second)]
     if clocks[0] != clocks[1]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Counts the bytes that the kernel copies to and from daemons.
+"""Count the bytes that the kernel copies to and from daemons.
 
-These are what a daemon reads and writes, of whatever: requests, replies, files and sockets. A page
-that is spliced is not copied where the kernel only hands it on. What the kernel copies to and from
-the programs that use a mount is not counted: they get the same bytes from every system.
+These are all bytes that a daemon reads and writes: requests, replies, files and sockets. A spliced
+page counts as not copied if the kernel only passes it on. The copies to and from the programs that
+use a mount do not count: they are the same for every system.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ _HOOKS = {
 }
 _SPLICE = {"splice": Hook("fexit", "iter_file_splice_write")}
 _INITIAL_PIDS = 0xEFFFFFFC
-"""The inode of the initial namespace of process numbers: PROC_PID_INIT_INO, linux/proc_ns.h."""
+"""Inode number of the initial PID namespace: PROC_PID_INIT_INO in linux/proc_ns.h."""
 
 
 class CopiedBytes(Closing):
-    """Counts from now on what is copied for some processes. A context manager.
+    """Counts the bytes that are copied for some processes from now on. A context manager.
 
-    :param pids: of the processes.
-    :param modules: whose file systems they serve: ``fuse``, ``efuse``, or both.
-    :raises NotSupportedError: this kernel has no BTF, or not the functions; or process numbers are
-        not the kernel's own here.
-    :raises AttachError: this task may not trace.
-    :raises VerifierError: this kernel refuses the programs.
+    :param pids: numbers of the processes.
+    :param modules: the kernel modules whose file systems the processes serve: ``fuse``, ``efuse``,
+        or both.
+    :raises NotSupportedError: this kernel has no BTF or lacks a traced function, or this process
+        is not in the initial PID namespace.
+    :raises AttachError: this process lacks the right to trace.
+    :raises VerifierError: the kernel's verifier rejects the programs.
     """
 
     def __init__(self, pids: Iterable[int], modules: Iterable[str]) -> None:
@@ -68,9 +69,9 @@ class CopiedBytes(Closing):
             undo.pop_all()
 
     def read(self, pid: int | None) -> int:
-        """Return how many bytes were copied for a process; only what is added is meant.
+        """Return a byte count for a process. Only the difference of two counts is meaningful.
 
-        :param pid: one of the processes. For None, where there is no daemon, nothing is copied.
+        :param pid: one of the processes, or None for a system without a daemon: 0 bytes.
         """
         if pid is None:
             return 0
@@ -79,5 +80,5 @@ class CopiedBytes(Closing):
         return files + c_int64(self._copied[pid]).value
 
     def close(self) -> None:
-        """Count no more. May be called again."""
+        """Stop counting. Can be called more than once."""
         self._open.close()

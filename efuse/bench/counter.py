@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Counts the requests that plain FUSE sends to one daemon, whatever daemon it is.
+"""Count the requests that plain FUSE sends to one daemon, regardless of the daemon.
 
-The kernel has a trace point where it queues a request; here it is only counted, per CPU.
+The kernel has a tracepoint at which it queues a request; a perf event counts it on each CPU.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def _open(event: int, cpu: int) -> int:
 
 
 class SentRequests:
-    """The requests of one FUSE connection since it was made.
+    """The number of requests of one FUSE connection from now on.
 
-    :param connection: its number, the minor of the mount's device.
-    :raises NotSupportedError: the kernel does not let them be counted.
+    :param connection: number of the connection, the minor number of the mount's device.
+    :raises NotSupportedError: the kernel does not allow counting them.
     """
 
     def __init__(self, connection: int) -> None:
@@ -58,7 +58,7 @@ class SentRequests:
             ) from error
 
     def count(self) -> int:
-        """Return how many requests were sent so far; FORGET is none."""
+        """Return the number of requests sent so far, without FORGETs."""
         return sum(struct.unpack("=Q", os.read(fd, 8))[0] for fd in self._fds)
 
     def close(self) -> None:

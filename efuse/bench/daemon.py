@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The daemon that is measured: ``efuse.fs.Passthrough`` in a process of its own.
+"""The measured daemon in Python: ``efuse.fs.Passthrough`` in a process of its own.
 
-Run as ``python -m efuse.bench.daemon SYSTEM SOURCE MOUNTPOINT``. Prints a line of JSON when it is
-mounted, and for each line that it reads another one: the requests that its handlers were called
-for, by handler. It ends, and unmounts, when its standard input does.
+Run it as ``python -m efuse.bench.daemon SYSTEM SOURCE MOUNTPOINT``. It prints a line of JSON when
+the file system is mounted. For each line on standard input it prints another one: the number of
+requests for which each handler was called. At the end of standard input it unmounts and exits.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _TUNED_TIMEOUT_S = 3600.0
 
 
 def _make(system: str, source: str) -> tuple[Passthrough, bool]:
-    """Return the file system, and whether it is mounted as plain FUSE.
+    """Return the file system, and whether to mount it as plain FUSE.
 
-    ``fuse`` has no time-outs: each answer is true only at the moment it is given. ``fuse-tuned``
-    has what plain FUSE offers: long time-outs of what is there, pages kept over an open, the
-    write-back cache; ``fuse-writeback`` nothing but that. ``efuse`` has no time-outs either; it is
-    the only writer, with the write-back cache too, ``efuse-writethrough`` without.
+    ``fuse`` has timeouts of 0: an answer is valid only when it is given. ``fuse-tuned`` uses all
+    that plain FUSE offers: long timeouts for existing names, pages kept from open to open, and the
+    write-back cache. ``fuse-writeback`` is ``fuse`` with the write-back cache. ``efuse`` also has
+    timeouts of 0, as well as the exclusive mode and the write-back cache; ``efuse-writethrough``
+    is ``efuse`` without the write-back cache.
     """
     timeout_s = _TUNED_TIMEOUT_S if system == "fuse-tuned" else 0.0
     accelerated = is_efuse(system)
@@ -63,7 +64,7 @@ async def _serve(system: str, source: str, mountpoint: str) -> None:
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Serve the file system until the end of standard input."""
     system, source, mountpoint = sys.argv[1:4]
     trio.run(_serve, system, source, mountpoint)
 

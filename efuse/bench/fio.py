@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs fio and reads what it found."""
+"""Run fio and parse its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from efuse.errors import EfuseError, NotSupportedError
 
 __all__ = ["VERIFY", "Rates", "fio"]
 
-# Threads, as starting processes takes longer than a short round.
+# Threads instead of processes: starting processes takes longer than a short round.
 _COMMON = (
     "--ioengine=psync",
     "--thread",
@@ -28,7 +28,7 @@ VERIFY = ("--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0")
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What all jobs together read and wrote in a second."""
+    """Reads and writes of all jobs together: operations per second, and MiB per second."""
 
     iops: float
     mib_s: float
@@ -38,7 +38,7 @@ def fio(name: str, directory: Path, options: Sequence[str]) -> Rates:
     """Run the job *name* in *directory* and return its rates.
 
     :raises NotSupportedError: fio is not installed.
-    :raises EfuseError: it failed, or found other data than it wrote.
+    :raises EfuseError: fio failed, or read other data than it had written.
     """
     with tempfile.NamedTemporaryFile(prefix="efuse-fio-") as output:
         words = ["fio", f"--name={name}", f"--directory={directory}", *_COMMON, *options]
@@ -63,9 +63,9 @@ def fio(name: str, directory: Path, options: Sequence[str]) -> Rates:
 
 
 def rates(text: str) -> Rates:
-    """Read fio's JSON, which its notes may stand in front of.
+    """Parse fio's JSON, which fio may precede with notes.
 
-    :raises EfuseError: it is not what fio writes, or a job failed.
+    :raises EfuseError: the text is not fio's output, or a job failed.
     """
     try:
         jobs = json.loads(text[text.index("{") :])["jobs"]

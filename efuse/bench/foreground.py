@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A daemon in C that runs in the foreground: mounted, watched, and ended by unmounting."""
+"""A C daemon in the foreground: mount it, watch it, and end it by unmounting."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Program", "wait_for_mount"]
 _POLL_MS = 500
 
 
-# The cache of data is not for nothing: it is asked for.
+# The cache of file data costs memory and time, so it is off by default.
 _OPTIONS = Options(consistency="exclusive", lazy_atime=True, capacity={"blocks": 1 << 14})
 
 
 class Program:
-    """A started daemon, its file system mounted."""
+    """A running daemon with its mounted file system."""
 
     def __init__(self, process: subprocess.Popen[bytes], mount: Mount) -> None:
         self._process = process
@@ -46,10 +46,11 @@ class Program:
         accelerated: bool,
         handlers: bool = True,
     ) -> Iterator[Program]:
-        """Start *words*, which serve *mountpoint*; with *accelerated*, as ``efuse run`` does.
+        """Run the command *words*, a daemon that serves *mountpoint*, and yield it.
 
-        :param handlers: attach them, on eFuse.
-        :raises EfuseError: it mounts nothing.
+        :param accelerated: run the daemon on eFuse, as ``efuse run`` does.
+        :param handlers: attach handlers, if *accelerated*.
+        :raises EfuseError: the daemon mounts nothing.
         """
         with ExitStack() as stack:
             if accelerated:
@@ -69,23 +70,23 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """The daemon's process number."""
+        """Process ID of the daemon."""
         return self._process.pid
 
     @property
     def number(self) -> int:
-        """The number of its connection, on whatever FUSE."""
+        """Number of the connection, of plain FUSE or eFuse."""
         return self._mount.connection
 
     @property
     def connection(self) -> int | None:
-        """Likewise, but None on plain FUSE."""
+        """Number of the connection on eFuse; None on plain FUSE."""
         return self._mount.connection if self._mount.is_efuse else None
 
     def usage(self) -> Usage:
-        """Return what it has done so far.
+        """Return what the daemon has done so far.
 
-        :raises EfuseError: it has ended.
+        :raises EfuseError: the daemon has ended.
         """
         if self._process.poll() is not None:
             raise EfuseError(f"a daemon ended: exit status {self._process.returncode}")
@@ -96,7 +97,7 @@ class Program:
         return Usage({"all": sample.total.daemon}, switches([self._process.pid]), sample, paths)
 
     def close(self) -> None:
-        """Stop counting."""
+        """Stop counting requests."""
         if self._counter is not None:
             self._counter.close()
 
@@ -107,9 +108,9 @@ def _mount_at(mountpoint: Path) -> Mount | None:
 
 
 def wait_for_mount(process: subprocess.Popen[bytes], mountpoint: Path) -> Mount:
-    """Return what *process* mounts on *mountpoint*, once it has.
+    """Wait until *process* has mounted something on *mountpoint*, and return the mount.
 
-    :raises EfuseError: it ended, and mounted nothing.
+    :raises EfuseError: the process ended without mounting anything.
     """
     fd = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
     try:

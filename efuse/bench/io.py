@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The workloads that read and write data, by fio.
+"""The workloads that read and write data with fio.
 
-A measured round has no time for verifying, so each workload is done once before, with fio's
-``--verify``: what was prepared on the lower file system is read through the mount, then written
-there and read back. That is a reading and a writing pass, as fio cannot verify the reads of a
-mixed one. After the rounds each file is compared with the lower one.
+There is no time to verify data in a measured round. Each workload is therefore run once before the
+rounds with fio's ``--verify``: it reads through the mount what was prepared on the lower file
+system, then writes through the mount and reads back. These are two passes because fio cannot verify
+the reads of a mixed workload. After the rounds each file is compared with the one on the lower file
+system.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ __all__ = ["IO", "IoWorkload"]
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _SEED = 20_000
-# How much the verified pass moves in each direction, of all jobs together.
+# How much the verified pass moves in each direction, all jobs together.
 _VERIFIED_BLOCKS, _VERIFIED_BYTES = 512, 64 * _MIB
-# From this scale on (in milliseconds of a round) the files have their whole size.
+# From this length of a round on, in milliseconds, the files have their full size.
 _WHOLE = 1000
 
 
@@ -32,12 +33,17 @@ _WHOLE = 1000
 class IoWorkload:
     """A :class:`~efuse.bench.workload.Workload` of fio.
 
-    :ivar mode: fio's ``rw``; a mixed one reads 70 %.
-    :ivar files: how many files all jobs share, or each has for its ``own``.
-    :ivar grows: which of ``files`` and ``file_bytes`` is less at a small scale.
-    :ivar direct: with O_DIRECT.
-    :ivar cold: from a cold page cache, and not over and over until the time is over: what was read
-        once is not cold.
+    :ivar mode: fio's ``rw``; a mixed one has 70 % reads.
+    :ivar block: bytes of a read or write.
+    :ivar jobs: number of jobs.
+    :ivar files: number of files that all jobs share, or that each job has if `own` is true.
+    :ivar file_bytes: size of each file.
+    :ivar own: whether each job has files of its own.
+    :ivar grows: what is smaller at a small scale: ``files``, their number, or ``bytes``, their
+        size; empty: neither.
+    :ivar direct: whether to use O_DIRECT.
+    :ivar cold: whether a round begins with a cold page cache and reads or writes all data once,
+        instead of repeating until the time is over.
     """
 
     name: str
@@ -57,22 +63,22 @@ class IoWorkload:
     transports: tuple[str, ...] = ()
 
     def scaled(self, scale: float) -> int:
-        """Return the milliseconds of a round: 10 s at a scale of 1."""
+        """Return the length of a round in milliseconds: 10 s at a scale of 1."""
         return max(100, round(10_000 * scale))
 
     def size_mib(self, count: int) -> int:
-        """Return how much room its files need."""
+        """Return the space that the workload's files need, in MiB."""
         files = self._files(count) * (self.jobs if self.own else 1)
         return files * self._bytes(count) // _MIB + 8
 
     def prepare(self, lower: Path, count: int) -> None:
-        """Fill the files; each block carries its checksum."""
+        """Fill the files; each block contains its checksum."""
         fio(self.name, lower, [*self._writers(count), *VERIFY, "--rw=write", "--do_verify=0"])
 
     def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
-        """Read what was prepared, then write it anew and read that back, all verified.
+        """Verify the prepared data through the mount, then write new data and verify that.
 
-        :raises EfuseError: there was other data.
+        :raises EfuseError: fio read other data.
         """
         order = "rand" if self.mode.startswith("rand") else ""
         how = (*VERIFY, f"--direct={self.direct:d}")
@@ -86,13 +92,13 @@ class IoWorkload:
         return True
 
     def settle(self) -> None:
-        """Write back what others left; empty the page cache for what begins cold."""
+        """Write back dirty data; for a cold workload also empty the page cache."""
         os.sync()
         if self.cold:
             drop_caches()
 
     def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
-        """Do one round and return what fio says of it, by its own clock."""
+        """Run one round and return fio's result, which fio times itself."""
         words = [*self._readers(count), f"--rw={self.mode}", "--rwmixread=70"]
         words += [f"--runtime={count}ms", f"--randseed={_SEED + round}"]
         words.append(f"--direct={self.direct:d}")
@@ -101,7 +107,7 @@ class IoWorkload:
         return Outcome(found.iops if self.unit == "iops" else found.mib_s)
 
     def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
-        """Return whether the mount shows what lies on the lower file system."""
+        """Return whether the files on the mount equal those on the lower file system."""
         os.sync()
         names = sorted(path.name for path in lower.iterdir())
         return all(_same(mount / name, lower / name) for name in names)
@@ -117,26 +123,26 @@ class IoWorkload:
         return max(2 * self.block, 16 * _MIB, self.file_bytes * count // _WHOLE // _MIB * _MIB)
 
     def _at_most(self, jobs: int) -> tuple[str, ...]:
-        """Limit what each of *jobs* moves, to whole blocks."""
+        """Return options that limit what each of *jobs* moves, in whole blocks."""
         blocks = min(_VERIFIED_BLOCKS, _VERIFIED_BYTES // self.block) // jobs
         return (f"--io_size={max(1, blocks) * self.block}", f"--randseed={_SEED}")
 
     def _readers(self, count: int) -> list[str]:
-        """All jobs over all files, or each over its own."""
+        """Return options by which all jobs use all files, or each job its own."""
         words = [f"--bs={self.block}", f"--numjobs={self.jobs}", f"--filesize={self._bytes(count)}"]
         if self.own:
             return [*words, *self._own_files(count)]
         return [*words, "--filename=" + ":".join(f"f.{n}" for n in range(self.files))]
 
     def _writers(self, count: int) -> list[str]:
-        """Jobs of which none writes what another one verifies."""
+        """Return options by which no job writes what another job verifies."""
         block, size = f"--bs={self.block}", self._bytes(count)
         if self.own:
             words = [f"--numjobs={self.jobs}", *self._own_files(count)]
         elif self.files > 1:
             words = [f"--numjobs={self.files}", "--filename_format=f.$jobnum"]
         else:
-            # With a filesize, each would go on to the end of the file.
+            # With --filesize each job would continue to the end of the file.
             part = size // self.jobs
             ranges = [f"--size={part}", f"--offset_increment={part}"]
             return [block, f"--numjobs={self.jobs}", "--filename=f.0", *ranges]
@@ -243,4 +249,4 @@ def _all() -> list[IoWorkload]:
 
 
 IO: dict[str, IoWorkload] = {workload.name: workload for workload in _all()}
-"""The workloads of one kind of load each, by name."""
+"""The workloads that have one kind of load each, by name."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The lines that a run says when a part of it is done, and how to know them among others."""
+"""The lines that a run prints when a part of it is done, and how to recognise them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _CELL = re.compile(r"(\S+): \w+ [\d.e+-]+ us(?:, \w+ [\d.e+-]+ us)*")
 
 
 def round_line(workload: str, number: int, rounds: int, system: str, found: str) -> str:
-    """Return what is said of a round; the one that warms up has the *number* 0."""
+    """Return the line for a finished round. *number* is 0 for the warm-up round."""
     return f"{workload}: round {number} of {rounds}: {system} {found}"
 
 
 def copied_line(workload: str, system: str, found: str) -> str:
-    """Return what is said of the round in which a daemon's copied bytes are counted."""
+    """Return the line for the round that counts the bytes copied for a daemon."""
     return f"{workload}: bytes copied: {system} {found}"
 
 
 def cell_line(name: str, times_us: Mapping[str, float]) -> str:
-    """Return what is said of a storage function that has been measured at all places."""
+    """Return the line for a storage function that was measured at all places."""
     return f"{name}: {', '.join(f'{place} {us:.4g} us' for place, us in times_us.items())}"
 
 
 def done(line: str) -> str | None:
-    """Return of which workload a line says that a part is done; None if it says something else."""
+    """Return the workload whose finished part *line* reports, or None for another line."""
     found = _ROUND.match(line) or _CELL.fullmatch(line)
     return found[1] if found else None

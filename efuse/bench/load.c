@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * Threads that send one request after the other, and how long each waited.
+ * Measure how long requests take: each thread sends one request after another.
  *
  *   load FILE SIZE stat|read BLOCK MILLISECONDS CPU...
  *
- * One thread for each CPU that is named, pinned there; a CPU may be named more than once.
- * `stat` is fstat(2); `read` is pread(2) of BLOCK bytes. FILE has SIZE bytes, of which each
- * eight hold the number of the first of them: every answer is looked at. Prints one line of
- * JSON; an answer that is wrong, or none, ends it with a status of 1.
+ * There is one thread per CPU argument, pinned to that CPU; a CPU may be given more than once.
+ * `stat` is fstat(2), `read` is pread(2) of BLOCK bytes. FILE has SIZE bytes, and each eight bytes
+ * of it hold their own offset: every answer is checked. The program prints one line of JSON. If an
+ * answer is wrong or missing, it exits with status 1.
  *
- * A daemon may say in st_mtim when it took a request (see stamp.c). If all answers do, what
- * is printed has how long requests waited for that; else null.
+ * A daemon can report in st_mtim when it took a request (see stamp.c). If it does so in all
+ * answers, the output includes how long requests waited until the daemon took them, else null.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -29,22 +29,22 @@
 
 #define PAGE	4096U
 
-/* Times are kept as counts: each power of two in so many classes, all below it exactly. */
+/* A histogram of times: 2^CLASS_BITS classes for each power of two; exact below that. */
 #define CLASS_BITS	7
 #define CLASSES		(1U << CLASS_BITS)
 #define NR_CLASSES	((64 - CLASS_BITS + 1) * CLASSES)
 
 /**
- * struct caller - a thread
- * @thread: it
- * @cpu: where it runs
- * @end_ns: when its last answer was there
- * @requests: how many it sent
- * @switches: how often it gave the CPU away meanwhile
- * @preempted: how often the CPU was taken from it
- * @stamped: of how many the daemon said when it took them
- * @times: of its requests by how long they took
- * @waits: of those by how long they waited to be taken
+ * struct caller - a thread that sends requests
+ * @thread: the thread
+ * @cpu: CPU to which the thread is pinned
+ * @end_ns: when the thread got its last answer, CLOCK_MONOTONIC
+ * @requests: number of requests sent
+ * @switches: number of voluntary context switches of the thread
+ * @preempted: number of involuntary context switches of the thread
+ * @stamped: number of answers in which the daemon reported when it took the request
+ * @times: histogram of the time from sending a request to its answer
+ * @waits: histogram of the time from sending a request to the daemon taking it
  */
 struct caller {
 	pthread_t thread;
@@ -86,7 +86,7 @@ static unsigned int class_of(uint64_t ns)
 	return shift * CLASSES + (ns >> shift);
 }
 
-/* The middle of a class. */
+/* Returns the middle of a class, in ns. */
 static uint64_t time_of(unsigned int class)
 {
 	unsigned int shift;
@@ -97,7 +97,7 @@ static uint64_t time_of(unsigned int class)
 	return ((uint64_t)(class % CLASSES + CLASSES) << shift) + (1ULL << shift) / 2;
 }
 
-/* Returns what the answer says of when it was begun. */
+/* Returns st_mtim, in which the daemon may report when it took the request. */
 static uint64_t ask_status(int fd)
 {
 	struct stat st;
@@ -143,7 +143,7 @@ static void *call(void *arg)
 	CPU_SET(caller->cpu, &cpus);
 	if (sched_setaffinity(0, sizeof(cpus), &cpus))
 		err(1, "CPU %d", caller->cpu);
-	/* Its pages are there before the first time is taken. */
+		/* Fault the pages in before the first time is taken. */
 	memset(buf, 1, block);
 	memset(caller->times, 0, sizeof(caller->times));
 	memset(caller->waits, 0, sizeof(caller->waits));
@@ -174,7 +174,7 @@ static void *call(void *arg)
 	return NULL;
 }
 
-/* The time that such a share of @all counts in @sum does not exceed. */
+/* Returns the smallest time that at least the fraction @share of the @all times does not exceed. */
 static uint64_t quantile_ns(const uint64_t *sum, uint64_t all, double share)
 {
 	uint64_t wanted = all * share, seen = 0;
@@ -222,7 +222,7 @@ int main(int argc, char **argv)
 		if (pthread_create(&callers[i].thread, NULL, call, &callers[i]))
 			errx(1, "no thread");
 	}
-	/* When all have opened the file the time begins, and then they do. */
+	/* The time begins when all threads have opened the file; only then do they start. */
 	pthread_barrier_wait(&ready);
 	begin_ns = now_ns();
 	pthread_barrier_wait(&ready);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Callers that send one request after the other: ``load.c``, compiled at its first use.
+"""Callers that send one request after another: ``load.c``, compiled at its first use.
 
-fio has no engine for it: its ``filestat`` looks up a name for each status and does not open the
-file, and what it says of context switches does not tell the voluntary ones from the others.
+fio cannot do this: its ``filestat`` engine looks a name up for each stat and does not open the
+file, and its count of context switches does not separate voluntary from involuntary ones.
 """
 
 from __future__ import annotations
@@ -23,14 +23,23 @@ _SOURCE = Path(__file__).with_name("load.c")
 _STAMP = Path(__file__).with_name("stamp.c")
 
 FILE_BYTES = 1 << 20
-"""The file's size. Each eight bytes of it hold the number of the first of them."""
+"""Size of the file. Each eight bytes of it hold their own offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all callers together found: requests answered in how long, how often callers gave the
-    CPU away, and how often it was taken from them, how long half of the requests took at most and
-    99 %, and how long they waited until the daemon took them, if it said so (``stamp.c``)."""
+    """The results of all callers together.
+
+    :ivar requests: number of requests answered.
+    :ivar elapsed_ns: time from the start to the last answer.
+    :ivar switches: voluntary context switches of the callers.
+    :ivar preempted: involuntary context switches of the callers.
+    :ivar latency_p50_ns: median of the time from a request to its answer.
+    :ivar latency_p99_ns: 99th percentile of the time from a request to its answer.
+    :ivar queueing_p50_ns: median of the time until the daemon took a request; None if the daemon
+        did not report it (see ``stamp.c``).
+    :ivar queueing_p99_ns: 99th percentile of the time until the daemon took a request, or None.
+    """
 
     requests: int
     elapsed_ns: int
@@ -43,31 +52,32 @@ class Load:
 
     @property
     def per_second(self) -> float:
-        """Requests answered in a second."""
+        """Requests answered per second."""
         return self.requests * 1e9 / self.elapsed_ns
 
 
 def prepare(file: Path) -> None:
-    """Make the file that is asked for."""
+    """Write the file that the callers use."""
     file.write_bytes(struct.pack(f"={FILE_BYTES // 8}Q", *range(0, FILE_BYTES, 8)))
 
 
 def load_program() -> Path:
-    """Return the callers' program, compiled now if it is not in the cache."""
+    """Return the path of the callers' program; compile it if it is not in the cache."""
     return compiled("programs", "load", [_SOURCE], ["-pthread"])
 
 
 def stamp_library() -> Path:
-    """Return what is preloaded into a daemon that shall say when it took a request."""
+    """Return the path of ``stamp.c``'s library, which is preloaded into a daemon."""
     return compiled("programs", "stamp.so", [_STAMP], ["-shared", "-fPIC"])
 
 
 def load(file: Path, kind: str, block: int, milliseconds: int, cpus: Sequence[int]) -> Load:
-    """Ask for *file* from a thread on each of *cpus* and return what came of it.
+    """Send requests for *file* from one thread on each of *cpus*, and return the results.
 
     :param kind: ``stat`` or ``read``.
     :param block: bytes of a read.
-    :raises EfuseError: an answer was an error, or wrong.
+    :param milliseconds: how long to send requests.
+    :raises EfuseError: a request failed, or an answer was wrong.
     """
     words = [load_program(), file, FILE_BYTES, kind, block, milliseconds, *cpus]
     done = subprocess.run(

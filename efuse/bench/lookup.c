@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * Look keys up in a B+ tree, one after the other: lookup FILE WAY DIRECT WARM < KEYS
+ * Look keys up in a B+ tree, one after another: lookup FILE WAY DIRECT WARM < KEYS
  *
- * WAY: device, kernel or auto: by a run of btree_lookup there; pread: from block to block by this
- * program. DIRECT: 1: with O_DIRECT. WARM: of the keys, those at the beginning that are not timed.
- * Keys are 8 bytes each, in host byte order. What is printed: the nanoseconds of the others
- * together, blocks that the device and the kernel have looked at for them, and of the latter those
- * below the file system; then, for each of them, a line with the value in hex, or nothing.
+ * WAY: device, kernel or auto use a run of btree_lookup at that place; pread walks from block to
+ * block in this program. DIRECT: 1 opens FILE with O_DIRECT. WARM: number of keys at the beginning
+ * that are not measured. KEYS are 8 bytes each, in host byte order. For the measured keys, the
+ * first line of output has the total time in ns, the number of blocks at which the device and the
+ * kernel looked, and how many of the kernel's blocks were read below the file system. Then follows
+ * one line per measured key: the value in hex, or nothing.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -24,7 +25,7 @@
 #define MOST_KEYS	(1 << 20)
 #define MAGIC		0x3165657274625f65ULL
 
-/* As btree.bpf.h has them. */
+/* The structures of btree.bpf.h. */
 struct header {
 	uint64_t magic;
 	uint64_t blocks;
@@ -63,7 +64,7 @@ static uint64_t now_ns(void)
 	return now.tv_sec * 1000000000ULL + now.tv_nsec;
 }
 
-/* By pread */
+/* Lookups with pread(2) */
 
 static _Alignas(CSD_BLOCK_SIZE) uint8_t block[CSD_BLOCK_SIZE];
 
@@ -73,7 +74,7 @@ static void read_block(int fd, uint64_t number)
 		err(1, "block %llu", (unsigned long long)number);
 }
 
-/* The last entry whose key is not greater, or the first one. Each begins with its key. */
+/* Returns the last entry whose key is not greater than @key, or the first entry. */
 static const void *search(const void *entries, unsigned int count, size_t size, uint64_t key)
 {
 	unsigned int low = 0;
@@ -110,7 +111,7 @@ static void look_up(int fd, uint64_t key, struct answer *answer)
 	memcpy(answer->value, item->value, answer->size);
 }
 
-/* By runs */
+/* Lookups with runs of btree_lookup */
 
 static int begin(int fd, uint32_t place, const uint64_t *key)
 {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Lookups in a B+ tree, one after the other: ``lookup.c``, compiled at its first use.
+"""Lookups in a B+ tree, one after another: ``lookup.c``, compiled at its first use.
 
-All ways are asked for by the same program, so that what differs is the way.
+The same program does the lookups in all ways, so that only the way differs.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ __all__ = ["FANOUT", "WAYS", "Lookups", "lookup_program", "lookups", "tree", "wr
 
 WAYS = ("device", "kernel", "auto", "pread")
 FANOUT = 4
-"""Of the trees: a tree of six levels is to have some MiB, and not more than any disk."""
+"""Children per node of the trees: small, so that a tree of six levels has only some MiB."""
 
 _SOURCE = Path(__file__).with_name("lookup.c")
-_SPACING = 7  # One number in so many is a key.
+_SPACING = 7  # Every seventh number is a key.
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What came of lookups.
+    """The results of the measured lookups.
 
-    :ivar ns: that they took together.
-    :ivar device_steps: blocks that the device has looked at, not those of the lookups before.
-    :ivar kernel_steps: likewise the kernel.
-    :ivar chained: of the latter, those below the file system.
-    :ivar values: the answers; ``b""``: there is no such key.
+    :ivar ns: total time.
+    :ivar device_steps: number of blocks at which the device looked.
+    :ivar kernel_steps: number of blocks at which the kernel looked.
+    :ivar chained: how many of `kernel_steps` were read below the file system.
+    :ivar values: the values; ``b""`` for a key that does not exist.
     """
 
     ns: int
@@ -46,32 +46,32 @@ class Lookups:
 
 
 def tree(depth: int) -> dict[int, bytes]:
-    """Return the items of a tree of so many levels, all of whose nodes are full."""
+    """Return the items of a tree with *depth* levels, all of whose nodes are full."""
     count = MOST[ITEM] * FANOUT ** (depth - 1)
     return {_SPACING * n: struct.pack("<q56s", n, b"item %d" % n) for n in range(count)}
 
 
 def write_tree(path: Path, items: Mapping[int, bytes]) -> int:
-    """Make a file with the tree of such items, and return how many blocks it has."""
+    """Write a file with the tree of *items*, and return its number of blocks."""
     raw = build(items.items(), fanout=FANOUT)
     path.write_bytes(raw)
     return len(raw) // BLOCK
 
 
 def lookup_program() -> Path:
-    """Return the program, compiled now if it is not in the cache."""
+    """Return the path of the program; compile it if it is not in the cache."""
     include = paths.data("csd") / "include" / "uapi"
     header = include / "linux" / "csd.h"
     return compiled("programs", "lookup", [_SOURCE, header], [f"-I{include}"])
 
 
 def lookups(path: Path, way: str, keys: Sequence[int], *, warm: int, direct: bool) -> Lookups:
-    """Look keys up, while ``btree_lookup`` is loaded.
+    """Look keys up. ``btree_lookup`` must be loaded.
 
     :param way: one of `WAYS`.
-    :param warm: of *keys*, those at the beginning that are not measured.
-    :param direct: with O_DIRECT: neither looks into the page cache nor leaves something there.
-    :raises EfuseError: some lookup failed.
+    :param warm: number of *keys* at the beginning that are not measured.
+    :param direct: use O_DIRECT, which bypasses the page cache.
+    :raises EfuseError: a lookup failed.
     """
     words = [lookup_program(), path, way, int(direct), warm]
     done = subprocess.run(

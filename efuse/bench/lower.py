@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The lower file system of a comparison: ext4 in memory, or on an emulated device.
+"""The lower file system of a comparison: an ext4 in memory, or on an emulated device.
 
-In memory it lies on a loop device over a file in tmpfs, so that no device is measured.
+In memory it is on a loop device over a file in tmpfs, so that no real device is measured.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from efuse.guest.run import CSD_MODULE
 __all__ = ["LOWER", "command", "ext4", "load_csd", "lower", "on_device"]
 
 LOWER = ("memory", *PROFILES)
-"""What the lower file system may lie on: memory, or a device of a profile."""
+"""Where the lower file system can be: in memory, or on a device with one of the profiles."""
 
 
 def command(*words: str | os.PathLike[str]) -> None:
-    """Run a command that has to work.
+    """Run a command.
 
-    :raises EfuseError: it does not, with what it said.
+    :raises EfuseError: the command fails; the message has the last line of its output.
     """
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -42,9 +42,9 @@ def command(*words: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def ext4(size_mib: int) -> Iterator[Path]:
-    """Mount a new ext4 of *size_mib* MiB in memory and yield where; it is gone afterwards.
+    """Mount a new ext4 of *size_mib* MiB in memory and yield its mount point; remove it afterwards.
 
-    :raises EfuseError: it cannot be made or mounted.
+    :raises EfuseError: the file system cannot be made or mounted.
     """
     with tempfile.TemporaryDirectory(prefix="efuse-lower-") as name:
         memory, mountpoint = Path(name) / "memory", Path(name) / "lower"
@@ -56,23 +56,23 @@ def ext4(size_mib: int) -> Iterator[Path]:
             with image.open("wb") as f:
                 f.truncate(size_mib << 20)
             command("mkfs.ext4", "-q", "-F", "-I", "256", image)
-            # It may be built in, in a kernel without a single module of its own.
+            # The kernel may have loop built in, and then possibly no modules at all.
             if not Path("/sys/module/loop").exists():
                 command("modprobe", "loop")
             command("mount", "-o", "loop,noatime", image, mountpoint)
             try:
                 yield mountpoint
             finally:
-                # Lazily: the kernel may still be letting go of the last backing file.
+                # Lazily: the kernel may still hold the last backing file.
                 command("umount", "-l", mountpoint)
         finally:
             command("umount", "-l", memory)
 
 
 def load_csd(say: Callable[[str], None]) -> None:
-    """Load csd.ko: the one that a guest was booted with, or this machine's.
+    """Load csd.ko: the module with which a guest was booted, or this machine's.
 
-    :raises EfuseError: it cannot be loaded.
+    :raises EfuseError: csd.ko cannot be loaded.
     """
     module = os.environ.get(CSD_MODULE)
     csd.load(Path(module) if module else None, say=say)
@@ -80,7 +80,7 @@ def load_csd(say: Callable[[str], None]) -> None:
 
 @contextmanager
 def on_device(profile: str, size_mib: int) -> Iterator[tuple[Device, Path]]:
-    """Make a device of a profile with an ext4, and yield it and where that is mounted.
+    """Make a device of a profile with an ext4; yield the device and the mount point.
 
     :raises EfuseError: csd.ko is not loaded, or the device cannot be made or used.
     """
@@ -100,9 +100,9 @@ def on_device(profile: str, size_mib: int) -> Iterator[tuple[Device, Path]]:
 
 @contextmanager
 def lower(kind: str, size_mib: int, say: Callable[[str], None]) -> Iterator[Path]:
-    """Yield where a new file system on one of `LOWER` is mounted.
+    """Yield the mount point of a new file system at *kind*, one of `LOWER`.
 
-    :raises EfuseError: it cannot be made or mounted.
+    :raises EfuseError: the file system cannot be made or mounted.
     """
     if kind == "memory":
         with ext4(size_mib) as mountpoint:

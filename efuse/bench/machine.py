@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a benchmark is asked for, and what it runs on."""
+"""The settings of a benchmark, and the machine on which it runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ __all__ = ["Settings", "machine", "versions"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to run. ``scale`` multiplies the size of each workload; ``clock`` only says what the
-    guest's clock counts: ``time`` or ``instructions``; ``lower`` is what the lower file system lies
-    on. Without ``systems``, or ``daemon``, each
-    workload has those that it is meant for."""
+    """What to run.
+
+    :ivar workloads: names of the workloads.
+    :ivar systems: names of the systems; empty: each workload's own.
+    :ivar daemon: name of the daemon; None: each workload's own.
+    :ivar rounds: number of measured rounds.
+    :ivar scale: factor for the size of each workload.
+    :ivar clock: what the guest's clock counts, ``time`` or ``instructions``. This only describes
+        the guest.
+    :ivar lower: where the lower file system is, one of :data:`~efuse.bench.lower.LOWER`.
+    """
 
     workloads: tuple[str, ...]
     systems: tuple[str, ...] = ()
@@ -33,7 +40,7 @@ class Settings:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the machine is that it runs on."""
+    """Describe the machine that runs the benchmark."""
     cpu = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -50,9 +57,9 @@ def machine() -> dict[str, Any]:
 
 
 def versions(module: str | None = None) -> dict[str, str]:
-    """Return the versions of what takes part.
+    """Return the versions of the software that takes part.
 
-    :param module: the kernel module's; by default efuse.ko's.
+    :param module: version of the kernel module; None: that of efuse.ko.
     """
     return {
         "efuse": efuse.__version__,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The daemons in C that take part, and how each is started.
+"""The C daemons of the benchmarks, and the commands that run them.
 
-Those that no package has are built at their first use.
+Daemons that no package contains are built at their first use.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _OUR_EXAMPLE = "docs/examples/passthrough_backing"
 _UAPI = "kernel_patches/include/uapi"
 
 COMPILED = ("passthrough_backing", "passthrough_ll")
-"""Those that are compiled at their first use."""
+"""The daemons that are compiled at their first use."""
 
 SID = "passthrough_ll-sid"
-"""``passthrough_ll`` of the libfuse that scripts/setup-libfuse builds, which knows io_uring."""
+"""``passthrough_ll`` of the libfuse that scripts/setup-libfuse builds, which supports io_uring."""
 
 _INSTALLED = ("bindfs", "sshfs")
 
 PROGRAMS = (*COMPILED, SID, *_INSTALLED)
-"""``passthrough_backing`` is ours, which maps its lower files into the kernel; the others are
-unmodified: ``passthrough_ll`` is libfuse's example, ``bindfs`` and ``sshfs`` are Debian's.
-``sshfs`` speaks to a server on this machine, through a pipe."""
+"""All C daemons. ``passthrough_backing`` is an example of eFuse, which gives the kernel the extents
+of its lower files. The others are unmodified: ``passthrough_ll`` is libfuse's example, ``bindfs``
+and ``sshfs`` are Debian's. ``sshfs`` uses an SFTP server on this machine, through a pipe."""
 
 _SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
 
 _LONG = "entry_timeout=3600,attr_timeout=3600,negative_timeout=3600"
 
-# As the Python daemon: nothing is believed, all that plain FUSE offers, eFuse alone. bindfs
-# itself asks for none of what plain FUSE can keep, and sshfs has a cache of its own: they run
-# with the options that they have without any, and with all that they take.
+# The same for each system as in the Python daemon (daemon.py): no caching, all that plain FUSE
+# offers, or only eFuse. bindfs uses nothing that plain FUSE can keep, and sshfs has a cache of its
+# own: they run with their default options, and with all the cache options that they accept.
 _EXAMPLE = {
     "fuse": "xattr,timeout=0",
     "fuse-writeback": "xattr,timeout=0,writeback",
@@ -74,10 +74,10 @@ _OPTIONS = {
 def command(
     name: str, system: str, source: Path, mountpoint: Path, *, options: str = ""
 ) -> list[str]:
-    """Return the words that serve *source* in the foreground by the daemon *name* as *system*.
+    """Return the command by which *name* serves *source* as *system*, in the foreground.
 
-    :param options: of the daemon, in the place of those that it has for *system*.
-    :raises UsageError: the daemon cannot be *system*.
+    :param options: options of the daemon instead of those for *system*.
+    :raises UsageError: the daemon does not support *system*.
     :raises EfuseError: the daemon cannot be built, or is not installed.
     """
     if not options and system not in _OPTIONS[name]:
@@ -104,7 +104,7 @@ def _installed(name: str) -> list[str]:
 
 
 def _places(name: str, source: Path) -> list[str]:
-    """Return what *name* is told of *source*."""
+    """Return the arguments by which *name* finds *source*."""
     if name == "bindfs":
         return [str(source)]
     if not _SFTP_SERVER.exists():
@@ -112,7 +112,7 @@ def _places(name: str, source: Path) -> list[str]:
             f"{name} has no server here: {_SFTP_SERVER}",
             hint="apt-get install openssh-sftp-server",
         )
-    # sshfs adds words of ssh's own to it, which the shell takes for its script's.
+    # sshfs appends ssh's arguments to the command; the shell takes them as arguments of the script.
     return ["-o", f"ssh_command=sh -c {_SFTP_SERVER}", f"localhost:{source}"]
 
 
@@ -131,7 +131,7 @@ def _sources(name: str) -> list[Path]:
 
 
 def _set_up() -> Path:
-    """Return where scripts/setup-libfuse has put what it builds."""
+    """Return the directory into which scripts/setup-libfuse has built libfuse."""
     directory = paths.cache() / "libfuse"
     if not (directory / "version").exists():
         raise NotSupportedError(
@@ -141,9 +141,9 @@ def _set_up() -> Path:
 
 
 def libfuse(daemon: str | None) -> dict[str, str]:
-    """Return the version of the daemon's libfuse, if that is not the one that is installed.
+    """Return the version of the daemon's libfuse, unless it is the installed one.
 
-    :raises NotSupportedError: it has to be set up first.
+    :raises NotSupportedError: scripts/setup-libfuse has not been run.
     """
     if daemon != SID:
         return {}
@@ -151,9 +151,9 @@ def libfuse(daemon: str | None) -> dict[str, str]:
 
 
 def built(name: str) -> Path:
-    """Return the daemon's program, compiled now if it is not in the cache.
+    """Return the path of the daemon's program; compile it if it is not in the cache.
 
-    :raises EfuseError: it cannot be built, or has to be set up first.
+    :raises EfuseError: it cannot be built, or scripts/setup-libfuse has not been run.
     """
     if name == SID:
         return _set_up() / "example/passthrough_ll"
@@ -170,10 +170,12 @@ def built(name: str) -> Path:
 
 
 def compiled(kind: str, name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
-    """Return the program *name* of *sources*, compiled now if it is not in the cache.
+    """Return the path of the program *name*; compile it if it is not in the cache.
 
-    :param kind: the directory below the cache.
-    :raises EfuseError: it cannot be compiled.
+    :param kind: subdirectory of the cache.
+    :param sources: its C files, and other files on which it depends.
+    :param flags: arguments for gcc.
+    :raises EfuseError: the program cannot be compiled.
     """
     return paths.made_once(kind, name, sources, lambda out: _compile(sources, flags, out))
 

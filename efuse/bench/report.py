@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a benchmark found: one JSON, and the table that is made from it."""
+"""The results of a benchmark: their JSON form, and the tables for people."""
 
 from __future__ import annotations
 
@@ -25,16 +25,21 @@ __all__ = [
 
 
 COPIED = "bytes_copied"
-"""The measure of what the kernel copied to and from the daemon, in a round or for a request."""
+"""The measure of the bytes that the kernel copied to and from the daemon, per round or request."""
 
-# So many columns have room in 80 characters.
+# So many columns fit into 80 characters.
 _VALUES_WIDE, _TIMES_WIDE = 4, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What was found in each round beside its value; ``value`` is the median. Less is better, if it
-    is ``compared``."""
+    """What was measured in each round in addition to the round's value.
+
+    :ivar value: median of the rounds.
+    :ivar unit: unit of the values.
+    :ivar rounds: value of each round.
+    :ivar compared: whether systems are compared by it; less is better.
+    """
 
     value: float
     unit: str
@@ -44,10 +49,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class RoundCounters:
-    """What the kernel counted in one round on eFuse.
+    """The kernel's counters for one round on eFuse.
 
-    ``requests`` are all, ``hits`` those that it answered itself, ``daemon`` those that went to the
-    daemon; ``paths`` are the READs and WRITEs by the path that answered them.
+    :ivar requests: number of all requests.
+    :ivar hits: number of requests that the kernel answered itself.
+    :ivar daemon: number of requests that went to the daemon.
+    :ivar paths: number of READs and WRITEs by the path that answered them.
     """
 
     requests: int
@@ -58,15 +65,24 @@ class RoundCounters:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One workload on one system. ``value`` is the median of ``rounds``, in ``unit``.
+    """The results of one workload on one system.
 
-    ``daemon_requests`` and ``context_switches`` are the daemon's, per round (median).
-    ``verified``: every round saw what the lower file system holds. ``paths`` are the READs and
-    WRITEs of all rounds by the path that answered them; nothing where there is no eFuse.
-
-    ``measures`` has what else a workload found, by name. ``channels`` are the kernel's counters of
-    all rounds, CPU by CPU, of a workload that asks how requests reach the daemon.
-    ``rounds_counters`` are the kernel's counters round by round; nothing where there is no eFuse.
+    :ivar workload: name of the workload.
+    :ivar system: name of the system.
+    :ivar daemon: name of the daemon.
+    :ivar value: median of `rounds`.
+    :ivar unit: unit of `value` and `rounds`.
+    :ivar better: which values are better, ``higher`` or ``lower``.
+    :ivar rounds: value of each round.
+    :ivar daemon_requests: median of the daemon's requests per round.
+    :ivar context_switches: median of the daemon's voluntary context switches per round.
+    :ivar verified: whether every round saw the contents of the lower file system.
+    :ivar paths: number of READs and WRITEs in all rounds by the path that answered them; empty
+        without eFuse.
+    :ivar channels: the kernel's counters for each CPU, of all rounds; only of workloads that
+        measure how requests reach the daemon.
+    :ivar measures: further measures, by name.
+    :ivar rounds_counters: the kernel's counters of each round; empty without eFuse.
     """
 
     workload: str
@@ -86,9 +102,9 @@ class Result:
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> Result:
-        """Return what :meth:`Report.json` wrote of a result.
+        """Convert a result that :meth:`Report.json` wrote.
 
-        :raises KeyError, TypeError: it is none.
+        :raises KeyError, TypeError: *value* is not such a result.
         """
         series = {
             name: Series(**{**one, "rounds": tuple(one["rounds"])})
@@ -107,9 +123,16 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times better ``of`` is than ``over``, round by round: above 1 is better.
+    """How many times better one system is than another, round by round.
 
-    ``measure`` says at what: ``value``, or one of the results' ``measures``.
+    :ivar workload: name of the workload.
+    :ivar daemon: name of the daemon.
+    :ivar of: name of the system that is compared.
+    :ivar over: name of the system with which it is compared.
+    :ivar median: median of the ratios; above 1, `of` is better.
+    :ivar min: least ratio.
+    :ivar max: greatest ratio.
+    :ivar measure: ``value``, or the name of one of the results' ``measures``.
     """
 
     workload: str
@@ -124,7 +147,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of it, as ``--json`` writes it."""
+    """A whole report, as ``--json`` writes it."""
 
     machine: dict[str, Any]
     kernel: str
@@ -134,16 +157,16 @@ class Report:
     ratios: tuple[Ratio, ...] = field(default=())
 
     def json(self) -> dict[str, Any]:
-        """Return it as plain values for ``json.dumps``."""
+        """Return the report as plain values for ``json.dumps``."""
         return asdict(self)
 
     @property
     def workloads(self) -> frozenset[str]:
-        """The names of those that it has results of."""
+        """Names of the workloads that have results."""
         return frozenset(result.workload for result in self.results)
 
     def extended(self, results: Iterable[Result], of: Iterable[str]) -> Report:
-        """Return it with more results, and all ratios of the systems *of*."""
+        """Return the report with more results, and all ratios of the systems *of*."""
         every = (*self.results, *results)
         return replace(
             self,
@@ -153,11 +176,11 @@ class Report:
 
 
 def ratios(results: Iterable[Result], of: str = "efuse") -> tuple[Ratio, ...]:
-    """Return how *of* compares with every other system of the same workload and daemon.
+    """Compare *of* with every other system that ran the same workload with the same daemon.
 
-    Of a measure that was 0 in a round there is none.
+    A measure that was 0 in any round has no ratio.
 
-    :raises ValueError: two systems have not the same number of rounds.
+    :raises ValueError: two systems have different numbers of rounds.
     """
     known = list(results)
     found = []
@@ -179,13 +202,13 @@ def ratios(results: Iterable[Result], of: str = "efuse") -> tuple[Ratio, ...]:
 def _spread(
     mine: Iterable[float], others: Iterable[float], less: bool
 ) -> tuple[float, float, float]:
-    """Return the median, the least and the greatest ratio; *less* is better."""
+    """Return the median, the least and the greatest ratio; *less* means that less is better."""
     each = [b / a if less else a / b for a, b in zip(mine, others, strict=True)]
     return statistics.median(each), min(each), max(each)
 
 
 def table(report: dict[str, Any]) -> Table:
-    """Make the table for people from the JSON's values."""
+    """Make the main table for people from the JSON's values."""
     made = _table(["VALUE", "REQUESTS", "SWITCHES", "EFUSE IS BETTER"])
     made.add_column("TRUE")
     for result in report["results"]:
@@ -202,7 +225,7 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def measure_tables(report: dict[str, Any]) -> list[Table]:
-    """Make the tables of what was measured beside the values, and of its ratios if there are."""
+    """Make the tables of the further measures, and of their ratios if there are any."""
     results = [result for result in report["results"] if result["measures"]]
     if not results:
         return []
@@ -238,7 +261,7 @@ def _filled(
     titles: list[str],
     cell: Callable[[dict[str, Any], str], str],
 ) -> Table:
-    """Make a table with a row for each of *results* that has any of *names*."""
+    """Make a table with a row for each of *results* that has at least one of *names*."""
     made = _table(title.replace("_", " ") for title in titles)
     for result in results:
         cells = [cell(result, name) for name in names]
@@ -248,7 +271,7 @@ def _filled(
 
 
 def _table(titles: Iterable[str]) -> Table:
-    from rich.table import Table  # the daemons that are measured print none
+    from rich.table import Table  # imported late: the measured daemons print no tables
 
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for title in ("WORKLOAD", "SYSTEM"):
@@ -259,7 +282,7 @@ def _table(titles: Iterable[str]) -> Table:
 
 
 def _times(report: dict[str, Any], result: dict[str, Any], measure: str) -> str:
-    """Return how many times better ``efuse`` is than what has *result*; empty if that is itself."""
+    """Return how many times better ``efuse`` is than the system of *result*; empty for itself."""
     for ratio in report["ratios"]:
         same = all(ratio[name] == result[name] for name in ("workload", "daemon"))
         pair = (ratio["of"], ratio["over"], ratio["measure"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The workloads that measure how requests reach a daemon, by callers that do nothing else.
+"""The workloads that measure how requests reach a daemon. Their callers do nothing else.
 
-Every request is answered by the daemon: the systems are those of :mod:`efuse.bench.transport`.
+The daemon answers every request: the systems are those of :mod:`efuse.bench.transport`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from efuse.bench.workload import Measure, Outcome
 __all__ = ["REQUESTS", "SCALE", "RequestWorkload", "expanded"]
 
 SCALE = "scale"
-"""The name that stands for the ``scale-...`` of up to twice as many threads as CPUs."""
+"""Stands for all ``scale-...`` workloads with up to twice as many threads as CPUs."""
 
 _THREADS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FILE = "file"
 
 
 def _spread(threads: int) -> list[int]:
-    """Thread after thread on the next CPU."""
+    """Place the threads on the CPUs in turn."""
     cpus = sorted(os.sched_getaffinity(0))
     return [cpus[i % len(cpus)] for i in range(threads)]
 
@@ -37,11 +37,12 @@ def _on_one(threads: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RequestWorkload:
-    """A :class:`~efuse.bench.workload.Workload` of *threads* callers.
+    """A :class:`~efuse.bench.workload.Workload` of callers.
 
     :ivar kind: ``stat`` or ``read``.
     :ivar block: bytes of a read.
-    :ivar placed: on which CPU each thread is pinned.
+    :ivar threads: number of callers, each a thread.
+    :ivar placed: returns the CPU to which each thread is pinned.
     """
 
     name: str
@@ -56,27 +57,27 @@ class RequestWorkload:
     has_reference: bool = False
 
     def scaled(self, scale: float) -> int:
-        """Return the milliseconds of a round: 10 s at a scale of 1."""
+        """Return the length of a round in milliseconds: 10 s at a scale of 1."""
         return max(100, round(10_000 * scale))
 
     def size_mib(self, count: int) -> int:
-        """Return how much room its file needs."""
+        """Return the space that the file needs, in MiB."""
         return 1 + (FILE_BYTES >> 20)
 
     def prepare(self, lower: Path, count: int) -> None:
-        """Make the file."""
+        """Write the file."""
         prepare(lower / _FILE)
 
     def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
-        """Compare the whole file; in the rounds each answer is looked at."""
+        """Compare the whole file; in the rounds the callers check each answer."""
         return self.agrees(mount, lower, lower)
 
     def settle(self) -> None:
-        """Write back what others left."""
+        """Write back dirty data."""
         os.sync()
 
     def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
-        """Do one round; the callers have their own clocks."""
+        """Run one round; the callers time it themselves."""
         found = load(mount / _FILE, self.kind, self.block, count, self.placed(self.threads))
         slept, preempted = (n / found.requests for n in (found.switches, found.preempted))
         times = {
@@ -97,7 +98,7 @@ class RequestWorkload:
         )
 
     def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
-        """Return whether the mount shows what lies on the lower file system."""
+        """Return whether the file on the mount equals the one on the lower file system."""
         return (mount / _FILE).read_bytes() == (lower / _FILE).read_bytes()
 
 
@@ -108,8 +109,8 @@ def _scale(kind: str, what: str, threads: int) -> RequestWorkload:
     )
 
 
-# What a READ of 128 KiB costs the caller is little. The daemon copies it out of the page cache, and
-# from there into the caller's pages: it has the work that another CPU could do.
+# A READ of 128 KiB is cheap for the caller. The daemon copies the data out of the page cache, and
+# then into the caller's pages: this work can be done on another CPU.
 _SKEW = RequestWorkload(
     "skew",
     "reads of 128 KiB, 4 threads, all on the first CPU",
@@ -128,13 +129,13 @@ REQUESTS = {
         _SKEW,
     )
 }
-"""The workloads by name."""
+"""All workloads of requests, by name."""
 
 
 def expanded(names: Iterable[str], cpus: int | None = None) -> tuple[str, ...]:
-    """Return *names*, :data:`SCALE` replaced by those that it stands for.
+    """Return *names* with :data:`SCALE` replaced by the workloads for which it stands.
 
-    :param cpus: of the machine that it is about; by default those of this one.
+    :param cpus: number of CPUs of the machine on which they run; None: of this machine.
     """
     most = 2 * (cpus or len(os.sched_getaffinity(0)))
     scale = [n for n, w in REQUESTS.items() if n != _SKEW.name and w.threads <= most]

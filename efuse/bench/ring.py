@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Plain FUSE whose daemon takes its requests by io_uring, and what shows that it does.
+"""Plain FUSE whose daemon gets its requests by io_uring, and a proof that it does.
 
-The kernel's FUSE has a switch for it. A daemon has a ring for each CPU; each request that the
-kernel hands over there is one more completion, which ``fdinfo`` of the ring's descriptor counts.
+A parameter of the fuse module enables it. The daemon has a ring for each CPU. Each request that the
+kernel delivers is one more completion, which the ``fdinfo`` of the ring's descriptor counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from efuse.errors import EfuseError, NotSupportedError, reason
 __all__ = ["RING", "delivered", "enabled", "missed", "waiting"]
 
 RING = "fuse-io-uring"
-"""The system of that name."""
+"""Name of the system."""
 
 _SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
 _CONNECTIONS = Path("/sys/fs/fuse/connections")
@@ -30,9 +30,9 @@ _TRIES = 1000
 
 @contextmanager
 def enabled() -> Iterator[None]:
-    """Let daemons on plain FUSE that ask for io_uring have it, as long as the context lasts.
+    """Enable io_uring for daemons on plain FUSE while the context lasts.
 
-    :raises NotSupportedError: this kernel has it not, or one may not switch it on.
+    :raises NotSupportedError: this kernel does not support it, or the user may not enable it.
     """
     try:
         before = _SWITCH.read_text()
@@ -49,23 +49,23 @@ def enabled() -> Iterator[None]:
 
 
 def delivered(pid: int) -> tuple[int, ...]:
-    """Return how many completions there were so far on each of the rings of a process.
+    """Return the number of completions so far on each ring of a process.
 
-    :raises EfuseError: the kernel does not say so.
+    :raises EfuseError: the kernel does not report them.
     """
     found = []
     for descriptor in sorted(Path(f"/proc/{pid}/fd").iterdir()):
         try:
             link = str(descriptor.readlink())
         except FileNotFoundError:
-            continue  # It was closed meanwhile.
+            continue  # The descriptor has been closed meanwhile.
         if link == _LINK:
             found.append(_completions(Path(f"/proc/{pid}/fdinfo/{descriptor.name}")))
     return tuple(found)
 
 
 def _completions(information: Path) -> int:
-    # It is empty while the daemon is in the kernel with its ring.
+    # The count is missing while the daemon is in the kernel with this ring: try again.
     for _ in range(_TRIES):
         said = _COUNTED.search(information.read_text())
         if said:
@@ -74,11 +74,11 @@ def _completions(information: Path) -> int:
 
 
 def waiting(connection: int) -> int:
-    """Return how many requests of a connection of plain FUSE have not been answered yet."""
+    """Return how many requests of a plain FUSE connection are not yet answered."""
     return int((_CONNECTIONS / str(connection) / "waiting").read_text())
 
 
 def missed(before: Usage, after: Usage, requests: int) -> str:
-    """Return which of *requests* did not come over the rings between two usages; empty: none."""
+    """Return a text if fewer than *requests* came over the rings between two usages, else empty."""
     came = (sum(after.rings) - sum(before.rings)) % _WRAPS
     return f"of {requests} requests only {came} came over io_uring" * (came < requests)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The rounds of a workload: interleaved, each one verified."""
+"""The rounds of a workload: the systems take turns, and each round is verified."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round gave, and what the daemon did in it."""
+    """The result of one round, and what the daemon did in it."""
 
     value: float
     requests: int
@@ -36,23 +36,24 @@ class Round:
 
 @dataclass(slots=True)
 class Measured:
-    """What a workload gave on one system: its measured rounds.
+    """The measured rounds of a workload on one system.
 
-    ``copied`` is what the kernel copied to and from the daemon in another round; None if that could
-    not be counted.
+    :ivar rounds: the rounds.
+    :ivar copied: bytes that the kernel copied to and from the daemon in a further round; None if
+        they could not be counted.
     """
 
     rounds: list[Round]
     copied: Measure | None = None
 
     def mistrust(self) -> None:
-        """Take nothing of it for verified: one round was wrong, or what they left."""
+        """Mark all rounds as not verified: one of them, or the files they left, were wrong."""
         self.rounds = [replace(each, verified=False) for each in self.rounds]
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is done in one round, on each system the same."""
+    """One round, the same on each system."""
 
     workload: Workload
     count: int
@@ -60,7 +61,7 @@ class _Task:
     clock: Clock
 
     def seen(self, reference: Path) -> str:
-        """Do it on the lower file system, if that can be compared; return what was seen."""
+        """Run it on the lower file system, if the workload allows; return what it saw there."""
         return self._do(reference).seen if self.workload.has_reference else ""
 
     def on(self, system: System) -> Outcome:
@@ -77,12 +78,12 @@ def run_workload(
     settings: Settings,
     say: Callable[[str], None],
 ) -> dict[str, Measured]:
-    """Do one unmeasured round to warm up, then the measured ones, the systems in turn.
+    """Run a warm-up round, then the measured rounds; in each the systems take turns.
 
-    In one more, which is not measured since counting takes time, copied bytes are counted.
+    A further round counts the copied bytes. It is not measured, because counting takes time.
     """
     count, clock = workload.scaled(settings.scale), CLOCKS[settings.clock]
-    # What the lower file system shows, of a copy that nothing is mounted over.
+    # A copy of the files over which nothing is mounted shows what the systems should see.
     reference = lower / "reference" / workload.name
     done = {system.name: Measured([]) for system in systems}
     for system in systems:
@@ -129,10 +130,10 @@ def _run_round(task: _Task, system: System, wanted: str) -> Round:
 
 
 def _switches(before: Usage, after: Usage, outcome: Outcome) -> dict[str, Measure]:
-    """Return the context switches of a request: the daemon's by kind, and all there were.
+    """Return the context switches per request: the daemon's by kind, and all together.
 
-    Only these are compared: a daemon that loses its CPU to whom it has woken does not sleep, but
-    the CPU has switched all the same.
+    Only the total is compared. If a daemon loses its CPU to the caller it has woken, this counts as
+    involuntary and not as voluntary, but it is a context switch in either case.
     """
     slept, preempted = after.switches - before.switches, after.preempted - before.preempted
     every = outcome.switches + slept + preempted
@@ -150,7 +151,7 @@ def _count_copied(
     done: Mapping[str, Measured],
     say: Callable[[str], None],
 ) -> None:
-    """Do a round on each system, and count what is copied to and from its daemon."""
+    """Run a round on each system, and count the bytes that are copied for its daemon."""
     name = task.workload.name
     pids = [system.pid for system in systems if system.pid is not None]
     modules = dict.fromkeys(
@@ -179,7 +180,7 @@ def _count_copied(
 
 
 def _copied(count: int, outcome: Outcome) -> Measure:
-    """Return it by request where a round has as many as get through: counting takes time."""
+    """Return the copied bytes per request for rounds of a fixed time, else per round."""
     if outcome.requests:
         return Measure(count / outcome.requests, "B/req")
     return Measure(count / _MIB, "MiB", compared=False)

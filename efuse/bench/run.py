@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run workloads on systems side by side, and put together what came of it."""
+"""Run workloads on several systems and assemble the report."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = ["check", "run", "steps"]
 
 
 def run(settings: Settings, say: Callable[[str], None], state: Path | None = None) -> Report:
-    """Run everything and return what came of it; *say* is told what is going on.
+    """Run all workloads and return the report.
 
-    :param state: where the workloads that are finished are kept; those that the file has are not
-        run again.
-    :raises UsageError: the file is of another run.
-    :raises EfuseError: a system cannot be mounted, the daemon ended, or requests took another way
-        than the one meant.
+    :param say: is called with each line about the progress.
+    :param state: file that keeps the finished workloads; those that it has are not run again.
+    :raises UsageError: the file belongs to a different run.
+    :raises EfuseError: a system cannot be mounted, a daemon ended, or requests did not take the
+        way that was to be measured.
     """
     settings = replace(settings, workloads=expanded(settings.workloads))
     words = {**asdict(settings), "kernel_counters": {}}
@@ -67,10 +67,10 @@ def run(settings: Settings, say: Callable[[str], None], state: Path | None = Non
 
 
 def steps(settings: Settings) -> dict[str, int]:
-    """Return of how many rounds a run says that they are done, by workload.
+    """Return how many rounds a run reports as done, for each workload.
 
-    The one that warms up is among them, and that in which copied bytes are counted. The workloads
-    have to be :func:`~efuse.bench.requests.expanded`.
+    This includes the warm-up round and the round that counts copied bytes. The names of the
+    workloads must be :func:`~efuse.bench.requests.expanded`.
     """
     return {
         name: (settings.rounds + 2) * len(_systems(settings, WORKLOADS[name]))
@@ -87,9 +87,9 @@ def _daemon(settings: Settings, workload: Workload) -> str:
 
 
 def check(settings: Settings) -> None:
-    """Make sure that each workload can be measured as it is asked for.
+    """Check that each workload can be measured with these settings.
 
-    :raises UsageError: it cannot.
+    :raises UsageError: one cannot.
     """
     for name in expanded(settings.workloads):
         _check(settings, WORKLOADS[name])
@@ -116,18 +116,18 @@ def _check(settings: Settings, workload: Workload) -> None:
 
 
 def _together(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Group workloads that share their mounts: those of data get fresh ones, and the room."""
+    """Group workloads that share mounts; each data workload has its own mounts and space."""
     groups: dict[object, tuple[str, ...]] = {}
     for name in sorted(names, key=lambda name: not WORKLOADS[name].has_reference):
         workload = WORKLOADS[name]
-        # Callers that only ask leave nothing behind.
+        # Callers that only send requests leave no files behind.
         group = workload.has_reference or workload.transports or name
         groups[group] = (*groups.get(group, ()), name)
     return list(groups.values())
 
 
 def _lower_mib(settings: Settings) -> int:
-    """Return how large the lower file system has to be for any of the groups."""
+    """Return the size that the lower file system needs for the largest group, in MiB."""
     needs = []
     for names in _together(settings.workloads):
         chosen = [WORKLOADS[name] for name in names]
@@ -143,7 +143,7 @@ def _run_batch(
     settings: Settings,
     say: Callable[[str], None],
 ) -> Iterator[tuple[str, dict[str, Measured]]]:
-    """Run the workloads *names* on mounts of their own; their files are gone afterwards."""
+    """Run the workloads *names* on mounts of their own; remove their files afterwards."""
     wanted = _systems(settings, WORKLOADS[names[0]])
     places = list(wanted)
     if WORKLOADS[names[0]].has_reference:
@@ -198,7 +198,7 @@ def _result(workload: Workload, system: str, settings: Settings, measured: Measu
 
 
 def _series(rounds: Sequence[Mapping[str, Measure]]) -> dict[str, Series]:
-    """Put together what the rounds measured beside their values."""
+    """Combine the further measures of the rounds."""
     found = {}
     for name, measure in rounds[0].items():
         values = tuple(each[name].value for each in rounds)
@@ -212,13 +212,13 @@ def _copied(measured: Measured) -> dict[str, Series]:
 
 
 def _path_counts(rounds: list[Round]) -> dict[str, int]:
-    """Return the READs and WRITEs of all measured rounds by the path that answered them."""
+    """Return the number of READs and WRITEs in all measured rounds by the path that answered."""
     first, last = rounds[0].before.paths, rounds[-1].after.paths
     return {path: last[path] - first[path] for path in last}
 
 
 def _rounds_counters(rounds: list[Round]) -> tuple[RoundCounters, ...]:
-    """Return what the kernel counted in each measured round; nothing without eFuse."""
+    """Return the kernel's counters for each measured round; empty without eFuse."""
     found = []
     for r in rounds:
         if r.before.sample is None or r.after.sample is None:
@@ -230,13 +230,13 @@ def _rounds_counters(rounds: list[Round]) -> tuple[RoundCounters, ...]:
 
 
 def _channel_counts(rounds: list[Round]) -> tuple[dict[str, int], ...]:
-    """Return what the kernel counted on each CPU in all measured rounds."""
+    """Return the kernel's counters for each CPU over all measured rounds."""
     cpus = zip(rounds[0].before.channels, rounds[-1].after.channels, strict=True)
     return tuple({name: last[name] - first[name] for name in last} for first, last in cpus)
 
 
 def _kernel_counters(rounds: list[Round]) -> dict[str, int]:
-    """Return what the kernel counted over all measured rounds, with what the daemon counted."""
+    """Return the kernel's counters over all measured rounds, and the daemon's own count."""
     first, last = rounds[0].before, rounds[-1].after
     if first.sample is None or last.sample is None:
         return {}

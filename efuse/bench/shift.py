@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A load that changes its character half-way: what was right in the first half is not any more."""
+"""A load that changes half-way, so that what was right for the first half no longer is."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ __all__ = ["Shift"]
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A :class:`~efuse.bench.workload.Workload` of two halves, which take the same time.
+    """A :class:`~efuse.bench.workload.Workload` of two halves that take the same time.
 
-    Its value is the geometric mean of theirs, so that each counts the same whatever its size.
+    Its value is the geometric mean of the values of the halves, so that both have the same weight
+    whatever their magnitude.
 
-    :ivar halves: both in one unit.
+    :ivar halves: the two workloads, with the same unit.
     """
 
     name: str
@@ -32,32 +33,32 @@ class Shift:
     transports: tuple[str, ...] = ()
 
     def scaled(self, scale: float) -> int:
-        """Return the milliseconds of each half."""
+        """Return the length of each half in milliseconds."""
         return self.halves[0].scaled(scale)
 
     def size_mib(self, count: int) -> int:
-        """Return how much room the files of both need."""
+        """Return the space that the files of both halves need, in MiB."""
         return sum(half.size_mib(count) for half in self.halves)
 
     def prepare(self, lower: Path, count: int) -> None:
-        """Fill the files of both."""
+        """Fill the files of both halves."""
         for half in self.halves:
             (lower / half.name).mkdir()
             half.prepare(lower / half.name, count)
 
     def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
-        """Do both once, verified."""
+        """Run both halves once, verified."""
         return all(h.rehearse(mount / h.name, lower / h.name, count) for h in self.halves)
 
     def settle(self) -> None:
-        """Write back what others left."""
+        """Write back dirty data."""
         self.halves[0].settle()
 
     def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
-        """Do one half behind the other."""
+        """Run one half after the other."""
         values = [h.measure(mount / h.name, count, round, clock).value for h in self.halves]
         return Outcome(math.prod(values) ** (1 / len(values)))
 
     def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
-        """Return whether the mount shows what lies on the lower file system."""
+        """Return whether the files on the mount equal those on the lower file system."""
         return all(h.agrees(mount / h.name, lower / h.name, reference) for h in self.halves)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * Preloaded into passthrough_ll: st_mtim of each file is when the daemon began to answer, by
- * CLOCK_MONOTONIC. So whoever asks with fstat(2) learns how long the request waited to be taken.
+ * A library to preload into passthrough_ll. In each reply it sets st_mtim to the time when the
+ * daemon began to answer, by CLOCK_MONOTONIC: so fstat(2) tells how long the request waited.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ int fstatat(int dir, const char *path, struct stat *st, int flags)
 	int result;
 
 	clock_gettime(CLOCK_MONOTONIC, &begun);
-	/* Whoever comes first: all find the same. */
+	/* Threads may race here: all of them store the same value. */
 	if (!__atomic_load_n(&next, __ATOMIC_RELAXED))
 		__atomic_store_n(&next, (status_fn *)dlsym(RTLD_NEXT, "fstatat"), __ATOMIC_RELAXED);
 	result = next(dir, path, st, flags);
@@ -26,7 +26,7 @@ int fstatat(int dir, const char *path, struct stat *st, int flags)
 	return result;
 }
 
-/* Its name in programs that were compiled with _FILE_OFFSET_BITS=64: on x86-64 both are the same. */
+/* The name in programs built with _FILE_OFFSET_BITS=64. On x86-64 both functions are the same. */
 int fstatat64(int dir, const char *path, struct stat64 *st, int flags)
 {
 	return fstatat(dir, path, (struct stat *)st, flags);

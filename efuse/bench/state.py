@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a run has finished, in a file, so that it can go on where it was interrupted.
+"""The finished workloads of a run, kept in a file so that an interrupted run can be resumed.
 
-The file is a report of the workloads that are finished.
+The file is a report of the finished workloads.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from efuse.errors import EfuseError, UsageError, reason
 __all__ = ["finished", "keep", "resumed"]
 
 _COUNTED = "kernel_counters"
-"""What is no setting, but stands among them."""
+"""An entry of the settings that is not a setting."""
 
 _MACHINE = ("architecture", "cpu", "cpus", "guest")
-"""What has to be the same. How much memory a guest has may differ by a few pages."""
+"""What must be equal. The memory of guests is left out: it may differ by a few pages."""
 
 
 def keep(path: Path | None, report: Report) -> None:
-    """Put what is finished into the file, whole or not at all.
+    """Write the finished workloads to the file atomically.
 
-    :raises EfuseError: it cannot be written.
+    :raises EfuseError: the file cannot be written.
     """
     if path is None:
         return
@@ -45,10 +45,10 @@ def keep(path: Path | None, report: Report) -> None:
 
 
 def resumed(path: Path | None, fresh: Report) -> Report:
-    """Return *fresh* with the results of the file, if there is one.
+    """Return *fresh* with the results of the file, if the file exists.
 
     :raises UsageError: the file is of a run with other settings, kernel, versions or machine, or
-        not of a run.
+        is not the file of a run.
     """
     kept = _read(path)
     if path is None or kept is None:
@@ -68,9 +68,9 @@ def resumed(path: Path | None, fresh: Report) -> Report:
 
 
 def finished(path: Path | None, settings: Mapping[str, Any]) -> frozenset[str]:
-    """Return the workloads that the file has; none if there is no file.
+    """Return the names of the workloads in the file; none if there is no file.
 
-    :raises UsageError: the file is of a run with other settings, or not of a run.
+    :raises UsageError: the file is of a run with other settings, or is not the file of a run.
     """
     kept = _read(path)
     if path is None or kept is None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The workloads of storage functions: at the device, in the kernel, or by the program itself.
+"""The workloads of storage functions: at the device, in the kernel, or in the program itself.
 
-For each model of a device (:mod:`efuse.csd.profiles`) a device is made, with the same files. The
-places take turns. A function over a whole file is one run that goes again and again; the daemon is
-its twin in Python. Lookups are :mod:`efuse.bench.lookup`'s; there the daemon is a program in C that
-goes from block to block by pread(2).
+For each device profile (:mod:`efuse.csd.profiles`) a device with the same files is made. The places
+take turns. A function over a whole file is one run that is restarted for each pass; the daemon
+place is its twin in Python. Lookups are those of :mod:`efuse.bench.lookup`, where the daemon place
+is a C program that goes from block to block with pread(2).
 
-Cold, the page cache has nothing of the file before each run, and the file is open with O_DIRECT for
-lookups; warm, it has all of it.
+In the cold state the page cache has nothing of the file before each run, and lookups open the file
+with O_DIRECT. In the warm state the page cache has the whole file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 PLACES = ("device", "kernel", "daemon", "auto")
-"""Where a storage function may run."""
+"""The places where a storage function can run."""
 
 STORAGE = {
     "scan": "count the lines and a word of a file",
@@ -56,7 +56,7 @@ STORAGE = {
     "aggregate": "sum, least and most of a field of a file's records",
     "lookup": "keys in a B+ tree of 1 to 6 levels",
 }
-"""The workloads of storage functions, and what each does."""
+"""The workloads of storage functions, with a description of each."""
 
 DEPTHS = range(1, 7)
 
@@ -64,7 +64,7 @@ _MIB = 1 << 20
 _SIZES = (64 << 10, 512 << 10, 4 * _MIB, 32 * _MIB, 256 * _MIB)
 _LINE = 64
 _WORD = b"error"
-_ROUND_BYTES = 4 * _MIB  # A round of a small file is several runs.
+_ROUND_BYTES = 4 * _MIB  # A round of a small file has several runs.
 _MOST_RUNS = 16
 _LOOKUP = "lookup"
 _LOOKUPS = 64
@@ -77,7 +77,15 @@ _CALLS: dict[str, Shipped] = {
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One round at one place: of each run, how long, what crossed the link, who looked."""
+    """The result of one round at one place; all numbers are per run.
+
+    :ivar us: time, us.
+    :ivar link_bytes: bytes read over the link.
+    :ivar device_steps: number of blocks at which the device looked.
+    :ivar kernel_steps: number of blocks at which the kernel looked.
+    :ivar chained: how many of `kernel_steps` were read below the file system.
+    :ivar right: whether all output was right.
+    """
 
     us: float
     link_bytes: float
@@ -92,11 +100,11 @@ _Go = Callable[[], "_Pass"]
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """What is measured at all places.
+    """A workload that is measured at all places.
 
-    :ivar name: such as ``slow-link-scan-64K-cold``.
-    :ivar daemon: what it is.
-    :ivar ways: how to do a round, by place.
+    :ivar name: name of the workload, such as ``slow-link-scan-64K-cold``.
+    :ivar daemon: what runs at the daemon place, ``twin`` or ``pread``.
+    :ivar ways: functions that run a round, by place.
     """
 
     name: str
@@ -105,7 +113,7 @@ class _Cell:
 
 
 def is_storage(workloads: Sequence[str]) -> bool:
-    """Return whether these are workloads of storage functions.
+    """Return whether the workloads are those of storage functions.
 
     :raises UsageError: only some of them are.
     """
@@ -119,12 +127,12 @@ def is_storage(workloads: Sequence[str]) -> bool:
 
 
 def sizes(scale: float) -> list[int]:
-    """Return the sizes of the files at a scale, in bytes: up to 256 MiB at a scale of 1."""
+    """Return the sizes of the files, in bytes: up to 256 MiB at a scale of 1."""
     return [size for size in _SIZES if size <= max(_SIZES[0], scale * _SIZES[-1])]
 
 
 def check_storage(settings: Settings) -> None:
-    """Make sure that these workloads can be measured as it is asked for.
+    """Check that the workloads can be measured with these settings.
 
     :raises UsageError: they cannot.
     """
@@ -144,7 +152,7 @@ def check_storage(settings: Settings) -> None:
 
 
 def storage_steps(settings: Settings) -> dict[str, int]:
-    """Return of what a run says that it is done, by name, each once."""
+    """Return the names of the parts that a run reports as done, each with the count 1."""
     return dict.fromkeys(
         (_name(profile, *cell) for profile in PROFILES for cell in _planned(settings)), 1
     )
@@ -153,11 +161,12 @@ def storage_steps(settings: Settings) -> dict[str, int]:
 def run_storage(
     settings: Settings, say: Callable[[str], None], state: Path | None = None
 ) -> Report:
-    """Run everything and return what came of it; *say* is told what is going on.
+    """Run all workloads and return the report.
 
-    :param state: where what is finished is kept; what the file has is not run again.
-    :raises UsageError: the file is of another run.
-    :raises EfuseError: csd.ko cannot be loaded, or a device not be made or used.
+    :param say: is called with each line about the progress.
+    :param state: file that keeps the finished workloads; those that it has are not run again.
+    :raises UsageError: the file belongs to a different run.
+    :raises EfuseError: csd.ko cannot be loaded, or a device cannot be made or used.
     """
     load_csd(say)
     places = settings.systems or PLACES
@@ -181,9 +190,9 @@ def _mib(settings: Settings) -> int:
 
 
 def _planned(settings: Settings) -> Iterator[tuple[str, int, bool]]:
-    """Yield what is done on each device, with the size of its file, or levels, and if it is warm.
+    """Yield the parts for each device: workload, size of the file or levels of the tree, warm.
 
-    What shares a file comes together.
+    Parts that use the same file follow each other.
     """
     wanted = [name for name in settings.workloads if name in _CALLS]
     for size in sizes(settings.scale):
@@ -200,7 +209,7 @@ def _name(profile: str, kind: str, size: int, warm: bool) -> str:
 def _cells(
     profile: str, device: Device, root: Path, settings: Settings, done: Collection[str]
 ) -> Iterator[_Cell]:
-    """Yield what is to be measured on a device and is not *done*."""
+    """Yield the parts to measure on a device that are not in *done*."""
     for kind, size, warm in _planned(settings):
         name = _name(profile, kind, size, warm)
         if name in done:
@@ -228,7 +237,7 @@ def _words(size: int) -> str:
 
 
 def _write_lines(path: Path, size: int) -> None:
-    """Make a file of lines, each of which is a record."""
+    """Write a file of lines, each of which is also a record."""
     source = random.Random(size)
     chunk = b"".join(
         b"%08d%.49s %s\n" % (n, source.randbytes(25).hex().encode(), _word(source))
@@ -249,7 +258,7 @@ def _word(source: random.Random) -> bytes:
 def _whole(
     device: Device, path: Path, size: int, call: Shipped, warm: bool
 ) -> Iterator[dict[str, _Go]]:
-    """Yield how to run a function over a file, by place."""
+    """Yield the functions that run a round of *call* over a file, by place."""
     runs = max(1, min(_MOST_RUNS, _ROUND_BYTES // size))
     with anywhere.begin(call, path, "daemon") as work:
         wanted = b"".join(work)
@@ -267,7 +276,7 @@ def _whole(
 
 
 _Run = Callable[[], tuple[bytes, int, int]]
-"""Returns what was emitted, and the blocks that the device and the kernel have looked at."""
+"""Returns the output, and the number of blocks at which the device and the kernel looked."""
 
 
 def _in_kernel(one: functions.Run, args: bytes) -> _Run:
@@ -344,7 +353,7 @@ def _lookup_ways(device: Device, path: Path, items: dict[int, bytes], warm: bool
 def _run_cell(
     cell: _Cell, places: Sequence[str], settings: Settings, say: Callable[[str], None]
 ) -> list[Result]:
-    """Do one unmeasured round to warm up, then the measured ones, the places in turn."""
+    """Run a warm-up round, then the measured rounds; in each the places take turns."""
     rounds: dict[str, list[_Pass]] = {place: [] for place in places}
     for number in range(settings.rounds + 1):
         for place in places:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the workloads of storage functions found: a table, and a plot, made from the JSON."""
+"""The results of the workloads of storage functions: a table and a plot from the JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STORAGE_HEADERS = (
     *("workload", "device us", "kernel us", "daemon us", "auto us"),
     *("auto over best", "link B", "true"),
 )
-"""Of :func:`storage_rows`."""
+"""The headers of :func:`storage_rows`."""
 
 _FIXED = ("device", "kernel", "daemon")
 _COLOURS = {"device": "#2f7fd1", "kernel": "#d9822b", "daemon": "#4c9f50", "auto": INK}
@@ -38,7 +38,7 @@ _CELL = re.compile(r"(?P<profile>.+)-(?P<kind>[a-z]+)-(?P<size>\d+)(?P<unit>[KM]
 
 
 class _Cell(NamedTuple):
-    """What a workload's name says; *size* in bytes, or levels."""
+    """The parts of a workload's name; *size* is in bytes, or the levels of a tree."""
 
     profile: str
     kind: str
@@ -60,9 +60,9 @@ def _size(bytes_: int) -> str:
 def storage_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the rows of the table for people, made from the JSON's values.
 
-    The times are the medians; how many times better AUTO is than the better of device and kernel
-    is of the medians, and behind it the spread round by round; LINK is what came over the link when
-    the device looked.
+    Times are medians. ``auto over best`` is how many times better AUTO is than the better of device
+    and kernel, by the medians, followed by the range over the rounds. ``link B`` is the bytes read
+    over the link when the device looked.
     """
     return [
         (
@@ -107,8 +107,8 @@ def _link(result: dict[str, Any] | None) -> str:
 def storage_gains(report: dict[str, Any]) -> dict[tuple[str, str], dict[str, list[float]]]:
     """Return how many times better one place is than another, by the medians.
 
-    :return: for each function and state, and what is compared with what: for each model of a
-        device the ratios of all sizes or depths, in the report's order.
+    :return: the ratios of all sizes or depths, in the report's order: first by function and
+        state, and what is compared with what, then by device profile.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for workload, places in _by_workload(report["results"]).items():
@@ -142,7 +142,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def draw_storage(report: dict[str, Any]) -> Figure:
-    """Draw how long each place takes, by size or depth, for each function and model of a device.
+    """Draw the time at each place, by size or depth, for each function and device profile.
 
     :raises NotSupportedError: matplotlib is not installed.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reports that were written with ``--json``, read again."""
+"""Load reports that were written with ``--json``."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _RATIO = {
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the report in a file.
+    """Load the report in a file.
 
-    :raises UsageError: it cannot be read, or is none.
+    :raises UsageError: the file cannot be read, or is not a report.
     """
     try:
         return of_json(json.loads(path.read_text()))
@@ -50,9 +50,9 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def of_json(value: Any) -> dict[str, Any]:
-    """Return a report with every part that there may be, also if it is of an older version.
+    """Return a report with all its parts; those that an older version did not write are empty.
 
-    :raises ValueError: *value* is no report.
+    :raises ValueError: *value* is not a report.
     """
     if not isinstance(value, dict):
         raise ValueError("not an object")

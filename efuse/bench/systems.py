@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The ways to mount the same files that are compared, and what their daemons have done."""
+"""The systems that are compared: ways to mount the same files; and what their daemons do."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from efuse.errors import EfuseError
 __all__ = ["DAEMONS", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
 
 FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon", "efuse-device")
-"""``efuse``, but with every READ and WRITE on one path: what its choice is measured against."""
+"""``efuse`` with all READs and WRITEs forced to one path, to compare with its own choice."""
 
 SYSTEMS = ("ext4", "fuse", "fuse-tuned", "efuse")
-"""``ext4`` is the lower file system itself, ``fuse`` plain FUSE without time-outs, ``fuse-tuned``
-plain FUSE with long time-outs and the write-back cache, ``efuse`` without time-outs, exclusive."""
+"""``ext4`` is the lower file system itself. ``fuse`` is plain FUSE with timeouts of 0, and
+``fuse-tuned`` plain FUSE with long timeouts and the write-back cache. ``efuse`` has timeouts of 0
+and the exclusive mode."""
 
 ON_REQUEST = ("fuse-writeback", RING, "efuse-writethrough", *FORCED)
-"""Measured only if asked for. ``fuse-writeback`` is ``fuse`` with the write-back cache that
-``efuse`` has, ``fuse-io-uring`` is ``fuse`` over io_uring, ``efuse-writethrough`` is ``efuse``
-without the write-back cache."""
+"""Systems that are measured only on request. ``fuse-writeback`` is ``fuse`` with the write-back
+cache that ``efuse`` has, ``fuse-io-uring`` is ``fuse`` over io_uring, and ``efuse-writethrough`` is
+``efuse`` without the write-back cache."""
 
 DAEMONS = ("passthrough", *PROGRAMS)
 """``passthrough`` is ``efuse.fs.Passthrough``, in Python; the others are in C."""
 
 
 def is_efuse(system: str) -> bool:
-    """Return whether *system* is mounted on eFuse, in whatever way."""
+    """Return whether *system* is mounted on eFuse."""
     return system.startswith("efuse")
 
 
 class System:
-    """One mounted system. ``root`` is where the files are seen."""
+    """A mounted system. ``root`` is the directory where its files are."""
 
     connection: int | None = None
-    """The number of its connection, on eFuse."""
+    """Number of its connection on eFuse, else None."""
 
     pid: int | None = None
-    """The process number of its daemon."""
+    """Process ID of its daemon; None if it has none."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
@@ -59,19 +60,19 @@ class System:
     def usage(self) -> Usage:
         """Return what the daemon has done so far.
 
-        :raises EfuseError: it has ended.
+        :raises EfuseError: the daemon has ended.
         """
         return Usage()
 
     def prove(self, before: Usage, after: Usage, requests: int) -> None:
-        """Make sure that the daemon got all *requests* between two usages, in the way meant.
+        """Check that the daemon got all *requests* between two usages, in the intended way.
 
         :raises EfuseError: it did not.
         """
 
 
 class _PythonSystem(System):
-    """Served by :mod:`efuse.bench.daemon`."""
+    """A system served by :mod:`efuse.bench.daemon`."""
 
     def __init__(self, name: str, root: Path, daemon: subprocess.Popen[str]) -> None:
         super().__init__(name, root)
@@ -100,7 +101,7 @@ class _PythonSystem(System):
 
 
 class _ProgramSystem(System):
-    """Served by a program in C."""
+    """A system served by a C daemon."""
 
     def __init__(self, name: str, root: Path, program: Program) -> None:
         super().__init__(name, root)
@@ -114,19 +115,19 @@ class _ProgramSystem(System):
 
 
 class _RingSystem(_ProgramSystem):
-    """Likewise, on plain FUSE over io_uring."""
+    """A system of plain FUSE over io_uring, served by a C daemon."""
 
     def usage(self) -> Usage:
-        """Return what the daemon has done so far, and what came over its rings."""
+        """Return what the daemon has done so far, including what came over its rings."""
         counted = super().usage()
-        # In this order: what has not come yet is waiting.
+        # Keep this order: a request that the rings do not count yet is counted as waiting.
         waiting = ring.waiting(self._program.number)
         return replace(counted, waiting=waiting, rings=ring.delivered(self._program.pid))
 
     def prove(self, before: Usage, after: Usage, requests: int) -> None:
-        """Make sure that whatever was sent between two usages came over the rings.
+        """Check that all requests sent between two usages came over the rings.
 
-        :raises EfuseError: it did not.
+        :raises EfuseError: some did not.
         """
         sent = after.total - before.total - after.waiting
         why = ring.missed(before, after, max(requests, sent))

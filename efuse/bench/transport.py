@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ways for requests to reach a daemon, each proven to be the one that was taken.
+"""The transports by which requests reach a daemon, each with a proof that it was used.
 
-The daemon is libfuse's ``passthrough_ll``, unmodified, of one libfuse or another. It lets the
-kernel keep nothing, and on eFuse no handlers are attached: it gets every request. ``stamp.c`` is
-preloaded into it.
+The daemon is libfuse's unmodified ``passthrough_ll``, with one of two versions of libfuse. The
+kernel may cache nothing, and on eFuse no handlers are attached, so the daemon gets every request.
+``stamp.c`` is preloaded into it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,27 @@ from efuse.errors import EfuseError
 __all__ = ["BALANCED", "DAEMON", "KNOWN", "SERVED_BY", "TRANSPORTS", "transported"]
 
 DAEMON = "passthrough_ll"
-"""The daemon of all of them, if none is asked for."""
+"""The default daemon of all transports."""
 
 SERVED_BY = (DAEMON, SID)
-"""The daemons that there are for them."""
+"""The daemons that can serve the transports."""
 
 TRANSPORTS = ("fuse", "fuse-clone-fd", "efuse-queues", "efuse")
-"""``fuse`` is plain FUSE, ``fuse-clone-fd`` with a descriptor for each of the daemon's threads,
-``efuse-queues`` the same on eFuse, with its queues but without channels, ``efuse`` with both."""
+"""``fuse`` is plain FUSE, ``fuse-clone-fd`` plain FUSE with a descriptor for each thread of the
+daemon. ``efuse-queues`` is eFuse with such descriptors and its queues, but without channels, and
+``efuse`` is eFuse with queues and channels."""
 
 BALANCED = (*TRANSPORTS[:-1], "efuse-own", "efuse-bpf", TRANSPORTS[-1])
-"""``efuse-own`` is ``efuse`` without balancing: each channel gets what its own CPU sends. In
-``efuse-bpf`` a program says where a request goes."""
+"""The transports of ``skew``. ``efuse-own`` is ``efuse`` without balancing: each channel gets what
+its own CPU sends. In ``efuse-bpf`` a BPF program chooses the channel of each request."""
 
 KNOWN = (*BALANCED, RING)
-"""``fuse-io-uring`` is plain FUSE over io_uring, which takes another libfuse, and kernel."""
+"""All transports. ``fuse-io-uring`` is plain FUSE over io_uring; it needs a newer libfuse and
+kernel."""
 
-_BALANCER = "least_loaded"  # of the examples
+_BALANCER = "least_loaded"  # one of bpf_programs/examples
 
-# What `efuse run` preloads goes before it.
+# The libraries that `efuse run` preloads come first.
 _PRELOADING = 'stamp=$1; shift; LD_PRELOAD="$LD_PRELOAD:$stamp" exec "$@"'
 _OPTIONS = "cache=never,timeout=0"
 _CLONED = ("fuse-clone-fd", "efuse-queues")
@@ -55,8 +57,12 @@ _CLONED = ("fuse-clone-fd", "efuse-queues")
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """How a process uses the device: by descriptors, a mapping for each channel, and rings of
-    io_uring."""
+    """How a process uses the device.
+
+    :ivar descriptors: number of open descriptors of the device.
+    :ivar mappings: number of mappings of the device, one per channel.
+    :ivar rings: number of io_uring rings.
+    """
 
     descriptors: int
     mappings: int
@@ -75,7 +81,7 @@ def _target(link: Path) -> str:
     try:
         return str(link.readlink())
     except FileNotFoundError:
-        return ""  # It was closed meanwhile.
+        return ""  # The descriptor has been closed meanwhile.
 
 
 class _TransportSystem(System):
@@ -95,7 +101,7 @@ class _TransportSystem(System):
         )
 
     def prove(self, before: Usage, after: Usage, requests: int) -> None:
-        """Make sure that the daemon got all *requests*, and in the way meant.
+        """Check that the daemon got all *requests*, in the intended way.
 
         :raises EfuseError: it did not.
         """
@@ -109,7 +115,7 @@ class _TransportSystem(System):
 
 
 def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
-    """Return which of *requests* did not come on the way of the transport *name*; empty: none."""
+    """Return why not all *requests* came by the transport *name*; empty: they did."""
     reached = after.total - before.total
     if reached < requests:
         return f"of {requests} requests only {reached} reached the daemon"
@@ -146,7 +152,7 @@ def misused(name: str, device: _Device) -> str:
 
 
 def mistaken(name: str, ops: str) -> str:
-    """Return why *ops*, a mount's programs, are not the transport *name*'s; empty: they are."""
+    """Return why *ops*, a mount's programs, are not the transport's; empty: they are."""
     meant = _BALANCER if name == "efuse-bpf" else "none"
     return f"its programs are {ops}, not {meant}" * (ops != meant)
 
@@ -155,7 +161,7 @@ def _words(name: str, source: Path, mountpoint: Path, daemon: str) -> Sequence[s
     more = ",clone_fd" if name in _CLONED else ",io_uring" if name == RING else ""
     options = _OPTIONS + more
     words = command(daemon, name, source, mountpoint, options=options)
-    # Each becomes the next: the daemon has the process number.
+    # Each program executes the next one, so that the daemon keeps the process ID.
     shell = ["sh", "-c", _PRELOADING, "sh", str(stamp_library())]
     return ["env", f"EFUSE_CHANNELS={name not in _CLONED:d}", *shell, *words]
 

@@ -34,7 +34,7 @@ _BUILT = (
 
 
 def _prepare_walk(directory: Path, count: int) -> None:
-    """Make a tree shaped like a source tree: some 20 files a directory, of a few KiB each."""
+    """Make a tree like a source tree: about 20 files per directory, of a few KiB each."""
     for i in range(count):
         parent = directory / f"sub{i // 200:03}" / f"dir{i // 20 % 10}"
         parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def _run_walk(directory: Path, count: int, round: int) -> list[object]:
 
 
 def _python_sources() -> list[Path]:
-    """Return the files of Python's own library, which are on every machine that has eFuse."""
+    """Return the files of Python's standard library, which every machine with eFuse has."""
     root = Path(sysconfig.get_path("stdlib"))
     return sorted(path for path in root.rglob("*.py") if "-packages" not in str(path))
 
@@ -88,7 +88,7 @@ def _run_untar(directory: Path, count: int, round: int) -> list[object]:
 
 
 def _prepare_build(directory: Path, count: int) -> None:
-    """Copy the sources of eFuse's own C libraries; their Makefile looks for one of them above."""
+    """Copy the sources of eFuse's C libraries. Their Makefile finds the uapi header above them."""
     *sources, uapi = libefuse.sources()
     (directory / "libefuse").mkdir()
     for path in sources:
@@ -101,7 +101,7 @@ def _prepare_build(directory: Path, count: int) -> None:
 def _run_build(directory: Path, count: int, round: int) -> list[object]:
     out = directory / f"built{round}"
     out.mkdir()
-    # Debugging information would have the directory's name in it.
+    # No debugging information, which would contain the name of the directory.
     words = ["make", "-s", "-j2", "-C", str(directory / "libefuse"), f"OUT=../{out.name}"]
     _checked([*words, "CFLAGS=-O2"])
     return [hashlib.sha256((out / name).read_bytes()).hexdigest() for name in _BUILT]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a daemon has done, and what the kernel did in its place."""
+"""Usage of a daemon: its work so far, and what the kernel did instead."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ _CHANNEL_COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a daemon has done so far: requests, and voluntary context switches. ``preempted`` is how
-    often a CPU was taken from one of its threads.
+    """What a daemon has done so far.
 
-    ``requests`` are by handler where the daemon counts them, else all under one name.
-    ``sample`` holds the kernel's counters, without times, and ``paths`` the READs and WRITEs by the
-    path that answered them; None and nothing where there is no eFuse. ``channels`` are what the
-    kernel counted on each CPU, where it was asked for. ``rings`` are what came over each of the
-    daemon's rings of io_uring, ``waiting`` the requests that are not answered yet, likewise.
+    :ivar requests: number of requests by handler if the daemon counts them, else under one name.
+    :ivar switches: voluntary context switches of the daemon's threads.
+    :ivar sample: the kernel's counters, without times; None without eFuse.
+    :ivar paths: number of READs and WRITEs by the path that answered them; empty without eFuse.
+    :ivar preempted: involuntary context switches of the daemon's threads, if asked for.
+    :ivar channels: the kernel's counters for each CPU, if asked for.
+    :ivar rings: number of completions on each io_uring ring of the daemon, if asked for.
+    :ivar waiting: number of requests that are not yet answered, if asked for.
     """
 
     requests: dict[str, int] = field(default_factory=dict)
@@ -49,17 +51,17 @@ class Usage:
     waiting: int = 0
 
     def channel_total(self, name: str) -> int:
-        """Return the sum of the counters *name* of all CPUs."""
+        """Return the sum of the counters *name* over all CPUs."""
         return sum(counters[name] for counters in self.channels)
 
     @property
     def total(self) -> int:
-        """All requests that wait for an answer: FORGET is none."""
+        """Number of requests that expect an answer: all except FORGETs."""
         return sum(n for name, n in self.requests.items() if name != "forget")
 
 
 def kernel_counts(connection: int | None) -> tuple[Sample | None, dict[str, int]]:
-    """Return the kernel's counters of *connection*; None is one of plain FUSE."""
+    """Return the kernel's counters of *connection*; None stands for plain FUSE."""
     if connection is None:
         return None, {}
     directory = Connection(connection)
@@ -69,7 +71,7 @@ def kernel_counts(connection: int | None) -> tuple[Sample | None, dict[str, int]
 
 
 def channel_counts(connection: int | None) -> tuple[dict[str, int], ...]:
-    """Return the counters of ``channels/`` of *connection*, CPU by CPU; None is plain FUSE."""
+    """Return the counters in ``channels/`` of *connection* for each CPU; None means plain FUSE."""
     if connection is None:
         return ()
     root = Connection(connection).path / "channels"
@@ -78,7 +80,7 @@ def channel_counts(connection: int | None) -> tuple[dict[str, int], ...]:
 
 
 def _counters(directory: Path) -> dict[str, int]:
-    """Return those that the module has."""
+    """Return the counters that the module has."""
     files = [directory / name for name in _CHANNEL_COUNTERS if (directory / name).exists()]
     return {file.name: int(read_file(file)) for file in files}
 

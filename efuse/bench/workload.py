@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a workload is, whatever it does."""
+"""The interface of a workload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ __all__ = ["Measure", "Outcome", "Workload"]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What was found beside a round's value. Less of it is better, if it is to be compared."""
+    """A further measure of a round.
+
+    :ivar value: the value.
+    :ivar unit: unit of the value.
+    :ivar compared: whether systems are compared by it; less is better.
+    """
 
     value: float
     unit: str
@@ -23,11 +28,13 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one round gave: its value in the workload's unit, and what has to be the same in a copy
-    on the lower file system.
+    """The result of one round.
 
-    ``measures`` are what else was found, by name; ``requests`` those that the daemon must have got,
-    ``switches`` all context switches of those who sent them.
+    :ivar value: the value, in the workload's unit.
+    :ivar seen: what the workload saw; must be the same as in a copy on the lower file system.
+    :ivar measures: further measures, by name.
+    :ivar requests: number of requests that the daemon must have got.
+    :ivar switches: all context switches of the threads that sent the requests.
     """
 
     value: float
@@ -38,23 +45,23 @@ class Outcome:
 
 
 class Workload(Protocol):
-    """One workload.
+    """A workload.
 
-    ``count`` is what :meth:`scaled` makes of the scale. *mount* is where a system shows the
-    workload's directory, *lower* the same directory on the lower file system.
+    ``count`` is the return value of :meth:`scaled`. *mount* is the workload's directory on a
+    system, and *lower* the same directory on the lower file system.
     """
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the workload."""
 
     @property
     def what(self) -> str:
-        """What it does, in a few words."""
+        """Description in a few words."""
 
     @property
     def unit(self) -> str:
-        """Of the value."""
+        """Unit of the value."""
 
     @property
     def better(self) -> str:
@@ -62,29 +69,29 @@ class Workload(Protocol):
 
     @property
     def has_reference(self) -> bool:
-        """Whether all that it sees and leaves is the same in each copy."""
+        """Whether all that the workload sees and leaves is the same in each copy of its files."""
 
     @property
     def transports(self) -> tuple[str, ...]:
-        """The transports that are compared, where it measures only how requests reach a daemon."""
+        """The transports to compare, if it measures only how requests reach a daemon; or none."""
 
     def scaled(self, scale: float) -> int:
-        """Return the size at *scale*."""
+        """Return the size of the workload at *scale*."""
 
     def size_mib(self, count: int) -> int:
-        """Return how much room its files need."""
+        """Return the space that the workload's files need, in MiB."""
 
     def prepare(self, lower: Path, count: int) -> None:
         """Make the files."""
 
     def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
-        """Do it once before the rounds, not measured; return whether all data was right."""
+        """Run once before the rounds, not measured; return whether all data was right."""
 
     def settle(self) -> None:
-        """Bring caches into the state that a round begins with; not measured."""
+        """Bring the caches into the state in which a round begins; not measured."""
 
     def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
-        """Do one round; *clock* is for what is timed as a whole."""
+        """Run one round. *clock* is for workloads that are timed as a whole."""
 
     def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
-        """Return whether the files, after all rounds, are those that they should be."""
+        """Return whether the files are right after all rounds."""

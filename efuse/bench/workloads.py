@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The metadata workloads of one system call: what is done to a directory, and what was seen there.
+"""The metadata workloads of one system call each.
 
-Each is prepared on the lower file system, run on a mount of it, and returns all that it saw there,
-so that a wrong answer cannot pass for a quick one.
+Each is prepared on the lower file system and run on a mount of it. It returns all that it saw, so
+that a wrong answer cannot pass for a fast one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from efuse.bench.workload import Outcome
 __all__ = ["CALLS", "TIME_NS", "MetadataWorkload", "contents", "digest", "write"]
 
 TIME_NS = 1_700_000_000_000_000_000
-"""When the files that are prepared were modified."""
+"""Modification time of the prepared files, ns since the epoch."""
 
 _BLOCK = b"efuse " * 682 + b"4KiB"
 
@@ -30,11 +30,13 @@ _BLOCK = b"efuse " * 682 + b"4KiB"
 class MetadataWorkload:
     """A :class:`~efuse.bench.workload.Workload` that is timed as a whole.
 
-    ``prepare(directory, count)`` makes its files. ``run(directory, count, round)`` does it once
-    and returns what it saw, for :func:`digest`. ``count`` is how many operations (or files) a
-    scale of 1 has, ``unit`` that of the result: ``us`` for each operation, ``s`` for all.
-    ``room`` is how many MiB its files need, with what all rounds leave. A ``cold`` one begins each
-    round without dentries, inodes and pages.
+    :ivar count: number of operations or files at a scale of 1.
+    :ivar unit: unit of the value: ``us`` per operation, or ``s`` for all.
+    :ivar prepare: makes the files: ``prepare(directory, count)``.
+    :ivar run: runs the workload once: ``run(directory, count, round)``. Returns what it saw, for
+        :func:`digest`.
+    :ivar room: space that the files need, with all that the rounds leave, in MiB.
+    :ivar cold: whether each round begins without cached dentries, inodes and pages.
     """
 
     name: str
@@ -54,20 +56,20 @@ class MetadataWorkload:
         return max(10, round(self.count * scale))
 
     def size_mib(self, count: int) -> int:
-        """Return how much room its files need, at most."""
+        """Return the most space that the files need, in MiB."""
         return self.room + count // 250
 
     def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
-        """Nothing: each round is verified."""
+        """Do nothing: each round is verified."""
         return True
 
     def settle(self) -> None:
-        """Empty the caches for what begins cold; others stay warm from round to round."""
+        """Empty the caches for a cold workload; other workloads stay warm between rounds."""
         if self.cold:
             drop_caches(dentries=True)
 
     def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
-        """Do one round and take its time."""
+        """Run one round and time it."""
         begin_ns = clock()
         seen = self.run(mount, count, round)
         took_ns = clock() - begin_ns
@@ -75,12 +77,12 @@ class MetadataWorkload:
         return Outcome(value, digest(seen))
 
     def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
-        """Return whether the lower files are those of the reference."""
+        """Return whether the files on the lower file system equal those of the reference."""
         return contents(lower) == contents(reference)
 
 
 def digest(seen: Iterable[object]) -> str:
-    """Return a digest of what a workload saw; of a file's status, what a copy has in common."""
+    """Return a digest of what a workload saw; of a file's status, only what copies share."""
     made = hashlib.sha256()
     for what in seen:
         made.update(repr(_status(what) if isinstance(what, os.stat_result) else what).encode())
@@ -92,7 +94,7 @@ def _status(st: os.stat_result) -> tuple[int, ...]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Make a file of an age that is the same in each copy."""
+    """Write a file with a modification time that is the same in each copy."""
     path.write_bytes(data)
     os.utime(path, ns=(TIME_NS, TIME_NS))
 
@@ -148,7 +150,7 @@ def _prepare_xattr(directory: Path, count: int) -> None:
 
 
 def _run_xattr(directory: Path, count: int, round: int) -> list[object]:
-    """Get an attribute that is there and one that is not; set one and get it, once in 400."""
+    """Get an existing and a missing attribute each time; set one and get it every 200th time."""
     seen: list[object] = []
     paths = [os.fspath(directory / name) for name in _names(max(1, count // 20))]
     for turn in range(10):

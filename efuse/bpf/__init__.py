@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From C text to an attached program set.
+"""Compile C handlers, load them, and attach them to a mount as one program set.
 
 >>> with efuse.bpf.attach(43, {"lookup": text}) as attachment:
 ...     attachment.maps["denied"][1000] = 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compile one text with BCC; run by the Python that has BCC, in a process of its own.
+"""Compile one text with BCC, in the system's Python, in a separate process.
 
-Reads {"text", "cflags"} as JSON on stdin; writes {"functions": {name: hex}, "maps": [...]} to the
-file that argv[1] names. What clang says, the text as BCC rewrote it and the code with its
-lines go to stdout and stderr.
+Read {"text", "cflags"} as JSON from stdin. Write {"functions": {name: hex}, "maps": [...]} to the
+file named by argv[1]. The messages of clang, the text as BCC rewrites it, and the disassembly with
+source lines go to stdout and stderr.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ DEBUG_PREPROCESSOR, DEBUG_SOURCE = 4, 8
 
 
 def main() -> int:
-    """Compile, write the result, return the exit status."""
+    """Compile the text and write the result. Return the exit status."""
     request = json.load(sys.stdin)
     try:
         from bcc import BPF
@@ -28,7 +28,7 @@ def main() -> int:
             cflags=request["cflags"],
             debug=DEBUG_PREPROCESSOR | DEBUG_SOURCE,
         )
-    except Exception as error:  # noqa: BLE001 - BCC raises nothing more exact
+    except Exception as error:  # noqa: BLE001 - BCC raises no narrower type
         print(error, file=sys.stderr)
         return 1
     handle = module.module

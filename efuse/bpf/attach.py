@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Attach program sets to connections, replace and detach them, find those that are attached."""
+"""Attach program sets to connections, replace them, detach them, and list them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ _LINK = "link"
 
 @dataclass(frozen=True)
 class Verified:
-    """What the verifier said of one member's program.
+    """Size and verification cost of one member's program.
 
-    :param member: of ``struct efuse_ops``.
-    :param instructions: how many the program has.
-    :param verified_instructions: how many the verifier walked through: the cost of loading it.
+    :param member: member of ``struct efuse_ops``.
+    :param instructions: number of instructions in the program.
+    :param verified_instructions: number of instructions that the verifier processed. It measures
+        the cost of loading the program.
     """
 
     member: str
@@ -60,13 +61,13 @@ class Verified:
 
 @dataclass(frozen=True)
 class Attached:
-    """A program set that some task has attached.
+    """One attached program set, of any process.
 
-    :param connection: to which connection.
-    :param name: what sysfs calls it.
-    :param members: which members it implements.
-    :param maps: the names of its maps.
-    :param link_id: the kernel's number of its link.
+    :param connection: number of the connection that it is attached to.
+    :param name: name of the set in sysfs.
+    :param members: members of ``struct efuse_ops`` that it implements.
+    :param maps: names of its maps.
+    :param link_id: BPF link id.
     """
 
     connection: int
@@ -77,38 +78,37 @@ class Attached:
 
 
 def pin_directory(connection: int) -> Path:
-    """Return where the set of *connection* is pinned unless another place is named."""
+    """Return the default directory for the pins of a connection's program set."""
     return BPFFS / "efuse" / str(connection)
 
 
 class Attachment(Closing):
-    """A program set on a connection: its link and its maps.
+    """A program set on a connection: its link and its maps. A context manager.
 
-    A context manager. Closing it detaches the set, unless its link is pinned or another task
-    holds it.
+    Closing it detaches the set, unless the link is pinned or another process holds it.
     """
 
     def __init__(
         self, connection: int, name: str, link_fd: int, maps: Mapping[str, BpfMap[Any, Any]]
     ) -> None:
         self.connection = connection
-        """Decimal name of the connection's directory in sysfs."""
+        """Number of the connection: the name of its directory in sysfs, as a decimal number."""
         self.name = name
-        """What sysfs calls the set."""
+        """Name of the set in sysfs."""
         self._link_fd = link_fd
         self._maps = dict(maps)
         self._pins: Path | None = None
 
     @property
     def maps(self) -> Mapping[str, BpfMap[Any, Any]]:
-        """The maps by name: ``entries``, ``attrs``, ..., and those of a person's handlers."""
+        """The maps by name: ``entries``, ``attrs``, ..., and those of custom handlers."""
         return MappingProxyType(self._maps)
 
     @classmethod
     def open(cls, connection: int) -> Self:
-        """Return the attachment of a connection, whichever task made it.
+        """Open the program set of a connection, whichever process attached it.
 
-        :raises AttachError: the connection has no programs.
+        :raises AttachError: the connection has no program set.
         """
         with open_target() as target:
             for _, link_fd, value in struct_ops_links(EFUSE_OPS):
@@ -126,9 +126,9 @@ class Attachment(Closing):
 
     @classmethod
     def open_pinned(cls, directory: Path | str) -> Self:
-        """Return the attachment that was pinned in *directory*.
+        """Open the program set that is pinned in *directory*.
 
-        :raises AttachError: nothing of ours is pinned there.
+        :raises AttachError: no eFuse program set is pinned there.
         """
         directory = Path(directory)
         with open_target() as target, ExitStack() as undo:
@@ -156,11 +156,11 @@ class Attachment(Closing):
             return attachment
 
     def pin(self, directory: Path | str | None = None) -> Path:
-        """Let the set outlive this task; return the directory of its pins.
+        """Pin the link and the maps, so that the set outlives this process. Return the directory.
 
-        :param directory: a new one on a bpffs; `pin_directory` by default, where the pins of a
-            former set of that number make room.
-        :raises AttachError: it is not on a bpffs, or holds pins already.
+        :param directory: a new directory on a bpffs. By default `pin_directory`, where the pins of
+            an earlier set with this connection number are removed first.
+        :raises AttachError: the directory is not on a bpffs, or it already holds pins.
         """
         try:
             mount_bpffs()
@@ -196,17 +196,18 @@ class Attachment(Closing):
         with_builtin: bool = True,
         spec: Spec | None = None,
     ) -> None:
-        """Put another set in this one's place; no request meets neither of them.
+        """Replace this set atomically by another: each request meets the old or the new one.
 
-        A map is kept, with what is in it, when both sets have one of its name and sizes and
-        *capacity* does not change it. Pins follow.
+        A map keeps its content if both sets have a map of that name, type and sizes, and *capacity*
+        does not change its size. If the set is pinned, the pins are updated.
 
-        :param handlers: a person's handlers, as of attach().
-        :param name: a new name; the old one by default.
-        :param capacity: entries per map; the old ones by default.
-        :param with_builtin: False for the person's handlers alone.
-        :param spec: a set that is compiled already, in place of *handlers*.
-        :raises VerifierError: the kernel refused a program; the old set stays.
+        :param handlers: custom handlers, as for `attach`.
+        :param name: new name of the set; by default the old one.
+        :param capacity: entries per map, by name; by default the present capacities.
+        :param with_builtin: False to leave out the built-in handlers.
+        :param spec: a compiled set, in place of *handlers*.
+        :raises VerifierError: the kernel refused a program. The old set stays attached.
+        :raises AttachError: a map could not be created, or the link could not be updated.
         """
         name = self.name if name is None else name
         spec = spec or compile_handlers(handlers, with_builtin=with_builtin)
@@ -249,7 +250,7 @@ class Attachment(Closing):
                 libbpf.object_pin(fd, self._pins / map_name)
 
     def detach(self) -> None:
-        """End the set's link whoever holds it, and close."""
+        """Detach the set even if other processes hold the link. Remove the pins, and close."""
         try:
             libbpf.link_detach(self._link_fd)
         except OSError as error:
@@ -261,7 +262,7 @@ class Attachment(Closing):
         self.close()
 
     def close(self) -> None:
-        """Give up the link and the maps. May be called again."""
+        """Close the descriptors of the link and the maps. Further calls do nothing."""
         for m in self._maps.values():
             os.close(m.fd)
         self._maps = {}
@@ -283,19 +284,19 @@ def attach(
     without: Collection[str] = (),
     spec: Spec | None = None,
 ) -> Attachment:
-    """Attach the built-in handlers, and a person's before them, to a connection.
+    """Attach the built-in handlers to a connection, with custom handlers in front of them.
 
-    :param connection: decimal name of its directory in sysfs, which is the minor number of the
-        mount's st_dev.
+    :param connection: number of the connection: the name of its directory in sysfs, and the minor
+        number of the mount's st_dev.
     :param handlers: C text by member: ``{"lookup": "int lookup(struct efuse_req *req) {...}"}``.
-    :param name: what sysfs calls the set, up to 31 bytes.
-    :param capacity: entries per map, by the map's name, where it is not to be the default.
-    :param with_builtin: False for the person's handlers alone.
-    :param without: members of the built-in set that are left out.
-    :param spec: a set that is compiled already, in place of *handlers*.
+    :param name: name of the set in sysfs, 1 to 31 bytes.
+    :param capacity: entries per map, by name, for maps that need another than the default.
+    :param with_builtin: False to leave out the built-in handlers.
+    :param without: members of the built-in set to leave out.
+    :param spec: a compiled set, in place of *handlers*.
     :raises CompileError: a text does not compile.
-    :raises VerifierError: the kernel refused a program; ``log`` has the verifier's log.
-    :raises AttachError: there is no such connection (ENOENT), or it has programs already (EBUSY).
+    :raises VerifierError: the kernel refused a program; ``log`` holds the verifier's log.
+    :raises AttachError: there is no such connection (ENOENT), or it has a program set (EBUSY).
     :raises NotSupportedError: the module is not loaded.
     """
     if not 0 <= connection < 1 << 32:
@@ -324,8 +325,12 @@ def check(
     with_builtin: bool = True,
     spec: Spec | None = None,
 ) -> tuple[Verified, ...]:
-    """Load and verify a set of programs without attaching it.
+    """Load and verify a program set without attaching it.
 
+    :param handlers: custom handlers, as for `attach`.
+    :param with_builtin: False to leave out the built-in handlers.
+    :param spec: a compiled set, in place of *handlers*.
+    :returns: size and verification cost of each program.
     :raises CompileError: a text does not compile.
     :raises VerifierError: the kernel refused a program.
     :raises NotSupportedError: the module is not loaded.
@@ -349,7 +354,7 @@ def check(
 
 
 def list_attached() -> tuple[Attached, ...]:
-    """Return all attached sets, by connection.
+    """Return all attached program sets, ordered by connection.
 
     :raises NotSupportedError: the module is not loaded.
     """
@@ -365,7 +370,7 @@ def list_attached() -> tuple[Attached, ...]:
 
 
 def unpin(directory: Path) -> None:
-    """Remove the pins in *directory*, and it; nothing where there is none."""
+    """Remove the pins in *directory* and the directory itself, if it exists."""
     if directory.is_dir():
         for path in directory.iterdir():
             path.unlink()
@@ -402,7 +407,7 @@ def _agree(one: MapSpec, other: MapSpec) -> bool:
 
 
 def _maps_of(program_ids: Iterable[int]) -> dict[str, BpfMap[Any, Any]]:
-    """Return all maps that the programs use, open."""
+    """Return all maps that the programs use, by name. The caller closes their descriptors."""
     map_ids: set[int] = set()
     for program_id in program_ids:
         fd = libbpf.program_by_id(program_id)

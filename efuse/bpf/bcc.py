@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run BCC in a process of its own, and make a spec of what it says.
+"""Run BCC in a separate process and make a spec of its output.
 
-BCC creates a text's maps as it compiles, so that it needs root.
+BCC creates the maps of a text while it compiles, so it needs root.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = ["run"]
 _PYTHON = "/usr/bin/python3"
 _TIMEOUT_S = 300
 _MAIN = "/virtual/main.c"
-# The first and last line of the text as BCC rewrites it.
+# First and last line of the text as BCC rewrites it.
 _REWRITTEN_HEAD = "#if defined(BPF_LICENSE)"
 _REWRITTEN_TAIL = "#include <bcc/footer.h>"
 _BLOCK = re.MULTILINE | re.DOTALL
 
 _STRUCTURE = re.compile(r"^(FIELD|EITHER|BIT|SIZE)\(\s*\w+,\s*(\d+),([^()]+)\)", re.M)
-_STRUCTURE_HIGH, _STRUCTURE_LOW = 0x7EF5EF1E, 0x1D000000  # KERNEL_NUMBER() of tracing.bpf.h
+_STRUCTURE_HIGH, _STRUCTURE_LOW = 0x7EF5EF1E, 0x1D000000  # from KERNEL_NUMBER() in tracing.bpf.h
 
 _LD_IMM64, _CALL = 0x18, 0x85
 _PSEUDO_MAP_FD = 1
@@ -57,10 +57,10 @@ def run(
 ) -> Spec:
     """Compile *sources* as one text; see `efuse.bpf.compile.compile_text`.
 
-    :param interface: what the text implements.
-    :param include: directories for ``#include``.
-    :param digest: what the spec keeps as its ``source_hash``.
-    :raises CompileError: it does not compile.
+    :param interface: the interface that the text implements.
+    :param include: include directories.
+    :param digest: ``source_hash`` of the resulting spec.
+    :raises CompileError: the text does not compile.
     :raises NotSupportedError: BCC is not installed.
     """
     text = "".join(source.text.rstrip("\n") + "\n" for source in sources)
@@ -104,7 +104,7 @@ def _run_bcc(
     programs = paths.data("bpf_programs")
     multiarch = f"/usr/include/{os.uname().machine}-linux-gnu"
     cflags = ["-Wno-ignored-attributes", "-Wno-unused-variable", "-Wno-macro-redefined"]
-    cflags += ["-fno-builtin-exit"]  # the member exit() is not libc's, which does not return
+    cflags += ["-fno-builtin-exit"]  # exit() is a member here; clang's builtin does not return
     cflags += [f"-I{directory}" for directory in include]
     cflags += ["-isystem", multiarch, "-isystem", "/usr/include"]
     with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
@@ -141,7 +141,7 @@ def _no_bcc(why: str) -> NotSupportedError:
 
 
 def _refused(said: str, sources: Sequence[Source]) -> CompileError:
-    """Make an error of what clang said, with the files' own names and lines."""
+    """Return the error for clang's output, with the names and lines of the source files."""
 
     def rename(match: re.Match[str]) -> str:
         name, number = _locate(sources, int(match[1]))
@@ -160,7 +160,7 @@ def _refused(said: str, sources: Sequence[Source]) -> CompileError:
 
 
 def _locate(sources: Sequence[Source], number: int) -> tuple[str, int]:
-    """Return the file and line that line *number* of the joined text comes from."""
+    """Return the file, and the line in it, of line *number* of the joined text."""
     first = 1
     for source in sources:
         count = source.text.rstrip("\n").count("\n") + 1
@@ -171,7 +171,7 @@ def _locate(sources: Sequence[Source], number: int) -> tuple[str, int]:
 
 
 def _lines_by_function(said: str) -> dict[str, list[tuple[int, int]]]:
-    """Parse BCC's disassembly: per function (index of the instruction, line of the text)."""
+    """Parse BCC's disassembly. Return (instruction index, line of the text) by function."""
     found: dict[str, list[tuple[int, int]]] = {}
     current: list[tuple[int, int]] = []
     pending = 0
@@ -188,9 +188,9 @@ def _lines_by_function(said: str) -> dict[str, list[tuple[int, int]]]:
 
 
 def _original_lines(text: str, said: str) -> dict[int, int]:
-    """Return which line of *text* each line of BCC's rewritten text comes from.
+    """Return the line of *text* that each line of BCC's rewritten text comes from.
 
-    BCC puts lines before the text and attributes between, and changes lines that use maps.
+    BCC adds lines in front of the text, inserts attributes, and rewrites lines that use maps.
     """
     match = re.search(rf"^{re.escape(_REWRITTEN_HEAD)}$.*?^{_REWRITTEN_TAIL}$", said, _BLOCK)
     if not match:
@@ -201,14 +201,14 @@ def _original_lines(text: str, said: str) -> dict[int, int]:
     matcher = difflib.SequenceMatcher(None, rewritten, own, autojunk=False)
     for tag, first, last, own_first, own_last in matcher.get_opcodes():
         if tag in ("equal", "replace"):
-            # What BCC inserts stands before the line that it belongs to: align the ends.
+            # BCC inserts text in front of the line that it belongs to, so align the ends.
             for back in range(1, min(last - first, own_last - own_first) + 1):
                 found[last - back + 1] = own_last - back + 1
     return found
 
 
 def _map(m: dict[str, Any]) -> MapSpec:
-    # BCC names sizes for a ring, too; the kernel wants none.
+    # BCC reports key and value sizes for a ring buffer, but the kernel requires 0.
     key_bytes, value_bytes = m["key_bytes"], m["value_bytes"]
     if m["type"] == MAP_RINGBUF:
         key_bytes = value_bytes = 0
@@ -222,7 +222,7 @@ def _kfunc_names(interface: Interface) -> dict[int, str]:
 
 
 def _structures(text: str) -> dict[int, tuple[str, str]]:
-    """Return (kind, name) of what a text wants to know of the kernel's structures, by number."""
+    """Return, by number, the (kind, name) that the text uses of the kernel's structures."""
     found: dict[int, tuple[str, str]] = {}
     for kind, number, rest in _STRUCTURE.findall(text):
         if int(number) in found:
@@ -240,7 +240,7 @@ def _symbolic(
     structures: dict[int, tuple[str, str]],
     function: str,
 ) -> tuple[bytes, tuple[Reference, ...]]:
-    """Replace the numbers that only the compiling process knew by names."""
+    """Replace the numbers that were valid only in the compiling process by references."""
     out = bytearray(code)
     references = []
     for index in range(len(code) // INSTRUCTION_BYTES):
@@ -270,7 +270,7 @@ def _symbolic(
 
 
 def _structure_number(code: bytes, at: int) -> int | None:
-    """Return the number of KERNEL_NUMBER() that a 64-bit load loads, or None."""
+    """Return the KERNEL_NUMBER() that a 64-bit load at byte *at* loads, or None."""
     low, high = struct.unpack_from("<I4xI", code, at + 4)
     if high == _STRUCTURE_HIGH and low >> 24 == _STRUCTURE_LOW >> 24:
         return int(low - _STRUCTURE_LOW)

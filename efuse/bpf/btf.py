@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The BTF of a loaded module.
 
-It continues the kernel's: its type ids and string offsets count on from there. So the number of the
-kernel's types is needed, but none of the types themselves.
+Module BTF is split BTF: type ids and string offsets continue those of the kernel's own BTF. Reading
+it takes the number of the kernel's types, but none of the types themselves.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SYSFS = Path("/sys/kernel/btf")
 
 @contextmanager
 def module_btf(name: str, hint: str = "efuse module load") -> Iterator[Btf]:
-    """Open the BTF of the loaded module *name*.
+    """Yield the BTF of the loaded module *name*.
 
-    :param hint: what loads it.
-    :raises NotSupportedError: it is not loaded, or has no BTF.
+    :param hint: command that loads the module, for the error.
+    :raises NotSupportedError: the module is not loaded, or has no BTF that this user can read.
     """
     with ExitStack() as stack:
         try:
@@ -53,9 +53,9 @@ def module_btf(name: str, hint: str = "efuse module load") -> Iterator[Btf]:
 
 
 class _KernelStrings:
-    """The kernel's string section, read piece by piece: few of its megabytes are needed.
+    """The string section of the kernel's BTF. Only the strings that are asked for are read.
 
-    :param fd: the kernel's BTF; stays the caller's.
+    :param fd: descriptor of the kernel's BTF file. The caller closes it.
     """
 
     _PIECE_BYTES = 256
@@ -68,14 +68,14 @@ class _KernelStrings:
         self._start = length + strings
 
     def string(self, offset: int) -> bytes:
-        """Return the string at *offset* of the section."""
+        """Return the string at *offset* of the section, cut at 256 bytes."""
         return os.pread(self._fd, self._PIECE_BYTES, self._start + offset).partition(b"\0")[0]
 
 
 def _kernel_types(base: _KernelStrings) -> int:
-    """Return how many types the kernel's own BTF has.
+    """Return the number of types in the kernel's own BTF.
 
-    Counting means to walk all of them, so that the number is kept in the cache, by kernel.
+    Counting them takes a walk over all types, so the number is cached for each kernel build.
     """
     kernel = os.uname()
     key = f"{kernel.release} {kernel.version} {base.types_bytes} {base.strings_bytes}"
@@ -85,7 +85,7 @@ def _kernel_types(base: _KernelStrings) -> int:
         if cached_key == key:
             return int(number)
     except (OSError, ValueError, EfuseError):
-        pass  # none yet, or cut off, or another user's
+        pass  # not cached yet, truncated, or writable by another user
     number_of_types = libbpf.count_types(_SYSFS / "vmlinux")
     with contextlib.suppress(OSError, EfuseError):  # the next attach counts again
         paths.write(path, f"{key} = {number_of_types}\n")

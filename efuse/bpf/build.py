@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compile what is built in into a directory: ``python -m efuse.bpf.build OUT``."""
+"""Compile all built-in programs into a directory: ``python -m efuse.bpf.build OUT``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> int:
-    """Write the built-in specs into the directory that *arguments* names; return the exit status.
+    """Write the specs of the built-in handlers and tracing programs. Return the exit status.
 
-    Those are the handlers', and those of the tracing programs.
+    :param arguments: one word, the output directory.
     """
     if len(arguments) != 1:
         print("usage: python -m efuse.bpf.build OUT", file=sys.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The data cache as this process maps it: blocks of files are put there without a system call."""
+"""Map the data cache into this process, and put blocks of files there without system calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from efuse.libefuse import library
 __all__ = ["BLOCK_BYTES", "DataCache", "PublishedBlocks", "check_range"]
 
 BLOCK_BYTES = 4096
-"""Size of a block (``EFUSE_BLOCK_SIZE``)."""
+"""Size of a block in bytes (``EFUSE_BLOCK_SIZE``)."""
 
 _OFFSET_LIMIT = 1 << 63
 
@@ -61,11 +61,11 @@ class _Published(ctypes.Structure):
 
 @dataclass(frozen=True)
 class PublishedBlocks:
-    """What became of the blocks of a range.
+    """Number of blocks of a published range, by outcome.
 
-    :ivar stored: they are in the cache.
-    :ivar busy: passed over, since somebody used the slot at that moment.
-    :ivar newer: passed over, since the cache has them of a later epoch.
+    :ivar stored: blocks that are now in the cache.
+    :ivar busy: blocks that were skipped because their slot was in use at that moment.
+    :ivar newer: blocks that were skipped because the cache holds them with a later epoch.
     """
 
     stored: int
@@ -75,7 +75,7 @@ class PublishedBlocks:
 
 @functools.cache
 def _publish() -> Any:
-    """Return ``efuse_publish()``; ctypes lets other threads run meanwhile."""
+    """Return ``efuse_publish()``. ctypes releases the GIL during the call."""
     path = library("libefuse-publish.so")
     try:
         function = ctypes.CDLL(str(path)).efuse_publish
@@ -87,10 +87,13 @@ def _publish() -> Any:
 
 
 def check_range(nodeid: int, offset: int, size: int, *, end: bool) -> None:
-    """Check that *size* bytes from *offset* on can be published.
+    """Check that *size* bytes from *offset* of an inode can be published.
 
-    :param end: whether the file ends there.
-    :raises UsageError: they are not made of blocks, or cannot be.
+    :param nodeid: the inode.
+    :param offset: start of the range in the file, in bytes.
+    :param size: length of the range, in bytes.
+    :param end: whether the file ends where the range ends.
+    :raises UsageError: the range does not consist of whole blocks, or cannot exist.
     """
     if not 0 < nodeid <= NEVER_NS:
         raise UsageError(f"there can be no data of inode {nodeid} (EINVAL)")
@@ -107,13 +110,13 @@ def check_range(nodeid: int, offset: int, size: int, *, end: bool) -> None:
 
 
 class DataCache(Closing):
-    """The data cache of one connection, mapped. A context manager.
+    """The data cache of one connection, mapped into this process. A context manager.
 
-    Publishing from several threads or processes at once is safe. What is published is served
-    only as long as nothing has changed since its epoch: see ``docs/coherence.md``.
+    Several threads and processes may publish at the same time. The kernel serves a published block
+    only while nothing has changed since its epoch: see ``docs/coherence.md``.
 
-    :param maps: of the connection's attachment; they may be closed meanwhile.
-    :raises NotSupportedError: its programs have no data cache.
+    :param maps: maps of the connection's attachment. The attachment may be closed afterwards.
+    :raises NotSupportedError: the attached programs have no data cache.
     :raises AttachError: the kernel refuses the mapping.
     :raises EfuseError: the C library cannot be built.
     """
@@ -150,16 +153,19 @@ class DataCache(Closing):
     ) -> PublishedBlocks:
         """Put a range of a file into the cache, block by block.
 
-        :param offset: where it begins in the file, in bytes: at the start of a block.
-        :param data: its bytes: whole blocks, but for the last one of the file.
-        :param epoch: what read_epoch() said before *data* was read.
-        :param valid_ns: how long it is valid; not asked in mode ``exclusive``.
-        :param end: the file ends where *data* ends.
-        :raises UsageError: a range that is not made of blocks, or does not exist.
+        :param nodeid: the inode.
+        :param offset: start of the range in the file, in bytes: a multiple of `BLOCK_BYTES`.
+        :param data: content of the range. Only the last block of the file may be incomplete.
+        :param epoch: result of `read_epoch`, read *before* the data.
+        :param valid_ns: how long the data is valid, in ns; ignored in ``exclusive`` mode.
+        :param end: whether the file ends where *data* ends.
+        :returns: how many blocks were stored and skipped.
+        :raises UsageError: the range does not consist of whole blocks or cannot exist, or the cache
+            is closed.
         """
         raw = data if isinstance(data, bytes) else bytes(data)
         check_range(nodeid, offset, len(raw), end=end)
-        mappings = self._mappings  # they live until this returns, whoever closes
+        mappings = self._mappings  # keep them mapped during the call, even if another thread closes
         if not mappings:
             raise UsageError("data cannot be published: the cache is closed (EBADF)")
         expires_ns = min(time.monotonic_ns() + valid_ns, NEVER_NS)
@@ -169,5 +175,5 @@ class DataCache(Closing):
         return PublishedBlocks(done.stored, done.busy, done.newer)
 
     def close(self) -> None:
-        """Give up the mapping, once no thread publishes any more. May be called again."""
+        """Unmap the cache, as soon as no thread publishes any more. Further calls do nothing."""
         self._mappings = []

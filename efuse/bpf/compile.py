@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""C text to spec, by way of the specs that are shipped or cached by content."""
+"""Compile C text to a spec, or find the spec among those shipped or cached."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from efuse.errors import EfuseError
 
 __all__ = ["Source", "builtin", "builtin_sources", "compile_sources", "compile_text", "store"]
 
-# Raise it when what is made of the compiler's output changes: it voids the cache.
+# Increase it when the conversion of the compiler's output changes. It invalidates the cache.
 _VERSION = 4
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text and the name that errors give it."""
+    """A C text, and its name in error messages."""
 
     name: str
     text: str
 
 
 def builtin_sources() -> tuple[Source, ...]:
-    """Return the built-in handlers' files, the maps' first."""
+    """Return the files of the built-in handlers, ``maps.c`` first."""
     directory = paths.data("bpf_programs")
     names = sorted((path.name for path in directory.glob("*.c")), key=lambda n: (n != "maps.c", n))
     return tuple(Source(name, (directory / name).read_text()) for name in names)
 
 
 def builtin(*, use_shipped: bool = True) -> Spec:
-    """Return the built-in handlers' spec: shipped with the package, cached, or compiled now.
+    """Return the spec of the built-in handlers: shipped with the package, cached, or compiled now.
 
-    :param use_shipped: False to compile whatever is shipped or cached.
-    :raises CompileError: it had to be compiled and could not.
+    :param use_shipped: False to compile even if a shipped or cached spec exists.
+    :raises CompileError: compiling was necessary and failed.
     """
     return _builtin() if use_shipped else compile_sources(builtin_sources(), cached=False)
 
 
-@functools.cache  # the package's own files: a process that mounts often reads them once
+@functools.cache  # the files do not change: a process that mounts often reads them once
 def _builtin() -> Spec:
     return compile_sources(builtin_sources())
 
@@ -55,12 +55,12 @@ def compile_text(
 ) -> Spec:
     """Return the spec of one text.
 
-    :param text: C for BCC that defines one function per member it implements.
-    :param name: what errors call the text, a file's name for example.
-    :param interface: what the text implements.
-    :param cached: False to compile even what is in the cache.
-    :raises CompileError: it does not compile; the message has the first error and its line.
-    :raises NotSupportedError: it has to be compiled and BCC is not installed.
+    :param text: C for BCC, with one function for each member that it implements.
+    :param name: name of the text in error messages, for example a file name.
+    :param interface: the interface that the text implements.
+    :param cached: False to compile even if a cached spec exists.
+    :raises CompileError: the text does not compile; the message has the first error and its line.
+    :raises NotSupportedError: compiling is necessary and BCC is not installed.
     """
     return compile_sources((Source(name, text),), interface=interface, cached=cached)
 
@@ -68,14 +68,14 @@ def compile_text(
 def compile_sources(
     sources: Sequence[Source], *, interface: Interface = EFUSE_OPS, cached: bool = True
 ) -> Spec:
-    """Return the spec of several files that make one text; see compile_text()."""
+    """Return the spec of several files that are compiled as one text; see `compile_text`."""
     digest = _digest(sources, interface)
     if cached:
         for directory in _spec_directories():
             path = directory / f"{digest}.json"
             if path.is_file():
                 return _named(Spec.from_json(paths.check_private(path).read_text()), sources)
-    from efuse.bpf.bcc import run  # what it needs is slow to import
+    from efuse.bpf.bcc import run  # imported here because it is slow and rarely needed
 
     spec = run(sources, interface, _include_directories(interface), digest)
     store(spec, paths.cache() / "specs")
@@ -83,12 +83,12 @@ def compile_sources(
 
 
 def store(spec: Spec, directory: Path) -> Path:
-    """Write *spec* into *directory* under the name by which it is found again; return its path."""
+    """Write *spec* into *directory*, where `compile_sources` finds it by hash. Return the path."""
     return paths.write(directory / f"{spec.source_hash}.json", spec.to_json())
 
 
 def _spec_directories() -> Iterable[Path]:
-    with contextlib.suppress(EfuseError):  # a checkout carries none
+    with contextlib.suppress(EfuseError):  # a checkout has no compiled specs
         yield paths.data("specs")
     yield paths.cache() / "specs"
 
@@ -101,7 +101,7 @@ def _include_directories(interface: Interface) -> tuple[Path, ...]:
 
 
 def _named(spec: Spec, sources: Sequence[Source]) -> Spec:
-    """Return the spec with the name that its text has this time."""
+    """Return the spec with the name of the text that was given in this call."""
     if len(sources) > 1:
         return spec
     programs = {
@@ -114,9 +114,9 @@ def _named(spec: Spec, sources: Sequence[Source]) -> Spec:
 
 
 def _digest(sources: Sequence[Source], interface: Interface) -> str:
-    """SHA-256 of all that the compiler's result depends on.
+    """Return the SHA-256 of everything that the compiler's result depends on.
 
-    The name of a single text makes no difference: _named() puts it right.
+    The name of a single text is left out: `_named` sets it in the result.
     """
     parts = [str(_VERSION)]
     for directory in _include_directories(interface):

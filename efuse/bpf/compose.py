@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Several compiled texts to one set of programs.
+"""Join several compiled texts into one program set.
 
-BCC's functions expect the member's first argument in register 1; the kernel calls a program with a
-pointer to the arguments. What is put before a function loads the one from the other. Where a
-person's handler and a built-in one meet, they become subprograms, called in turn.
+A function that BCC compiled expects the member's first argument in register 1, but the kernel
+passes a pointer to the array of arguments. A load in front of the function fetches the argument
+from there. If a member has both a custom and a built-in handler, they become subprograms, called in
+turn.
 """
 
 from __future__ import annotations
@@ -34,14 +35,13 @@ def compile_handlers(
     without: Collection[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Spec:
-    """Compile what is not in the cache and return the composed set.
+    """Return the composed program set. Compile the texts that are not cached.
 
-    :param handlers: a person's handlers. One text may be given for several members; its maps are
-        then shared between them.
-    :param with_builtin: False for the person's handlers alone.
-    :param without: members of the built-in set that are left out.
-    :param names: what errors call the text of a member; ``<member> handler`` by default.
-    :raises UsageError: a member does not exist, or the text given for it does not define it.
+    :param handlers: custom handlers. If several members have the same text, they share its maps.
+    :param with_builtin: False to leave out the built-in handlers.
+    :param without: members of the built-in set to leave out.
+    :param names: name of each member's text in error messages; by default ``<member> handler``.
+    :raises UsageError: a member does not exist, or its text does not define it.
     :raises CompileError: a text does not compile.
     """
     names = names or {}
@@ -77,13 +77,13 @@ def _less(base: Spec, without: Collection[str]) -> Spec:
 def compose(base: Spec | None, own: Iterable[Spec] = ()) -> Spec:
     """Return one set of loadable programs.
 
-    Where *own* and *base* both have a member, the own program runs first; its verdict is final
-    unless it is 0. Each map of *own* keeps its name if no other has it, else it is called
-    ``<first member of its text>__<name>``.
+    For a member that both *own* and *base* have, the program of *own* runs first, and the program
+    of *base* runs only if the first verdict is 0. A map of *own* is renamed to
+    ``<first member of its text>__<name>`` if another map has the same name.
 
-    :param base: the built-in handlers as compiled, or None.
-    :param own: a person's texts as compiled; no two may have the same member.
-    :raises UsageError: two of them have.
+    :param base: the built-in handlers, compiled, or None.
+    :param own: custom texts, compiled; no two may implement the same member.
+    :raises UsageError: two texts implement the same member.
     """
     own = tuple(own)
     maps: dict[str, MapSpec] = dict(base.maps) if base else {}
@@ -117,12 +117,12 @@ def compose(base: Spec | None, own: Iterable[Spec] = ()) -> Spec:
 
 
 def entry(member: str, parts: list[ProgramSpec]) -> ProgramSpec:
-    """Return the program that the kernel calls for *member*, made of one or two functions."""
+    """Return the program that the kernel calls for *member*, made from one or two functions."""
     has_context = member == REPLY
     if len(parts) == 1:
         return _join([parts[0]] if has_context else [_code(_load(_R1, _R1)), parts[0]])
     argument = _move(_R6, _R1) if has_context else _load(_R6, _R1)
-    # The head has 7 instructions; a call's target is counted from behind the call.
+    # The head has 7 instructions. A call's target counts from the instruction after the call.
     second = 7 + len(parts[0].code) // INSTRUCTION_BYTES
     head = _code(
         argument,
@@ -177,12 +177,12 @@ def _move(to: int, by: int) -> bytes:
 
 
 def _call(distance: int) -> bytes:
-    """Call the subprogram *distance* instructions behind the next one."""
+    """Call the subprogram *distance* instructions after the next instruction."""
     return _instruction(0x85, by=_PSEUDO_CALL, value=distance)
 
 
 def _exit_unless_zero(distance: int) -> bytes:
-    """``if w0 != 0 goto`` the exit *distance* instructions behind the next one."""
+    """``if w0 != 0 goto`` the exit *distance* instructions after the next instruction."""
     return _instruction(0x56, to=_R0, offset=distance)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What happened in the kernel, as it happens: the map ``events``."""
+"""Read what happens in the kernel, as it happens: the ring buffer ``events``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["EVENT_BYTES", "Event", "EventKind", "Listener"]
 
 _EVENT = struct.Struct("=IHHQQQQQ")
 EVENT_BYTES = _EVENT.size
-"""Size of ``struct efuse_event``."""
+"""Size of ``struct efuse_event``, in bytes."""
 
 _MAPS = ("events", "listening", "lost")
 _ELEMENT_0 = bytes(4)
@@ -32,28 +32,30 @@ class EventKind(enum.Enum):
     """``enum efuse_event_kind``."""
 
     EVICTED = 1
-    """A block made room for another in the data cache. It may have been void already."""
+    """A block was evicted from the data cache to make room. It may have been void already."""
 
     EPOCH = 2
-    """What the kernel knew of an inode or a name is void: it was changed, or invalidated."""
+    """What the kernel knew of an inode or a name became void: it was changed or invalidated."""
 
     PATH = 3
-    """READs of a kind (of this file's class and of this size) take another path than before."""
+    """READs of one kind (class of the file, and size) take another path than before."""
 
 
 @dataclass(frozen=True)
 class Event:
     """Something that happened in the kernel: ``struct efuse_event``.
 
-    :ivar kind: what.
-    :ivar nodeid: the inode; with a notification of a name, its directory.
-    :ivar offset: in the file, in bytes.
-    :ivar length: bytes from there. EVICTED: how many the block had. EPOCH: 0 is all. PATH: of
-        the READ at which it changed.
-    :ivar epoch: EVICTED: the one that the block carried; EPOCH: the one at which it ended.
-    :ivar time_ns: when, by CLOCK_MONOTONIC.
-    :ivar opcode: of the request that brought it about (`efuse.opcodes`); 0: a notification.
-    :ivar arg: EPOCH of a notification: ``enum efuse_notify_code``; else see :attr:`path`.
+    :ivar kind: type of the event.
+    :ivar nodeid: nodeid of the inode, or of the directory if a name was invalidated.
+    :ivar offset: start of the range in the file, in bytes.
+    :ivar length: length of the range, in bytes. EVICTED: length of the block. EPOCH: 0 stands for
+        the whole file. PATH: length of the READ at which the path changed.
+    :ivar epoch: EVICTED: epoch of the block. EPOCH: the epoch that ended. PATH: 0.
+    :ivar time_ns: time of the event, in ns of CLOCK_MONOTONIC.
+    :ivar opcode: opcode of the request that caused the event (`efuse.opcodes`); 0 if a
+        notification of the daemon caused it.
+    :ivar arg: EPOCH caused by a notification: ``enum efuse_notify_code``. EPOCH caused by a
+        request, and PATH: ``enum efuse_path``, see :attr:`path`.
     """
 
     kind: EventKind
@@ -67,19 +69,19 @@ class Event:
 
     @property
     def path(self) -> str | None:
-        """One of ``efuse.control.PATHS``; None of a notification and of a block.
+        """One of ``efuse.control.PATHS``; None for EVICTED, and for EPOCH caused by a notification.
 
-        EPOCH: who has carried the request out. A WRITE by ``direct`` is in the backing file, and
-        this is all that the daemon hears of it. PATH: the path that is taken from now on.
+        EPOCH: the path that carried the request out. A WRITE by ``direct`` went to the backing
+        file, and this event is the only trace of it that the daemon gets. PATH: the new path.
         """
         of_request = self.kind is EventKind.PATH or (self.kind is EventKind.EPOCH and self.opcode)
         return PATHS[self.arg - 1] if of_request else None
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the event that *raw* holds.
+        """Return the event in the bytes *raw*.
 
-        :raises ValueError: it has another size, or is of a kind that is not known here.
+        :raises ValueError: the size is wrong, or the kind is unknown to this version.
         """
         if len(raw) != EVENT_BYTES:
             raise ValueError(f"an event has {EVENT_BYTES} bytes, not {len(raw)}")
@@ -88,14 +90,14 @@ class Event:
 
 
 class Listener(Closing):
-    """Hears of what happens on one connection from now on. A context manager.
+    """Receive the events of one connection from now on. A context manager, for one thread.
 
-    There can be one at a time: nothing keeps a second process from listening, but then each
-    event reaches one of them or both. For use by one thread.
+    A connection can have one listener at a time. The kernel does not refuse a second one, but then
+    each event reaches either listener, or both.
 
-    :param maps: of the connection's attachment; they may be closed meanwhile.
-    :raises NotSupportedError: its programs tell nothing.
-    :raises AttachError: the kernel does not let this process read.
+    :param maps: maps of the connection's attachment. The attachment may be closed afterwards.
+    :raises NotSupportedError: the attached programs emit no events.
+    :raises AttachError: the kernel does not let this process read the ring buffer.
     """
 
     def __init__(self, maps: Mapping[str, BpfMap[Any, Any]]) -> None:
@@ -117,7 +119,7 @@ class Listener(Closing):
         self._fds = {name: os.dup(maps[name].fd) for name in _MAPS}
         try:
             self._ring = libbpf.Ring(self._fds["events"], take)
-            # What a former listener left is not news.
+            # Discard what an earlier listener did not read.
             while self._taken():
                 pass
             self._lost_before = self._dropped()
@@ -127,9 +129,9 @@ class Listener(Closing):
             raise AttachError(f"cannot listen to events: {reason(error)}") from error
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable while there are events.
+        """Return a descriptor that is readable while there are events.
 
-        :raises ValueError: it is closed.
+        :raises ValueError: the listener is closed.
         """
         if self._ring is None:
             raise ValueError("the listener is closed")
@@ -137,24 +139,24 @@ class Listener(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
+        """Whether the listener has been closed."""
         return self._ring is None
 
     @property
     def lost(self) -> int:
-        """How many events were dropped since it began, since nobody had read those before."""
+        """Number of events dropped since the listener was opened: the ring buffer was full."""
         if self._ring is not None:
             self._lost = self._dropped() - self._lost_before
         return self._lost
 
     def read(self) -> list[Event]:
-        """Return the events that are there, the oldest first, 256 at most; do not wait."""
+        """Return the waiting events, oldest first, at most 256. Do not wait for any."""
         return [Event.decode(raw) for raw in self._taken()]
 
     def wait(self, timeout_s: float | None = None) -> list[Event]:
-        """Wait until there are events and return them; nothing when the time is over.
+        """Wait for events and return them; return an empty list if the timeout expires.
 
-        :param timeout_s: seconds; None: for ever.
+        :param timeout_s: timeout in seconds; None waits without limit.
         """
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
@@ -162,7 +164,7 @@ class Listener(Closing):
         return self.read()
 
     def close(self) -> None:
-        """Listen no more: nothing is told from now on. May be called again."""
+        """Stop listening. Further calls do nothing."""
         if self._ring is not None:
             self._lost = self.lost
             self._listen(False)

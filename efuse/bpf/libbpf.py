@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""libbpf's low-level API by ctypes, one thin function each.
+"""libbpf's low-level API through ctypes, one thin function for each call.
 
-Each raises OSError with the errno of the system call. Descriptors are plain ints and belong to the
-caller. Debian 12's libbpf (1.1) serves; the one map it cannot create is made by the system call.
+Each function raises OSError with the errno of the system call. Descriptors are plain ints and
+belong to the caller. Debian 12's libbpf (1.1) is new enough, except for the struct_ops map of a
+module: it is created with the system call itself.
 """
 
 from __future__ import annotations
@@ -132,13 +133,14 @@ class _BatchOpts(ctypes.Structure):
     )
 
 
-# ring_buffer_sample_fn: context, record, its size; a negative result ends ring_buffer__consume().
+# ring_buffer_sample_fn: context, record, size of the record. A negative result makes
+# ring_buffer__consume() return.
 _Sample = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 @dataclass(frozen=True)
 class MapInfo:
-    """What the kernel says of a map."""
+    """The kernel's description of a map."""
 
     id: int
     type: int
@@ -151,7 +153,7 @@ class MapInfo:
 
 @dataclass(frozen=True)
 class ProgramInfo:
-    """What the kernel says of a program."""
+    """The kernel's description of a program."""
 
     id: int
     name: str
@@ -162,7 +164,7 @@ class ProgramInfo:
 
 @dataclass(frozen=True)
 class LinkInfo:
-    """What the kernel says of a link; ``map_id`` is that of the struct_ops map."""
+    """The kernel's description of a link. ``map_id`` is 0 unless it is a struct_ops link."""
 
     id: int
     type: int
@@ -207,14 +209,14 @@ def _checked(result: int) -> int:
 
 
 def count_types(path: Path) -> int:
-    """Return the number of types in the BTF file at *path*, without ``void``."""
+    """Return the number of types in the BTF file at *path*, not counting ``void``."""
     with Types(path) as types:
         return len(types) - 1
 
 
 @dataclass(frozen=True)
 class TypeMember:
-    """A member of a struct or union: ``struct btf_member``, its offset in bits."""
+    """A member of a struct or union: ``struct btf_member``. ``bits`` is its offset in bits."""
 
     name: str
     type_id: int
@@ -223,7 +225,7 @@ class TypeMember:
 
 @dataclass(frozen=True)
 class Type:
-    """A type: ``struct btf_type``; ``size`` of what refers to another is that one's id."""
+    """A type: ``struct btf_type``. ``size`` is a type id if the type refers to another one."""
 
     kind: int
     name: str
@@ -232,10 +234,10 @@ class Type:
 
 
 class Types(Closing):
-    """The types in a BTF file, by their ids: ``struct btf``.
+    """The types in a BTF file, by id: ``struct btf``. Raises OSError if the file cannot be read.
 
-    :param path: of the file.
-    :param base: the types that it continues; they have to outlive it.
+    :param path: path of the file.
+    :param base: for split BTF, the types that it continues. Close it after this one.
     """
 
     _HEAD = struct.Struct("=III")
@@ -253,12 +255,12 @@ class Types(Closing):
             raise OSError(number, os.strerror(number))
 
     def close(self) -> None:
-        """Free them."""
+        """Free the types."""
         _library().btf__free(self._btf)
         self._btf = None
 
     def __len__(self) -> int:
-        """Return the number of types, with ``void`` and those of the base."""
+        """Return the number of types, including ``void`` and those of the base."""
         return int(_library().btf__type_cnt(self._btf))
 
     def __getitem__(self, number: int) -> Type:
@@ -271,7 +273,7 @@ class Types(Closing):
         if kind in self._COMPOSITE:
             length = (info & 0xFFFF) * self._HEAD.size
             raw = ctypes.string_at(address + self._HEAD.size, length)
-            mask = 0xFFFFFF if info >> 31 else 0xFFFFFFFF  # above that: a bit field's width
+            mask = 0xFFFFFF if info >> 31 else 0xFFFFFFFF  # the top byte is a bit field's width
             members = tuple(
                 TypeMember(self._name(name), type_id, offset & mask)
                 for name, type_id, offset in self._HEAD.iter_unpack(raw)
@@ -279,7 +281,7 @@ class Types(Closing):
         return Type(kind, self._name(name), size, members)
 
     def find(self, kind: int, name: str) -> int | None:
-        """Return the id of the first type of this kind and name, or None."""
+        """Return the id of the first type with this kind and name, or None."""
         result = _library().btf__find_by_name_kind(self._btf, name.encode(), kind)
         return None if result == -errno.ENOENT else _checked(result)
 
@@ -294,7 +296,7 @@ def _name(name: str) -> bytes:
 def map_create(
     map_type: int, name: str, key_bytes: int, value_bytes: int, max_entries: int, flags: int = 0
 ) -> int:
-    """Create a map; return its descriptor."""
+    """Create a map. Return its descriptor."""
     opts = _MapCreateOpts(sz=ctypes.sizeof(_MapCreateOpts), map_flags=flags)
     return _checked(
         _library().bpf_map_create(
@@ -306,10 +308,12 @@ def map_create(
 def struct_ops_map_create(
     name: str, value_bytes: int, value_type_id: int, btf_fd: int, module_btf_fd: int
 ) -> int:
-    """Create the map that a struct_ops set is registered with; return its descriptor.
+    """Create the map through which a struct_ops set is registered. Return its descriptor.
 
-    :param value_type_id: id of ``struct bpf_struct_ops_<type>`` in the module's BTF.
-    :param btf_fd: any BTF object of the caller's own.
+    :param value_bytes: size of ``struct bpf_struct_ops_<type>``, in bytes.
+    :param value_type_id: BTF id of ``struct bpf_struct_ops_<type>`` in the module's BTF.
+    :param btf_fd: any BTF object that the caller has loaded.
+    :param module_btf_fd: BTF object of the module.
     """
     machine = os.uname().machine
     if machine not in _SYSCALL_BPF:
@@ -331,12 +335,12 @@ def struct_ops_map_create(
 
 
 def possible_cpus() -> int:
-    """Return how many values a map that has one for each CPU keeps under a key."""
+    """Return the number of values that a per-CPU map holds for each key."""
     return _checked(_library().libbpf_num_possible_cpus())
 
 
 def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
-    """Return the value under *key*, or None."""
+    """Return the value of *key*, or None if the map has no such key."""
     value = ctypes.create_string_buffer(value_bytes)
     result = _library().bpf_map_lookup_elem(fd, key, value)
     if result == -errno.ENOENT:
@@ -346,12 +350,12 @@ def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
 
 
 def map_update(fd: int, key: bytes, value: bytes, flags: int = ANY) -> None:
-    """Store *value* under *key*."""
+    """Store *value* for *key*."""
     _checked(_library().bpf_map_update_elem(fd, key, value, ctypes.c_uint64(flags)))
 
 
 def map_delete(fd: int, key: bytes) -> bool:
-    """Delete what is under *key*; return whether there was anything."""
+    """Delete *key* and its value. Return False if the map has no such key."""
     result = _library().bpf_map_delete_elem(fd, key)
     if result == -errno.ENOENT:
         return False
@@ -360,7 +364,7 @@ def map_delete(fd: int, key: bytes) -> bool:
 
 
 def map_next_key(fd: int, key: bytes | None, key_bytes: int) -> bytes | None:
-    """Return the key behind *key* (the first for None), or None at the end."""
+    """Return the key that follows *key* (for None, the first key), or None at the end."""
     following = ctypes.create_string_buffer(key_bytes)
     result = _library().bpf_map_get_next_key(fd, key, following)
     if result == -errno.ENOENT:
@@ -370,9 +374,9 @@ def map_next_key(fd: int, key: bytes | None, key_bytes: int) -> bytes | None:
 
 
 def map_update_batch(fd: int, keys: bytes, values: bytes, count: int) -> int:
-    """Store *count* values; return how many were stored before an error, or all.
+    """Store *count* values. Return how many were stored before an error, or *count*.
 
-    :raises OSError: none was stored; EINVAL or ENOTSUPP where the map has no batches.
+    :raises OSError: no value was stored; EINVAL or ENOTSUPP if the map has no batch operations.
     """
     opts = _BatchOpts(sz=ctypes.sizeof(_BatchOpts))
     number = ctypes.c_uint32(count)
@@ -392,10 +396,11 @@ def map_lookup_batch(
     value_bytes: int,
     count: int,
 ) -> tuple[bytes | None, bytes, bytes, int]:
-    """Read up to *count* elements; return (next position or None, keys, values, count read).
+    """Read up to *count* elements. Return (next position or None, keys, values, count read).
 
-    :param position: None to begin, else what the last call returned.
-    :raises OSError: ENOSPC where *count* is too small for one bucket.
+    :param position: None to begin, else the position that the previous call returned.
+    :param position_bytes: size of a position, in bytes.
+    :raises OSError: ENOSPC if *count* is too small for one hash bucket.
     """
     opts = _BatchOpts(sz=ctypes.sizeof(_BatchOpts))
     keys = ctypes.create_string_buffer(key_bytes * count)
@@ -426,13 +431,14 @@ def program_load(
     btf_fd: int,
     log_bytes: int = 0,
 ) -> tuple[int, str]:
-    """Verify and load one member's program; return its descriptor and the verifier's log.
+    """Verify and load the program of one struct_ops member. Return its descriptor and the log.
 
-    A refused program gives a negative number in place of the descriptor: -errno.
+    If the kernel refuses the program, the result is -errno instead of a descriptor.
 
     :param member: index of the member in its struct.
-    :param struct_id: BTF id of that struct in the object *btf_fd*.
-    :param log_bytes: size of the log, 0 for none.
+    :param struct_id: BTF id of the struct in the object *btf_fd*.
+    :param btf_fd: BTF object of the module.
+    :param log_bytes: size of the verifier's log in bytes; 0 for no log.
     """
     fds = (ctypes.c_int * 2)(btf_fd, btf_fd)
     opts = _ProgramLoadOpts(
@@ -447,12 +453,12 @@ def program_load(
 def tracing_load(
     name: str, code: bytes, *, attach: int, btf_id: int, btf_fd: int, log_bytes: int = 0
 ) -> tuple[int, str]:
-    """Verify and load a program for a hook; return as `program_load` does.
+    """Verify and load a program for a hook. Return the same as `program_load`.
 
-    :param attach: ``TRACE_*``.
-    :param btf_id: of the function, or of the tracepoint's ``btf_trace_*``.
-    :param btf_fd: of the BTF object that has it; 0: the kernel's own.
-    :param log_bytes: size of the log, 0 for none.
+    :param attach: ``TRACE_*`` type of the hook.
+    :param btf_id: BTF id of the function, or of the typedef ``btf_trace_*`` of the tracepoint.
+    :param btf_fd: BTF object that *btf_id* belongs to; 0 for the kernel's own.
+    :param log_bytes: size of the verifier's log in bytes; 0 for no log.
     """
     opts = _ProgramLoadOpts(
         expected_attach_type=attach, attach_btf_id=btf_id, attach_btf_obj_fd=btf_fd
@@ -475,37 +481,37 @@ def _load(
 
 
 def tracing_attach(program_fd: int) -> int:
-    """Let a loaded program be run at its hook; return the descriptor that keeps it there."""
+    """Attach a loaded program to its hook until the returned descriptor is closed."""
     return _checked(_library().bpf_raw_tracepoint_open(None, program_fd))
 
 
 def btf_load(blob: bytes) -> int:
-    """Load a BTF object; return its descriptor."""
+    """Load a BTF object. Return its descriptor."""
     return _checked(_library().bpf_btf_load(blob, len(blob), None))
 
 
 def link_create(map_fd: int) -> int:
-    """Register the struct_ops set in *map_fd*; return the link's descriptor."""
+    """Register the struct_ops set in the map *map_fd*. Return the descriptor of the link."""
     return _checked(_library().bpf_link_create(map_fd, 0, _ATTACH_STRUCT_OPS, None))
 
 
 def link_update(link_fd: int, map_fd: int) -> None:
-    """Put the set in *map_fd* in the place of the link's, atomically."""
+    """Replace the link's struct_ops set atomically by the one in the map *map_fd*."""
     _checked(_library().bpf_link_update(link_fd, map_fd, None))
 
 
 def link_detach(link_fd: int) -> None:
-    """End the link whoever else holds it."""
+    """Detach the link, even if other processes hold it."""
     _checked(_library().bpf_link_detach(link_fd))
 
 
 def object_pin(fd: int, path: Path) -> None:
-    """Pin a map, program or link at *path* on a bpffs."""
+    """Pin a map, program or link at *path*, on a bpffs."""
     _checked(_library().bpf_obj_pin(fd, os.fsencode(path)))
 
 
 def object_get(path: Path) -> int:
-    """Return a descriptor of what is pinned at *path*."""
+    """Return a descriptor of the object that is pinned at *path*."""
     return _checked(_library().bpf_obj_get(os.fsencode(path)))
 
 
@@ -536,42 +542,42 @@ def _text(raw: bytes) -> str:
 
 
 def btf_ids() -> Iterator[int]:
-    """Iterate the ids of all BTF objects."""
+    """Yield the ids of all BTF objects."""
     return _ids("bpf_btf_get_next_id")
 
 
 def link_ids() -> Iterator[int]:
-    """Iterate the ids of all links."""
+    """Yield the ids of all links."""
     return _ids("bpf_link_get_next_id")
 
 
 def program_ids() -> Iterator[int]:
-    """Iterate the ids of all programs."""
+    """Yield the ids of all programs."""
     return _ids("bpf_prog_get_next_id")
 
 
 def btf_by_id(number: int) -> int | None:
-    """Return a descriptor of the BTF object, or None where it is gone."""
+    """Return a descriptor of the BTF object with id *number*, or None if it no longer exists."""
     return _by_id("bpf_btf_get_fd_by_id", number)
 
 
 def link_by_id(number: int) -> int | None:
-    """Return a descriptor of the link, or None where it is gone."""
+    """Return a descriptor of the link with id *number*, or None if it no longer exists."""
     return _by_id("bpf_link_get_fd_by_id", number)
 
 
 def map_by_id(number: int) -> int | None:
-    """Return a descriptor of the map, or None where it is gone."""
+    """Return a descriptor of the map with id *number*, or None if it no longer exists."""
     return _by_id("bpf_map_get_fd_by_id", number)
 
 
 def program_by_id(number: int) -> int | None:
-    """Return a descriptor of the program, or None where it is gone."""
+    """Return a descriptor of the program with id *number*, or None if it no longer exists."""
     return _by_id("bpf_prog_get_fd_by_id", number)
 
 
 def btf_name(fd: int) -> str:
-    """Return the name of a BTF object: the module's, ``vmlinux``, or nothing."""
+    """Return the name of a BTF object: a module's name, ``vmlinux``, or an empty string."""
     name = ctypes.create_string_buffer(64)
     # struct bpf_btf_info: btf, btf_size, id, name, name_len, kernel_btf
     fill = struct.pack("<QIIQII", 0, 0, 0, ctypes.addressof(name), len(name), 0)
@@ -580,7 +586,7 @@ def btf_name(fd: int) -> str:
 
 
 def map_info(fd: int) -> MapInfo:
-    """Return what the kernel says of the map."""
+    """Return the kernel's description of a map."""
     # struct bpf_map_info: type, id, key_size, value_size, max_entries, map_flags, name[16]
     fields = struct.unpack_from("<IIIIII16s", _info(fd, 64))
     map_type, number, key_bytes, value_bytes, max_entries, flags, name = fields
@@ -588,7 +594,7 @@ def map_info(fd: int) -> MapInfo:
 
 
 def program_info(fd: int) -> ProgramInfo:
-    """Return what the kernel says of the program."""
+    """Return the kernel's description of a program."""
     maps = (ctypes.c_uint32 * 64)()
     # struct bpf_prog_info: nr_map_ids at 52, map_ids at 56, name at 64, recursion_misses at 208,
     # verified_insns at 216
@@ -602,17 +608,18 @@ def program_info(fd: int) -> ProgramInfo:
 
 
 def link_info(fd: int) -> LinkInfo:
-    """Return what the kernel says of the link."""
-    # struct bpf_link_info: type, id, prog_id, then of struct_ops: map_id
+    """Return the kernel's description of a link."""
+    # struct bpf_link_info: type, id, prog_id; for struct_ops, then map_id
     link_type, number, _program, _pad, map_id = struct.unpack_from("<IIIII", _info(fd, 64))
     return LinkInfo(number, link_type, map_id if link_type == LINK_STRUCT_OPS else 0)
 
 
 class Ring:
-    """A BPF ring buffer that this process, and no other, reads: ``struct ring_buffer``.
+    """A BPF ring buffer with this process as its only reader: ``struct ring_buffer``.
 
-    :param fd: of the map; the ring needs it for as long as it is read.
-    :param take: called for each record; what it returns says whether to go on with the next.
+    :param fd: descriptor of the map. It has to stay open until the ring is closed.
+    :param take: function that is called with each record. It returns whether to continue with the
+        next record.
     """
 
     def __init__(self, fd: int, take: Callable[[bytes], bool]) -> None:
@@ -626,15 +633,15 @@ class Ring:
             raise OSError(number, os.strerror(number))
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable while there are records."""
+        """Return a descriptor that is readable while there are records."""
         return _checked(_library().ring_buffer__epoll_fd(self._ring))
 
     def consume(self) -> None:
-        """Hand over the records that are there, without waiting."""
+        """Pass the records that are there to ``take``, without waiting for more."""
         result = _library().ring_buffer__consume(self._ring)
         if result != -errno.ECANCELED:
             _checked(result)
 
     def close(self) -> None:
-        """End it. Nothing else may be called afterwards."""
+        """Free the ring. No method may be called after this."""
         _library().ring_buffer__free(self._ring)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Put a kernel's numbers in the place of a program's names. Pure: no system call."""
+"""Replace the names in a program by the numbers of the running kernel. Pure: no system calls."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from efuse.errors import CompileError
 __all__ = ["MODULE_FD_INDEX", "STRUCTURE", "resolve"]
 
 MODULE_FD_INDEX = 1
-"""Where the module's BTF descriptor stands in the load's fd_array; 0 would mean the kernel's."""
+"""Index of the module's BTF descriptor in the fd_array of the load. 0 means the kernel's BTF."""
 
 STRUCTURE = ("field", "bit", "size")
-"""The kinds of references to the kernel's own structures."""
+"""Kinds of references to structures of the kernel."""
 
 _PSEUDO_MAP_FD = 1
 _PSEUDO_KFUNC_CALL = 2
@@ -29,12 +29,12 @@ def resolve(
     kfuncs: Mapping[str, int] = MappingProxyType({}),
     structures: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> bytes:
-    """Return the program's instructions as the kernel takes them.
+    """Return the instructions of *program* as the kernel expects them.
 
-    :param map_fds: descriptor of each map.
-    :param kfuncs: BTF id of each kfunc.
-    :param structures: of each (kind, name) of the kernel's structures, the number.
-    :raises CompileError: the program uses a kfunc or map that is not among them.
+    :param map_fds: descriptor of each map, by name.
+    :param kfuncs: BTF id of each kfunc, by name.
+    :param structures: number for each (kind, name) of the kernel's structures.
+    :raises CompileError: the program refers to a name that has no number here.
     """
     code = bytearray(program.code)
     for reference in program.references:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The links of our struct_ops sets, whichever task made them."""
+"""Find the links of eFuse's struct_ops sets, of all processes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["struct_ops_links", "value_of"]
 
 
 def struct_ops_links(interface: Interface) -> Iterator[tuple[int, int, bytes]]:
-    """Iterate (id, descriptor, value) of the links of an interface's sets.
+    """Yield (link id, link descriptor, value) of each set of *interface*.
 
-    The descriptor ends with the step.
+    The descriptor is closed when the iteration continues.
 
-    :raises AttachError: this task may not look at them.
+    :raises AttachError: this process may not list BPF links.
     """
     try:
         for link_id in libbpf.link_ids():
@@ -38,7 +38,7 @@ def struct_ops_links(interface: Interface) -> Iterator[tuple[int, int, bytes]]:
 
 
 def value_of(link_fd: int, interface: Interface) -> bytes | None:
-    """Return the value of the set that a link holds, or None if it is none of the interface's."""
+    """Return the value of the set that a link holds, or None if it is not of *interface*."""
     map_id = libbpf.link_info(link_fd).map_id
     fd = libbpf.map_by_id(map_id) if map_id else None
     if fd is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A spec into the kernel: maps, programs, and the struct_ops set that holds them."""
+"""Load a spec into the kernel: its maps, its programs, and the struct_ops set that holds them."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ __all__ = [
 ]
 
 NAME_MAX = 31
-"""The longest name of a program set, in bytes."""
+"""Length limit of a program set's name, in bytes."""
 _LOG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class Target:
-    """The loaded module, as far as loading needs it.
+    """What loading needs to know of a loaded module.
 
-    :param interface: what of it programs are to implement.
-    :param btf: its types.
-    :param btf_fd: descriptor of its BTF.
+    :param interface: the interface that the programs implement.
+    :param btf: BTF of the module.
+    :param btf_fd: descriptor of that BTF object.
     :param ops_id: BTF id of the interface's struct.
-    :param members: (index, offset in the value in bytes) by member.
-    :param value_id: BTF id of the value type around the struct.
-    :param value_bytes: size of that.
+    :param members: (index in the struct, offset in the value in bytes) of each member.
+    :param value_id: BTF id of ``struct bpf_struct_ops_<type>``, the value around the struct.
+    :param value_bytes: size of that value, in bytes.
     """
 
     interface: Interface
@@ -59,7 +59,7 @@ class Target:
     value_bytes: int
 
     def describe(self, value: bytes) -> tuple[int, str, dict[str, int]]:
-        """Return (connection, name, id of each member's program) of a registered set's value."""
+        """Return (connection, name, program id by member) of a registered set's value."""
         (connection,) = struct.unpack_from("<I", value, self.members["connection"][1])
         start = self.members["name"][1]
         name = value[start : start + NAME_MAX + 1].partition(b"\0")[0].decode(errors="replace")
@@ -74,10 +74,10 @@ class Target:
 
 @contextmanager
 def open_target(interface: Interface = EFUSE_OPS) -> Iterator[Target]:
-    """Open the loaded module's types; its BTF's descriptor is closed at the end.
+    """Open the types of the loaded module. The BTF descriptor is closed when the context ends.
 
-    :param interface: what programs are to implement.
-    :raises NotSupportedError: the module is not loaded, or is not one of ours.
+    :param interface: the interface that programs will implement.
+    :raises NotSupportedError: the module is not loaded, or does not define the interface.
     """
     with module_btf(interface.module, interface.load) as btf:
         try:
@@ -101,12 +101,12 @@ def open_target(interface: Interface = EFUSE_OPS) -> Iterator[Target]:
 
 
 def module_btf_fd(module: str) -> int:
-    """Return the descriptor of a loaded module's BTF.
+    """Return a descriptor of a loaded module's BTF. The caller closes it.
 
-    :raises NotSupportedError: it has none, or this task may not look.
+    :raises NotSupportedError: the module has no BTF, or this process may not list BTF objects.
     """
     try:
-        # The kernel counts upwards, and the module is among the last.
+        # Ids only grow, and the module's is among the last.
         for number in reversed(list(libbpf.btf_ids())):
             fd = libbpf.btf_by_id(number)
             if fd is None:
@@ -122,16 +122,16 @@ def module_btf_fd(module: str) -> int:
 
 
 def describe_cache(spec: Spec, fds: Mapping[str, int]) -> None:
-    """Tell the programs how large the data cache is: 0 sets where nothing looks into it."""
+    """Store the size of the data cache for the programs: 0 sets if no program looks into it."""
     if "geometry" in spec.maps and "tags" in spec.maps:
         sets = spec.maps["tags"].max_entries if "block" in spec.programs else 0
         libbpf.map_update(fds["geometry"], bytes(4), Geometry(sets).encode())
 
 
 def create_maps(maps: Mapping[str, MapSpec], existing: Mapping[str, int]) -> dict[str, int]:
-    """Create the maps that are not among *existing*; return the descriptors of the new ones.
+    """Create the maps that are not in *existing*. Return the descriptors of the new maps.
 
-    :raises AttachError: one could not be created.
+    :raises AttachError: a map could not be created.
     """
     created: dict[str, int] = {}
     with ExitStack() as undo:
@@ -168,10 +168,11 @@ def _no_map(name: str, m: MapSpec, error: OSError) -> AttachError:
 def load_programs(
     target: Target, programs: Mapping[str, ProgramSpec], map_fds: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Verify and load each member's program; their descriptors are closed at the end.
+    """Verify and load each member's program. The descriptors are closed when the context ends.
 
-    :raises VerifierError: the kernel refused one.
-    :raises CompileError: one uses a kfunc that this module does not have.
+    :raises VerifierError: the kernel refused a program.
+    :raises CompileError: a program uses a kfunc that this module does not have.
+    :raises NotSupportedError: this module's struct lacks a member.
     """
     names = {r.name for p in programs.values() for r in p.references if r.kind == "kfunc"}
     kfuncs = {}
@@ -179,7 +180,7 @@ def load_programs(
         try:
             kfuncs[name] = target.btf.function(name)
         except KeyError:
-            continue  # resolve() says which program wanted it
+            continue  # resolve() names the program that needs it
     with ExitStack() as stack:
         fds = {}
         for member, program in programs.items():
@@ -217,11 +218,12 @@ def _load(target: Target, member: str, program: ProgramSpec, code: bytes) -> int
 def create_set(
     target: Target, program_fds: Mapping[str, int], numbers: Mapping[str, int], name: str
 ) -> int:
-    """Make a set of loaded programs, ready to be registered; return its map's descriptor.
+    """Make a set of loaded programs, ready to be registered. Return the descriptor of its map.
 
-    :param numbers: the struct's own, by name.
-    :param name: what it is called, up to 31 bytes.
-    :raises UsageError: the name does not do.
+    :param program_fds: descriptor of each member's program.
+    :param numbers: value of each member of the struct that is a number.
+    :param name: name of the set, 1 to 31 bytes.
+    :raises UsageError: the name has other characters or another length.
     :raises AttachError: the kernel refused the set.
     """
     if not re.fullmatch(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}", name):
@@ -256,7 +258,7 @@ def create_set(
 
 
 def _own_btf() -> bytes:
-    """Return the smallest BTF that there is, one int: a struct_ops map must name some."""
+    """Return a minimal BTF, with one int. A struct_ops map has to name a BTF object."""
     strings = b"\0int\0"
     types = struct.pack("<IIII", 1, 1 << 24, 4, 1 << 24 | 32)
     header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(strings))

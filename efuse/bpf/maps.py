@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""BPF maps as Python mappings: the built-in ones by their types, a person's by ints and bytes."""
+"""BPF maps as Python mappings: typed for the built-in maps, ints and bytes for custom ones."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _BATCH = 256
-_BATCH_BYTES = 4 << 20  # of a map that has a value for each of many CPUs
+_BATCH_BYTES = 4 << 20  # for a map with a value per CPU, on a machine with many CPUs
 _ENOTSUPP = 524
 _PER_CPU = (5, 6, 10)  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH
-# The kernel has no batches for a map that answers one of these.
+# Errors of a map type for which the kernel has no batch operations.
 _NO_BATCH = (errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP)
 
 
 class BpfMap(MutableMapping[K, V], Generic[K, V]):
-    """A live BPF map. Another task, and the kernel, may change it at any time.
+    """A live BPF map. The kernel and other processes may change it at any time.
 
-    Iteration sees each element that stays in the map once; one that comes or goes meanwhile may be
-    missed. ``len()`` counts by iterating: O(n).
+    Iteration yields each element that stays in the map once. An element that is added or deleted
+    during the iteration may be missing. ``len()`` iterates over all elements: O(n).
 
-    :param fd: the map's descriptor; whoever made it closes it.
-    :param name: what errors call it.
-    :param definition: its sizes and capacity.
+    :param fd: descriptor of the map. The mapping does not close it.
+    :param name: name of the map in error messages.
+    :param definition: type, sizes and capacity of the map.
     """
 
     def __init__(self, fd: int, name: str, definition: MapSpec) -> None:
@@ -84,7 +84,10 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
         raise TypeError(f"{type(self).__name__} has no values")
 
     def _decode(self, key: K, raw: bytes) -> V:
-        """Return the value; ValueError where it was changed while it was read."""
+        """Return the decoded value.
+
+        :raises ValueError: the kernel changed the value while it was read.
+        """
         raise TypeError(f"{type(self).__name__} has no values")
 
     def __getitem__(self, key: K) -> V:
@@ -125,20 +128,20 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
         return True
 
     def read_all(self) -> dict[K, V]:
-        """Return a copy of all elements, read in batches."""
+        """Return a copy of all elements. They are read in batches."""
         found: dict[K, V] = {}
         for raw_key, raw in self._raw_items():
             key = self._decode_key(raw_key)
             try:
                 found[key] = self._decode(key, raw)
             except ValueError:
-                continue  # changed while it was read: gone, or another by now
+                continue  # the element was deleted or replaced while it was read
         return found
 
     def write_all(self, items: Iterable[tuple[K, V]]) -> int:
-        """Store all *items* in batches; return how many there were.
+        """Store all *items*, in batches, and return how many there were.
 
-        :raises AttachError: the map took no more (E2BIG for one that does not evict).
+        :raises AttachError: the map is full (E2BIG, if it does not evict).
         """
         encoded = [(self._encode_key(key), self._encode(key, value)) for key, value in items]
         done = 0
@@ -157,7 +160,7 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
         return done
 
     def clear(self) -> None:
-        """Delete all elements that are there now."""
+        """Delete all elements that are in the map at this moment."""
         for raw in list(self._raw_keys()):
             libbpf.map_delete(self.fd, raw)
 
@@ -177,7 +180,7 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
                 )
             except OSError as error:
                 if error.errno == errno.ENOSPC:
-                    count *= 2  # one bucket holds more
+                    count *= 2  # the next bucket holds more elements than that
                     continue
                 if error.errno in _NO_BATCH:
                     yield from self._raw_items_singly()
@@ -204,7 +207,7 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
 
 
 class Entries(BpfMap[EntryKey, Entry]):
-    """``entries``: a name in a directory to its inode, or to none."""
+    """``entries``: the inode, or none, that a name in a directory stands for."""
 
     def _encode_key(self, key: EntryKey) -> bytes:
         return EntryKey(*key).encode()
@@ -228,7 +231,7 @@ class _ByNodeid(BpfMap[int, V]):
 
 
 class Attrs(_ByNodeid[Attributes]):
-    """``attrs``: a nodeid to its attributes."""
+    """``attrs``: attributes by nodeid."""
 
     def _encode(self, key: int, value: Attributes) -> bytes:
         return value.encode(self._encode_key(key))
@@ -238,7 +241,7 @@ class Attrs(_ByNodeid[Attributes]):
 
 
 class Volumes(_ByNodeid[Volume]):
-    """``volumes``: a nodeid to what STATFS of it answers."""
+    """``volumes``: answers to STATFS, by nodeid."""
 
     def _encode(self, key: int, value: Volume) -> bytes:
         return value.encode(self._encode_key(key))
@@ -248,7 +251,7 @@ class Volumes(_ByNodeid[Volume]):
 
 
 class Blobs(BpfMap[BlobKey, Blob]):
-    """``blobs``: answers of READLINK, GETXATTR and LISTXATTR."""
+    """``blobs``: answers to READLINK, GETXATTR and LISTXATTR."""
 
     def _encode_key(self, key: BlobKey) -> bytes:
         return BlobKey(*key).encode()
@@ -264,7 +267,7 @@ class Blobs(BpfMap[BlobKey, Blob]):
 
 
 class Grants(BpfMap[GrantKey, Grant]):
-    """``grants``: who may open or access what."""
+    """``grants``: permissions of callers to open or access an inode."""
 
     def _encode_key(self, key: GrantKey) -> bytes:
         return GrantKey(*key).encode()
@@ -280,7 +283,7 @@ class Grants(BpfMap[GrantKey, Grant]):
 
 
 class Tags(BpfMap[int, tuple[Tag, ...]]):
-    """``tags``: a set of the data cache to what its slots of ``blocks`` hold."""
+    """``tags``: for each set of the data cache, what its slots of ``blocks`` hold."""
 
     def _encode_key(self, key: int) -> bytes:
         return key.to_bytes(4, "little")
@@ -292,19 +295,19 @@ class Tags(BpfMap[int, tuple[Tag, ...]]):
         return Tag.decode_set(raw)
 
     def slots(self) -> Iterator[Tag]:
-        """Iterate the tags of all slots that hold something."""
+        """Yield the tags of all slots that hold a block."""
         for tags in self.read_all().values():
             yield from (tag for tag in tags if tag.nodeid)
 
     def held(self) -> Counter[int]:
-        """Count the blocks that each nodeid has here, by reading the map through its mapping."""
+        """Count the cached blocks of each nodeid, reading the map through a memory mapping."""
         length = self.definition.max_entries * self.definition.value_bytes
         with mmap.mmap(self.fd, length, prot=mmap.PROT_READ) as view:
             return Counter(Tag.nodeids(view))
 
 
 class GeometryMap(BpfMap[int, Geometry]):
-    """``geometry``: 0 to the shape of the data cache, and until when its use is counted."""
+    """``geometry``: one element, 0: the shape of the data cache, and until when use is counted."""
 
     def _encode_key(self, key: int) -> bytes:
         return key.to_bytes(4, "little")
@@ -320,7 +323,7 @@ class GeometryMap(BpfMap[int, Geometry]):
 
 
 class Files(_ByNodeid[FileUse]):
-    """``files``: a nodeid to how often its blocks were found."""
+    """``files``: by nodeid, how often the blocks of a file were found in the cache."""
 
     def _encode(self, key: int, value: FileUse) -> bytes:
         return value.encode()
@@ -330,14 +333,14 @@ class Files(_ByNodeid[FileUse]):
 
 
 class Ring(BpfMap[Any, Any]):
-    """``events``: nothing can be looked up in it; `efuse.bpf.Listener` reads it."""
+    """``events``: a ring buffer without elements to look up. `efuse.bpf.Listener` reads it."""
 
     def _raw_items(self) -> Iterator[tuple[bytes, bytes]]:
         return iter(())
 
 
 class Words(BpfMap[Any, Any]):
-    """A person's map. Keys and values of 1, 2, 4 or 8 bytes are ints, others bytes of that size."""
+    """A custom map. Keys and values of 1, 2, 4 or 8 bytes are ints; others are bytes."""
 
     def _encode_key(self, key: int | bytes) -> bytes:
         return _to_bytes(key, self.definition.key_bytes)
@@ -353,11 +356,12 @@ class Words(BpfMap[Any, Any]):
 
 
 class PerCpu(BpfMap[Any, tuple[Any, ...]]):
-    """A person's map with a value for each possible CPU; those are like the values of `Words`."""
+    """A custom map with one value per possible CPU, each represented as by `Words`."""
 
     def __init__(self, fd: int, name: str, definition: MapSpec) -> None:
         super().__init__(fd, name, definition)
-        # The kernel copies all of them at once, each at a multiple of 8.
+        # The kernel copies the values of all CPUs in one call, padding each to a multiple of 8
+        # bytes.
         self._stride = -(-definition.value_bytes // 8) * 8
         self._value_bytes = self._stride * libbpf.possible_cpus()
 
@@ -404,9 +408,10 @@ _TYPES: Mapping[str, tuple[type[BpfMap[Any, Any]], int, int]] = {
 
 
 def mapping(fd: int, name: str, definition: MapSpec) -> BpfMap[Any, Any]:
-    """Return the mapping for the map *fd*: by its type if it is a built-in one, else `Words`.
+    """Return the mapping for the map *fd*.
 
-    Values of a map that has one for each CPU are tuples: `PerCpu`.
+    A map with one value per CPU becomes a `PerCpu`, whose values are tuples. A ring buffer becomes
+    a `Ring`, a built-in map its own type, and any other map a `Words`.
     """
     if definition.type in _PER_CPU:
         return PerCpu(fd, name, definition)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What programs can implement: the struct_ops types of our modules, and their members."""
+"""The interfaces that programs can implement: the modules' struct_ops types and their members."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ REQUEST_MEMBERS = (
     "write", "flush", "fsync", "lseek", "fallocate", "copy_file_range", "statfs", "create",
     "mknod", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "ioctl", "request",
 )  # fmt: skip
-"""Those called before a request goes to the daemon."""
+"""Members that are called before a request goes to the daemon."""
 
 REPLY = "reply"
-"""The only member with two arguments: its program is given the context, not the first of them."""
+"""The only member with two arguments. Its program gets the context, not the first argument."""
 
 MEMBERS = (
     *REQUEST_MEMBERS,
@@ -39,23 +39,24 @@ MEMBERS = (
     "notify",
     "exit",
 )
-"""All, in the order of the struct."""
+"""All members, in the order of the struct."""
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A struct_ops type.
+    """An interface: a struct_ops type, or a set of tracing programs.
 
-    :param module: the kernel module that has it.
-    :param load: what loads the module.
-    :param struct: its name.
-    :param members: those that a program can implement, in the struct's order; none: any.
-    :param constants: its numbers that a text gives, each by a function that returns it.
-    :param data: which of the package's data it belongs to.
-    :param uapi: which of them has the types that programs and kernel share.
-    :param include: below that: the directory of the headers.
-    :param header: in that: declares what the programs may call.
-    :param example: of a member, for who has written none.
+    :param module: kernel module that defines it.
+    :param load: command that loads the module.
+    :param struct: name of the struct; empty for tracing programs.
+    :param members: members that a program can implement, in the order of the struct. Empty: the
+        names of programs are free.
+    :param constants: number members that a text sets, each with a function that returns it.
+    :param data: name of the package data that the interface belongs to.
+    :param uapi: name of the package data with the types that programs and kernel share.
+    :param include: directory of the headers, relative to *data*.
+    :param header: header in that directory that declares what the programs may call.
+    :param example: declaration of a member, for error messages.
     """
 
     module: str
@@ -82,7 +83,7 @@ EFUSE_OPS = Interface(
     header="efuse.bpf.h",
     example="int lookup(struct efuse_req *req)",
 )
-"""Handlers of the requests of a mount."""
+"""Handlers of a mount's requests."""
 
 CSD_FUNCTION = Interface(
     module="csd",
@@ -96,7 +97,7 @@ CSD_FUNCTION = Interface(
     header="csd.bpf.h",
     example="int step(struct csd_run *run)",
 )
-"""A function that is run over the blocks of a file."""
+"""A storage function, which runs over the blocks of a file."""
 
 CSD_POLICY = replace(
     CSD_FUNCTION,
@@ -106,7 +107,7 @@ CSD_POLICY = replace(
     header="policy.bpf.h",
     example="int choose(struct csd_batch *batch)",
 )
-"""Where functions run whose callers leave that open."""
+"""The policy that chooses where a storage function runs if its caller leaves that open."""
 
 TRACING = Interface(
     module="efuse",
@@ -120,4 +121,4 @@ TRACING = Interface(
     header="tracing.bpf.h",
     example="int sent(u64 *ctx)",
 )
-"""Programs of hooks in the kernel, of any names: see `efuse.bpf.tracing`."""
+"""Programs for hooks in the kernel, with any names: see `efuse.bpf.tracing`."""

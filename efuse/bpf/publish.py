@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Put names and attributes into the maps ahead of the first request for them."""
+"""Put names and attributes into the maps before the first request for them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _SYSFS = Path("/sys/fs/efuse/connections")
 class Published:
     """One name to publish.
 
-    :param parent: nodeid of its directory.
-    :param name: up to 255 bytes.
-    :param nodeid: what it stands for; 0: it does not exist.
-    :param generation: of that inode.
-    :param attributes: its attributes, None to publish none (as for a name that does not exist).
-    :param entry_valid_ns: how long the name is valid.
-    :param attr_valid_ns: how long the attributes are.
+    :param parent: nodeid of the directory.
+    :param name: the name, up to 255 bytes.
+    :param nodeid: nodeid that the name stands for; 0 if the name does not exist.
+    :param generation: generation of that inode.
+    :param attributes: attributes of the inode. None publishes the name alone, as for a name that
+        does not exist.
+    :param entry_valid_ns: how long the name is valid, in ns from now.
+    :param attr_valid_ns: how long the attributes are valid, in ns from now.
     """
 
     parent: int
@@ -41,9 +42,9 @@ class Published:
 
 
 def read_epoch(connection: int) -> int:
-    """Return the connection's current epoch. Read it *before* the truth that is to be published.
+    """Return the connection's current epoch. Call it *before* reading the data to publish.
 
-    :raises ControlError: there is no such connection.
+    :raises ControlError: there is no such connection, or this user may not read its epoch.
     """
     path = _SYSFS / str(connection) / "stamp"
     try:
@@ -60,16 +61,19 @@ def publish(
     uid: int = 0,
     gid: int = 0,
 ) -> int:
-    """Store *entries* in ``entries`` and ``attrs`` in batches; return how many names there were.
+    """Store *entries* in the maps ``entries`` and ``attrs``, in batches.
 
-    A value published after its truth changed does no harm: the change has ended its epoch.
+    A value that is published after the underlying data changed does no harm: the change has ended
+    its epoch.
 
-    :param maps: of the connection's attachment.
-    :param epoch: what read_epoch() said before the truth was read.
-    :param uid: for whom the values are, where the connection's answers depend on the caller:
-        for every process of these ids, whatever groups and capabilities it has.
-    :param gid: likewise.
-    :raises AttachError: a map took no more.
+    :param maps: maps of the connection's attachment.
+    :param entries: the names to publish.
+    :param epoch: result of `read_epoch`, read before the data.
+    :param uid: user id that the values are for, if the connection's answers depend on the caller.
+        They are for every process with this uid and *gid*, whatever groups and capabilities it has.
+    :param gid: group id that the values are for, if the connection's answers depend on the caller.
+    :returns: the number of names stored.
+    :raises AttachError: a map is full.
     """
     names: list[tuple[EntryKey, Entry]] = []
     attributes: dict[int, Attributes] = {}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Counts of the requests of plain FUSE mounts, taken by BPF programs for as long as they are read.
+"""Count the requests of plain FUSE mounts with BPF programs, for as long as they are read.
 
-Programs count at the tracepoints ``fuse_request_send`` and ``fuse_request_end`` (Linux 6.10), and
-where those are missing at functions. So a request is counted that was sent and answered meanwhile;
-its time is that between the two, of which what it waits in the kernel for being sent (readahead
-and other background requests do) is no part.
+The programs run at the tracepoints ``fuse_request_send`` and ``fuse_request_end`` (Linux 6.10), or
+at functions where those are missing. A request counts if it is sent and answered while the programs
+are attached. Its time runs from one hook to the other, so it does not include the time that a
+background request (such as readahead) waits in the kernel before it is sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HOOKS: tuple[Mapping[str, Hook], ...] = (
         }
     ),
 )
-"""Where the programs can be run, the best first: the hook of each."""
+"""Alternative sets of hooks, the best first: the hook of each program, by name."""
 
 _MODULE = "fuse"
 _LANES = struct.Struct("<32Q")  # struct count
@@ -51,11 +51,13 @@ _LANES = struct.Struct("<32Q")  # struct count
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What happened to the requests of one opcode on one connection.
+    """Counters for the requests of one opcode on one connection.
 
-    :ivar first_ns: when the first was answered, by CLOCK_MONOTONIC.
-    :ivar ns: what they took, all together.
-    :ivar latency: how many took how long, as `efuse.stats.latency` has it.
+    :ivar first_ns: time of the first answer, in ns of CLOCK_MONOTONIC.
+    :ivar requests: number of answered requests.
+    :ivar errors: number of requests that were answered with an error.
+    :ivar ns: total time of the requests, in ns.
+    :ivar latency: histogram of their times, with the buckets of `efuse.stats.latency`.
     """
 
     first_ns: int
@@ -66,8 +68,8 @@ class Counted:
 
     @classmethod
     def of(cls, cpus: Iterable[bytes]) -> Counted:
-        """Return the sum of what each CPU has counted."""
-        # All numbers at once: none of the sums needs more than its 64 bits.
+        """Return the sum of the counters of all CPUs."""
+        # One addition sums all lanes: no lane needs more than its 64 bits.
         whole = sum(int.from_bytes(raw, "little") for raw in cpus)
         lanes = _LANES.unpack(whole.to_bytes(_LANES.size, "little"))
         first_ns, requests, errors, ns, *latency = lanes
@@ -75,19 +77,19 @@ class Counted:
 
 
 def request_programs() -> Spec:
-    """Return the programs' spec: shipped with the package, cached, or compiled now."""
+    """Return the spec of the programs: shipped with the package, cached, or compiled now."""
     return shipped("requests")
 
 
 class RequestCounters(Closing):
-    """Counts all requests of plain FUSE from now on. A context manager.
+    """Count all requests of plain FUSE mounts from now on. A context manager.
 
-    Nothing is counted any more once it is closed, or its process has ended.
+    Counting stops when it is closed, or when the process ends.
 
-    :param hooks: where the programs may be run, the best first.
-    :ivar since_ns: when it began, by CLOCK_MONOTONIC.
-    :raises NotSupportedError: this kernel has no BTF, or none of the hooks.
-    :raises AttachError: this task may not trace.
+    :param hooks: alternative sets of hooks, the best first.
+    :ivar since_ns: time at which counting started, in ns of CLOCK_MONOTONIC.
+    :raises NotSupportedError: the kernel has no BTF, or none of the sets of hooks.
+    :raises AttachError: this process may not trace.
     """
 
     def __init__(self, hooks: Iterable[Mapping[str, Hook]] = HOOKS) -> None:
@@ -97,26 +99,26 @@ class RequestCounters(Closing):
         self.since_ns = time.monotonic_ns()
 
     def read(self) -> dict[tuple[int, int], Counted]:
-        """Return what was counted so far, by connection and opcode."""
+        """Return the counters so far, by (connection, opcode number)."""
         found = self._counts.read_all()
         return {(key & 0xFFFFFFFF, key >> 32): Counted.of(cpus) for key, cpus in found.items()}
 
     def missed(self) -> int:
-        """Return how many requests there was no room for, or that came amid the counting of one."""
+        """Return how many requests were not counted: no room, or a program was already running."""
         return int(sum(self._missed[0])) + self._tracer.missed()
 
     def forget(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Make room: forget what was counted of connections that have gone."""
+        """Delete the counters of *keys*, (connection, opcode number), to make room."""
         for connection, opcode in keys:
             self._counts.pop(opcode << 32 | connection, None)
 
     def close(self) -> None:
-        """Count no more. May be called again."""
+        """Stop counting. Further calls do nothing."""
         self._tracer.close()
 
 
 def _there(hooks: Iterable[Mapping[str, Hook]]) -> Mapping[str, Hook]:
-    """Return the first of *hooks* that this kernel has all of."""
+    """Return the first set of *hooks* that this kernel has completely."""
     wanted = list(hooks)
     with KernelTypes(_MODULE) as types:
         for each in wanted:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a compiled text is before it meets a kernel: instructions with names in them.
+"""A compiled program set before it is loaded: instructions that refer to the kernel by name.
 
-A spec makes no system call. Two specs are equal when they would load the same programs and maps.
+Pure: no system calls. Specs compare by content.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ __all__ = [
 ]
 
 INSTRUCTION_BYTES = 8
-"""Size of one BPF instruction; a 64-bit load takes two."""
+"""Size of one BPF instruction, in bytes. A 64-bit load takes two instructions."""
 
 WAYS = 8
-"""Slots of ``blocks`` for each set of ``tags`` (``EFUSE_WAYS``)."""
+"""Slots of ``blocks`` per set of ``tags`` (``EFUSE_WAYS``)."""
 
 MAP_RINGBUF = 27
-"""The type of a ring buffer (``BPF_MAP_TYPE_RINGBUF``): its capacity is in bytes."""
+"""Map type of a ring buffer (``BPF_MAP_TYPE_RINGBUF``). Its capacity is in bytes."""
 
-_GHOSTS = 4  # Elements of `ghosts` for each slot: as maps.c has them.
+_GHOSTS = 4  # Elements of `ghosts` per slot, as in maps.c.
 
 _FORMAT = 1
 
 
 @dataclass(frozen=True, order=True)
 class Reference:
-    """An instruction that needs a number which only the kernel can give.
+    """An instruction that needs a number known only when the program is loaded.
 
-    :param index: which instruction.
-    :param kind: ``"map"`` (a map's descriptor), ``"kfunc"`` (a function's BTF id), or of a
-        structure of the kernel's ``"field"`` (a member's offset), ``"bit"`` or ``"size"``.
-    :param name: of the map, the kfunc, the struct and its member (``fuse_req.in.h.nodeid``), or
-        more than one of these, between bars: the first that the kernel has.
+    :param index: index of the instruction.
+    :param kind: ``"map"`` (descriptor of a map), ``"kfunc"`` (BTF id of a function), or, for a
+        kernel structure, ``"field"`` (offset of a member in bytes), ``"bit"`` (offset in bits) or
+        ``"size"`` (in bytes).
+    :param name: name of the map, of the kfunc, or of the structure and its member
+        (``fuse_req.in.h.nodeid``). Alternatives are separated by ``|``; the first that the kernel
+        has is used.
     """
 
     index: int
@@ -57,11 +59,11 @@ class Reference:
 
 @dataclass(frozen=True, order=True)
 class Line:
-    """From this instruction on, the code stems from this line of the text.
+    """The source line of the instructions from *index* on.
 
-    :param index: which instruction.
-    :param file: name of the text.
-    :param number: the line, from 1 on.
+    :param index: index of the first instruction.
+    :param file: name of the source text.
+    :param number: line number, counted from 1.
     """
 
     index: int
@@ -71,13 +73,13 @@ class Line:
 
 @dataclass(frozen=True)
 class MapSpec:
-    """A map's definition.
+    """Definition of a map.
 
     :param type: ``enum bpf_map_type``.
-    :param key_bytes: size of a key.
-    :param value_bytes: size of a value.
-    :param max_entries: capacity.
-    :param flags: ``BPF_F_*`` of BPF_MAP_CREATE.
+    :param key_bytes: size of a key, in bytes.
+    :param value_bytes: size of a value, in bytes.
+    :param max_entries: capacity in entries; of a ring buffer, in bytes.
+    :param flags: ``BPF_F_*`` flags of BPF_MAP_CREATE.
     """
 
     type: int
@@ -89,9 +91,11 @@ class MapSpec:
 
 @dataclass(frozen=True)
 class ProgramSpec:
-    """One member's program.
+    """The program of one member.
 
-    :param code: its instructions; those that `references` names hold zeros in place of the number.
+    :param code: the instructions. Each instruction in `references` has 0 where the number belongs.
+    :param references: the instructions that need a number when the program is loaded.
+    :param lines: source lines of the instructions.
     """
 
     code: bytes
@@ -99,17 +103,18 @@ class ProgramSpec:
     lines: tuple[Line, ...] = ()
 
     def line_of(self, index: int) -> Line | None:
-        """Return the line of the text that instruction *index* stems from, or None."""
+        """Return the source line of the instruction *index*, or None if it is unknown."""
         return max((line for line in self.lines if line.index <= index), default=None)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A compiled set of programs with its maps.
+    """A compiled program set and its maps.
 
-    :param programs: by member of ``struct efuse_ops``.
-    :param maps: by name.
-    :param source_hash: SHA-256 of what it was compiled from, in hexadecimal.
+    :param programs: programs by member of ``struct efuse_ops``.
+    :param maps: map definitions by name.
+    :param source_hash: SHA-256 of the sources and of everything else that the compiler's result
+        depends on, in hexadecimal.
     """
 
     programs: Mapping[str, ProgramSpec]
@@ -120,11 +125,11 @@ class Spec:
         return hash((tuple(sorted(self.programs)), tuple(sorted(self.maps)), self.source_hash))
 
     def with_capacity(self, capacity: Mapping[str, int]) -> Spec:
-        """Return the same spec with other map capacities.
+        """Return a copy of the spec with other map capacities.
 
-        :param capacity: entries per map, by its name. Those of ``blocks`` become whole sets, for
-            which ``tags`` and ``ghosts`` have room; with 0 there is no data cache.
-        :raises UsageError: there is no such map, or the number is not positive.
+        :param capacity: entries per map, by name. The capacity of ``blocks`` is rounded up to whole
+            sets, and ``tags`` and ``ghosts`` are sized to match. 0 blocks turn off the data cache.
+        :raises UsageError: the spec has no such map, or the capacity is out of range.
         """
         maps, programs, capacity = dict(self.maps), dict(self.programs), dict(capacity)
         if "blocks" in capacity and "tags" in maps:
@@ -145,7 +150,7 @@ class Spec:
         return replace(self, programs=programs, maps=maps)
 
     def to_json(self) -> str:
-        """Return the spec as JSON text; from_json() is its inverse."""
+        """Return the spec as JSON text for `from_json`."""
         return json.dumps(
             {
                 "format": _FORMAT,
@@ -168,9 +173,9 @@ class Spec:
 
     @classmethod
     def from_json(cls, text: str) -> Spec:
-        """Return the spec that to_json() wrote.
+        """Return the spec that `to_json` wrote.
 
-        :raises CompileError: the text is none, or of another version.
+        :raises CompileError: the text is not a spec, or has another format version.
         """
         try:
             tree: dict[str, Any] = json.loads(text)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that are run at hooks in the kernel while somebody watches.
+"""Run BPF programs at hooks in the kernel while a process watches.
 
-A text is C for BCC that includes ``tracing.bpf.h``. Each of its functions takes ``u64 *ctx``, the
-hook's arguments (and behind those of a function, at its end, what it returns), and has a hook,
-which is named where it is attached. The kernel's structures are read without their headers::
+A text is C for BCC that includes ``tracing.bpf.h``. Each of its functions takes ``u64 *ctx``: the
+arguments of the hook, followed by the return value for a hook at the end of a function. The hook of
+each function is chosen when the programs are attached. Structures of the kernel are read without
+their headers::
 
     #include "tracing.bpf.h"
 
@@ -29,15 +30,15 @@ which is named where it is attached. The kernel's structures are read without th
 >>> with Tracer(spec, hooks, module="fuse") as tracer:
 ...     tracer.maps["counts"][14]
 
-``module`` says whose functions, tracepoints and structures are meant: ``"fuse"``, whether it is
-built in or not, or ``"efuse"``, which has structs of its own by the same names (its tracepoints
-that fs/fuse has, too, cannot be hooked into: the kernel finds its own of the name, and so it does
-with a function whose arguments have nothing to tell them apart, such as ``fuse_dev_write``, where
-fs/fuse is built in). One spec serves both, and every kernel: offsets are put in when it is loaded.
-Tracers may share maps.
+``module`` is the module whose functions, tracepoints and structures are meant: ``"fuse"``, built in
+or not, or ``"efuse"``, which has its own structs of the same names. Some names of ``"efuse"``
+cannot be hooked, because the kernel finds its own symbol first: tracepoints that fs/fuse has too,
+and, if fs/fuse is built in, functions whose arguments do not differ, such as ``fuse_dev_write``.
 
-Nothing is left attached when a tracer is closed, or its process ends. A ring buffer among the
-maps is read with `efuse.bpf.libbpf.Ring`.
+One spec serves both modules and every kernel: offsets are filled in when it is loaded. Tracers may
+share maps. A ring buffer among the maps is read with `efuse.bpf.libbpf.Ring`.
+
+Closing the tracer detaches all programs, and so does the end of its process.
 """
 
 from __future__ import annotations
@@ -83,9 +84,9 @@ _NOBODY_MAY = (
 
 
 def check_allowed() -> None:
-    """Raise the error of who may not trace before anything is compiled in vain.
+    """Check that this process may trace, before anything is compiled for nothing.
 
-    :raises AttachError: this task may not.
+    :raises AttachError: the process lacks the capabilities.
     """
     status = _STATUS.read_text()
     held = int(status.partition("CapEff:")[2].split()[0], 16)
@@ -94,11 +95,11 @@ def check_allowed() -> None:
 
 
 def shipped(name: str) -> Spec:
-    """Return the spec of a text that is shipped: compiled with the package, before, or now.
+    """Return the spec of a shipped text: shipped with the package, cached, or compiled now.
 
-    :param name: of the file in ``bpf_programs/tracing``, without its ending.
-    :raises CompileError: it had to be compiled and could not.
-    :raises NotSupportedError: it had to be compiled and BCC is not installed.
+    :param name: name of the file in ``bpf_programs/tracing``, without ``.c``.
+    :raises CompileError: compiling was necessary and failed.
+    :raises NotSupportedError: compiling is necessary and BCC is not installed.
     """
     path = paths.data("bpf_programs") / "tracing" / f"{name}.c"
     return compile_text(path.read_text(), path.name, interface=TRACING)
@@ -106,21 +107,22 @@ def shipped(name: str) -> Spec:
 
 @dataclass(frozen=True)
 class Hook:
-    """A place in the kernel.
+    """A place in the kernel that a program can be attached to.
 
-    :param kind: ``tp_btf``: a tracepoint; ``fentry``, ``fexit``: a function's begin or end.
-    :param name: of the tracepoint or function.
+    :param kind: ``tp_btf`` for a tracepoint; ``fentry`` or ``fexit`` for the start or the end of a
+        function.
+    :param name: name of the tracepoint or function.
     """
 
     kind: Literal["tp_btf", "fentry", "fexit"]
     name: str
 
     def type_id(self, types: KernelTypes) -> int:
-        """Return the BTF id that stands for it.
+        """Return the BTF id of the hook.
 
-        :raises KeyError: there is no such hook.
-        :raises NotSupportedError: the kernel has a tracepoint of the name that a module's has, and
-            would take its own.
+        :raises KeyError: the kernel has no such hook.
+        :raises NotSupportedError: the module's tracepoint has the same name as one of the kernel,
+            so that the kernel would attach to its own.
         """
         if self.kind == "tp_btf":
             name = f"btf_trace_{self.name}"
@@ -135,15 +137,15 @@ class Hook:
 
 
 class Tracer(Closing):
-    """Programs at their hooks until it is closed. A context manager.
+    """Run programs at their hooks until it is closed. A context manager.
 
-    :param spec: of the programs.
-    :param hooks: of each program.
-    :param module: whose hooks and structures they are.
-    :param maps: maps to use in place of new ones of these names; they stay the caller's.
+    :param spec: the compiled programs.
+    :param hooks: hook of each program, by the program's name.
+    :param module: module whose hooks and structures are meant; None for the kernel alone.
+    :param maps: maps to use instead of new ones, by name. The caller keeps and closes them.
     :ivar maps: all maps of the programs, by name.
-    :raises NotSupportedError: this kernel has no such hook or structure.
-    :raises AttachError: this task may not trace, or a map could not be made.
+    :raises NotSupportedError: this kernel lacks a hook or a structure.
+    :raises AttachError: this process may not trace, or a map could not be created.
     :raises VerifierError: the kernel refused a program.
     """
 
@@ -169,11 +171,11 @@ class Tracer(Closing):
             undo.pop_all()
 
     def missed(self) -> int:
-        """Return how often a program was not run, since it was running on that CPU."""
+        """Return how many runs of programs were skipped because the program was already running."""
         return sum(libbpf.program_info(fd).recursion_misses for fd in self._programs)
 
     def close(self) -> None:
-        """Detach the programs, and close the maps that are the tracer's own."""
+        """Detach the programs, and close the maps that the tracer created."""
         self._programs = []
         self._open.close()
 
@@ -201,7 +203,7 @@ class Tracer(Closing):
 
 
 def _structures(programs: Iterable[ProgramSpec], types: KernelTypes) -> dict[tuple[str, str], int]:
-    """Return what the programs want to know of the kernel's structures."""
+    """Return the numbers that the programs need of the kernel's structures, by (kind, name)."""
     wanted = {
         (reference.kind, reference.name)
         for program in programs
@@ -212,7 +214,7 @@ def _structures(programs: Iterable[ProgramSpec], types: KernelTypes) -> dict[tup
 
 
 def _structure(kind: str, names: list[str], types: KernelTypes) -> int:
-    """Return the number of the first of *names* that the kernel has."""
+    """Return the number for the first of *names* that the kernel has."""
     struct, _, path = names[0].partition(".")
     try:
         if kind == "size":
@@ -266,7 +268,7 @@ def _words(hook: Hook) -> str:
 
 
 def _not_attached(hook: Hook, error: OSError) -> AttachError:
-    # The program was loaded: it is not for want of a capability.
+    # Loading succeeded, so the process does not lack a capability.
     hints = {errno.EPERM: _NOBODY_MAY}
     return AttachError(
         f"cannot trace at {_words(hook)}: {reason(error)}", hint=hints.get(error.errno or 0)

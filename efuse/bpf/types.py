@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The types of the running kernel and of one module of it: ids of hooks, offsets of members.
+"""The types of the running kernel and of one of its modules: ids of hooks, offsets of members.
 
-libbpf reads the BTF. The kernel's own has more than a hundred thousand types, which are not
-walked in Python; where `efuse.btf` will do, since all that is wanted is of a module's own, it
-does without them.
+libbpf parses the BTF: the kernel's own has more than a hundred thousand types, too many to walk in
+Python. `efuse.btf` needs no libbpf, and is enough where only a module's own types matter.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ _PASSED_OVER = (_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TAG)
 
 
 class KernelTypes(Closing):
-    """Types by their names: a module's own first, then the kernel's. A context manager.
+    """Types by name: the module's own first, then the kernel's. A context manager.
 
-    :param module: the module's name; None, or what has no BTF of its own since it is built into the
-        kernel: the kernel alone.
-    :param sysfs: where the BTF files are.
-    :ivar module: the module's name; None where only the kernel's types are looked at.
-    :raises NotSupportedError: the kernel has no BTF, or it cannot be read.
+    :param module: name of the module. None, or a module that is built into the kernel and so has no
+        BTF of its own: only the kernel's types.
+    :param sysfs: directory with the BTF files.
+    :ivar module: name of the module; None if only the kernel's types are used.
+    :raises NotSupportedError: the kernel has no BTF, or its BTF cannot be read.
     """
 
     def __init__(self, module: str | None = None, *, sysfs: Path = _SYSFS) -> None:
@@ -55,45 +54,45 @@ class KernelTypes(Closing):
             ) from error
 
     def close(self) -> None:
-        """Free them."""
+        """Free the types. Further calls do nothing."""
         while self._open:
             self._open.pop().close()
 
     def function(self, name: str) -> int:
         """Return the BTF id of a function.
 
-        :raises KeyError: there is none of that name.
+        :raises KeyError: no function has that name.
         """
         return self._find(_FUNC, name)
 
     def typedef(self, name: str) -> int:
         """Return the BTF id of a typedef.
 
-        :raises KeyError: there is none of that name.
+        :raises KeyError: no typedef has that name.
         """
         return self._find(_TYPEDEF, name)
 
     def is_own(self, type_id: int) -> bool:
-        """Whether a type is one of the module, not of the kernel."""
+        """Return whether a type is the module's own."""
         return type_id in self._own.values()
 
     def hides(self, name: str) -> bool:
-        """Whether the module's own typedef of this name stands before one of the kernel's."""
+        """Return whether a typedef of the module has the same name as one of the kernel."""
         return (_TYPEDEF, name) in self._own and self._open[0].find(_TYPEDEF, name) is not None
 
     def size(self, struct: str) -> int:
         """Return the size of a struct in bytes.
 
-        :raises KeyError: there is none of that name.
+        :raises KeyError: no struct has that name.
         """
         return self._types[self._find(_STRUCT, struct)].size
 
     def offset(self, struct: str, path: str) -> int:
-        """Return where a member lies in a struct, in bytes.
+        """Return the offset of a member in a struct, in bytes.
 
-        :param path: the member's name, or names: ``in.h.nodeid``.
-        :raises KeyError: there is no such struct or member.
-        :raises ValueError: it is a bit field.
+        :param path: name of the member, or names joined by dots: ``in.h.nodeid``.
+        :raises KeyError: the struct or the member does not exist.
+        :raises ValueError: the member does not begin at a byte.
         """
         bits = self.bit_offset(struct, path)
         if bits % 8:
@@ -101,7 +100,7 @@ class KernelTypes(Closing):
         return bits // 8
 
     def bit_offset(self, struct: str, path: str) -> int:
-        """Return where a member lies in a struct, in bits; see `offset`."""
+        """Return the offset of a member in a struct, in bits; see `offset`."""
         type_id, bits = self._find(_STRUCT, struct), 0
         for name in path.split("."):
             found = self._member(type_id, name)
@@ -112,7 +111,7 @@ class KernelTypes(Closing):
         return bits
 
     def _member(self, type_id: int, name: str) -> tuple[int, int] | None:
-        """Return (offset in bits, type) of a member, also one of an anonymous struct in it."""
+        """Return (offset in bits, type id) of a member. Members of anonymous structs count."""
         kind = self._types[type_id]
         while kind.kind in _PASSED_OVER:
             kind = self._types[kind.size]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The types of <linux/efuse.h>: keys and values of the built-in maps, to bytes and back.
+"""Encode and decode the keys and values of the built-in maps: the types of <linux/efuse.h>.
 
-Pure: no system call. Each value that can be an answer begins with a stamp, whose checksum covers
-what the value stands for (its seed) and its bytes, so that neither a torn nor a misplaced value is
-ever taken.
+Pure: no system calls. Each value that can become an answer begins with a stamp. The checksum in the
+stamp covers the value's bytes and its seed, which identifies the key. So the kernel never takes a
+torn value, or a value that belongs to another key.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ __all__ = [
 ]
 
 NAME_BYTES = 255
-"""The longest name."""
+"""Length limit of a name, in bytes."""
 BLOB_BYTES = 984
-"""The longest xattr or link target that is kept."""
+"""Length limit of a cached xattr value or link target, in bytes."""
 NEVER_NS = (1 << 64) - 1
-"""An expiry that does not come."""
+"""An expiry time that never comes, and the largest valid time, in ns."""
 FOR_IDS = 1
-"""Flag of a stamp: it is for every caller of these ids, whatever else it is."""
+"""Flag of a stamp: the value is for every caller with these ids (``EFUSE_STAMP_IDS``)."""
 
 _CHECK = struct.Struct("<I")
-_STAMP = struct.Struct("<IQQQ")  # behind `check`
+_STAMP = struct.Struct("<IQQQ")  # the members that follow `check`
 _ENTRY_KEY = struct.Struct("<Q256s")
 _ENTRY = struct.Struct("<QQ")
 _ATTR = struct.Struct("<6Q10I")
@@ -62,7 +62,7 @@ _NS = 1_000_000_000
 
 
 def caller_of(uid: int, gid: int) -> int:
-    """Return the caller of a fsuid and a fsgid (in the daemon's user namespace)."""
+    """Return the caller number for a fsuid and a fsgid, in the daemon's user namespace."""
     return uid << 32 | gid
 
 
@@ -77,8 +77,8 @@ def _check_name(name: bytes) -> bytes:
 class EntryKey(NamedTuple):
     """Key of ``entries``: a name in a directory.
 
-    :param parent: the directory's nodeid.
-    :param name: up to 255 bytes.
+    :param parent: nodeid of the directory.
+    :param name: the name, up to 255 bytes.
     """
 
     parent: int
@@ -90,21 +90,21 @@ class EntryKey(NamedTuple):
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the key that *raw* holds."""
+        """Return the key in the bytes *raw*."""
         parent, name = _ENTRY_KEY.unpack(raw)
         return cls(parent, name.rstrip(b"\0"))
 
     def seed(self) -> bytes:
-        """Return what the value's checksum begins with."""
+        """Return the seed of the value's checksum."""
         return _NODEID.pack(self.parent) + self.name
 
 
 class BlobKey(NamedTuple):
-    """Key of ``blobs``.
+    """Key of ``blobs``: the question that a blob answers.
 
-    :param nodeid: the inode.
-    :param opcode: of READLINK, GETXATTR or LISTXATTR (`efuse.opcodes`).
-    :param name: the xattr's name, empty for the other two.
+    :param nodeid: nodeid of the inode.
+    :param opcode: number of READLINK, GETXATTR or LISTXATTR (`efuse.opcodes`).
+    :param name: name of the xattr for GETXATTR, else empty.
     """
 
     nodeid: int
@@ -117,23 +117,23 @@ class BlobKey(NamedTuple):
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the key that *raw* holds."""
+        """Return the key in the bytes *raw*."""
         nodeid, opcode, _pad, name = _BLOB_KEY.unpack(raw)
         return cls(nodeid, opcode, name.rstrip(b"\0"))
 
     def seed(self) -> bytes:
-        """Return what the value's checksum begins with."""
+        """Return the seed of the value's checksum."""
         return _BLOB_SEED.pack(self.nodeid, self.opcode) + self.name
 
 
 class GrantKey(NamedTuple):
-    """Key of ``grants``: who may do what.
+    """Key of ``grants``: an operation on an inode by a caller.
 
-    :param nodeid: the inode.
-    :param opcode: of OPEN, OPENDIR or ACCESS.
-    :param arg: the open flags, or ACCESS's mask.
-    :param caller: who asks: the kernel's own number, or `caller_of` his ids where answers do not
-        depend on the caller.
+    :param nodeid: nodeid of the inode.
+    :param opcode: number of OPEN, OPENDIR or ACCESS (`efuse.opcodes`).
+    :param arg: the open flags, or the mask of ACCESS.
+    :param caller: the caller: a number that only the kernel can compute, or, on a connection whose
+        answers do not depend on the caller, `caller_of` the caller's ids.
     """
 
     nodeid: int
@@ -147,21 +147,22 @@ class GrantKey(NamedTuple):
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the key that *raw* holds."""
+        """Return the key in the bytes *raw*."""
         return cls(*_GRANT_KEY.unpack(raw))
 
     def seed(self) -> bytes:
-        """Return what the value's checksum begins with."""
+        """Return the seed of the value's checksum."""
         return self.encode()
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What makes a value valid.
+    """What decides whether the kernel may use a value.
 
-    :param epoch: the connection's epoch before the truth was read.
-    :param expires_ns: CLOCK_MONOTONIC at which the value ends.
-    :param caller: whom it answers: the kernel's own number, or `caller_of` his ids.
+    :param epoch: the connection's epoch when the data was asked for.
+    :param expires_ns: time at which the value expires, in ns of CLOCK_MONOTONIC.
+    :param caller: the caller that the value is for: a number that only the kernel can compute, or
+        `caller_of` the caller's ids.
     :param flags: 0 or `FOR_IDS`.
     """
 
@@ -172,18 +173,22 @@ class Stamp:
 
 
 class Value(Protocol):
-    """What all values have."""
+    """The interface of every value with a stamp."""
 
     stamp: Stamp
 
     def encode(self, seed: bytes) -> bytes:
-        """Return the struct's bytes, with its checksum."""
+        """Return the bytes of the struct, with the checksum.
+
+        :param seed: result of the key's ``seed()``, or the nodeid as 8 bytes.
+        """
 
     @classmethod
     def decode(cls, raw: bytes, seed: bytes) -> Self:
-        """Return the value that *raw* holds.
+        """Return the value in the bytes *raw*.
 
-        :raises ValueError: its checksum is wrong.
+        :param seed: the seed that the value was encoded with.
+        :raises ValueError: the checksum is wrong.
         """
 
 
@@ -204,8 +209,9 @@ def _unsealed(raw: bytes, seed: bytes, covered_bytes: int | None = None) -> tupl
 class Entry:
     """Value of ``entries``: the inode that a name stands for.
 
-    :param nodeid: the inode, or 0: the name does not exist.
-    :param generation: the inode's generation.
+    :param nodeid: nodeid of the inode; 0 if the name does not exist.
+    :param generation: generation of the inode.
+    :param stamp: what decides whether the kernel may use the value.
     """
 
     value_bytes: ClassVar[int] = 48
@@ -219,7 +225,7 @@ class Entry:
 
     @classmethod
     def decode(cls, raw: bytes, seed: bytes) -> Self:
-        """Return the value that *raw* holds; see `Value`."""
+        """Return the value in the bytes *raw*; see `Value`."""
         stamp, body = _unsealed(raw, seed)
         nodeid, generation = _ENTRY.unpack(body)
         return cls(nodeid, generation, stamp)
@@ -227,7 +233,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Attributes:
-    """Value of ``attrs``: an inode's attributes, named as in `os.stat_result`, times in ns."""
+    """Value of ``attrs``: attributes of an inode, named as in `os.stat_result`, times in ns."""
 
     value_bytes: ClassVar[int] = 120
     st_ino: int
@@ -247,7 +253,7 @@ class Attributes:
 
     @classmethod
     def from_stat(cls, stat: Any, *, stamp: Stamp = Stamp()) -> Self:
-        """Return the attributes of *stat*, an `os.stat_result` or whatever has the same fields."""
+        """Return the attributes of *stat*, an `os.stat_result` or an object with its fields."""
         return cls(
             st_ino=stat.st_ino,
             st_mode=stat.st_mode,
@@ -285,7 +291,7 @@ class Attributes:
 
     @classmethod
     def decode(cls, raw: bytes, seed: bytes) -> Self:
-        """Return the value that *raw* holds; see `Value`."""
+        """Return the value in the bytes *raw*; see `Value`."""
         stamp, body = _unsealed(raw, seed)
         ino, size, blocks, *rest = _ATTR.unpack(body)
         seconds, nanoseconds = rest[:3], rest[3:6]
@@ -314,10 +320,11 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Blob:
-    """Value of ``blobs``: what READLINK, GETXATTR or LISTXATTR answers.
+    """Value of ``blobs``: the answer to READLINK, GETXATTR or LISTXATTR.
 
     :param data: the answer, up to 984 bytes.
-    :param error: 0, or -ENODATA: there is no such xattr.
+    :param error: 0, or -ENODATA if there is no such xattr.
+    :param stamp: what decides whether the kernel may use the value.
     """
 
     value_bytes: ClassVar[int] = 1024
@@ -328,7 +335,7 @@ class Blob:
     def encode(self, seed: bytes) -> bytes:
         """Return ``struct efuse_blob``; see `Value`.
 
-        :raises ValueError: the data are too long.
+        :raises ValueError: ``data`` is too long.
         """
         if len(self.data) > BLOB_BYTES:
             raise ValueError(f"a blob has at most {BLOB_BYTES} bytes, this one {len(self.data)}")
@@ -337,7 +344,7 @@ class Blob:
 
     @classmethod
     def decode(cls, raw: bytes, seed: bytes) -> Self:
-        """Return the value that *raw* holds; see `Value`."""
+        """Return the value in the bytes *raw*; see `Value`."""
         head = _CHECK.size + _STAMP.size
         error, length = _BLOB_HEAD.unpack_from(raw, head)
         if length > BLOB_BYTES:
@@ -349,9 +356,10 @@ class Blob:
 
 @dataclass(frozen=True)
 class Grant:
-    """Value of ``grants``: that a caller may open or access an inode.
+    """Value of ``grants``: a caller may open or access an inode.
 
-    :param open_flags: FOPEN_* of the daemon's reply.
+    :param open_flags: ``FOPEN_*`` flags of the daemon's reply.
+    :param stamp: what decides whether the kernel may use the value.
     """
 
     value_bytes: ClassVar[int] = 40
@@ -364,14 +372,14 @@ class Grant:
 
     @classmethod
     def decode(cls, raw: bytes, seed: bytes) -> Self:
-        """Return the value that *raw* holds; see `Value`."""
+        """Return the value in the bytes *raw*; see `Value`."""
         stamp, body = _unsealed(raw, seed)
         return cls(_GRANT.unpack(body)[0], stamp)
 
 
 @dataclass(frozen=True)
 class Volume:
-    """Value of ``volumes``: what STATFS answers, named and in units as `os.statvfs_result`."""
+    """Value of ``volumes``: the answer to STATFS, fields and units as in `os.statvfs_result`."""
 
     value_bytes: ClassVar[int] = 112
     f_blocks: int = 0
@@ -401,7 +409,7 @@ class Volume:
 
     @classmethod
     def decode(cls, raw: bytes, seed: bytes) -> Self:
-        """Return the value that *raw* holds; see `Value`."""
+        """Return the value in the bytes *raw*; see `Value`."""
         stamp, body = _unsealed(raw, seed)
         blocks, bfree, bavail, files, ffree, bsize, namemax, frsize, _pad = _VOLUME.unpack(body)
         return cls(blocks, bfree, bavail, files, ffree, bsize, namemax, frsize, stamp)
@@ -409,11 +417,20 @@ class Volume:
 
 _TAG = struct.Struct("=IIQQQQI20x")
 TAG_BYTES = _TAG.size
-"""Size of a tag."""
+"""Size of a tag, in bytes."""
 
 
 class Tag(NamedTuple):
-    """What a slot of ``blocks`` holds: ``struct efuse_tag``, eight in each set of ``tags``."""
+    """Description of one slot of ``blocks``: ``struct efuse_tag``, eight in each set of ``tags``.
+
+    :ivar lock: 0 if the slot is free to use, else the number of readers, or a writer's mark.
+    :ivar used: whether the block was read lately.
+    :ivar nodeid: nodeid of the file; 0 if the slot is empty.
+    :ivar block: offset of the block in the file, in blocks.
+    :ivar epoch: the connection's epoch when the data was asked for.
+    :ivar expires_ns: time at which the block expires, in ns of CLOCK_MONOTONIC.
+    :ivar length: bytes of the block; fewer than a whole block only where the file ends.
+    """
 
     lock: int
     used: int
@@ -425,12 +442,12 @@ class Tag(NamedTuple):
 
     @classmethod
     def decode_set(cls, raw: bytes) -> tuple[Self, ...]:
-        """Return the tags of a set."""
+        """Return the tags in the bytes of one set."""
         return tuple(cls(*fields) for fields in _TAG.iter_unpack(raw))
 
     @staticmethod
     def nodeids(raw: bytes | mmap) -> Iterator[int]:
-        """Iterate the nodeids of the tags in *raw* that say that their slot holds something."""
+        """Yield the nodeid of each tag in *raw* whose slot is not empty."""
         for fields in _TAG.iter_unpack(raw):
             if fields[2]:
                 yield fields[2]
@@ -442,20 +459,21 @@ _GEOMETRY = struct.Struct("=IIQ")
 class Geometry(NamedTuple):
     """The element of ``geometry``: ``struct efuse_geometry``.
 
-    :param sets: how many ``tags`` has.
-    :param watched_ns: CLOCK_MONOTONIC until which ``files`` is counted; 0: it is not.
+    :param sets: number of sets in ``tags``.
+    :param watched_ns: time until which ``files`` is counted, in ns of CLOCK_MONOTONIC; 0 if it is
+        not counted.
     """
 
     sets: int
     watched_ns: int = 0
 
     def encode(self) -> bytes:
-        """Return the element's bytes."""
+        """Return the bytes of the element."""
         return _GEOMETRY.pack(self.sets, 0, self.watched_ns)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return what the element's bytes say."""
+        """Return the element in the bytes *raw*."""
         sets, _, watched_ns = _GEOMETRY.unpack(raw)
         return cls(sets, watched_ns)
 
@@ -464,20 +482,20 @@ _FILE_USE = struct.Struct("=QQ")
 
 
 class FileUse(NamedTuple):
-    """How often blocks of a file were looked for while somebody watched: ``struct efuse_file_use``.
+    """Cache lookups for one file's blocks, counted while it is watched: ``struct efuse_file_use``.
 
-    :param hits: blocks that were there.
-    :param misses: blocks that were not, or not valid any more.
+    :param hits: blocks that were found.
+    :param misses: blocks that were missing or no longer valid.
     """
 
     hits: int = 0
     misses: int = 0
 
     def encode(self) -> bytes:
-        """Return the value's bytes."""
+        """Return the bytes of the value."""
         return _FILE_USE.pack(*self)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return what the value's bytes say."""
+        """Return the value in the bytes *raw*."""
         return cls(*_FILE_USE.unpack(raw))

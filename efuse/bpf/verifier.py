@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A verifier's log to the one line that matters."""
+"""Find the one decisive line in a verifier's log."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from efuse.errors import VerifierError, reason
 __all__ = ["explain", "refusal"]
 
 _INSTRUCTION = re.compile(r"^\s*(\d+): (?:\([0-9a-f]{2}\)|R\d|frame\d)")
-# Lines of the log that do not say why: states, summaries, hints of the verifier to itself.
+# Lines that do not give the reason: register states, summaries, the verifier's own notes.
 _NOISE = re.compile(
     r"^(?:\d+: |from \d+ |processed \d+ insns|verification time|stack depth|arg#\d+ reg|"
     r"max_states|mark_precise|; |func#\d+|Func#\d+|caller:|callee:|returning from|to caller|"
     r"func '\w+' arg\d+ has btf_id|\s*(?:frame\d+: )?R\d+(?:_\w+)?=|$)"
 )
-# Newer kernels end the log with a report: the same again, with suggestions.
+# Newer kernels end the log with a report, which repeats the reason and adds suggestions.
 _REPORT = re.compile(r"^Verification failed: .*\n(?:\s*\nReason:\s*(.*))?", re.MULTILINE)
 
 
 def explain(log: str, program: ProgramSpec) -> tuple[str, Line | None]:
-    """Return why the verifier refused *program*, and the line of the text where.
+    """Return why the verifier refused *program*, and the source line, or None if it is unknown.
 
-    :param log: the verifier's log of level 1.
+    :param log: log of the verifier, at level 1.
     """
     where: Line | None = None
     report = _REPORT.search(log)
@@ -43,15 +43,15 @@ def explain(log: str, program: ProgramSpec) -> tuple[str, Line | None]:
 
 
 def refusal(member: str, program: ProgramSpec, number: int, log: str) -> VerifierError:
-    """Return the error for a member's program that the kernel refused; save the log to a file.
+    """Save the verifier's log to a file and return the exception for a refused program.
 
-    :param number: the errno of BPF_PROG_LOAD.
+    :param number: errno of BPF_PROG_LOAD, positive.
     """
     why, where = explain(log, program)
     place = f" at {where.file}:{where.number}" if where else ""
     hint = None
     if log:
-        # The last one is what a person reads.
+        # One file per member: the latest log is the one to read.
         path = paths.write(paths.cache() / "verifier" / f"{member}.log", log)
         hint = f"read the verifier's whole log in {path}"
     return VerifierError(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The command line: one module per noun, each with a click command called ``cli``."""
+"""The command line: one public module per subcommand, each with a click command ``cli``."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse bench compare``: whether something became slower."""
+"""``efuse bench compare``: find out whether something became slower."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class _Share(click.ParamType[float]):
-    """Percent, as a share of 1."""
+    """A percentage; the value is a fraction of 1."""
 
     name = "percent"
 
@@ -51,10 +51,11 @@ class _Share(click.ParamType[float]):
 def compare(
     context: click.Context, first: Path, second: Path, within: float, as_json: bool
 ) -> None:
-    """Say what is better or worse in B than in A: above 1 is better.
+    """Compare two reports: what is better or worse in B than in A. A ratio above 1 is better.
 
-    The spread is of the worst round over the best. Where the rounds overlap it is noise. The exit
-    status is 1 if something is worse by more than --within and beyond the noise, or wrong.
+    The spread goes from the ratio of the worst round to that of the best. A difference is noise if
+    the rounds of A and B overlap. The exit status is 1 if something is worse by more than --within
+    and beyond the noise, or if a result in B is wrong.
 
     \b
     efuse bench compare before.json after.json --within 3%

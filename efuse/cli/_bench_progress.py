@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How far a benchmark is: its lines, and on a terminal a bar below them with the time left."""
+"""Progress of a benchmark: its lines, and on a terminal a bar below them with the time left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["LineSink", "progress"]
 
 
 class LineSink(io.BytesIO):
-    """A stream that hands each line that is written to it to *say*."""
+    """A stream that passes each line that is written to it to *say*."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class LineSink(io.BytesIO):
         self._partial = b""
 
     def write(self, data: Any) -> int:
-        """Take bytes; what has no end of line yet waits for it."""
+        """Take bytes. The beginning of a line is kept until the line ends."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             self._say(line.decode(errors="replace"))
         return len(data)
 
     def close(self) -> None:
-        """Hand over what never had an end of line."""
+        """Pass on an unfinished last line."""
         if self._partial:
             self.write(b"\n")
         super().close()
@@ -45,10 +45,10 @@ class LineSink(io.BytesIO):
 def progress(
     steps: Mapping[str, int], console: Console | None = None
 ) -> Iterator[Callable[[str], None]]:
-    """Yield what takes the lines of a run and shows them on standard error.
+    """Yield a function that takes the lines of a run and shows them on standard error.
 
-    :param steps: how many parts the run says to be done, by workload.
-    :param console: by default standard error.
+    :param steps: number of parts that the run reports as done, by workload.
+    :param console: where to show them; None: standard error.
     """
     from rich.console import Console
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse bench report``: what benchmarks found, for people."""
+"""``efuse bench report``: tables and figures of benchmarks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--markdown", "text", type=_FILE, help="Write tables for a README.")
 def report(files: tuple[Path, ...], html: Path | None, png: Path | None, text: Path | None) -> None:
-    """Draw what --json wrote. Without options the tables are printed, as Markdown.
+    """Draw the reports that --json wrote. Without options, print the tables as Markdown.
 
     \b
     efuse bench report report.json --html report.html --png figures
@@ -52,7 +52,7 @@ def report(files: tuple[Path, ...], html: Path | None, png: Path | None, text: P
 
 
 def _named(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return the reports by the names of their files, without endings."""
+    """Load the reports; return them by the names of their files without suffix."""
     found: dict[str, dict[str, Any]] = {}
     for file in files:
         if file.stem in found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""C text that a command is given the file of."""
+"""Read the C text of a file that is an argument of a command."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["c_text"]
 
 
 def c_text(path: Path, what: str) -> str:
-    """Return the text in a file.
+    """Return the text of a file.
 
-    :param what: an error says that it is: "the handler".
-    :raises UsageError: it cannot be read.
+    :param what: what the file holds, for the error message, such as "the handler".
+    :raises UsageError: the file cannot be read.
     """
     try:
         return path.read_text()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All commands of a command line, and what their help texts consist of."""
+"""Walk through the commands of a command line, and take their help texts apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Text", "context_of", "text", "walk"]
 def walk(command: click.Command, name: str) -> Iterator[click.Context]:
     """Iterate over the contexts of *command* and of all commands below it, groups first.
 
-    :param name: what *command* is called.
+    :param name: name of *command* on the command line.
     """
     yield from _walk(context_of(command, name))
 
@@ -31,16 +31,16 @@ def _walk(context: click.Context) -> Iterator[click.Context]:
 def context_of(
     command: click.Command, name: str, parent: click.Context | None = None
 ) -> click.Context:
-    """Return the context that *command* has when it is called by *name*."""
+    """Return the context of *command* when it is called by *name*."""
     return click.Context(command, parent, name, **command.context_settings)
 
 
 class Text(NamedTuple):
     """A help text, taken apart.
 
-    :ivar summary: its first sentence, without the full stop.
-    :ivar paragraphs: all of it but the examples; each is one line.
-    :ivar examples: lines to type.
+    :ivar summary: the first sentence, without its full stop.
+    :ivar paragraphs: all paragraphs except the examples, each as one line.
+    :ivar examples: command lines to type.
     """
 
     summary: str
@@ -49,7 +49,7 @@ class Text(NamedTuple):
 
 
 def text(command: click.Command) -> Text:
-    """Return what the help of *command* says. Its examples are the paragraphs after ``\\b``."""
+    """Take the help of *command* apart. The paragraphs that begin with ``\\b`` are examples."""
     paragraphs, examples = [], []
     for paragraph in (command.help or "").strip().split("\n\n"):
         lines = [line.strip() for line in paragraph.splitlines()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse csd policy``: who decides where functions run."""
+"""``efuse csd policy``: load the program that decides where functions run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["policy"]
 
 @click.group()
 def policy() -> None:
-    """Load a BPF program that decides where functions run whose callers leave that open.
+    """Load a BPF program that decides where functions run unless their callers choose.
 
     \b
     efuse csd policy load --replace ./mine.c
@@ -28,7 +28,7 @@ def policy() -> None:
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE.c")
 @click.option("--replace", is_flag=True, help="Put it in the place of the one that is there.")
 def load(file: Path, *, replace: bool) -> None:
-    """Load the policy in FILE.c, for all devices, until it is unloaded. That takes root.
+    """Load the policy in FILE.c, for all devices, until it is unloaded. Needs root.
 
     \b
     efuse csd policy load ./mine.c
@@ -44,7 +44,7 @@ def load(file: Path, *, replace: bool) -> None:
 
 @policy.command()
 def unload() -> None:
-    """Take the policy out of the kernel, whoever loaded it: the kernel decides as before.
+    """Unload the policy, whichever process loaded it. The kernel decides itself again.
 
     \b
     efuse csd policy unload

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse csd run``: a command for each function."""
+"""``efuse csd run``: one subcommand per function."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from efuse.functions.command import Command
 
 __all__ = ["run"]
 
-# A scan that is over sooner needs no bar.
+# A scan that ends sooner needs no progress bar.
 _BAR_AFTER_S = 1.0
 
 
 class _Functions(click.Group):
-    """A command for each function that is shipped, and one for any other name."""
+    """A subcommand for each shipped function, and one for any other name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -39,8 +39,8 @@ class _Functions(click.Group):
 def run() -> None:
     """Run FUNCTION over FILE: at its device, else in the kernel, else in this process.
 
-    Which way was taken, and why, is said on stderr. A FUNCTION that is none of these has to be
-    loaded; it takes --args, and what it emits is printed as it is.
+    A line on stderr tells where the blocks were looked at, and why there. A FUNCTION that is not
+    one of these has to be loaded. It takes --args, and its output is printed as it is.
 
     \b
     efuse csd run count --pattern error /mnt/log
@@ -106,7 +106,7 @@ def _of_loaded(name: str) -> click.Command:
 
 
 def _common() -> list[click.Parameter]:
-    """Return what all of them take."""
+    """Return the parameters of all subcommands."""
     return [
         click.Argument(["file"], type=click.Path(exists=True, dir_okay=False, path_type=Path)),
         click.Option(
@@ -143,17 +143,17 @@ def _print_json(name: str, file: Path, result: dict[str, Any], outcome: Outcome)
 
 
 def _stream(pieces: Iterator[bytes]) -> None:
-    """Print what is found while it comes."""
+    """Print the output as it arrives."""
     for piece in pieces:
         click.echo(piece, nl=False)
 
 
 class _Bar(ExitStack):
-    """A progress bar on stderr, if it is wanted and that is a terminal.
+    """A progress bar on stderr, shown only if it is wanted and stderr is a terminal.
 
-    :param wanted: None: if nothing else is printed on the terminal meanwhile, and the scan takes
-        a while.
-    :param streams: results are printed while they come.
+    :param wanted: whether to show it; None: if nothing else is printed on the terminal
+        meanwhile, and the scan takes a while.
+    :param streams: whether results are printed while they arrive.
     """
 
     def __init__(self, wanted: bool | None, *, streams: bool) -> None:
@@ -167,7 +167,7 @@ class _Bar(ExitStack):
         self._update: Callable[[int, int], None] | None = None
 
     def pieces(self, work: Work) -> Iterator[bytes]:
-        """Iterate what the function emits, and show how far it is."""
+        """Iterate over the function's output, and show the progress."""
         while (some := work.go_on()) != b"":
             if self._wanted and time.monotonic() >= self._from:
                 self._show(work)

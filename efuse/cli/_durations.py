@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A time as a person writes it: ``250us``, ``1.5ms``, ``2s``."""
+"""Durations as a person types them: ``250us``, ``1.5ms``, ``2s``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 class _Duration(click.ParamType[int]):
-    """A number with a unit; the value is in nanoseconds."""
+    """A number with a unit of time; the value is in nanoseconds."""
 
     name = "time"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From what a person typed to a file system and its mount options."""
+"""Turn what a person typed into a file system and its mount options."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def size_options(*, data_cache: str) -> Callable[[_F], _F]:
-    """Return a decorator that gives a command --data-cache, --max-request and --max-readdir.
+    """Return a decorator that adds --data-cache, --max-request and --max-readdir to a command.
 
-    :param data_cache: the help's word on how large the data cache is without the option.
+    :param data_cache: the default of --data-cache, as its help states it.
     """
     options = (
         click.option(
@@ -75,15 +75,15 @@ def size_options(*, data_cache: str) -> Callable[[_F], _F]:
 
 @dataclasses.dataclass
 class Request:
-    """What is to be mounted, and how."""
+    """A request to mount a file system."""
 
     what: str
-    """``passthrough``, or the dotted name of a module, perhaps with ``:Class``."""
+    """``passthrough``, or the dotted name of a module, with or without ``:Class``."""
 
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     consistency: str | None = None
     data_cache: int | None = None
-    """Bytes of file data that the kernel keeps; None for what the file system says itself."""
+    """Bytes of file data that the kernel caches; None: as the file system's own options say."""
 
     max_request: int | None = None
     max_readdir: int | None = None
@@ -93,13 +93,13 @@ class Request:
     channels: bool = True
 
     def take(self, options: Iterable[str], *, is_sloppy: bool = False) -> None:
-        """Sort mount *options*: eFuse's own and the mount's.
+        """Sort mount *options* into eFuse's own and those of the mount.
 
-        eFuse's are arg=NAME=VALUE, consistency=, data_cache=, max_request=, max_readdir=, plain,
-        require, no_channels and no_default_permissions.
+        eFuse's own are arg=NAME=VALUE, consistency=, data_cache=, max_request=, max_readdir=,
+        plain, require, no_channels and no_default_permissions.
 
-        :param is_sloppy: leave out what nobody knows, instead of failing.
-        :raises UsageError: one of eFuse's own makes no sense, or nobody knows one.
+        :param is_sloppy: ignore unknown options instead of failing.
+        :raises UsageError: the value of one of eFuse's own is not valid, or an option is unknown.
         """
         from efuse.cli._mount_options import check, is_for_mount
 
@@ -129,9 +129,10 @@ class Request:
                 self.options.add(option)
 
     def add_argument(self, text: str) -> None:
-        """Add an argument of the file system's class, from ``name=value``.
+        """Add an argument for the file system's class from ``name=value``.
 
-        :raises UsageError: it is not of that form.
+        :param text: the argument; the value is a Python literal, or else taken as a string.
+        :raises UsageError: *text* does not have this form.
         """
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
@@ -142,9 +143,10 @@ class Request:
             self.arguments[name] = value
 
     def operations(self) -> Callable[[], pyfuse3.Operations]:
-        """Return what makes the file system. The class is found now, made when that is called.
+        """Find the class of the file system, and return a function that makes an instance.
 
-        :raises UsageError: there is no such class.
+        :raises UsageError: the class does not exist or does not take the arguments, or the options
+            are not valid.
         """
         self._adjusted(None)
         if self.what == "passthrough":
@@ -175,9 +177,9 @@ class Request:
         return result
 
     def _adjusted(self, given: Options | None) -> Options | None:
-        """Return *given* with what was asked for here; None where nothing was.
+        """Return *given* with the options of this request, or None if this request sets none.
 
-        :raises UsageError: it makes no sense.
+        :raises UsageError: the resulting options are not valid.
         """
         from efuse.fs import Options
 
@@ -200,9 +202,9 @@ def _size(name: str, value: str) -> int:
 
 
 def data_cache_capacity(size: int) -> dict[str, int]:
-    """Return the capacity of the maps for a data cache of *size* bytes; 0 for none.
+    """Return the map capacities for a data cache of *size* bytes; 0 means no data cache.
 
-    :raises UsageError: it is larger than any can be.
+    :raises UsageError: the size is larger than possible.
     """
     from efuse.bpf.cache import BLOCK_BYTES
     from efuse.fs.options import Options
@@ -246,15 +248,15 @@ def _find(what: str) -> Any:
 
 
 def split_options(texts: Iterable[str]) -> list[str]:
-    """Return the single options of ``-o a,b=c -o d``."""
+    """Split arguments such as ``-o a,b=c -o d`` into single options."""
     return [option for text in texts for option in text.split(",") if option]
 
 
 def describe(mounted: Mounted | State | Daemon) -> str:
-    """Return in one line how it is mounted."""
+    """Return a line that describes how the file system is mounted."""
     where = shown(mounted.mountpoint or "")
     if mounted.accelerated:
-        # A daemon in C says of itself why it has none.
+        # A C daemon knows itself why it has no channels.
         lacks = getattr(mounted, "channels_reason", "")
         return f"{where}: eFuse, connection {mounted.connection}" + (
             f", no channels: {lacks}" if lacks else ""
@@ -263,5 +265,5 @@ def describe(mounted: Mounted | State | Daemon) -> str:
 
 
 def absolute_source(path: str) -> str:
-    """Return *path* as it is found from anywhere: a daemon leaves this directory."""
+    """Return *path* as an absolute path: a daemon changes its working directory."""
     return os.fspath(Path(path).absolute())

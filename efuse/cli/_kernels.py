@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which kernel a guest boots, where one is asked for."""
+"""The kernel that a guest boots, where a command lets the user choose it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ kernel_option = click.option(
 
 
 def chosen(wanted: str | None) -> Kernel | None:
-    """Return the kernel of that option; None: the one that is booted by default.
+    """Return the kernel that the option names, or None for the default kernel.
 
-    :raises NotSupportedError: it is not here.
+    :raises NotSupportedError: this kernel is not on this machine.
     """
     from efuse.module import kernel
 
     if wanted is None:
         return None
-    # A directory may be called as a series is: a path has a slash.
+    # A directory may have the name of a series; a path contains a slash.
     if re.fullmatch(r"\d[^/]*", wanted):
         return kernel.unpacked(wanted)
     return kernel.from_tree(Path(wanted))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Manual pages, made from what the commands say of themselves."""
+"""Manual pages, generated from the help texts of the commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from efuse.cli import _commands
 
 __all__ = ["pages"]
 
-# What roff would read as something else than itself.
+# Characters that roff would not print as they are.
 _ROFF = str.maketrans(
     {"\\": r"\e", "-": r"\-", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti"}
 )
@@ -33,7 +33,7 @@ _EXITS = {
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Iterate over the names of the pages, such as ``efuse-mount.1``, and their texts."""
+    """Iterate over the pages: name, such as ``efuse-mount.1``, and text."""
     from efuse.cli._mount_helper import cli as helper
     from efuse.cli.main import cli
 
@@ -47,7 +47,7 @@ def _page(context: click.Context) -> str:
 
 
 def _roff(said: str) -> str:
-    """Return *said* as a line of running text; none begins like a request."""
+    """Return *said* as a line of running text that roff does not take for a request."""
     escaped = said.translate(_ROFF)
     return rf"\&{escaped}" if escaped.startswith(".") else escaped
 
@@ -98,7 +98,7 @@ def _below(context: click.Context) -> Iterator[tuple[str, str]]:
 
 
 def _see(context: click.Context) -> Iterator[str]:
-    """Iterate over the pages above and below, and those of the whole."""
+    """Iterate over the pages of the parent command and the subcommands, and related ones."""
     found = [f"{_page(context.parent)}(1)"] if context.parent is not None else []
     found += [f"{_page(context)}-{name}(1)" for name, _ in _below(context)]
     if context.command_path in ("efuse", "efuse mount"):
@@ -109,7 +109,7 @@ def _see(context: click.Context) -> Iterator[str]:
 
 
 def _date() -> str:
-    """Return the day the pages are made, or that of ``$SOURCE_DATE_EPOCH``."""
+    """Return the date of the pages: ``$SOURCE_DATE_EPOCH``, or today."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     now = datetime.datetime.now(datetime.UTC)
     made = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC) if epoch else now

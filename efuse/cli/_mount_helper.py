@@ -16,7 +16,7 @@ __all__ = ["cli", "main"]
 
 
 def _request(spec: str) -> Request:
-    """Return what *spec* says is to be mounted: DIRECTORY, NAME, or NAME#SOURCE."""
+    """Parse *spec*: DIRECTORY, NAME, or NAME#SOURCE."""
     name, has_source, source = spec.partition("#")
     if not has_source or "/" in name:
         name, source = ("passthrough", spec) if "/" in spec else (spec, "")
@@ -55,12 +55,12 @@ def cli(
     verbose: bool,
     fstype: str | None,
 ) -> None:
-    """Mount SPEC on DIRECTORY, as mount(8) asks.
+    """Mount SPEC on DIRECTORY. mount(8) runs this command.
 
-    SPEC is a directory to pass through, which passthrough#DIRECTORY says as well; or
-    MODULE:CLASS, a file system written in Python; or MODULE:CLASS#SOURCE, which is
-    MODULE:CLASS with arg=source=SOURCE. What mount(8) and systemd keep for themselves, such as
-    nofail, _netdev and x-systemd.automount, is passed over.
+    SPEC is DIRECTORY or passthrough#DIRECTORY, a directory to pass through; or MODULE:CLASS, a
+    file system written in Python; or MODULE:CLASS#SOURCE, which is MODULE:CLASS with
+    arg=source=SOURCE. Options that are meant for mount(8) and systemd, such as nofail, _netdev and
+    x-systemd.automount, are ignored.
 
     \b
     mount -t efuse passthrough#/srv/data /mnt/data -o consistency=exclusive,ro
@@ -78,7 +78,7 @@ def cli(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it and exit with mount(8)'s codes: 0 mounted, 1 usage, 32 failed."""
+    """Run the command and exit with mount(8)'s codes: 0 mounted, 1 usage, 32 failed."""
     try:
         cli.main(args=arguments, prog_name="mount.efuse", standalone_mode=False)
     except EfuseError as error:

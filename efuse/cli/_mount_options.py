@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which mount options a file system is told, which are mount(8)'s own, and which nobody knows."""
+"""Mount options: those that are passed to a file system, those of mount(8), and unknown ones."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from efuse.fs.mountpoint import VFS_OPTIONS
 
 __all__ = ["check", "complete", "is_for_mount"]
 
-# eFuse's own.
+# Options of eFuse itself.
 _OWN = {"no_channels", "no_default_permissions", "plain", "require"}
 _OWN_WITH_VALUE = {"arg", "consistency", "data_cache", "max_readdir", "max_request"}
 
-# What /etc/fstab may hold beside the file system's own options.
+# What /etc/fstab may hold besides the file system's own options.
 _FOR_MOUNT = {
     *("auto", "noauto", "defaults", "fail", "nofail", "_netdev", "loud", "silent"),
     *("user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup"),
 }
 _FOR_MOUNT_WITH_VALUE = {"comment", "helper", "uhelper", "user"}
 
-# What libfuse and the kernel's FUSE know beside the VFS's.
+# What libfuse and the kernel's FUSE accept besides the options of the VFS.
 _FUSE = {"allow_other", "allow_root", "auto_unmount", "debug", "default_permissions"}
 _FUSE_WITH_VALUE = {
     *("context", "defcontext", "fscontext", "fsname", "rootcontext", "subtype"),
-    "stack_depth",  # the module's
+    "stack_depth",  # of efuse.ko
 }
 
 
 def is_for_mount(option: str) -> bool:
-    """Return whether *option* is read by mount(8), systemd or a person, not by file systems."""
+    """Return whether *option* is for mount(8), systemd or people, not for file systems."""
     name, equals, _ = option.partition("=")
     if equals and name in _FOR_MOUNT_WITH_VALUE:
         return True
@@ -36,7 +36,7 @@ def is_for_mount(option: str) -> bool:
 
 
 def complete(incomplete: str) -> list[str]:
-    """Return what *incomplete*, options with commas between them, may become."""
+    """Return the completions of *incomplete*, a list of options separated by commas."""
     before, comma, last = incomplete.rpartition(",")
     names = VFS_OPTIONS | _FUSE | _OWN
     names |= {f"{name}=" for name in _FUSE_WITH_VALUE | _OWN_WITH_VALUE}
@@ -44,9 +44,9 @@ def complete(incomplete: str) -> list[str]:
 
 
 def check(option: str) -> None:
-    """Check that somebody knows *option*.
+    """Check that *option* is a known mount option with the right form.
 
-    :raises UsageError: nobody does.
+    :raises UsageError: it is not.
     """
     name, equals, value = option.partition("=")
     if option in VFS_OPTIONS or option in _FUSE or (name in _FUSE_WITH_VALUE and value):

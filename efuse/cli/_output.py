@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the commands that read share: JSON, tables, mount arguments and their completion."""
+"""Shared parts of the commands that read: JSON, tables, mount arguments and their completion."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print *value* as JSON; one line with *indent* None."""
+    """Print *value* as JSON; on one line if *indent* is None."""
     click.echo(json_text(value, indent=indent))
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print *text*, which may hold names that other users chose: a terminal does not obey them."""
+    """Print *text* with control characters escaped: it may hold names that other users chose."""
     click.echo(shown_lines(str(text)), err=err, nl=nl)
 
 
 def console() -> Console:
-    """Return where tables go: as wide as the terminal, and in a pipe at least 200 columns."""
+    """Return a console for tables: as wide as the terminal, or at least 200 columns in a pipe."""
     from rich.console import Console  # slow to import
 
     made = Console(highlight=False, markup=False)
@@ -55,10 +55,10 @@ def console() -> Console:
 def print_table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "", gap: int = 2
 ) -> None:
-    """Print a table without lines.
+    """Print a table without borders.
 
-    :param right: for each column ``r`` to align it right, anything else for left.
-    :param gap: characters between columns.
+    :param right: one character per column: ``r`` aligns it right, anything else left.
+    :param gap: number of spaces between columns.
     """
     from rich.table import Table
 
@@ -71,14 +71,14 @@ def print_table(
 
 
 def pause(seconds: float) -> None:
-    """Wait; Ctrl-C interrupts it."""
+    """Sleep; Ctrl-C interrupts it."""
     threading.Event().wait(seconds)
 
 
 class _Mount(click.ParamType[str]):
     """A path on an eFuse mount, or the number of a connection.
 
-    :param fuse: it may be one of plain FUSE, too.
+    :param fuse: whether mounts of plain FUSE are completed as well.
     """
 
     name = "mount"
@@ -107,7 +107,7 @@ ANY_MOUNT = _Mount(fuse=True)
 
 
 def connection(where: str) -> Connection:
-    """Return the connection that a person named by a path or by its number."""
+    """Return the connection with this number, or that of the mount at this path."""
     if where.isdecimal():
         return Connection(int(where))
     return Connection.at(where)

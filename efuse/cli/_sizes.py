@@ -15,9 +15,9 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that *text* says: a number, perhaps with K, M or G for powers of 1024.
+    """Convert *text* to bytes: a number, optionally with K, M or G for powers of 1024.
 
-    :raises ValueError: it says none.
+    :raises ValueError: *text* is not a size.
     """
     found = re.fullmatch(r"([0-9]+)([kmg]?)(?:i?b)?", text.strip().lower())
     if not found:

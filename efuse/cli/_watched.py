@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mount whose requests a command watches, and the end of watching."""
+"""Commands that watch the requests of a mount: find the mount, and end on a signal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["until_interrupted", "watched_mount"]
 
 
 def watched_mount(where: str) -> Mount:
-    """Return the FUSE or eFuse mount that a person named by a path or by its connection's number.
+    """Return the FUSE or eFuse mount at a path, or with this connection number.
 
-    :raises ControlError: there is none.
+    :raises ControlError: there is no such mount.
     """
     if not where.isdecimal():
         return find(where, fuse=True)
@@ -34,9 +34,10 @@ def watched_mount(where: str) -> Mount:
 
 @contextmanager
 def until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Yield what says whether Ctrl-C, or a SIGTERM, was sent. A second one ends the process.
+    """Yield a function that returns whether SIGINT (Ctrl-C) or SIGTERM arrived.
 
-    What reads the output may end first, as ``head`` does: then that is the end, too.
+    A second signal ends the process. If the reader of the output ends first, as ``head`` does, the
+    watch ends as well.
     """
     seen = False
 
@@ -51,7 +52,7 @@ def until_interrupted() -> Iterator[Callable[[], bool]]:
         yield lambda: seen
         sys.stdout.flush()
     except BrokenPipeError:
-        # So that nothing is written there at exit.
+        # So that the interpreter does not fail to flush the output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         for number, handler in before.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse advise``: what eFuse would save on a mount, from its own requests."""
+"""``efuse advise``: estimate from a mount's own requests what eFuse would save."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _HEADERS = ("OPCODE", "REQUESTS", "KERNEL", "REPEATS", "SAME", "HITS", "HIT", "W
 )
 @json_option
 def cli(mount: str, seconds: float, as_json: bool) -> None:
-    """Watch MOUNT for a while and say what eFuse would have answered in the kernel.
+    """Watch MOUNT for a while and report what eFuse could have answered in the kernel.
 
-    MOUNT is a path on a FUSE or eFuse mount, or the number of its connection. Let it do meanwhile
-    what it usually does. Requests that repeat a question of before are counted, those whose answer
-    was the same, and those that eFuse could have answered, since nothing that was done on the mount
-    voids the answer: per opcode, with the time that callers waited. Ctrl-C ends it early. Needs
-    root.
+    MOUNT is a path on a FUSE or eFuse mount, or the number of its connection. Let the mount do its
+    usual work meanwhile. For each opcode, the report has the requests that repeat an earlier one,
+    how many of these had the same answer, how many eFuse could have answered because nothing done
+    on the mount had made the answer invalid, and how long callers waited. Ctrl-C ends it early.
+    Needs root.
 
     \b
     efuse advise /mnt/data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse bench``: workloads side by side on plain FUSE, tuned FUSE and eFuse."""
+"""``efuse bench``: compare workloads on plain FUSE, tuned FUSE and eFuse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REQUESTS = (
 
 
 def _words(choices: tuple[str, ...]) -> Any:
-    """Make a callback that splits a list at its commas and knows the words; None is no words."""
+    """Return a callback that splits a list at its commas and checks the words; None: no words."""
 
     def split(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
         words = tuple(word for word in (value or "").split(",") if word)
@@ -131,9 +131,9 @@ def cli(
     state: Path | None,
     **given: Any,
 ) -> None:
-    """Run workloads on several systems in turn, verify what they saw, and compare.
+    """Run workloads on several systems in turn, verify the results, and compare.
 
-    Where the module is loaded it runs here, elsewhere in a guest that is booted for it.
+    Runs on this machine if the module is loaded, else in a guest that it boots.
 
     \b
     efuse bench --workload stat,negative --rounds 3
@@ -201,14 +201,14 @@ def _is_loaded() -> bool:
 
 
 def _is_here() -> bool:
-    """Whether csd.ko is loaded, or this is a guest that was booted for it."""
+    """Return whether csd.ko is loaded, or this is a guest that was booted for the benchmark."""
     return Path(CONTROL).exists() or os.environ.get(INSIDE) == "1"
 
 
 def _followed(
     settings: bench.Settings, kernel: str | None, storage: bool, here: bool, state: Path | None
 ) -> dict[str, Any]:
-    """Run what *state* does not have, and show how far it is."""
+    """Run the workloads that *state* does not have, and show the progress."""
     cpus = None if here else _guest_cpus(settings)
     settings = replace(settings, workloads=bench.expanded(settings.workloads, cpus))
     finished = bench.finished(state, asdict(settings))
@@ -246,7 +246,7 @@ def _run_in_guest(
         )
     paths.make_directory(paths.cache())
     out = paths.cache() / f"bench-{os.getpid()}.json"
-    # The table is printed here.
+    # The table is printed by this process, not in the guest.
     words = ["sh", "-c", 'exec "$@" > /dev/null', "sh"]
     words += [sys.executable, "-c", _EFUSE, "bench", "--json", str(out)]
     words += ["--workload", ",".join(settings.workloads), "--rounds", str(settings.rounds)]

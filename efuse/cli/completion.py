@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse completion``: the script by which a shell completes words."""
+"""``efuse completion``: print a shell's completion script."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["cli"]
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]))
 def cli(shell: str) -> None:
-    """Print the script by which SHELL completes the words of efuse.
+    """Print the script with which SHELL completes the words of efuse.
 
-    Commands and options are completed, and what is there now: mounts, devices, functions, names of
-    attributes and their values.
+    It completes commands and options, and what exists at the moment: mounts, devices, functions,
+    names of attributes and their values.
 
     \b
     efuse completion bash > ~/.local/share/bash-completion/completions/efuse

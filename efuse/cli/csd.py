@@ -47,7 +47,7 @@ class _Device(click.ParamType[str]):
 
 
 class _Setting(click.ParamType[tuple[str, int]]):
-    """``KEY=VALUE`` of a device's attribute."""
+    """A device's attribute and its value in the form ``KEY=VALUE``."""
 
     name = "key=value"
 
@@ -75,7 +75,7 @@ class _Setting(click.ParamType[tuple[str, int]]):
 
 
 class _Function(click.ParamType[str]):
-    """The name of a function; *shipped* and *loaded* say of which."""
+    """The name of a function; *shipped* and *loaded* choose which names are completed."""
 
     name = "function"
 
@@ -121,7 +121,7 @@ cli.add_command(policy)
 def create(
     name: str, size: int | None, profile: str | None, settings: Sequence[tuple[str, int]]
 ) -> None:
-    """Make the device NAME, power it, and print its disk.
+    """Make the device NAME, power it on, and print the path of its disk.
 
     \b
     efuse csd create fast --size 1G --profile fast-cores --set cores=8
@@ -182,9 +182,10 @@ def _row(found: dict[str, Any]) -> list[str]:
 @click.argument("name", type=_Device())
 @click.argument("settings", type=_Setting(), nargs=-1, required=True, metavar="KEY=VALUE...")
 def set_(name: str, settings: Sequence[tuple[str, int]]) -> None:
-    """Set attributes of the device NAME, in this order.
+    """Set attributes of the device NAME, in the given order.
 
-    What is fixed while there is power takes power=0 before and power=1 behind it.
+    To change an attribute that is fixed while the power is on, put power=0 before it and power=1
+    after it.
 
     \b
     efuse csd set fast model=1 link_mib_per_s=500
@@ -197,7 +198,7 @@ def set_(name: str, settings: Sequence[tuple[str, int]]) -> None:
 @cli.command()
 @click.argument("name", type=_Device())
 def remove(name: str) -> None:
-    """Remove the device NAME, with all that is on it.
+    """Remove the device NAME and its data.
 
     \b
     efuse csd remove fast
@@ -209,7 +210,7 @@ def remove(name: str) -> None:
 @click.argument("name", type=_Device(), required=False)
 @json_option
 def attributes(name: str | None, as_json: bool) -> None:
-    """List the attributes of devices and what they mean; with NAME their values as well.
+    """List the attributes of devices and what they mean; with NAME also their values.
 
     \b
     efuse csd attributes fast
@@ -238,7 +239,7 @@ def attributes(name: str | None, as_json: bool) -> None:
 @cli.command("functions")
 @json_option
 def functions_(as_json: bool) -> None:
-    """List the functions that are shipped or loaded, and what they take.
+    """List the functions that are shipped or loaded, and their arguments.
 
     \b
     efuse csd functions --json
@@ -270,7 +271,7 @@ def functions_(as_json: bool) -> None:
 
 
 def _loaded() -> tuple[tuple[functions.InKernel, ...] | None, str]:
-    """Return the functions that are in the kernel; None, and why, if that is not to be known."""
+    """Return the functions in the kernel, or None and why they cannot be listed."""
     if not Path(CONTROL).exists():
         return (), ""
     try:
@@ -311,9 +312,9 @@ def _state(found: dict[str, Any]) -> str:
 @cli.command()
 @click.argument("function", type=_Function(shipped=True, loaded=False), metavar="NAME|FILE.c")
 def load(function: str) -> None:
-    """Load the function NAME that is shipped, or that of FILE.c, until it is unloaded.
+    """Load the shipped function NAME, or the function in FILE.c, until it is unloaded.
 
-    That takes root; anybody may run it then.
+    Needs root. Any user can run the function afterwards, unless it is private.
 
     \b
     efuse csd load count
@@ -331,7 +332,7 @@ def load(function: str) -> None:
 @cli.command()
 @click.argument("name", type=_Function(shipped=False, loaded=True))
 def unload(name: str) -> None:
-    """Take the function NAME out of the kernel, whoever loaded it.
+    """Unload the function NAME, whichever process loaded it.
 
     \b
     efuse csd unload count

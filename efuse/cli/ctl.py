@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse ctl``: the attributes of a mount, read and written by name."""
+"""``efuse ctl``: read and write the attributes of a mount by name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def cli() -> None:
 @click.argument("name", type=_Name(0o400))
 @json_option
 def get(mount: str, name: str, as_json: bool) -> None:
-    """Print the attribute NAME of MOUNT (a path, or a connection's number).
+    """Print the attribute NAME of MOUNT, a path or the number of a connection.
 
     \b
     efuse ctl get /mnt/data state
@@ -96,7 +96,7 @@ def set_(mount: str, name: str, value: str) -> None:
 @click.argument("mount", type=MOUNT, required=False)
 @json_option
 def list_(mount: str | None, as_json: bool) -> None:
-    """List the attributes and what they mean; with MOUNT their values as well.
+    """List the attributes and what they mean; with MOUNT also their values.
 
     \b
     efuse ctl list --json 33

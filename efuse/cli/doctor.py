@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse doctor``: what is here of what eFuse needs, and how to mend what is not."""
+"""``efuse doctor``: check what eFuse needs, and tell how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _guest() -> Feature:
 
     fields = status()
     ready = bool(fields["ready"])
-    # How fast is known only once a guest was started: the probe is a boot, too slow for here.
+    # The acceleration is known only after a guest has run: probing means a boot, too slow here.
     how = fields["acceleration"] or "acceleration not probed yet"
     found = f"{fields['kernel']}, {how}" if ready else f"missing: {fields['missing']}"
     return Feature(
@@ -49,7 +49,7 @@ def _guest() -> Feature:
 
 
 def checks() -> list[Feature]:
-    """Return all checks: the features, and what building the module and a guest need."""
+    """Return all checks: the features, and what a module build and a guest need."""
     from efuse import features
 
     return [*features.all_features(), _module_sources(), _guest()]
@@ -58,9 +58,9 @@ def checks() -> list[Feature]:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cli(as_json: bool) -> None:
-    """Check what eFuse needs: what was found, what is needed, how to mend it.
+    """Check what eFuse needs: what was found, what is needed, how to fix it.
 
-    Exits with 3 if eFuse cannot work on this machine's own kernel as it is.
+    The exit status is 3 if eFuse cannot work with the kernel that this machine runs.
 
     \b
     efuse doctor --json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse exporter``: the counters of mounts and devices for Prometheus."""
+"""``efuse exporter``: export the counters of mounts and devices to Prometheus."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ __all__ = ["cli"]
 def cli(listen: str, times: bool, maps: bool, plain: bool, once: bool, dashboard: bool) -> None:
     """Export the counters of all eFuse mounts and emulated devices to Prometheus.
 
-    It reads them each time that it is asked, and ends with SIGINT or SIGTERM. Where the module is
-    not loaded, efuse_up is 0 until it is. Mount points are exported as labels, to whoever can reach
-    the port.
+    The exporter reads the counters at each scrape, and ends on SIGINT or SIGTERM. While the module
+    is not loaded, efuse_up is 0. Mount points are exported as labels: all that can reach the port
+    can read them.
 
     \b
     efuse exporter --listen 127.0.0.1:9435 --times
@@ -85,7 +85,7 @@ def cli(listen: str, times: bool, maps: bool, plain: bool, once: bool, dashboard
 
 
 def _warn_once() -> Callable[[str], None]:
-    """Return what says a problem on stderr, but not at each scrape again."""
+    """Return a function that prints a problem on stderr, but each problem only once."""
 
     @lru_cache(maxsize=64)
     def warn(problem: str) -> None:

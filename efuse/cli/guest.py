@@ -23,7 +23,7 @@ def _memory(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every way to boot a guest has."""
+    """Add the options that all commands that boot a guest share."""
     for option in reversed(
         [
             click.option(
@@ -96,7 +96,7 @@ def _run(arguments: list[str], shell: bool, given: dict[str, Any], again: int = 
 
 @click.group()
 def cli() -> None:
-    """Boot a kernel in QEMU over this machine's own files and run a command there.
+    """Boot a kernel in QEMU with this machine's own files and run a command there.
 
     \b
     efuse guest run -- efuse module status
@@ -114,9 +114,9 @@ def cli() -> None:
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run_command(command: tuple[str, ...], again: int, **given: Any) -> None:
-    """Run COMMAND in a guest, in this directory, and exit with its status.
+    """Run COMMAND in a guest, in the current directory, and exit with its status.
 
-    Fails also if the guest dies, says nothing, or its kernel warns.
+    It also fails if the guest dies, reports no status, or its kernel warns.
 
     \b
     efuse guest run --cpus 4 --timeout 300 -- make -C project test
@@ -127,7 +127,7 @@ def run_command(command: tuple[str, ...], again: int, **given: Any) -> None:
 @cli.command("shell")
 @_options
 def shell_command(**given: Any) -> None:
-    """Open a shell in a guest (bash, without its start-up files: emulated they take long).
+    """Open a shell in a guest: bash without its start-up files, which are slow under emulation.
 
     \b
     efuse guest shell --memory 2G
@@ -138,7 +138,7 @@ def shell_command(**given: Any) -> None:
 @cli.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status_command(as_json: bool) -> None:
-    """Say what a guest would be made of.
+    """Show what a guest would consist of.
 
     \b
     efuse guest status --json

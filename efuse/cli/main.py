@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The ``efuse`` command: finds a noun's module when it is asked for, and turns errors into text."""
+"""The ``efuse`` command: imports the module of a subcommand when needed, and prints errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["cli", "main"]
 
 
 class _Nouns(click.Group):
-    """A group whose commands are the public modules beside this one, imported when needed."""
+    """A group whose commands are the public modules of this package, imported when needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         found = (module.name for module in pkgutil.iter_modules(efuse.cli.__path__))
@@ -49,7 +49,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 ok, 1 failed, 2 usage, 3 not supported here.
 
-    :param arguments: what follows the program's name; by default that of this process.
+    :param arguments: the arguments without the program's name; None: those of this process.
     """
     try:
         status = cli.main(args=arguments, prog_name="efuse", standalone_mode=False)

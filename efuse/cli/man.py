@@ -15,7 +15,7 @@ __all__ = ["cli"]
 def cli(directory: Path) -> None:
     """Write the manual pages below DIRECTORY, into man1 and man8.
 
-    One page for each command; where man(1) looks, `manpath` says.
+    There is one page per command. `manpath` tells where man(1) looks for pages.
 
     \b
     efuse man ~/.local/share/man

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse maps``: what the kernel has learned of a mount, read from its BPF maps."""
+"""``efuse maps``: show what the kernel has learned about a mount, from its BPF maps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _MapName(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        # Here and not above: it takes pyfuse3 and trio with it.
+        # Imported here because it imports pyfuse3 and trio, which is slow.
         from efuse.fs.options import CAPACITY_MAPS
 
         names = (*CAPACITY_MAPS, "files", "geometry", "tags")
@@ -37,7 +37,7 @@ class _MapName(click.ParamType[str]):
 
 @click.group()
 def cli() -> None:
-    """Show the BPF maps from which the kernel answers.
+    """Show the BPF maps from which the kernel answers requests.
 
     \b
     efuse maps list /mnt/data
@@ -48,7 +48,7 @@ def cli() -> None:
 @click.argument("mount", type=MOUNT)
 @json_option
 def list_(mount: str, as_json: bool) -> None:
-    """List the maps of MOUNT (a path, or a connection's number) and how full they are.
+    """List the maps of MOUNT, a path or the number of a connection, and how full they are.
 
     \b
     efuse maps list --json /mnt/data
@@ -74,11 +74,11 @@ def list_(mount: str, as_json: bool) -> None:
 )
 @json_option
 def files(mount: str, seconds: float | None, most: int, as_json: bool) -> None:
-    """Show what the data cache of MOUNT holds of which file, and how often it was found there.
+    """Show which files the data cache of MOUNT holds, and how often reads hit it.
 
-    BLOCKS are of 4 KiB. Hits and misses, in blocks, are counted while somebody looks: during
-    --seconds, or for 10 s after this command was last run. A file is called by the path under
-    which the kernel last learned of it, or by its nodeid.
+    BLOCKS are blocks of 4 KiB. Hits and misses, in blocks, are counted only on demand: during
+    --seconds, or for 10 s after this command last ran. A file is shown by the path under which the
+    kernel last learned of it, or by its nodeid.
 
     \b
     efuse maps files /mnt/data --seconds 5
@@ -115,11 +115,11 @@ def files(mount: str, seconds: float | None, most: int, as_json: bool) -> None:
 
 
 def _watched(number: int, seconds: float) -> DataCache:
-    """Return what is counted from now on for *seconds*."""
+    """Return what is counted during the next *seconds*."""
     before = now = watch(number)
     left = seconds
     while left > 0:
-        # Asked again before the kernel stops counting.
+        # Ask again before the kernel stops counting.
         step = min(left, WATCHED_S / 2)
         pause(step)
         left -= step
@@ -132,7 +132,7 @@ def _watched(number: int, seconds: float) -> DataCache:
 @click.argument("name", metavar="MAP", type=_MapName())
 @json_option
 def dump(mount: str, name: str, as_json: bool) -> None:
-    """Print all elements of the map MAP of MOUNT: one on each line, key and value.
+    """Print all elements of the map MAP of MOUNT: key and value, one element per line.
 
     \b
     efuse maps dump /mnt/data attrs
@@ -153,7 +153,7 @@ def dump(mount: str, name: str, as_json: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return *value* as JSON can hold it; an opcode by its name, bytes as text."""
+    """Convert *value* to what JSON can hold: an opcode to its name, bytes to text."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     named = dict(_fields(value))

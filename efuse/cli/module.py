@@ -60,7 +60,7 @@ def cli() -> None:
 @click.option("--force", is_flag=True, help="Build even if it was built before.")
 @_csd_option
 def build_command(release: str | None, tree: Path | None, force: bool, is_csd: bool) -> None:
-    """Build efuse.ko from the distribution's kernel source and print where it is.
+    """Build efuse.ko, or csd.ko, from the distribution's kernel source and print its path.
 
     \b
     efuse module build --csd
@@ -75,7 +75,7 @@ def build_command(release: str | None, tree: Path | None, force: bool, is_csd: b
 @click.option("--kernel", "release", metavar="RELEASE", help="Instead of the running kernel.")
 @_csd_option
 def install_command(release: str | None, is_csd: bool) -> None:
-    """Install the module by DKMS.
+    """Install the module with DKMS.
 
     \b
     efuse module install --csd
@@ -91,7 +91,7 @@ def install_command(release: str | None, is_csd: bool) -> None:
 )
 @_csd_option
 def load_command(module: Path | None, is_csd: bool) -> None:
-    """Load the module: MODULE, the installed one, or one built now.
+    """Load the module: the file MODULE, the installed one, or one that is built now.
 
     \b
     efuse module load --csd
@@ -128,7 +128,7 @@ def unload_command(is_csd: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_csd_option
 def status_command(as_json: bool, is_csd: bool) -> None:
-    """Say what there is of the module.
+    """Show the state of the module: whether it is built, installed and loaded.
 
     \b
     efuse module status --csd --json

@@ -88,8 +88,9 @@ def cli(
 ) -> None:
     """Mount the file system WHAT on MOUNTPOINT.
 
-    WHAT is the dotted name of a Python module (module:Class where it has several), or the word
-    passthrough, which shows the directory SOURCE. Returns once it is mounted.
+    WHAT is the dotted name of a Python module (module:Class if the module has several classes), or
+    the word passthrough, which shows the directory SOURCE. The command returns when the file system
+    is mounted.
 
     \b
     efuse mount passthrough --consistency exclusive /srv/data /mnt/data
@@ -118,16 +119,16 @@ def cli(
 
 
 def mount(request: Request, mountpoint: str, *, foreground: bool, as_json: bool) -> None:
-    """Carry out *request*, and say how it is mounted.
+    """Carry out *request*, and print how the file system is mounted.
 
-    :raises EfuseError: it cannot be mounted.
+    :raises EfuseError: the file system cannot be mounted.
     """
     make = request.operations()
     logging.basicConfig(format="%(name)s: %(message)s")
     if foreground:
         _serve_here(request, mountpoint, as_json)
         return
-    # What the log would say is printed here.
+    # The result is printed below, so the log need not repeat it.
     logging.getLogger("efuse.fs").setLevel(logging.ERROR)
     from efuse.fs import start
 

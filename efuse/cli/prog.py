@@ -21,7 +21,7 @@ _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _set_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which programs a set has."""
+    """Add the options that choose the programs of a set."""
     options: list[_Decorator] = [
         click.option(
             "--handler",
@@ -82,7 +82,7 @@ def _capacity(capacities: tuple[str, ...]) -> Mapping[str, int]:
 
 @click.group()
 def cli() -> None:
-    """Check, attach, replace and detach the programs that answer in the kernel.
+    """Check, attach, replace and detach the programs that answer requests in the kernel.
 
     \b
     efuse prog list
@@ -94,9 +94,9 @@ def cli() -> None:
 @click.option("--log", is_flag=True, help="Print the verifier's whole log if it refuses.")
 @json_option
 def check(handlers: tuple[str, ...], no_builtin: bool, log: bool, as_json: bool) -> None:
-    """Compile the programs and, where the module is loaded, have them verified.
+    """Compile the programs and, if the module is loaded, let the kernel verify them.
 
-    Nothing is attached.
+    No program is attached.
 
     \b
     efuse prog check --handler lookup=mine.c
@@ -137,7 +137,7 @@ def check(handlers: tuple[str, ...], no_builtin: bool, log: bool, as_json: bool)
 @cli.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the program sets that are attached.
+    """List the attached program sets.
 
     \b
     efuse prog list --json
@@ -168,7 +168,7 @@ def attach(
     capacities: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Attach the programs to MOUNT (a path, or a connection's number), until `detach`.
+    """Attach the programs to MOUNT, a path or the number of a connection, until `detach`.
 
     \b
     efuse prog attach --capacity attrs=100000 /mnt/data
@@ -195,7 +195,7 @@ def replace(
     capacities: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Put other programs in the place of those of MOUNT, keeping the maps that both have.
+    """Replace the programs of MOUNT, keeping the maps that the old and the new ones share.
 
     \b
     efuse prog replace --handler lookup=mine.c /mnt/data
@@ -210,9 +210,9 @@ def replace(
 @click.argument("mount", type=MOUNT)
 @json_option
 def detach(mount: str, as_json: bool) -> None:
-    """Detach the programs of MOUNT: all its requests go to the daemon.
+    """Detach the programs of MOUNT, so that all its requests go to the daemon.
 
-    The number of a connection that has gone ends programs that were pinned for it.
+    For a connection that no longer exists, its number removes the programs that were pinned for it.
 
     \b
     efuse prog detach /mnt/data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse run``: an unmodified libfuse daemon on eFuse."""
+"""``efuse run``: run an unmodified libfuse daemon on eFuse."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def cli(
 ) -> None:
     """Run the libfuse daemon DAEMON with its file system on eFuse.
 
-    Returns when the daemon does: a daemon that goes into the background leaves a process there that
-    holds the handlers until the file system is unmounted. The exit status is the daemon's.
+    The command returns when the daemon does, with the daemon's exit status. A daemon that goes into
+    the background leaves a process that holds the handlers until the file system is unmounted.
 
-    A daemon of libfuse 3.14 or later gets channels: see docs/channels.md. One that was told to use
-    a single thread (-s), or is of an older libfuse, reads and writes /dev/efuse as ever.
+    A daemon that uses libfuse 3.14 or later gets channels: see docs/channels.md. With an older
+    libfuse, or with a single thread (-s), it reads and writes /dev/efuse instead.
 
     \b
     efuse run -- sshfs host:/srv /mnt
@@ -104,10 +104,10 @@ def cli(
         running = Running(command, channels=channels, adopt=True)
         forwarding.to(running.hand_on)
         status = _attend(running, options, require=require)
-        # A daemon may have died as soon as it had mounted, in the background as well.
+        # A daemon may have died immediately after it mounted, even in the background.
         running.unmount_dead()
     if status == 0 and any(mount.accelerated for mount in running.mounts):
-        # The daemon has gone into the background, or has ended and taken its mounts with it.
+        # The daemon is in the background, or has ended and taken its mounts with it.
         name = shown(command[0])
         try:
             forked(lambda: _hold(running, options))
@@ -134,7 +134,7 @@ def _hold(running: Running, options: Options) -> int:
 
 
 def _attend(running: Running, options: Options, *, require: bool) -> int:
-    """Attach handlers to what is mounted, say how it is, and return the daemon's exit status."""
+    """Attach handlers to the new mounts, report them, and return the daemon's exit status."""
     from efuse.fs.run import mounted_nothing, wait_for_daemon
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse stat``: what the counters of mounts and devices say."""
+"""``efuse stat``: show the counters of mounts and devices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = ["cli"]
 
 
 class _Stat(click.Command):
-    """The command, whose ``--watch`` may go without its number, also before a mount."""
+    """The command; ``--watch`` may come without its number, even before a mount."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = [
@@ -97,12 +97,12 @@ def cli(
 ) -> None:
     """Show the counters of all FUSE mounts and emulated devices, or of MOUNT per opcode.
 
-    MOUNT is a path on the mount or the number of its connection. With --interval, rates are shown;
-    with --watch, what is shown without it, again and again. With --json each time is one line.
-    Ctrl-C ends both, with status 0.
+    MOUNT is a path on the mount or the number of its connection. --interval prints rates
+    repeatedly, and --watch prints the counters repeatedly. With --json each time is one line.
+    Ctrl-C ends both with status 0.
 
-    An eFuse mount counts since it was mounted. A plain FUSE mount counts nothing: its requests are
-    counted from when this command begins to look, with how long each takes. That takes root.
+    The counters of an eFuse mount begin when it is mounted. Plain FUSE counts nothing: requests of
+    a plain FUSE mount, and their times, are counted from when this command starts. That needs root.
 
     \b
     efuse stat /mnt/data
@@ -126,7 +126,7 @@ def cli(
 
 
 def _first(take: Callable[[], stats.Snapshot], span: float) -> stats.Snapshot:
-    """Return the counters, those of plain FUSE mounts after they were counted for a while."""
+    """Return the counters. If there are plain FUSE mounts, count them for a while first."""
     found = take()
     if any(sample.is_plain and sample.since_ns is not None for sample in found.mounts):
         pause(span)
@@ -179,7 +179,7 @@ def _take(mount: str | None, plain: stats.PlainMounts) -> stats.Snapshot:
 
 
 def _plain_connection(mount: str) -> int | None:
-    """Return the number of the plain FUSE mount that a person named, or None."""
+    """Return the connection number if *mount* names a plain FUSE mount, else None."""
     if mount.isdecimal():
         return int(mount) if int(mount) in stats.plain_connections() else None
     found = find(mount, fuse=True)
@@ -260,7 +260,7 @@ def _print_opcodes(sample: stats.Sample) -> None:
 
 
 def _print_latencies(sample: stats.Sample) -> None:
-    """Print what happened to each opcode of a plain FUSE mount, and how long requests took."""
+    """Print requests, errors and times of a plain FUSE mount, by opcode."""
     headers = ("OPCODE", "REQUESTS", "ERRORS", "MEAN", "P50", "P99")
     whole = ("total", sample.total, sample.total_latency)
     opcodes = ((name, c, sample.latency[name]) for name, c in sorted(sample.opcodes.items()))
@@ -303,7 +303,7 @@ def _print_rates(model: stats.Change) -> None:
 def _table(
     columns: Sequence[Column[Row[Any]]], found: Iterable[Any]
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the titles of columns that do not need history, and the rows of what happened."""
+    """Return the titles of the columns that need no history, and the rows."""
     kept = steady(columns)
     return [column.title for column in kept], [cells(kept, Row(what)) for what in found]
 
@@ -339,7 +339,7 @@ def _print_all(
     found: Iterable[tuple[stats.MountRates, Iterable[Any]]],
     right: str,
 ) -> None:
-    """Print one table of all mounts, if there is anything in it."""
+    """Print one table for all mounts, unless it is empty."""
     parts = [(mount_name(m), *_table(columns, rates)) for m, rates in found]
     rows = [(name, *row) for name, _, rows in parts for row in rows]
     if rows:

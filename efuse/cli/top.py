@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse top``: what the mounts and devices are doing, live."""
+"""``efuse top``: show what the mounts and devices are doing, live."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ __all__ = ["cli"]
 def cli(interval: float, once: bool, as_json: bool, tab: str | None, sort: str, part: str) -> None:
     """Show what the mounts and emulated devices do: rates, hits, paths, channels, latencies.
 
-    Plain FUSE mounts are shown as well, also where the module is not loaded: as long as this runs,
-    their requests are counted. That takes root.
+    Plain FUSE mounts are shown as well, even if the module is not loaded: their requests are
+    counted while this command runs. That needs root.
 
-    On a terminal there is a tab each for mounts, opcodes, paths, channels and devices. Keys: 1 to 5
-    and Tab for another one, s sort, / filter, Enter for more of a row, space pause, ? help, q quit.
+    On a terminal there are tabs for mounts, opcodes, paths, channels and devices. Keys: 1 to 5 and
+    Tab change the tab, s sorts, / filters, Enter shows more of a row, space pauses, ? shows help,
+    q quits.
 
-    Where there is no terminal (or a dumb one), and with --once, a block with all tables follows the
-    other; with --json each is one line.
+    Without a terminal, on a dumb one, and with --once, it prints all tables as one block per
+    interval; with --json one line per interval.
 
     \b
     efuse top --interval 1 --filter read
@@ -57,7 +58,7 @@ def cli(interval: float, once: bool, as_json: bool, tab: str | None, sort: str, 
     console = Console(highlight=False, markup=False)
     screen = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
     if screen and not (once or as_json):
-        # Sorting and filtering from here are about opcodes.
+        # --sort and --filter apply to opcodes.
         first = tab or ("opcodes" if part or sort != "rate" else "mounts")
         view = tui.View(tui.TAB_NAMES.index(first), {"opcodes": order}, part)
         with _Sampler() as sample:
@@ -86,7 +87,7 @@ def _print(console: Console, change: stats.Change, order: tui.Order, part: str) 
 
 
 class _Sampler(Closing):
-    """Reads the counters, and the maps' occupancy where this user may see it."""
+    """Reads the counters, and how full the maps are if this user may see it."""
 
     def __init__(self) -> None:
         self._occupancy = Occupancy()

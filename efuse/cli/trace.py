@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse trace``: the requests of a mount, one line each, as they are answered."""
+"""``efuse trace``: print the requests of a mount, one line each, as they are answered."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def cli(
     buffer: int,
     as_json: bool,
 ) -> None:
-    """Show each request of MOUNT when it is answered: who answered it, why, and how long it took.
+    """Print each request of MOUNT when it is answered: what answered it, why, and how long it took.
 
-    MOUNT is a path on a FUSE or eFuse mount, or the number of its connection. Nothing is recorded
-    but while this command runs; Ctrl-C ends it, with status 0. Requests that the kernel had no room
-    for are counted at the end. With --json each line is an object. Needs root.
+    MOUNT is a path on a FUSE or eFuse mount, or the number of its connection. Requests are recorded
+    only while this command runs. Ctrl-C ends it with status 0. Requests for which the kernel had no
+    room are counted at the end. With --json each line is an object. Needs root.
 
     \b
     efuse trace /mnt/data
@@ -110,7 +110,7 @@ def _print_all(found: Iterator[tuple[Request, str]], count: int | None, *, as_js
 def _wanted(
     watch: Watch, chosen: Filter, ended: Callable[[], bool]
 ) -> Iterator[tuple[Request, str]]:
-    """Iterate over what is wanted, with what it is about; to the last that came before the end."""
+    """Iterate over the wanted requests and their paths, up to the last one before the end."""
     names = Names()
     more = True
     while more:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The kernel's side of each mount: its sysfs tree as typed attributes, and which mount is which."""
+"""Read and write the kernel's settings and counters of each mount, and find FUSE mounts."""
 
 from efuse.control.attributes import Attribute
 from efuse.control.connection import (

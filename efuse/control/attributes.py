@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sysfs files as typed attributes of a class."""
+"""Represent sysfs files as typed attributes of a class."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ _HINTS = {
 
 
 class Node(Protocol):
-    """A directory of sysfs whose files are the attributes."""
+    """A sysfs directory whose files are the attributes."""
 
     @property
     def path(self) -> Path: ...
@@ -46,16 +46,16 @@ def _error(verb: str, path: Path, e: OSError) -> ControlError:
 
 
 def _path_of(directory: Path) -> Path:
-    """Return the path of *directory*, which may be named by a descriptor of this process."""
+    """Return the real path of *directory*, which may be a descriptor below /proc/self/fd."""
     if directory.parent != Path("/proc/self/fd"):
         return directory
     return Path(str(directory.readlink()).removesuffix(" (deleted)"))
 
 
 def read_file(path: Path) -> str:
-    """Return the text of one sysfs file without its newline.
+    """Return the content of a sysfs file, without the final newline.
 
-    :raises ControlError: it cannot be read.
+    :raises ControlError: the file cannot be read.
     """
     try:
         return _text(path)
@@ -64,9 +64,9 @@ def read_file(path: Path) -> str:
 
 
 def read_files(directory: Path, names: Iterable[str]) -> list[str]:
-    """Return the texts of several files of a directory, whose path is followed once.
+    """Return the content of several files of one directory, in order, without final newlines.
 
-    :raises ControlError: one cannot be read.
+    :raises ControlError: a file cannot be read.
     """
     found = []
     name = "."
@@ -102,11 +102,11 @@ def _write_file(path: Path, value: str) -> None:
 
 
 class Attribute(Generic[T]):
-    """One file: how its text becomes a value, and what the value means.
+    """One sysfs file: how its text becomes a value, and what the value means.
 
-    ``name`` is the file's path (by default the name of the class's attribute without a leading
-    ``_``), ``mode`` its permissions; ``unit``, ``range`` and ``default`` are words for
-    people, ``doc`` is one sentence.
+    ``name`` is the path of the file, relative to the directory. By default it is the name of the
+    class attribute, without a leading ``_``. ``mode`` holds the permissions of the file. ``unit``,
+    ``range`` and ``default`` describe the value in words. ``doc`` is one sentence.
     """
 
     name: str
@@ -167,9 +167,9 @@ class Attribute(Generic[T]):
         _write_file(node.path / self.name, self.show(value))
 
     def set_text(self, node: Any, word: str) -> None:
-        """Write *word* as a person typed it.
+        """Write the value that the user typed as *word*.
 
-        :raises ControlError: it is not a value of this attribute, or the kernel refuses it.
+        :raises ControlError: *word* is not a value of this attribute, or the kernel refuses it.
         """
         try:
             value = self.parse(word)
@@ -181,14 +181,14 @@ class Attribute(Generic[T]):
 
 
 def text(doc: str, *, range: str = "text", default: str = "") -> Attribute[str]:
-    """Make an attribute that is a word or a line, read only."""
+    """Return a read-only attribute that holds a word or a line."""
     return Attribute(str, str, doc=doc, range=range, default=default)
 
 
 def number(
     doc: str, *, unit: str = "", mode: int = 0o444, default: str = "0", file: str = ""
 ) -> Attribute[int]:
-    """Make an attribute that is an unsigned number, read only."""
+    """Return a read-only attribute that holds an unsigned number."""
     return Attribute(
         _unsigned,
         str,
@@ -211,7 +211,7 @@ def count(
     default: int = 0,
     file: str = "",
 ) -> Attribute[int]:
-    """Make an attribute that is a multiple of *step* from *least* to *most*, read and write."""
+    """Return a writable attribute: a multiple of *step* in the range *least* to *most*."""
 
     def parse(word: str) -> int:
         value = _unsigned(word)
@@ -232,14 +232,14 @@ def count(
 
 
 def switch(doc: str) -> Attribute[bool]:
-    """Make an attribute that is ``0`` or ``1``, read and write, off at first."""
+    """Return a writable attribute that is ``0`` or ``1``, by default ``0``."""
     return Attribute(
         _bool, lambda on: "01"[bool(on)], doc=doc, mode=0o644, range="0 or 1", default="0"
     )
 
 
 def choice(doc: str, words: tuple[str, ...], default: str, file: str = "") -> Attribute[str]:
-    """Make an attribute that is one of *words*, read and write."""
+    """Return a writable attribute that is one of *words*."""
 
     def parse(word: str) -> str:
         if word not in words:
@@ -252,7 +252,7 @@ def choice(doc: str, words: tuple[str, ...], default: str, file: str = "") -> At
 
 
 def trigger(doc: str) -> Attribute[bool]:
-    """Make an attribute that does something when ``1`` is written to it, and has no value."""
+    """Return a write-only attribute: writing ``1`` triggers an action."""
     return Attribute(_one, lambda _: "1", doc=doc, mode=0o200, range="1")
 
 

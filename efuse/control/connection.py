@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A connection (one mounted eFuse file system) as the kernel shows it in sysfs."""
+"""A connection, which is one mounted eFuse file system, as sysfs shows it."""
 
 import os
 from dataclasses import dataclass
@@ -30,21 +30,21 @@ __all__ = [
 ]
 
 ROOT = Path("/sys/fs/efuse")
-"""Where the module shows its mounts."""
+"""Root of the module's sysfs tree."""
 
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
-"""For how long what the daemon said is believed, the shortest first."""
+"""Consistency modes: how long the kernel may use what the daemon answered (docs/sysfs.md)."""
 
 PATHS = ("daemon", "direct", "cache", "device")
-"""The ways that a READ or WRITE may take, as the directories of ``paths/`` are named."""
+"""Paths that a READ or WRITE can take. The directories of ``paths/`` have these names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitInfo:
-    """Why a program set was last detached.
+    """The reason why a program set was last detached.
 
-    ``kind`` is ``none`` (never), ``unregister`` (its link ended), ``replace`` or ``unmount``;
-    ``code`` says more where there is more to say, 0 otherwise.
+    ``kind`` is ``none`` (no set was ever detached), ``unregister`` (the set's link ended),
+    ``replace`` or ``unmount``. ``code`` is a detail of the reason; it is 0 for all present kinds.
     """
 
     kind: str
@@ -53,9 +53,9 @@ class ExitInfo:
 
     @classmethod
     def parse(cls, line: str) -> "ExitInfo":
-        """Read the text of ``exit_info``.
+        """Parse the text of ``exit_info``.
 
-        :raises ValueError: it is not of that form.
+        :raises ValueError: the text has another form.
         """
         kind, _, rest = line.partition(" ")
         if not kind:
@@ -70,7 +70,7 @@ class ExitInfo:
 
 
 class _Directory:
-    """An open directory of sysfs, closed when nothing refers to it any more."""
+    """An open sysfs directory. It is closed when nothing refers to it any more."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -80,10 +80,10 @@ class _Directory:
 
 
 class Connection:
-    """The files of ``/sys/fs/efuse/connections/<id>/``; reading an attribute reads its file.
+    """The files of ``/sys/fs/efuse/connections/<id>/``. Reading an attribute reads its file.
 
-    Every attribute raises :class:`~efuse.errors.ControlError` when the file cannot be read or
-    written, which is so for a file system that has been unmounted meanwhile.
+    Every attribute raises :class:`~efuse.errors.ControlError` if its file cannot be read or
+    written, for example because the file system has been unmounted.
     """
 
     state = text("whether a program set is attached", range="plain or attached", default="plain")
@@ -168,7 +168,7 @@ class Connection:
         file="channels/spread",
     )
     spin_ns = count(
-        "how long workers and callers look for work and answers before they sleep",
+        "how long workers and callers poll for work and answers before they sleep",
         unit="ns",
         most=1_000_000,
         default=50_000,
@@ -177,8 +177,10 @@ class Connection:
     garbage = number("verdicts of handlers that mean nothing", unit="verdicts")
 
     def __init__(self, connection: int, *, root: Path = ROOT) -> None:
-        """Name the connection *connection*; *root* is where eFuse's sysfs tree lies.
+        """Open the connection with the number *connection*.
 
+        :param connection: number of the connection.
+        :param root: root of eFuse's sysfs tree.
         :raises ControlError: there is no such connection.
         """
         self.id = connection
@@ -194,9 +196,9 @@ class Connection:
         return f"Connection({self.id})"
 
     def pin(self) -> None:
-        """Read and write this connection alone, never the next one that gets its number.
+        """Bind this object to the present connection, even if a later one gets the same number.
 
-        :raises ControlError: it has gone.
+        :raises ControlError: the connection no longer exists.
         """
         try:
             self._directory = _Directory(os.open(self.path, os.O_PATH | os.O_CLOEXEC))
@@ -208,34 +210,34 @@ class Connection:
     def at(
         cls, path: str | os.PathLike[str], *, root: Path = ROOT, mountinfo: Path = MOUNTINFO
     ) -> "Connection":
-        """Return the connection of the eFuse mount that *path* lies on.
+        """Return the connection of the eFuse mount that *path* is on.
 
-        :raises ControlError: it lies on no eFuse mount.
+        :raises ControlError: *path* is not on an eFuse mount.
         """
         return cls(find(path, mountinfo=mountinfo).connection, root=root)
 
     @classmethod
     def attributes(cls) -> dict[str, Attribute[Any]]:
-        """Return the attributes by name, in the order of the documentation."""
+        """Return all attributes by name, in the order of the documentation."""
         return {a.name: a for a in vars(cls).values() if isinstance(a, Attribute)}
 
     @property
     def epoch(self) -> int:
-        """The current epoch: a value published with it is valid until the next invalidation."""
+        """The current epoch. A value published with it is valid until the next invalidation."""
         return self.stamp
 
     def invalidate(self) -> None:
-        """Void all that was learned or published so far (write ``invalidate``)."""
+        """Void everything that was learned or published so far (write ``invalidate``)."""
         self._invalidate = True
 
     def abort(self) -> None:
-        """Abort the connection as fusectl does: every request fails (write ``abort``)."""
+        """Abort the connection, as fusectl does: every request fails (write ``abort``)."""
         self._abort = True
 
     def opcodes(self) -> tuple[str, ...]:
-        """Return the names of the opcodes that the kernel counts.
+        """Return the sorted names of the opcodes that the kernel counts.
 
-        :raises ControlError: the connection has gone.
+        :raises ControlError: the connection no longer exists.
         """
         try:
             return tuple(sorted(p.name for p in (self.path / "stats").iterdir()))
@@ -244,7 +246,7 @@ class Connection:
 
 
 def connections(*, root: Path = ROOT) -> tuple[int, ...]:
-    """Return the numbers of all connections of this kernel, in order.
+    """Return the sorted numbers of all eFuse connections of this kernel.
 
     :raises ControlError: the module is not loaded.
     """
@@ -261,6 +263,6 @@ def connections(*, root: Path = ROOT) -> tuple[int, ...]:
 def module_version(*, root: Path = ROOT) -> str:
     """Return the version of the loaded module.
 
-    :raises ControlError: it is not loaded.
+    :raises ControlError: the module is not loaded.
     """
     return read_file(root / "version")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Files of sysfs that are read again and again."""
+"""Read the same sysfs files again and again, quickly."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from efuse.control.attributes import read_files
 
 __all__ = ["KeptFiles"]
 
-_SPARE = 256  # descriptors for all else
+_SPARE = 256  # descriptors left for the rest of the process
 
 
 class KeptFiles(Closing):
-    """Reads files, and keeps them open: to read one anew costs a quarter of opening it.
+    """Read files, and keep them open: reading an open one again costs a quarter of opening it.
 
-    What there are no descriptors for is opened each time. A context manager.
+    A file is opened for each read if no descriptor is left for it. A context manager.
 
-    :param most: how many files are kept; None: as many as this process may have open, which is
-        raised to what it may be raised to.
+    :param most: limit on the files that are kept open. None sets the process's soft limit of open
+        files to its hard limit or to 65536, whichever is lower, and uses all but 256 of it.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -32,9 +32,9 @@ class KeptFiles(Closing):
         self._open: dict[Path, dict[str, int]] = {}
 
     def read(self, directory: Path, names: Iterable[str]) -> list[str]:
-        """Return the texts of several files of a directory, without their newlines.
+        """Return the content of several files of one directory, without final newlines.
 
-        :raises ControlError: one cannot be read.
+        :raises ControlError: a file cannot be read.
         """
         wanted = list(names)
         kept = self._open.setdefault(directory, {})
@@ -45,16 +45,16 @@ class KeptFiles(Closing):
                 self._keep(directory, kept, wanted)
                 return _texts(kept, wanted)
         except KeyError:
-            pass  # not all have room
+            pass  # not all of the files could be kept open
         except OSError as error:
-            # It was unmounted; another one may have its number by now.
+            # The file system was unmounted. Another one may have its number by now.
             if error.errno != errno.ENODEV:
                 raise
             self._forget(directory)
         return read_files(directory, wanted)
 
     def close(self) -> None:
-        """Close all files. May be called again."""
+        """Close all files. Further calls do nothing."""
         for directory in list(self._open):
             self._forget(directory)
 
@@ -67,7 +67,7 @@ class KeptFiles(Closing):
             try:
                 kept[name] = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                return  # read_files() says why
+                return  # read_files() reports the error
             self._number += 1
 
     def _forget(self, directory: Path) -> None:

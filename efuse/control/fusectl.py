@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel's own FUSE shows of each connection: the file system ``fusectl``."""
+"""Read ``fusectl``, the file system in which the kernel's own FUSE shows its connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FUSECTL = Path("/sys/fs/fuse/connections")
 
 
 def fuse_connections(*, root: Path = FUSECTL) -> tuple[int, ...]:
-    """Return the numbers of all connections that are not eFuse's; none if it is not mounted."""
+    """Return the sorted numbers of plain FUSE connections; none if fusectl is not mounted."""
     try:
         names = [path.name for path in root.iterdir()]
     except OSError:
@@ -20,9 +20,9 @@ def fuse_connections(*, root: Path = FUSECTL) -> tuple[int, ...]:
 
 
 def fuse_waiting(connection: int, *, root: Path = FUSECTL) -> int | None:
-    """Return how many requests wait for the daemon or are with it.
+    """Return how many requests wait for the daemon or are being answered by it.
 
-    None where the kernel does not say: only the user who has mounted it may read that, and root.
+    None if the file cannot be read: the kernel shows it only to root and to the user who mounted.
     """
     try:
         return int((root / str(connection) / "waiting").read_text())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which FUSE and eFuse file systems are mounted, without touching any of them.
+"""Find the mounted FUSE and eFuse file systems without touching any of them.
 
-A ``stat`` of a mount whose daemon hangs, hangs. So everything comes from mountinfo, and symbolic
-links are followed only up to the first FUSE mount on the way.
+A ``stat`` of a mount whose daemon hangs would hang too. So everything comes from mountinfo, and
+symbolic links are followed only up to the first FUSE mount on the way.
 """
 
 import ctypes
@@ -39,8 +39,14 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 class Mount:
     """One line of mountinfo.
 
-    :ivar options: of the mount, and those of its file system.
-    :ivar own_options: of the mount alone.
+    :ivar mount_id: id of the mount.
+    :ivar parent_id: id of the mount that it is mounted on.
+    :ivar connection: number of the FUSE connection, from the device number of the file system.
+    :ivar mountpoint: absolute path of the mount point.
+    :ivar fstype: type of the file system, with the subtype.
+    :ivar source: source of the mount.
+    :ivar options: options of the mount, then those of its file system.
+    :ivar own_options: options of the mount alone.
     """
 
     mount_id: int
@@ -54,28 +60,28 @@ class Mount:
 
     @property
     def is_efuse(self) -> bool:
-        """Whether it is of type ``efuse`` or ``efuse.<something>``."""
+        """Whether the type is ``efuse`` or ``efuse.<subtype>``."""
         return self.fstype.split(".")[0] == "efuse"
 
     @property
     def is_fuse(self) -> bool:
-        """Whether it is of the kernel's own FUSE, of any subtype."""
+        """Whether the mount belongs to the kernel's own FUSE, with any subtype."""
         return self.fstype.split(".")[0] in ("fuse", "fuseblk")
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the mount forbids to write, whatever its file system does."""
+        """Whether the mount is read-only, even if its file system is writable."""
         return "ro" in self.own_options.split(",")
 
     @property
     def is_idmapped(self) -> bool:
-        """Whether it shows files with other owners than they have."""
+        """Whether the mount maps the owners of files to other ids."""
         return "idmapped" in self.own_options.split(",")
 
 
 def parse(text: str) -> tuple[Mount, ...]:
-    """Return all mounts of a mountinfo *text*, of every type, in its order."""
-    # Not splitlines(): a name may hold what Python takes for the end of a line, such as U+2028.
+    """Return all mounts in the mountinfo *text*, of every type, in the same order."""
+    # Not splitlines(): a name can contain characters that end a line for Python, such as U+2028.
     return tuple(_parse_line(line) for line in text.split("\n") if " - " in line)
 
 
@@ -96,7 +102,7 @@ def _parse_line(line: str) -> Mount:
 
 
 def _device(words: str) -> int:
-    """Return MAJOR:MINOR as the kernel numbers connections; MAJOR is 0 unless it is fuseblk."""
+    """Return the connection number of MAJOR:MINOR. MAJOR is 0 except for fuseblk."""
     major, _, minor = words.partition(":")
     return int(major) << 20 | int(minor)
 
@@ -118,9 +124,10 @@ def _read(mountinfo: Path) -> tuple[Mount, ...]:
 
 
 def read_table(mountinfo: int) -> tuple[Mount, ...]:
-    """Return the mounts of every type, by a descriptor of mountinfo that can be polled.
+    """Return the mounts of every type from an open mountinfo, which the caller can poll.
 
-    :raises OSError: it cannot be read.
+    :param mountinfo: descriptor of the file.
+    :raises OSError: the file cannot be read.
     """
     parts = []
     offset = 0
@@ -131,7 +138,7 @@ def read_table(mountinfo: int) -> tuple[Mount, ...]:
 
 
 def all_mounts(*, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:
-    """Return the mounts of every type.
+    """Return the mounts of every type, in the order of mountinfo.
 
     :raises ControlError: mountinfo cannot be read.
     """
@@ -139,7 +146,7 @@ def all_mounts(*, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:
 
 
 def mounts(*, fuse: bool = False, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:
-    """Return the eFuse mounts; with *fuse*, the plain FUSE mounts as well.
+    """Return the eFuse mounts, and with *fuse* also the plain FUSE mounts.
 
     :raises ControlError: mountinfo cannot be read.
     """
@@ -147,11 +154,11 @@ def mounts(*, fuse: bool = False, mountinfo: Path = MOUNTINFO) -> tuple[Mount, .
 
 
 def find(path: str | os.PathLike[str], *, fuse: bool = False, mountinfo: Path = MOUNTINFO) -> Mount:
-    """Return the eFuse mount that *path* lies on; with *fuse*, it may be a plain FUSE mount.
+    """Return the eFuse mount that *path* is on, or with *fuse* also a plain FUSE mount.
 
-    The path need not exist inside the mount: nothing on the mount itself is looked at.
+    The path need not exist inside the mount: the mount itself is never accessed.
 
-    :raises ControlError: it lies on no such mount.
+    :raises ControlError: *path* is not on such a mount.
     """
     name = os.fspath(path)
     table = _read(mountinfo)
@@ -168,9 +175,12 @@ def find(path: str | os.PathLike[str], *, fuse: bool = False, mountinfo: Path = 
 
 
 def resolve(path: str, table: Iterable[Mount]) -> str:
-    """Return the absolute path without symbolic links, as far as no FUSE mount is looked at.
+    """Return the absolute path without symbolic links, without accessing any FUSE mount.
 
-    :raises ControlError: it has too many links, or is relative to a directory that was removed.
+    Links on or below a FUSE mount are not resolved.
+
+    :raises ControlError: there are too many links, or *path* is relative and the working directory
+        was removed.
     """
     stops = {m.mountpoint for m in table if m.is_efuse or m.is_fuse}
     return _resolve(path if path.startswith("/") else f"{_working_directory(path)}/{path}", stops)
@@ -186,7 +196,7 @@ def _working_directory(path: str) -> str:
 
 
 def _resolve(path: str, stops: Iterable[str], links: int = 40) -> str:
-    """Follow the symbolic links of an absolute path, but never look at or behind a stop."""
+    """Follow the symbolic links of an absolute path, without accessing a stop or what is below."""
     done = "/"
     parts = [part for part in path.split("/") if part]
     while parts:
@@ -210,11 +220,11 @@ def _covers(mountpoint: str, path: str) -> bool:
 
 
 def _innermost(path: str, table: Iterable[Mount]) -> Mount | None:
-    """Walk from the outermost mount inwards as the kernel does.
+    """Return the mount that *path* is on, walking inwards from the root as the kernel does.
 
-    A mount hides what was mounted deeper before it, so of several children the nearest one
-    counts. In a chroot the root's own mount is not in the table: the walk then begins at the
-    mounts whose parent is not there.
+    A mount hides the mounts that were made below its mount point earlier, so among several children
+    the one with the shortest path counts. In a chroot the mount of the root is not in the table, so
+    the walk begins at the mounts whose parent is missing.
     """
     way = [m for m in table if _covers(m.mountpoint, path)]
     ids = {m.mount_id for m in way}
@@ -238,12 +248,14 @@ _STATX_MNT_ID_UNIQUE = 0x4000
 
 
 def number_at(path: str = "", *, directory: int = -100) -> int | None:
-    """Return the number of the mount that *path* lies on; no other mount ever gets that number.
+    """Return the unique number of the mount that *path* is on.
 
-    The number in mountinfo, and that of a connection, are given to the next mount. No daemon is
-    asked. None: there is nothing, or the kernel is older than 6.8.
+    No other mount ever gets this number. By contrast, mount ids in mountinfo and connection numbers
+    are reused. The daemon is not asked.
 
-    :param directory: a descriptor; with an empty *path*, what that is open on.
+    :param path: the path; empty to use *directory* itself.
+    :param directory: descriptor that *path* is relative to; by default the working directory.
+    :returns: None if *path* does not exist, or the kernel is older than 6.8.
     """
     found = ctypes.create_string_buffer(256)
     flags = _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC | (0 if path else _AT_EMPTY_PATH)
@@ -257,10 +269,12 @@ def number_at(path: str = "", *, directory: int = -100) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """What the kernel says of the mount of a number (see `number_at`).
+    """A mount as statmount(2) describes it.
 
-    :ivar mount_id: its number in mountinfo.
-    :ivar fstype: the type, without the subtype.
+    :ivar number: unique number of the mount (see `number_at`).
+    :ivar mount_id: id of the mount in mountinfo.
+    :ivar connection: number of the FUSE connection.
+    :ivar fstype: type of the file system, without the subtype.
     """
 
     number: int
@@ -275,9 +289,9 @@ class Numbered:
 
 
 def numbered(number: int) -> Numbered | None:
-    """Return what the kernel says of the mount *number*, None if it is gone.
+    """Return the description of the mount with the unique number *number*.
 
-    A mount that this process does not see, in another namespace, is as if gone.
+    None if the mount no longer exists, or is in a mount namespace that this process does not see.
     """
     wanted = _STATMOUNT_SB_BASIC | _STATMOUNT_MNT_BASIC | _STATMOUNT_FS_TYPE
     request = struct.pack("=IIQQ", 24, 0, number, wanted)
@@ -293,9 +307,10 @@ def numbered(number: int) -> Numbered | None:
 
 
 def place_of(number: int) -> str | None:
-    """Return where the mount *number* is now: a directory above it may have been renamed.
+    """Return the present mount point of the mount with the unique number *number*.
 
-    None: it is gone, or this process does not see it.
+    The path changes if a directory above the mount point is renamed. None if the mount no longer
+    exists, or this process does not see it.
 
     :raises ControlError: mountinfo cannot be read.
     """
@@ -306,16 +321,16 @@ def place_of(number: int) -> str | None:
 
 
 def is_mounted(number: int) -> int | None:
-    """Return the connection of the mount *number*, None if it is gone, as of `numbered`."""
+    """Return the connection of the mount *number*, or None if `numbered` does not find it."""
     found = numbered(number)
     return None if found is None else found.connection
 
 
 def numbers() -> list[int]:
-    """Return the numbers (see `number_at`) of the mounts that this process sees.
+    """Return the sorted unique numbers of the mounts that this process sees (see `number_at`).
 
-    A mount has a higher number than each that was made before it. It may be attached long after
-    it was made, see fsmount(2): then it comes into this list below others.
+    A later mount has a higher number. But a mount may be attached long after it was made (see
+    fsmount(2)): it then appears in this list in front of others.
     """
     listed: list[int] = []
     found = (ctypes.c_uint64 * 256)()

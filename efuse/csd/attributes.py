@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The files of a device's directory in configfs: what each holds, and what may be written to it."""
+"""The files of a device's directory in configfs: what each holds and which values it accepts."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class Kind(enum.Enum):
     """What can be done with an attribute."""
 
     FIXED = "fixed"
-    """Set while there is no power."""
+    """Can be set only while the device is powered off."""
     SETTING = "setting"
-    """Set at any time."""
+    """Can be set at any time."""
     STATE = "state"
-    """Says how the device is."""
+    """Reports the state of the device."""
     COUNTER = "counter"
-    """Counts from when the device was made."""
+    """Counts from the creation of the device."""
 
 
 @dataclass(frozen=True)
 class Attribute:
     """A file of a device's directory.
 
-    :ivar name: of the file.
-    :ivar kind: what can be done with it.
-    :ivar doc: what it is, in a few words.
-    :ivar unit: of the number in it.
-    :ivar least: that can be written.
-    :ivar most: that can be written; None: nothing can.
-    :ivar values: the only ones between these; empty: all are.
-    :ivar default: of a new device.
+    :ivar name: name of the file.
+    :ivar kind: whether and when the attribute can be set.
+    :ivar doc: description in a few words.
+    :ivar unit: unit of the number in the file; empty: none.
+    :ivar least: smallest number that can be written.
+    :ivar most: largest number that can be written; None: the file is read-only.
+    :ivar values: the only numbers that can be written; empty: all from `least` to `most`.
+    :ivar default: value of a new device.
     """
 
     name: str
@@ -54,20 +54,20 @@ class Attribute:
 
     @property
     def writable(self) -> bool:
-        """Whether it can be written."""
+        """Whether the attribute can be written."""
         return self.most is not None
 
     @property
     def range(self) -> str:
-        """What can be written, in words."""
+        """The numbers that can be written, in words; empty: none."""
         if self.values:
             return " or ".join(map(str, self.values))
         return f"{self.least} to {self.most}" if self.writable else ""
 
     def parse(self, text: str) -> int:
-        """Return the number that a person typed.
+        """Convert the text that a person typed to a number.
 
-        :raises UsageError: it cannot be written, or not this.
+        :raises UsageError: the attribute is read-only, or does not accept this value.
         """
         if not self.writable:
             raise UsageError(
@@ -163,13 +163,13 @@ _ALL = (
 )
 
 ATTRIBUTES: Mapping[str, Attribute] = {each.name: each for each in _ALL}
-"""By name, in the order of the documentation."""
+"""All attributes by name, in the order of the documentation."""
 
 
 def attribute(name: str) -> Attribute:
-    """Return the attribute of a name.
+    """Return the attribute with this name.
 
-    :raises UsageError: there is none.
+    :raises UsageError: no attribute has this name.
     """
     if name not in ATTRIBUTES:
         raise UsageError(

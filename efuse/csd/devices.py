@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Make, set and remove devices: a directory of configfs each."""
+"""Make, configure and remove devices; each is a directory of configfs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 class Device:
-    """A device, by its directory.
+    """A device, identified by its directory in configfs.
 
-    :ivar name: of the directory.
-    :ivar directory: with a file for each attribute.
+    :ivar name: name of the device and of its directory.
+    :ivar directory: path of the directory, which has one file per attribute.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,18 +36,19 @@ class Device:
 
     @property
     def powered(self) -> bool:
-        """Whether it is there as a disk."""
+        """Whether the device is powered on and so exists as a disk."""
         return bool(self.read("power"))
 
     @property
     def path(self) -> Path:
-        """The block device, while there is power."""
+        """Path of the block device; valid only while the device is powered on."""
         return Path(f"/dev/csd{self.read('index')}")
 
     def read(self, name: str) -> int:
-        """Return the number in the file of an attribute.
+        """Read the number in an attribute's file.
 
-        :raises ControlError: the device has gone.
+        :param name: name of the attribute.
+        :raises ControlError: the device no longer exists, or its file cannot be read.
         """
         try:
             return int((self.directory / name).read_text())
@@ -55,14 +56,17 @@ class Device:
             raise _failed(f"read {name} of", self.name, error) from error
 
     def values(self) -> dict[str, int]:
-        """Return all attributes by name."""
+        """Return the values of all attributes, by name."""
         return {name: self.read(name) for name in ATTRIBUTES}
 
     def set(self, name: str, value: int) -> None:
-        """Write an attribute; ``power`` as `power_on` and `power_off` do.
+        """Write an attribute. Writing ``power`` is the same as `power_on` or `power_off`.
 
-        :raises UsageError: there is none of that name, or it does not take that.
-        :raises ControlError: the kernel refuses it: EBUSY if it is fixed while there is power.
+        :param name: name of the attribute.
+        :param value: number to write, in the attribute's unit.
+        :raises UsageError: no attribute has this name, or it does not accept this value.
+        :raises ControlError: the kernel refuses the value; with EBUSY if the attribute is fixed
+            while the device is powered on.
         """
         number = attribute(name).parse(str(value))
         if name == "power" and not number:
@@ -71,24 +75,24 @@ class Device:
             self._write(name, number)
 
     def power_on(self) -> None:
-        """Make a disk of it.
+        """Power the device on: it becomes a disk.
 
-        :raises ControlError: there is not enough memory.
+        :raises ControlError: the kernel refuses, for example because memory is short.
         """
         self._write("power", 1)
 
     def power_off(self) -> None:
-        """Take its power. What it remembers stays.
+        """Power the device off: its disk goes away, its data stays.
 
-        :raises ControlError: it is in use, such as mounted.
+        :raises ControlError: the disk is in use, for example mounted.
         """
         with self._claimed("power off"):
             self._write("power", 0)
 
     def remove(self) -> None:
-        """Remove it, with all that it remembers.
+        """Remove the device and its data.
 
-        :raises ControlError: it is in use, such as mounted.
+        :raises ControlError: the disk is in use, for example mounted.
         """
         with self._claimed("remove"):
             try:
@@ -97,7 +101,7 @@ class Device:
                 raise _failed("remove", self.name, error) from error
 
     def mounts(self) -> list[str]:
-        """Return where it is mounted, as far as this task sees it."""
+        """Return the mount points of the disk that this process can see."""
         if not self.powered:
             return []
         try:
@@ -130,7 +134,7 @@ class Device:
 
     @contextmanager
     def _claimed(self, verb: str) -> Iterator[None]:
-        """Keep others from using the disk, if there is one: nobody can mount it meanwhile."""
+        """Hold the disk exclusively, if the device has one, so that it cannot be mounted."""
         if not self.powered:
             yield
             return
@@ -152,19 +156,19 @@ class Device:
 
 
 def devices() -> tuple[Device, ...]:
-    """Return all devices, by name.
+    """Return all devices, sorted by name.
 
-    :raises NotSupportedError: csd.ko is not loaded.
+    :raises NotSupportedError: csd.ko is not loaded, or no configfs is mounted.
     """
     _need_module()
     return tuple(Device(path.name) for path in sorted(_ROOT.iterdir()) if path.is_dir())
 
 
 def device(name: str) -> Device:
-    """Return the device of a name.
+    """Return the device with this name.
 
-    :raises ControlError: there is none.
-    :raises NotSupportedError: csd.ko is not loaded.
+    :raises ControlError: no device has this name.
+    :raises NotSupportedError: csd.ko is not loaded, or no configfs is mounted.
     """
     _need_module()
     found = Device(name)
@@ -174,12 +178,15 @@ def device(name: str) -> Device:
 
 
 def create(name: str, values: Mapping[str, int]) -> Device:
-    """Make a device, set its attributes, and power it.
+    """Make a device, set its attributes and power it on.
 
-    :param values: by attribute; the others have their defaults, and ``power`` is 1.
-    :raises UsageError: one is none, or the name.
-    :raises ControlError: there is a device of that name, or the kernel refuses it.
-    :raises NotSupportedError: csd.ko is not loaded.
+    :param name: name of the device: letters, digits, ``_``, ``-`` and ``.``, which is not first.
+    :param values: values by attribute name. The other attributes have their defaults, except that
+        ``power`` is 1.
+    :raises UsageError: an attribute does not exist or does not accept its value, or the name is
+        not valid.
+    :raises ControlError: a device of this name exists, or the kernel refuses a value.
+    :raises NotSupportedError: csd.ko is not loaded, or no configfs is mounted.
     """
     if not _is_name(name):
         raise UsageError(f"a device cannot be called {name!r} (EINVAL)", hint="use one word")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Load and unload ``csd.ko``, with the configfs that its devices are made in."""
+"""Load and unload ``csd.ko``, and mount the configfs in which its devices are made."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "unload"]
 
-# The kernel frees an unloaded function's program behind what may still be running it.
+# The kernel frees the programs of unloaded functions only after their last possible use, and csd.ko
+# cannot be unloaded before. Wait so many seconds for that.
 _LET_GO_S = 5
 
 
 def load(module: Path | None = None, *, say: Say = print) -> None:
-    """Load the module, and mount a configfs; what is there already stays.
+    """Load the module and mount configfs. What is loaded or mounted already stays as it is.
 
-    :param module: the file; by default the installed one, or one built now for this kernel.
-    :raises NotSupportedError: this kernel takes no modules, or has no headers here.
-    :raises ModuleBuildError: it cannot be built or loaded, or configfs not mounted.
+    :param module: path of the module file; None: the installed one, or one that is built now for
+        the running kernel.
+    :param say: is called with each line about the progress.
+    :raises NotSupportedError: the kernel takes no modules, or its headers are not installed.
+    :raises ModuleBuildError: the module cannot be built or loaded, or configfs cannot be mounted.
     """
     from efuse.module import live  # slow to import
     from efuse.module.build import CSD
@@ -41,9 +44,9 @@ def load(module: Path | None = None, *, say: Say = print) -> None:
 
 
 def unload() -> None:
-    """Unload the module; nothing happens if it is not loaded.
+    """Unload the module. Do nothing if it is not loaded.
 
-    :raises ModuleBuildError: there are devices, functions or runs, or this user may not.
+    :raises ModuleBuildError: devices, functions or runs still exist, or the user lacks the right.
     """
     from efuse.module import live
     from efuse.module.build import CSD

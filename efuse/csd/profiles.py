@@ -1,30 +1,31 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Models of devices that are stated once, so that figures can name them.
+"""Models of devices, stated once so that reports can refer to them by name.
 
-Each of the first three differs from the one before it in one thing. They are round numbers of kinds
-of devices, not measurements of one.
+Each of the first three differs from the one before it in one property. The numbers are round ones
+of kinds of devices, not measurements of one device.
 
-The link of the fast ones is PCIe 4.0 with four lanes: 4 x 16 GT/s, of which 128 of 130 bits are
-payload, in packets of 256 bytes with 24 of header, checksum and framing: 7512 MiB/s x 256/280 =
-6868 MiB/s. A command crosses it about four times (doorbell, fetch, completion, interrupt), with
+The fast link is PCIe 4.0 with four lanes: 4 x 16 GT/s, where 128 of 130 bits are payload, in
+packets of 256 bytes with 24 bytes of header, checksum and framing: 7512 MiB/s x 256/280 =
+6868 MiB/s. A command crosses the link about four times (doorbell, fetch, completion, interrupt) at
 some 500 ns each (Neugebauer et al., "Understanding PCIe performance for end host networking",
 SIGCOMM 2018): 2 us.
 
-The medium is TLC flash: 45 us for a page (what Samsung says of its sixth V-NAND), eight channels of
-1200 MB/s (ONFI 4.1) = 9155 MiB/s, of eight dies each, so that 64 accesses go on at once. That the
-channels carry more than the link is what such devices live from.
+The medium is TLC flash: 45 us for a page (Samsung's figure for its sixth-generation V-NAND), eight
+channels of 1200 MB/s (ONFI 4.1) = 9155 MiB/s, and eight dies on each channel, so that 64 accesses
+can proceed at the same time. The channels together are faster than the link, which is what makes
+such devices worthwhile.
 
-A slow core is a small one that decodes two instructions in order at 1.5 GHz (four Cortex-A53 are in
-NGD Systems' Newport), against one that decodes four to six out of order at 3 GHz or more: twice the
-clock, three times the instructions: 600 %. That is an estimate. A fast core is as quick as the
-host's: 100 %, the least that csd.ko can say.
+A slow core is a small in-order core that decodes two instructions per cycle at 1.5 GHz (NGD
+Systems' Newport has four Cortex-A53). The host's core decodes four to six out of order at 3 GHz or
+more: twice the clock and three times the instructions per cycle, so 600 %. That is an estimate. A
+fast core is as fast as the host's: 100 %, the least that csd.ko accepts.
 
-The slow link is SATA's: 6 Gbit/s, of which 8 of 10 bits are payload: 572 MiB/s.
+The slow link is SATA: 6 Gbit/s, where 8 of 10 bits are payload: 572 MiB/s.
 
-The medium of low latency is 3D XPoint, behind the fast link, with fast cores: what Intel says of
-its Optane P5800X is 5 us for a read of 4 KiB, 1.5 million of those in a second, and 7.2 GB/s. Of
-the 5 us the link takes 2, and 4 KiB take 0.6 at each of medium and link: that leaves 2 us for the
-medium, of which three go on at once.
+The low-latency medium is 3D XPoint, with the fast link and fast cores. Intel's figures for its
+Optane P5800X are 5 us for a read of 4 KiB, 1.5 million such reads per second, and 7.2 GB/s. The
+link takes 2 us of the 5 us, and the transfer of 4 KiB takes 0.6 us on the medium and 0.6 us on the
+link. This leaves 2 us for the medium, with three accesses at the same time.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ __all__ = ["PROFILES", "Profile"]
 class Profile:
     """A model of a device.
 
-    :ivar name: by which it is asked for.
-    :ivar doc: what it is, in a few words.
-    :ivar values: of the attributes that it sets, by name.
+    :ivar name: name of the profile on the command line.
+    :ivar doc: description in a few words.
+    :ivar values: values of the attributes that the profile sets, by attribute name.
     """
 
     name: str
@@ -79,4 +80,4 @@ PROFILES: Mapping[str, Profile] = {
         Profile("low-latency", "fast NVMe with a medium like 3D XPoint", _LOW_LATENCY),
     )
 }
-"""By name."""
+"""All profiles by name."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The counters of mounts and devices for Prometheus. Needs the package ``prometheus-client``.
+"""Export the counters of mounts and devices to Prometheus. Needs ``prometheus-client``.
 
 >>> from efuse.exporter import Collector, exposition
 >>> print(exposition(Collector()).decode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every metric: its name, its labels, and which fields of `efuse.stats` its values are.
+"""List all metrics: name, labels, and the fields of `efuse.stats` that give the values.
 
 Pure values: nothing here reads a file, or needs a package for Prometheus.
 """
@@ -16,7 +16,7 @@ __all__ = ["METRICS", "Kind", "Metric", "Needs", "Scope"]
 
 
 class Kind(enum.Enum):
-    """A type of Prometheus."""
+    """Metric type of Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -26,7 +26,7 @@ class Kind(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """What a metric has a series of each of."""
+    """The kind of thing that a metric has one series for."""
 
     ALL = "all"
     MOUNT = "mount"
@@ -41,7 +41,7 @@ class Scope(enum.Enum):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels that tell them apart."""
+        """Labels that tell the things of this kind apart."""
         return _LABELS[self]
 
 
@@ -62,7 +62,7 @@ _LABELS: Mapping[Scope, tuple[str, ...]] = {
 
 
 class Needs(enum.Enum):
-    """What the exporter has to be asked for before it reads this."""
+    """Option of the exporter that a metric needs."""
 
     NOTHING = ""
     TIMES = "--times"
@@ -72,15 +72,18 @@ class Needs(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric.
+    """One metric.
 
-    :ivar name: as Prometheus stores it, but for the ``_bucket``, ``_sum`` and ``_count`` of
+    :ivar name: name in Prometheus, without the suffixes ``_bucket``, ``_sum`` and ``_count`` of
         histograms and summaries.
-    :ivar doc: what it is, in a few words.
-    :ivar fields: of the samples in `efuse.stats`, by what each is here: a value of *label*, a label
-        of an info metric, ``sum``, ``count`` or ``classes``; a plain value has the key "". Fields
-        in nanoseconds are exported in seconds.
-    :ivar label: a label whose values come from different fields of one sample.
+    :ivar kind: metric type.
+    :ivar scope: kind of thing that it has one series for.
+    :ivar doc: short description.
+    :ivar fields: fields of the samples in `efuse.stats`, by their role: a value of *label*, a label
+        of an info metric, ``sum``, ``count`` or ``classes``. The key is empty for a plain value.
+        Fields in nanoseconds are exported in seconds.
+    :ivar label: label whose values come from different fields of one sample.
+    :ivar needs: option of the exporter that it needs.
     """
 
     name: str
@@ -93,7 +96,7 @@ class Metric:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the labels; of an info metric those of the scope and of what it tells."""
+        """Names of all labels. For an info metric, they include the labels for its fields."""
         told = tuple(self.fields) if self.kind is Kind.INFO else ()
         own = (self.label,) if self.label is not None else ()
         return (*self.scope.labels, *own, *told)
@@ -227,7 +230,7 @@ _CHANNELS = (
         "How long the daemon had a request in a slot, a moving mean",
     ),
     _gauge(
-        "channel_looking", Scope.CHANNEL, "looking", "Workers of the channel that look for requests"
+        "channel_looking", Scope.CHANNEL, "looking", "Workers of the channel that poll for requests"
     ),
     _gauge("channel_sleeping", Scope.CHANNEL, "sleeping", "Workers of the channel that sleep"),
     _counter(
@@ -243,25 +246,25 @@ _CHANNELS = (
         "channel_poll_hits",
         Scope.CHANNEL,
         "counters.poll_hits",
-        "A worker looked for a request before it would sleep, and found one",
+        "A worker polled for a request before it would sleep, and found one",
     ),
     _counter(
         "channel_poll_misses",
         Scope.CHANNEL,
         "counters.poll_misses",
-        "A worker looked, and found none in time",
+        "A worker polled, and found none in time",
     ),
     _counter(
         "channel_spin_hits",
         Scope.CHANNEL,
         "counters.spin_hits",
-        "A program looked for its answer instead of sleeping, and found it",
+        "A program polled for its answer instead of sleeping, and found it",
     ),
     _counter(
         "channel_spin_misses",
         Scope.CHANNEL,
         "counters.spin_misses",
-        "A program looked, found none in time, and went to sleep",
+        "A program polled, found none in time, and went to sleep",
     ),
     _counter(
         "channel_elsewhere",
@@ -414,4 +417,4 @@ METRICS: tuple[Metric, ...] = (
     *_PLAIN,
     *_DEVICES,
 )
-"""All of them, in the order of docs/monitoring.md."""
+"""All metrics, in the order of docs/monitoring.md."""

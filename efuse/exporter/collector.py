@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Samples of `efuse.stats` as the metrics of `efuse.exporter.catalog`."""
+"""Convert samples of `efuse.stats` to the metrics of `efuse.exporter.catalog`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from efuse.stats import PlainMounts
 __all__ = ["Collector", "exposition", "registry"]
 
 _Row = tuple[tuple[str, ...], Any]
-"""Values of the scope's labels, and the sample that they tell from others."""
+"""Values of the scope's labels, and the sample that has these labels."""
 
 
 def _say_nothing(problem: str) -> None:
@@ -35,12 +35,13 @@ def _say_nothing(problem: str) -> None:
 
 
 class Collector(BaseCollector):
-    """Reads the counters each time that somebody asks for them, and remembers nothing.
+    """A Prometheus collector that reads the counters at each scrape and keeps nothing in between.
 
-    :param times: also what the kernel takes only while somebody reads it.
-    :param maps: also how full the BPF maps are: takes root, and time that grows with them.
-    :param plain: also what this says of plain FUSE mounts; it stays the caller's.
-    :param warn: is called with each sentence that says why something could not be read.
+    :param times: also export times, which the kernel measures only while they are read.
+    :param maps: also export the usage of the BPF maps. Needs root, and time in proportion to their
+        content.
+    :param plain: also export the samples of plain FUSE mounts from here. The caller closes it.
+    :param warn: function that is called with one sentence for each thing that could not be read.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class Collector(BaseCollector):
         self._warn = warn
 
     def describe(self) -> Iterator[Family]:
-        """Yield all families that there may be, without values."""
+        """Yield all possible metric families, without values."""
         for metric in self._metrics:
             yield _family(metric, ())
 
     def collect(self) -> Iterator[Family]:
-        """Read everything, and yield the families that have a value."""
+        """Read everything, and yield the metric families that have a value."""
         with self._one_at_a_time:
             reading = look(times=self._times, with_maps=self._maps, plain=self._plain)
         for problem in (*reading.problems, reading.plain_problem):
@@ -83,14 +84,14 @@ class Collector(BaseCollector):
 
 
 def registry(collector: Collector) -> CollectorRegistry:
-    """Return a registry of *collector* alone: no metrics of this process or of Python."""
+    """Return a registry with *collector* only, without metrics of this process or of Python."""
     made = CollectorRegistry()
     made.register(collector)
     return made
 
 
 def exposition(collector: Collector) -> bytes:
-    """Return what *collector* collects now in Prometheus' text format, in UTF-8."""
+    """Return the present metrics of *collector* in Prometheus' text format, in UTF-8."""
     return generate_latest(registry(collector))
 
 
@@ -116,7 +117,7 @@ def _rows(reading: Reading) -> Mapping[Scope, Sequence[_Row]]:
         )
     for device in reading.devices:
         found[Scope.DEVICE].append(((device.name,), device))
-        # What was mounted over itself is there twice.
+        # A disk that is mounted twice at the same place is listed twice.
         found[Scope.DEVICE_MOUNT] += (
             ((device.name, mountpoint), device) for mountpoint in dict.fromkeys(device.mounts)
         )
@@ -175,7 +176,7 @@ def _summary(metric: Metric, rows: Iterable[_Row]) -> Family:
 
 
 def _number(row: Any, field: str) -> float:
-    """Return a field's value, one in nanoseconds in seconds."""
+    """Return the value of a field, converted from nanoseconds to seconds if necessary."""
     value: int = attrgetter(field)(row)
     return value / 1e9 if field == "ns" or field.endswith("_ns") else value
 
@@ -185,5 +186,5 @@ def _texts(words: Iterable[str]) -> list[str]:
 
 
 def _text(word: str) -> str:
-    """Return *word* so that it can be sent: bytes of a name that are no UTF-8 as ``\\xNN``."""
+    """Return *word* as valid UTF-8: other bytes of a name become ``\\xNN``."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All that can be read at a scrape, and what could not be."""
+"""Read everything for one scrape, and collect the errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["PlainOpcode", "Reading", "look"]
 
 @dataclass(frozen=True, slots=True)
 class PlainOpcode:
-    """What was counted of an opcode of a plain FUSE mount."""
+    """Counters of one opcode of a plain FUSE mount."""
 
     counters: Counters
     latency: Latency
@@ -31,10 +31,12 @@ class PlainOpcode:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The mounts and the devices as they are now.
+    """Samples of the mounts and devices at one scrape.
 
-    :ivar problems: why something is not there that was asked for.
-    :ivar plain_problem: why requests of the mounts ``plain`` are not counted.
+    :ivar problems: errors about requested things that could not be read.
+    :ivar plain: samples of the plain FUSE mounts.
+    :ivar plain_problem: the error that keeps requests of plain FUSE mounts from being counted.
+    :ivar plain_missed: number of requests of plain FUSE mounts that were missed.
     """
 
     mounts: tuple[Sample, ...] = ()
@@ -46,21 +48,21 @@ class Reading:
 
     @property
     def up(self) -> int:
-        """1: all was read that was asked for, else 0."""
+        """1 if everything that was requested could be read, else 0."""
         return int(not self.problems)
 
     @property
     def plain_up(self) -> int:
-        """1: requests of plain FUSE mounts are counted, else 0."""
+        """1 if requests of plain FUSE mounts are counted, else 0."""
         return int(self.plain_problem is None)
 
 
 def look(*, times: bool, with_maps: bool, plain: PlainMounts | None = None) -> Reading:
-    """Read all mounts and devices; what cannot be read is left out and said.
+    """Read all mounts and devices. Leave out what cannot be read, and record the error.
 
-    :param times: read times as well, which makes the kernel take them for 10 s.
-    :param with_maps: count what is in the maps, which takes root.
-    :param plain: reads the plain FUSE mounts; None: those are left out.
+    :param times: also read times, which makes the kernel measure every request for 10 s.
+    :param with_maps: also count the elements of the maps. Needs root.
+    :param plain: source of samples of plain FUSE mounts; None leaves them out.
     """
     problems: list[EfuseError] = []
     mounts: list[Sample] = []
@@ -91,4 +93,4 @@ def _counted(sample: Sample) -> Sample:
     except EfuseError:
         if sample.connection in connections():
             raise
-        return sample  # unmounted meanwhile
+        return sample  # it was unmounted meanwhile

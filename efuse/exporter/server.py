@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Metrics over HTTP."""
+"""Serve metrics over HTTP."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen.
+    """Address to listen on.
 
-    :ivar host: a name or an address; 0.0.0.0: every one of this machine, of IPv4.
-    :ivar port: of TCP; 0: one that is free.
+    :ivar host: host name or address; 0.0.0.0 for all IPv4 addresses of this machine.
+    :ivar port: TCP port; 0 for any free one.
     """
 
     host: str
@@ -35,9 +35,9 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the address that a person typed: ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``.
+        """Parse the address that the user typed: ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``.
 
-        :raises UsageError: it is none.
+        :raises UsageError: *text* is not such an address.
         """
         host, colon, port = text.rpartition(":")
         bare = host.removeprefix("[").removesuffix("]")
@@ -55,16 +55,17 @@ class Address:
 
 class _Http(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Leave a scraper alone that did not wait for its answer; it says so itself."""
+        """Ignore a scraper that closed the connection before it got its answer."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class Server(Closing):
-    """Answers each GET with the metrics of a registry, from when it is made until it is closed.
+    """Serve the metrics of a registry over HTTP until it is closed. A context manager.
 
-    :param address: to listen on.
-    :raises EfuseError: nobody can listen there.
+    :param address: address to listen on.
+    :param registry: registry whose metrics are served.
+    :raises EfuseError: the address cannot be used.
     """
 
     def __init__(self, address: Address, registry: CollectorRegistry) -> None:
@@ -91,19 +92,21 @@ class Server(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering. May be called again."""
+        """Stop serving. Further calls do nothing."""
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
 
 
 def serve(address: Address, registry: CollectorRegistry, say: Callable[[str], None]) -> None:
-    """Answer until SIGINT or SIGTERM comes.
+    """Serve metrics until SIGINT or SIGTERM arrives.
 
-    :param say: is called with the URL once it can be asked for.
-    :raises EfuseError: nobody can listen there.
+    :param address: address to listen on.
+    :param registry: registry whose metrics are served.
+    :param say: function that is called with the URL as soon as it works.
+    :raises EfuseError: the address cannot be used.
     """
-    # Blocked before the server's threads are made: so nobody but sigwait() takes them.
+    # Block the signals before the server starts its threads, so that only sigwait() receives them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         with Server(address, registry) as server:

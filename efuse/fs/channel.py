@@ -88,7 +88,7 @@ class SessionChannel:
 
 
 def _waiting(library: Functions, wait: Callable[[], Awaitable[bool]]) -> Any:
-    """Return what looks for a request before it waits as *wait* does."""
+    """Return a function that polls for a request before it waits as *wait* does."""
     look, rested = library.look, library.rested
 
     async def look_and_wait() -> bool:
@@ -105,7 +105,7 @@ def _waiting(library: Functions, wait: Callable[[], Awaitable[bool]]) -> Any:
 class Functions:
     """The functions of ``libefuse/python.h``.
 
-    While it looks, other threads of Python's run.
+    While it polls, other threads of Python's run.
     """
 
     def __init__(self, path: str) -> None:

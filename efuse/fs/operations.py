@@ -108,7 +108,7 @@ class Operations(pyfuse3.Operations):
     ) -> int:
         """Tell the kernel directory entries and their attributes before it asks for them.
 
-        The values stand as if they were replies to a LOOKUP: until their time-outs end (in mode
+        The values stand as if they were replies to a LOOKUP: until their timeouts end (in mode
         ``exclusive``: until something changes). Lookup counts are not changed: an entry is used
         for an inode that the kernel holds already, or for any where ``stable_nodeids`` is
         promised. A value that changes later has to be invalidated.

@@ -31,7 +31,7 @@ C = TypeVar("C", bound=type)
 
 
 class Shortcut(enum.Flag):
-    """What may stand in a handler's place, besides what FUSE keeps by the time-outs of replies."""
+    """What may stand in a handler's place, besides what FUSE keeps by the timeouts of replies."""
 
     NONE = 0
     ANSWERS = enum.auto()

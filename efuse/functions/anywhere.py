@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A function over any file: at the device or in the kernel where that can be, else in this process.
+"""Run a function over any file: at the device or in the kernel if possible, else in this process.
 
-What this process does it does by the function's twin in Python.
+This process runs the function's twin in Python.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from efuse.functions.twin import InPieces, Walking
 __all__ = ["WHERE", "Outcome", "Work", "begin", "begin_loaded"]
 
 WHERE = ("auto", "device", "kernel", "daemon")
-"""Where a person may want it; ``daemon`` is this process."""
+"""The places that a user can ask for; ``daemon`` is the calling process."""
 
 _BLOCK = 4096
 _PIECE = 1 << 20
@@ -37,13 +37,13 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """Which way was taken.
+    """Where a run looked at the blocks.
 
-    :ivar device: blocks that the device looked at.
-    :ivar kernel: blocks that the kernel looked at.
-    :ivar daemon: blocks that this process looked at.
-    :ivar why: they were not the device's, in words; None: they were.
-    :ivar loaded: the function was loaded for this alone.
+    :ivar device: number of blocks that the device looked at.
+    :ivar kernel: number of blocks that the kernel looked at.
+    :ivar daemon: number of blocks that this process looked at.
+    :ivar why: why the device did not look at all of them, in words; None: it did.
+    :ivar loaded: whether the function was loaded for this run only.
     """
 
     device: int
@@ -67,11 +67,11 @@ class Outcome:
 
 
 class Work(Closing):
-    """A function on its way through a file, wherever it is; an iterator of what it emits.
+    """A run of a function over a file at any place; an iterator of the function's output.
 
-    :param run: of it.
-    :param why_here: why it is in this process; None: it is in the kernel.
-    :param loaded: what is to be unloaded behind it.
+    :param run: the run, in the kernel or in this process. Closed with this object.
+    :param why_here: why the run is in this process, in words; None: it is in the kernel.
+    :param loaded: a function that was loaded for this run only. Unloaded with this object.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Work(Closing):
         self._loaded = loaded
 
     def go_on(self) -> bytes | None:
-        """Take it on by some blocks; as `Run.go_on`."""
+        """Look at some more blocks and return their output; see `Run.go_on`."""
         return self._run.go_on()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -91,11 +91,11 @@ class Work(Closing):
                 yield some
 
     def status(self) -> Status:
-        """Return how far it is."""
+        """Return the progress of the run."""
         return self._run.status()
 
     def outcome(self) -> Outcome:
-        """Return which way it has taken so far."""
+        """Return where the run has looked at blocks so far."""
         status = self.status()
         if isinstance(self._run, _TwinRun):
             return Outcome(0, 0, self._run.blocks, self._why_here, False)
@@ -103,22 +103,22 @@ class Work(Closing):
         return Outcome(status.device_steps, status.kernel_steps, 0, why, self._loaded is not None)
 
     def close(self) -> None:
-        """End it."""
+        """End the run, and unload the function if it was loaded for this run only."""
         self._run.close()
         if self._loaded is not None:
             self._loaded.close()
 
 
 def begin(call: Shipped, file: str | os.PathLike[str], where: str = "auto") -> Work:
-    """Begin to run a function that is shipped over a file.
+    """Begin to run a shipped function over a file.
 
-    A function that is not in the kernel is loaded for this alone, if that can be.
+    A function that is not in the kernel is loaded for this run only, if possible.
 
-    :param call: of the function.
-    :param file: any that can be read.
-    :param where: one of `WHERE`. What the device cannot do, the kernel does; with ``auto``, what
-        the kernel cannot do, this process does.
-    :raises EfuseError: the file cannot be read, or the function not be begun.
+    :param call: the function and its arguments.
+    :param file: path of any readable file.
+    :param where: one of `WHERE`. The kernel does what the device cannot do. With ``auto``, this
+        process does what the kernel cannot do.
+    :raises EfuseError: the file cannot be read, or the run cannot begin.
     """
     fd = _open(call.name, file)
     try:
@@ -140,12 +140,14 @@ def begin(call: Shipped, file: str | os.PathLike[str], where: str = "auto") -> W
 
 
 def begin_loaded(name: str, args: bytes, file: str | os.PathLike[str], where: str = "auto") -> Work:
-    """Begin to run any function that is in the kernel over a file.
+    """Begin to run a function that is in the kernel over a file; it need not be a shipped one.
 
-    :param name: of the function.
-    :param args: what it wants.
-    :raises UsageError: it is wanted in this process: only functions that are shipped have a twin.
-    :raises EfuseError: as `begin`.
+    :param name: name of the function.
+    :param args: arguments as the function takes them.
+    :param file: path of any readable file.
+    :param where: one of `WHERE`, except ``daemon``.
+    :raises UsageError: *where* is ``daemon``: only shipped functions have a twin in Python.
+    :raises EfuseError: the file cannot be read, or the run cannot begin.
     """
     if where == "daemon":
         raise UsageError(
@@ -164,7 +166,7 @@ _PLACES = {"auto": Place.AUTO, "device": Place.DEVICE, "kernel": Place.KERNEL}
 
 def _open(name: str, file: str | os.PathLike[str]) -> int:
     try:
-        # With this mode a directory is refused.
+        # open() in this mode refuses directories.
         with Path(file).open("rb", buffering=0) as opened:
             return os.dup(opened.fileno())
     except OSError as error:
@@ -174,7 +176,7 @@ def _open(name: str, file: str | os.PathLike[str]) -> int:
 
 
 def _why_here(fd: int, where: str) -> str | None:
-    """Return why the kernel is not even asked, if it is not."""
+    """Return why the kernel need not be asked, in words, or None if it is to be asked."""
     if where == "daemon":
         return Why.ASKED.said
     if where == "auto":
@@ -192,7 +194,7 @@ def _begin_in_kernel(call: Shipped, fd: int, where: str) -> Work:
         return Work(run(call.name, fd, args, place=place))
     except NoFunctionError:
         pass
-    # Under a name of its own: nobody else uses it, who would miss it at the end.
+    # A private name: no other process can depend on it, so that unloading it hurts nothing.
     loaded = load(f"{call.name}.{os.getpid()}", function_text(call.name))
     try:
         return Work(run(loaded.name, fd, args, place=place), loaded=loaded)
@@ -202,9 +204,9 @@ def _begin_in_kernel(call: Shipped, fd: int, where: str) -> Work:
 
 
 class _TwinRun(Closing):
-    """A twin on its way through a file, as `Run` is in the kernel.
+    """A run of a twin over a file, with the methods of `Run`.
 
-    :ivar blocks: that it has looked at.
+    :ivar blocks: number of blocks that the twin has looked at.
     """
 
     def __init__(self, call: Shipped, fd: int) -> None:
@@ -241,7 +243,7 @@ class _TwinRun(Closing):
         self._file.close()
 
     def _read(self, call: InPieces) -> Iterator[bytes]:
-        """Iterate what the twin emits over one piece of the file after the other."""
+        """Iterate over the output of a twin that takes the file piece by piece."""
         twin = call.twin()
         while data := self._file.read(_PIECE):
             self._position += len(data)
@@ -250,7 +252,7 @@ class _TwinRun(Closing):
         yield twin.finish()
 
     def _walk(self, call: Walking) -> Iterator[bytes]:
-        """Iterate what the twin emits as it goes from block to block."""
+        """Iterate over the output of a twin that goes from block to block."""
 
         def read(number: int) -> bytes:
             self._position = number * _BLOCK

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``btree_lookup``, ``btree_range``, ``btree_aggregate``: of a file that `build` made.
+"""``btree_lookup``, ``btree_range``, ``btree_aggregate``, over a file that `build` made.
 
-Each of them has ``walk()`` beside what all functions have: the twin in Python, which reads a block
-when it knows which.
+Besides the methods of all functions, each class has ``walk()``: the twin in Python, which reads
+each block when it knows its number.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from efuse.functions.running import failure
 __all__ = ["BtreeAggregate", "BtreeLookup", "BtreeRange", "ReadBlock"]
 
 ReadBlock = Callable[[int], bytes]
-"""Returns a block by its number: 4096 bytes, or fewer at the end of the file."""
+"""Returns the block with this number: 4096 bytes, or fewer at the end of the file."""
 
 _MOST_KEY = (1 << 64) - 1
 _MOST_BLOCKS = 1 << 51
-_VALUE = 8  # Where in an item it begins.
+_VALUE = 8  # Offset of the value in an item, bytes.
 _FIRST_FIELD = Field(0)
 
 
 class _Walking(ABC):
-    """The twins of functions that go from block to block."""
+    """Base of the twins that go from block to block."""
 
     @abstractmethod
     def walk(self, read: ReadBlock) -> bytes:
-        """Return what the function emits over blocks that are read as they are needed.
+        """Return the function's output over blocks that *read* returns as they are needed.
 
-        :raises EfuseError: it fails.
+        :raises EfuseError: the function fails.
         """
 
     def reference(self, data: bytes) -> bytes:
-        """Return what the function emits over *data*.
+        """Return the function's output over *data*, the contents of the file.
 
-        :raises EfuseError: it fails.
+        :raises EfuseError: the function fails.
         """
         return self.walk(lambda number: data[number * BLOCK : (number + 1) * BLOCK])
 
@@ -52,8 +52,8 @@ class _Walking(ABC):
 class BtreeLookup(_Walking):
     """Emit the value of a key, or nothing.
 
-    :param key: 0 to 2**64 - 1.
-    :raises UsageError: it is none.
+    :param key: the key, 0 to 2**64 - 1.
+    :raises UsageError: the key is out of range.
     """
 
     name: ClassVar[str] = "btree_lookup"
@@ -68,13 +68,13 @@ class BtreeLookup(_Walking):
         return struct.pack("<Q", self.key)
 
     def walk(self, read: ReadBlock) -> bytes:
-        """Return what the function emits over blocks that are read as they are needed."""
+        """Return the function's output over blocks that *read* returns as they are needed."""
         _, leaf = next(_Walk(self.name, read).leaves(self.key))
         item = leaf[_search(leaf, self.key)] if leaf else b""
         return item[_VALUE:] if item and _key(item) == self.key else b""
 
     def decode(self, raw: bytes) -> bytes | None:
-        """Return the value, or None: there is no such key."""
+        """Return the value, or None if the tree does not have the key."""
         return raw or None
 
 
@@ -82,9 +82,9 @@ class BtreeLookup(_Walking):
 class BtreeRange(_Walking):
     """Emit the items whose keys are in a range.
 
-    :param first: the least key.
-    :param last: the greatest one.
-    :raises UsageError: there are no such keys.
+    :param first: the smallest key of the range.
+    :param last: the greatest key of the range.
+    :raises UsageError: the range is empty, or not within 0 to 2**64 - 1.
     """
 
     name: ClassVar[str] = "btree_range"
@@ -100,11 +100,11 @@ class BtreeRange(_Walking):
         return struct.pack("<QQ", self.first, self.last)
 
     def walk(self, read: ReadBlock) -> bytes:
-        """Return what the function emits over blocks that are read as they are needed."""
+        """Return the function's output over blocks that *read* returns as they are needed."""
         return b"".join(_Walk(self.name, read).items(self.first, self.last))
 
     def decode(self, raw: bytes) -> list[tuple[int, bytes]]:
-        """Return keys and values."""
+        """Return the items as pairs of key and value."""
         return list(ITEM.iter_unpack(raw))
 
 
@@ -112,10 +112,11 @@ class BtreeRange(_Walking):
 class BtreeAggregate(_Walking):
     """Count the items whose keys are in a range, and find the sum, least and most of a field.
 
-    :param first: the least key.
-    :param last: the greatest one.
-    :param field: of the value: its first 8 bytes, if nothing is said.
-    :raises UsageError: there are no such keys, or no such field.
+    :param first: the smallest key of the range.
+    :param last: the greatest key of the range.
+    :param field: field of the value; by default the first 8 bytes.
+    :raises UsageError: the range is empty or not within 0 to 2**64 - 1, or the field does not lie
+        in a value.
     """
 
     name: ClassVar[str] = "btree_aggregate"
@@ -134,25 +135,25 @@ class BtreeAggregate(_Walking):
         return struct.pack("<QQ", self.first, self.last) + self.field.encode()
 
     def walk(self, read: ReadBlock) -> bytes:
-        """Return what the function emits over blocks that are read as they are needed."""
+        """Return the function's output over blocks that *read* returns as they are needed."""
         items = _Walk(self.name, read).items(self.first, self.last)
         return encode_sums([self.field.number(item[_VALUE:]) for item in items])
 
     def decode(self, raw: bytes) -> Aggregated:
-        """Return what the function emitted."""
+        """Return the result that the function emitted."""
         return decode_sums(raw)
 
 
 class _Walk:
-    """On the way through a tree, as btree.bpf.h goes, with the same checks."""
+    """A walk through a tree in the way of btree.bpf.h, with the same checks."""
 
     def __init__(self, name: str, read: ReadBlock) -> None:
         self._name = name
         self._read = read
-        self._number = -1  # Of the block that was read last.
+        self._number = -1  # Number of the block that was read last.
 
     def items(self, first: int, last: int) -> Iterator[bytes]:
-        """Iterate the items of a range."""
+        """Iterate over the items whose keys are in a range."""
         before = -1
         for following, leaf in self.leaves(first):
             for item in leaf:
@@ -164,7 +165,7 @@ class _Walk:
                 return
 
     def leaves(self, key: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Iterate the leaves from a key's on: the next one's block, and the items."""
+        """Iterate over the leaves, from the one for *key* on: number of the next leaf, items."""
         magic, blocks, number, level, _ = HEADER.unpack_from(self._block(0))
         if magic != MAGIC or blocks > _MOST_BLOCKS:
             raise self._damaged()
@@ -192,7 +193,7 @@ class _Walk:
 
     def _block(self, number: int) -> bytes:
         block = self._read(number)
-        # Where it is the following one, a run ends before it; elsewhere it may not go.
+        # In the kernel a step to the following block ends the run there, and a jump fails.
         if not block and number != self._number + 1:
             raise failure(self._name, errno.ERANGE)
         if len(block) != BLOCK:
@@ -204,7 +205,7 @@ class _Walk:
         return failure(self._name, errno.EUCLEAN)
 
 
-# As btree_search(), step by step: the entries of a damaged node may be in any order.
+# The same steps as btree_search(): the entries of a damaged node may be in any order.
 def _search(entries: list[bytes], key: int) -> int:
     found, step = 0, 128
     while step:

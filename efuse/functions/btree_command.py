@@ -39,7 +39,7 @@ LOOKUP = Command(
 
 
 def _found(_call: BtreeRange, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Iterate a line for each item; a piece may end within one."""
+    """Iterate over the lines to print, one per item; a piece may end within an item."""
     rest = b""
     for piece in pieces:
         rest += piece

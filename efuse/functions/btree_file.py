@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Files that are a B+ tree, with keys of 8 bytes and values of 64: see ``btree.bpf.h``."""
+"""Files that hold a B+ tree with keys of 8 bytes and values of 64 bytes; see ``btree.bpf.h``."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ BLOCK = 4096
 MAGIC = b"e_btree1"
 NODE_MAGIC = b"node"
 HEADER = struct.Struct("<8sQQII")
-"""Magic, blocks of the file, the root's block, its level, 0 (``struct btree_header``)."""
+"""Magic, blocks of the file, block of the root, level of the root, 0 (``struct btree_header``)."""
 NODE = struct.Struct("<4sHHQ")
-"""Magic, level, entries, the next leaf's block (``struct btree_node``)."""
+"""Magic, level, number of entries, block of the next leaf or 0 (``struct btree_node``)."""
 ITEM = struct.Struct("<Q64s")
 """Key, value (``struct btree_item``)."""
 CHILD = struct.Struct("<QQ")
-"""Least key below it, block (``struct btree_child``)."""
+"""Least key below the child, block of the child (``struct btree_child``)."""
 MOST = {entry: (BLOCK - NODE.size) // entry.size for entry in (ITEM, CHILD)}
-"""Entries of a node."""
+"""Most entries that a node can hold, by type of entry."""
 
 _VALUE_BYTES = 64
 _KEYS = 1 << 64
 
 
 def build(items: Iterable[tuple[int, bytes]], *, fanout: int = MOST[CHILD]) -> bytes:
-    """Return the bytes of a file with a B+ tree: the leaves in their order, the root last.
+    """Return the contents of a file with a B+ tree: the leaves in order of keys, the root last.
 
-    :param items: keys, 0 to 2**64 - 1, each greater than the one before, and values of 64 bytes.
-    :param fanout: children of a node at most, 2 to 255: fewer make a deeper tree.
-    :raises UsageError: the items or the fan-out are others.
+    :param items: pairs of a key, 0 to 2**64 - 1, and a value of 64 bytes; keys must increase.
+    :param fanout: most children of a node, 2 to 255. Fewer children make a deeper tree.
+    :raises UsageError: the items or the fan-out do not meet these conditions.
     """
     if not 2 <= fanout <= MOST[CHILD]:
         raise UsageError(
@@ -65,9 +65,9 @@ def _checked(items: Iterable[tuple[int, bytes]]) -> Iterable[tuple[int, bytes]]:
 def _level(
     entries: list[tuple[int, bytes]], level: int, most: int, first: int
 ) -> tuple[list[tuple[int, int]], list[bytes]]:
-    """Return the nodes of a level, the first of which becomes block *first*.
+    """Build the nodes of one level. The first becomes block number *first*.
 
-    :returns: the least key and the block of each, and their bytes.
+    :returns: least key and block number of each node; contents of the nodes.
     """
     index: list[tuple[int, int]] = []
     blocks: list[bytes] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The functions that are shipped, by name."""
+"""The shipped functions by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["COMMANDS", "SHIPPED", "Shipped"]
 
 
 class Shipped(Protocol):
-    """What all of them have: a call of the function with its arguments."""
+    """A call of a shipped function: the function and its arguments."""
 
     name: ClassVar[str]
 
@@ -21,10 +21,10 @@ class Shipped(Protocol):
         """Return the arguments as the function takes them."""
 
     def reference(self, data: bytes) -> bytes:
-        """Return what the function emits over *data*: its twin in Python."""
+        """Return the function's output over *data*, computed by its twin in Python."""
 
     def decode(self, raw: bytes) -> Any:
-        """Return what the function emitted, as Python has it."""
+        """Convert the function's output to Python values."""
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Command] = {
         records_command.HISTOGRAM,
     )
 }
-"""How they look on the command line, by name."""
+"""The commands of the shipped functions, by name of the function."""
 
 SHIPPED: Mapping[str, type[Shipped]] = {name: each.function for name, each in COMMANDS.items()}
-"""By name."""
+"""The classes of the shipped functions, by name of the function."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How functions look on the command line: ``efuse csd run NAME``.
+"""The commands of functions: ``efuse csd run NAME``.
 
-Beside each shipped function's class lies a ``COMMAND``. It needs little::
+The module of each shipped function defines a ``COMMAND`` next to its class. Few fields suffice::
 
     COMMAND = Command(
         Grep,
@@ -32,7 +32,7 @@ __all__ = ["BYTES", "Command", "result_fields", "result_lines"]
 
 
 class _Bytes(click.ParamType[bytes]):
-    """Bytes as a person typed them."""
+    """Bytes that a person typed as text."""
 
     name = "text"
 
@@ -46,28 +46,28 @@ BYTES = _Bytes()
 
 
 def result_fields(result: Any) -> dict[str, Any]:
-    """Return the fields of a result that is a dataclass."""
+    """Return the fields of a result, which must be a dataclass."""
     return dataclasses.asdict(result)
 
 
 def result_lines(fields: Mapping[str, Any]) -> list[str]:
-    """Return a line for each field; what there is not is a dash."""
+    """Return one line per field; a missing value is printed as a dash."""
     width = max(map(len, fields), default=0) + 2
     return [f"{name:<{width}}{'-' if value is None else value}" for name, value in fields.items()]
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A function on the command line.
+    """The command of a function.
 
-    :ivar function: the class of its calls.
-    :ivar example: of what follows the function's name.
-    :ivar options: its own options and arguments; the file comes behind them.
-    :ivar make: makes the call of their values, by name; None: the class does.
-    :ivar fields: what JSON has of a result.
-    :ivar lines: what is printed of a result; None: the fields.
-    :ivar found: of a function whose output is a stream: what is printed, while it comes, of the
-        pieces of its output; None: it is none.
+    :ivar function: class of the function's calls.
+    :ivar example: what follows the function's name in the example of the help.
+    :ivar options: options and arguments of this function; the argument FILE follows them.
+    :ivar make: makes a call from the values of the options; None: the class `function` does.
+    :ivar fields: converts a result to the fields that ``--json`` prints.
+    :ivar lines: converts a result to the lines that are printed; None: one line per field.
+    :ivar found: for a function whose output is a stream: converts the pieces of its output, as
+        they arrive, to what is printed; None: the output is one result.
     """
 
     function: type[Shipped]
@@ -80,21 +80,21 @@ class Command:
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Name of the function."""
         return self.function.name
 
     @property
     def doc(self) -> str:
-        """What it does: the first paragraph of the class's documentation."""
+        """What the function does: the first paragraph of its class's docstring."""
         return (self.function.__doc__ or "").partition("\n\n")[0].strip()
 
     def call(self, **values: Any) -> Shipped:
-        """Return the call that the options' values make.
+        """Make a call from the values of the options.
 
-        :raises UsageError: they make none.
+        :raises UsageError: the values are not valid.
         """
         return (self.make or self.function)(**values)
 
     def text(self, result: Any) -> Iterable[str]:
-        """Return the lines that are printed of a result."""
+        """Return the lines to print for a result."""
         return self.lines(result) if self.lines else result_lines(self.fields(result))

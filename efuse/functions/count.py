@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``count``: lines, and how often a pattern occurs."""
+"""``count``: count lines and the occurrences of a pattern."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _RESULT = struct.Struct("<QQQ")
 
 @dataclass(frozen=True)
 class Counted:
-    """What `Count` found.
+    """The result of `Count`.
 
-    :ivar lines: ends of lines.
-    :ivar matches: where the pattern occurs; occurrences may overlap.
-    :ivar size: bytes looked at.
+    :ivar lines: number of newlines.
+    :ivar matches: number of occurrences of the pattern, which may overlap.
+    :ivar size: number of bytes looked at.
     """
 
     lines: int
@@ -34,10 +34,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class Count:
-    """Count lines, and how often a pattern occurs.
+    """Count lines and the occurrences of a pattern.
 
-    :param pattern: bytes to look for, up to 64; empty: none.
-    :raises UsageError: it is longer.
+    :param pattern: bytes to look for, at most 64; empty: count lines and bytes only.
+    :raises UsageError: the pattern is longer.
     """
 
     name: ClassVar[str] = "count"
@@ -52,15 +52,15 @@ class Count:
         return encode_pattern(self.pattern)
 
     def reference(self, data: bytes) -> bytes:
-        """Return what the function emits over *data*."""
+        """Return the function's output over *data*, the contents of the file."""
         return whole(self.twin(), data)
 
     def twin(self) -> Twin:
-        """Return its twin in Python."""
+        """Return the function's twin in Python."""
         return _Twin(self.pattern)
 
     def decode(self, raw: bytes) -> Counted:
-        """Return what the function emitted."""
+        """Return the result that the function emitted."""
         return Counted(*_RESULT.unpack(raw))
 
 
@@ -71,7 +71,7 @@ class _Twin:
         self._matches = 0
         self._size = 0
         self._before = b""
-        """The end of what came before: a match may begin in it."""
+        """The end of the data so far, in which a match may begin."""
 
     def step(self, data: bytes) -> bytes:
         self._lines += data.count(b"\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``crc32c``: a checksum."""
+"""``crc32c``: compute a checksum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _table() -> list[int]:
 
 @dataclass(frozen=True)
 class Crc32c:
-    """The CRC-32C of a file, as iSCSI and ext4 have it."""
+    """Compute the CRC-32C of a file: the checksum of iSCSI and ext4."""
 
     name: ClassVar[str] = "crc32c"
 
@@ -36,15 +36,15 @@ class Crc32c:
         return struct.pack("<256I", *_table())
 
     def reference(self, data: bytes) -> bytes:
-        """Return what the function emits over *data*."""
+        """Return the function's output over *data*, the contents of the file."""
         return whole(self.twin(), data)
 
     def twin(self) -> Twin:
-        """Return its twin in Python."""
+        """Return the function's twin in Python."""
         return _Twin()
 
     def decode(self, raw: bytes) -> int:
-        """Return what the function emitted."""
+        """Return the checksum that the function emitted."""
         (crc,) = struct.unpack("<I", raw)
         return int(crc)
 

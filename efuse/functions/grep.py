@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``grep``: the lines that a pattern occurs in."""
+"""``grep``: find the lines that contain a pattern."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _KEPT = 60 << 10
 
 @dataclass(frozen=True)
 class Grep:
-    """Emit the lines that a pattern occurs in, each with its newline, which the last may lack.
+    """Emit the lines that contain a pattern, each with its newline; the last one may have none.
 
-    As ``grep -aF`` in the locale C. A line may be of any length, but in one of more than 60 KiB
-    the pattern has to occur in the first 60 KiB, or the run fails with EOVERFLOW.
+    The output is that of ``grep -aF`` in the locale C. Lines may have any length, but if a pattern
+    occurs for the first time more than 60 KiB after the beginning of its line, the run fails with
+    EOVERFLOW.
 
-    :param pattern: bytes to look for, 1 to 64 without a newline.
-    :raises UsageError: it is none.
+    :param pattern: bytes to look for: 1 to 64 bytes without a newline.
+    :raises UsageError: the pattern is empty, too long, or contains a newline.
     """
 
     name: ClassVar[str] = "grep"
@@ -49,14 +50,14 @@ class Grep:
         return encode_pattern(self.pattern)
 
     def reference(self, data: bytes) -> bytes:
-        """Return what the function emits over *data*.
+        """Return the function's output over *data*, the contents of the file.
 
-        :raises EfuseError: it fails.
+        :raises EfuseError: the function fails.
         """
         return whole(self.twin(), data)
 
     def twin(self) -> Twin:
-        """Return its twin in Python."""
+        """Return the function's twin in Python."""
         return _Twin(self)
 
     def decode(self, raw: bytes) -> list[bytes]:
@@ -68,13 +69,13 @@ class _Twin:
     def __init__(self, call: Grep) -> None:
         self._call = call
         self._position = 0
-        """In the file: of what comes next."""
+        """Offset in the file of the data that comes next."""
         self._line = b""
-        """The beginning of a line without a match so far."""
+        """The beginning of the current line, which has no match so far."""
         self._cut = 0
-        """Bytes before it that were forgotten: a match would come too late."""
+        """Bytes of the current line that precede `_line` and are forgotten."""
         self._found = False
-        """The line's beginning has a match, and was emitted."""
+        """Whether the current line has a match; its beginning has been emitted."""
 
     def step(self, data: bytes) -> bytes:
         emitted = b""
@@ -91,13 +92,13 @@ class _Twin:
         return b""
 
     def _lines(self, seen: bytes) -> bytes:
-        """Return the lines of *seen* that have a match; it ends where the next data begins."""
+        """Return the lines of *seen* that have a match. *seen* ends at `_position`."""
         pattern, found = self._call.pattern, []
         base = self._position - len(seen)
         end = -1
         while (match := seen.find(pattern, end + 1)) >= 0:
             start = seen.rfind(b"\n", 0, match) + 1
-            # What was looked at before the block in which the pattern ends.
+            # Start of the block in which the match ends: the function keeps the line up to there.
             before = (base + match + len(pattern) - 1) // _BLOCK * _BLOCK
             if before - (base + start - (0 if start else self._cut)) > _KEPT:
                 raise failure(self._call.name, errno.EOVERFLOW)
@@ -110,7 +111,7 @@ class _Twin:
         return b"".join(found)
 
     def _remember(self, line: bytes, of: int) -> None:
-        """Keep the beginning of a line, which was the end of *of* bytes."""
+        """Keep *line*, the unfinished line at the end of *of* bytes of data."""
         cut = self._cut if len(line) == of else 0
         if len(line) > _KEPT + 2 * _BLOCK:
             kept = len(self._call.pattern) - 1

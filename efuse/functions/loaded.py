@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The functions that are in the kernel, whichever task loaded them."""
+"""The functions in the kernel, including those that other processes loaded."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ __all__ = ["InKernel", "loaded", "unload"]
 class InKernel:
     """A function that is in the kernel.
 
-    :ivar name: by which it is called.
-    :ivar scratch_size: bytes that a run of it remembers.
-    :ivar args_size: bytes of its arguments.
-    :ivar pinned: it stays until it is unloaded; else until the task that loaded it ends.
+    :ivar name: name by which the function is run.
+    :ivar scratch_size: bytes of memory that each run of the function keeps between blocks.
+    :ivar args_size: bytes of the function's arguments.
+    :ivar pinned: whether the function stays until it is unloaded; otherwise it goes when the
+        process that loaded it ends.
     """
 
     name: str
@@ -35,19 +36,20 @@ class InKernel:
 
 
 def loaded() -> tuple[InKernel, ...]:
-    """Return the functions that are in the kernel, by name.
+    """Return the functions in the kernel, sorted by name.
 
-    :raises AttachError: this task may not look.
-    :raises NotSupportedError: csd.ko is not loaded, or this task may not look.
+    :raises AttachError: this process lacks the right to list BPF links.
+    :raises NotSupportedError: csd.ko is not loaded, or this process lacks the right to look.
     """
     return tuple(sorted((found for _, found in _links()), key=lambda found: found.name))
 
 
 def unload(name: str) -> None:
-    """Take a function out of the kernel, whoever loaded it. Runs of it fail with ESTALE.
+    """Unload a function, even if another process loaded it. Its runs fail with ESTALE.
 
-    :raises NoFunctionError: there is none of that name.
-    :raises AttachError: this task may not.
+    :param name: name of the function.
+    :raises NoFunctionError: the kernel has no function of this name.
+    :raises AttachError: this process lacks the right to unload it.
     """
     for fd, found in _links():
         if found.name == name:
@@ -67,7 +69,7 @@ def unload(name: str) -> None:
 
 
 def _links() -> Iterator[tuple[int, InKernel]]:
-    """Iterate (descriptor of the link, function); the descriptor ends with the step."""
+    """Iterate over (descriptor of the link, function). A descriptor is valid for its step only."""
     with open_target(CSD_FUNCTION) as target:
         for _, fd, value in struct_ops_links(CSD_FUNCTION):
             yield fd, _describe(target, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A function's C text into the kernel, where it is called by its name."""
+"""Compile a function from C and load it into the kernel, where it is run by name."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ __all__ = [
     "pin_of",
 ]
 
-# What a function that does nothing but return a number is compiled to.
+# The opcodes of a program that only returns a constant.
 _MOVE, _EXIT = 0xB7, 0x95
 
 
 def pin_of(name: str) -> Path:
-    """Return where the link of a function is pinned, if it is."""
+    """Return the path at which the link of a function is pinned, if it is pinned."""
     return BPFFS / "efuse-csd" / name
 
 
 def function_text(name: str) -> str:
-    """Return the text of a function that is shipped.
+    """Return the C text of a shipped function.
 
-    :raises UsageError: there is none of that name.
+    :raises UsageError: no shipped function has this name.
     """
     directory = paths.data("csd") / "functions"
     path = directory / f"{name}.c"
@@ -54,11 +54,12 @@ def function_text(name: str) -> str:
 
 
 def compile_function(text: str, name: str) -> tuple[Spec, dict[str, int]]:
-    """Return a function's programs, and its numbers by their names in ``struct csd_function``.
+    """Compile a function; return its programs and its constants.
 
-    :param text: C for BCC; see csd.bpf.h.
-    :param name: what errors call it.
-    :raises CompileError: it does not compile, or has no ``step()``.
+    :param text: C text for BCC; see csd.bpf.h.
+    :param name: name of the function in error messages.
+    :returns: the programs; the constants by name of the member of ``struct csd_function``.
+    :raises CompileError: the text does not compile, or has no ``step()``.
     """
     return _compile(CSD_FUNCTION, text, name)
 
@@ -82,7 +83,7 @@ def _compile(interface: Interface, text: str, name: str) -> tuple[Spec, dict[str
 
 
 def _number(name: str, program: ProgramSpec) -> int:
-    """Return the number that a function of two instructions returns."""
+    """Return the number that a program of two instructions returns."""
     if len(program.code) == 16:
         opcode, registers, offset, number = struct.unpack_from("<BBhi", program.code)
         if (opcode, registers, offset, program.code[8]) == (_MOVE, 0, 0, _EXIT) and number >= 0:
@@ -91,9 +92,9 @@ def _number(name: str, program: ProgramSpec) -> int:
 
 
 class Linked(Closing):
-    """Programs in the kernel; they go when this is closed.
+    """Programs in the kernel that go away when this object is closed, unless they are pinned.
 
-    :ivar name: of them.
+    :ivar name: name of the programs in the kernel.
     """
 
     def __init__(self, name: str, link_fd: int) -> None:
@@ -110,7 +111,7 @@ class Linked(Closing):
         try:
             mount_bpffs()
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Of programs of this name that have gone otherwise.
+            # A stale pin of programs of this name that are gone.
             path.unlink(missing_ok=True)
             libbpf.object_pin(self._link_fd, path)
         except OSError as error:
@@ -121,20 +122,20 @@ class Linked(Closing):
 
 
 class Loaded(Linked):
-    """A function in the kernel, by its name; runs fail with ESTALE when it has gone."""
+    """A function in the kernel. Its runs fail with ESTALE after it has been unloaded."""
 
     def pin(self) -> Path:
-        """Let the function outlive this task, until `efuse.functions.unload`; return its pin.
+        """Pin the function, so that it stays until `efuse.functions.unload`; return the path.
 
-        :raises AttachError: there is no bpffs, or this task may not.
+        :raises AttachError: bpffs cannot be mounted, or this process lacks the right to pin.
         """
         return self._pin(pin_of(self.name))
 
 
 def compiled_set(interface: Interface, text: str, name: str) -> int:
-    """Return the descriptor of a set of a text's programs, ready to be registered.
+    """Compile a text and load its programs; return the descriptor of a set ready to register.
 
-    :raises EfuseError: as `load`, but for what is there already.
+    :raises EfuseError: for the same reasons as `load`, except that the name is not checked.
     """
     with open_target(interface) as target:
         spec, numbers = _compile(interface, text, name)
@@ -148,11 +149,11 @@ def compiled_set(interface: Interface, text: str, name: str) -> int:
 
 
 def link(interface: Interface, text: str, name: str, taken: int, hint: str) -> int:
-    """Register a text's programs, and return the descriptor of the link that keeps them.
+    """Register a text's programs; return the descriptor of the link that keeps them.
 
-    :param taken: the errno that says that its place is taken.
-    :param hint: what to do then.
-    :raises EfuseError: as `load`.
+    :param taken: the errno by which the kernel reports that the place is taken already.
+    :param hint: what the user can do in that case.
+    :raises EfuseError: for the same reasons as `load`.
     """
     set_fd = compiled_set(interface, text, name)
     try:
@@ -167,14 +168,14 @@ def link(interface: Interface, text: str, name: str, taken: int, hint: str) -> i
 
 
 def load(name: str, text: str | None = None) -> Loaded:
-    """Compile a function, unless that was done before, and put it into the kernel.
+    """Load a function into the kernel; compile it first if its compiled form is not cached.
 
-    :param name: by which it is to be called.
-    :param text: its C text; by default that of the shipped function of this name.
-    :raises UsageError: there is no such function.
-    :raises CompileError: it does not compile.
-    :raises VerifierError: the kernel refuses it.
-    :raises AttachError: there is a function of this name already, or no right to load one.
+    :param name: name by which the function is to be run.
+    :param text: C text; None: that of the shipped function with this name.
+    :raises UsageError: no shipped function has this name, or the name is not valid.
+    :raises CompileError: the text does not compile, or has no ``step()``.
+    :raises VerifierError: the kernel's verifier rejects the function.
+    :raises AttachError: a function of this name exists, or this process lacks the right to load.
     :raises NotSupportedError: csd.ko is not loaded.
     """
     text = function_text(name) if text is None else text

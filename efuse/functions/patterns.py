@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Patterns of bytes, as the functions look for them."""
+"""Patterns of bytes in the form in which functions take them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from efuse.errors import UsageError
 __all__ = ["MOST_PATTERN", "check_pattern", "encode_pattern"]
 
 MOST_PATTERN = 64
-"""Bytes of a pattern at most: bits of a word."""
+"""Most bytes of a pattern: one bit of a word for each."""
 
 _ARGS = struct.Struct("<256QQ")
 
 
 def check_pattern(pattern: bytes) -> None:
-    """Raise `UsageError` if a pattern is longer than functions can look for."""
+    """Check the length of a pattern.
+
+    :raises UsageError: the pattern is longer than `MOST_PATTERN`.
+    """
     if len(pattern) > MOST_PATTERN:
         raise UsageError(
             f"cannot look for a pattern of {len(pattern)} bytes: {MOST_PATTERN} are the most"
@@ -24,7 +27,7 @@ def check_pattern(pattern: bytes) -> None:
 
 
 def encode_pattern(pattern: bytes) -> bytes:
-    """Return a pattern as the functions take it (``struct pattern_args``)."""
+    """Return a pattern in the form in which functions take it (``struct pattern_args``)."""
     accept = [0] * 256
     for position, byte in enumerate(pattern):
         accept[byte] |= 1 << position

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A policy's C text into the kernel: where functions run whose callers leave that open."""
+"""Load a policy: a BPF program that chooses the place of runs whose callers do not ask for one."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ _PIN = BPFFS / "efuse-csd-policy"
 
 
 class Policy(Linked):
-    """A policy in the kernel; when this is closed, the kernel decides as before."""
+    """A policy in the kernel. After it is closed, the kernel chooses places itself again."""
 
     def pin(self) -> Path:
-        """Let the policy outlive this task, until `unload_policy`; return its pin.
+        """Pin the policy, so that it stays until `unload_policy`; return the path.
 
-        :raises AttachError: there is no bpffs, or this task may not.
+        :raises AttachError: bpffs cannot be mounted, or this process lacks the right to pin.
         """
         return self._pin(_PIN)
 
     def replace(self, text: str) -> None:
-        """Put another one in its place; each batch is asked one of the two about.
+        """Replace the policy atomically: each batch is decided by the old one or the new one.
 
-        :raises EfuseError: as `load_policy`; the one that was there stays.
+        :param text: C text of the new policy; see `load_policy`.
+        :raises EfuseError: for the same reasons as `load_policy`; the old policy stays.
         """
         _replace(self._link_fd, text, self.name)
 
 
 def load_policy(text: str, name: str = "policy") -> Policy:
-    """Compile a policy, unless that was done before, and put it into the kernel.
+    """Load a policy into the kernel; compile it first if its compiled form is not cached.
 
-    :param text: C text with ``choose()``: see policy.bpf.h.
-    :param name: of it, for those who look.
-    :raises CompileError: it does not compile.
-    :raises VerifierError: the kernel refuses it.
-    :raises AttachError: there is a policy already, or no right to load one.
+    :param text: C text with ``choose()``; see policy.bpf.h.
+    :param name: name of the policy, for people and error messages.
+    :raises UsageError: the name is not valid.
+    :raises CompileError: the text does not compile, or has no ``choose()``.
+    :raises VerifierError: the kernel's verifier rejects the policy.
+    :raises AttachError: a policy is loaded already, or this process lacks the right to load.
     :raises NotSupportedError: csd.ko is not loaded.
     """
     hint = "close the one that is there, or replace it"
@@ -52,10 +54,10 @@ def load_policy(text: str, name: str = "policy") -> Policy:
 
 
 def replace_policy(text: str, name: str = "policy") -> None:
-    """Put a policy in the place of the one in the kernel, whoever loaded that; see `load_policy`.
+    """Replace the policy in the kernel, even if another process loaded it; see `load_policy`.
 
-    :raises NoPolicyError: there is none.
-    :raises EfuseError: as `load_policy`; the one that was there stays.
+    :raises NoPolicyError: no policy is loaded.
+    :raises EfuseError: for the same reasons as `load_policy`; the old policy stays.
     """
     for _, fd, _ in struct_ops_links(CSD_POLICY):
         _replace(fd, text, name)
@@ -64,10 +66,10 @@ def replace_policy(text: str, name: str = "policy") -> None:
 
 
 def unload_policy() -> None:
-    """Take the policy out of the kernel, whoever loaded it; the kernel decides as before.
+    """Unload the policy, even if another process loaded it. The kernel chooses places itself again.
 
-    :raises NoPolicyError: there is none.
-    :raises AttachError: this task may not.
+    :raises NoPolicyError: no policy is loaded.
+    :raises AttachError: this process lacks the right to unload it.
     """
     for _, fd, _ in struct_ops_links(CSD_POLICY):
         try:

@@ -23,12 +23,12 @@ _AGGREGATED = struct.Struct("<QQQQ")
 
 @dataclass(frozen=True)
 class Field:
-    """A number in a record, little-endian.
+    """A little-endian number in a record.
 
-    :param offset: where it begins, bytes: a multiple of its size.
+    :param offset: offset in the record, bytes: a multiple of *size*.
     :param size: 1, 2, 4 or 8 bytes.
-    :param signed: whether it has a sign. One of 8 bytes has.
-    :raises UsageError: it is none of these.
+    :param signed: whether the number has a sign; must be true for 8 bytes.
+    :raises UsageError: the values do not meet these conditions.
     """
 
     offset: int
@@ -45,24 +45,24 @@ class Field:
             raise UsageError("a field of 8 bytes has a sign")
 
     def encode(self) -> bytes:
-        """Return it as the functions take it (``struct record_field``)."""
+        """Return the field in the form in which functions take it (``struct record_field``)."""
         bits = 8 * self.size
         sign = 1 << bits - 1 if self.signed else 0
         return struct.pack("<IIQQ", self.offset & ~7, 8 * (self.offset & 7), (1 << bits) - 1, sign)
 
     def number(self, record: bytes) -> int:
-        """Return the number in a record."""
+        """Return the field's number in *record*."""
         raw = record[self.offset : self.offset + self.size]
         return int.from_bytes(raw, "little", signed=self.signed)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which records count: those whose field is in a range.
+    """A condition on records: a field is in a range.
 
-    :param field: of the record.
-    :param least: the first number of the range.
-    :param most: the last one.
+    :param field: field of the record.
+    :param least: smallest number of the range.
+    :param most: greatest number of the range.
     """
 
     field: Field
@@ -70,21 +70,21 @@ class Filter:
     most: int = _BIAS - 1
 
     def encode(self) -> bytes:
-        """Return it as the functions take it (``struct record_filter``)."""
+        """Return the filter in the form in which functions take it (``struct record_filter``)."""
         return self.field.encode() + struct.pack("<QQ", _biased(self.least), _biased(self.most))
 
     def passes(self, record: bytes) -> bool:
-        """Return whether a record counts."""
+        """Return whether *record* meets the condition."""
         return self.least <= self.field.number(record) <= self.most
 
 
 @dataclass(frozen=True)
 class Records:
-    """How a file is divided.
+    """The division of a file into records, and the choice of those that count.
 
-    :param size: of a record in bytes: 8 to 4096, a divisor of 4096.
-    :param filter: which of them count; None: all.
-    :raises UsageError: it is another size, or the filter's field is not in a record.
+    :param size: bytes of a record: 8 to 4096, a divisor of 4096.
+    :param filter: condition on the records that count; None: all count.
+    :raises UsageError: the size is not valid, or the filter's field does not lie in a record.
     """
 
     size: int
@@ -100,19 +100,22 @@ class Records:
             self.check(self.filter.field)
 
     def check(self, wanted: Field) -> None:
-        """Raise `UsageError` if a field is not in a record."""
+        """Check a field.
+
+        :raises UsageError: the field does not lie in a record.
+        """
         if wanted.offset + wanted.size > self.size:
             raise UsageError(
                 f"a record of {self.size} bytes has no field of {wanted.size} at {wanted.offset}"
             )
 
     def encode(self) -> bytes:
-        """Return it as the functions take it (``struct records``)."""
+        """Return the records in the form in which functions take them (``struct records``)."""
         chosen = self.filter or Filter(Field(0))
         return struct.pack("<II", self.size, 0) + chosen.encode()
 
     def wanted(self, data: bytes) -> Iterator[bytes]:
-        """Iterate the records that count."""
+        """Iterate over the records of *data* that count."""
         for start in range(0, len(data) - self.size + 1, self.size):
             record = data[start : start + self.size]
             if self.filter is None or self.filter.passes(record):
@@ -121,12 +124,12 @@ class Records:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What `Aggregate` found.
+    """The result of `Aggregate`.
 
-    :ivar count: records that pass the filter.
-    :ivar sum: of their fields, as a signed number of 64 bits: it wraps.
-    :ivar least: of them; None: there is no such record.
-    :ivar most: likewise.
+    :ivar count: number of records that pass the filter.
+    :ivar sum: sum of their fields as a signed 64-bit number, which wraps around.
+    :ivar least: smallest of their fields; None: no record passes.
+    :ivar most: greatest of their fields; None: no record passes.
     """
 
     count: int
@@ -136,28 +139,28 @@ class Aggregated:
 
     @property
     def mean(self) -> float | None:
-        """The sum by the count."""
+        """Sum divided by count; None: no record passes."""
         return self.sum / self.count if self.count else None
 
 
 class Sums:
-    """What functions emit of the numbers of some records (``struct record_sums``)."""
+    """Count, sum, least and most of numbers, as functions emit them (``struct record_sums``)."""
 
     def __init__(self) -> None:
         self._count = 0
         self._sum = 0
         self._ends: list[int] = []
-        """The least and the most so far, once there is one."""
+        """The least and the most number so far; empty: there was none."""
 
     def add(self, numbers: Sequence[int]) -> None:
-        """Add numbers."""
+        """Add *numbers* to the sums."""
         if numbers:
             self._count += len(numbers)
             self._sum += sum(numbers)
             self._ends = [min([*numbers, *self._ends]), max([*numbers, *self._ends])]
 
     def encode(self) -> bytes:
-        """Return it as it is emitted."""
+        """Return the sums in the form in which functions emit them."""
         if not self._ends:
             return bytes(_AGGREGATED.size)
         least, most = self._ends
@@ -167,14 +170,14 @@ class Sums:
 
 
 def encode_sums(numbers: Sequence[int]) -> bytes:
-    """Return what functions emit of all numbers."""
+    """Return the sums of *numbers* in the form in which functions emit them."""
     sums = Sums()
     sums.add(numbers)
     return sums.encode()
 
 
 def decode_sums(raw: bytes) -> Aggregated:
-    """Return the same as Python has it."""
+    """Convert the sums that a function emitted to a Python object."""
     count, total, least, most = _AGGREGATED.unpack(raw)
     if not count:
         return Aggregated(0, 0, None, None)
@@ -190,8 +193,9 @@ def decode_sums(raw: bytes) -> Aggregated:
 class Aggregate:
     """Count records, and find the sum, least and most of one of their fields.
 
-    :param records: how the file is divided, and which of them count.
-    :param field: which is added up.
+    :param records: how the file is divided into records, and which of them count.
+    :param field: field of the record to sum up.
+    :raises UsageError: the field does not lie in a record.
     """
 
     name: ClassVar[str] = "aggregate"
@@ -207,25 +211,25 @@ class Aggregate:
         return self.records.encode() + self.field.encode()
 
     def reference(self, data: bytes) -> bytes:
-        """Return what the function emits over *data*."""
+        """Return the function's output over *data*, the contents of the file."""
         return whole(self.twin(), data)
 
     def twin(self) -> Twin:
-        """Return its twin in Python."""
+        """Return the function's twin in Python."""
         return _AggregateTwin(self)
 
     def decode(self, raw: bytes) -> Aggregated:
-        """Return what the function emitted."""
+        """Return the result that the function emitted."""
         return decode_sums(raw)
 
 
 @dataclass(frozen=True)
 class Histogrammed:
-    """What `Histogram` found.
+    """The result of `Histogram`.
 
-    :ivar below: records whose field is below the first range.
-    :ivar counts: by range.
-    :ivar above: records whose field is above the last range.
+    :ivar below: number of records whose field is below the first range.
+    :ivar counts: number of records whose field is in each range, by range.
+    :ivar above: number of records whose field is above the last range.
     """
 
     below: int
@@ -237,12 +241,13 @@ class Histogrammed:
 class Histogram:
     """Count records by ranges of one of their fields.
 
-    :param records: how the file is divided, and which of them count.
-    :param field: which is looked at.
-    :param start: the first number of the first range.
+    :param records: how the file is divided into records, and which of them count.
+    :param field: field of the record to look at.
+    :param start: smallest number of the first range.
     :param width: how many numbers a range has: a power of two.
-    :param ranges: how many there are, up to 1022.
-    :raises UsageError: the ranges are others.
+    :param ranges: number of ranges, 1 to 1022.
+    :raises UsageError: the ranges do not meet these conditions, or the field does not lie in a
+        record.
     """
 
     name: ClassVar[str] = "histogram"
@@ -268,15 +273,15 @@ class Histogram:
         return self.records.encode() + self.field.encode() + ranges
 
     def reference(self, data: bytes) -> bytes:
-        """Return what the function emits over *data*."""
+        """Return the function's output over *data*, the contents of the file."""
         return whole(self.twin(), data)
 
     def twin(self) -> Twin:
-        """Return its twin in Python."""
+        """Return the function's twin in Python."""
         return _HistogramTwin(self)
 
     def decode(self, raw: bytes) -> Histogrammed:
-        """Return what the function emitted."""
+        """Return the result that the function emitted."""
         below, *counts, above = struct.unpack(f"<{self.ranges + 2}Q", raw)
         return Histogrammed(below, tuple(counts), above)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The functions over records on the command line: fields and filters as a person types them."""
+"""The functions over records on the command line: the syntax of fields and filters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIELD = r"(\d+)(?::([1248])(u?))?"
 
 
 class _FieldType(click.ParamType[Field]):
-    """``OFFSET[:SIZE[u]]``."""
+    """A field in the form ``OFFSET[:SIZE[u]]``."""
 
     name = "field"
 
@@ -42,7 +42,7 @@ class _FieldType(click.ParamType[Field]):
 
 
 class _FilterType(click.ParamType[Filter]):
-    """``FIELD=LEAST..MOST``, either of which may be left out."""
+    """A filter in the form ``FIELD=LEAST..MOST``; either bound may be left out."""
 
     name = "filter"
 
@@ -68,7 +68,7 @@ FIELD = _FieldType()
 
 
 def aggregated(result: Aggregated) -> dict[str, Any]:
-    """Return the fields of what was found."""
+    """Return the fields of a result, with the mean."""
     return {**result_fields(result), "mean": result.mean}
 
 

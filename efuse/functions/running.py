@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs of storage functions: over a file, at the device that it lies on or in the kernel."""
+"""Runs of storage functions over a file, at the device on which it lies or in the kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 CONTROL = "/dev/csd"
-"""Where runs are asked for, while csd.ko is loaded."""
+"""The device node through which runs begin, while csd.ko is loaded."""
 
 _SETUP = struct.Struct("<32siIQQQQII")
 _STATUS = struct.Struct("<QQ3QQIIQII")
@@ -46,7 +46,7 @@ _READ_BYTES = 256 << 10
 
 
 class Place(enum.IntEnum):
-    """Where a function runs (``enum csd_place``)."""
+    """A place where a function runs (``enum csd_place``)."""
 
     AUTO = 0
     DEVICE = 1
@@ -54,7 +54,7 @@ class Place(enum.IntEnum):
 
 
 class Why(enum.IntEnum):
-    """Why the kernel looks at blocks itself (``enum csd_why``)."""
+    """Why the kernel looks at blocks instead of the device (``enum csd_why``)."""
 
     NOT = 0
     NO_DEVICE = 1
@@ -69,7 +69,7 @@ class Why(enum.IntEnum):
 
     @property
     def said(self) -> str:
-        """It in words."""
+        """The reason in words."""
         return _SAID[self]
 
 
@@ -88,9 +88,10 @@ _SAID = {
 
 
 class Unchained(enum.IntEnum):
-    """Why the kernel reads by way of the file system (``enum csd_unchained``).
+    """Why the kernel reads blocks through the file system (``enum csd_unchained``).
 
-    Else the device is sent for a block as soon as the one before has named it.
+    Otherwise it reads them in a chain, below the file system: as soon as a block has named the next
+    one, the kernel submits the read of that block to the device.
     """
 
     NOT = 0
@@ -106,18 +107,18 @@ class Unchained(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Status:
-    """How far a run is.
+    """Progress of a run.
 
-    :ivar position: in the file, bytes: of the block that comes next.
-    :ivar end: of the range, or of the file if that is first; of a file without a size, up to where
-        it was read.
-    :ivar device_steps: blocks that the device looked at.
-    :ivar kernel_steps: blocks that the kernel looked at.
+    :ivar position: offset in the file of the next block, bytes.
+    :ivar end: end of the range, or of the file if that comes first, bytes. For a file whose size
+        is 0: where reading has ended so far.
+    :ivar device_steps: number of blocks that the device looked at.
+    :ivar kernel_steps: number of blocks that the kernel looked at.
     :ivar emitted: bytes of output.
-    :ivar done: whether the function is.
-    :ivar why: of the last block that the kernel looked at.
-    :ivar chained: of the kernel's blocks, those that it has read below the file system.
-    :ivar unchained: of the last one that it has not.
+    :ivar done: whether the function has finished.
+    :ivar why: why the kernel looked at the last block that it looked at.
+    :ivar chained: how many of `kernel_steps` were read in a chain, below the file system.
+    :ivar unchained: why the last block that was not read in a chain was not.
     """
 
     position: int
@@ -132,10 +133,10 @@ class Status:
 
 
 class Run(Closing):
-    """A function on its way through a file; an iterator of what it emits.
+    """A run of a function over a file; an iterator of the function's output.
 
-    :param fd: of the run; becomes this object's.
-    :param name: of the function, for errors.
+    :param fd: descriptor of the run. This object takes it over and closes it.
+    :param name: name of the function, for error messages.
     """
 
     def __init__(self, fd: int, name: str) -> None:
@@ -144,9 +145,9 @@ class Run(Closing):
         os.set_blocking(fd, False)
 
     def go_on(self) -> bytes | None:
-        """Take the run on by some blocks, and return what it has emitted, or None: nothing yet.
+        """Look at some more blocks and return what the function has emitted.
 
-        :returns: ``b""`` when it is done.
+        :returns: the output; None if there is none yet; ``b""`` when the run is done.
         :raises EfuseError: the function failed, or the file could not be read.
         """
         try:
@@ -162,7 +163,7 @@ class Run(Closing):
                 yield some
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Iterate what the function emits; the run goes on in a thread, and can be cancelled."""
+        """Iterate over the output. The run proceeds in a thread of trio, and can be cancelled."""
         import trio  # slow to import
 
         while (some := await trio.to_thread.run_sync(self.go_on)) != b"":
@@ -170,10 +171,10 @@ class Run(Closing):
                 yield some
 
     def result(self, progress: Callable[[Status], None] | None = None) -> bytes:
-        """Run to the end and return all that the function emitted.
+        """Run to the end and return the whole output.
 
-        :param progress: is told now and then how far it is.
-        :raises EfuseError: as `go_on`.
+        :param progress: is called with the status now and then.
+        :raises EfuseError: the function failed, or the file could not be read.
         """
         parts = []
         while (some := self.go_on()) != b"":
@@ -184,7 +185,7 @@ class Run(Closing):
         return b"".join(parts)
 
     def status(self) -> Status:
-        """Return how far the run is."""
+        """Return the progress of the run."""
         raw = bytearray(_STATUS.size)
         fcntl.ioctl(self._fd, _IOC_STATUS, raw)
         position, end, _, device, kernel, emitted, done, why, chained, because, _ = _STATUS.unpack(
@@ -194,13 +195,14 @@ class Run(Closing):
         return Status(position, end, device, kernel, emitted, bool(done), place, chained, chain)
 
     def again(self, args: bytes = b"") -> None:
-        """Begin anew, with other arguments; what was emitted and not read is gone.
+        """Restart the run with other arguments. Output that has not been read is lost.
 
-        For many small questions to one file: what the kernel has found out about the file's
-        blocks stays with the run, so that it goes from block to block below the file system.
+        This is for many small queries of one file: the run keeps what the kernel has found out
+        about the file's blocks, so that it can go from block to block below the file system.
 
-        :param args: what the function wants.
-        :raises EfuseError: these are no arguments of its, or the file cannot be looked at.
+        :param args: arguments as the function takes them.
+        :raises EfuseError: the function does not take these arguments, or the file cannot be
+            looked at.
         """
         buffer = bytearray(args)
         try:
@@ -209,7 +211,7 @@ class Run(Closing):
             raise _not_begun(self._name, len(args), error) from error
 
     def close(self) -> None:
-        """End the run, wherever it is."""
+        """End the run, even if it is not done."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -227,15 +229,18 @@ def run(
 ) -> Run:
     """Begin a run of a function that is in the kernel.
 
-    :param name: of the function.
+    :param name: name of the function.
     :param file: a path, or a descriptor that is open for reading.
-    :param args: what the function wants.
-    :param offset: of the range in the file, bytes: a multiple of 4096.
-    :param length: bytes from there; 0: to the end of the file.
-    :param place: where it shall run. What the device cannot do, the kernel does.
-    :param max_steps: blocks to look at; 0: as many as the range has.
+    :param args: arguments as the function takes them.
+    :param offset: beginning of the range in the file, bytes: a multiple of 4096.
+    :param length: bytes of the range; 0: to the end of the file.
+    :param place: where to run. The kernel does what the device cannot do.
+    :param max_steps: most blocks that the run may look at; 0: as many as the range has.
+    :raises OSError: the path cannot be opened.
+    :raises NoFunctionError: the kernel has no function of this name.
+    :raises NotSupportedError: csd.ko is not loaded.
     :raises UnreadableError: only user space can read the file.
-    :raises EfuseError: it cannot be begun.
+    :raises EfuseError: the run cannot begin for another reason.
     """
     if isinstance(file, int):
         return Run(_begin(name, file, args, offset, length, place, max_steps), name)
@@ -309,10 +314,10 @@ _WHYS = {
 
 
 def failure(name: str, number: int) -> EfuseError:
-    """Return the error of a function that failed.
+    """Return the exception for a function that failed.
 
-    :param name: of the function.
-    :param number: the errno that it failed with.
+    :param name: name of the function.
+    :param number: errno with which the function failed.
     """
     why = _WHYS.get(number)
     code = errno.errorcode.get(number, str(number))

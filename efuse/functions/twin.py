@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Functions' twins in Python, which need not have all of a file at once.
+"""Twins of functions in Python that do not need the whole file in memory.
 
-A call has one of the two beside its ``reference()``.
+A call has either ``twin()`` or ``walk()`` besides its ``reference()``.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ __all__ = ["InPieces", "Twin", "Walking", "whole"]
 
 
 class Twin(Protocol):
-    """A twin on its way through a file."""
+    """A twin in the course of a file."""
 
     def step(self, data: bytes) -> bytes:
-        """Look at what follows in the file, and return what is emitted.
+        """Look at the next data of the file, and return what is emitted.
 
-        :param data: whole blocks; the last ones may be less.
+        :param data: whole blocks; only the last call may end within one.
         """
 
     def finish(self) -> bytes:
-        """Return what is emitted at the end."""
+        """Return what is emitted at the end of the file."""
 
 
 @runtime_checkable
 class InPieces(Protocol):
-    """A call whose twin needs not have all of the file at once."""
+    """A call whose twin takes the file piece by piece."""
 
     def twin(self) -> Twin:
-        """Return a twin at the beginning of a file."""
+        """Return a new twin, at the beginning of a file."""
 
 
 @runtime_checkable
 class Walking(Protocol):
-    """A call whose twin goes from block to block."""
+    """A call whose twin goes from block to block, by number."""
 
     def walk(self, read: Callable[[int], bytes]) -> bytes:
-        """Return what is emitted over blocks that are read, by their number, as they are needed."""
+        """Return the output over the blocks that *read* returns, by number, as they are needed."""
 
 
 def whole(twin: Twin, data: bytes) -> bytes:
-    """Return what a twin emits over *data*."""
+    """Return the whole output of a twin over *data*."""
     return twin.step(data) + twin.finish()

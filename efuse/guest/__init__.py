@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Boot a kernel in QEMU over the host's own file system and run a command there."""
+"""Run commands in a QEMU guest with its own kernel and the host's files."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Find out by a short boot whether KVM works here; software emulation is what remains.
+"""Find out with a short boot whether KVM works here. If it does not, guests are emulated.
 
-That /dev/kvm exists proves little: under nested virtualization an ordinary kernel may not boot.
+The existence of /dev/kvm proves little: under nested virtualization an ordinary kernel may not
+boot.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _PROBE_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Acceleration:
-    """How a guest's processor is run.
+    """How a guest's processors are run.
 
-    :ivar kvm: by KVM; otherwise by software emulation.
-    :ivar why: the reason, for people.
+    :ivar kvm: whether KVM runs them. If not, software emulation does.
+    :ivar why: the reason for the choice.
     """
 
     kvm: bool
@@ -37,7 +38,7 @@ class Acceleration:
 
     @property
     def arguments(self) -> list[str]:
-        """QEMU's options that ask for it."""
+        """QEMU's command-line options for it."""
         if self.kvm:
             return ["-accel", "kvm", "-cpu", "host"]
         # qemu64 has no AVX: emulated vector registers only make the C library slower.
@@ -48,7 +49,7 @@ class Acceleration:
 
 
 def die_with_parent() -> None:
-    """Make the calling child process end when its parent does; for ``preexec_fn``."""
+    """Make the calling process end when its parent ends. For use as ``preexec_fn``."""
     import ctypes
 
     pr_set_pdeathsig = 1
@@ -64,9 +65,9 @@ def _boot_id() -> str:
 
 
 def cached() -> Acceleration | None:
-    """Return what an earlier probe since this machine's boot found, if there was one.
+    """Return the result of an earlier probe since the last boot of this machine, or None.
 
-    What another user can change is no answer.
+    A result that another user can change is ignored.
     """
     try:
         known = json.loads(paths.check_private(_cache_file()).read_text())
@@ -78,9 +79,9 @@ def cached() -> Acceleration | None:
 
 
 def probe(image: Path) -> Acceleration:
-    """Return how guests run here; the answer is kept until this machine boots again.
+    """Return how guests run here. The result is cached until this machine boots again.
 
-    :param image: a kernel to try: it has to reach the point where it misses its root.
+    :param image: kernel for the probe. KVM works if it boots to the point where it finds no root.
     """
     known = cached()
     if known is not None:

@@ -1,21 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later
 #
-# PID 1 of a guest. Its root is the host's root; $efuse_dir (of the kernel's command line) is the
-# directory of this run, with: command, fstab, dev, and perhaps module and shell.
-# Ports: 1 and 2 carry the command's output, 3 carries lines about what happens here.
+# PID 1 of a guest. The guest's root is the host's root. $efuse_dir, from the kernel's command line,
+# is the directory of this run. It contains command, fstab and dev, and optionally module and shell.
+# virtio-serial ports: 1 and 2 carry the command's output, 3 carries reports about this run.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 dir=$efuse_dir
 unset efuse_dir
 
-# Few programs are started here: under software emulation each takes a while.
+# Start few programs here: under software emulation each takes a while.
 mount -n -a -T "$dir/fstab"
 cp -P "$dir"/dev/* /dev
 ip link set lo up
 echo efuse-guest >/proc/sys/kernel/hostname
 ulimit -n 65536
 
-# The ports appear one after the other; their device's number depends on the others.
+# The ports appear one after another, and the number of their device varies.
 tries=0
 until compgen -G '/dev/vport*p3' >/dev/null || [ $((tries += 1)) -gt 300 ]; do
 	sleep 0.1
@@ -34,7 +34,7 @@ run() {
 	setsid bash "$dir/command" </dev/null >/run/efuse/stdout 2>/run/efuse/stderr 3>&- &
 	wait $!
 	tell exit $?
-	# Nobody who was left behind may hold the pipes open.
+	# Kill all processes that the command left behind, so that none holds the pipes open.
 	for process in /proc/[0-9]*; do
 		case ${process#/proc/} in
 		1 | "$out" | "$err") ;;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tell a kernel's complaints from the rest of its log, and read its taint word."""
+"""Find a kernel's complaints in its log, and decode its taint word."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 
 __all__ = ["MODULE_TAINTS", "complaints", "emulators_fault", "taint_names"]
 
-# What the kernel prints when something in it went wrong. All are printed at level "warning" or
-# above, except for the text of an oops. What kmemleak finds is not in the log: see tests/debug.
+# Messages about errors in the kernel. All have level "warning" or above, except for the text of an
+# oops. Reports of kmemleak are not in the log: see tests/debug.
 _COMPLAINT = re.compile(
     r"""
       WARNING:\ (CPU|possible|suspicious|inconsistent|bad|held|Nested|lock|\S+\ at\ )
@@ -25,19 +25,19 @@ _COMPLAINT = re.compile(
     re.VERBOSE,
 )
 
-# A breakpoint that nobody answers for, and the byte before the one it was taken at.
+# An unhandled breakpoint, with the byte before the address where the kernel stopped.
 _BREAKPOINT = re.compile(
     r"\bOops: int3: .*?\bCode: [0-9a-f ]*?\b([0-9a-f]{2}) <[0-9a-f]{2}>", re.DOTALL
 )
 
-# The bits of EFLAGS that every processor has as 0: 3, 5, 15, 22 to 31 (Intel's Software Developer's
-# Manual, volume 1, 3.4.3); and those that Linux does not set: IOPL (12 and 13; it has emulated
-# iopl(2) since 5.5) and NT (14).
+# Bits of EFLAGS that are 0 on every processor: 3, 5, 15, 22 to 31 (Intel's Software Developer's
+# Manual, volume 1, 3.4.3). And bits that Linux never sets: IOPL (12 and 13; iopl(2) has been
+# emulated since 5.5) and NT (14).
 _EFLAGS = re.compile(r"\bEFLAGS: ([0-9a-f]{8})\b")
 _EFLAGS_ZERO = 0xFFC0_8028 | 0x7000
 
 MODULE_TAINTS = (1 << 12) | (1 << 13)
-"""What loading our module adds to the taint word: out of tree, unsigned."""
+"""Bits that loading eFuse's module sets in the taint word: out of tree, unsigned."""
 
 _TAINTS = {
     0: "proprietary module",
@@ -63,9 +63,9 @@ _TAINTS = {
 
 
 def complaints(text: str, context: int = 20) -> list[str]:
-    """Return the kernel's complaints in ``text``, each with up to ``context`` lines that follow.
+    """Return the kernel's complaints in ``text``, each with up to ``context`` lines in all.
 
-    A line that belongs to a complaint already reported does not start another.
+    A line within those lines of a complaint does not start another complaint.
     """
     lines = text.splitlines()
     found: list[str] = []
@@ -78,17 +78,18 @@ def complaints(text: str, context: int = 20) -> list[str]:
 
 
 def emulators_fault(text: str) -> str | None:
-    """Say of what the kernel died that cannot happen on a processor; None if it did not.
+    """Return which impossible state killed the kernel, or None if there is no sign of one.
 
-    A breakpoint (``int3``) that its memory does not hold: while the kernel patches its own code, a
-    breakpoint stands there for a moment. QEMU before 8.1 may go on executing its translation of
-    that moment on another processor: software emulation did not lock a page against writers before
-    it translated it (mended by QEMU's commit deba78709ae8;
-    https://github.com/ClangBuiltLinux/boot-utils/issues/111).
+    Such a state cannot occur on a real processor, so it is a fault of the emulator. Two are known:
 
-    Flags with bits that every processor has as 0, or that the kernel never sets. Seen twice with
-    QEMU 7.2: once the direction flag was among them, and the next string instruction ran backwards
-    over the stack; once the kernel trapped while it booted, and then called the address 0.
+    * A breakpoint (``int3``) that is not in memory. While the kernel patches its own code, a
+      breakpoint stands there for a moment. QEMU before 8.1 may keep running its translation of that
+      moment on another processor, because software emulation did not lock a page against writers
+      before translating it (fixed by QEMU's commit deba78709ae8;
+      https://github.com/ClangBuiltLinux/boot-utils/issues/111).
+    * Flags that are 0 on every processor, or that the kernel never sets. Seen with QEMU 7.2: once
+      the direction flag was set too, and the next string instruction ran backwards over the stack;
+      once the kernel trapped while booting, and then called address 0.
     """
     if any(match[1] != "cc" for match in _BREAKPOINT.finditer(text)):
         return "a breakpoint that is not in its memory"
@@ -98,5 +99,5 @@ def emulators_fault(text: str) -> str | None:
 
 
 def taint_names(word: int) -> list[str]:
-    """Return what each set bit of the taint word means."""
+    """Return the meaning of each bit that is set in the taint word."""
     return [_TAINTS.get(bit, f"bit {bit}") for bit in range(word.bit_length()) if word >> bit & 1]

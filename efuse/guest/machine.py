@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The processes of one guest: virtiofsd, which serves the host's files, and QEMU."""
+"""Start the processes of one guest: QEMU, and virtiofsd, which serves the host's files."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ _VIRTIOFSD = ("/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a guest is made of.
+    """Configuration of a guest.
 
-    :ivar cpus: virtual processors.
-    :ivar memory: as QEMU takes it, such as ``4G``.
-    :ivar icount: let the guest's clock count instructions (one processor, software emulation).
-    :ivar parameters: more words for the kernel's command line.
-    :ivar nodes: NUMA nodes; each has as many of the processors, and as much of the memory.
+    :ivar image: the kernel to boot.
+    :ivar acceleration: how the processors are run.
+    :ivar cpus: number of virtual processors.
+    :ivar memory: size of the memory with a unit, such as ``4G``.
+    :ivar icount: let the guest's clock count instructions. Needs one processor, and software
+        emulation.
+    :ivar parameters: additional words for the kernel's command line.
+    :ivar nodes: number of NUMA nodes. Processors and memory are divided evenly among them.
     """
 
     image: Path
@@ -43,9 +46,12 @@ class Machine:
     def command(self, directory: Path, out: int, err: int, status: int, shell: bool) -> list[str]:
         """Return QEMU's command line.
 
-        :param directory: the run's own, which the guest finds by its kernel's command line.
-        :param out: descriptors for what the command prints, and for the guest's own reports.
-        :param shell: join the guest's console to this process's standard input and output.
+        :param directory: directory of this run. The guest gets its path on the kernel's command
+            line.
+        :param out: descriptor for the command's standard output.
+        :param err: descriptor for the command's standard error.
+        :param status: descriptor for the guest's own reports.
+        :param shell: connect the guest's console to standard input and output of this process.
         """
         append = [
             "rootfstype=virtiofs root=efuseroot rw",
@@ -74,7 +80,7 @@ class Machine:
         return command
 
     def _nodes(self) -> list[str]:
-        """Return the memory, and which processors each part of it is near to."""
+        """Return the options for the memory, and for the NUMA node of each processor."""
         if self.cpus % self.nodes:
             raise UsageError(
                 f"{self.cpus} processors cannot be shared among {self.nodes} nodes",
@@ -91,7 +97,7 @@ class Machine:
 
     def _processor(self) -> list[str]:
         if not self.icount:
-            # A node is a socket: its processors share caches with no other.
+            # Each node is a socket: its processors share no caches with those of other nodes.
             sockets = f",sockets={self.nodes}" if self.nodes > 1 else ""
             return [*self.acceleration.arguments, "-smp", f"{self.cpus}{sockets}"]
         if self.cpus != 1:
@@ -113,9 +119,11 @@ class Machine:
 
 @dataclass
 class Processes:
-    """A started guest.
+    """The processes of a started guest.
 
-    :ivar streams: what can be read from it: "out", "err", "status".
+    :ivar qemu: the QEMU process.
+    :ivar directory: directory of this run.
+    :ivar streams: output of the guest: "out", "err" and "status".
     """
 
     qemu: subprocess.Popen[bytes]
@@ -123,7 +131,7 @@ class Processes:
     streams: dict[str, BinaryIO] = field(default_factory=dict)
 
     def qemu_said(self) -> str:
-        """Return QEMU's own complaints."""
+        """Return the error messages of QEMU itself."""
         return (self.directory / "qemu.log").read_text(errors="replace").strip()
 
 
@@ -133,7 +141,7 @@ def _virtiofsd() -> str | None:
 
 
 def missing_programs() -> list[str]:
-    """Return which of the programs that a guest needs are not installed."""
+    """Return the names of missing programs that a guest needs."""
     missing = [] if shutil.which(QEMU) else [QEMU]
     return missing if _virtiofsd() else [*missing, "virtiofsd"]
 
@@ -149,14 +157,14 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _start_virtiofsd(directory: Path, *, keep: bool) -> subprocess.Popen[bytes]:
-    """Start the file server; it is listening when this returns and ends with its one client.
+    """Start the file server. It is listening when this returns, and ends with its one client.
 
-    :param keep: the guest keeps what it has read. Otherwise it forgets a file at each open(2), the
-        pages of programs and libraries too: starting one takes several times as long.
+    :param keep: let the guest keep what it has read. Otherwise it drops the pages of a file at each
+        open(2), even those of programs and libraries, and starting one takes several times as long.
     """
     program = _virtiofsd()
     assert program is not None
-    # Bound here rather than by its path there: then nobody has to wait for it to appear.
+    # Pass a bound socket instead of its path, so that QEMU need not wait for the path to appear.
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{directory}/fs.sock")
         listener.listen(1)
@@ -176,10 +184,11 @@ def _start_virtiofsd(directory: Path, *, keep: bool) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def started(machine: Machine, directory: Path, *, shell: bool = False) -> Iterator[Processes]:
-    """Start a guest; both of its processes are gone when the context ends, however it ends.
+    """Start a guest. Both of its processes are stopped when the context ends.
 
-    :raises NotSupportedError: QEMU or virtiofsd is missing, or this user may not serve the root.
-    :raises GuestError: they do not start.
+    :param shell: connect the guest's console to this process's terminal.
+    :raises NotSupportedError: QEMU or virtiofsd is missing, or this user is not root.
+    :raises GuestError: QEMU does not start.
     """
     missing = missing_programs()
     if missing:
@@ -192,7 +201,7 @@ def started(machine: Machine, directory: Path, *, shell: bool = False) -> Iterat
             "a guest cannot be started: serving the root file system needs root", hint="sudo"
         )
     with contextlib.ExitStack() as stack:
-        # Who works in a shell may change files here meanwhile.
+        # With a shell, the user may change files on the host while the guest runs.
         server = _start_virtiofsd(directory, keep=not shell)
         stack.callback(_stop, server)
         streams: dict[str, BinaryIO] = {}

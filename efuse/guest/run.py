@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run a command in a guest: prepare it, follow it, judge it."""
+"""Run a command in a guest: prepare the guest, follow it, and judge how it ended."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from efuse.module.kernel import Kernel
 __all__ = ["CSD_MODULE", "INSIDE", "MODULE", "Options", "Result", "run"]
 
 INSIDE = "EFUSE_GUEST"
-"""The variable that is set to 1 in the environment of whatever runs in a guest."""
+"""Environment variable that is 1 for everything that runs in a guest."""
 
 MODULE = "EFUSE_MODULE"
-"""The variable that holds the path of the module that was loaded in the guest."""
+"""Environment variable with the path of the ``efuse.ko`` that is loaded in the guest."""
 
 CSD_MODULE = "EFUSE_CSD_MODULE"
-"""Likewise of ``csd.ko``, which is there to be loaded."""
+"""Environment variable with the path of a ``csd.ko`` that can be loaded in the guest."""
 
 _BOOT_TIMEOUT_S = 300.0
 _END_TIMEOUT_S = 120.0
@@ -46,20 +46,20 @@ _BOOTS_AGAIN = 2
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a guest.
+    """Options for a guest.
 
-    :ivar cpus: virtual processors; 1 with ``icount``.
-    :ivar memory: such as ``4G``.
-    :ivar icount: count instructions as the guest's clock.
-    :ivar kernel: boot this one instead of the newest of the series.
-    :ivar module: build and load ``efuse.ko``.
-    :ivar timeout_s: end the guest if the command takes longer.
-    :ivar keep_log: keep the kernel's log even if nothing is wrong.
-    :ivar parameters: more words for the kernel's command line.
-    :ivar nodes: NUMA nodes that the processors and the memory are shared among.
-    :ivar again: run the command in another guest, so many times at most, if a fault of the emulator
-        ended its guest. A guest that had not booted is booted again whatever its kernel complained
-        of: nothing of ours is in it then.
+    :ivar cpus: number of virtual processors; with ``icount`` it is always 1.
+    :ivar memory: size of the memory with a unit, such as ``4G``.
+    :ivar icount: let the guest's clock count instructions.
+    :ivar kernel: the kernel to boot; by default the newest one of the default series.
+    :ivar module: whether to build the modules and load ``efuse.ko``.
+    :ivar timeout_s: time limit of the command, in seconds; the guest is then stopped.
+    :ivar keep_log: keep the kernel log even if nothing is wrong.
+    :ivar parameters: additional words for the kernel's command line.
+    :ivar nodes: number of NUMA nodes among which processors and memory are divided.
+    :ivar again: how often to run the command again, in a new guest, after a fault of the emulator
+        ended its guest. A guest whose kernel complains before it has booted is always booted again,
+        at most twice: eFuse's code has not run in it yet.
     """
 
     cpus: int = 2
@@ -76,12 +76,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended.
+    """How a command in a guest ended.
 
-    :ivar status: its exit status; 128 + N if signal N ended it.
-    :ivar boot_s: from QEMU's start to the command's.
-    :ivar run_s: the command's time, by this machine's clock.
-    :ivar kernel_log: where the guest's kernel log is kept, if it is.
+    :ivar status: exit status of the command; 128 + N if signal N ended it.
+    :ivar boot_s: time from the start of QEMU to the start of the command, in seconds.
+    :ivar run_s: run time of the command by the host's clock, in seconds.
+    :ivar kernel_log: path of the guest's kernel log, or None if it was not kept.
     """
 
     status: int
@@ -99,7 +99,7 @@ def _guests() -> Path:
 
 
 def _sweep() -> None:
-    """Remove what runs that were killed have left, and the oldest logs."""
+    """Remove the directories of runs whose process no longer exists, and the oldest kernel logs."""
     for directory in _guests().glob("run-*"):
         pid = directory.name.split("-")[1]
         if not Path(f"/proc/{pid}").exists():
@@ -110,10 +110,10 @@ def _sweep() -> None:
 
 
 def _kept_paths(*needed: Path) -> list[Path]:
-    """Return the host's directories below /tmp or /run that the guest must go on seeing.
+    """Return the directories below /tmp and /run of the host that the guest has to see.
 
-    A guest has a /tmp and a /run of its own; of each path that is needed, the first directory
-    below them is shown through.
+    A guest has its own /tmp and /run. For each path in *needed* that is below one of them, the
+    directory directly below /tmp or /run is bind-mounted from the host.
     """
     kept = set()
     for path in needed:
@@ -124,9 +124,9 @@ def _kept_paths(*needed: Path) -> list[Path]:
 
 
 def is_shared(path: Path) -> bool:
-    """Return whether what a guest writes at *path*, from here, is written on the host.
+    """Return whether a file that a guest writes at *path* appears on the host.
 
-    A guest has a /dev, a /tmp and a /run of its own.
+    A guest has its own /dev, /tmp and /run.
     """
     shown = _kept_paths(Path.cwd(), Path(sys.prefix), paths.package())
     return path.resolve().parts[1:2] != ("dev",) and set(_kept_paths(path)) <= set(shown)
@@ -175,7 +175,7 @@ def _write_directory(
     if module is not None:
         (directory / "module").write_text(str(module))
 
-    # What becomes the guest's /lib/modules.
+    # This directory becomes the guest's /lib/modules.
     modules = directory / "modules"
     modules.mkdir(mode=0o755)
     if target.modules is not None:
@@ -200,7 +200,8 @@ def _write_directory(
         *([target.modules] if target.modules else []),
     )
     binds = [f"{_fstab_word(modules)} /lib/modules none bind\n"]
-    # Through the way that was opened to the host's root before /tmp and /run were covered.
+    # The bind mounts use the host's root, which was made accessible before /tmp and /run were
+    # covered.
     for path in shown:
         word = _fstab_word(path)
         binds.append(f"/run/efuse/host{word} {word} none x-mount.mkdir,bind\n")
@@ -211,7 +212,8 @@ def _environment(modules: Mapping[str, Path]) -> dict[str, str]:
     environment = {**os.environ, INSIDE: "1"}
     environment |= {name: str(module) for name, module in modules.items()}
     environment.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
-    # Bash exports functions under names that env cannot set, and the guest's /tmp is its own.
+    # Bash exports functions under names that env(1) cannot set. TMPDIR is wrong in the guest's own
+    # /tmp.
     unusable = [key for key in environment if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)]
     for key in (*unusable, "TMPDIR", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
         environment.pop(key, None)
@@ -219,7 +221,7 @@ def _environment(modules: Mapping[str, Path]) -> dict[str, str]:
 
 
 class _Follower:
-    """Passes a guest's output on and keeps its reports, until it ends or time is up."""
+    """Forward a guest's output and collect its reports, until it ends or a timeout expires."""
 
     def __init__(
         self, processes: Processes, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float | None
@@ -255,7 +257,7 @@ class _Follower:
                 self.complete = True
 
     def _deadline(self) -> tuple[float, str]:
-        """Return the time by which the next step has to come, and what it means if it does not."""
+        """Return the deadline of the next step, and the error message if it passes."""
         if self.boot_s is None:
             return self._started + _BOOT_TIMEOUT_S, (
                 f"the guest did not boot within {_BOOT_TIMEOUT_S:g} s"
@@ -272,9 +274,9 @@ class _Follower:
         )
 
     def follow(self) -> None:
-        """Follow the guest until it says that it is done, or is gone.
+        """Follow the guest until it reports its end, or its processes are gone.
 
-        :raises GuestError: it failed to boot, to load the module, or to end in time.
+        :raises GuestError: it did not boot, did not load the module, or did not end in time.
         """
         with selectors.DefaultSelector() as selector:
             for name, stream in self._processes.streams.items():
@@ -303,7 +305,7 @@ def _excerpt(log: str, lines: int = 25) -> str:
 
 
 def _judge(follower: _Follower, processes: Processes, log: str) -> None:
-    """Raise if the guest died, said nothing, or its kernel complained."""
+    """Raise an error if the guest died, reported nothing, or its kernel complained."""
     found = kernel_log.complaints(log)
     fault = kernel_log.emulators_fault(log)
     if found and fault:
@@ -335,7 +337,7 @@ def _keep_log(directory: Path) -> Path:
     kept = _guests() / f"kernel-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     parts = [directory / name for name in ("dmesg", "kernel.log")]
     texts = [part.read_text(errors="replace") for part in parts if part.is_file()]
-    # The whole log is what the guest wrote at its end; a dead one left only its console's.
+    # The guest writes the complete log when it ends. If it died, only the console's log exists.
     kept.write_text(max(texts, key=len, default=""))
     return kept
 
@@ -365,10 +367,10 @@ def _attempt(
     shell: bool,
     sinks: tuple[BinaryIO, BinaryIO],
 ) -> Result:
-    """Boot one guest and follow it to its end.
+    """Boot one guest, and follow it to its end.
 
-    :param fill: writes the files that the guest reads into the directory given.
-    :param sinks: where the command's output and complaints go.
+    :param fill: function that writes the guest's files into the given directory.
+    :param sinks: files for the command's standard output and standard error.
     """
     with tempfile.TemporaryDirectory(dir=_guests(), prefix=f"run-{os.getpid()}-") as name:
         directory = Path(name)
@@ -406,18 +408,21 @@ def run(
     stderr: BinaryIO | None = None,
     say: Callable[[str], None] = _note,
 ) -> Result:
-    """Boot a guest, load the module, run ``command`` in the current directory, and end the guest.
+    """Run ``command`` in a new guest, in the current directory. The guest ends with the command.
 
-    The command sees the host's files, the caller's environment with ``EFUSE_GUEST=1``, and no
-    standard input. A file that changes on the host after the guest has looked at it may not change
-    for the guest; for a shell it does.
+    The command sees the host's files and the caller's environment, with ``EFUSE_GUEST=1`` added. It
+    has no standard input. If a file changes on the host after the guest has read it, the guest may
+    not see the change; with *shell* it does.
 
-    :param shell: give the command the terminal instead.
-    :param stdout: where its output goes; by default this process's.
-    :param say: is told in one line each what is going on.
-    :raises NotSupportedError: something that a guest needs is not installed, or we are in one.
-    :raises ModuleBuildError: the module cannot be built.
-    :raises GuestError: the guest died, said nothing, took too long, or its kernel complained.
+    :param options: options for the guest.
+    :param shell: connect the command to the terminal.
+    :param stdout: file for the command's standard output; by default that of this process.
+    :param stderr: file for the command's standard error; by default that of this process.
+    :param say: function that is called with each progress message.
+    :raises NotSupportedError: something that a guest needs is missing, or this process runs in a
+        guest itself.
+    :raises ModuleBuildError: a module cannot be built.
+    :raises GuestError: the guest died, reported nothing, took too long, or its kernel complained.
     """
     if os.environ.get(INSIDE):
         raise NotSupportedError("a guest cannot be started inside a guest")

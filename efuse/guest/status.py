@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a guest would be made of here."""
+"""Report what a guest would be made of on this machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ __all__ = ["status"]
 
 
 def status() -> dict[str, str | bool | None]:
-    """Return what a guest would be made of; nothing is probed, built or booted for it.
+    """Return what a guest would be made of, without probing, building or booting anything.
 
-    Keys: ``ready`` (bool), ``kernel`` (release), ``image``, ``module`` (paths), ``acceleration``
-    (what an earlier probe found), ``missing`` (what has to be installed). None: not there.
+    Keys: ``ready`` (bool), ``kernel`` (release), ``image`` and ``module`` (paths), ``acceleration``
+    (result of an earlier probe), ``missing`` (what has to be installed). A value of None means that
+    it is not there.
     """
     missing = missing_programs()
     known = accel.cached()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The kernel module: its source, ``efuse.ko`` with BTF, DKMS; loading and unloading it."""
+"""The kernel modules: prepare the source, build with BTF, install with DKMS, load and unload."""

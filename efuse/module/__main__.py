@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Write the source tree of ``efuse.ko`` below a directory, as DKMS does at each build.
+"""Write the source tree of ``efuse.ko`` below a directory. DKMS runs this at each build.
 
-``python3 -m efuse.module DIRECTORY RELEASE``: what is unpacked of the kernel goes to
-``DIRECTORY/cache``.
+``python3 -m efuse.module DIRECTORY RELEASE``. The parts of the kernel's source that are needed are
+unpacked to ``DIRECTORY/cache``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 
 def main(directory: Path, release: str) -> None:
-    """Write it for the kernel *release*; exit with 1 if it cannot be written."""
+    """Write the source tree for the kernel *release*. Exit with status 1 if that fails."""
     os.environ["XDG_CACHE_HOME"] = str(directory / "cache")
     version = kernel.version(release)
     try:

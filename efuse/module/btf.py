@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The BTF that a build has put into a module: whether it is there, and of use.
+"""Check that a module was built with BTF that the kernel can use.
 
-``python3 -m efuse.module.btf MODULE`` exits with 1 and says why if it is not.
+``python3 -m efuse.module.btf MODULE`` exits with status 1, and gives the reason, if it was not.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from efuse.errors import ModuleBuildError
 
 __all__ = ["check", "has_btf", "section"]
 
-# ELF64, little-endian: where its section headers are, how long each is, how many there are, and
-# which has their names; of each, its name, and where its bytes are.
+# ELF64, little-endian. Of the header: the offset of the section headers, the size and the number of
+# section headers, and which section has the names. Of each section header: name, offset and size.
 _ELF = struct.Struct("<16s24xQ10xHHH")
 _SECTION = struct.Struct("<I20xQQ24x")
 _IDENTITY = b"\x7fELF\x02\x01"
 
 
 def section(elf: Path, name: str) -> bytes | None:
-    """Return what is in the section *name* of an ELF file of 64 bits; None: it has none."""
+    """Return the content of section *name* of a 64-bit ELF file, or None if there is none."""
     with elf.open("rb") as file:
         header = file.read(_ELF.size)
         if not header.startswith(_IDENTITY) or len(header) < _ELF.size:
@@ -51,13 +51,13 @@ def has_btf(elf: Path) -> bool:
 
 
 def check(module: Path) -> None:
-    """Make sure that the kernel can find the types of a module.
+    """Check that the kernel can use the types of a built module.
 
-    pahole looks at each of the module's objects and merges the types that are the same. With a
-    libbpf before 1.7 it finds hardly any of Linux 7's to be: a struct is there once for each object
-    then, and the kernel refuses a struct_ops whose type is not the one that its value has.
+    pahole collects the types of all objects of a module and merges equal ones. With a libbpf older
+    than 1.7 it merges hardly any types of Linux 7. Each struct then appears once per object, and
+    the kernel refuses a struct_ops whose struct is not the same type as in its value type.
 
-    :raises ModuleBuildError: it has no BTF, one that is damaged, or types that were not merged.
+    :raises ModuleBuildError: the module has no BTF, damaged BTF, or types that were not merged.
     """
     blob = section(module, ".BTF")
     if blob is None:
@@ -80,7 +80,7 @@ def check(module: Path) -> None:
 
 
 def main(module: Path) -> None:
-    """Check a module; exit with 1 if it is of no use."""
+    """Check a module. Exit with status 1 if the kernel cannot use it."""
     try:
         check(module)
     except ModuleBuildError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Build the modules for a kernel and keep them by the hash of what they were made from."""
+"""Build the modules for a kernel, and cache them by the hash of their sources."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from efuse.module.root import THERE, in_root
 __all__ = ["CSD", "EFUSE", "UNDISTILLED", "Say", "Source", "build", "built", "make"]
 
 Say = Callable[[str], None]
-"""Takes one line about the progress."""
+"""Function that takes one line about the progress."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a module is made from.
+    """How to make one module.
 
-    :ivar name: of the module.
-    :ivar data: which of the package's data.
-    :ivar said: what a person is told that is being prepared.
-    :ivar write: writes the tree below a directory, from the data, for a kernel; returns what kbuild
-        is given.
-    :ivar sysfs: the directory that is there, with ``version`` in it, while the module is loaded.
-    :ivar let_go: what to try where it is in use.
-    :ivar package: what DKMS calls it.
-    :ivar needs: modules of the kernel's that it needs.
+    :ivar name: name of the module.
+    :ivar data: name of the package data with its sources.
+    :ivar said: what is being prepared, in the progress message.
+    :ivar write: function (work directory, package data, kernel) that writes the source tree below
+        the work directory. It returns the directory for kbuild's ``M=``.
+    :ivar sysfs: directory that exists while the module is loaded. It can contain ``version``.
+    :ivar let_go: what the user can try if the module is in use.
+    :ivar package: name of the DKMS package.
+    :ivar needs: modules of the kernel that have to be loaded before it.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _plain_locale() -> dict[str, str]:
 
 
 def _directory(target: Kernel, of: Source) -> Path:
-    """Return where the build of the present sources for ``target`` belongs."""
+    """Return the cache directory for a build of the present sources for ``target``."""
     symvers = target.headers / "Module.symvers"
     vmlinux = target.headers / "vmlinux"
     stat = [
@@ -94,20 +94,20 @@ def _directory(target: Kernel, of: Source) -> Path:
 
 
 def built(target: Kernel, of: Source = EFUSE) -> Path | None:
-    """Return the module that was built from the present sources for ``target``, if it was."""
+    """Return the module built from the present sources for ``target``, or None if there is none."""
     module = _directory(target, of) / f"{of.name}.ko"
     return paths.check_private(module) if module.is_file() else None
 
 
 def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool = False) -> Path:
-    """Return a module for ``target``, building it unless that was done before.
+    """Return a module for ``target``. Build it if the cache has no build of the present sources.
 
-    :param of: which.
-    :param say: is told what is being done.
-    :param force: build it even so.
-    :raises NotSupportedError: the kernel's source or BTF is not here.
-    :raises ModuleBuildError: a patch does not apply, the compiler refuses, or what came
-        of it has no BTF that the kernel could use.
+    :param of: the module to build.
+    :param say: function that is called with each progress message.
+    :param force: build even if the cache has it.
+    :raises NotSupportedError: the kernel's source or BTF is missing.
+    :raises ModuleBuildError: a patch does not apply, the compiler fails, or the result has no BTF
+        that the kernel can use.
     """
     directory = _directory(target, of)
     module = directory / f"{of.name}.ko"
@@ -124,7 +124,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
         fresh = work / "result"
         fresh.mkdir(mode=0o755)
         paths.make_private(Path(shutil.copy(tree / module.name, fresh)))
-        # Two builds at once end with the same content: whoever comes second replaces it.
+        # Two builds at the same time have the same result: the second one replaces the first.
         if directory.exists():
             shutil.rmtree(directory)
         fresh.rename(directory)
@@ -132,23 +132,25 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
 
 
 UNDISTILLED = ("RESOLVE_BTFIDS_FLAGS=", "MODULE_PAHOLE_FLAGS=")
-"""BTF of a module outside of the kernel's tree is made for any kernel where the tools know how, and
-gets other numbers when it is loaded, which its own BTF_ID() do not: no kfunc would be known by its
-own. The first is of Linux 7's kbuild, the second of 6.12's."""
+"""Variables that keep kbuild from making distilled BTF for a module outside the kernel tree.
+
+Distilled BTF fits any kernel: its type ids are renumbered when the module is loaded. The ids that
+BTF_ID() stored in the module are not, so the kernel would not recognise the module's kfuncs. The
+first variable is for the kbuild of Linux 7, the second for that of 6.12."""
 
 
 def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
-    """Run kbuild on the module's source ``tree`` and return what it printed.
+    """Run kbuild on the source tree ``tree`` of a module. Return the output.
 
-    :param work: a directory for what the build needs besides.
-    :param variables: more of make's, such as ``W=1``.
-    :raises NotSupportedError: there is no BTF of the kernel itself.
-    :raises ModuleBuildError: the compiler refused; the message holds what it said.
+    :param work: directory for other files that the build needs.
+    :param variables: further arguments of make, such as ``W=1``.
+    :raises NotSupportedError: the BTF of the kernel itself is missing.
+    :raises ModuleBuildError: the compiler failed; the message holds its errors.
     """
     objects = _objects_with_btf(target, work)
     jobs = f"-j{min(os.cpu_count() or 1, 8)}"
     variables = (jobs, *variables, *UNDISTILLED, "modules")
-    # Make's own variables of a make that called us would change what this one does.
+    # If make runs this program, its variables would affect the make that is started here.
     environment = {
         key: value
         for key, value in _plain_locale().items()
@@ -175,7 +177,7 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
 def _kbuild(
     target: Kernel, objects: Path, tree: Path, work: Path, arguments: Sequence[str]
 ) -> list[str]:
-    """Return the command that runs kbuild, in the root of the kernel's own tools if it has one."""
+    """Return the command that runs kbuild, inside the kernel's own root if it has one."""
     if target.root == Path("/"):
         return ["make", "-C", str(objects), f"M={tree}", *arguments]
     if os.geteuid() != 0:
@@ -189,7 +191,7 @@ def _kbuild(
 
 
 def _errors(output: str, tree: Path) -> str:
-    """Return the lines of a compiler's output that say what is wrong, with their context."""
+    """Return the error lines of a compiler's output, each with the two lines that follow it."""
     lines = output.replace(f"{tree}/", "fs/fuse/").splitlines()
     wanted: list[str] = []
     for number, line in enumerate(lines):
@@ -199,10 +201,11 @@ def _errors(output: str, tree: Path) -> str:
 
 
 def _objects_with_btf(target: Kernel, work: Path) -> Path:
-    """Return an object tree whose ``vmlinux`` carries BTF: pahole takes the base types from it.
+    """Return an object tree whose ``vmlinux`` has BTF. pahole takes the base types from it.
 
-    Newer header packages bring one. For others it is taken out of the image, into a directory of
-    links that stands for the object tree, so that nothing is written below /usr/src.
+    Newer header packages contain such a ``vmlinux``. For older ones it is extracted from the kernel
+    image, into a directory of links that stands for the object tree: nothing is written to
+    /usr/src.
     """
     vmlinux = target.headers / "vmlinux"
     if vmlinux.is_file() and has_btf(vmlinux):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Install a module by DKMS, so that it is built again for each new kernel of its series."""
+"""Install a module with DKMS, which builds it again for each new kernel of its series."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from efuse.module.build import EFUSE, UNDISTILLED, Say, Source
 
 __all__ = ["install", "write_source"]
 
-# Where DKMS looks.
+# Directory in which DKMS looks for sources.
 _SOURCES = Path("/usr/src")
 
-# What `python3 -m efuse.module` and `efuse.module.btf` consist of; they need nothing but Python.
+# The files of `python3 -m efuse.module` and `efuse.module.btf`. They import nothing but Python.
 _PYTHON = (
     *("__init__.py", "btf.py", "errors.py", "paths.py"),
     *(f"module/{name}.py" for name in ("__init__", "__main__", "btf", "kernel", "source")),
@@ -28,15 +28,14 @@ _PYTHON = (
 
 
 def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
-    """Write the source tree that DKMS takes to ``target``, and dkms.conf.
+    """Write a source tree for DKMS to ``target``, with dkms.conf.
 
-    Nothing of the kernel is in it: that of efuse.ko holds our files, and the program that puts them
-    and the kernel's fs/fuse together at each build.
+    The tree of efuse.ko contains no kernel source. It has eFuse's own files, and the program that
+    combines them at each build with the kernel's fs/fuse.
 
-    :param version: goes where the configuration says ``@VERSION@``; the kernels for which it is
-        built where it says ``@KERNELS@``, and what our own build gives make for the module's BTF
-        where it says ``@UNDISTILLED@``.
-    :param of: which.
+    :param version: replaces ``@VERSION@`` in dkms.conf. The supported kernels replace
+        ``@KERNELS@``, and `UNDISTILLED` replaces ``@UNDISTILLED@``.
+    :param of: the module.
     """
     data = paths.data(of.data)
     if of is EFUSE:
@@ -75,13 +74,14 @@ def _dkms(package: str, verb: str, *arguments: str) -> None:
 
 
 def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print) -> None:
-    """Register a module's source with DKMS, build it and install it.
+    """Register a module's source with DKMS, build it, and install it.
 
     :param release: the kernel to build for; by default the running one.
-    :param of: which.
-    :raises NotSupportedError: DKMS is not installed, or the kernel's source package; or there are
-        no patches for that kernel.
-    :raises ModuleBuildError: it does not build.
+    :param of: the module.
+    :param say: function that is called with each progress message.
+    :raises NotSupportedError: DKMS or the kernel's source package is not installed, this user is
+        not root, or there are no patches for that kernel.
+    :raises ModuleBuildError: the module does not build.
     """
     if shutil.which("dkms") is None:
         raise NotSupportedError(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Find kernels: headers to build against, images to boot, the source package to build from.
+"""Find kernels: headers to build against, images to boot, and source packages.
 
-One that scripts/setup-kernel has put into the cache has a root of its own: there lie its headers,
-its source and the compiler.
+A kernel that scripts/setup-kernel unpacked into the cache has a root directory of its own, with its
+headers, its source and the compiler.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ __all__ = [
 ]
 
 SERIES = "6.12"
-"""The kernel series that is looked for where none is named: Debian 12's from bookworm-security."""
+"""Default kernel series: that of Debian 12, from bookworm-security."""
 
 PATCHED = (SERIES, "7.3")
-"""The series that the patches are for, and have been tried on: DKMS builds for no other."""
+"""Kernel series that have patches and are tested. DKMS builds for no other series."""
 
 FLAVOUR = "amd64"
-"""Debian's kernel flavour: the others lack 9p and more that the tests use."""
+"""Debian's kernel flavour. Other flavours lack features that the tests use, such as 9p."""
 
 
 def version(release: str) -> str:
-    """Return a release without patch level and flavour, such as ``6.12``."""
+    """Return the series of a kernel release, such as ``6.12``."""
     return ".".join(release.split(".")[:2])
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel that a module can be built for.
+    """A kernel that modules can be built for.
 
-    :ivar release: what ``uname -r`` says in it.
+    :ivar release: release of the kernel, as printed by ``uname -r``.
     :ivar headers: the object tree to build against (``Module.symvers``, ``.config``).
-    :ivar image: the bootable ``vmlinuz`` or ``bzImage``; absent if only the headers are here.
-    :ivar modules: its directory below ``lib/modules`` with the modules themselves.
-    :ivar root: the root of the file system in which what is built for it is built.
+    :ivar image: the bootable ``vmlinuz`` or ``bzImage``; None if only the headers are installed.
+    :ivar modules: directory below ``lib/modules`` with the kernel's own modules; None if they are
+        not installed.
+    :ivar root: root directory in which the build tools run.
     """
 
     release: str
@@ -62,12 +63,12 @@ class Kernel:
 
     @property
     def version(self) -> str:
-        """Its release without patch level and flavour, such as ``6.12``."""
+        """The series of the kernel, such as ``6.12``."""
         return version(self.release)
 
     @property
     def archive(self) -> Path:
-        """The archive of its source package, see :func:`source_archive`."""
+        """The archive of the kernel's source package; see :func:`source_archive`."""
         return source_archive(self.root, self.version)
 
 
@@ -76,14 +77,15 @@ def _version_key(release: str) -> tuple[int, ...]:
 
 
 def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
-    """Return the newest kernel of the series and flavour that has headers.
+    """Return the newest kernel of the default series and flavour whose headers are installed.
 
-    Its image is looked for in eFuse's cache, then below ``root``.
+    The image is looked for in eFuse's cache first, then below ``root``.
 
-    :param root: the root of the file system to look in.
-    :param release: insist on this release, or of those that are unpacked on this series.
-    :raises NotSupportedError: there is none.
-    :raises EfuseError: another user can change what the cache has.
+    :param root: root directory to look in.
+    :param release: find this release instead. Among the kernels unpacked in the cache, a series is
+        accepted too.
+    :raises NotSupportedError: there is no such kernel.
+    :raises EfuseError: another user can change the kernel in the cache.
     """
     if release and (whole := _newest_unpacked(release)):
         return whole
@@ -117,13 +119,13 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
 
 
 def running() -> str | None:
-    """Return the running kernel's release if it is Debian's and there are patches for it."""
+    """Return the running kernel's release if it is a Debian kernel with patches, else None."""
     release = os.uname().release
     return release if version(release) in PATCHED and _of_flavour(release) else None
 
 
 def _of_flavour(release: str) -> bool:
-    # 6.12.117+deb12-amd64, or 6.12.9-1-amd64; not ...-cloud-amd64.
+    # 6.12.117+deb12-amd64 or 6.12.9-1-amd64, but not ...-cloud-amd64.
     return bool(re.fullmatch(rf"[^-]*(-\d+)?-{FLAVOUR}", release))
 
 
@@ -132,9 +134,9 @@ def _unpacked() -> Path:
 
 
 def _whole(root: Path) -> Kernel | None:
-    """Return the kernel that lies below ``root`` with all that belongs to it, if one does.
+    """Return the complete kernel below ``root``, or None if there is none.
 
-    :raises EfuseError: another user can change it: its makefiles are run, and its image is booted.
+    :raises EfuseError: another user can change it. Its makefiles will run and its image will boot.
     """
     release = root.name
     headers = root / "usr/src" / f"linux-headers-{release}"
@@ -157,10 +159,10 @@ def _newest_unpacked(series: str) -> Kernel | None:
 
 
 def unpacked(series: str) -> Kernel:
-    """Return the newest kernel of a series that scripts/setup-kernel has put into the cache.
+    """Return the newest kernel of a series that scripts/setup-kernel unpacked into the cache.
 
-    :param series: such as ``7`` or ``7.3``, or a whole release.
-    :raises NotSupportedError: there is none.
+    :param series: a series such as ``7`` or ``7.3``, or a complete release.
+    :raises NotSupportedError: there is no such kernel.
     :raises EfuseError: another user can change it.
     """
     found = _newest_unpacked(series)
@@ -175,7 +177,7 @@ def unpacked(series: str) -> Kernel:
 def from_tree(tree: Path) -> Kernel:
     """Return the kernel that was built in the source tree ``tree``.
 
-    :raises NotSupportedError: nothing bootable was built there.
+    :raises NotSupportedError: the tree contains no bootable kernel.
     """
     tree = tree.resolve()
     image = tree / "arch/x86/boot/bzImage"
@@ -189,9 +191,10 @@ def from_tree(tree: Path) -> Kernel:
 
 
 def source_archive(root: Path = Path("/"), version: str = SERIES) -> Path:
-    """Return the archive of the distribution's kernel source package.
+    """Return the archive of Debian's kernel source package.
 
-    :param version: of the kernel, such as ``6.12``.
+    :param root: root directory to look in.
+    :param version: series of the kernel, such as ``6.12``.
     :raises NotSupportedError: the package is not installed.
     """
     archive = root / f"usr/src/linux-source-{version}.tar.xz"

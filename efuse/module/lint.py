@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Check the modules' sources as the kernel's developers do: checkpatch, sparse and W=1."""
+"""Check the modules' sources with the kernel's tools: checkpatch, sparse and W=1."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from efuse.module import build, kernel, source
 
 __all__ = ["checkpatch", "compile_remarks", "csd_remarks", "main"]
 
-# A file of ours is no part of a mail, and MAINTAINERS is not here.
+# A source file is not an email, and there is no MAINTAINERS file here.
 _IGNORED = "FILE_PATH_CHANGES,EMAIL_SUBJECT,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,MISSING_SIGN_OFF"
-# FUSE's protocol gives ENOSYS a meaning of its own; noexport.h is about EXPORT_SYMBOL itself; the
-# one macro that uses its argument twice takes the name of a member.
+# ENOSYS has a meaning of its own in the FUSE protocol. noexport.h is about EXPORT_SYMBOL itself.
+# One macro evaluates its argument twice because the argument is the name of a member.
 _IGNORED += ",ENOSYS,EXPORT_SYMBOL,MACRO_ARG_UNUSED,MACRO_ARG_REUSE"
-# A patch's lines are aligned as the kernel's own around them.
+# Lines of a patch are aligned like the kernel code around them.
 _IGNORED_IN_PATCHES = ",PARENTHESIS_ALIGNMENT"
-# A trace event's parts are written as all of the kernel's are.
+# Trace events are written in the style of the kernel's own.
 _IGNORED_IN_EVENTS = ",PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE"
 
 
 def checkpatch(sources: Path) -> list[str]:
-    """Return what checkpatch says about our files and patches, one remark a line.
+    """Return the remarks of checkpatch about source files and patches, one line each.
 
-    :param sources: ``kernel_patches`` or ``csd``.
+    :param sources: the directory ``kernel_patches`` or ``csd``.
     """
     script = source.pristine() / "scripts/checkpatch.pl"
     files = sorted([*(sources / "src").rglob("*.[ch]"), *(sources / "include").rglob("*.h")])
@@ -67,16 +67,17 @@ def _remarks(output: str, tree: Path) -> set[str]:
 
 
 def compile_remarks(target: kernel.Kernel, kernel_patches: Path) -> list[str]:
-    """Return what gcc with W=1 and sparse say about our files, or about lines of our patches.
+    """Return the remarks of gcc with W=1 and of sparse about ``efuse.ko``.
 
-    What they say about the kernel's own files without the patches does not count.
+    They concern eFuse's own files, or lines of the patches. Remarks about the kernel's unpatched
+    files are left out.
     """
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         ours = source.write_tree(work / "ours", kernel_patches, target.archive, target.version)
         output = build.make(target, ours, work, "W=1", "C=2", "CF=-D__CHECK_ENDIAN__")
         new = _remarks(output, ours)
-    # Line numbers of the kernel's own remarks move with our patches: compare the texts alone.
+    # Patches shift the line numbers of the kernel's own remarks, so compare only the texts.
     own = {line for line in new if line.startswith("efuse/")}
     patched = {line for line in new if not line.startswith(("efuse/", "/", "./"))}
     known = {_text(line) for line in _pristine_remarks(target)} if patched else set()
@@ -84,7 +85,7 @@ def compile_remarks(target: kernel.Kernel, kernel_patches: Path) -> list[str]:
 
 
 def csd_remarks(target: kernel.Kernel, csd: Path) -> list[str]:
-    """Return what gcc with W=1 and sparse say about ``csd.ko``."""
+    """Return the remarks of gcc with W=1 and of sparse about ``csd.ko``."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         tree = source.write_csd_tree(work, csd)
@@ -93,13 +94,13 @@ def csd_remarks(target: kernel.Kernel, csd: Path) -> list[str]:
 
 
 def _text(remark: str) -> str:
-    """Return a remark without the line and column it is about."""
+    """Return a remark without its line and column numbers."""
     file, *_numbers, text = remark.split(":", maxsplit=3)
     return f"{file}:{text}"
 
 
 def _pristine_remarks(target: kernel.Kernel) -> set[str]:
-    """Return the remarks about the kernel's own fs/fuse, compiled with nothing of ours."""
+    """Return the remarks about the kernel's own fs/fuse, compiled without patches."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         tree = source.write_pristine(work, target.archive)
@@ -110,7 +111,7 @@ def _pristine_remarks(target: kernel.Kernel) -> set[str]:
 
 
 def main() -> None:
-    """Print every remark and exit with 1 if there is one."""
+    """Print all remarks. Exit with status 1 if there is one."""
     kernel_patches, csd = paths.data("kernel_patches"), paths.data("csd")
     checks = [
         ("efuse.ko: checkpatch", checkpatch(kernel_patches)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Load and unload the modules in the running kernel, and say what there is of them."""
+"""Load and unload the modules in the running kernel, and report their state."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _LOADABLE = Path("/proc/modules")
 
 @dataclass(frozen=True)
 class Status:
-    """What there is of a module.
+    """State of a module on this machine.
 
-    :ivar kernel: the running kernel's release.
-    :ivar loaded: whether the module is in it.
-    :ivar version: the loaded module's.
-    :ivar users: how many hold it, such as mounts and open devices; None: not loaded.
-    :ivar built: the module built for this kernel from the present sources.
-    :ivar installed: the module that modprobe would load.
+    :ivar kernel: release of the running kernel.
+    :ivar loaded: whether the module is loaded.
+    :ivar version: version of the loaded module.
+    :ivar users: number of references to the loaded module, for example from mounts and open
+        devices; None if it is not loaded.
+    :ivar built: path of the module built for this kernel from the present sources.
+    :ivar installed: path of the module that modprobe would load.
     """
 
     kernel: str
@@ -64,7 +65,7 @@ def _users(of: Source) -> int | None:
 
 
 def loaded(of: Source = EFUSE) -> bool:
-    """Return whether a module is in the running kernel."""
+    """Return whether a module is loaded in the running kernel."""
     return of.sysfs.is_dir()
 
 
@@ -76,7 +77,7 @@ def _installed(of: Source) -> str | None:
 
 
 def status(of: Source = EFUSE) -> Status:
-    """Return what there is of a module, here and now."""
+    """Return the present state of a module on this machine."""
     release = _release()
     try:
         found = build.built(kernel.find(release=release), of)
@@ -94,12 +95,13 @@ def status(of: Source = EFUSE) -> Status:
 
 
 def load(module: Path | None = None, of: Source = EFUSE, *, say: build.Say = print) -> None:
-    """Load a module; nothing happens if it is loaded.
+    """Load a module. Do nothing if it is loaded.
 
-    :param module: the file; by default the installed one, or one built now for this kernel.
-    :param of: which.
-    :raises NotSupportedError: this kernel takes no modules, or has no headers here.
-    :raises ModuleBuildError: it cannot be built, or the kernel refuses it.
+    :param module: path of the module; by default the installed one, or else one built now.
+    :param of: the module.
+    :param say: function that is called with each progress message of a build.
+    :raises NotSupportedError: this kernel has no loadable modules, or its headers are missing.
+    :raises ModuleBuildError: the module cannot be built, or the kernel refuses it.
     """
     if loaded(of):
         return
@@ -112,7 +114,7 @@ def load(module: Path | None = None, of: Source = EFUSE, *, say: build.Say = pri
         result = _run("modprobe", of.name)
     else:
         file = module or build.build(kernel.find(release=_release()), of, say=say)
-        # Those that are built in cannot be loaded; what is missing, the kernel says itself.
+        # modprobe may fail for a built-in module. If one is really missing, insmod reports it.
         for needed in of.needs:
             _run("modprobe", needed)
         result = _run("insmod", str(file))
@@ -123,9 +125,9 @@ def load(module: Path | None = None, of: Source = EFUSE, *, say: build.Say = pri
 
 
 def unload(of: Source = EFUSE) -> None:
-    """Unload a module; nothing happens if it is not loaded.
+    """Unload a module. Do nothing if it is not loaded.
 
-    :raises ModuleBuildError: it is in use, or this user may not.
+    :raises ModuleBuildError: the module is in use, or this user may not unload it.
     """
     if not loaded(of):
         return

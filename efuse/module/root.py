@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run a command in another root of the file system: that of a kernel's own tools."""
+"""Run a command in another root directory, such as that of a kernel's own tools."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 __all__ = ["THERE", "in_root"]
 
 THERE = "/build"
-"""Where such a root shows the directory that a command works in."""
+"""Path of the work directory inside that root."""
 
-# In a mount namespace of its own, which begins with a mount of each file system that this machine
-# has mounted, and while it has those they stay in use: who unmounts one finds its device busy, or
-# its daemon does not hear of it. So the root becomes the namespace's own, and the old one is let go
-# with all that is mounted there.
+# The command runs in a new mount namespace. A new namespace begins with a copy of each mount of
+# this machine, and a copy keeps its file system in use: unmounting would find the device busy, or
+# the daemon would not learn of the unmount. So make the other root the namespace's root, and
+# unmount the old root with everything below it.
 _ENTER = f"""\
 root=$1
 mount --rbind "$root" "$root"
@@ -30,10 +30,11 @@ exec env -i PATH=/usr/sbin:/usr/bin HOME=/ LC_ALL=C "$@"
 
 
 def in_root(root: Path, work: Path, words: Sequence[str]) -> list[str]:
-    """Return the command that runs *words* in *root*. It needs root's rights.
+    """Return a command that runs *words* in *root*. The command needs root privileges.
 
-    :param root: has ``build``, ``dev``, ``proc``, ``run``, and chroot(8) and env(1).
-    :param work: is seen as :data:`THERE`.
-    :param words: a command; of the environment it gets nothing.
+    :param root: the root directory. It has the directories ``build``, ``dev``, ``proc`` and
+        ``run``, and the programs chroot(8) and env(1).
+    :param work: the work directory, which appears as :data:`THERE`.
+    :param words: the command to run. It gets nothing of the environment.
     """
     return ["unshare", "--mount", "sh", "-ec", _ENTER, "sh", str(root), str(work), *words]

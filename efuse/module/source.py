@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Make the modules' source trees: ``fs/fuse`` of the kernel's source package for ``efuse.ko``."""
+"""Write the modules' source trees. That of ``efuse.ko`` is made from the kernel's ``fs/fuse``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = [
     "write_tree",
 ]
 
-# Not part of the module: other devices' drivers that live in the same directory.
+# Drivers for other devices in the same directory, which are not part of the module.
 _LEFT_OUT = ("cuse.c", "virtio_fs.c")
 
-# What is unpacked of the source package; the scripts serve `make lint-kernel` and the build.
+# Files to unpack from the source package. The scripts are for `make lint-kernel` and the build.
 _WANTED = (
     "*/Makefile",
     "*/fs/fuse/*",
@@ -37,11 +37,11 @@ _WANTED = (
 
 
 def pristine(archive: Path | None = None) -> Path:
-    """Return the unpacked parts of the kernel's source package, unpacking them if need be.
+    """Return the unpacked parts of the kernel's source package. Unpack them if necessary.
 
-    :param archive: the source package's archive; by default the installed one.
+    :param archive: archive of the source package; by default the installed one.
     :raises NotSupportedError: the source package is not installed.
-    :raises ModuleBuildError: it cannot be unpacked.
+    :raises ModuleBuildError: the archive cannot be unpacked.
     """
     archive = archive or kernel.source_archive()
     stat = archive.stat()
@@ -61,17 +61,17 @@ def pristine(archive: Path | None = None) -> Path:
                 f"{archive} could not be unpacked: {_last_line(result.stderr)}",
                 hint=f"apt-get install --reinstall {archive.name.removesuffix('.tar.xz')}",
             )
-        # Whoever else unpacked it meanwhile has the same: theirs is as good.
+        # If another process has unpacked it by now, its result is the same.
         if not target.is_dir():
             tree.rename(target)
     return paths.check_private(target)
 
 
 def series(kernel_patches: Path, version: str) -> Path:
-    """Return the directory of the patches for a kernel.
+    """Return the directory with the patches for a kernel series.
 
-    :param version: of the kernel, such as ``6.12``.
-    :raises NotSupportedError: there are none.
+    :param version: the series, such as ``6.12``.
+    :raises NotSupportedError: there are no patches for it.
     """
     for name in (version, f"{version.partition('.')[0]}.x"):
         if (kernel_patches / name / "series").is_file():
@@ -85,22 +85,22 @@ def series(kernel_patches: Path, version: str) -> Path:
 
 
 def _patches(patches: Path) -> list[Path]:
-    """Return the patches that ``series`` names, in order."""
+    """Return the patches listed in the file ``series``, in order."""
     lines = (patches / "series").read_text().splitlines()
     names = [line.partition("#")[0].strip() for line in lines]
     return [patches / name for name in names if name]
 
 
 def content_hash(sources: Path, *more: str) -> str:
-    """Return a hash of everything below ``sources`` that goes into the module.
+    """Return a hash of everything below ``sources`` that the module is made from.
 
-    :param sources: ``kernel_patches`` or ``csd``.
+    :param sources: the directory ``kernel_patches`` or ``csd``.
     :param more: further strings that the result depends on.
     """
     digest = hashlib.sha256()
     for text in more:
         digest.update(text.encode() + b"\0")
-    # What one module exports the other one is compiled with.
+    # Both modules are compiled with the headers of what efuse.ko exports.
     serieses = sorted(path.parent for path in sources.glob("*/series"))
     for top in (*serieses, sources / "src", sources / "include", _exports()):
         for path in sorted(top.rglob("*")):
@@ -111,16 +111,16 @@ def content_hash(sources: Path, *more: str) -> str:
 
 
 def _exports() -> Path:
-    """Return the directory of the headers of what ``efuse.ko`` exports."""
+    """Return the directory of the headers for what ``efuse.ko`` exports."""
     return paths.data("kernel_patches") / "include/linux"
 
 
 def write_pristine(target: Path, archive: Path | None = None) -> Path:
-    """Write the kernel's own fs/fuse below ``target`` with a Kbuild that compiles the same files.
+    """Write the kernel's unpatched fs/fuse below ``target``, with a Kbuild for the same files.
 
-    It is there to be looked at by compilers, not to be loaded.
+    The result is for compiler checks, not for loading.
 
-    :returns: the directory to hand to kbuild as ``M=``.
+    :returns: the directory for kbuild's ``M=``.
     """
     fuse = target / "fs/fuse"
     shutil.copytree(pristine(archive) / "fs/fuse", fuse, ignore=shutil.ignore_patterns(*_LEFT_OUT))
@@ -137,15 +137,16 @@ def write_tree(
     archive: Path | None = None,
     version: str = kernel.SERIES,
 ) -> Path:
-    """Write the module's source below ``target`` as it lies in a kernel tree.
+    """Write the source of ``efuse.ko`` below ``target``, laid out as in a kernel tree.
 
-    That is ``fs/fuse`` with the series applied, ``fs/fuse/efuse`` with our files,
+    The tree has ``fs/fuse`` with the patches applied, ``fs/fuse/efuse`` with eFuse's own files,
     ``fs/fuse/Kbuild``, and ``include/uapi/linux/efuse.h``.
 
-    :param archive: of the kernel's source; by default the installed one.
-    :param version: of the kernel, such as ``6.12``.
-    :returns: the directory to hand to kbuild as ``M=``: ``target/fs/fuse``.
-    :raises NotSupportedError: there are no patches for such a kernel.
+    :param kernel_patches: the directory with the patches and eFuse's own files.
+    :param archive: archive of the kernel's source; by default the installed one.
+    :param version: series of the kernel, such as ``6.12``.
+    :returns: the directory for kbuild's ``M=``: ``target/fs/fuse``.
+    :raises NotSupportedError: there are no patches for this series.
     :raises ModuleBuildError: a patch does not apply.
     """
     patches = series(kernel_patches, version)
@@ -169,7 +170,7 @@ def write_tree(
 def write_csd_tree(target: Path, csd: Path) -> Path:
     """Write the source of ``csd.ko`` below ``target``.
 
-    :returns: the directory to hand to kbuild as ``M=``.
+    :returns: the directory for kbuild's ``M=``.
     """
     for directory in ("src", "include"):
         shutil.copytree(csd / directory, target / "csd" / directory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What each mount and device did: samples of its counters, and the rates between them."""
+"""Sample the counters of mounts and devices, and compute the rates between two samples."""
 
 from efuse.stats.channels import Balance, Channel, ChannelCounters, ChannelGroup, ChannelRates
 from efuse.stats.devices import DeviceCounters, DeviceRates, DeviceSample, read_devices

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What waits in the queue of each CPU, who reads it there, and what was sent elsewhere.
+"""Counters and rates of the channels of a mount: the queues of CPUs, and their workers.
 
 Pure values, as in `efuse.stats.model`.
 """
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What decides where a request is sent and who looks for it, as in ``channels/``."""
+    """Settings of ``channels/``: where a request is sent, and how long workers and callers spin."""
 
     policy: str = "least"
     threshold: int = 1
@@ -37,7 +37,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class ChannelCounters:
-    """The counters of one CPU, as the files of ``channels/<cpu>/`` are named."""
+    """Counters of one CPU, named as the files in ``channels/<cpu>/``."""
 
     sent: int = 0
     stolen: int = 0
@@ -58,17 +58,17 @@ class ChannelCounters:
 
     @property
     def poll_hit_ratio(self) -> float | None:
-        """Share of the looks of workers that found a request, 0 to 1; None if none looked."""
+        """Share of worker polls that found a request, 0 to 1; None if no worker polled."""
         return _share(self.poll_hits, self.poll_hits + self.poll_misses)
 
     @property
     def spin_hit_ratio(self) -> float | None:
-        """Share of the looks of callers that found their answer, 0 to 1; None if none looked."""
+        """Share of caller spins that found the answer, 0 to 1; None if no caller spun."""
         return _share(self.spin_hits, self.spin_hits + self.spin_misses)
 
     @property
     def stolen_ratio(self) -> float | None:
-        """Share of what was sent that was read on another CPU, 0 to 1; None if nothing was."""
+        """Share of sent requests that were read on another CPU, 0 to 1; None if none was sent."""
         return _share(self.stolen, self.sent)
 
 
@@ -77,13 +77,13 @@ CHANNEL_COUNTERS = tuple(f.name for f in fields(ChannelCounters))
 
 
 def _share(part: int, whole: int) -> float | None:
-    # The counters of a busy mount are read one after the other: a part may be ahead.
+    # Counters of a busy mount are read one after another, so the part can exceed the whole.
     return min(1.0, part / whole) if whole else None
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The queue of one CPU and its channel; without one ``slots`` is 0."""
+    """State and counters of one CPU's queue and channel. ``slots`` is 0 if it has no channel."""
 
     node: int = 0
     slots: int = 0
@@ -96,20 +96,22 @@ class Channel:
 
     @property
     def used(self) -> bool:
-        """Whether it has a channel, or anything happened on its CPU."""
+        """Whether the CPU has a channel, or any of its counters is not 0."""
         return bool(self.slots) or self.counters != ChannelCounters()
 
 
 CHANNEL_STATE = tuple(f.name for f in fields(Channel) if f.name != "counters")
-"""Names of the files that say how it is now, and not what happened."""
+"""Names of the files that hold the present state, not a counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelGroup:
-    """The channels of some CPUs as one: those of a node, or of the mount; all but times are sums.
+    """The channels of several CPUs as one. Everything except ``service_ns`` is a sum.
 
-    :ivar node: None: they are of several.
-    :ivar service_ns: mean time that the daemon had a request; None where no channel knows one.
+    :ivar node: NUMA node of the CPUs; None if they are on several nodes.
+    :ivar cpus: numbers of the CPUs.
+    :ivar service_ns: mean time that the daemon had a request, in ns; None if no channel has
+        measured it.
     """
 
     node: int | None
@@ -124,7 +126,7 @@ class ChannelGroup:
 
 
 def together(channels: Mapping[int, Channel]) -> ChannelGroup:
-    """Return all *channels*, by CPU, as one group."""
+    """Return the group of all *channels*, which are given by CPU."""
     every = channels.values()
     nodes = {c.node for c in every}
     return ChannelGroup(
@@ -141,7 +143,7 @@ def together(channels: Mapping[int, Channel]) -> ChannelGroup:
 
 
 def _mean_service_ns(channels: Mapping[int, Channel]) -> float | None:
-    """Return the mean over the requests, and where none was brought over the channels."""
+    """Return the mean weighted by delivered requests, or unweighted if none was delivered."""
     known = [c for c in channels.values() if c.service_ns]
     if not known:
         return None
@@ -153,13 +155,13 @@ def _mean_service_ns(channels: Mapping[int, Channel]) -> float | None:
 
 
 def by_cpu(channels: Mapping[int, Channel]) -> tuple[ChannelGroup, ...]:
-    """Return a group for each CPU, in the order of nodes."""
+    """Return one group per CPU, ordered by node."""
     order = sorted(channels, key=lambda cpu: (channels[cpu].node, cpu))
     return tuple(together({cpu: channels[cpu]}) for cpu in order)
 
 
 def by_node(channels: Mapping[int, Channel]) -> tuple[ChannelGroup, ...]:
-    """Return a group for each node, in their order."""
+    """Return one group per NUMA node, in order."""
     nodes: dict[int, dict[int, Channel]] = {}
     for cpu, channel in channels.items():
         nodes.setdefault(channel.node, {})[cpu] = channel
@@ -168,17 +170,19 @@ def by_node(channels: Mapping[int, Channel]) -> tuple[ChannelGroup, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRates:
-    """What happened at some channels between two samples.
+    """Activity of a group of channels between two samples.
 
-    :ivar group: how they are now; its ``counters`` hold the differences.
-    :ivar per_second: requests put into their queues.
-    :ivar load: requests that the daemon had at a time, on the mean; None where no channel
-        knows how long it had them.
-    :ivar elsewhere_per_second: requests sent from these CPUs to other channels than their own.
-    :ivar elsewhere_share: those as a share of all that the mount sent, 0 to 1.
-    :ivar stolen_share: of what was put into their queues, read on another CPU.
-    :ivar poll_hit_ratio: of the looks of workers, those that found a request.
-    :ivar spin_hit_ratio: of the looks of callers, those that found their answer.
+    :ivar group: state of the channels at the later sample; its ``counters`` hold the differences.
+    :ivar per_second: requests put into their queues, per second.
+    :ivar load: mean number of requests that the daemon had at a time; None if no channel has
+        measured its service time.
+    :ivar elsewhere_per_second: requests sent from these CPUs to channels of other CPUs, per second.
+    :ivar stolen_per_second: requests from these queues that were read on another CPU, per second.
+    :ivar elsewhere_share: requests sent to channels of other CPUs, as a share of all requests of
+        the mount, 0 to 1.
+    :ivar stolen_share: share of the requests put into these queues that were read on another CPU.
+    :ivar poll_hit_ratio: share of worker polls that found a request.
+    :ivar spin_hit_ratio: share of caller spins that found the answer.
     """
 
     group: ChannelGroup
@@ -193,7 +197,7 @@ class ChannelRates:
 
 
 def changes(before: Mapping[int, Channel], after: Mapping[int, Channel]) -> dict[int, Channel]:
-    """Return the channels as they are in *after*, with the differences of their counters."""
+    """Return the channels in *after*, with counters relative to *before*."""
     none = Channel()
     return {
         cpu: replace(now, counters=now.counters - before.get(cpu, none).counters)
@@ -202,9 +206,10 @@ def changes(before: Mapping[int, Channel], after: Mapping[int, Channel]) -> dict
 
 
 def channel_rates(group: ChannelGroup, seconds: float, sent: int) -> ChannelRates:
-    """Return what happened at a group of `changes`.
+    """Return the activity of a group of the channels that `changes` returned.
 
-    :param sent: what the whole mount sent meanwhile.
+    :param seconds: time between the samples.
+    :param sent: requests that the whole mount sent in that time.
     """
     counters = group.counters
     busy_ns = None if group.service_ns is None else group.service_ns * counters.brought

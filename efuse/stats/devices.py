@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What emulated storage devices (``csd.ko``) did: samples of their counters, and rates."""
+"""Counters and rates of emulated storage devices (``csd.ko``)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounters:
-    """The counters of a device, as its files in configfs are named.
+    """Counters of a device, named as its files in configfs.
 
-    `efuse.csd.ATTRIBUTES` says what each counts, and in which unit.
+    `efuse.csd.ATTRIBUTES` describes each of them, with its unit.
     """
 
     link_read_bytes: int = 0
@@ -49,13 +49,13 @@ class DeviceCounters:
 
     @property
     def device_share(self) -> float | None:
-        """Share of the batches that were sent to the device, 0 to 1; None if none was chosen."""
+        """Share of the batches that ran on the device, 0 to 1; None if there were no batches."""
         chosen = self.chosen_device + self.chosen_kernel
         return self.chosen_device / chosen if chosen else None
 
     @property
     def error_ratio(self) -> float | None:
-        """How far predictions were off, on the whole, as a share of the time that it took."""
+        """Total error of the predictions, as a share of the total time taken."""
         return self.error_ns / self.actual_ns if self.actual_ns else None
 
 
@@ -65,13 +65,13 @@ DEVICE_COUNTERS = tuple(f.name for f in fields(DeviceCounters))
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One device that has power, and its counters since it was made.
+    """One device that has power, with its counters since it was created.
 
-    :ivar name: of its directory in configfs.
-    :ivar taken_ns: when, by CLOCK_MONOTONIC.
+    :ivar name: name of the device's directory in configfs.
+    :ivar taken_ns: time of the sample, in ns of CLOCK_MONOTONIC.
     :ivar disk: path of the block device.
-    :ivar mounts: where that is mounted, as far as this task sees it.
-    :ivar cores: commands that compute at once.
+    :ivar mounts: mount points of the block device that this process sees.
+    :ivar cores: number of commands that can compute at the same time.
     """
 
     name: str
@@ -82,20 +82,22 @@ class DeviceSample:
     counters: DeviceCounters = field(default_factory=DeviceCounters)
 
     def json(self) -> dict[str, Any]:
-        """Return the same fields as plain values for ``json.dumps``."""
+        """Return all fields as plain values for ``json.dumps``."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """What happened at a device between two samples; ``after`` is the later one.
+    """Activity of a device between two samples.
 
-    :ivar per_second: of each counter, by its name.
-    :ivar device_share: of the batches, those that were sent to the device, 0 to 1.
-    :ivar error_ratio: how far predictions were off, as a share of the time that it took.
-    :ivar core_busy_share: of the time of all cores, 0 to 1.
-    :ivar counters: the differences.
-    :ivar requests_per_second: commands, reads and writes.
+    :ivar after: the later sample.
+    :ivar interval_ns: time between the samples, in ns.
+    :ivar per_second: rate of each counter, by name.
+    :ivar device_share: share of the batches that ran on the device, 0 to 1.
+    :ivar error_ratio: total error of the predictions, as a share of the total time taken.
+    :ivar core_busy_share: share of the time of all cores that was busy, 0 to 1.
+    :ivar counters: differences of the counters.
+    :ivar requests_per_second: commands, reads and writes, per second.
     """
 
     after: DeviceSample
@@ -108,14 +110,14 @@ class DeviceRates:
     requests_per_second: float
 
     def json(self) -> dict[str, Any]:
-        """Return the same fields as plain values for ``json.dumps``."""
+        """Return all fields as plain values for ``json.dumps``."""
         return asdict(self)
 
 
 def device_rates(before: DeviceSample, after: DeviceSample) -> DeviceRates:
-    """Return what happened between two samples of one device.
+    """Return the activity between two samples of one device.
 
-    :raises ValueError: the samples are of different devices or in the wrong order.
+    :raises ValueError: the samples are of different devices, or in the wrong order.
     """
     if before.name != after.name:
         raise ValueError(f"samples of devices {before.name} and {after.name}")
@@ -124,7 +126,7 @@ def device_rates(before: DeviceSample, after: DeviceSample) -> DeviceRates:
         raise ValueError("the later sample comes first")
     change = after.counters - before.counters
     if any(getattr(change, name) < 0 for name in DEVICE_COUNTERS):
-        change = after.counters  # It was removed and made anew meanwhile.
+        change = after.counters  # The device was removed and created again.
     return DeviceRates(
         after=after,
         interval_ns=interval_ns,
@@ -141,15 +143,15 @@ def device_rates(before: DeviceSample, after: DeviceSample) -> DeviceRates:
 def devices_between(
     before: Iterable[DeviceSample], after: Iterable[DeviceSample]
 ) -> tuple[DeviceRates, ...]:
-    """Return the rates of every device that both hold, in the order of *after*."""
+    """Return the rates of every device that is in both, in the order of *after*."""
     earlier = {sample.name: sample for sample in before}
     return tuple(device_rates(earlier[s.name], s) for s in after if s.name in earlier)
 
 
 def read_devices() -> tuple[DeviceSample, ...]:
-    """Read every device that has power, by name; one that goes meanwhile is left out.
+    """Sample every device that has power, ordered by name.
 
-    Where csd.ko is not loaded there is none.
+    A device that is removed meanwhile is left out. If csd.ko is not loaded, the result is empty.
     """
     try:
         found = devices()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the data cache of a mount holds, file by file. Needs root, as :mod:`efuse.stats.maps`."""
+"""Show which files the data cache of a mount holds. Needs root, as :mod:`efuse.stats.maps` does."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 __all__ = ["WATCHED_S", "DataCache", "FileCache", "since", "watch"]
 
 WATCHED_S = 10
-"""How long, in seconds, the kernel counts hits and misses of files after it was asked to."""
+"""How long the kernel counts hits and misses of files after a call of `watch`, in seconds."""
 
 _ROOT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class FileCache:
-    """What the data cache holds of one file, and how often it was found there.
+    """Cached blocks of one file, and how often they were looked for.
 
-    :param nodeid: of the file.
-    :param path: below the mount, as the kernel last learned it; None where it has not.
-    :param blocks: of 4 KiB that it has in the cache, those that are void by now among them.
-    :param hits: blocks that were looked for and found, while somebody watched.
-    :param misses: blocks that were looked for in vain.
+    :param nodeid: nodeid of the file.
+    :param path: path below the mount, as the kernel last learned it; None if it is unknown.
+    :param blocks: blocks of 4 KiB in the cache, including those that have become void.
+    :param hits: blocks that were looked for and found, while the cache was watched.
+    :param misses: blocks that were looked for and not found, while the cache was watched.
     """
 
     nodeid: int
@@ -36,19 +36,19 @@ class FileCache:
 
     @property
     def hit_ratio(self) -> float | None:
-        """Share of the blocks that were found, 0 to 1; None if none was looked for."""
+        """Share of lookups that found the block, 0 to 1; None if there were no lookups."""
         looked = self.hits + self.misses
         return self.hits / looked if looked else None
 
 
 @dataclass(frozen=True, slots=True)
 class DataCache:
-    """The data cache of a mount.
+    """Content of the data cache of a mount.
 
-    :param capacity: blocks that it has room for; 0: there is none.
-    :param used: blocks that it holds.
-    :param evicted: blocks that made room for others since the mount.
-    :param files: those of which it holds a block, or was asked for one, the largest first.
+    :param capacity: number of blocks that fit; 0 if the mount has no data cache.
+    :param used: number of blocks in the cache.
+    :param evicted: number of blocks evicted since the mount.
+    :param files: files with a cached block or a counted lookup, the largest first.
     """
 
     capacity: int
@@ -58,10 +58,10 @@ class DataCache:
 
 
 def watch(connection: int) -> DataCache:
-    """Return what the data cache holds, and let the kernel count its use for `WATCHED_S` seconds.
+    """Return the content of the data cache, and count its use for the next `WATCHED_S` seconds.
 
-    Hits and misses are all that were counted since the programs were attached: nothing is counted
-    while nobody calls this.
+    The kernel counts hits and misses only within that time after a call. The counts add up over all
+    calls since the programs were attached.
 
     :raises AttachError: the connection has no programs.
     :raises ControlError: there is no such connection.
@@ -92,12 +92,12 @@ def watch(connection: int) -> DataCache:
 
 
 def since(before: DataCache, now: DataCache) -> DataCache:
-    """Return *now* with the hits and misses that were counted since *before* alone."""
+    """Return *now* with the hits and misses since *before* only."""
     known = {file.nodeid: file for file in before.files}
     files = []
     for file in now.files:
         old = known.get(file.nodeid, FileCache(file.nodeid))
-        # What was evicted meanwhile from the kernel's own counts began at 0 again.
+        # A count that the kernel evicted in between restarted at 0.
         fresh = file.hits < old.hits or file.misses < old.misses
         hits, misses = (0, 0) if fresh else (old.hits, old.misses)
         files.append(
@@ -107,10 +107,10 @@ def since(before: DataCache, now: DataCache) -> DataCache:
 
 
 class _Paths:
-    """Nodeids by the names that were learned of them."""
+    """Paths of inodes, put together from learned names."""
 
     def __init__(self, entries: Mapping[Any, Any]) -> None:
-        """Take the elements of the map ``entries``; of several names the latest counts."""
+        """Use the elements of the map ``entries``. Of an inode's names, the latest counts."""
         self._names: dict[int, tuple[int, int, bytes]] = {}
         for key, entry in entries.items():
             if entry.nodeid:
@@ -118,11 +118,11 @@ class _Paths:
                 self._names[entry.nodeid] = max(found, self._names.get(entry.nodeid, found))
 
     def of(self, nodeid: int) -> str | None:
-        """Return the path of an inode below the mount; None if a name of it is not known."""
+        """Return the path of an inode below the mount; None if a name in it is unknown."""
         parts: list[bytes] = []
         while nodeid != _ROOT:
             found = self._names.get(nodeid)
-            # Directories that were moved into each other may make a circle of old names.
+            # Old names of directories that were moved into each other can form a loop.
             if found is None or len(parts) > len(self._names):
                 return None
             parts.append(found[2])

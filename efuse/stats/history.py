@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The last rates of each series. Pure values, as in `efuse.stats.model`."""
+"""Keep the latest rates of each series. Pure values, as in `efuse.stats.model`."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from efuse.stats.snapshot import Change
 __all__ = ["LENGTH", "History", "Series"]
 
 LENGTH = 120
-"""How many rates of a series are kept."""
+"""How many rates a series keeps."""
 
 Series = tuple[str, int | str, int | str]
-"""What it is of (``mount``, ``opcode``, ``path``, ``cpu``, ``node``, ``device``), whose (the number
-of a connection, the name of a device), and which of those."""
+"""Name of a series: the kind of thing (``mount``, ``opcode``, ``path``, ``cpu``, ``node`` or
+``device``), its owner (number of a connection, or name of a device), and which thing of the owner.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The rates of what happened lately, the latest last; all are requests per second."""
+    """Rates of the latest intervals, oldest first, in requests per second."""
 
     series: Mapping[Series, tuple[float, ...]] = field(default_factory=dict)
 
     def of(self, kind: str, owner: int | str, name: int | str = "") -> tuple[float, ...]:
-        """Return the rates of one series; none if nothing ever happened."""
+        """Return the rates of one series; empty if it was never active."""
         return self.series.get((kind, owner, name), ())
 
     def after(self, change: Change) -> History:
-        """Return the history with one more rate of each series.
+        """Return the history with one more rate for each series.
 
-        A series whose mount or device has gone is forgotten, and one of which nothing happened
-        for so long that only zeros are left.
+        A series is dropped if its mount or device is gone, or if only zeros are left in it.
         """
         now = dict(_rates(change))
         owners = {key[1] for key in now if key[0] in ("mount", "device")}

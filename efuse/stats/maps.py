@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How full the maps of a mount are. Needs root: the kernel shows BPF maps to nobody else."""
+"""Measure how full the maps of a mount are. Needs root: only root can read BPF maps."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Occupancy", "usage"]
 
 
 def usage(connection: int) -> tuple[MapUsage, ...]:
-    """Return how full each map of the connection's programs is, by name; nothing without programs.
+    """Return the usage of each map of a connection's programs, by name; empty without programs.
 
-    Counting walks through the maps, so it takes time that grows with what is in them.
+    Counting walks through the maps, so it takes time in proportion to their content.
 
-    :raises EfuseError: the kernel does not show its maps (EPERM).
+    :raises EfuseError: the kernel does not let this process read its maps (EPERM).
     """
-    # Here and not above: whoever only reads counters does not need libbpf.
+    # Imported here: reading counters alone does not need libbpf.
     from efuse.bpf import Attachment
 
     try:
@@ -38,8 +38,8 @@ def usage(connection: int) -> tuple[MapUsage, ...]:
         )
 
 
-# Maps that hold no values: what `blocks` holds and how it is used, what the choice of paths has
-# measured, and what is told to a listener.
+# Maps without values: those that describe `blocks` and its use, the measurements for the choice of
+# paths, and those for event listeners.
 _DESCRIBING = ("events", "files", "geometry", "ghosts", "listening", "lost", "profiles", "tags")
 
 
@@ -50,14 +50,14 @@ def _used(name: str, maps: Mapping[str, Any]) -> int:
 
 
 class Occupancy:
-    """The usage of many mounts' maps, counted again when it is older than *keep_s* seconds."""
+    """Usage of many mounts' maps. It is counted again when it is older than *keep_s* seconds."""
 
     def __init__(self, keep_s: float = 5.0) -> None:
         self._keep_s = keep_s
         self._known: dict[tuple[int, int], tuple[float, tuple[MapUsage, ...]]] = {}
 
     def of(self, sample: Sample) -> tuple[MapUsage, ...]:
-        """Return the usage of the maps of the mount that *sample* is of."""
+        """Return the usage of the maps of the mount that *sample* belongs to."""
         if sample.state != "attached":
             return ()
         key = (sample.connection, sample.enable_seq)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a mount's counters say: samples, and rates between two of them.
+"""Samples of a mount's counters, and the rates between two of them.
 
-Pure values: nothing here reads a file or a clock. What the terminal shows, what ``--json`` prints
-and what the tests compare are these same fields.
+Pure values: nothing here reads a file or a clock. The terminal, ``--json`` and the tests all use
+these fields.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,15 +48,15 @@ REASONS = (
     "unmapped",
     "failed",
 )
-"""Why a request went to the daemon: the names of the counters that say so."""
+"""Reasons why a request went to the daemon, which are the names of their counters."""
 
 TIMES = ("hit_ns", "hit_timed", "daemon_ns", "daemon_timed")
-"""The counters that stand still unless somebody watches."""
+"""Counters that advance only while a process reads them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The counters of one opcode, as the files of ``stats/<opcode>/`` are named."""
+    """Counters of one opcode, named as the files in ``stats/<opcode>/``."""
 
     requests: int = 0
     hits: int = 0
@@ -87,27 +87,27 @@ class Counters:
     @property
     def hit_ratio(self) -> float | None:
         """Share of the requests that the kernel answered, 0 to 1; None without requests."""
-        # The counters of a busy mount are read one after the other: hits may be ahead.
+        # Counters of a busy mount are read one after another, so hits can exceed requests.
         return min(1.0, self.hits / self.requests) if self.requests else None
 
     @property
     def passed(self) -> dict[str, int]:
-        """Why requests went to the daemon, the most frequent reason first, without zeros."""
+        """Number of requests that went to the daemon, by reason, largest first, without zeros."""
         counts = {reason: int(getattr(self, reason)) for reason in REASONS}
         return dict(sorted((i for i in counts.items() if i[1]), key=lambda i: (-i[1], i[0])))
 
     @property
     def hit_mean_ns(self) -> float | None:
-        """Mean time of the timed kernel answers; None where none was timed."""
+        """Mean time of the measured answers of the kernel, in ns; None if none was measured."""
         return self.hit_ns / self.hit_timed if self.hit_timed else None
 
     @property
     def daemon_mean_ns(self) -> float | None:
-        """Mean time of the timed daemon answers; None where none was timed."""
+        """Mean time of the measured answers of the daemon, in ns; None if none was measured."""
         return self.daemon_ns / self.daemon_timed if self.daemon_timed else None
 
     def untimed(self) -> "Counters":
-        """Return the same without times."""
+        """Return the counters with all times set to 0."""
         return Counters(*_numbers(self)[: -len(TIMES)])
 
 
@@ -116,7 +116,7 @@ _NONE = Counters()
 COUNTERS = tuple(f.name for f in fields(Counters))
 """Names of an opcode's counters, which are the names of its files in sysfs."""
 
-_numbers = attrgetter(*COUNTERS)  # much quicker than one after the other
+_numbers = attrgetter(*COUNTERS)  # much faster than one getattr() per counter
 
 
 def _sum(every: Iterable[Counters]) -> Counters:
@@ -126,7 +126,7 @@ def _sum(every: Iterable[Counters]) -> Counters:
 
 @dataclass(frozen=True, slots=True)
 class MapUsage:
-    """How full one BPF map of a mount is: elements in use, and elements it can hold."""
+    """Usage of one BPF map of a mount: elements in use, and the capacity in elements."""
 
     name: str
     used: int
@@ -134,23 +134,38 @@ class MapUsage:
 
     @property
     def ratio(self) -> float:
-        """Share in use, 0 to 1."""
+        """Share of the capacity that is in use, 0 to 1."""
         return self.used / self.capacity if self.capacity else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One mount's state and counters at one moment.
+    """State and counters of one mount at one moment.
 
-    ``taken_ns`` is CLOCK_MONOTONIC. ``opcodes`` holds only opcodes that were requested,
-    ``channels`` only CPUs that have a channel, or where anything happened.
-    ``mountpoint`` is empty for a connection that is not mounted where the reader can see it.
-    Without ``timing`` no times were read: they are 0.
-
-    ``kind`` is ``efuse``, or ``fuse``: the kernel's own FUSE, whose requests all go to the daemon.
-    Those are counted since ``since_ns`` (CLOCK_MONOTONIC; 0: since the mount; None: they are not
-    counted), and ``latency`` holds how long the daemon took, by opcode, as `efuse.stats.latency`
-    has it. ``waiting`` is None where the kernel does not show it.
+    :ivar connection: number of the connection.
+    :ivar taken_ns: time of the sample, in ns of CLOCK_MONOTONIC.
+    :ivar mountpoint: mount point; empty if the reader does not see the mount.
+    :ivar kind: ``efuse``, or ``fuse`` for a mount of the kernel's own FUSE, whose requests all go
+        to the daemon.
+    :ivar since_ns: time since which requests have been counted, in ns of CLOCK_MONOTONIC; 0 since
+        the mount; None if they are not counted.
+    :ivar state: ``attached`` if a program set is attached, else ``plain``.
+    :ivar ops: name of the attached program set, or ``none``.
+    :ivar enable_seq: number of program sets attached since the mount.
+    :ivar consistency: consistency mode.
+    :ivar exit_info: why a program set was last detached.
+    :ivar waiting: requests in flight at the daemon; None if the kernel does not show it.
+    :ivar learned: values handed to the maps.
+    :ivar map_full: values that the maps did not take.
+    :ivar garbage: invalid verdicts of handlers.
+    :ivar opcodes: counters of each opcode that was requested, by name.
+    :ivar latency: times of the daemon by opcode, for a ``fuse`` mount, with the buckets of
+        `efuse.stats.latency`.
+    :ivar paths: counters of each path of READs and WRITEs, by name.
+    :ivar balance: settings of the channels.
+    :ivar channels: each CPU that has a channel or any activity, by number.
+    :ivar maps: usage of the maps, if it was counted.
+    :ivar timing: whether times were read. If not, they are 0.
     """
 
     connection: int
@@ -177,40 +192,41 @@ class Sample:
 
     @property
     def total(self) -> Counters:
-        """Sum over all opcodes."""
+        """Sum of the counters of all opcodes."""
         return _sum(self.opcodes.values())
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a mount of the kernel's own FUSE."""
+        """Whether the mount belongs to the kernel's own FUSE."""
         return self.kind == "fuse"
 
     @property
     def counted_ns(self) -> int | None:
-        """How long its requests have been counted; None: since the mount, or they are not."""
+        """Time since counting began, in ns; None if it began with the mount, or does not happen."""
         return self.taken_ns - self.since_ns if self.since_ns else None
 
     @property
     def total_latency(self) -> Latency:
-        """Sum over all opcodes."""
+        """Sum of the histograms of all opcodes."""
         return added(list(self.latency.values()))
 
     @property
     def has_channels(self) -> bool:
-        """Whether the daemon has made channels, or requests wait in the queues of CPUs."""
+        """Whether the daemon has created channels, or requests wait in the queues of CPUs."""
         return any(c.slots or c.depth for c in self.channels.values())
 
     def json(self) -> dict[str, Any]:
-        """Return the same fields as plain values for ``json.dumps``."""
+        """Return all fields as plain values for ``json.dumps``."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class OpcodeRates:
-    """What happened to one opcode between two samples. ``counters`` holds the differences.
+    """Activity of one opcode between two samples.
 
-    ``latency``, of which ``p50_ns`` and ``p99_ns`` are, is known of plain FUSE mounts; those have
-    no ``hit_ratio``.
+    ``counters`` holds the differences, ``passed`` the number of requests that went to the daemon by
+    reason. ``latency``, and ``p50_ns`` and ``p99_ns`` from it, exist for plain FUSE mounts only;
+    those have no ``hit_ratio``. All times are in ns.
     """
 
     opcode: str
@@ -229,10 +245,16 @@ class OpcodeRates:
 
 @dataclass(frozen=True, slots=True)
 class MountRates:
-    """What happened on one mount between two samples; ``after`` is the later one.
+    """Activity of one mount between two samples.
 
-    ``channels`` has a row for each CPU of ``after.channels``, ``nodes`` one for each of their
-    nodes, and ``channel_total`` is that of all.
+    :ivar after: the later sample.
+    :ivar interval_ns: time between the samples, in ns.
+    :ivar total: activity of all opcodes together.
+    :ivar opcodes: activity of each opcode.
+    :ivar paths: activity of each path that was taken.
+    :ivar channels: activity of each CPU in ``after.channels``.
+    :ivar nodes: activity of each NUMA node of these CPUs.
+    :ivar channel_total: activity of all channels together; None without channels.
     """
 
     after: Sample
@@ -245,16 +267,17 @@ class MountRates:
     channel_total: ChannelRates | None = None
 
     def json(self) -> dict[str, Any]:
-        """Return the same fields as plain values for ``json.dumps``."""
+        """Return all fields as plain values for ``json.dumps``."""
         return asdict(self)
 
 
 def rates(before: Sample, after: Sample) -> MountRates:
-    """Return what happened between two samples of one connection, per opcode that was requested.
+    """Return the activity between two samples of one connection, for each opcode with requests.
 
-    There are times only if both samples have them. What was not counted before began with 0.
+    Times are computed only if both samples have them. A counter that *before* does not have is
+    taken as 0 there.
 
-    :raises ValueError: the samples are of different connections or in the wrong order.
+    :raises ValueError: the samples are of different connections, or in the wrong order.
     """
     if before.connection != after.connection:
         raise ValueError(f"samples of connections {before.connection} and {after.connection}")
@@ -298,7 +321,7 @@ def _since(before: Latency, after: Latency) -> Latency:
 
 
 def between(before: Iterable[Sample], after: Iterable[Sample]) -> list[MountRates]:
-    """Return the rates of every mount that both hold, in the order of *after*."""
+    """Return the rates of every mount that is in both, in the order of *after*."""
     earlier = {sample.connection: sample for sample in before}
     return [rates(earlier[s.connection], s) for s in after if s.connection in earlier]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What READs and WRITEs took which path, how long that took, and how well it was predicted.
+"""Counters and rates of the paths of READs and WRITEs: use, times and predictions.
 
 Pure values, as in `efuse.stats.model`.
 """
@@ -13,16 +13,16 @@ from operator import attrgetter, sub
 __all__ = ["LATENCIES", "PATH_COUNTERS", "PATH_TIMES", "PathCounters", "PathRates", "path_rates"]
 
 LATENCIES = 106
-"""Numbers in the file ``latency`` of a path: see docs/sysfs.md."""
+"""Number of values in the file ``latency`` of a path; see docs/sysfs.md."""
 
-_SHORTEST_NS = 256  # What is shorter is one class; above there are four to a power of two.
+_SHORTEST_NS = 256  # Shorter times are one bucket. Above, each power of two has four buckets.
 
 PATH_TIMES = ("ns", "timed", "latency")
-"""The files that stand still unless somebody watches."""
+"""Files that advance only while a process reads them."""
 
 
 def _starts_ns(index: int) -> float:
-    """Return where a class of ``latency`` begins."""
+    """Return the start of a bucket of ``latency``, in ns."""
     if index == 0:
         return 0.0
     power, step = divmod(index - 1, 4)
@@ -31,7 +31,7 @@ def _starts_ns(index: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PathCounters:
-    """The counters of one path, as the files of ``paths/<path>/`` are named."""
+    """Counters of one path, named as the files in ``paths/<path>/``."""
 
     chosen: int = 0
     requests: int = 0
@@ -54,9 +54,10 @@ class PathCounters:
         return PathCounters(**numbers, latency=tuple(map(sub, self.latency, before.latency)))
 
     def quantile_ns(self, share: float) -> float | None:
-        """Return the time within which *share* (0 to 1) of the timed requests were answered.
+        """Return the time in ns within which *share* (0 to 1) of the measured requests were served.
 
-        Times are known by classes, four to each power of two: it is right within an eighth.
+        It is interpolated within a bucket. There are four buckets per power of two, so it is right
+        within an eighth. None if nothing was measured.
         """
         total = sum(self.latency)
         if not total:
@@ -72,27 +73,27 @@ class PathCounters:
 
     @property
     def error_ratio(self) -> float | None:
-        """How far predictions were off, on the whole, as a share of the time that it took."""
+        """Total error of the predictions, as a share of the total time taken."""
         return self.error_ns / self.actual_ns if self.actual_ns else None
 
     def untimed(self) -> PathCounters:
-        """Return the same without the times that stand still unless somebody watches."""
+        """Return the counters without the times that advance only while a process reads them."""
         return replace(self, ns=0, timed=0, latency=(0,) * LATENCIES)
 
 
 PATH_COUNTERS = tuple(f.name for f in fields(PathCounters) if f.name != "latency")
 """Names of a path's counters, which are the names of its files in sysfs."""
 
-_numbers = attrgetter(*PATH_COUNTERS)  # much quicker than one after the other
+_numbers = attrgetter(*PATH_COUNTERS)  # much faster than one getattr() per counter
 
 
 @dataclass(frozen=True, slots=True)
 class PathRates:
-    """What happened on one path between two samples. ``counters`` holds the differences.
+    """Activity of one path between two samples. ``counters`` holds the differences.
 
-    :ivar share: of the mount's READs and WRITEs, 0 to 1.
-    :ivar predicted_ns: mean time that was predicted, where one was.
-    :ivar actual_ns: mean time that those took.
+    :ivar share: share of the mount's READs and WRITEs that were answered on this path, 0 to 1.
+    :ivar predicted_ns: mean predicted time of the requests with a prediction, in ns.
+    :ivar actual_ns: mean actual time of these requests, in ns.
     """
 
     path: str
@@ -113,9 +114,12 @@ def path_rates(
     seconds: float,
     timing: bool = True,
 ) -> tuple[PathRates, ...]:
-    """Return what happened on each path that was taken, the busiest first.
+    """Return the activity of each path that was taken, the busiest first.
 
-    :param timing: whether both have the times that stand still unless somebody watches.
+    :param before: counters of the earlier sample, by path.
+    :param after: counters of the later sample, by path.
+    :param seconds: time between the samples.
+    :param timing: whether both samples have the times of `PATH_TIMES`.
     """
     changes = {path: now - before.get(path, PathCounters()) for path, now in after.items()}
     if not timing:

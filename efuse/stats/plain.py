@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Samples of plain FUSE mounts: those of the kernel's own FUSE, with or without the eFuse module.
+"""Sample plain FUSE mounts: those of the kernel's own FUSE, with or without the eFuse module.
 
-Their requests are counted by BPF programs of ours for as long as somebody looks.
+BPF programs count their requests for as long as the samples are read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["PlainMounts", "plain_connections"]
 
 _STATUS = Path("/proc/self/status")
 _TRACING = 1 << 38 | 1 << 39
-"""CAP_PERFMON and CAP_BPF."""
+"""CAP_PERFMON and CAP_BPF, as bits of CapEff."""
 
 
 def plain_connections() -> dict[int, str]:
-    """Return all connections of plain FUSE, with where each is mounted.
+    """Return the mount point of each connection of plain FUSE, by number.
 
-    Where that is not known, since it is not mounted where this task can see it, it is empty. A
-    virtiofs, which asks no daemon but the host, is none.
+    The mount point is empty if this process does not see the mount. virtiofs does not count: its
+    requests go to the host, not to a daemon.
     """
     found = dict.fromkeys(fuse_connections(), "")
     for mount in all_mounts():
@@ -46,7 +46,7 @@ def plain_connections() -> dict[int, str]:
 
 
 def _count() -> RequestCounters:
-    # Here and not above: whoever has no plain FUSE mounts does not need libbpf.
+    # Imported here: without plain FUSE mounts, libbpf is not needed.
     from efuse.bpf.requests import RequestCounters
 
     if not _may_trace():
@@ -67,10 +67,10 @@ def _may_trace() -> bool:
 class PlainMounts(Closing):
     """All plain FUSE mounts. A context manager.
 
-    Nothing is counted before there is a plain FUSE mount that somebody reads, or `start`, nor once
-    this is closed.
+    Counting starts when a plain FUSE mount is first read, or with `start`, and ends when this is
+    closed.
 
-    :param count: starts to count requests.
+    :param count: function that starts to count requests.
     """
 
     def __init__(self, count: Callable[[], RequestCounters] = _count) -> None:
@@ -78,11 +78,11 @@ class PlainMounts(Closing):
         self._counters: RequestCounters | None = None
         self._problem: EfuseError | None = None
         self.seen = False
-        """Whether there has ever been a plain FUSE mount."""
+        """Whether there has been a plain FUSE mount since this was created."""
 
     @property
     def problem(self) -> EfuseError | None:
-        """Why requests cannot be counted."""
+        """The error that keeps requests from being counted, or None."""
         return self._problem
 
     @property
@@ -97,19 +97,19 @@ class PlainMounts(Closing):
 
     @property
     def missed(self) -> int:
-        """How many requests were not counted, since there was no room or a CPU was busy."""
+        """Number of requests not counted: there was no room, or the CPU was busy counting."""
         return self._counters.missed() if self._counters is not None else 0
 
     def read(self, only: int | None = None) -> tuple[Sample, ...]:
-        """Read all connections, by number; where requests cannot be counted, they have none.
+        """Sample all connections, ordered by number. They have no counters if counting fails.
 
-        :param only: the number of the one that is wanted.
+        :param only: number of the one connection to sample.
         """
         counted: Mapping[tuple[int, int], Counted] = {}
         now = 0
         if self._counters is not None:
             counted, now = self._counters.read(), time.monotonic_ns()
-        # After the counts: what is counted of none of these is of one that has gone.
+        # Listed after the counts were read: counts of any other connection are of one that is gone.
         found = plain_connections()
         if self._counters is not None:
             self._counters.forget(key for key in counted if key[0] not in found)
@@ -121,7 +121,7 @@ class PlainMounts(Closing):
         return tuple(self._sample(number, where, now, counted) for number, where in wanted)
 
     def start(self) -> None:
-        """Begin to count now, and not when the first mount is read."""
+        """Start counting now instead of when the first mount is read."""
         if self._counters is None and self._problem is None:
             try:
                 self._counters = self._count()
@@ -129,7 +129,7 @@ class PlainMounts(Closing):
                 self._problem = error
 
     def close(self) -> None:
-        """Count no more. May be called again."""
+        """Stop counting. Further calls do nothing."""
         if self._counters is not None:
             self._counters.close()
             self._counters = None

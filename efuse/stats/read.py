@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Samples from the live sysfs tree."""
+"""Sample eFuse mounts from sysfs."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -36,13 +36,14 @@ def read(
 ) -> Sample:
     """Read all counters of *connection* now.
 
-    :param files: reads them for less, if they are read again and again.
+    For an opcode without requests, only ``requests`` is read.
 
-    Only ``requests`` is read of an opcode that nobody requested. Without *timing* the times are
-    not read and stay 0, and the kernel does not begin to take them: reading a ``*_ns`` file makes
-    it time every request for 10 s.
-
-    :raises ControlError: the connection has gone.
+    :param mountpoint: mount point for the sample.
+    :param timing: whether to read times. Reading one makes the kernel measure every request for
+        10 s. Without it, the times in the sample are 0.
+    :param maps: usage of the maps for the sample.
+    :param files: files that are kept open, which makes repeated reading cheaper.
+    :raises ControlError: the connection no longer exists.
     """
     read = read_files if files is None else files.read
     stats = connection.path / "stats"
@@ -82,7 +83,7 @@ def _read_channels(read: _Read, directory: Path) -> dict[int, Channel]:
     except OSError as e:
         raise ControlError(f"cannot list {directory}: {reason(e)}") from e
     found = ((cpu, _read_channel(read, directory / str(cpu))) for cpu in cpus)
-    # A CPU that may come one day has a queue too.
+    # CPUs that are possible but not present have a queue too.
     return {cpu: channel for cpu, channel in found if channel.used}
 
 
@@ -138,10 +139,12 @@ def read_all(
     mountinfo: Path = MOUNTINFO,
     files: KeptFiles | None = None,
 ) -> tuple[Sample, ...]:
-    """Read every connection, with where it is mounted; one that goes meanwhile is left out.
+    """Read every eFuse connection, with its mount point. Leave out one that goes away meanwhile.
 
-    :param files: as of `read`.
-
+    :param timing: see `read`.
+    :param root: root of eFuse's sysfs tree.
+    :param mountinfo: path of the mountinfo file.
+    :param files: see `read`.
     :raises ControlError: the module is not loaded.
     """
     where: dict[int, str] = {}

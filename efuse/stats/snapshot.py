@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All that can be watched at a moment, mounts and devices, and what happened between two."""
+"""Sample all mounts and devices at one moment, and compute what happened between two samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Change", "Snapshot", "change", "take"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The mounts and the devices, as they are now.
+    """Samples of all mounts and devices at one moment.
 
     :ivar notes: sentences about what could not be read.
     """
@@ -28,32 +28,33 @@ class Snapshot:
     notes: tuple[str, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        """Return the same fields as plain values for ``json.dumps``."""
+        """Return all fields as plain values for ``json.dumps``."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened between two snapshots; ``notes`` are those of the later one."""
+    """Activity between two snapshots. ``notes`` are those of the later one."""
 
     mounts: tuple[MountRates, ...] = ()
     devices: tuple[DeviceRates, ...] = ()
     notes: tuple[str, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        """Return the same fields as plain values for ``json.dumps``."""
+        """Return all fields as plain values for ``json.dumps``."""
         return asdict(self)
 
 
 def take(
     *, timing: bool = True, plain: PlainMounts | None = None, files: KeptFiles | None = None
 ) -> Snapshot:
-    """Read all mounts and devices.
+    """Sample all mounts and devices.
 
-    :param timing: as of `efuse.stats.read`.
-    :param plain: reads the plain FUSE mounts; None: those are left out.
-    :param files: as of `efuse.stats.read`.
-    :raises ControlError: efuse.ko is not loaded, and there is and was nothing else.
+    :param timing: whether to read times; see `efuse.stats.read`.
+    :param plain: source of samples of plain FUSE mounts; None leaves them out.
+    :param files: files that are kept open; see `efuse.stats.read`.
+    :raises ControlError: efuse.ko is not loaded, and there are no devices, nor has there been any
+        plain FUSE mount.
     """
     devices = read_devices()
     others = plain.read() if plain is not None else ()
@@ -72,7 +73,7 @@ def _is_loaded() -> bool:
 
 
 def change(before: Snapshot, after: Snapshot) -> Change:
-    """Return what happened to every mount and device that both hold, in the order of *after*."""
+    """Return the activity of every mount and device that is in both, in the order of *after*."""
     return Change(
         tuple(between(before.mounts, after.mounts)),
         devices_between(before.devices, after.devices),

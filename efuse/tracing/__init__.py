@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The requests of one mount, one by one, while somebody watches: plain FUSE and eFuse."""
+"""Trace the requests of one mount, plain FUSE or eFuse, while a process watches."""
 
 from __future__ import annotations
 

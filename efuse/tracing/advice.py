@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What eFuse would have answered of the requests that were seen. Pure: no system call.
+"""Estimate which of the traced requests eFuse would have answered. Pure: no system calls.
 
-Questions, answers and what voids them are those of docs/coherence.md, in ``exclusive`` mode: an
-answer counts as one that could have been kept if the same was asked before, by the same user where
-that matters, if nothing that the mount did meanwhile voids it, and if the daemon did say the same
-again. What answers to one question tell of another (a LOOKUP's attributes for a GETATTR), and
-blocks of a file that a READ of another range has brought, are left out: there may be more.
+The rules of docs/coherence.md apply, in ``exclusive`` mode. A request counts as a hit if the same
+was asked before, by the same user where that matters, no request on the mount has voided the answer
+since, and the daemon gave the same answer again.
+
+Some hits are left out: an answer can serve another question (the attributes in a LOOKUP answer a
+GETATTR), and a READ can be served from blocks that READs of other ranges left. The kernel keeps no
+answer that does not fit into a map, and of the errors only those that say that a name or an
+extended attribute does not exist.
 """
 
 from __future__ import annotations
 
+import errno
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,13 +28,27 @@ __all__ = ["NEEDS", "Advice", "Advisor", "OpcodeAdvice"]
 NEEDS: Mapping[str, str] = MappingProxyType(
     {"open": "handleless", "opendir": "handleless", "flush": "flush_free"}
 )
-"""What a file system has to declare before these are answered in the kernel."""
+"""Declaration that a file system has to make before the kernel answers this opcode."""
 
-# A thing that answers depend on and requests change: its kind, its inode, a name.
+# Something that answers depend on and that requests change: (kind, nodeid, name).
 _Thing = tuple[str, int, bytes]
 _Question = tuple[Any, ...]
 
-_RIGHTS_ASKED = ("lookup", "access", "open", "opendir")
+# Answers to these depend on the caller.
+_CALLER_ASKED = (
+    *("lookup", "access", "open", "opendir"),
+    *("getxattr", "listxattr", "readlink"),
+)
+# The kernel keeps these errors, learn.c; it keeps no other one.
+_ABSENT = {"lookup": -errno.ENOENT, "getxattr": -errno.ENODATA}
+# What fits into a map: EFUSE_NAME_LEN with its NUL, EFUSE_BLOB_LEN of the kernel.
+_NAME_BYTES = 255
+_BLOB_BYTES = 984
+_BLOBS = ("getxattr", "listxattr", "readlink")
+# A daemon may free space at any time: EFUSE_VOLUME_NS of the kernel.
+_VOLUME_NS = 10_000_000_000
+# Answered by these, a request reaches neither the daemon nor a file, and changes nothing.
+_ANSWERED_FROM_MAPS = ("cache", "handler", "refusal", "kernel")
 _O_TRUNC = 0o1000
 _FATTR_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2  # FATTR_MODE, FATTR_UID, FATTR_GID
 _ENTRY_MADE = ("create", "mknod", "mkdir", "symlink", "link")
@@ -38,16 +56,17 @@ _ENTRY_MADE = ("create", "mknod", "mkdir", "symlink", "link")
 
 @dataclass(frozen=True)
 class OpcodeAdvice:
-    """What was seen of one opcode, or of all.
+    """Estimate for one opcode, or for all opcodes together.
 
-    :ivar requests: how many were answered, by the daemon or in the kernel.
-    :ivar in_kernel: those that were answered in the kernel as it is.
-    :ivar repeats: those at the daemon that had been asked before.
-    :ivar same: repeats whose answer was that of the time before.
-    :ivar changed: repeats whose answer was another, though nothing that the mount did voids it.
-    :ivar hits: what would have been answered in the kernel in addition.
-    :ivar daemon_ns: how long callers had no answer from the daemon, together.
-    :ivar saved_ns: the part of it that was waited for hits.
+    :ivar requests: answered requests.
+    :ivar in_kernel: requests that the kernel already answers.
+    :ivar repeats: requests to the daemon that had been asked before.
+    :ivar same: repeats that got the same answer as the time before.
+    :ivar changed: repeats that got another answer, although no request on the mount voided the
+        first.
+    :ivar hits: requests to the daemon that eFuse would have answered.
+    :ivar daemon_ns: total time that callers waited for the daemon, in ns.
+    :ivar saved_ns: part of ``daemon_ns`` that was spent on hits, in ns.
     """
 
     requests: int = 0
@@ -61,12 +80,12 @@ class OpcodeAdvice:
 
     @property
     def daemon(self) -> int:
-        """How many the daemon answered."""
+        """Number of requests that the daemon answered."""
         return self.requests - self.in_kernel
 
     @property
     def hit_ratio(self) -> float | None:
-        """The share of what the daemon answered that would be hits; None: it answered none."""
+        """Share of the daemon's requests that would be hits, 0 to 1; None if there were none."""
         return self.hits / self.daemon if self.daemon else None
 
     def __add__(self, other: OpcodeAdvice) -> OpcodeAdvice:
@@ -75,18 +94,18 @@ class OpcodeAdvice:
         )
 
     def json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return all fields as an object for JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**fields, "hit_ratio": self.hit_ratio}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What eFuse would save on a mount.
+    """Estimate of what eFuse would save on a mount.
 
-    :ivar seconds: how long it was watched.
-    :ivar opcodes: by opcode.
-    :ivar lost: requests that are missing.
+    :ivar seconds: how long the mount was watched.
+    :ivar opcodes: estimate for each opcode, by name.
+    :ivar lost: number of requests that the trace missed.
     """
 
     seconds: float
@@ -95,16 +114,16 @@ class Advice:
 
     @property
     def total(self) -> OpcodeAdvice:
-        """All opcodes together."""
+        """Estimate for all opcodes together."""
         return sum(self.opcodes.values(), OpcodeAdvice())
 
     @property
     def declared(self) -> OpcodeAdvice:
-        """Those whose hits need a declaration of the file system: `NEEDS`."""
+        """Estimate for the opcodes whose hits need a declaration of the file system: `NEEDS`."""
         return sum((a for name, a in self.opcodes.items() if name in NEEDS), OpcodeAdvice())
 
     def json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return all fields as an object for JSON."""
         return {
             "seconds": round(self.seconds, 3),
             "opcodes": {name: a.json() for name, a in sorted(self.opcodes.items())},
@@ -118,21 +137,24 @@ class Advice:
 class _Kept:
     answer: Any
     asked_ns: int
+    ends_ns: float
     depends: tuple[_Thing, ...]
 
 
 class Advisor:
-    """Takes requests in the order of their answers, and says what could have been kept."""
+    """Take requests in the order of their answers, and estimate what eFuse would have answered."""
 
     def __init__(self) -> None:
         # By opcode, the fields of OpcodeAdvice.
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._kept: dict[_Question, _Kept] = {}
         self._changed_ns: dict[_Thing, int] = {}
+        # By nodeid and handle, since when a file has been open.
+        self._opened_ns: dict[tuple[int, int], int] = {}
         self._names = Names()
 
     def add(self, request: Request) -> None:
-        """Take one more request into account."""
+        """Add one request to the estimate."""
         count = self._counts[request.opcode]
         count["requests"] += 1
         if request.path == "daemon":
@@ -142,13 +164,14 @@ class Advisor:
             count["in_kernel"] += 1
         for thing in self._changes(request):
             self._changed_ns[thing] = request.time_ns
+        self._open(request)
         self._names.learn(request)
 
     def advice(self, seconds: float, lost: int = 0) -> Advice:
-        """Return what follows from the requests so far.
+        """Return the estimate from the requests so far.
 
-        :param seconds: how long that was.
-        :param lost: how many requests are missing among them.
+        :param seconds: how long the mount was watched.
+        :param lost: number of requests that the trace missed.
         """
         found = {name: OpcodeAdvice(**count) for name, count in self._counts.items()}
         return Advice(seconds, found, lost)
@@ -160,7 +183,10 @@ class Advisor:
         answer = _answer(request)
         before = self._kept.get(question)
         asked_ns = request.time_ns - (request.ns or 0)
-        self._kept[question] = _Kept(answer, asked_ns, tuple(_depends(request)))
+        lives_ns = _VOLUME_NS if request.opcode == "statfs" else float("inf")
+        self._kept[question] = _Kept(
+            answer, asked_ns, request.time_ns + lives_ns, tuple(_depends(request))
+        )
         if before is None:
             return
         count["repeats"] += 1
@@ -169,13 +195,17 @@ class Advisor:
         if any(self._changed_ns.get(thing, -1) >= before.asked_ns for thing in before.depends):
             return
         if same:
+            if not _is_learned(request) or asked_ns >= before.ends_ns:
+                return
             count["hits"] += 1
             count["saved_ns"] += request.ns or 0
         elif answer is not None:
             count["changed"] += 1
 
     def _changes(self, request: Request) -> Iterable[_Thing]:
-        """What a request voids: the first table of docs/coherence.md."""
+        """Return what a request voids: the first table of docs/coherence.md."""
+        if request.path in _ANSWERED_FROM_MAPS or _is_unknown(request):
+            return []
         make = _CHANGES.get(request.opcode)
         things = list(make(request)) if make else []
         if request.names and request.opcode in ("unlink", "rmdir", "rename", "rename2"):
@@ -186,7 +216,51 @@ class Advisor:
                 child = self._names.child(parent, name)
                 if child is not None:
                     things.append(("attributes", child, b""))
+        if request.opcode in ("flush", "release") and self._is_written(request):
+            things.append(("attributes", request.nodeid, b""))
+        if request.ret == -errno.ESTALE:
+            things.append(("life", request.nodeid, b""))
         return things
+
+    def _open(self, request: Request) -> None:
+        """Note since when files have been open: of those with one handle, the first one."""
+        if request.opcode == "release":
+            self._opened_ns.pop((request.nodeid, _handle(request.arguments)), None)
+        elif request.opcode == "open" and request.ret >= 0:
+            where = (request.nodeid, _handle(request.answer))
+            self._opened_ns.setdefault(where, request.time_ns)
+
+    def _is_written(self, request: Request) -> bool:
+        """Return whether the file of a FLUSH or RELEASE was written since it was opened."""
+        opened_ns = self._opened_ns.get((request.nodeid, _handle(request.arguments)), 0)
+        return self._changed_ns.get(("data", request.nodeid, b""), -1) >= opened_ns
+
+
+def _handle(raw: bytes) -> int:
+    return int.from_bytes(raw[:8], "little")
+
+
+def _is_unknown(request: Request) -> bool:
+    """Return whether the reply means that the daemon does not know the request."""
+    if request.opcode == "ioctl":
+        result = int.from_bytes(request.answer[:4], "little", signed=True)
+        return -errno.ENOTTY in (request.ret, result) or request.ret == -errno.ENOSYS
+    return request.ret == -errno.ENOSYS
+
+
+def _is_learned(request: Request) -> bool:
+    """Return whether eFuse keeps the answer."""
+    if any(len(name) > _NAME_BYTES for name in request.names):
+        return False
+    if request.opcode == "lookup" and request.names in ((b".",), (b"..",)):
+        return False
+    if request.ret < 0:
+        return request.ret == _ABSENT.get(request.opcode)
+    if request.opcode in _BLOBS:
+        # If only the size is asked for, it is in the answer.
+        size = request.ret or int.from_bytes(request.answer[:4], "little")
+        return size <= _BLOB_BYTES
+    return True
 
 
 def _flags(request: Request, offset: int = 0) -> int:
@@ -194,7 +268,7 @@ def _flags(request: Request, offset: int = 0) -> int:
 
 
 def _question(request: Request) -> _Question | None:
-    """Return what makes two requests the same question; None: eFuse does not keep its answer."""
+    """Return the identity of a request's question, or None if eFuse does not keep the answer."""
     opcode = request.opcode
     own: _Question
     if opcode in ("lookup", "getattr", "readlink", "statfs", "flush"):
@@ -209,16 +283,16 @@ def _question(request: Request) -> _Question | None:
         own = (request.offset, request.size)
     else:
         return None
-    who = request.uid if opcode in _RIGHTS_ASKED else None
+    who = request.uid if opcode in _CALLER_ASKED else None
     return (opcode, request.nodeid, who, *own)
 
 
 def _answer(request: Request) -> Any:
-    """Return what the daemon said, without time-outs and handles; None: it cannot be compared."""
+    """Return the answer without timeouts and handles, or None if it cannot be compared."""
     if request.ret < 0:
         return ("error", request.ret)
     if request.opcode == "lookup":
-        # nodeid and generation; then the time-outs; then the attributes
+        # nodeid and generation, then the timeouts, then the attributes
         return request.answer[:16], request.answer[40:128]
     if request.opcode == "getattr":
         return request.answer[16:104]
@@ -234,24 +308,26 @@ def _answer(request: Request) -> Any:
 
 
 def _depends(request: Request) -> Iterable[_Thing]:
-    """What the answer rests on: the second table of docs/coherence.md."""
+    """Return what an answer depends on: the second table of docs/coherence.md."""
     nodeid = request.nodeid
     if request.opcode == "lookup":
         yield from ((("name", nodeid, name)) for name in request.names)
+        yield "life", nodeid, b""
         yield "rights", nodeid, b""
         if request.child is not None:
+            yield "life", request.child, b""
             yield "attributes", request.child, b""
             yield "atime", request.child, b""
         return
     for kind in {
-        "getattr": ("attributes", "atime"),
-        "getxattr": ("xattrs", "data") if request.ret >= 0 else ("xattrs",),
-        "listxattr": ("xattrs", "data"),
-        "readlink": ("data",),
-        "access": ("rights",),
-        "open": ("rights",),
-        "opendir": ("rights",),
-        "read": ("data",),
+        "getattr": ("attributes", "life", "atime"),
+        "getxattr": ("xattrs", "data", "life") if request.ret >= 0 else ("xattrs", "life"),
+        "listxattr": ("xattrs", "data", "life"),
+        "readlink": ("data", "life"),
+        "access": ("rights", "life"),
+        "open": ("rights", "life"),
+        "opendir": ("rights", "life"),
+        "read": ("data", "life"),
         "flush": ("data",),
     }.get(request.opcode, ()):
         yield kind, nodeid, b""
@@ -291,15 +367,14 @@ def _copied(request: Request) -> Iterable[_Thing]:
 def _entries(request: Request) -> Iterable[_Thing]:
     parents = (request.nodeid, request.other or request.nodeid)
     renamed = request.opcode in ("rename", "rename2")
-    names = request.names[: 2 if renamed else 1]  # SYMLINK's second is a target
+    names = request.names[: 2 if renamed else 1]  # the second name of SYMLINK is the target
     for parent, name in zip(parents, names, strict=False):
         yield "name", parent, name
         yield "attributes", parent, b""
     if request.opcode == "link" and request.other is not None:
-        yield "attributes", request.other, b""
-    if request.opcode == "create" and request.child is not None and _flags(request) & _O_TRUNC:
-        yield "data", request.child, b""
-        yield "attributes", request.child, b""
+        # The daemon may have another nodeid for the new name.
+        for kind in ("data", "attributes", "xattrs", "rights"):
+            yield kind, request.other, b""
     yield "volume", 0, b""
 
 
@@ -308,10 +383,12 @@ _CHANGES: Mapping[str, Callable[[Request], Iterable[_Thing]]] = MappingProxyType
         **dict.fromkeys(("read", "readdir", "readdirplus", "readlink"), _all_of("atime")),
         **dict.fromkeys(("write", "fallocate"), _all_of("data", "attributes", volume=True)),
         "setattr": _setattr,
+        "setupmapping": _all_of("data", "attributes", "atime", "xattrs", volume=True),
         "ioctl": _all_of("data", "attributes", "atime", "xattrs", "rights", volume=True),
         **dict.fromkeys(("setxattr", "removexattr"), _all_of("xattrs", "attributes", "rights")),
         **dict.fromkeys(("open", "opendir"), _opened),
-        **dict.fromkeys(("fsync", "fsyncdir"), _all_of("attributes")),
+        **dict.fromkeys(("flush", "release", "syncfs", "tmpfile"), _all_of(volume=True)),
+        **dict.fromkeys(("fsync", "fsyncdir"), _all_of("attributes", volume=True)),
         **dict.fromkeys((*_ENTRY_MADE, "unlink", "rmdir", "rename", "rename2"), _entries),
         **dict.fromkeys(("copy_file_range", "copy_file_range_64"), _copied),
     }

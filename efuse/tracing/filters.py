@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which requests somebody wants to see. Pure: no system call."""
+"""Select requests of a trace. Pure: no system calls."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Filter"]
 
 @dataclass(frozen=True)
 class Filter:
-    """What a request has to be; what is empty or None does not matter.
+    """Conditions for a request. A condition that is empty, None or False always holds.
 
-    :param opcodes: one of these.
-    :param nodeids: its inode is one of these.
-    :param name: a pattern of what it is about (`Names.shown`), or of the end of that behind a
-        ``/``.
-    :param paths: who answered it.
-    :param pids: its caller's process or thread.
-    :param slower_than_ns: it took longer than this.
-    :param errors: it failed.
+    :param opcodes: names of opcodes; the request has one of them.
+    :param nodeids: nodeids; the request is about one of them.
+    :param name: shell pattern that matches what the request is about (`Names.shown`), or its last
+        component after a ``/``.
+    :param paths: the request was answered by one of these paths.
+    :param pids: the process or the thread of the caller has one of these ids.
+    :param slower_than_ns: the request took longer than this, in ns.
+    :param errors: the request failed.
     """
 
     opcodes: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ class Filter:
     errors: bool = False
 
     def wants(self, request: Request, shown: str) -> bool:
-        """Whether *request*, which is about *shown*, is wanted."""
+        """Return whether *request*, which is about *shown*, meets all conditions."""
         return (
             (not self.opcodes or request.opcode in self.opcodes)
             and (not self.nodeids or request.nodeid in self.nodeids)

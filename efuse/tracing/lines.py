@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A request as a line of text, or as an object of JSON. Pure: no system call."""
+"""Format a request as a line of text, or as an object for JSON. Pure: no system calls."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from efuse.units import duration
 __all__ = ["WIDE", "as_json", "header", "line"]
 
 WIDE = 96
-"""From so many columns on there are milliseconds, and the name of the caller's thread."""
+"""Width in columns from which lines have milliseconds and the name of the caller's thread."""
 
-_NARROWEST = 4  # of what a request is about
+_NARROWEST = 4  # columns for what a request is about
 _COLUMNS = "{:<{}} {:>6} {}{:<11} {:>5} {:<7} {:<10} {:>7} "
 
 
 def header(width: int | None = None) -> str:
     """Return the titles of the columns.
 
-    :param width: of the terminal; None: a line may be as long as it has to be.
+    :param width: width of the terminal in columns; None for no limit.
     """
     titles = ("PID", _comm("COMM", width), "OPCODE", "INODE", "PATH", "WHY", "LATENCY")
     return _COLUMNS.format("TIME", len(_clock(0, width)), *titles) + "NAME"
 
 
 def line(request: Request, shown: str, *, wall_ns: int, width: int | None = None) -> str:
-    """Return *request* as one line.
+    """Format *request* as one line.
 
-    :param shown: what it is about, see `Names.shown`.
-    :param wall_ns: what has to be added to its time to make one of the wall's clock.
-    :param width: of the terminal; the name is cut to fit. None: nothing is.
+    :param shown: what the request is about; see `Names.shown`.
+    :param wall_ns: offset from the request's CLOCK_MONOTONIC to wall-clock time, in ns.
+    :param width: width of the terminal in columns, to which *shown* is cut; None for no limit.
     """
     clock = _clock(request.time_ns + wall_ns, width)
     text = _COLUMNS.format(
@@ -54,7 +54,7 @@ def line(request: Request, shown: str, *, wall_ns: int, width: int | None = None
 
 
 def as_json(request: Request, shown: str, *, wall_ns: int) -> dict[str, Any]:
-    """Return *request* as an object of JSON; see `line`."""
+    """Return *request* as an object for JSON. The parameters are described in `line`."""
     return {
         "time_ns": request.time_ns + wall_ns,
         "connection": request.connection,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What inodes are called, as far as the requests that were seen tell. Pure: no system call."""
+"""Learn the names of inodes from traced requests. Pure: no system calls."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DEEPEST = 64
 
 
 class Names:
-    """Learns names from requests, in their order, and forgets none: the last one counts.
+    """Names of inodes, learned from requests in order. All are kept; the latest one counts.
 
-    Only what a LOOKUP or the making of an entry has told is known: an inode that the kernel knew
-    before, or that came with a READDIRPLUS, has no name here.
+    Names come only from LOOKUP and from requests that create an entry. An inode that the kernel
+    knew before the trace, or that it got from a READDIRPLUS, has no name here.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Names:
         self._of: dict[int, tuple[int, bytes]] = {}
 
     def learn(self, request: Request) -> None:
-        """Take from *request* what it tells of names."""
+        """Learn the names in *request*."""
         if request.ret < 0 or not request.names:
             return
         where = (request.nodeid, request.names[0])
@@ -39,13 +39,13 @@ class Names:
                 self._put((request.other or request.nodeid, request.names[1]), moved)
 
     def child(self, parent: int, name: bytes) -> int | None:
-        """Return the inode under a name, or None."""
+        """Return the nodeid of an entry, or None if it is unknown."""
         return self._entries.get((parent, name))
 
     def path(self, nodeid: int) -> str:
-        """Return the path of an inode in its mount, ``/`` its root; empty where nothing is known.
+        """Return the path of an inode below the root of its mount, ``/``; empty if it has no name.
 
-        A directory whose own name is not known is left out: ``…/name``.
+        If the name of a directory in the path is unknown, the path begins with ``…/`` instead.
         """
         parts: list[str] = []
         while nodeid != _ROOT and len(parts) < _DEEPEST:
@@ -56,7 +56,7 @@ class Names:
         return "/" + "/".join(reversed(parts))
 
     def shown(self, request: Request) -> str:
-        """Return what *request* is about: its own name or names, else the path of its inode."""
+        """Return what *request* is about: its own name or names, or else the path of its inode."""
         own = [os.fsdecode(name) for name in request.names]
         if request.opcode in ("getxattr", "setxattr", "removexattr"):
             return f"{self.path(request.nodeid)} {own[0] if own else ''}".strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A request that has its answer, as ``trace.c`` hands it over. Pure: no system call."""
+"""Decode an answered request, as ``trace.c`` emits it. Pure: no system calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATHS: Mapping[int, str] = MappingProxyType(
         7: "kernel",
     }
 )
-"""Who answered: ``enum efuse_path``, ``enum efuse_by``."""
+"""What answered a request: the values of ``enum efuse_path`` and ``enum efuse_by``."""
 
 REASONS: Mapping[int, str] = MappingProxyType(
     {
@@ -41,16 +41,16 @@ REASONS: Mapping[int, str] = MappingProxyType(
         14: "failed",
     }
 )
-"""Why it went to the daemon: of ``enum efuse_counter``."""
+"""Why a request went to the daemon: the values of ``enum efuse_counter`` that are reasons."""
 
 ENTRY_ANSWERS = ("lookup", "mknod", "mkdir", "symlink", "link", "create", "tmpfile")
-"""The opcodes whose answer begins with a ``struct fuse_entry_out``."""
+"""Opcodes whose answer begins with a ``struct fuse_entry_out``."""
 
 _PARTIAL, _BACKGROUND, _DIGESTED = 1, 2, 4
 _IN_BYTES, _OUT_BYTES = 64, 128
 _REQUEST = struct.Struct(f"=QQQQqIIIIIBBBxHHHH16s{_IN_BYTES}s{_OUT_BYTES}s")
 
-# Where the first input argument has the second inode, an offset and a length: (format, offset).
+# Where the request's first argument has the second inode, the offset and the size, in bytes.
 _COPIES = ("copy_file_range", "copy_file_range_64")
 _NEWDIR = {"rename": 0, "rename2": 0, "link": 0, **dict.fromkeys(_COPIES, 16)}
 _OFFSET = dict.fromkeys(
@@ -72,25 +72,26 @@ _SIZE = {
 class Request:
     """A request and its answer.
 
-    :ivar time_ns: when it was answered, by CLOCK_MONOTONIC.
-    :ivar ns: how long its caller had no answer; None: it began before anybody watched.
-    :ivar connection: of the mount.
-    :ivar opcode: its name (`efuse.opcodes`).
-    :ivar nodeid: the inode, or the directory of the name.
-    :ivar names: of an entry, with RENAME the new one, too; with SYMLINK the target; of an extended
-        attribute.
-    :ivar pid: of the caller; 0: the kernel itself.
-    :ivar thread: likewise.
-    :ivar uid: likewise.
-    :ivar comm: what the caller's thread calls itself; empty where that is not known.
-    :ivar path: who answered: one of ``PATHS``.
-    :ivar reason: why it went to the daemon: one of ``REASONS``; ``partial``: the daemon, or
-        another path, helped out; empty.
-    :ivar ret: what the caller gets: bytes, 0 or a negative errno.
-    :ivar background: nobody waited for it.
-    :ivar arguments: the first 64 bytes of its first argument.
-    :ivar answer: the first 128 bytes of the answer's first part.
-    :ivar digest: of the answer's data, its size and first 4 KiB; None: not taken.
+    :ivar time_ns: time of the answer, in ns of CLOCK_MONOTONIC.
+    :ivar ns: time that the caller waited for the answer, in ns; None if the request began before
+        the trace.
+    :ivar connection: number of the mount's connection.
+    :ivar opcode: name of the opcode (`efuse.opcodes`).
+    :ivar nodeid: nodeid of the inode, or of the directory that a name is in.
+    :ivar names: name of the entry or of the extended attribute, if the request has one. RENAME adds
+        the new name, SYMLINK the target.
+    :ivar pid: process id of the caller; 0 for the kernel itself.
+    :ivar thread: thread id of the caller; 0 for the kernel itself.
+    :ivar uid: user id of the caller; 0 for the kernel itself.
+    :ivar comm: name of the caller's thread; empty if it is unknown.
+    :ivar path: what answered the request: one of ``PATHS``.
+    :ivar reason: why it went to the daemon: one of ``REASONS``. ``partial`` if the daemon or
+        another path answered a part of it. Else empty.
+    :ivar ret: result for the caller: a number of bytes, 0, or a negative errno.
+    :ivar background: whether no caller waited for the request.
+    :ivar arguments: first 64 bytes of the request's first argument.
+    :ivar answer: first 128 bytes of the first part of the answer.
+    :ivar digest: digest of the answer's data: its size and its first 4 KiB; None if none was taken.
     """
 
     time_ns: int
@@ -113,9 +114,9 @@ class Request:
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the request that *raw* holds.
+        """Return the request in the bytes *raw*.
 
-        :raises ValueError: it is cut off.
+        :raises ValueError: *raw* is cut off.
         """
         if len(raw) < _REQUEST.size:
             raise ValueError(f"a request has {_REQUEST.size} bytes or more, not {len(raw)}")
@@ -149,9 +150,9 @@ class Request:
 
     @property
     def error(self) -> str:
-        """The error's name; empty where it succeeded.
+        """Name of the error; empty if the request succeeded.
 
-        A LOOKUP that found nothing is one also where the daemon says so by an answer that is kept.
+        A LOOKUP that found nothing counts as ENOENT, even if the daemon answered it with nodeid 0.
         """
         if self.opcode == "lookup" and self.ret >= 0 and len(self.answer) >= 8 and not self.child:
             return "ENOENT"
@@ -159,23 +160,23 @@ class Request:
 
     @property
     def offset(self) -> int | None:
-        """Where in the file, in bytes; None where that is not asked."""
+        """Start of the range in the file, in bytes; None if the request has no range."""
         return self._number("=Q", _OFFSET.get(self.opcode))
 
     @property
     def size(self) -> int | None:
-        """How many bytes are asked for or written."""
+        """Number of bytes to read, write or return; None if the request has no size."""
         layout, at = _SIZE.get(self.opcode, ("", None))
         return self._number(layout, at)
 
     @property
     def other(self) -> int | None:
-        """The second inode: RENAME's new directory, LINK's old inode, what is copied into."""
+        """Second inode: new directory of RENAME, old inode of LINK, target of a copy; else None."""
         return self._number("=Q", _NEWDIR.get(self.opcode))
 
     @property
     def child(self) -> int | None:
-        """The inode that the answer found or made under the name; None: none."""
+        """Inode that the request looked up or created; None if there is none."""
         if self.opcode not in ENTRY_ANSWERS or self.ret < 0 or len(self.answer) < 8:
             return None
         return int.from_bytes(self.answer[:8], "little") or None

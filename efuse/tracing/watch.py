@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""See the requests of one mount as they are answered."""
+"""Receive the requests of one mount as they are answered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from efuse.tracing.request import Request
 __all__ = ["RING_BYTES", "Watch"]
 
 RING_BYTES = 4 << 20
-"""Size of the ring: room for some 12 000 requests that nobody has read yet."""
+"""Default size of the ring buffer, in bytes: room for about 12,000 unread requests."""
 
 _PLAIN: Mapping[str, Hook] = MappingProxyType(
     {
@@ -44,16 +44,16 @@ _KALLSYMS = Path("/proc/kallsyms")
 
 
 class Watch(Closing):
-    """The requests of one mount that are answered from now on. A context manager.
+    """The requests of one mount that are answered from now on. A context manager, for one thread.
 
-    Each watch has programs and a ring of its own, and any number of them may watch a mount. Nothing
-    is left in the kernel when it is closed, or its process ends. For use by one thread.
+    Each watch has its own programs and ring buffer, so any number of them can watch the same mount.
+    The kernel removes all of it when the watch is closed or its process ends.
 
-    :param mount: of plain FUSE or of eFuse.
-    :param digests: take a digest of the answers' data, so that they can be compared.
-    :param ring_bytes: room for what was not read yet; as much as a power of two of pages has.
-    :raises NotSupportedError: this kernel has not what is hooked into.
-    :raises AttachError: this task may not trace.
+    :param mount: a mount of plain FUSE or of eFuse.
+    :param digests: take a digest of the answers' data, so that answers can be compared.
+    :param ring_bytes: size of the ring buffer in bytes, rounded up to a power of two of pages.
+    :raises NotSupportedError: this kernel lacks a function or tracepoint that has to be hooked.
+    :raises AttachError: this process may not trace.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Watch(Closing):
                 self._ring = libbpf.Ring(tracer.maps["requests"].fd, self._take)
                 self._open.callback(self._ring.close)
                 tracer.maps["settings"][0] = _settings(digests)
-                # The last, since from here on there are requests.
+                # Last, because requests arrive from here on.
                 tracer.maps["watched"][mount.connection] = 1
             except OSError as error:
                 raise AttachError(f"cannot watch {mount.mountpoint}: {reason(error)}") from error
@@ -84,32 +84,35 @@ class Watch(Closing):
 
     @property
     def lost(self) -> int:
-        """How many requests there was no room for, or that came while their program ran."""
+        """Number of requests lost: the ring was full, or a program was already running."""
         if self._tracer is not None:
             dropped: int = self._tracer.maps["lost"][0]
             self._lost = dropped + self._tracer.missed()
         return self._lost
 
     def read(self) -> Iterator[Request]:
-        """Iterate over the requests that are there, in the order of their answers; do not wait."""
+        """Iterate over the waiting requests, in the order of their answers. Do not wait."""
         if self._tracer is not None:
             self._ring.consume()
         records, self._records = self._records, []
         return map(Request.decode, records)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there are requests; return whether there are."""
+        """Wait until there are requests. Return False if the timeout expires first.
+
+        :param timeout_s: timeout in seconds.
+        """
         poll = select.poll()
         poll.register(self._ring.fileno(), select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def stop(self) -> None:
-        """See nothing more; what was seen before can still be read."""
+        """Stop receiving requests. The requests received before can still be read."""
         if self._tracer is not None:
             self._tracer.maps["watched"].clear()
 
     def close(self) -> None:
-        """Take the programs out of the kernel. May be called again."""
+        """Remove the programs from the kernel. Further calls do nothing."""
         self._lost = self.lost
         self._tracer = None
         self._open.close()
@@ -126,10 +129,9 @@ def _settings(digests: bool) -> bytes:
 
 
 def _page_bases() -> tuple[int, int]:
-    """Return where the kernel keeps what makes an address of a ``struct page``; zeros: nowhere.
+    """Return the bases from which the kernel computes addresses of pages; zeros if unknown.
 
-    On x86-64 alone pages lie where two variables say. Elsewhere only answers that are in one piece
-    can be compared.
+    They are variables on x86-64 only. On other machines, only answers in one piece can be compared.
     """
     wanted = {"page_offset_base": 0, "vmemmap_base": 0}
     if os.uname().machine == "x86_64":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse top``: a pure state and ``render``, a small loop, and ``plain`` without a terminal."""
+"""``efuse top``: pure state and rendering, a small terminal loop, and plain output."""
 
 from efuse.tui.grid import Order
 from efuse.tui.loop import run

@@ -38,13 +38,13 @@ __all__ = [
 
 ChannelView = Literal["auto", "nodes", "cpus"]
 CHANNEL_VIEWS: tuple[ChannelView, ...] = get_args(ChannelView)
-"""What there may be a row for; ``auto``: each CPU if those are few, else a node."""
+"""Kinds of rows; ``auto`` is one row per CPU if there are few CPUs, else one per NUMA node."""
 
 CHANNEL_TOTAL_HEADERS = (
     *("NODE", "CPU", "SLOTS", "DEPTH", "FLIGHT", "SERVICE", "LOOK", "SLEEP"),
     *("POLL", "SPIN", "SENT", "STOLEN", "ELSEWHERE", "WOKEN", "BROUGHT", "REFUSED"),
 )
-"""Of `channel_total_row`; all but the first two are numbers."""
+"""Titles for `channel_total_row`. All columns except the first two are numbers."""
 
 _FEW_CPUS = 16
 
@@ -93,7 +93,7 @@ CHANNELS: tuple[Column[Row[Any]], ...] = (
 
 
 def _cpu_list(cpus: Sequence[int]) -> str:
-    """Return CPUs as the kernel writes a list of them: ``0-3,8``."""
+    """Format CPUs as the kernel formats a CPU list: ``0-3,8``."""
     starts = [cpus[0], *(b for a, b in pairwise(cpus) if b != a + 1)]
     ends = [*(a for a, b in pairwise(cpus) if b != a + 1), cpus[-1]]
     pairs = zip(starts, ends, strict=True)
@@ -101,7 +101,7 @@ def _cpu_list(cpus: Sequence[int]) -> str:
 
 
 def _cpus(cpus: Sequence[int], width: int) -> str:
-    """Return the list of CPUs, or how many they are if it is longer than *width*."""
+    """Format CPUs as a list, or as their number if the list is longer than *width*."""
     words = _cpu_list(cpus)
     return words if len(words) <= width else f"{len(cpus)} CPUs"
 
@@ -111,9 +111,9 @@ def _node(group: ChannelGroup) -> str:
 
 
 def channel_total_row(group: ChannelGroup, name: str = "") -> tuple[str, ...]:
-    """Return the counters of channels as words.
+    """Return the counters of a group of channels as text, one cell per column.
 
-    :param name: in place of the node.
+    :param name: text for the first cell, instead of the NUMA node.
     """
     counters = group.counters
     return (
@@ -137,14 +137,14 @@ def channel_total_row(group: ChannelGroup, name: str = "") -> tuple[str, ...]:
 
 
 def channel_totals(channels: Mapping[int, Channel]) -> list[tuple[str, ...]]:
-    """Return the rows of a sample's channels, by CPU if those are few, and their total."""
+    """Return rows for the channels of a sample, per CPU if there are few, and a row for all."""
     groups = by_cpu(channels) if len(channels) <= _FEW_CPUS else by_node(channels)
     rows = [channel_total_row(group) for group in groups]
     return [*rows, channel_total_row(together(channels), "total")]
 
 
 def balance_words(balance: Balance) -> tuple[tuple[str, str], ...]:
-    """Return how requests are sent to channels, as names and values."""
+    """Return the settings of the channels as pairs of name and value."""
     return (
         ("policy", balance.policy),
         ("threshold", str(balance.threshold)),
@@ -154,7 +154,7 @@ def balance_words(balance: Balance) -> tuple[tuple[str, str], ...]:
 
 
 def channel_rates_of(m: MountRates, view: ChannelView = "auto") -> tuple[ChannelRates, ...]:
-    """Return what *view* wants a row for, in the order of nodes."""
+    """Return the rates for the rows of *view*, ordered by node."""
     if not m.after.has_channels:
         return ()
     if view == "auto":
@@ -165,7 +165,7 @@ def channel_rates_of(m: MountRates, view: ChannelView = "auto") -> tuple[Channel
 def channel_rows(
     model: Model, connection: int | None, view: ChannelView = "auto"
 ) -> list[Row[ChannelRates]]:
-    """Return a row for each channel, or for those of each node."""
+    """Return one row per channel or per NUMA node, as *view* selects."""
     rows = []
     for m in model.mounts(connection):
         name, owner = mount_name(m), m.after.connection
@@ -178,7 +178,7 @@ def channel_rows(
 
 
 def channel_line(m: MountRates) -> Line:
-    """Return how requests are sent to the channels of a mount."""
+    """Return a line with the settings of a mount's channels."""
     words = [*balance_words(m.after.balance)]
     if m.channel_total is not None:
         words += [

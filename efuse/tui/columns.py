@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Columns that several tables have."""
+"""Columns that several tables share."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Value = Callable[[Any], float | None]
 
 
 def of_efuse(row: Row[Any]) -> bool:
-    """Whether a row is of an eFuse mount."""
+    """Return whether a row is about an eFuse mount."""
     return not row.is_plain
 
 
 def of_plain(row: Row[Any]) -> bool:
-    """Whether a row is of a plain FUSE mount."""
+    """Return whether a row is about a plain FUSE mount."""
     return row.is_plain
 
 
@@ -47,7 +47,7 @@ def word(
     least: int = 0,
     style: Callable[[Row[Any]], str] = lambda row: "",
 ) -> Column[Row[Any]]:
-    """Make a column of words, which are sorted by as they are."""
+    """Return a column of words. Rows are sorted by the words themselves."""
     return Column(
         title,
         what,
@@ -65,7 +65,7 @@ def word(
 def number(
     title: str, value: Value, what: str, *, sort: str = "", rank: int = 0, least: int = 5
 ) -> Column[Row[Any]]:
-    """Make a column of rates or counts."""
+    """Return a column of rates or counts."""
 
     def text(row: Row[Any]) -> str:
         found = value(row.what)
@@ -77,7 +77,7 @@ def number(
 
 
 def time(title: str, value: Value, what: str, *, sort: str = "", rank: int = 0) -> Column[Row[Any]]:
-    """Make a column of times in ns."""
+    """Return a column of times in ns."""
     return Column(
         title,
         what,
@@ -92,9 +92,9 @@ def time(title: str, value: Value, what: str, *, sort: str = "", rank: int = 0) 
 def ratio(
     title: str, value: Value, what: str, *, sort: str = "", rank: int = 0, good: bool = False
 ) -> Column[Row[Any]]:
-    """Make a column of shares of 0 to 1.
+    """Return a column of shares, 0 to 1.
 
-    :param good: whether the larger is the better, and colours say so.
+    :param good: whether larger is better; if so, cells are coloured.
     """
     return Column(
         title,
@@ -109,14 +109,14 @@ def ratio(
 
 
 def ratio_style(found: float | None) -> str:
-    """Return the colour of a share of which more is better."""
+    """Return the colour for a share: more is better."""
     if found is None:
         return ""
     return "green" if found >= 0.9 else "yellow" if found >= 0.5 else "red"
 
 
 def _end(words: str, width: int) -> str:
-    """Return the end of a path that is longer than *width*."""
+    """Return the end of a path, cut to *width*."""
     return words if len(words) <= width else "…" + words[len(words) - width + 1 :]
 
 
@@ -148,5 +148,5 @@ HISTORY: Column[Row[Any]] = Column(
 
 
 def steady(columns: Sequence[Column[Row[Any]]]) -> list[Column[Row[Any]]]:
-    """Return the columns of what is printed mount by mount, and once: without history."""
+    """Return the columns for output that is printed once, mount by mount: without history."""
     return [column for column in columns if column not in (HISTORY, MOUNT)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All of one opcode: its counters, why its requests passed to the daemon, and its times."""
+"""Everything about one opcode: counters, reasons why requests went to the daemon, and times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REASON_WORDS = {
     "unmapped": "not all is mapped to backing files",
     "failed": "a backing file failed",
 }
-"""What each of `efuse.stats.model.REASONS` means, in few words."""
+"""Short description of each of `efuse.stats.model.REASONS`."""
 
 
 _BAR = 32
@@ -51,7 +51,7 @@ class _Line:
 
 
 def detail_title(model: Model, key: Key) -> Line:
-    """Return which opcode of which mount it is."""
+    """Return a line that names the opcode and its mount."""
     connection, opcode = key
     found = [mount_name(m) for m in model.change.mounts if m.after.connection == connection]
     name = found[0] if found else "a mount that has gone"
@@ -59,7 +59,7 @@ def detail_title(model: Model, key: Key) -> Line:
 
 
 def detail_lines(model: Model, key: Key, width: int) -> list[Line]:
-    """Return the lines about one opcode of a mount; those without words may be left out."""
+    """Return the lines about one opcode of a mount. Blank lines may be dropped to save space."""
     connection, opcode = key
     m = next((m for m in model.change.mounts if m.after.connection == connection), None)
     if m is None or opcode not in m.after.opcodes:
@@ -117,7 +117,7 @@ def _counts(
 
 
 def _scale(rates: OpcodeRates) -> float:
-    """Return what makes a rate of a difference."""
+    """Return the factor that turns a difference of counters into a rate."""
     return rates.per_second / rates.counters.requests if rates.counters.requests else 0.0
 
 
@@ -166,7 +166,7 @@ def _times(rates: OpcodeRates, total: Counters, width: int) -> list[Line]:
 
 
 def _latencies(rates: OpcodeRates, ever: Latency, total: Counters, width: int) -> list[Line]:
-    """Return how many requests took how long, in this interval and since they are counted."""
+    """Return the distribution of times, in this interval and since counting began."""
     times = [
         _Line(name, (duration(now), duration(whole)), what)
         for name, now, whole, what in (
@@ -194,6 +194,6 @@ def _latencies(rates: OpcodeRates, ever: Latency, total: Counters, width: int) -
 
 
 def bucket_words(bucket: int) -> str:
-    """Return what the times of a bucket of `efuse.stats.latency` are below: ``< 4.1 us``."""
+    """Return the bound of a latency bucket (`efuse.stats.latency`) as text: ``< 4.1 us``."""
     start, end = bounds_ns(bucket)
     return f"< {duration(end)}" if end is not None else f">= {duration(start)}"

@@ -23,16 +23,16 @@ __all__ = [
 ]
 
 DEVICE_UNITS = "IN OUT MEDIA in MiB/s  DEV KERN POL in batches/s"
-"""Of the columns whose titles do not say it."""
+"""Units of the rate columns whose titles do not show the unit."""
 
 DEVICE_TOTAL_UNITS = "IN OUT MEDIA in MiB  DEV KERN POL in batches"
-"""Likewise."""
+"""Units of the counter columns (`DEVICE_TOTAL_HEADERS`) whose titles do not show the unit."""
 
 DEVICE_TOTAL_HEADERS = (
     *("DEVICE", "DISK", "CMD", "RD", "WR", "IN", "OUT", "MEDIA"),
     *("BUSY", "DEV", "KERN", "POL", "OFF", "MOUNT"),
 )
-"""Of `device_total_row`; all but the first two and the last are numbers."""
+"""Titles for `device_total_row`. All columns except the first two and the last are numbers."""
 
 _MIB = 1 << 20
 
@@ -42,7 +42,7 @@ def _disk(sample: DeviceSample) -> str:
 
 
 def _off(ratio: float | None) -> str:
-    """Return how far predictions were off, in five characters up to a hundredfold."""
+    """Format the error of predictions, in at most five characters up to a factor of a hundred."""
     return share(ratio) if ratio is None or ratio < 1 else f"{ratio:.0%}"
 
 
@@ -108,12 +108,12 @@ DEVICES: tuple[Column[Row[Any]], ...] = (
 
 
 def device_rows(model: Model) -> list[Row[DeviceRates]]:
-    """Return a row for each device that has power."""
+    """Return one row for each device that has power."""
     return [Row(r, model.history.of("device", r.after.name)) for r in model.change.devices]
 
 
 def device_total_row(sample: DeviceSample) -> tuple[str, ...]:
-    """Return a device's counters as words."""
+    """Return the counters of a device as text, one cell per column."""
     counters = sample.counters
     return (
         sample.name,

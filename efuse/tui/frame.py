@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Lines that never wrap: what a frame is made of. Rich prints them as they are, without layout."""
+"""Lines of a frame, which never wrap. Rich prints them without further layout."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from rich.style import Style
 __all__ = ["Frame", "Line", "cell_len", "clean", "cut", "line", "text_of", "width_of"]
 
 Line = tuple[tuple[str, str], ...]
-"""Words, each with its style."""
+"""A line: pieces of text, each with its style."""
 
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█…", "_..--=+#~")
 
 
 def line(*parts: str | tuple[str, str]) -> Line:
-    """Return words, each perhaps with its style, as one line."""
+    """Return a line made of text, or of pairs of text and style."""
     return tuple((part, "") if isinstance(part, str) else part for part in parts)
 
 
 def cell_len(words: str) -> int:
-    """Return how many cells words take."""
+    """Return the width of a text in terminal cells."""
     return len(words) if words.isascii() else cells.cell_len(words)
 
 
 def clean(words: str) -> str:
-    """Return words without what a terminal would obey."""
+    """Return a text without characters that a terminal would obey."""
     if words.isprintable():
         return words
     return "".join(c if c.isprintable() else "?" for c in words)
 
 
 def cut(words: str, width: int) -> str:
-    """Return words in at most *width* cells, with an ellipsis if not all have room."""
+    """Return a text cut to *width* cells, with an ellipsis if it was longer."""
     if cell_len(words) <= width:
         return words
     return cells.set_cell_size(words, width - 1).rstrip() + "…" if width > 0 else ""
 
 
 def text_of(drawn: Line) -> str:
-    """Return a line without its styles."""
+    """Return the text of a line, without styles."""
     return "".join(words for words, _ in drawn)
 
 
 def width_of(drawn: Line) -> int:
-    """Return how many cells a line takes."""
+    """Return the width of a line in terminal cells."""
     return cell_len(text_of(drawn))
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Lines, each cut where the terminal ends."""
+    """Lines for Rich, each cut at the width of the terminal."""
 
     lines: Sequence[Line]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables: which columns have room, how wide each is, and in which order rows stand."""
+"""Lay out tables: choose the columns that fit, their widths, and the order of the rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARK = "> "
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """By which column rows are sorted, and whether the other way round than it says."""
+    """Order of the rows: the column's sort name, and whether the column's order is reversed."""
 
     sort: str
     reverse: bool = False
@@ -28,16 +28,22 @@ class Order:
 class Column(Generic[Row]):
     """One column of a table.
 
-    :ivar what: words for the help.
-    :ivar sort: what sorting by it is called; empty: it is not sorted by.
-    :ivar value: what is sorted by; None in a row: after all others.
-    :ivar up: whether the smallest comes first, and not the largest.
-    :ivar rank: of columns that have no room those of the highest rank are left out; 0: none is.
-    :ivar least: the least width.
-    :ivar draw: makes a cell of the width that there is, for a column that takes what is left.
-    :ivar most: the most that such a one takes.
-    :ivar shared: left out where all rows have the same in it.
-    :ivar applies: whether a row can have anything in it; left out where none can.
+    :ivar title: title of the column.
+    :ivar what: description for the help.
+    :ivar text: function that returns the text of a row's cell.
+    :ivar sort: name for sorting by this column; empty if rows cannot be sorted by it.
+    :ivar value: function that returns the sort key of a row. Rows with None come last.
+    :ivar up: whether the smallest value comes first by default.
+    :ivar rank: order in which columns are dropped if there is no room: highest first, 0 never.
+    :ivar least: minimum width in cells.
+    :ivar left: whether cells are aligned to the left.
+    :ivar style: function that returns the style of a row's cell.
+    :ivar draw: function that returns the text of a cell for a given width. Such a column gets a
+        share of the room that is left.
+    :ivar most: maximum width of such a column, in cells.
+    :ivar shared: drop the column if all rows have the same text in it.
+    :ivar applies: function that returns whether the column makes sense for a row. The column is
+        dropped if that is so for no row.
     """
 
     title: str
@@ -57,17 +63,17 @@ class Column(Generic[Row]):
 
 
 def sorts(columns: Sequence[Column[Row]]) -> tuple[str, ...]:
-    """Return what rows can be sorted by."""
+    """Return the names by which rows can be sorted."""
     return tuple(column.sort for column in columns if column.sort)
 
 
 def cells(columns: Sequence[Column[Row]], row: Row) -> tuple[str, ...]:
-    """Return one row as words."""
+    """Return the text of all cells of a row."""
     return tuple(column.text(row) for column in columns)
 
 
 def in_order(columns: Sequence[Column[Row]], rows: Sequence[Row], order: Order) -> list[Row]:
-    """Return the rows sorted; those that are equal stay as they were."""
+    """Return the rows sorted. Equal rows keep their order."""
     column = next(column for column in columns if column.sort == order.sort)
     known = [row for row in rows if column.value(row) is not None]
     unknown = [row for row in rows if column.value(row) is None]
@@ -84,11 +90,12 @@ def grid(
     order: Order | None = None,
     cursor: int | None = None,
 ) -> list[Line]:
-    """Return a table of *rows*, its titles first.
+    """Return a table of *rows* as lines, the titles first.
 
-    :param every: the rows that decide on the widths, if more than those that are shown.
-    :param order: whose column is marked.
-    :param cursor: which row is marked.
+    :param width: width of the table in cells.
+    :param every: rows that determine the widths, if the table shows only some of them.
+    :param order: order of the rows; the title of its column is marked.
+    :param cursor: index of the marked row; None for no mark.
     """
     room = width if cursor is None else width - len(_MARK)
     kept = [c for c in columns if _is_needed(c, every or rows)]
@@ -113,7 +120,7 @@ def _is_needed(column: Column[Row], rows: Sequence[Row]) -> bool:
 def _layout(
     columns: Sequence[Column[Row]], rows: Sequence[Row], room: int
 ) -> tuple[dict[str, int], int]:
-    """Return the widths of the columns that have room, by their titles, and the gap."""
+    """Return the width of each column that fits, by title, and the width of the gaps."""
     natural, widths = {}, {}
     for column in columns:
         title = column.title

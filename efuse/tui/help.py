@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The help of ``efuse top``: the keys, and the columns of the tab that is open."""
+"""The help of ``efuse top``: keys, and the columns of the open tab."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a terminal sends for a key."""
+"""Decode the bytes that a terminal sends for keys."""
 
 import re
 
@@ -18,9 +18,9 @@ _KEY = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.", re.DOTALL)
 
 
 def decode(data: bytes) -> list[str]:
-    """Return the keys of what was read at once: characters, and names of other keys.
+    """Return the keys in one piece of terminal input: characters, and names of special keys.
 
-    An escape sequence that means nothing here is no key.
+    Unknown escape sequences are dropped.
     """
     found = []
     for word in _KEY.findall(data.decode(errors="replace")):

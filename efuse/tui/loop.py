@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The live part of ``efuse top``: a terminal, a clock and the keys."""
+"""The live loop of ``efuse top``: terminal, clock and keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Sampler", "run"]
 
 
 class Sampler(Protocol):
-    """Reads all that can be watched; times and the use of maps only where they are shown."""
+    """Function that samples everything. It reads times and map usage only if they are shown."""
 
     def __call__(self, *, timing: bool, maps: bool) -> Snapshot: ...
 
@@ -42,7 +42,7 @@ def _single_keys(fd: int) -> Iterator[None]:
 
 @contextmanager
 def _resizes() -> Iterator[int]:
-    """Give a descriptor that can be read once the terminal has another size."""
+    """Yield a descriptor that becomes readable when the terminal is resized."""
     receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     handler = signal.signal(signal.SIGWINCH, lambda number, frame: None)
     wakeup = signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
@@ -56,9 +56,13 @@ def _resizes() -> Iterator[int]:
 
 
 def run(sample: Sampler, *, interval_s: float, console: Console, state: State) -> None:
-    """Show what *sample* reads until the person quits, by key or by Ctrl-C.
+    """Show what *sample* reads until the user quits, by key or with Ctrl-C.
 
-    Needs a terminal on standard input and output.
+    Standard input and output have to be a terminal.
+
+    :param interval_s: time between samples, in seconds.
+    :param console: the terminal.
+    :param state: the state to begin with.
     """
     fd = sys.stdin.fileno()
 
@@ -73,7 +77,8 @@ def run(sample: Sampler, *, interval_s: float, console: Console, state: State) -
         _resizes() as resized,
         console.screen() as screen,
     ):
-        # Not select(): the files that are read may have taken all numbers that it knows.
+        # poll(), not select(): open sysfs files may have pushed descriptors beyond select()'s
+        # limit.
         poll = select.poll()
         for each in (fd, resized):
             poll.register(each, select.POLLIN)

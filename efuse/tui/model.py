@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``efuse top`` knows, and the rows that its tables are made of. Pure values."""
+"""What ``efuse top`` knows, and the rows of its tables. Pure values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ __all__ = ["Key", "Model", "Row", "mount_name"]
 What = TypeVar("What")
 
 Key = tuple[int | None, str]
-"""What names a row: the connection that it is of, if it is of one, and which of its things."""
+"""Identity of a row: the connection, or None, and the name of a thing of it, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What happened last, and before.
+    """The latest samples and rates.
 
-    :ivar last: the latest sample; None: there is none yet.
+    :ivar last: the latest sample, or None.
+    :ivar change: activity between the two latest samples.
+    :ivar history: rates of the latest intervals.
     """
 
     last: Snapshot | None = None
@@ -30,14 +32,14 @@ class Model:
     history: History = field(default_factory=History)
 
     def after(self, sample: Snapshot) -> Model:
-        """Return what is known once *sample* was taken."""
+        """Return the model with one more sample."""
         if self.last is None:
             return Model(sample)
         found = change(self.last, sample)
         return Model(sample, found, self.history.after(found))
 
     def mounts(self, connection: int | None) -> tuple[MountRates, ...]:
-        """Return one mount, or all if that is None or has gone."""
+        """Return the rates of one mount, or of all if *connection* is None or gone."""
         chosen = tuple(m for m in self.change.mounts if m.after.connection == connection)
         return chosen or self.change.mounts
 
@@ -46,11 +48,11 @@ class Model:
 class Row(Generic[What]):
     """One row of a table.
 
-    :ivar what: what happened.
-    :ivar history: its rates until now.
-    :ivar mount: the name of the mount that it is of.
-    :ivar connection: the number of that one.
-    :ivar is_plain: whether that is a plain FUSE mount.
+    :ivar what: the rates that the row shows.
+    :ivar history: earlier rates.
+    :ivar mount: name of the mount.
+    :ivar connection: number of the mount's connection.
+    :ivar is_plain: whether it is a plain FUSE mount.
     """
 
     what: What
@@ -61,5 +63,5 @@ class Row(Generic[What]):
 
 
 def mount_name(m: MountRates) -> str:
-    """Return where it is mounted, or its number."""
+    """Return the mount point, or the number of the connection if it is not mounted here."""
     return m.after.mountpoint or f"#{m.after.connection}"

@@ -43,7 +43,7 @@ def _program(m: MountRates) -> str:
 
 
 def _rate(m: MountRates) -> float | None:
-    """Return how many requests there are; None where they are not counted."""
+    """Return the number of requests per second; None if requests are not counted."""
     return None if m.after.since_ns is None else m.total.per_second
 
 
@@ -130,19 +130,19 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
 
 
 def mount_rows(model: Model) -> list[Row[MountRates]]:
-    """Return a row for each mount."""
+    """Return one row for each mount."""
     return [
         mount_row(m, model.history.of("mount", m.after.connection)) for m in model.change.mounts
     ]
 
 
 def mount_row(m: MountRates, history: tuple[float, ...] = ()) -> Row[MountRates]:
-    """Return the row of a mount."""
+    """Return the row for a mount."""
     return Row(m, history, mount_name(m), m.after.connection, m.after.is_plain)
 
 
 def state_words(sample: Sample) -> tuple[str, str, str]:
-    """Return what a mount has attached, the style of that, and how the mount is besides."""
+    """Return what is attached to a mount, the style for that, and the rest of the state."""
     waiting = "" if sample.waiting is None else f"  {sample.waiting} waiting"
     if sample.is_plain:
         span = "" if sample.counted_ns is None else f"  counted for {duration(sample.counted_ns)}"
@@ -153,7 +153,7 @@ def state_words(sample: Sample) -> tuple[str, str, str]:
 
 
 def state_line(m: MountRates, width: int) -> Line:
-    """Return which mount it is, and how it is."""
+    """Return a line with the name and the state of a mount."""
     sample = m.after
     name = sample.mountpoint or "(not mounted here)"
     tail = f"  #{sample.connection}  "
@@ -165,7 +165,7 @@ def state_line(m: MountRates, width: int) -> Line:
 
 
 def total_line(m: MountRates) -> Line:
-    """Return what happened on the whole mount."""
+    """Return a line with the activity of a whole mount."""
     total = m.total
     if m.after.is_plain:
         words = [
@@ -190,7 +190,7 @@ def total_line(m: MountRates) -> Line:
 
 
 def maps_line(m: MountRates) -> Line:
-    """Return what the maps hold, and what they had no room for."""
+    """Return a line with the usage of a mount's maps, and what did not fit."""
     sample = m.after
     parts: list[str | tuple[str, str]] = [("maps ", "dim")]
     if sample.map_full:
@@ -203,7 +203,7 @@ def maps_line(m: MountRates) -> Line:
 
 
 def mount_lines(m: MountRates, width: int) -> list[Line]:
-    """Return what there is to say of a mount as a whole."""
+    """Return the lines about a mount as a whole."""
     if m.after.since_ns is None:
         return [state_line(m, width)]
     lines = [state_line(m, width), total_line(m)]
@@ -211,7 +211,7 @@ def mount_lines(m: MountRates, width: int) -> list[Line]:
 
 
 def mount_details(row: Row[MountRates], width: int) -> list[Line]:
-    """Return more of the row that is marked."""
+    """Return the lines with details of the marked row."""
     m = row.what
     if m.after.is_plain:
         return [line(""), *mount_lines(m, width)]
@@ -222,5 +222,5 @@ def mount_details(row: Row[MountRates], width: int) -> list[Line]:
 
 
 def note_lines(change: Change) -> list[Line]:
-    """Return what could not be read."""
+    """Return the lines about what could not be read."""
     return [line((words, "yellow")) for note in change.notes for words in wrap(note, 78)]

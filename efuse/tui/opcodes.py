@@ -102,14 +102,14 @@ OPCODES: tuple[Column[Row[Any]], ...] = (
 
 
 def opcode_row(model: Model, m: MountRates, rates: OpcodeRates) -> Row[OpcodeRates]:
-    """Return the row of one opcode of a mount."""
+    """Return the row for one opcode of a mount."""
     owner = m.after.connection
     history = model.history.of("opcode", owner, rates.opcode)
     return Row(rates, history, mount_name(m), owner, m.after.is_plain)
 
 
 def opcode_rows(model: Model, connection: int | None) -> list[Row[OpcodeRates]]:
-    """Return a row for each opcode that was ever requested."""
+    """Return one row for each opcode that was ever requested."""
     rows = []
     for m in model.mounts(connection):
         rows += [opcode_row(model, m, rates) for rates in m.opcodes]

@@ -35,11 +35,11 @@ PATHS: tuple[Column[Row[Any]], ...] = (
 )
 
 TOTAL_HEADERS = ("PATH", "CHOSEN", "REQUESTS", "PARTIAL", "BYTES", "PROBES", "P50", "P99", "OFF")
-"""Of `total_row`; all but the first are numbers."""
+"""Titles for `total_row`. All columns except the first are numbers."""
 
 
 def path_rows(model: Model, connection: int | None) -> list[Row[PathRates]]:
-    """Return a row for each path that was ever taken."""
+    """Return one row for each path that was ever taken."""
     rows = []
     for m in model.mounts(connection):
         name, owner = mount_name(m), m.after.connection
@@ -55,7 +55,7 @@ def _idle(path: str) -> PathRates:
 
 
 def total_row(path: str, counters: PathCounters) -> tuple[str, ...]:
-    """Return a path's counters as words."""
+    """Return the counters of a path as text, one cell per column."""
     numbers: Sequence[int] = (
         counters.chosen,
         counters.requests,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``efuse top`` prints where there is no terminal: all tables, mount by mount."""
+"""The output of ``efuse top`` without a terminal: all tables, mount by mount."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _BY_RATE = Order("rate")
 def plain(
     change: Change, *, order: Order = _BY_RATE, part: str = "", width: int = 80
 ) -> RenderableType:
-    """Return one block of lines about all mounts, and the devices below them.
+    """Return the lines about all mounts, followed by the devices.
 
-    :param order: of the opcodes.
-    :param part: of the names of the opcodes that are shown.
+    :param order: order of the opcodes.
+    :param part: show only opcodes whose name contains this text.
+    :param width: width of the output in cells.
     """
     lines = [drawn for m in change.mounts for drawn in _mount(m, order, part, width)]
     lines = [*note_lines(change), *lines]

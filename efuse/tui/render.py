@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``efuse top`` looks like on a terminal: values in, lines of one frame out."""
+"""Render ``efuse top``: values in, the lines of one frame out."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from efuse.tui.view import TABS, Shown, View
 
 __all__ = ["render", "shown"]
 
-_HEAD = 2  # lines: tabs, and what is shown of the one that is open
+_HEAD = 2  # lines: the tabs, and the scope of the open tab
 _FOOT = 1
-_FEWEST_ROWS = 4  # that must have room besides the lines about one of them
+_FEWEST_ROWS = 4  # rows that have to fit, or else the details of the marked row are dropped
 
 
 def render(
     model: Model, view: View, *, interval_s: float, width: int = 80, height: int = 24
 ) -> RenderableType:
-    """Return one frame of *model* as *view* wants it, of so many lines.
+    """Return one frame of *model*, as *view* selects, with *height* lines.
 
-    :param interval_s: how long what happened took, as far as the person asked for it.
+    :param interval_s: the chosen time between samples, in seconds.
     """
     room = max(0, height - _HEAD - _FOOT)
     if view.help:
@@ -43,12 +43,12 @@ def render(
 
 
 def _tight(lines: list[Line], room: int) -> list[Line]:
-    """Return what has room, without blank lines if not all has."""
+    """Return the lines that fit in *room*. Drop blank lines if not all of them fit."""
     return lines if len(lines) <= room else [drawn for drawn in lines if text_of(drawn)][:room]
 
 
 def shown(model: Model, view: View, *, width: int = 80, height: int = 24) -> Shown:
-    """Return what keys are about while *view* is shown."""
+    """Return the parts of the screen that keys act on."""
     layout = _lay_out(model, view, width, height - _HEAD - _FOOT)
     return Shown(
         rows=tuple(key_of(row) for row in layout.rows),
@@ -59,10 +59,13 @@ def shown(model: Model, view: View, *, width: int = 80, height: int = 24) -> Sho
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What there is to show in a tab.
+    """The parts of a tab.
 
-    :ivar cursor: index of the row that is marked.
-    :ivar page: how many of the rows have room.
+    :ivar above: lines above the table.
+    :ivar rows: all rows of the table.
+    :ivar below: lines below the table.
+    :ivar cursor: index of the marked row.
+    :ivar page: number of rows that fit.
     """
 
     above: list[Line]
@@ -85,7 +88,7 @@ def _lay_out(model: Model, view: View, width: int, room: int) -> _Layout:
 
 
 def _body(model: Model, view: View, width: int, room: int) -> tuple[list[Line], str]:
-    """Return the table with what belongs to it, and which of the rows these are."""
+    """Return the table with the lines around it, and which rows it shows if not all."""
     tab = tab_of(view)
     layout = _lay_out(model, view, width, room)
     every = layout.rows
@@ -102,7 +105,7 @@ def _body(model: Model, view: View, width: int, room: int) -> tuple[list[Line], 
 
 
 def _nothing(model: Model, view: View) -> str:
-    """Return why a tab has no rows."""
+    """Return the reason why a tab has no rows."""
     if view.filter:
         return f"nothing matches {view.filter}"
     began = model.last is not None and (model.last.mounts or model.last.devices)
@@ -131,7 +134,7 @@ def _tab_bar(view: View, interval_s: float, width: int) -> Line:
 
 
 def _scope(model: Model, view: View, hint: str) -> Line:
-    """Return which mount, rows and order these are, and whether time goes on."""
+    """Return a line with the mounts, the rows and the order that are shown."""
     parts: list[str | tuple[str, str]] = []
     if view.paused:
         parts.append(("PAUSED  ", "bold yellow"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A row of numbers as a row of bars."""
+"""Draw numbers as bars."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the last *width* values as bars, the largest of them as the highest bar.
+    """Return the last *width* values as a row of bars, scaled to the largest of them.
 
-    Zero is a blank; where there are fewer values the beginning is blank.
+    Zero is a blank. If there are fewer values, the row begins with blanks.
     """
     shown = values[-width:] if width > 0 else ()
     top = max(shown, default=0)
@@ -20,5 +20,5 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def bar(value: float, top: float, width: int) -> str:
-    """Return a bar that is *width* long for *top*; what is not 0 is at least one character."""
+    """Return a bar for *value*, where *top* is *width* long. A value above 0 is never blank."""
     return "█" * max(1, round(width * value / top)) if value > 0 else ""

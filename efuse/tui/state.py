@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All that the live loop knows, and how samples and keys change it. Pure: no terminal here."""
+"""Everything that the live loop knows, and how samples and keys change it. Pure: no terminal."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["State"]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known, and how it is shown."""
+    """The model, and the view of it."""
 
     view: View = field(default_factory=View)
     model: Model = field(default_factory=Model)
 
     def after(self, sample: Snapshot) -> State:
-        """Return the state once *sample* was taken."""
+        """Return the state with one more sample."""
         return replace(self, model=self.model.after(sample))
 
     def press(self, keys: Iterable[str], *, width: int, height: int) -> State | None:
-        """Return the state after keys were pressed; None when one means to quit."""
+        """Return the state after some keys were pressed; None if one of them quits."""
         state = self
         for key in keys:
             there = shown(state.model, state.view, width=width, height=height)
@@ -39,5 +39,5 @@ class State:
         return state
 
     def render(self, *, interval_s: float, width: int, height: int) -> RenderableType:
-        """Return the frame."""
+        """Return the frame for the present state."""
         return render(self.model, self.view, interval_s=interval_s, width=width, height=height)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tabs of ``efuse top``: which rows each has, in which columns, and what that needs."""
+"""The tabs of ``efuse top``: rows, columns, and the lines around the table."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ Rows = Sequence[Row[Any]]
 class Tab:
     """One tab.
 
-    :ivar find: the rows, as they stand unsorted.
-    :ivar above: lines above the table.
-    :ivar below: lines below it, about the row that is marked.
-    :ivar nothing: what is said where there are no rows.
-    :ivar of_plain: what is said where there are none since all mounts are of plain FUSE.
+    :ivar columns: columns of the table.
+    :ivar find: function that returns the rows, unsorted.
+    :ivar nothing: text if there are no rows.
+    :ivar of_plain: text if there are no rows because all mounts are plain FUSE.
+    :ivar above: function that returns the lines above the table.
+    :ivar below: function that returns the lines below the table, about the marked row.
     """
 
     columns: Sequence[Column[Row[Any]]]
@@ -99,24 +100,24 @@ _TABS = {
 
 
 def tab_of(view: View) -> Tab:
-    """Return the tab that is open."""
+    """Return the open tab."""
     return _TABS[TABS[view.tab].name]
 
 
 def rows(model: Model, view: View) -> Rows:
-    """Return the rows of the tab that is open: those that pass the filter, in their order."""
+    """Return the rows of the open tab that pass the filter, sorted."""
     tab = tab_of(view)
     found = [row for row in tab.find(model, view) if _passes(row, tab, view.filter.lower())]
     return in_order(tab.columns, found, view.order)
 
 
 def _passes(row: Row[Any], tab: Tab, part: str) -> bool:
-    """Say whether *part* is in the row's mount, or in what its words name."""
+    """Return whether *part* is in the name of the row's mount, or in a word in its cells."""
     names = (column.value(row) for column in tab.columns)
     words = (row.mount, *(name for name in names if isinstance(name, str)))
     return any(part in word.lower() for word in words)
 
 
 def key_of(row: Row[Any]) -> Key:
-    """Return what names a row."""
+    """Return the identity of a row."""
     return row.connection, str(getattr(row.what, "opcode", ""))

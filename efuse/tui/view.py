@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How the person wants to see it, and what each key changes. Pure: no terminal here."""
+"""What the user has chosen to see, and how each key changes it. Pure: no terminal."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ __all__ = ["KEYS", "SORTS", "TABS", "TAB_NAMES", "Shown", "TabName", "View", "pr
 class TabName:
     """What is known of a tab before anything is read.
 
-    :ivar sorts: what its rows can be sorted by.
-    :ivar first: what they are sorted by at first.
-    :ivar timing: whether it shows times that the kernel takes only while somebody watches.
-    :ivar maps: whether it shows how full maps are, which takes time to count.
+    :ivar name: name of the tab.
+    :ivar sorts: names by which its rows can be sorted.
+    :ivar first: the default among them.
+    :ivar timing: whether it shows times, which the kernel measures only while they are read.
+    :ivar maps: whether it shows the usage of maps, which takes time to count.
     """
 
     name: str
@@ -45,7 +46,7 @@ TABS = (
 TAB_NAMES = tuple(tab.name for tab in TABS)
 
 SORTS = ("rate", "hits", "daemon", "errors", "kernel-time", "daemon-time", "p99", "name")
-"""What opcodes can be sorted by in all frames; all but the name put the largest first."""
+"""Orders for opcodes that exist in every frame. All but ``name`` put the largest first."""
 
 KEYS = (
     ("1 to 5, Tab, Shift-Tab", "another tab"),
@@ -60,11 +61,11 @@ KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is on the screen, as far as keys are about it.
+    """The parts of the screen that keys act on.
 
-    :ivar rows: what names each row of the table, in its order.
+    :ivar rows: identity of each row of the table, in order.
     :ivar mounts: numbers of the connections.
-    :ivar page: how many rows have room.
+    :ivar page: number of rows that fit.
     """
 
     rows: tuple[Key, ...] = ()
@@ -74,13 +75,18 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is shown: tab, order, filter, mount and row, and what is going on with the keys.
+    """What is shown, and the state of key input.
 
-    :ivar tab: index of the tab.
-    :ivar orders: of the tabs that are not sorted as at first, by name.
-    :ivar mount: number of the connection; None: all.
-    :ivar cursor: index of the row that is marked.
-    :ivar detail: the opcode that all is shown of.
+    :ivar tab: index of the open tab.
+    :ivar orders: order of each tab that is not in its default order, by name.
+    :ivar filter: text that the shown rows contain.
+    :ivar typing: whether keys are added to the filter.
+    :ivar paused: whether sampling is paused.
+    :ivar help: whether the help is shown.
+    :ivar mount: number of the chosen connection; None for all.
+    :ivar channels: kind of rows in the tab of channels.
+    :ivar cursor: index of the marked row.
+    :ivar detail: identity of the opcode whose details are shown, or None.
     """
 
     tab: int = 0
@@ -96,25 +102,25 @@ class View:
 
     @property
     def order(self) -> Order:
-        """How rows of the tab are sorted."""
+        """Order of the rows in the open tab."""
         tab = TABS[self.tab]
         return self.orders.get(tab.name, Order(tab.first))
 
     @property
     def timing(self) -> bool:
-        """Whether times are shown."""
+        """Whether the open tab shows times."""
         return TABS[self.tab].timing
 
     @property
     def maps(self) -> bool:
-        """Whether it is shown how full maps are."""
+        """Whether the open tab shows the usage of maps."""
         return TABS[self.tab].maps
 
 
 def press(view: View, key: str, shown: Shown) -> View | None:
-    """Return the view after *key* was pressed, or None when that means to quit.
+    """Return the view after *key* was pressed, or None if the key quits.
 
-    :param key: a character, or the name of a key as `efuse.tui.keys.decode` has it.
+    :param key: a character, or the name of a key from `efuse.tui.keys.decode`.
     """
     if view.typing:
         return _type(view, key)

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Access control lists.
+ * Access control lists (ACLs).
  *
- * The VFS keeps an inode's lists beside its mode, and decides by both: where there is a
- * list, the group's bits of the mode are its mask, and say nothing of the group. So an old
- * list with a new mode, or a new list with an old mode, may grant what the file system never
- * granted. FUSE gives lists no time of their own and forgets them with most of what brings
- * attributes, not all.
+ * The VFS caches an inode's ACLs separately from its mode, and decides by both: if there is an ACL,
+ * the group bits of the mode are the ACL's mask, not the rights of the group. So an old ACL with a
+ * new mode, or a new ACL with an old mode, may grant rights that the file system never granted.
+ * FUSE has no timeout for ACLs. It drops them with most replies that have attributes, but not with
+ * all.
  *
- * Here lists end whenever attributes come. Lists that are asked for to check permissions are
- * asked for behind attributes that have come just before, unless this mount is the only
- * writer. In strict mode none is kept.
+ * eFuse drops them with every reply that has attributes. When an ACL has to be requested for a
+ * permission check, the attributes are requested first, unless they have just been received or the
+ * mode is exclusive. In strict mode no ACL is cached.
  */
 #include "efuse_i.h"
 
@@ -18,19 +18,19 @@
 #include <linux/posix_acl.h>
 #include <linux/xattr.h>
 
-/* Attributes that came no longer ago than this, in jiffies, have come just before. */
+/* Attributes of at most this age, in jiffies, have just been received. */
 #define EFUSE_ACL_JIFFIES	1
 
 /*
- * When attributes came, in jiffies, is in i_private, which FUSE has no use for. A member of
- * struct fuse_inode would be one more type that pahole has to tell from the kernel's own.
+ * The time of the last attributes, in jiffies, is stored in i_private, which FUSE does not use. A
+ * member of struct fuse_inode would be one more type that pahole has to tell from the kernel's own.
  */
 static unsigned long efuse_attrs_time(const struct inode *inode)
 {
 	return (unsigned long)READ_ONCE(inode->i_private);
 }
 
-/* FUSE has the VFS keep no lists of an inode that is older than INIT: the root. */
+/* FUSE forbids the VFS to cache ACLs of inodes older than INIT's reply: the root. Allow it. */
 static void efuse_acls_keep(struct inode *inode)
 {
 	if (READ_ONCE(inode->i_acl) == ACL_DONT_CACHE)
@@ -40,8 +40,10 @@ static void efuse_acls_keep(struct inode *inode)
 }
 
 /**
- * efuse_attrs_came - an inode has got attributes of the daemon
- * @inode: it, under its fuse_inode's lock
+ * efuse_attrs_came - an inode has received attributes of the daemon
+ * @inode: the inode
+ *
+ * Context: under the lock of struct fuse_inode.
  */
 void efuse_attrs_came(struct inode *inode)
 {
@@ -62,12 +64,12 @@ static bool efuse_mode_is(struct fuse_conn *fc, enum efuse_consistency mode)
 }
 
 /**
- * efuse_permission - before the kernel checks permissions by mode and list
- * @idmap: of the mount
- * @inode: whose
+ * efuse_permission - the kernel is about to check permissions by mode and ACL
+ * @idmap: idmap of the mount
+ * @inode: inode to check
  *
- * Ends attributes that are older than the list will be that has to be asked for, those
- * in maps too.
+ * If the check needs an ACL that is not cached, makes attributes that are older than that ACL will
+ * be void, also in maps.
  *
  * Context: may be an RCU path walk.
  */
@@ -76,7 +78,7 @@ void efuse_permission(struct mnt_idmap *idmap, struct inode *inode)
 	struct fuse_conn *fc = get_fuse_conn(inode);
 	struct efuse_conn *ec = efuse_conn_get(fc);
 
-	/* As the VFS: it looks at no list for the owner, nor where the group has no bits. */
+	/* Like the VFS, which ignores the ACL for the owner, and if the group bits are 0. */
 	if (!ec || !fc->posix_acl || !is_uncached_acl(READ_ONCE(inode->i_acl)) ||
 	    !(inode->i_mode & 0070) || efuse_mode_is(fc, EFUSE_EXCLUSIVE) ||
 	    vfsuid_eq_kuid(i_uid_into_vfsuid(idmap, inode), current_fsuid()) ||
@@ -87,11 +89,11 @@ void efuse_permission(struct mnt_idmap *idmap, struct inode *inode)
 }
 
 /**
- * efuse_acl_asked - a list is about to be asked for
- * @inode: of which
- * @type: which list
+ * efuse_acl_asked - an ACL is about to be requested
+ * @inode: inode of the ACL
+ * @type: type of the ACL
  *
- * The VFS does not keep the answer if the list is forgotten meanwhile.
+ * The VFS does not cache the answer if the ACL is forgotten after the request has begun.
  */
 void efuse_acl_asked(struct inode *inode, int type)
 {
@@ -102,8 +104,8 @@ void efuse_acl_asked(struct inode *inode, int type)
 }
 
 /**
- * efuse_acls_end - what is known of an inode is void
- * @inode: it
+ * efuse_acls_end - drop an inode's cached ACLs
+ * @inode: the inode
  */
 void efuse_acls_end(struct inode *inode)
 {
@@ -112,11 +114,11 @@ void efuse_acls_end(struct inode *inode)
 }
 
 /**
- * efuse_acl_is_the_vfs - is a request for a list that the VFS keeps, and no map may?
- * @req: a GETXATTR
+ * efuse_acl_is_the_vfs - does a request ask for an ACL that the VFS may cache, but maps may not?
+ * @req: the request
  *
- * A list in a map would be older than the attributes that are asked for with it. Where this
- * mount is the only writer, that does not matter.
+ * An ACL in a map would be older than the attributes that are requested with it. That does not
+ * matter in exclusive mode, where this mount is the only writer.
  */
 bool efuse_acl_is_the_vfs(const struct efuse_req *req)
 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Replies that FUSE makes nothing of.
+ * Replies that FUSE would reject.
  *
- * Replies on another descriptor than the one that brought the request. In FUSE such a
- * reply finds nothing. A daemon whose workers have a channel each, and who answers from
- * yet another thread, need not know which worker it was.
+ * A daemon may reply on another descriptor than the one that delivered the request. FUSE finds no
+ * such request and rejects the reply. eFuse looks for the request on the connection's other
+ * descriptors, so that a daemon with one channel per worker may reply from any thread.
  */
 #include "efuse_i.h"
 
-/* The request of that number that @fud has brought and nobody has answered, no longer there. */
+/* Takes the unanswered request with this number out of the table of @fud. NULL: not there. */
 static struct fuse_req *efuse_request_extract(struct fuse_dev *fud, u64 unique, u32 hash)
 {
 	struct fuse_pqueue *fpq = &fud->pq;
@@ -27,13 +27,13 @@ static struct fuse_req *efuse_request_extract(struct fuse_dev *fud, u64 unique, 
 }
 
 /**
- * efuse_request_adopt - make a request one that a descriptor may answer
- * @fud: the descriptor
+ * efuse_request_adopt - move a request to the descriptor on which its reply arrived
+ * @fud: the descriptor that got the reply
  * @unique: the request's number
- * @hash: where it stands in the tables of requests
+ * @hash: the request's index in the hash tables of struct fuse_pqueue
  *
  * Context: any, without locks.
- * Return: whether another descriptor of the connection had it
+ * Return: true if another descriptor of the connection had the request; @fud has it now
  */
 bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash)
 {
@@ -43,7 +43,7 @@ bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash)
 
 	if (!efuse_conn_get(fc))
 		return false;
-	/* Against who aborts, which would not see a request between two tables. */
+	/* Exclude an abort, which would miss a request that is in neither table. */
 	spin_lock(&efuse_chan(fc)->lock);
 	list_for_each_entry(other, &efuse_chan(fc)->devices, entry) {
 		if (other != fud)
@@ -61,22 +61,23 @@ bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash)
 }
 
 /**
- * efuse_reply_refused - is a reply's error none that a request can have?
+ * efuse_reply_refused - is the error of a reply outside the range that FUSE accepts?
  * @fc: connection
- * @oh: the reply's head
- * @nbytes: of the reply
+ * @oh: the reply's header; its error becomes -EIO if the request is to be ended here
+ * @nbytes: size of the reply in bytes; becomes 0 if the request is to be ended here
  *
- * FUSE refuses such a reply and waits for another, which does not come: its caller cannot
- * even be killed. Here the request ends with EIO, and the daemon is told that its reply
- * was none (EINVAL), as with a reply that is cut short.
+ * FUSE refuses such a reply and waits for a valid one, which does not come: the caller of the
+ * request blocks and cannot even be killed. eFuse ends the request with EIO instead. The daemon's
+ * write(2) fails with EINVAL, as for a truncated reply.
  *
- * Return: whether nothing more is to be done; @nbytes is what no reply has otherwise
+ * Return: true if FUSE is to refuse the reply. False if it is to process the reply: either the
+ *         error was valid, or it is -EIO now and *@nbytes is 0, which makes write(2) fail.
  */
 bool efuse_reply_refused(const struct fuse_conn *fc, struct fuse_out_header *oh, size_t *nbytes)
 {
 	if (oh->error > -512 && oh->error <= 0)
 		return false;
-	/* An interrupt has no caller. CUSE is none of ours. */
+	/* No caller waits for the reply to an interrupt. CUSE has no struct efuse_conn. */
 	if (oh->unique & 1 || !efuse_conn_get(fc))
 		return true;
 	oh->error = -EIO;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Answers. A handler offers a value out of a map; here it is copied once, checked,
- * and put into the reply. Nothing in it is believed: neither that it is whole (its
- * element may be reused under us), nor that it is still true, nor that it is this
- * caller's. What fails is counted by its reason and goes to the daemon.
+ * Answers from maps. A handler offers a value from a map. The functions here copy it once, check
+ * the copy and put it into the reply. They do not trust the value: it may be torn or belong to
+ * another key, since its map element can be reused at any time; it may be outdated; it may be for
+ * another caller. If a check fails, its reason is counted and the request goes to the daemon.
  */
 #include "efuse_i.h"
 
@@ -27,7 +27,7 @@ static bool efuse_exclusive(const struct efuse_req *req)
 	return READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE;
 }
 
-/* What is left of a time-out, as a reply has it; all of it where it is raised. */
+/* The rest of a timeout, in the form that a reply has. */
 static void efuse_remaining(u64 expires_ns, u64 now, u64 *secs, u32 *nsecs)
 {
 	u64 left = expires_ns > now ? expires_ns - now : 0;
@@ -35,7 +35,10 @@ static void efuse_remaining(u64 expires_ns, u64 now, u64 *secs, u32 *nsecs)
 	*secs = div_u64_rem(left, NSEC_PER_SEC, nsecs);
 }
 
-/* In exclusive mode time proves nothing, unless changes come by another nodeid. */
+/*
+ * In exclusive mode values do not expire, unless the file may have several nodeids: then changes by
+ * another nodeid are not seen here.
+ */
 static bool efuse_expired(const struct efuse_req *req, const struct efuse_stamp *stamp, u64 now)
 {
 	return stamp->expires_ns <= now &&
@@ -43,8 +46,8 @@ static bool efuse_expired(const struct efuse_req *req, const struct efuse_stamp 
 }
 
 /*
- * The rules that all values have in common: the mode, the time-out, who asks.
- * 0, or why not.
+ * Check what all values have in common: the mode, the timeout, the caller. Returns 0, or the reason
+ * for a refusal.
  */
 static enum efuse_counter efuse_stamp_refused(struct efuse_req *req,
 					      const struct efuse_stamp *stamp, u64 now)
@@ -73,7 +76,7 @@ static bool efuse_attrs_valid(const struct efuse_req *req, u64 nodeid,
 		efuse_still(req, nodeid, EFUSE_KIND_ATIME, stamp));
 }
 
-/* Attributes do not depend on who asks. */
+/* Attributes do not depend on the caller. Returns 0, or the reason for a refusal. */
 static enum efuse_counter efuse_attrs_refused(const struct efuse_req *req, u64 nodeid,
 					      struct efuse_attrs *attrs, u64 now)
 {
@@ -90,13 +93,15 @@ static enum efuse_counter efuse_attrs_refused(const struct efuse_req *req, u64 n
 		return EFUSE_EXPIRED;
 	if (!efuse_attrs_valid(req, nodeid, &attrs->stamp))
 		return EFUSE_STALE;
-	/* As FUSE checks what a daemon says; the high flags are the kernel's own. */
+	/*
+	 * FUSE checks the daemon's attributes in the same way. The high flags are the kernel's own.
+	 */
 	if (fuse_invalid_attr(attr) || attr->flags & ~FUSE_ATTR_DAX)
 		return EFUSE_DECLINED;
 	return 0;
 }
 
-/* An entry's own half; its inode is judged by its caller. */
+/* Check an entry, but not its inode. Returns 0, or the reason for a refusal. */
 static enum efuse_counter efuse_entry_refused(struct efuse_req *req,
 					      const struct efuse_entry *entry, u64 now)
 {
@@ -111,7 +116,7 @@ static enum efuse_counter efuse_entry_refused(struct efuse_req *req,
 	reason = efuse_stamp_refused(req, &entry->stamp, now);
 	if (reason)
 		return reason;
-	/* The directory may be another one by now, or closed to the caller. */
+	/* The nodeid of the directory may have been reused, or its permissions changed. */
 	if (!efuse_epoch_valid(req->ec, efuse_bucket_entry(args->nodeid, name, len),
 			       entry->stamp.epoch) ||
 	    !efuse_still(req, args->nodeid, EFUSE_KIND_LIFE, &entry->stamp) ||
@@ -132,7 +137,10 @@ static void efuse_attrs_time(const struct efuse_req *req, u64 nodeid,
 		efuse_remaining(attrs->stamp.expires_ns, now, secs, nsecs);
 }
 
-/* In exclusive mode dentries live on, where every caller may see them; else they may not. */
+/*
+ * Dentries are visible to all callers. So in exclusive mode their timeout is raised only if answers
+ * do not depend on the caller; and a name that others must not be shown gets no timeout at all.
+ */
 static void efuse_entry_time(const struct efuse_req *req, const struct efuse_entry *entry,
 			     u64 now, struct fuse_entry_out *out)
 {
@@ -175,7 +183,7 @@ int efuse_answer_entry(struct efuse_req *req, const void *entry_mem, u32 entry_s
 	if (reason)
 		return efuse_pass(req, reason);
 
-	/* Last: from here on the count is in the caller's hands. */
+	/* The last check: it takes a lookup count, which the caller then owns. */
 	taken = efuse_take_lookup(req->fm, entry.nodeid, entry.generation, attr->mode,
 				  min(entry.stamp.epoch, attrs.stamp.epoch));
 	if (taken == EFUSE_TAKEN_UNFIT ||
@@ -210,16 +218,16 @@ int efuse_answer_negative(struct efuse_req *req, const void *mem, u32 size)
 	if (entry.nodeid)
 		return efuse_pass(req, EFUSE_DECLINED);
 
-	/* Nodeid 0 is ENOENT with a time-out. */
+	/* Nodeid 0 means ENOENT, with a timeout. */
 	memset(out, 0, sizeof(*out));
 	efuse_entry_time(req, &entry, now, out);
 	return efuse_replied(req, 0);
 }
 
 /*
- * FUSE asks for attributes it holds valid only when its caller wants the daemon's
- * own word (AT_STATX_FORCE_SYNC); in exclusive mode there is no better one. And an
- * inode of another type than the answer would be made bad.
+ * Check the inode of a GETATTR. FUSE asks for attributes that it already holds only if the caller
+ * wants them from the daemon (AT_STATX_FORCE_SYNC). In exclusive mode the kernel's attributes are
+ * as good. FUSE would mark the inode bad if the answer were of another file type.
  */
 static enum efuse_counter efuse_getattr_refused(struct efuse_req *req, u32 mode)
 {
@@ -286,15 +294,16 @@ static enum efuse_counter efuse_blob_refused(struct efuse_req *req,
 		return efuse_still(req, nodeid, EFUSE_KIND_DATA, &head->stamp) ? 0 : EFUSE_STALE;
 	if (!efuse_still(req, nodeid, EFUSE_KIND_XATTR, &head->stamp))
 		return EFUSE_STALE;
-	/* A write may take an xattr away (security.capability) but brings none. */
+	/* A write may remove an xattr (security.capability), but never adds one. */
 	if (!head->error && !efuse_still(req, nodeid, EFUSE_KIND_DATA, &head->stamp))
 		return EFUSE_STALE;
 	return 0;
 }
 
 /*
- * Where the bytes of a value of @len go, or NULL: the caller asks for its size
- * alone, or has less room (*ret says what it gets).
+ * The place in the reply for a value of @len bytes. Returns NULL if the caller only asks for the
+ * size, or has less room. *@ret is the result for the caller in each case: the length, 0 if it only
+ * asks for the size, -ERANGE, or -EIO if the daemon has to answer.
  */
 static void *efuse_blob_room(struct efuse_req *req, u32 len, ssize_t *ret)
 {
@@ -353,7 +362,7 @@ int efuse_answer_blob(struct efuse_req *req, const void *mem, u32 size)
 	room = efuse_blob_room(req, head.len, &ret);
 	if (ret == -EIO)
 		return efuse_pass(req, EFUSE_DECLINED);
-	/* Checked where it was copied to; a wrong one is overwritten by the daemon's. */
+	/* The copy is checked in place. If it is wrong, the daemon's answer overwrites it. */
 	if (room)
 		memcpy(room, blob->data, head.len);
 	name = efuse_req_name_at(args, 0, &len);
@@ -405,11 +414,13 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	if (args->opcode == FUSE_ACCESS)
 		return efuse_replied(req, 0);
 
-	/* FUSE's pages are dropped where the daemon's reply can be waited for. */
+	/*
+	 * Void pages are dropped only when the daemon answers: that path can wait, this one cannot.
+	 */
 	if ((mode == EFUSE_EXCLUSIVE || grant.open_flags & FOPEN_KEEP_CACHE) &&
 	    args->opcode == FUSE_OPEN && !efuse_kept(req->ec, req->fm, args->nodeid))
 		return efuse_pass(req, EFUSE_STALE);
-	/* A backing file is not a thing to be granted twice. */
+	/* A grant cannot open a backing file again. EFUSE_FOPEN_LOCAL is no flag of a daemon. */
 	if (grant.open_flags & (FOPEN_PASSTHROUGH | EFUSE_FOPEN_LOCAL))
 		return efuse_pass(req, EFUSE_DECLINED);
 	out = efuse_out_open(args);
@@ -421,7 +432,7 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	return efuse_replied(req, 0);
 }
 
-/* The protocol has no time-out for STATFS: exclusive mode alone. */
+/* Only in exclusive mode: the protocol has no timeout for STATFS. */
 int efuse_answer_volume(struct efuse_req *req, const void *mem, u32 size)
 {
 	struct fuse_args *args = req->args;

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Parts of a READ or WRITE as requests of their own: those that the daemon takes when
- * the whole is too large for it, and those that the data cache lacks.
+ * Ask for a READ or WRITE in parts, each with a request of its own: because the daemon takes less
+ * than the whole in one request, or because the data cache has the rest.
  *
- * A part of what lies in the caller's own pages may get pages of the kernel's: what
- * is kept must be what the daemon saw, and the caller could write to its pages while
- * they are copied.
+ * If the request's data lies in the caller's own pages, a part may get pages of the kernel instead.
+ * The data cache must keep what the daemon saw, and the caller could change its pages while they
+ * are copied.
  */
 #include "efuse_i.h"
 
 /**
- * struct efuse_part - a part of a request
- * @io: its arguments
- * @req: the same, for handlers
- * @whole: the request, if nobody waits for the part
- * @bounced: whether its pages are the kernel's
+ * struct efuse_part - a part of a READ or WRITE
+ * @io: the part's arguments, in and out
+ * @req: the part as handlers see it; its args are those in @io
+ * @whole: the arguments of the whole request if the part's end ends it, NULL if a caller waits for
+ *         the part
+ * @bounced: the part's pages belong to it and are freed with it
  */
 struct efuse_part {
 	struct efuse_io io;
@@ -39,14 +40,14 @@ static bool efuse_bounced(const struct efuse_req *req)
 {
 	const struct fuse_args *args = req->args;
 
-	/* In-kernel callers have no pages. */
+	/* A request without pages has its data in a flat buffer or in the caller's iterator. */
 	if (!args->in_pages && !args->out_pages)
 		return true;
 	return args->user_pages && efuse_ops_keep_blocks(req) &&
 	       (args->opcode == FUSE_READ || efuse_arg_size(args) <= EFUSE_KEPT_WRITE);
 }
 
-/* The most bytes of a READ or WRITE that the daemon takes at once. */
+/* The most bytes of a READ or WRITE that the daemon takes in one request. */
 size_t efuse_daemon_limit(const struct efuse_req *req)
 {
 	const struct efuse_conn *ec = req->ec;
@@ -55,8 +56,10 @@ size_t efuse_daemon_limit(const struct efuse_req *req)
 }
 
 /**
- * efuse_ask_in_parts - has a request to be asked of the daemon in parts?
+ * efuse_ask_in_parts - must the daemon be asked for a request in parts?
  * @req: a READ or WRITE
+ *
+ * Return: true if the request is too large for the daemon, or needs pages of the kernel
  */
 bool efuse_ask_in_parts(const struct efuse_req *req)
 {
@@ -75,7 +78,7 @@ static void efuse_part_free(struct efuse_part *part)
 	kfree(part);
 }
 
-/* Pages of the kernel's, laid out as in the page cache. */
+/* Gives a part pages of the kernel, laid out as in the page cache. */
 static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
 {
 	struct fuse_args_pages *ap = &part->io.ap;
@@ -99,7 +102,7 @@ static int efuse_part_bounce(struct efuse_part *part, u64 pos, size_t len)
 	return 0;
 }
 
-/* The same pages that the whole has there. */
+/* Gives a part the pages that the whole has at @data. Moves @data on. */
 static int efuse_part_share(struct efuse_part *part, struct efuse_data *data, size_t len)
 {
 	struct fuse_args_pages *whole = container_of(data->args, struct fuse_args_pages, args);
@@ -137,7 +140,7 @@ static void efuse_part_args(struct efuse_part *part, const struct fuse_args *who
 	args->nodeid = whole->nodeid;
 	args->efuse.uncached = whole->efuse.uncached;
 	args->efuse.path = whole->efuse.path;
-	/* Of one that is all of its request. */
+	/* Traced if the part covers the whole request. */
 	args->efuse.begun_ns = whole->efuse.begun_ns;
 	args->efuse.reason = whole->efuse.reason;
 	if (whole->opcode == FUSE_READ) {
@@ -149,11 +152,14 @@ static void efuse_part_args(struct efuse_part *part, const struct fuse_args *who
 		args->in_pages = true;
 	}
 	efuse_io_complete(io, pos, len);
-	/* It is shorter in an old protocol. */
+	/* An old protocol version has a shorter argument. */
 	args->in_args[0].size = whole->in_args[0].size;
 }
 
-/* Copies a part's bytes to or from the same place in the whole. */
+/*
+ * Copies up to @len bytes between a part and the place @whole in its request: to the request if it
+ * is a READ, else to the part. Returns the bytes copied.
+ */
 static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, size_t len)
 {
 	bool read = part->io.ap.args.opcode == FUSE_READ;
@@ -184,8 +190,8 @@ static size_t efuse_part_copy(struct efuse_part *part, struct efuse_data whole, 
 }
 
 /*
- * Makes a part of [pos, pos + len), of which the whole keeps the bytes at @data, which is
- * moved on behind it.
+ * Makes a part of [pos, pos + len) of a request. @data is the place of these bytes in the request,
+ * and is moved past them.
  */
 static struct efuse_part *efuse_part_new(struct efuse_req *req, struct efuse_data *data, u64 pos,
 					 size_t len)
@@ -217,7 +223,7 @@ static struct efuse_part *efuse_part_new(struct efuse_req *req, struct efuse_dat
 	return part;
 }
 
-/* Bytes that the daemon moved for a part, or its error. */
+/* Asks the daemon for a part. Returns the bytes it moved, or a negative errno. */
 static ssize_t efuse_part_ask(struct efuse_part *part)
 {
 	struct fuse_args *args = &part->io.ap.args;
@@ -230,7 +236,7 @@ static ssize_t efuse_part_ask(struct efuse_part *part)
 	return part->io.written.size <= part->io.write.size ? part->io.written.size : -EIO;
 }
 
-/* The answer of a part that is all of its request, in the daemon's context. */
+/* Ends a request that one part covers. Called in the context of the daemon's reply. */
 static EFUSE_END(efuse_part_end)
 {
 	struct efuse_part *part = container_of(args, struct efuse_part, io.ap.args);
@@ -251,7 +257,7 @@ static EFUSE_END(efuse_part_end)
 	efuse_args_end(sent, whole, error);
 }
 
-/* Out of backing files, if all of it is there; else of the daemon. */
+/* Fills a part from backing files if they have all of it, else by asking the daemon. */
 static ssize_t efuse_part_fill(struct efuse_part *part)
 {
 	if (efuse_path_direct(&part->req)) {
@@ -280,7 +286,10 @@ static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos
 	return ret;
 }
 
-/* Asks part by part until one is short; @done counts the bytes. 0 or a negative errno. */
+/*
+ * Asks part by part until one is short. Adds the bytes moved to @done. Returns 0 or a negative
+ * errno.
+ */
 static int efuse_ask_range(struct efuse_req *req, size_t at, size_t len,
 			   ssize_t (*ask)(struct efuse_part *part), size_t *done)
 {
@@ -304,13 +313,13 @@ static int efuse_ask_range(struct efuse_req *req, size_t at, size_t len,
 }
 
 /**
- * efuse_ask_fill - fill a part of a READ in
+ * efuse_ask_fill - fill in a part of a READ
  * @req: the READ
- * @at: where in its data, bytes
- * @len: bytes
+ * @at: start of the part in the READ's data, bytes
+ * @len: size of the part, bytes
  *
  * Context: process context, may sleep.
- * Return: bytes, less than @len only where the file ends; or a negative errno.
+ * Return: bytes filled in, fewer than @len only at the end of the file; or a negative errno
  */
 ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)
 {
@@ -320,11 +329,11 @@ ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)
 }
 
 /**
- * efuse_ask_behind - ask the daemon for a background request by way of the kernel's pages
- * @req: a READ or WRITE that is not too large for it
+ * efuse_ask_behind - send a background request to the daemon with pages of the kernel
+ * @req: a READ or WRITE that the daemon takes in one request
  *
  * Context: process context, may sleep.
- * Return: whether it is sent; args->end() will be called then.
+ * Return: true if the request is sent; args->end() will be called then
  */
 bool efuse_ask_behind(struct efuse_req *req)
 {
@@ -346,11 +355,11 @@ bool efuse_ask_behind(struct efuse_req *req)
 
 /**
  * efuse_ask_all - ask the daemon for a READ or WRITE in parts
- * @req: it; @req->ret and @req->error are its answer then
+ * @req: the request; @req->ret and @req->error hold the answer afterwards
  *
- * A WRITE of which some was written is a short one, not a failed one. A READ fails:
- * a short one would mean that the file ends there. Write-back fails, too: nobody looks
- * at how much of it was done.
+ * A WRITE that fails after some bytes were written is a short WRITE, not a failed one. A READ
+ * fails: a short READ would mean the end of the file. A short write-back fails too, because FUSE
+ * does not look at how much of it was written.
  *
  * Context: process context, may sleep.
  */

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Which channel a request is sent to. Each CPU has a home: the queue of its own channel,
- * or of the nearest CPU that has one. A request goes
+ * Chooses the channel for a request. Each CPU has a home: the queue of its own channel, or of the
+ * nearest CPU that has a channel. A request goes
  *
- * 1. where the program's select_channel() says; else
- * 2. with the policy "own", to its home, whatever waits there;
- * 3. to a channel of the node whose worker looks for work: nobody has to be woken;
- * 4. to its home, as long as fewer requests than the threshold are there;
- * 5. to the channel of the node with the shortest wait, if all of those have as many as
- *    the threshold, to that of any node.
+ * 1. to the channel that the program's select_channel() returns; else
+ * 2. to its home, whatever waits there, if the policy is "own";
+ * 3. to a channel of the home's NUMA node with a free worker that is polling, which needs no
+ *    wake-up: to its home first, also if a worker of the home is about to poll, unless the home is
+ *    loaded (4);
+ * 4. to its home, while fewer requests than the threshold wait there or are at the daemon;
+ * 5. to the channel of the node with the shortest expected delay: the number of requests there plus
+ *    this one, times the mean time that a request takes there. If that channel has as many requests
+ *    as the threshold, to the channel with the shortest expected delay on any node.
  *
- * Requests of the background are parts of one large READ or WRITE: for them a home
- * that has one is loaded already.
+ * Background requests are parts of one large READ or WRITE. With channels/spread set, a home that
+ * has one request counts as loaded for them.
  */
 #include "efuse_i.h"
 
 #include <linux/topology.h>
 
-/* What a request costs at a channel that has not ended any. */
+/* Assumed service time, in ns, of a channel that has not ended a request yet. */
 #define EFUSE_SERVICE_NS	1000
 
 static u32 efuse_queue_load(const struct efuse_queue *queue)
@@ -27,7 +30,7 @@ static u32 efuse_queue_load(const struct efuse_queue *queue)
 	return READ_ONCE(queue->depth) + (channel ? READ_ONCE(channel->held) : 0);
 }
 
-/* How long a request sent to @queue now would wait, and take, in ns. */
+/* Expected time, in ns, from sending a request to @queue now until its reply. */
 static u64 efuse_queue_delay(const struct efuse_queue *queue)
 {
 	const struct efuse_channel *channel = rcu_dereference(queue->channel);
@@ -39,7 +42,7 @@ static u64 efuse_queue_delay(const struct efuse_queue *queue)
 	return (u64)(efuse_queue_load(queue) + 1) * service_ns;
 }
 
-/* A queue of @node whose worker looks for work and is free; it is the caller's now. */
+/* Claims a free polling worker on @node. Returns its queue, or NULL. */
 static struct efuse_queue *efuse_claim(struct efuse_conn *ec, int node, int cpu)
 {
 	struct efuse_channel *channel;
@@ -55,7 +58,7 @@ static struct efuse_queue *efuse_claim(struct efuse_conn *ec, int node, int cpu)
 	return NULL;
 }
 
-/* That of @cpus where a request would be done first; @home if it is as good. */
+/* The queue of @cpus with the shortest expected delay; @home if none is shorter. */
 static struct efuse_queue *efuse_least(struct efuse_conn *ec, const struct cpumask *cpus,
 				       struct efuse_queue *home)
 {
@@ -73,7 +76,7 @@ static struct efuse_queue *efuse_least(struct efuse_conn *ec, const struct cpuma
 	return best;
 }
 
-/* 3 to 5 of the above. */
+/* Steps 3 to 5 of the list above. */
 static struct efuse_queue *efuse_balance(struct efuse_conn *ec, struct efuse_queue *home,
 					 bool background)
 {
@@ -95,7 +98,7 @@ static struct efuse_queue *efuse_balance(struct efuse_conn *ec, struct efuse_que
 	return found;
 }
 
-/* What the program says, or NULL. */
+/* The queue that the program chooses, or NULL. */
 static struct efuse_queue *efuse_select_channel(struct efuse_conn *ec, struct efuse_queue *home,
 						const struct fuse_req *req, bool background)
 {
@@ -127,12 +130,12 @@ static struct efuse_queue *efuse_select_channel(struct efuse_conn *ec, struct ef
 }
 
 /**
- * efuse_load_describe - what select_channel() may know of a channel
- * @placement: the request at hand
- * @cpu: whose channel
+ * efuse_load_describe - describe a channel's load to select_channel()
+ * @placement: the request whose channel is being chosen
+ * @cpu: the channel's CPU
  *
  * Context: within rcu_read_lock().
- * Return: it, until the next call; NULL if that CPU has no channel
+ * Return: the load, valid until the next call; NULL if the CPU has no channel
  */
 const struct efuse_channel_load *efuse_load_describe(struct efuse_placement *placement, u32 cpu)
 {
@@ -150,19 +153,20 @@ const struct efuse_channel_load *efuse_load_describe(struct efuse_placement *pla
 	load->depth = READ_ONCE(queue->depth);
 	load->in_flight = READ_ONCE(channel->held);
 	load->looking = efuse_poll_free(channel);
-	/* Only a hint: whoever puts a request into the queue looks again. */
+	/* Only a hint: after queueing a request, the sender checks for sleepers again. */
 	load->sleeping = waitqueue_active(&channel->waitq);
 	load->service_ns = READ_ONCE(channel->service_ns);
 	return load;
 }
 
 /**
- * efuse_queue_choose - where a request or a forget is to be sent
+ * efuse_queue_choose - choose the queue for a request or a forget
  * @fc: the connection
- * @req: the request; NULL: it is a forget, which nobody waits for
+ * @req: the request; NULL for a forget, which has no caller waiting
  *
  * Context: any; the caller may be moved to another CPU meanwhile.
- * Return: a queue, or FUSE's own for CUSE and for what io_uring carries: all but forgets
+ * Return: a queue. FUSE's own for CUSE, and for requests but not forgets of a daemon that uses
+ *         io_uring
  */
 struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_req *req)
 {
@@ -174,7 +178,7 @@ struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_r
 		return &efuse_chan(fc)->iq;
 	rcu_read_lock();
 	home = READ_ONCE(ec->queues[raw_smp_processor_id()]->home);
-	/* Without a channel no other one has one either; see efuse_homes_find(). */
+	/* If the home has no channel, no CPU has one; see efuse_homes_find(). */
 	if (req && rcu_access_pointer(home->channel)) {
 		background = test_bit(FR_BACKGROUND, &req->flags);
 		found = efuse_select_channel(ec, home, req, background);
@@ -189,7 +193,7 @@ struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_r
 	return &found->iq;
 }
 
-/* The next CPU of @cpus from @cpu on that has a channel, or -1. */
+/* The first CPU of @cpus with a channel, searched from @cpu on; -1 if there is none. */
 static int efuse_next_channel(struct efuse_conn *ec, const struct cpumask *cpus, int cpu)
 {
 	int other;
@@ -201,7 +205,7 @@ static int efuse_next_channel(struct efuse_conn *ec, const struct cpumask *cpus,
 }
 
 /**
- * efuse_homes_find - a channel has come or goes: look for every CPU's home again
+ * efuse_homes_find - set every CPU's home after a channel was added or removed
  * @ec: connection
  *
  * Context: under ec->channels_mutex.

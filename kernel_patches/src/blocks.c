@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The data cache: blocks of files in slots of BPF maps. The program finds and chooses
- * slots; here a slot is locked, its tag is checked, and its bytes are moved, once.
+ * The data cache: blocks of files in slots of BPF maps. The program finds and chooses slots. The
+ * functions here lock a slot, check its tag and copy its bytes once.
  *
- * Program and daemon can write to the maps at any time. A lock that they leave in
- * disorder costs its slot, and a tag that is not of the block asked for, or not of
- * a time since which nothing has changed, is a miss.
+ * The program and the daemon can write to the maps at any time. If they leave a tag's lock in a bad
+ * state, its slot is lost. A tag of another block, or of an epoch since which the block has
+ * changed, is a miss. Locks are never waited for: a locked slot is a miss as well.
  */
 #include "efuse_i.h"
 
@@ -45,7 +45,7 @@ static void efuse_tag_write_unlock(struct efuse_tag *tag)
 	atomic_set_release(efuse_tag_lock(tag), 0);
 }
 
-/* 0, or why a slot does not answer. */
+/* Check a copy of a slot's tag. Returns 0, or the reason why the slot cannot answer. */
 static enum efuse_counter efuse_block_refused(const struct efuse_req *req,
 					      const struct efuse_tag *tag)
 {
@@ -63,7 +63,7 @@ static enum efuse_counter efuse_block_refused(const struct efuse_req *req,
 	return 0;
 }
 
-/* The slot's bytes that are wanted, into the request. */
+/* Copy the wanted bytes of a slot into the request. */
 static void efuse_block_copy(struct efuse_block *at, const struct efuse_tag *tag,
 			     const void *data)
 {
@@ -75,14 +75,14 @@ static void efuse_block_copy(struct efuse_block *at, const struct efuse_tag *tag
 }
 
 /**
- * efuse_answer_block - answer the block that is asked for out of a slot
+ * efuse_answer_block - copy the block that block() was called for from a slot
  * @req: a READ, in block()
- * @mem: the slot's tag
- * @size: of it
+ * @mem: the tag of the slot
+ * @size: size of @mem, bytes
  * @data: the slot
- * @data_size: of it
+ * @data_size: size of @data, bytes
  *
- * Return: EFUSE_REPLIED if the block is in the request now, else EFUSE_PASS.
+ * Return: EFUSE_REPLIED if the block was copied into the request, else EFUSE_PASS.
  */
 int efuse_answer_block(struct efuse_req *req, void *mem, u32 size, const void *data,
 		       u32 data_size)
@@ -112,14 +112,14 @@ int efuse_answer_block(struct efuse_req *req, void *mem, u32 size, const void *d
 }
 
 /**
- * efuse_keep_block - put the block that learn() is called for into a slot
+ * efuse_keep_block - store the block that learn() was called for in a slot
  * @req: a READ or WRITE with its answer
- * @mem: the slot's tag
- * @size: of it
+ * @mem: the tag of the slot
+ * @size: size of @mem, bytes
  * @data: the slot
- * @data_size: of it
+ * @data_size: size of @data, bytes
  *
- * Return: 0; -EBUSY if somebody uses the slot; -EINVAL.
+ * Return: 0, -EBUSY if the slot is locked, or -EINVAL.
  */
 int efuse_keep_block(struct efuse_req *req, void *mem, u32 size, void *data, u32 data_size)
 {
@@ -138,7 +138,7 @@ int efuse_keep_block(struct efuse_req *req, void *mem, u32 size, void *data, u32
 		at->evicted = copy;
 	}
 	iter = *at->iter;
-	/* Data that stops half-way leaves an empty slot. */
+	/* The slot stays empty if the copy fails half-way. */
 	tag->nodeid = 0;
 	if (copy_from_iter(data, at->len, &iter) == at->len) {
 		memset(data + at->len, 0, EFUSE_BLOCK_SIZE - at->len);
@@ -155,12 +155,12 @@ int efuse_keep_block(struct efuse_req *req, void *mem, u32 size, void *data, u32
 }
 
 /**
- * efuse_evicted_block - what made room for the block that was kept last
+ * efuse_evicted_block - the block that the last efuse_keep_block() has evicted
  * @req: a READ or WRITE, in learn()
- * @mem: filled with the tag as it was
- * @size: of it
+ * @mem: filled with the former tag of the slot
+ * @size: size of @mem, bytes
  *
- * Return: 0; -ENOENT if the slot was empty, or held an older state of that block; -EINVAL.
+ * Return: 0; -ENOENT if the slot was empty or held an older copy of the same block; or -EINVAL.
  */
 int efuse_evicted_block(const struct efuse_req *req, void *mem, u32 size)
 {
@@ -174,7 +174,7 @@ int efuse_evicted_block(const struct efuse_req *req, void *mem, u32 size)
 	return 0;
 }
 
-/* Does the program find the block? Then it is in the request. */
+/* Ask the program for a block. Returns whether it was found and copied into the request. */
 static bool efuse_block_find(struct efuse_req *req, struct efuse_ops *ops,
 			     struct efuse_block *at)
 {
@@ -189,7 +189,7 @@ static bool efuse_block_find(struct efuse_req *req, struct efuse_ops *ops,
 	return at->found;
 }
 
-/* May blocks of the file be kept and given at all? */
+/* May the data cache be used for this request at all? */
 bool efuse_blocks_allowed(const struct efuse_req *req)
 {
 	return READ_ONCE(req->ec->consistency) != EFUSE_STRICT && !req->args->efuse.uncached;
@@ -203,11 +203,11 @@ static void efuse_block_at(struct efuse_block *at, u64 pos, size_t left)
 }
 
 /**
- * efuse_blocks_read - copy blocks into a READ as far as they are there one by one
+ * efuse_blocks_read - copy blocks into a READ up to the first one that the cache does not have
  * @req: the READ
- * @data: where in its data; moved on by what was copied
- * @pos: the same place in the file
- * @eof: set if the file ends there
+ * @data: position in the data of the READ; advanced by the bytes copied
+ * @pos: position in the file of the same byte
+ * @eof: set if the file ends after the copied bytes
  *
  * Context: process context, may sleep.
  * Return: bytes copied.
@@ -245,12 +245,12 @@ size_t efuse_blocks_read(struct efuse_req *req, struct efuse_data *data, u64 pos
 }
 
 /**
- * efuse_blocks_missing - how far blocks are missing one by one
- * @req: a READ
- * @pos: where in the file a block is missing
- * @len: bytes from there to the READ's end
+ * efuse_blocks_missing - find the end of a gap in the cached blocks of a READ
+ * @req: the READ
+ * @pos: position in the file; the block of this byte is missing
+ * @len: bytes from @pos to the end of the READ
  *
- * Return: bytes from @pos to the next block that is there, or to the end.
+ * Return: bytes from @pos to the next block that the cache has, or to the end of the READ.
  */
 size_t efuse_blocks_missing(struct efuse_req *req, u64 pos, size_t len)
 {
@@ -274,7 +274,10 @@ size_t efuse_blocks_missing(struct efuse_req *req, u64 pos, size_t len)
 	return min(done, len);
 }
 
-/* A page that somebody may write to while it is copied tells nothing of the file. */
+/*
+ * Is the data of a request stable while it is copied? A program may write to its own pages at any
+ * time, and to pages of a file that is mapped for writing.
+ */
 static bool efuse_data_stable(const struct fuse_args *args)
 {
 	const struct fuse_args_pages *ap = container_of(args, struct fuse_args_pages, args);
@@ -286,7 +289,7 @@ static bool efuse_data_stable(const struct fuse_args *args)
 	return args->opcode == FUSE_READ || !mapping || !mapping_writably_mapped(mapping);
 }
 
-/* Is what a reply says of a block still true? Then it may be kept with at->epoch. */
+/* Is the block of a reply still valid? If so, sets @at->epoch to the epoch for its tag. */
 static bool efuse_block_holds(const struct efuse_req *req, const struct efuse_changes *ch,
 			      struct efuse_block *at)
 {
@@ -316,7 +319,7 @@ static void efuse_block_learn(struct efuse_req *req, struct efuse_ops *ops,
 	req->block = NULL;
 }
 
-/* Bytes that a READ brought or a WRITE took, from the request's offset on. */
+/* Bytes that were read or written, from the request's offset on. */
 static size_t efuse_data_moved(const struct fuse_args *args)
 {
 	const struct fuse_write_out *out = args->out_args[0].value;
@@ -325,7 +328,10 @@ static size_t efuse_data_moved(const struct fuse_args *args)
 		     efuse_arg_size(args));
 }
 
-/* Does the file end where a READ's bytes end? It need not be short to tell. */
+/*
+ * Does the file end at @end, where the @moved bytes of a READ end? A READ that got all its bytes
+ * may end there, too: in exclusive mode FUSE knows the size of the file.
+ */
 static bool efuse_read_to_end(const struct efuse_req *req, u64 end, size_t moved)
 {
 	const struct fuse_conn *fc = req->fm->fc;
@@ -338,9 +344,9 @@ static bool efuse_read_to_end(const struct efuse_req *req, u64 end, size_t moved
 }
 
 /**
- * efuse_blocks_learn - hand the blocks of a READ or WRITE to the program's learn()
- * @req: it, answered by the daemon or out of backing files
- * @ch: the blocks that it changed, ended
+ * efuse_blocks_learn - call the program's learn() for each whole block of a READ or WRITE
+ * @req: the request, answered by the daemon or from backing files
+ * @ch: the changes that the request made, ended
  *
  * Context: process context.
  */

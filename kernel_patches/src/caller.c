@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Who asks.
+ * The identity of the caller.
  *
- * A daemon is told fsuid, fsgid and a process, and can look up more of the process: its
- * other ids, its supplementary groups, its capabilities. An answer may depend on each of
- * them. All of them together are hashed to 64 bits, by SipHash with a key that the
- * connection keeps secret: nobody can work out two callers of one hash, and finding them
- * by trying takes as many tries as guessing any 64-bit secret.
+ * A request tells the daemon a fsuid, a fsgid and a process. The daemon can look up more about the
+ * process: its other ids, its supplementary groups, its capabilities. An answer may depend on all
+ * of that. So all of it is hashed to 64 bits by SipHash, with a secret key of the connection. Two
+ * callers with the same hash cannot be computed, and finding them by trial takes as many tries as
+ * guessing a 64-bit secret.
  *
- * Credentials never change once they are a task's, but their memory is used again, so
- * that their address says nothing. They are hashed at each request that needs it.
+ * The credentials of a task do not change once they are committed, but their memory is reused:
+ * their address does not identify them. They are hashed for each request that needs the identity.
  */
 #include "efuse_i.h"
 
 #include <linux/cred.h>
 #include <linux/siphash.h>
 
-/* One set of credentials, but for the groups. */
+/* One set of credentials. */
 struct efuse_ids {
-	u32 uid[4];	/* real, effective, saved, file system */
-	u32 gid[4];
-	u64 effective;	/* capabilities */
-	u64 groups;	/* the hash of the supplementary ones */
+	u32 uid[4];	/* real, effective, saved and file system uid */
+	u32 gid[4];	/* real, effective, saved and file system gid */
+	u64 effective;	/* effective capabilities */
+	u64 groups;	/* hash of the supplementary groups */
 };
 
-/* A task's credentials, those it acts with for now (access(2), overlayfs), and more. */
+/* The input of a caller's hash. */
 struct efuse_who {
-	struct efuse_ids acts;
-	struct efuse_ids is;
-	u64 seen;	/* whether the daemon's pid namespace has the process */
+	struct efuse_ids acts;	/* current_cred(), which access(2) and overlayfs override */
+	struct efuse_ids is;	/* current_real_cred() */
+	u64 seen;	/* whether the process is in the daemon's pid namespace */
 };
 
 /*
- * As the daemon is told: fsuid and fsgid in its user namespace, the process in its pid
- * namespace. Most requests are answered without anybody's wanting to know.
+ * What a request tells the daemon: fsuid and fsgid in the daemon's user namespace, the process in
+ * its pid namespace. They are computed when they are needed; most requests do not need them.
  */
 
 u32 efuse_caller_uid(const struct efuse_req *req)
@@ -76,14 +76,14 @@ static void efuse_ids_fill(struct efuse_ids *ids, const struct cred *cred,
 }
 
 /**
- * efuse_caller - who asks, where answers depend on it
+ * efuse_caller - identify the caller by a number
  * @req: the request
  *
- * Two callers of one number are the same to any daemon, see docs/coherence.md.
+ * Two callers with the same number are the same to any daemon: see docs/coherence.md.
  *
- * Return: the number; 0 if it cannot be told: of a request in the background, and of a
- *         caller in another user namespace than the mount's, which would have to be told
- *         from one that comes behind it in the same memory and with the same number
+ * Return: the number; or 0 if the caller cannot be identified: the request was sent in the
+ *	   background, or the caller is in another user namespace than the mount. Such a namespace
+ *	   could not be told from a later one that has the same address and number.
  */
 u64 efuse_caller(struct efuse_req *req)
 {
@@ -92,7 +92,7 @@ u64 efuse_caller(struct efuse_req *req)
 	const struct fuse_conn *fc = req->fm->fc;
 	struct efuse_who who;
 
-	/* It is whoever sent the request, and that task's credentials are as they were. */
+	/* The current task has sent the request, so the cached number is still right. */
 	if (req->caller || req->sent)
 		return req->caller;
 	if (acts->user_ns != fc->user_ns || is->user_ns != fc->user_ns)
@@ -113,11 +113,11 @@ static u64 efuse_caller_ids(const struct efuse_req *req)
 }
 
 /**
- * efuse_caller_stamp - whom an answer is for
+ * efuse_caller_stamp - get the caller for the stamp of a value, or for the key of a grant
  * @req: the request
  *
- * Return: efuse_caller(), or where answers do not depend on it, the ids that the daemon
- *         was told: what is learned then is nobody's once they do
+ * Return: efuse_caller(); or, if answers do not depend on the caller, the ids that the daemon was
+ *	   told. Values with ids match no caller if answers depend on the caller later.
  */
 u64 efuse_caller_stamp(struct efuse_req *req)
 {
@@ -125,9 +125,9 @@ u64 efuse_caller_stamp(struct efuse_req *req)
 }
 
 /**
- * efuse_caller_is - is an answer for who asks?
+ * efuse_caller_is - may a value be given to the caller of a request?
  * @req: the request
- * @stamp: of the answer
+ * @stamp: stamp of the value
  */
 bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp)
 {
@@ -142,14 +142,15 @@ bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp)
 }
 
 /**
- * efuse_raised_open - what an OPEN or OPENDIR in exclusive mode lets FUSE keep
- * @req: the request
- * @fh: the handle of its reply
+ * efuse_raised_open - get the open flags that let FUSE cache more in exclusive mode
+ * @req: an OPEN or OPENDIR
+ * @fh: handle of its reply
  *
- * A listing is what one caller was shown. FUSE reads on with another handle where it
- * ends, so its positions have to mean the same to each.
+ * A listing can be cached only if answers do not depend on the caller, since one caller got it and
+ * others will see it. Where the listing ends, FUSE reads on with the handle of another open. So
+ * positions must mean the same with all handles of the directory.
  *
- * Return: of FOPEN_*
+ * Return: FOPEN_* to add to the reply's
  */
 u32 efuse_raised_open(const struct efuse_req *req, u64 fh)
 {
@@ -166,11 +167,11 @@ static void efuse_end_name(struct fuse_entry_out *entry)
 }
 
 /**
- * efuse_names_shared - may a name that one caller has been shown be shown to others?
+ * efuse_names_shared - may FUSE show a name that one caller has looked up to others?
  * @ec: connection
  *
- * FUSE keeps names in dentries, which every caller can walk. Where nobody but the
- * mount's user comes in, that is as the daemon says.
+ * FUSE caches names in dentries, which are visible to all callers. Without allow_other, only the
+ * mount's user has access, and the daemon's timeouts are obeyed.
  */
 bool efuse_names_shared(const struct efuse_conn *ec)
 {
@@ -178,8 +179,8 @@ bool efuse_names_shared(const struct efuse_conn *ec)
 }
 
 /**
- * efuse_part_callers - let FUSE keep no name that another caller might walk
- * @req: a request that the daemon answered, learned from already
+ * efuse_part_callers - set entry timeouts to 0, if names must not be shown to other callers
+ * @req: a request that the daemon has answered; learning from the reply is done
  */
 void efuse_part_callers(struct efuse_req *req)
 {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Which requests change what: the table of docs/coherence.md. */
+/* The buckets that each request changes: the table in docs/coherence.md. */
 #include "efuse_i.h"
 
 #include <linux/filelock.h>
 
+/* Add a bucket, unless it is there already. */
 void efuse_changes_add(struct efuse_changes *ch, u16 bucket)
 {
 	int i;
@@ -20,6 +21,7 @@ static void efuse_changes_inode(struct efuse_changes *ch, u64 nodeid, enum efuse
 	efuse_changes_add(ch, efuse_bucket_inode(nodeid, kind));
 }
 
+/* The request's name number @index in the directory @parent. */
 static void efuse_changes_entry(struct efuse_changes *ch, u64 parent,
 				const struct fuse_args *args, u32 index)
 {
@@ -28,11 +30,14 @@ static void efuse_changes_entry(struct efuse_changes *ch, u64 parent,
 
 	if (name)
 		efuse_changes_add(ch, efuse_bucket_entry(parent, name, len));
-	/* Its times, its link count. */
+	/* The directory's times and link count. */
 	efuse_changes_inode(ch, parent, EFUSE_KIND_ATTR);
 }
 
-/* With a file's content go size and times, and what a write strips (suid, capabilities). */
+/*
+ * Some of a file's content changes, and with it size, times, free space, and what a write strips:
+ * set-uid and set-gid bits, capabilities.
+ */
 static void efuse_changes_data(struct efuse_changes *ch, u64 nodeid)
 {
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
@@ -41,8 +46,8 @@ static void efuse_changes_data(struct efuse_changes *ch, u64 nodeid)
 }
 
 /*
- * It has another name. What was learned until then counts on all changes being seen at
- * its nodeid, but the daemon may have one for each name.
+ * A file gets another name. Values that were learned before rely on seeing all changes of the file
+ * under its nodeid, but the daemon may have another nodeid for the new name.
  */
 static void efuse_changes_linked(struct efuse_changes *ch, u64 nodeid)
 {
@@ -54,7 +59,7 @@ static void efuse_changes_linked(struct efuse_changes *ch, u64 nodeid)
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_PAGES);
 }
 
-/* Any of its content. */
+/* Any part of a file's content, and its end, may change. */
 static void efuse_changes_content(struct efuse_changes *ch, u64 nodeid)
 {
 	ch->content = nodeid;
@@ -63,7 +68,7 @@ static void efuse_changes_content(struct efuse_changes *ch, u64 nodeid)
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_END);
 }
 
-/* What a WRITE changes of it. */
+/* A WRITE changes the blocks that it touches, and perhaps the end of the file. */
 static void efuse_changes_written(struct efuse_changes *ch, const struct fuse_args *args)
 {
 	u64 offset = efuse_arg_offset(args), size = efuse_arg_size(args);
@@ -84,9 +89,11 @@ static void efuse_changes_written(struct efuse_changes *ch, const struct fuse_ar
 }
 
 /**
- * efuse_changes_of - the buckets that a request changes
- * @ch: filled
- * @args: the request; gives the same at its issue and at its end
+ * efuse_changes_of - compute the buckets that a request changes
+ * @ch: filled in, except what efuse_epoch_end() sets
+ * @args: the request
+ *
+ * The result is the same when the request is issued and when it is answered.
  */
 void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 {
@@ -106,7 +113,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		return;
 
 	case FUSE_FORGET:
-		/* Sent as a request: a READDIRPLUS entry that found no use. */
+		/* A FORGET that is sent as a request: of a READDIRPLUS entry that was not used. */
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_LIFE);
 		return;
 
@@ -138,7 +145,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		return;
 
 	case FUSE_IOCTL:
-		/* It may make the file immutable. */
+		/* An ioctl may make the file immutable. */
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_RIGHTS);
 		fallthrough;
 	case FUSE_SETUPMAPPING:
@@ -150,7 +157,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 
 	case FUSE_SETXATTR:
 	case FUSE_REMOVEXATTR:
-		/* It may be an access control list. */
+		/* The xattr may be an access control list. */
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_RIGHTS);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
 		efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
@@ -171,7 +178,10 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 
 	case FUSE_FLUSH:
 	case FUSE_RELEASE:
-		/* A daemon may write behind until then; the last RELEASE frees what has no name. */
+		/*
+		 * The daemon may write back data only now. The last RELEASE frees a file without a
+		 * name.
+		 */
 		if (args->efuse.written)
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
 		efuse_changes_inode(ch, 0, EFUSE_KIND_VOLUME);
@@ -217,7 +227,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		return;
 	}
 
-	/* The inodes under the names, by their link count and ctime. */
+	/* The link count and ctime of the inodes under the names. */
 	for (i = 0; i < ARRAY_SIZE(args->efuse.child); i++)
 		if (args->efuse.child[i])
 			efuse_changes_inode(ch, args->efuse.child[i], EFUSE_KIND_ATTR);
@@ -225,8 +235,8 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 }
 
 /*
- * May a WRITE move the end of its file? FUSE knows the size where nobody else writes,
- * but not of what it has not yet sent.
+ * May a WRITE make its file longer? FUSE knows the daemon's size of the file only if this mount is
+ * the only writer and FUSE sends each write immediately.
  */
 static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
 				const struct fuse_args *args)
@@ -236,11 +246,12 @@ static bool efuse_write_extends(struct efuse_conn *ec, struct fuse_mount *fm,
 }
 
 /**
- * efuse_changes_issue - the buckets that a request changes which is about to be issued
- * @ch: filled
+ * efuse_changes_issue - compute the buckets that a request changes, before it is issued
+ * @ch: filled in as by efuse_changes_of()
  * @ec: connection
  * @fm: mount
- * @args: the request; remembers what efuse_changes_of() has to know at its end
+ * @args: the request; @revalidate and @extends of its struct efuse_args are set, on which
+ *	  efuse_changes_of() depends when the request ends
  */
 void efuse_changes_issue(struct efuse_changes *ch, struct efuse_conn *ec, struct fuse_mount *fm,
 			 struct fuse_args *args)
@@ -251,13 +262,13 @@ void efuse_changes_issue(struct efuse_changes *ch, struct efuse_conn *ec, struct
 	efuse_changes_of(ch, args);
 }
 
-/* Does the reply say that the daemon knows no such request? */
+/* Does the reply mean that the daemon does not implement the request? Then nothing has changed. */
 bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 {
 	const struct fuse_ioctl_out *out;
 
 	if (args->opcode == FUSE_IOCTL) {
-		/* A daemon may also succeed in telling what its ioctl(2) returned. */
+		/* A daemon may also pass on the error of its own ioctl(2) in a successful reply. */
 		out = args->out_args[0].value;
 		if (!error && args->out_args[0].size == sizeof(*out))
 			error = out->result;
@@ -267,8 +278,12 @@ bool efuse_changes_cancelled(const struct fuse_args *args, int error)
 	return error == EFUSE_NOT_IMPLEMENTED;
 }
 
-/* What follows fills in what the arguments do not say. */
+/*
+ * Call-outs of fs/fuse that note details which a request's arguments do not contain, and changes
+ * that happen without a request.
+ */
 
+/* A file is being opened: note the epoch, to know later whether the file was written since. */
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff)
 {
 	struct efuse_conn *ec = efuse_conn_get(fm->fc);
@@ -287,7 +302,7 @@ static bool efuse_file_written(struct fuse_file *ff)
 void efuse_flush_args(struct file *file, struct fuse_args *args)
 {
 	args->efuse.written = efuse_file_written(file->private_data);
-	/* Locks that the daemon keeps are not known here. */
+	/* If the daemon keeps the locks itself, the kernel does not know them. */
 	args->efuse.locked = !get_fuse_conn(file_inode(file))->no_lock ||
 			     vfs_inode_has_locks(file_inode(file));
 }
@@ -299,8 +314,9 @@ void efuse_release_args(struct fuse_file *ff, struct fuse_args *args)
 }
 
 /*
- * A lock that belongs to the open file description ends with that: the daemon hears of it by the
- * RELEASE alone, even of a file that it was not asked to open.
+ * A lock is taken through @file. An OFD lock ends with the open file description, and only the
+ * RELEASE tells the daemon so. So the RELEASE must be sent, even if the kernel has opened the file
+ * itself.
  */
 void efuse_file_locks(struct file *file, const struct file_lock *fl)
 {
@@ -323,7 +339,7 @@ void efuse_child_args(struct fuse_args *args, struct dentry *first, struct dentr
 		args->efuse.child[1] = get_node_id(d_inode(second));
 }
 
-/* Written without a request: FUSE passthrough. */
+/* A file was written through FUSE passthrough, without a request. */
 void efuse_inode_written(struct inode *inode)
 {
 	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
@@ -346,12 +362,13 @@ static void efuse_changes_mapped(struct efuse_changes *ch, u64 nodeid)
 }
 
 /**
- * efuse_passthrough_mapped - stores will change a file without a request
- * @inode: the file
- * @vma: the map of its backing file
+ * efuse_passthrough_mapped - a file is mapped through FUSE passthrough
+ * @inode: inode of the file
+ * @vma: the mapping of its backing file
  *
- * Nobody says when they end. But as long as there is such a map, it keeps the file's
- * path, and by that the inode.
+ * Stores through a shared, writable mapping change the file without a request. FUSE does not learn
+ * when the last mapping ends. But a mapping keeps the file's path in memory, and so the inode. The
+ * change lasts until efuse_inode_evicted().
  */
 void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *vma)
 {
@@ -372,11 +389,12 @@ void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *
 	efuse_epoch_begin(ec, &ch);
 }
 
-/* The inode goes, and so have all maps of it. */
+/* An inode is being evicted: it has no mappings and no pages any more. */
 void efuse_inode_evicted(struct inode *inode)
 {
 	struct efuse_changes ch = {};
 
+	efuse_pages_evicted(inode);
 	if (!get_fuse_inode(inode)->efuse_mapped)
 		return;
 	efuse_changes_mapped(&ch, get_node_id(inode));
@@ -384,12 +402,13 @@ void efuse_inode_evicted(struct inode *inode)
 }
 
 /**
- * efuse_force_sync - the caller wants the daemon's own word (AT_STATX_FORCE_SYNC)
- * @inode: whose attributes it asks for
+ * efuse_force_sync - statx(2) asks for the daemon's attributes (AT_STATX_FORCE_SYNC)
+ * @inode: the inode
  *
- * What was learned before is void. In exclusive mode there is no better word.
+ * Makes attributes that were learned before void, except in exclusive mode, where they are as good
+ * as the daemon's.
  *
- * Return: true, for FUSE to ask.
+ * Return: true: FUSE has to send a GETATTR.
  */
 bool efuse_force_sync(struct inode *inode)
 {

@@ -2,11 +2,10 @@
 /*
  * Channels: memory that the kernel and a daemon share, for the requests of one CPU.
  *
- * A channel is a descriptor of /dev/efuse with slots. EFUSE_IOC_NEXT delivers the reply
- * that lies in one slot and brings the next request into another: what write(2) and
- * read(2) do, in one call and without looking up the daemon's pages. Nothing in the
- * shared memory says anything about the memory itself: slots and lengths are arguments
- * of the call. A message is read there once, by the code that reads write(2)'s.
+ * A channel is a descriptor of /dev/efuse with slots. EFUSE_IOC_NEXT delivers the reply in one slot
+ * and puts the next request into another. That is what write(2) and read(2) do, in one call and
+ * without looking up the daemon's pages. The shared memory holds messages only. Slot numbers and
+ * lengths are arguments of the call. The code behind write(2) reads each message, once.
  */
 #include "efuse_i.h"
 
@@ -14,19 +13,19 @@
 #include <linux/mm.h>
 #include <linux/sched/clock.h>
 
-/* What a channel's slots may take altogether. */
+/* Most bytes of shared memory per channel. */
 #define EFUSE_MAX_CHANNEL	SZ_64M
 
-/* What takes longer than this, in ns, is as busy as can be. */
+/* Longest service time that counts, in ns; longer ones count as this. */
 #define EFUSE_MAX_SERVICE	NSEC_PER_SEC
 
 enum efuse_slot_state {
 	EFUSE_SLOT_FREE,
-	EFUSE_SLOT_KERNEL,	/* filled or emptied now */
-	EFUSE_SLOT_DAEMON,	/* has a request that the daemon works on */
+	EFUSE_SLOT_KERNEL,	/* being filled or emptied by the kernel */
+	EFUSE_SLOT_DAEMON,	/* holds a request that the daemon works on */
 };
 
-/* The mean time that the daemon has a request, the last few of them counting most. */
+/* Adds a service time to the channel's moving mean; the new value has a weight of 1/8. */
 static void efuse_service_count(struct efuse_channel *channel, u64 ns)
 {
 	u32 mean = channel->service_ns;
@@ -35,7 +34,7 @@ static void efuse_service_count(struct efuse_channel *channel, u64 ns)
 	WRITE_ONCE(channel->service_ns, mean ? mean - mean / 8 + ns / 8 : ns);
 }
 
-/* The first slot with nothing in it, or how many there are. */
+/* The first free slot, or channel->slots if all are in use. */
 static u32 efuse_slot_find(const struct efuse_channel *channel)
 {
 	u32 i;
@@ -46,7 +45,7 @@ static u32 efuse_slot_find(const struct efuse_channel *channel)
 	return i;
 }
 
-/* Is there a slot to fill? If not, who empties one wakes all. */
+/* Is a slot free? If not, the next one to become free wakes all workers. */
 static bool efuse_slots_free(struct efuse_channel *channel)
 {
 	bool free;
@@ -61,7 +60,7 @@ static bool efuse_slots_free(struct efuse_channel *channel)
 	return free;
 }
 
-/* A slot to fill, or -EAGAIN. */
+/* Claims a free slot for the kernel. Returns it, or -EAGAIN. */
 static int efuse_slot_claim(struct efuse_channel *channel)
 {
 	u32 slot;
@@ -74,14 +73,14 @@ static int efuse_slot_claim(struct efuse_channel *channel)
 	return slot < channel->slots ? slot : -EAGAIN;
 }
 
-/* The daemon is done with @slot: true for the first who says so. */
+/* Takes @slot back from the daemon. False if the daemon does not have it. */
 static bool efuse_slot_reclaim(struct efuse_channel *channel, u32 slot)
 {
 	bool had = false;
 
 	if (slot >= channel->slots)
 		return false;
-	/* Not to be guessed past the check. */
+	/* Keep speculation within the bounds checked above. */
 	slot = array_index_nospec(slot, channel->slots);
 	spin_lock(&channel->lock);
 	if (channel->state[slot] == EFUSE_SLOT_DAEMON) {
@@ -107,12 +106,12 @@ static void efuse_slot_set(struct efuse_channel *channel, u32 slot, enum efuse_s
 		swap(wanted, channel->full);
 	}
 	spin_unlock(&channel->lock);
-	/* Those who found none look again. */
+	/* Workers that found no free slot look again. */
 	if (wanted)
 		wake_up_all(&channel->waitq);
 }
 
-/* The room for a request, to be filled. */
+/* Sets @iter to the slot's room for a request. */
 static void efuse_slot_request(struct efuse_channel *channel, u32 slot, struct iov_iter *iter)
 {
 	u32 pages = channel->slot_size / PAGE_SIZE;
@@ -124,7 +123,7 @@ static void efuse_slot_request(struct efuse_channel *channel, u32 slot, struct i
 	iov_iter_advance(iter, EFUSE_REQUEST_START(PAGE_SIZE));
 }
 
-/* A reply of @length bytes, to be read. */
+/* Sets @iter to the @length bytes of the slot's reply. */
 static void efuse_slot_reply(struct efuse_channel *channel, u32 slot, u32 length,
 			     struct iov_iter *iter)
 {
@@ -133,7 +132,7 @@ static void efuse_slot_reply(struct efuse_channel *channel, u32 slot, u32 length
 	iov_iter_bvec(iter, ITER_SOURCE, channel->bvec + (2 * slot + 1) * pages, pages, length);
 }
 
-/* Deliver what the daemon wrote into @slot. */
+/* Delivers the reply in @slot and frees the slot. Returns 0 or a negative errno. */
 static int efuse_slot_deliver(struct efuse_channel *channel, u32 slot, u32 length)
 {
 	struct iov_iter iter;
@@ -146,12 +145,12 @@ static int efuse_slot_deliver(struct efuse_channel *channel, u32 slot, u32 lengt
 		ret = fuse_dev_reply(channel->fud, &iter);
 	}
 	efuse_slot_set(channel, slot, EFUSE_SLOT_FREE);
-	if (ret == -ENOENT)	/* The request ended without it. */
+	if (ret == -ENOENT)	/* The request ended before its reply. */
 		return 0;
 	return ret == -EINVAL ? -EBADMSG : min_t(ssize_t, ret, 0);
 }
 
-/* The same, if there is one; what is refused is counted. */
+/* Delivers the reply in @slot, unless it is EFUSE_NO_SLOT. Counts refused replies. */
 static int efuse_channel_reply(struct efuse_channel *channel, u32 slot, u32 length)
 {
 	int err = slot == EFUSE_NO_SLOT ? 0 : efuse_slot_deliver(channel, slot, length);
@@ -161,7 +160,7 @@ static int efuse_channel_reply(struct efuse_channel *channel, u32 slot, u32 leng
 	return err;
 }
 
-/* Bring a request into a slot; -EAGAIN: there is none, or no slot. */
+/* Puts a request into a free slot. -EAGAIN: there is no request or no free slot. */
 static ssize_t efuse_channel_fill(struct efuse_channel *channel, struct file *file, u32 *slot)
 {
 	struct iov_iter iter;
@@ -178,8 +177,8 @@ static ssize_t efuse_channel_fill(struct efuse_channel *channel, struct file *fi
 }
 
 /*
- * Bring one that no slot is large enough for into the daemon's own memory. One that this
- * is too small for fails, so that those behind it go on.
+ * Puts a request that fits no slot into the daemon's buffer. A request that does not fit the buffer
+ * either fails, so that it does not block the requests queued after it.
  */
 static ssize_t efuse_channel_fill_large(struct efuse_channel *channel, struct file *file,
 					const struct efuse_next *next)
@@ -190,14 +189,17 @@ static ssize_t efuse_channel_fill_large(struct efuse_channel *channel, struct fi
 	return err ?: fuse_dev_take(channel->fud, file, &iter, true);
 }
 
-/* Is there something that a worker who sleeps could do, or has the connection ended? */
+/* Is there a request and a slot for a worker, or has the connection ended? */
 static bool efuse_channel_ready(struct efuse_channel *channel)
 {
 	return !READ_ONCE(efuse_chan(channel->ec->fc)->iq.connected) ||
 	       (efuse_slots_free(channel) && efuse_queues_filled(channel->fud));
 }
 
-/* If there is no request, look for one for a while; then sleep, or leave off: -EAGAIN. */
+/*
+ * Waits for a request: polls for a while, then sleeps. Returns 0, or -EAGAIN if the caller may not
+ * sleep, or -ERESTARTSYS.
+ */
 static int efuse_channel_wait(struct efuse_channel *channel, bool may_sleep)
 {
 	struct efuse_node *node = channel->ec->nodes[channel->queue->node];
@@ -207,13 +209,16 @@ static int efuse_channel_wait(struct efuse_channel *channel, bool may_sleep)
 		return 0;
 	if (!may_sleep) {
 		efuse_poll(channel);
-		/* Who sent while it looked woke nobody else. */
+		/* A sender that saw this worker polling has woken no other. */
 		return efuse_channel_ready(channel) ? 0 : -EAGAIN;
 	}
 	atomic_inc(&node->waiting);
-	/* Who sends after this sees it; what was sent before is seen in efuse_channel_ready(). */
+	/*
+	 * Senders from here on see this worker as waiting. Earlier requests are seen by
+	 * efuse_channel_ready().
+	 */
 	smp_mb__after_atomic();
-	/* Without a slot there is nothing to look for. */
+	/* Polling without a free slot is useless. */
 	if (!efuse_slots_free(channel) || !efuse_poll(channel))
 		err = wait_event_interruptible_exclusive(channel->waitq,
 							 efuse_channel_ready(channel));
@@ -221,7 +226,7 @@ static int efuse_channel_wait(struct efuse_channel *channel, bool may_sleep)
 	return err;
 }
 
-/* Bring a request: its length, or a negative errno. */
+/* Brings a request. Returns its length in bytes, or a negative errno. */
 static ssize_t efuse_channel_bring(struct efuse_channel *channel, struct file *file,
 				   struct efuse_next *next)
 {
@@ -231,7 +236,7 @@ static ssize_t efuse_channel_bring(struct efuse_channel *channel, struct file *f
 	next->slot = EFUSE_NO_SLOT;
 	do {
 		err = efuse_channel_wait(channel, !(file->f_flags & O_NONBLOCK));
-		/* Not to be restarted: the reply would be delivered twice. */
+		/* Do not restart the system call: that would deliver the reply a second time. */
 		if (err)
 			return err == -EAGAIN ? err : -EINTR;
 		length = efuse_channel_fill(channel, file, &next->slot);
@@ -239,24 +244,25 @@ static ssize_t efuse_channel_bring(struct efuse_channel *channel, struct file *f
 			next->slot = EFUSE_NO_SLOT;
 			length = efuse_channel_fill_large(channel, file, next);
 		}
-		/* Another worker was first, or it ended while it was brought. */
+		/* Another worker took the request, or the request ended while it was copied. */
 	} while (length == -EAGAIN || length == -ENOENT);
 	return length;
 }
 
 /**
- * efuse_channel_next - EFUSE_IOC_NEXT: deliver a reply, bring a request
- * @fud: a channel
- * @file: its file
- * @argp: struct efuse_next
+ * efuse_channel_next - EFUSE_IOC_NEXT: deliver a reply and bring the next request
+ * @fud: a channel's descriptor
+ * @file: the open file of @fud
+ * @argp: struct efuse_next of the daemon; updated on success
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; -EINVAL: nothing was done. With any other error the
- *         reply was delivered, or failed as write(2) would have.
+ * Return: 0 or a negative errno. With -EINVAL, and with -EFAULT if *@argp could not be read,
+ *         nothing was done. With any other error, also -EFAULT if *@argp could not be written, the
+ *         reply was delivered, or failed as it would have with write(2), and its slot is free.
  */
 long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_next __user *argp)
 {
-	/* Pairs with efuse_channel_make(): who sees it sees it whole. */
+	/* Pairs with efuse_channel_make(): the channel is fully initialised. */
 	struct efuse_channel *channel = smp_load_acquire(&fud->channel);
 	struct efuse_next next;
 	ssize_t length;
@@ -274,12 +280,20 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 
 	atomic_inc(&channel->coming);
 	err = efuse_channel_reply(channel, next.slot, next.length);
-	/* Who gets the reply may have the CPU, and send the next request before this looks. */
+	/*
+	 * Let the task that waits for the reply run: it may send its next request before this
+	 * worker polls for one.
+	 */
 	cond_resched();
-	/* Fully ordered: who sends finds this worker coming, or this finds what was sent. */
+	/*
+	 * Full barrier: either a sender sees this worker coming, or the worker sees what was sent.
+	 */
 	atomic_dec_return(&channel->coming);
 	length = err ?: efuse_channel_bring(channel, file, &next);
-	/* Whoever found this worker coming or looking has woken nobody, and it took but one. */
+	/*
+	 * Senders that saw this worker coming or polling have woken no other worker, and this one
+	 * took only one request.
+	 */
 	if (efuse_queue_filled(channel->queue))
 		efuse_queue_wake(channel->queue);
 	if (length < 0)
@@ -343,13 +357,13 @@ static bool efuse_channel_setup_valid(const struct efuse_channel_setup *setup)
 }
 
 /**
- * efuse_channel_make - EFUSE_IOC_CHANNEL: make a channel of a descriptor
+ * efuse_channel_make - EFUSE_IOC_CHANNEL: turn a descriptor into a CPU's channel
  * @ec: connection
  * @fud: the descriptor
- * @argp: struct efuse_channel_setup
+ * @argp: struct efuse_channel_setup of the daemon
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno
+ * Return: 0 or a negative errno; -EBUSY if the descriptor is a channel or the CPU has one
  */
 long efuse_channel_make(struct efuse_conn *ec, struct fuse_dev *fud,
 			const struct efuse_channel_setup __user *argp)
@@ -375,7 +389,7 @@ long efuse_channel_make(struct efuse_conn *ec, struct fuse_dev *fud,
 	if (!fud->channel && !rcu_access_pointer(queue->channel)) {
 		rcu_assign_pointer(queue->channel, channel);
 		efuse_homes_find(ec);
-		/* efuse_channel_next() and efuse_dev_mmap() see it whole. */
+		/* efuse_channel_next() and efuse_dev_mmap() see a fully initialised channel. */
 		smp_store_release(&fud->channel, channel);
 		err = 0;
 	}
@@ -386,8 +400,10 @@ long efuse_channel_make(struct efuse_conn *ec, struct fuse_dev *fud,
 }
 
 /**
- * efuse_channel_close - the descriptor is closed: nobody works or looks at its channel
- * @fud: a descriptor of /dev/efuse
+ * efuse_channel_close - free the channel of a descriptor that is being closed
+ * @fud: a descriptor of /dev/efuse, with or without a channel
+ *
+ * No worker uses the channel any more.
  *
  * Context: process context, may sleep.
  */
@@ -404,19 +420,19 @@ void efuse_channel_close(struct fuse_dev *fud)
 	efuse_homes_find(ec);
 	mutex_unlock(&ec->channels_mutex);
 	fud->channel = NULL;
-	/* Who sends may be about to wake somebody. */
+	/* A sender may be about to wake a worker of this channel. */
 	synchronize_rcu();
 	efuse_channel_destroy(channel);
-	/* What waits in its queue is for others now. */
+	/* Other workers may take what waits in its queue now. */
 	efuse_queues_wake_all(ec->fc);
 }
 
 /**
  * efuse_dev_mmap - map the slots of a channel
- * @file: a channel
- * @vma: where to
+ * @file: a channel's open file
+ * @vma: the mapping to fill
  *
- * Return: 0 or a negative errno; -ENODEV: it is no channel
+ * Return: 0 or a negative errno; -ENODEV if the descriptor is not a channel
  */
 int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma)
 {
@@ -428,7 +444,7 @@ int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma)
 		return -ENODEV;
 	if (!(vma->vm_flags & VM_SHARED))
 		return -EINVAL;
-	/* A child that is forked has no part in it. */
+	/* A forked child does not inherit the mapping. */
 	vm_flags_set(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
 	return vm_map_pages(vma, channel->pages, channel->nr_pages);
 }

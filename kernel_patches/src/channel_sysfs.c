@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* channels/ of a connection in sysfs: the queue of each CPU, and who reads from it. */
+/* channels/ of a connection in sysfs: the queue of each CPU, and the channel that serves it. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
@@ -15,7 +15,7 @@ static struct efuse_queue *efuse_queue_of(struct kobject *kobj)
 	struct efuse_conn *ec = efuse_conn_of_channel(kobj);
 	int cpu;
 
-	/* Its name is a number, since efuse_channel_sysfs_add() wrote it. */
+	/* efuse_channel_sysfs_add() made the name from a number. */
 	if (WARN_ON_ONCE(kstrtoint(kobject_name(kobj), 10, &cpu)))
 		cpu = 0;
 	return ec->queues[cpu];
@@ -49,7 +49,7 @@ static ssize_t stolen_show(struct kobject *kobj, struct kobj_attribute *attr, ch
 
 static struct kobj_attribute stolen_attr = __ATTR_RO(stolen);
 
-/* What is known of the CPU's channel; 0 if it has none. */
+/* A u32 of the CPU's channel; 0 if the CPU has no channel. */
 #define EFUSE_CHANNEL_ATTR(name, value)							\
 	static ssize_t name##_show(struct kobject *kobj, struct kobj_attribute *attr,	\
 				   char *buf)						\
@@ -81,7 +81,7 @@ EFUSE_CHANNEL_ATTR(service_ns, READ_ONCE(channel->service_ns));
 EFUSE_CHANNEL_ATTR(looking, efuse_poll_free(channel));
 EFUSE_CHANNEL_ATTR(sleeping, efuse_sleepers(channel));
 
-/* What happened on the CPU. */
+/* A counter of events on the CPU. */
 struct efuse_channel_count {
 	struct kobj_attribute attr;
 	enum efuse_channel_counter counter;
@@ -132,7 +132,7 @@ static const struct attribute *efuse_channel_attrs[] = {
 	NULL
 };
 
-/* Of all channels of the connection. */
+/* Attributes of channels/ itself, for all channels of the connection. */
 static const char * const efuse_policy_names[EFUSE_NR_POLICIES] = {
 	[EFUSE_POLICY_LEAST] = "least",
 	[EFUSE_POLICY_OWN] = "own",
@@ -159,7 +159,7 @@ static ssize_t policy_store(struct kobject *kobj, struct kobj_attribute *attr, c
 	if (policy < 0)
 		return policy;
 	WRITE_ONCE(ec->policy, policy);
-	/* What waits may be for others now. */
+	/* Other workers may be allowed to take what waits now. */
 	efuse_queues_wake_all(ec->fc);
 	return count;
 }

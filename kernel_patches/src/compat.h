@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What differs between the kernels that eFuse is built for. EFUSE_HAS_* is defined where
- * probes/ of that name compiles: see Makefile.objs.
+ * Differences between the kernels that eFuse is built for, Linux 6.12 and 7.3. EFUSE_HAS_<NAME> is
+ * defined if probes/<name>.c compiles: see Makefile.objs.
  */
 #ifndef _FS_FUSE_EFUSE_COMPAT_H
 #define _FS_FUSE_EFUSE_COMPAT_H
@@ -16,15 +16,21 @@
 #include "../fuse_dev_i.h"
 #endif
 
-/* The request that newer kernels try first; its number in the protocol. */
+/*
+ * FUSE_COPY_FILE_RANGE_64 of the protocol 7.45, Linux 6.18. Such kernels send it first, and
+ * COPY_FILE_RANGE if the daemon does not implement it.
+ */
 #define EFUSE_COPY_FILE_RANGE_64	53
 
-/* Arguments of kfuncs were to be trusted only where that was said; now they always are. */
+/* Linux 7.3 has no such flag: the arguments of all kfuncs must be trusted there. */
 #ifndef KF_TRUSTED_ARGS
 #define KF_TRUSTED_ARGS	0
 #endif
 
-/* The transport has a structure of its own, which was a part of the connection. */
+/*
+ * In Linux 7.3 the transport, with its queues and descriptors, is a struct fuse_chan. In 6.12 it is
+ * part of struct fuse_conn.
+ */
 #ifdef EFUSE_HAS_CHAN
 
 static inline struct fuse_chan *efuse_chan(const struct fuse_conn *fc)
@@ -42,19 +48,22 @@ static inline struct fuse_conn *efuse_sent_on(const struct fuse_req *req)
 	return req->chan->conn;
 }
 
-/* The connection of FUSE's own queue. */
+/* The connection of a queue, which must be FUSE's own one. */
 static inline struct fuse_conn *efuse_iqueue_conn(struct fuse_iqueue *fiq)
 {
 	return container_of(fiq, struct fuse_chan, iq)->conn;
 }
 
-/* Does the daemon take its requests by io_uring? They have FUSE's own queue. */
+/*
+ * Does the daemon receive its requests through io_uring (Linux 6.14)? Such requests go to FUSE's
+ * own queue.
+ */
 static inline bool efuse_by_ring(const struct fuse_conn *fc)
 {
 	return fuse_uring_ready(fc->chan);
 }
 
-/* The descriptor of a connection, or NULL before there is one. */
+/* The struct fuse_dev of an open /dev/efuse, or NULL if it is not attached to a connection. */
 static inline struct fuse_dev *efuse_file_dev(struct file *file)
 {
 	return __fuse_get_dev(file);
@@ -133,10 +142,10 @@ static inline bool efuse_connected(const struct fuse_conn *fc)
 	return READ_ONCE(efuse_chan(fc)->connected);
 }
 
-/* A request's data lies in folios, which was in pages. */
+/* Since Linux 6.13 the data of a request is in folios. In 6.12 it is in pages. */
 #ifdef EFUSE_HAS_FOLIOS
 
-/* Room for @nr of them. */
+/* Allocate the arrays for @nr folios or pages and their descriptors. */
 static inline bool efuse_pages_alloc(struct fuse_args_pages *ap, unsigned int nr)
 {
 	ap->folios = fuse_folios_alloc(nr, GFP_KERNEL, &ap->descs);
@@ -153,7 +162,7 @@ static inline struct page *efuse_page(const struct fuse_args_pages *ap, unsigned
 	return folio_page(ap->folios[i], 0);
 }
 
-/* @page is the first of a folio. */
+/* @page must be the first page of a folio. */
 static inline void efuse_page_set(struct fuse_args_pages *ap, unsigned int i, struct page *page)
 {
 	ap->folios[i] = page_folio(page);
@@ -171,7 +180,10 @@ static inline struct address_space *efuse_page_mapping(const struct fuse_args_pa
 	return ap->folios[i]->mapping;
 }
 
-/* All of them, where they lie one behind the other. */
+/*
+ * The address of the request's data, and its size in *@room; NULL if the data is not contiguous in
+ * the kernel's address space.
+ */
 static inline void *efuse_pages_piece(const struct fuse_args_pages *ap, size_t *room)
 {
 	unsigned int i;
@@ -237,7 +249,11 @@ static inline void *efuse_pages_piece(const struct fuse_args_pages *ap, size_t *
 
 #endif /* EFUSE_HAS_FOLIOS */
 
-/* Write-back copied pages, and kept the copies in a tree, formerly. */
+/*
+ * Write-back of Linux 6.12 copies pages, and keeps the WRITEs with the copies in the tree
+ * fi->writepages. Linux 6.16 writes the pages themselves (0c58a97f919c "fuse: remove tmp folio for
+ * writebacks and internal rb tree").
+ */
 static inline bool efuse_copies_pending(const struct fuse_inode *fi)
 {
 #ifdef EFUSE_HAS_WRITEPAGES
@@ -247,7 +263,10 @@ static inline bool efuse_copies_pending(const struct fuse_inode *fi)
 #endif
 }
 
-/* Is a copy of one of these pages on its way? Whoever reads the page again waits for that. */
+/*
+ * Is a copy of one of these pages still being written? A READ of such a page waits until it is
+ * written.
+ */
 static inline bool efuse_copy_pending(struct inode *inode, pgoff_t first, pgoff_t last)
 {
 #ifdef EFUSE_HAS_WRITEPAGES
@@ -257,7 +276,24 @@ static inline bool efuse_copy_pending(struct inode *inode, pgoff_t first, pgoff_
 #endif
 }
 
-/* The state has become a structure. */
+/*
+ * Wait until no copy of these pages is being written any more. Returns 0, or -ERESTARTSYS if the
+ * caller is being killed.
+ */
+static inline int efuse_copy_wait(struct inode *inode, pgoff_t first, pgoff_t last)
+{
+#ifdef EFUSE_HAS_WRITEPAGES
+	return wait_event_killable(get_fuse_inode(inode)->page_waitq,
+				   !efuse_copy_pending(inode, first, last));
+#else
+	return 0;
+#endif
+}
+
+/*
+ * Linux 6.19 reads inode->i_state by accessors (d8753f788ab4 "fs: provide accessors for
+ * ->i_state").
+ */
 static inline unsigned long efuse_inode_state(struct inode *inode)
 {
 #ifdef EFUSE_HAS_INODE_STATE
@@ -267,7 +303,10 @@ static inline unsigned long efuse_inode_state(struct inode *inode)
 #endif
 }
 
-/* Where a device's driver can take @iter; each part must be whole blocks, formerly. */
+/*
+ * Can the driver of a device do direct I/O with the buffers of @iter? Until Linux 6.17 the length
+ * of each segment must be a multiple of the block size, too. 6.18 has no bdev_iter_is_aligned().
+ */
 static inline bool efuse_iter_aligned(struct block_device *bdev, const struct iov_iter *iter)
 {
 #ifdef EFUSE_HAS_ITER_IS_ALIGNED

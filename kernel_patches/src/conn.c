@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The connections that eFuse knows: every mount has one from its start. */
+/* Connections. Every mount has a struct efuse_conn from its start to its end. */
 #include "efuse_i.h"
 
 #include <linux/mm.h>
 #include <linux/random.h>
 
-/* Attaching, detaching and the list of connections; taken inside fuse_mutex. */
+/* Protects the list of connections, and serializes attaching and detaching. Inside fuse_mutex. */
 DEFINE_MUTEX(efuse_conn_mutex);
 static LIST_HEAD(efuse_conns);
 
+/* The mounted connection with this name in sysfs, or NULL. Under efuse_conn_mutex. */
 struct efuse_conn *efuse_conn_find(u32 id)
 {
 	struct efuse_conn *ec;
@@ -20,6 +21,7 @@ struct efuse_conn *efuse_conn_find(u32 id)
 	return NULL;
 }
 
+/* The connection that a program set is attached to, or NULL. Under efuse_conn_mutex. */
 struct efuse_conn *efuse_conn_of_ops(const struct efuse_ops *ops)
 {
 	struct efuse_conn *ec;
@@ -31,18 +33,18 @@ struct efuse_conn *efuse_conn_of_ops(const struct efuse_ops *ops)
 	return NULL;
 }
 
-/* May an answer given to one caller be given to another? */
+/* Are answers independent of the caller? */
 bool efuse_conn_caller_free(const struct efuse_conn *ec)
 {
 	return ec->fc->default_permissions || READ_ONCE(ec->caller_independent);
 }
 
 /**
- * efuse_stack_depth - the mount option stack_depth
- * @depth: set
- * @wanted: what the option says
+ * efuse_stack_depth - check the mount option stack_depth
+ * @depth: set to the depth
+ * @wanted: value of the option
  *
- * Return: 0, or -EINVAL where the kernel stacks no file systems so deep
+ * Return: 0, or -EINVAL if the depth is 0 or more than the kernel allows
  */
 int efuse_stack_depth(unsigned int *depth, unsigned int wanted)
 {
@@ -53,17 +55,18 @@ int efuse_stack_depth(unsigned int *depth, unsigned int wanted)
 }
 
 /*
- * A mount whose files back another one's is locked while that one's locks are held. Lockdep is to
- * tell them apart: what is deeper is locked first.
+ * Lock classes of a mount that is deeper than EFUSE_STACK_DEPTH. Its files may be backed by files
+ * of another eFuse mount, whose locks are then taken while those of the deeper mount are held.
+ * Separate classes show lockdep this order.
  */
 static struct lock_class_key efuse_deep_writers[SB_FREEZE_LEVELS];
 static struct lock_class_key efuse_deep_rwsem;
 static struct lock_class_key efuse_deep_invalidate;
 
 /**
- * efuse_stack_on - fix how deep a mount is stacked
- * @sb: of the mount, which nobody sees yet
- * @depth: its depth, at least EFUSE_STACK_DEPTH
+ * efuse_stack_on - set the stacking depth of a mount
+ * @sb: superblock of the mount, which must not be visible yet
+ * @depth: stacking depth, at least EFUSE_STACK_DEPTH
  */
 void efuse_stack_on(struct super_block *sb, unsigned int depth)
 {
@@ -77,8 +80,8 @@ void efuse_stack_on(struct super_block *sb, unsigned int depth)
 }
 
 /**
- * efuse_file_inode_init - a regular file has a new inode
- * @inode: the inode, which nobody has locked yet
+ * efuse_file_inode_init - initialize the inode of a regular file
+ * @inode: the inode, which must not have been locked yet
  */
 void efuse_file_inode_init(struct inode *inode)
 {
@@ -89,8 +92,8 @@ void efuse_file_inode_init(struct inode *inode)
 }
 
 /**
- * efuse_conn_add - give a connection its half of eFuse
- * @fc: a connection about to be mounted, with its device number
+ * efuse_conn_add - create eFuse's half of a connection
+ * @fc: a connection that is about to be mounted and has its device number
  *
  * Context: process context, under fuse_mutex.
  * Return: 0 or a negative errno; the mount fails with it.
@@ -114,7 +117,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 	ec->spread = 1;
 	mutex_init(&ec->channels_mutex);
 	INIT_LIST_HEAD(&ec->list);
-	/* Somewhere, so that a value out of another connection's maps is void here. */
+	/* A random start makes values from maps of another connection void here. */
 	atomic64_set(&ec->epoch, (u64)get_random_u32() + 1);
 	atomic64_set(&ec->floor, atomic64_read(&ec->epoch));
 	get_random_bytes(&ec->caller_key, sizeof(ec->caller_key));
@@ -135,7 +138,7 @@ int efuse_conn_add(struct fuse_conn *fc)
 	mutex_lock(&efuse_conn_mutex);
 	list_add_tail(&ec->list, &efuse_conns);
 	mutex_unlock(&efuse_conn_mutex);
-	/* Requests see the connection only when it is whole. */
+	/* Pairs with efuse_conn_get(): requests see only a complete connection. */
 	smp_store_release(&fc->efuse, ec);
 	return 0;
 
@@ -147,8 +150,11 @@ out_free:
 }
 
 /**
- * efuse_limits_apply - let FUSE make requests as large as asked for
- * @ec: connection; larger ones than the daemon takes go to it in parts
+ * efuse_limits_apply - let FUSE make requests of up to max_request bytes
+ * @ec: connection
+ *
+ * Requests that are larger than the daemon accepts are sent to it in parts. Does nothing before
+ * INIT's reply; efuse_conn_limits() calls this again then.
  */
 void efuse_limits_apply(struct efuse_conn *ec)
 {
@@ -165,7 +171,7 @@ void efuse_limits_apply(struct efuse_conn *ec)
 }
 
 /**
- * efuse_conn_limits - the daemon has said in INIT's reply how large requests may be
+ * efuse_conn_limits - note the largest requests that the daemon accepts, from INIT's reply
  * @fc: the connection
  */
 void efuse_conn_limits(struct fuse_conn *fc)
@@ -181,8 +187,10 @@ void efuse_conn_limits(struct fuse_conn *fc)
 }
 
 /**
- * efuse_daemon_max_write - how much of a WRITE the daemon must have room for
+ * efuse_daemon_max_write - get the largest WRITE that is sent to the daemon
  * @fc: the connection
+ *
+ * Return: bytes of data; struct fuse_conn's max_write may be more
  */
 u32 efuse_daemon_max_write(const struct fuse_conn *fc)
 {
@@ -192,8 +200,10 @@ u32 efuse_daemon_max_write(const struct fuse_conn *fc)
 }
 
 /**
- * efuse_read_size - how large the buffer of who reads requests must be
+ * efuse_read_size - get the least size of a buffer for requests
  * @fc: the connection
+ *
+ * Return: bytes that a read(2) of the daemon must have room for
  */
 u32 efuse_read_size(const struct fuse_conn *fc)
 {
@@ -202,7 +212,7 @@ u32 efuse_read_size(const struct fuse_conn *fc)
 }
 
 /**
- * efuse_conn_remove - the connection is unmounted: nobody can attach any more
+ * efuse_conn_remove - a connection is unmounted: detach its programs, remove it from sysfs
  * @fc: the connection
  *
  * Context: process context, under fuse_mutex.
@@ -222,13 +232,14 @@ void efuse_conn_remove(struct fuse_conn *fc)
 }
 
 /**
- * efuse_conn_settle - wait until an unmounted connection holds nothing
+ * efuse_conn_settle - wait until an unmounted connection holds no backing file any more
  * @fc: the connection
  *
- * So that what its backing files lie on can be unmounted next.
+ * After that, the file systems of its backing files can be unmounted. If the caller is killed,
+ * backing files may still be open when this returns.
  *
- * Context: process context, may sleep; not under fuse_mutex, since with its last
- * file another mount may end.
+ * Context: process context, may sleep; not under fuse_mutex, since closing the last backing file
+ *	    may end another FUSE mount.
  */
 void efuse_conn_settle(struct fuse_conn *fc)
 {
@@ -241,7 +252,7 @@ void efuse_conn_settle(struct fuse_conn *fc)
 }
 
 /**
- * efuse_conn_free - the last reference to the connection is gone
+ * efuse_conn_free - release eFuse's half of a connection, when the last reference to it is gone
  * @fc: the connection
  */
 void efuse_conn_free(struct fuse_conn *fc)

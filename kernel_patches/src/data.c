@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The data of a READ or WRITE, wherever its request keeps it, as an iterator. */
+/*
+ * Iterators over the data of a READ or WRITE, which may be in pages, in a kernel buffer or in the
+ * caller's own buffer.
+ */
 #include "efuse_i.h"
 
-/* Bytes of data that the request has room for, or brings. */
+/* READ: bytes of room for data. WRITE: bytes of data. */
 static size_t efuse_data_size(const struct fuse_args *args)
 {
 	return args->opcode == FUSE_READ ? args->out_args[0].size : args->in_args[1].size;
@@ -14,10 +17,10 @@ static bool efuse_data_in_pages(const struct fuse_args *args)
 }
 
 /**
- * efuse_data_start - the start of a request's data
- * @data: set to it
- * @args: a READ's or WRITE's
- * @direction: ITER_DEST to put bytes there, ITER_SOURCE to take them
+ * efuse_data_start - set a position to the start of a request's data
+ * @data: the position
+ * @args: arguments of a READ or WRITE
+ * @direction: ITER_DEST to copy into the data, ITER_SOURCE to copy from it
  */
 void efuse_data_start(struct efuse_data *data, struct fuse_args *args, unsigned int direction)
 {
@@ -51,13 +54,13 @@ static void efuse_data_kvec(struct efuse_data *data, struct efuse_span *span,
 }
 
 /**
- * efuse_data_next - the next bytes of a request's data
- * @data: where; moved on
- * @span: room for what @iter goes over
- * @iter: set to as many of them as @span has room for, and to @len at most
- * @len: bytes; more than are left is cut
+ * efuse_data_next - get an iterator over the next bytes of a request's data
+ * @data: the position; advanced by the bytes of @iter
+ * @span: memory for the segments of @iter, which must stay as long as @iter is used
+ * @iter: set to the next bytes: as many as @span can describe, at most @len
+ * @len: bytes wanted; may be more than are left
  *
- * Return: how many bytes @iter has; 0 at the end.
+ * Return: number of bytes of @iter; 0 at the end of the data.
  */
 size_t efuse_data_next(struct efuse_data *data, struct efuse_span *span, struct iov_iter *iter,
 		       size_t len)
@@ -93,6 +96,7 @@ size_t efuse_data_next(struct efuse_data *data, struct efuse_span *span, struct 
 	return bytes;
 }
 
+/* Advance a position by @len bytes, or to the end of the data. */
 void efuse_data_skip(struct efuse_data *data, size_t len)
 {
 	struct efuse_span span __uninitialized;
@@ -105,11 +109,11 @@ void efuse_data_skip(struct efuse_data *data, size_t len)
 }
 
 /**
- * efuse_data_end - a READ is answered with what was put into its data so far
- * @args: its
- * @done: bytes from the data's start
+ * efuse_data_end - complete the data of a READ that may be shorter than its room
+ * @args: arguments of the READ
+ * @done: bytes of data that are valid
  *
- * Pages of the page cache become zeros behind that, as FUSE has it.
+ * In pages of the page cache, the rest is zeroed, as FUSE does it.
  */
 void efuse_data_end(struct fuse_args *args, size_t done)
 {

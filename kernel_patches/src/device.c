@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device path: a READ of a backing file that lies on a device of csd.ko, by the device,
- * into the request's own pages.
+ * The device path: a READ of a backing file on a device of csd.ko, done by the device, into the
+ * request's own pages.
  *
- * It is a direct read of the backing file, whatever that was opened with: the file system
- * writes what is dirty, says which blocks are the file's, and keeps them so until the device has
- * answered. It pays where the page cache of the backing file has nothing of what is
- * asked for, and need not have it afterwards.
+ * It is a direct read of the backing file, whatever flags the file was opened with. The file system
+ * below writes dirty pages back first, tells which blocks the file has, and keeps them in place
+ * until the device has answered. The path pays off where the page cache of the backing file has
+ * nothing of the range and does not need to have it afterwards.
  */
 #include "efuse_i.h"
 
@@ -16,13 +16,15 @@
 #include <linux/module.h>
 
 /**
- * efuse_device_reads - how to ask what the page cache has of a file on a device
+ * efuse_device_reads - get the function that counts a file's resident blocks
  * @file: a backing file
  *
- * csd.ko stays as long as one of its devices is mounted, and so as long as @file is open.
+ * csd.ko cannot be unloaded while one of its devices is mounted, so the function stays valid while
+ * @file is open.
  *
  * Context: process context, may sleep.
- * Return: the function of csd.ko, or NULL: the file lies elsewhere, or cannot be read directly
+ * Return: a function of csd.ko; NULL if the file is on no device of csd.ko or cannot be read
+ *         directly
  */
 csd_resident_t efuse_device_reads(const struct file *file)
 {
@@ -36,7 +38,10 @@ csd_resident_t efuse_device_reads(const struct file *file)
 	return resident;
 }
 
-/* Where a device can begin and end. Pages that FUSE made of it are found out by trying. */
+/*
+ * Are the range and the caller's buffer aligned as the device requires? A request's pages are not
+ * checked: if they do not fit, the read fails.
+ */
 static bool efuse_device_aligned(const struct efuse_req *req, const struct efuse_backing *eb,
 				 u64 pos, u64 len)
 {
@@ -59,11 +64,11 @@ static int efuse_device_ask(struct efuse_req *req, const struct efuse_backing *e
 }
 
 /**
- * efuse_device_resident - how many blocks of a READ the page cache of its backing file has
+ * efuse_device_resident - count the blocks of a READ that its backing file's page cache has
  * @req: the READ
  *
  * Context: process context; does not sleep.
- * Return: how many, or -EOPNOTSUPP: the device path cannot take it
+ * Return: number of blocks, or -EOPNOTSUPP if the device path cannot take the READ
  */
 int efuse_device_resident(struct efuse_req *req)
 {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The direct path: a READ or WRITE between the request's own pages and the backing
- * files that its range is mapped to, with the credentials of who mapped it.
+ * The direct path: a READ or WRITE between the request's own pages and the backing files that its
+ * range is mapped to, with the credentials of the task that mapped them.
  *
- * Backing files are truth, not a copy: what is read is what the daemon would read
- * there now. Whatever does not go as it should goes to the daemon, whole.
+ * Backing files are the truth, not a copy: a READ returns what the daemon would read there now. A
+ * request that the direct path cannot carry out goes to the daemon as a whole.
  *
- * Why a move of bytes stopped (enum efuse_stop) is part of its result. A call that moved fewer
- * bytes than it was asked for says nothing: a signal or an error may have ended it. The next call
- * tells, and only one that reads nothing is the end of the file.
+ * A move of bytes reports why it stopped (enum efuse_stop). A call that moved fewer bytes than it
+ * was asked for tells nothing by itself: a signal or an error may have ended it. The next call
+ * tells, and only a call that reads nothing marks the end of the file.
  *
- * The I/O is done by the caller's task. What file systems take from that:
- *   credentials	those of who mapped the extent (efuse_act_as())
- *   RLIMIT_FSIZE	holds for positions in the file, and was looked at there; where the backing
- *			file would reach it sooner, the daemon writes
+ * The caller's task does the I/O. The file systems below see of that task:
+ *   credentials	replaced by those of the task that mapped the extent (efuse_act_as())
+ *   RLIMIT_FSIZE	limits positions in the file above, and is checked there; where the backing
+ *			file would reach the limit sooner, the daemon writes
  *   fatal signals	end the request, not the file
- *   memory cgroup,	the caller's: pages of the backing file are charged to who reads them, and
- *   I/O priority	its I/O is the caller's
- *   IOCB_NOWAIT	of a caller never: such calls take FUSE's own way
+ *   memory cgroup,	the caller's: it is charged for the pages of the backing file that it reads,
+ *   I/O priority	and its I/O has its priority
+ *   IOCB_NOWAIT	never passed on from the caller: its nowait calls take FUSE's own way
  */
 #include "efuse_i.h"
 
@@ -31,8 +31,8 @@
 #include <linux/timekeeping.h>
 
 /*
- * As override_creds(), without touching the reference count that all CPUs share: the
- * extent has one, and is held.
+ * Does what override_creds() does, but without changing the reference count, a cache line that all
+ * CPUs share. The extent owns a reference, and is held.
  */
 const struct cred *efuse_act_as(const struct cred *cred)
 {
@@ -42,15 +42,15 @@ const struct cred *efuse_act_as(const struct cred *cred)
 	return old;
 }
 
-/* An overlay's inode has copies of what its real one has, as they were some time. */
+/* An overlay inode only has copies of the real inode's fields, which may be out of date. */
 static struct inode *efuse_content_inode(const struct file *file)
 {
 	return d_real_inode(file_dentry(file));
 }
 
 /*
- * Is a file of ours read by way of pages? These are filled as all pages of ours are. FUSE's
- * passthrough takes the locks of another file, its direct I/O the file's own.
+ * Is a file of this module read through the page cache? eFuse fills those pages without the file's
+ * lock. Reads with FUSE's passthrough take the lock of another file, direct I/O that of the file.
  */
 static bool efuse_reads_pages(const struct file *file)
 {
@@ -60,7 +60,10 @@ static bool efuse_reads_pages(const struct file *file)
 	       !(ff->open_flags & (FOPEN_DIRECT_IO | FOPEN_PASSTHROUGH));
 }
 
-/* Is a file's page cache filled without the file's lock? Not by direct I/O, nor without pages. */
+/*
+ * Is a file's page cache filled without the file's lock? Not with direct I/O, nor on a file system
+ * that reads without pages.
+ */
 static bool efuse_reads_unlocked(const struct file *file)
 {
 	const struct inode *inode = efuse_content_inode(file);
@@ -68,7 +71,7 @@ static bool efuse_reads_unlocked(const struct file *file)
 	switch (inode->i_sb->s_magic) {
 	case FUSE_SUPER_MAGIC:
 		return inode == file_inode(file) && efuse_reads_pages(file);
-	case EXT4_SUPER_MAGIC: /* ext2 and ext3, too */
+	case EXT4_SUPER_MAGIC: /* also ext2 and ext3 */
 	case BTRFS_SUPER_MAGIC:
 	case TMPFS_MAGIC:
 	case MSDOS_SUPER_MAGIC:
@@ -80,7 +83,7 @@ static bool efuse_reads_unlocked(const struct file *file)
 	return false;
 }
 
-/* Do the bytes go to memory of a program that has asked for them, not to pages of a file? */
+/* Is the destination memory of a program that asked for the bytes, not pages of a file? */
 static bool efuse_direct_to_user(const struct fuse_args *args)
 {
 	return args->efuse.iter ? user_backed_iter(args->efuse.iter) :
@@ -88,10 +91,11 @@ static bool efuse_direct_to_user(const struct fuse_args *args)
 }
 
 /*
- * A page of a file is read with the page's lock in hand, for which others may wait who have the
- * lock of the backing file: they write to that file, or read it, from or into a map of the file
- * above. So the lock below is not waited for. A look at it would not do: somebody may wait for it
- * by then. The page may be of a file above this one, whose backing file this one is.
+ * A page of a file is read while the page is locked. Tasks that hold the lock of the backing file
+ * may wait for that page: they write to or read from the backing file, and their buffer is a
+ * mapping of the file above. So a READ into such a page must not wait for the backing file's lock.
+ * Testing the lock first would not help: it may be taken between the test and the read. The page
+ * may belong to a file on yet another mount above this one, whose backing file this one is.
  */
 static bool efuse_direct_nowait(const struct efuse_req *req, const struct efuse_backing *eb)
 {
@@ -108,7 +112,10 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
 	if (req->at_device)
 		return iocb | IOCB_DIRECT;
 
-	/* The page cache's own pages are read as its readers may, in a page fault. */
+	/*
+	 * The page cache's own pages are filled as for buffered readers, for instance in a page
+	 * fault: never with direct I/O.
+	 */
 	if (eb->file->f_flags & O_DIRECT && args->user_pages)
 		iocb |= IOCB_DIRECT;
 	if (args->opcode == FUSE_READ)
@@ -118,8 +125,8 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
 	if (flags & __O_SYNC)
 		iocb |= IOCB_SYNC;
 	/*
-	 * The file system below says where the file ends. With write-back FUSE says it: its dirty
-	 * pages may lie beyond what the backing file has by now.
+	 * The file system below determines the end of the file. With write-back FUSE does: its
+	 * dirty pages may lie beyond the present end of the backing file.
 	 */
 	if (flags & O_APPEND && eb->flags & EFUSE_EXTENT_TO_EOF && !req->ec->fc->writeback_cache)
 		iocb |= IOCB_APPEND;
@@ -127,8 +134,9 @@ static int efuse_direct_flags(const struct efuse_req *req, const struct efuse_ba
 }
 
 /*
- * The access time of the file is that of the backing file. Where its file system keeps
- * that elsewhere, nobody knows whether it changed.
+ * The file has the access time of the backing file. Call this after a read of the backing file.
+ * Where the file system below keeps the access time outside the inode (S_NOATIME), a change does
+ * not show, and one is assumed.
  */
 void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inode *inode,
 			    struct timespec64 before)
@@ -143,10 +151,13 @@ void efuse_backing_accessed(struct efuse_conn *ec, u64 nodeid, const struct inod
 
 /* The content of a backing file. */
 
-/* FAT rounds times to 2 s, and does not say so in s_time_gran. */
+/* FAT rounds times to 2 s, but its s_time_gran does not tell. */
 #define EFUSE_COARSEST_TIME_NS	(2 * NSEC_PER_SEC)
 
-/* Times of files have a granularity; a change within it may leave them as they were. */
+/*
+ * Could a change right now leave the ctime as it is? Times of files have a granularity, so a second
+ * change shortly after the first may not show.
+ */
 static bool efuse_ctime_racy(const struct inode *inode, struct timespec64 ctime)
 {
 	u64 grain_ns = max_t(u64, TICK_NSEC, inode->i_sb->s_time_gran);
@@ -159,7 +170,7 @@ static bool efuse_ctime_racy(const struct inode *inode, struct timespec64 ctime)
 	return timespec64_to_ns(&now) - timespec64_to_ns(&ctime) <= (s64)grain_ns;
 }
 
-/* Does another machine have a part in it? */
+/* Can another machine, or a daemon, change the file? */
 static bool efuse_inode_remote(const struct inode *inode)
 {
 	switch (inode->i_sb->s_magic) {
@@ -178,16 +189,19 @@ static bool efuse_inode_remote(const struct inode *inode)
 	return false;
 }
 
-/* Is the content changed where its times do not tell of it, or late? */
+/* May the content change without a change of the ctime, or before the ctime changes? */
 static bool efuse_content_untold(const struct inode *inode)
 {
-	/* Stores through a map: where pages are written back, the first one moves the times. */
+	/*
+	 * Only the first store through a mapping changes the times, and only where pages are
+	 * written back.
+	 */
 	return efuse_inode_remote(inode) || inode->i_sb->s_stack_depth > 0 ||
 	       mapping_writably_mapped(inode->i_mapping) ||
 	       !mapping_can_writeback(inode->i_mapping);
 }
 
-/* Has somebody the inode's lock for himself, or waits for that? */
+/* Is the inode's lock held exclusively, or does a task wait to hold it exclusively? */
 static bool efuse_inode_write_locked(struct inode *inode)
 {
 	if (!inode_is_locked(inode))
@@ -200,11 +214,12 @@ static bool efuse_inode_write_locked(struct inode *inode)
 
 /**
  * efuse_content_look - note which content a backing file has now
- * @content: set
+ * @content: filled in
  * @file: the backing file
  *
- * A write(2) sets the time before it copies, which may take long; it holds the lock meanwhile.
- * Direct I/O that is asynchronous lets go of the lock, and is counted until it is done.
+ * A write(2) sets the ctime before it copies, which may take long. It holds the inode's lock until
+ * it is done. Asynchronous direct I/O drops the lock early, but is counted in i_dio_count until it
+ * is done.
  */
 void efuse_content_look(struct efuse_content *content, const struct file *file)
 {
@@ -212,9 +227,9 @@ void efuse_content_look(struct efuse_content *content, const struct file *file)
 
 	content->ctime = inode_get_ctime(inode);
 	content->size = i_size_read(inode);
-	smp_rmb(); /* A write(2) that begins after this sets a later time. */
+	smp_rmb(); /* A write(2) that begins after this sets a later ctime. */
 	content->racy = efuse_inode_write_locked(inode);
-	smp_rmb(); /* Direct I/O is counted before it lets go of the lock. */
+	smp_rmb(); /* Direct I/O is counted before it drops the lock. */
 	content->racy |= atomic_read(&inode->i_dio_count) || efuse_content_untold(inode) ||
 			 efuse_ctime_racy(inode, content->ctime);
 }
@@ -227,7 +242,8 @@ static bool efuse_content_same(const struct efuse_content *content, const struct
 }
 
 /*
- * While it is changed it is racy: nobody takes the new times for those of a content that is known.
+ * Sets the content of an extent. @racy is true during the change, so that a lockless reader does
+ * not take a mix of old and new values for a known content.
  */
 static void efuse_content_note(struct efuse_backing *eb, const struct efuse_content *content)
 {
@@ -236,19 +252,21 @@ static void efuse_content_note(struct efuse_backing *eb, const struct efuse_cont
 	smp_wmb(); /* Pairs with efuse_content_seen(). */
 	eb->content.ctime = content->ctime;
 	eb->content.size = content->size;
-	smp_wmb(); /* As above. */
+	smp_wmb(); /* Pairs with efuse_content_seen(). */
 	WRITE_ONCE(eb->content.racy, content->racy);
 	spin_unlock(&eb->content_lock);
 }
 
 /*
- * The backing file was seen, of which the data cache may keep, and FUSE's page cache may have,
- * what was there before. Nobody who has seen a byte of the new may be shown an older one. @before
- * is how it was looked at before it was seen: a change meanwhile is found by the next look.
+ * To be called after the content of a backing file was read. The data cache and FUSE's page cache
+ * may hold older content. After a byte of the new content was shown, no older byte may be shown.
+ * @before is the result of efuse_content_look() before the read: a change during the read shows at
+ * the next look.
  *
- * Returns whether it may have changed without telling: then only what was seen is known to be new,
- * and whoever was shown that drops FUSE's pages of it. Where that goes on for long, as it does
- * below a map for writing, all pages would be dropped at each READ.
+ * Returns true if the content may have changed without a change of its times. Then only the bytes
+ * just read are known to be new, and the function that shows them has to drop FUSE's pages of them.
+ * It is not done here for all pages: a writable mapping of the backing file makes this true for
+ * every READ, and each READ would drop all pages.
  */
 static bool efuse_content_seen(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb,
 			       const struct efuse_content *before)
@@ -266,12 +284,13 @@ static bool efuse_content_seen(struct efuse_conn *ec, u64 nodeid, struct efuse_b
 }
 
 /**
- * efuse_content_shown - a backing file was shown to somebody by another way than a READ
+ * efuse_content_shown - a backing file's content was shown by another way than a READ
  * @ec: connection
- * @nodeid: of the file
+ * @nodeid: nodeid of the file above
  * @eb: the extent, held
  *
- * FUSE's pages and the data cache show nothing older from now on. Not for exclusive mode.
+ * FUSE's pages and the data cache show nothing older afterwards. Not to be called in exclusive
+ * mode.
  */
 void efuse_content_shown(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb)
 {
@@ -294,24 +313,27 @@ static ssize_t efuse_backing_io(struct efuse_req *req, const struct efuse_backin
 	return ret;
 }
 
-/* Why a call has failed. */
+/* Why a call of the file system below failed with @err, or moved nothing (0). */
 static enum efuse_stop efuse_stop_of(const struct efuse_req *req, ssize_t err)
 {
 	if (fatal_signal_pending(current))
 		return EFUSE_STOP_SIGNAL;
-	/* Only the caller's own buffer can be missing. */
+	/* Only a buffer of the caller can fault; a request's own pages are in memory. */
 	return err == -EFAULT && req->args->efuse.iter ? EFUSE_STOP_FAULT : EFUSE_STOP_ERROR;
 }
 
-/* Does a READ that brought something end where the file ends? False: the next call tells. */
+/*
+ * Did a READ that moved some bytes end at the end of the file? False: not known, the next call
+ * tells.
+ */
 static bool efuse_backing_at_end(const struct efuse_backing *eb, const struct kiocb *kiocb)
 {
 	return kiocb->ki_pos == i_size_read(file_inode(eb->file));
 }
 
 /*
- * Moves what @iter goes over, between it and the extent's file. @done gets the bytes moved, from
- * its start. An append is done in one call, which says where it went.
+ * Moves bytes between @iter and the extent's file. @done is set to the number of bytes moved. An
+ * append is done in one call, because only that call tells where its bytes went.
  */
 static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct efuse_backing *eb,
 					  u64 pos, const struct iov_iter *iter, size_t *done)
@@ -324,7 +346,7 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 
 	*done = 0;
 	init_sync_kiocb(&kiocb, eb->file);
-	/* The daemon may have set flags of its descriptor since it was mapped. */
+	/* The daemon may have changed the descriptor's flags after mapping it. */
 	kiocb.ki_flags &= ~(IOCB_APPEND | IOCB_DIRECT | IOCB_NOWAIT);
 	kiocb.ki_flags |= efuse_direct_flags(req, eb);
 	kiocb.ki_pos = pos - eb->offset + eb->backing_offset;
@@ -332,7 +354,7 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 		rest = *iter;
 		iov_iter_advance(&rest, *done);
 		ret = efuse_backing_io(req, eb, &kiocb, &rest);
-		/* Not aligned as that device wants it. */
+		/* The buffer or range is not aligned as the device below requires. */
 		if (ret == -EINVAL && kiocb.ki_flags & IOCB_DIRECT && !req->at_device) {
 			kiocb.ki_flags &= ~IOCB_DIRECT;
 			continue;
@@ -357,7 +379,7 @@ static enum efuse_stop efuse_backing_move(struct efuse_req *req, const struct ef
 	}
 }
 
-/* May the kernel write there as the daemon would? */
+/* May the kernel write this range as the daemon would? Sets @req->reason if not. */
 static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_backing *eb, u64 pos,
 				  u64 len)
 {
@@ -368,24 +390,35 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 
 	if (!(eb->flags & EFUSE_EXTENT_WRITE))
 		req->reason = EFUSE_UNMAPPED;
-	/* A file system below may append by the flag of the file, whatever the write says. */
+	/*
+	 * The file system below may append because of the open file's flag, whatever ki_flags has.
+	 */
 	else if (eb->file->f_flags & O_APPEND)
 		req->reason = EFUSE_DECLINED;
-	/* Those bits fall by the rights of the writer, whom the daemon knows. */
+	/*
+	 * Whether these bits are cleared depends on the rights of the writer, which the daemon
+	 * knows.
+	 */
 	else if (!in || (in->write_flags & FUSE_WRITE_KILL_SUIDGID &&
 			 mode & (S_ISUID | S_ISGID)))
 		req->reason = EFUSE_DECLINED;
-	/* Only the daemon can make a file longer that is not all in one backing file. */
+	/* A file that consists of more than one backing file can be extended only by the daemon. */
 	else if (!(eb->flags & EFUSE_EXTENT_TO_EOF) &&
 		 (pos + len > efuse_inode_size(req->fm, req->args->nodeid) ||
 		  (append && !req->ec->fc->writeback_cache)))
 		req->reason = EFUSE_DECLINED;
-	/* The end of the backing file may be no part of this extent, or lie below another one. */
+	/*
+	 * The end of the backing file may be outside this extent, or not be the end of the file
+	 * above.
+	 */
 	else if (append && eb->flags & EFUSE_EXTENT_TO_EOF &&
 		 (eb->offset || eb->backing_offset ||
 		  efuse_extents_cut(req->ec, req->args->nodeid)))
 		req->reason = EFUSE_DECLINED;
-	/* The limit of this task is one of the file's positions, which differ. */
+	/*
+	 * The task's limit applies to positions in the file above, which may differ from positions
+	 * in the backing file. Write-back is not done by the writer's task.
+	 */
 	else if (lower_end > rlimit(RLIMIT_FSIZE) &&
 		 (eb->offset != eb->backing_offset || efuse_is_write_back(req->args)))
 		req->reason = EFUSE_DECLINED;
@@ -394,7 +427,7 @@ static bool efuse_direct_writable(struct efuse_req *req, const struct efuse_back
 	return false;
 }
 
-/* Is all of [pos, pos + len) mapped for writing? */
+/* May all of [pos, pos + len) be written to extents? */
 static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 {
 	struct efuse_use *use;
@@ -417,9 +450,9 @@ static bool efuse_direct_covers(struct efuse_req *req, u64 pos, u64 len)
 }
 
 /*
- * A READ of a range that lies in an extent of fixed length is cut where the file ends, which
- * FUSE knows: the backing file does not. FUSE's page cache and read(2) ask for no more than FUSE
- * believes to be there; what others ask for beyond, the daemon tells.
+ * Cuts a READ at the end of the file. In an extent of fixed length only FUSE knows the end, not the
+ * backing file. FUSE's page cache and read(2) never ask for more than the size that FUSE knows. If
+ * another reader does, the daemon answers.
  */
 static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efuse_backing *eb,
 					u64 pos, u64 *room)
@@ -442,7 +475,7 @@ static enum efuse_stop efuse_direct_cut(struct efuse_req *req, const struct efus
 	return EFUSE_STOP_ALL;
 }
 
-/* May the held extent take [pos, pos + room) of the request? @room may become less. */
+/* May [pos, pos + room) of the request go through the held extent? May reduce @room. */
 static enum efuse_stop efuse_direct_check(struct efuse_req *req, const struct efuse_backing *eb,
 					  u64 pos, u64 *room)
 {
@@ -454,13 +487,13 @@ static enum efuse_stop efuse_direct_check(struct efuse_req *req, const struct ef
 		req->reason = EFUSE_DECLINED;
 		return EFUSE_STOP_REFUSED;
 	}
-	/* Looked at for each piece: another may have been mapped since the WRITE began. */
+	/* Checked for each piece: the extents may have changed since the WRITE began. */
 	if (req->args->opcode == FUSE_WRITE && !efuse_direct_writable(req, eb, pos, *room))
 		return EFUSE_STOP_REFUSED;
 	return efuse_direct_cut(req, eb, pos, room);
 }
 
-/* Moves bytes through one extent, which is held. @done gets how many. */
+/* Moves bytes through one extent, which is held. @done is set to the number of bytes. */
 static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_backing *eb, u64 pos,
 					  u64 room, struct efuse_data *data, size_t *done)
 {
@@ -476,14 +509,16 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 	stop = efuse_direct_check(req, eb, pos, &room);
 	if (stop != EFUSE_STOP_ALL)
 		return stop;
-	/* What is kept of it could not be told from what it is by then. */
+	/* Cached bytes could not be told from the bytes the file has after the seal was broken. */
 	if (eb->flags & EFUSE_EXTENT_SEALED)
 		req->args->efuse.unkept = true;
 	efuse_data_next(data, &span, &iter, room);
 	if (req->args->opcode == FUSE_WRITE)
 		return efuse_backing_move(req, eb, pos, &iter, done);
 
-	/* In exclusive mode nobody but this mount changes the file, and that is counted already. */
+	/*
+	 * In exclusive mode only this mount changes the file, and its changes are counted anyway.
+	 */
 	watched = READ_ONCE(req->ec->consistency) != EFUSE_EXCLUSIVE;
 	if (watched)
 		efuse_content_look(&before, eb->file);
@@ -493,10 +528,10 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 		req->reason = EFUSE_STALE;
 		return EFUSE_STOP_REFUSED;
 	}
-	/* That there is nothing was seen as well. */
+	/* An end of file is content, too. */
 	if (watched && (*done || stop == EFUSE_STOP_EOF))
 		req->racy |= efuse_content_seen(req->ec, req->args->nodeid, eb, &before);
-	/* Only the daemon knows what lies behind a backing file that ends within its extent. */
+	/* Only the daemon knows what follows a backing file that ends within its extent. */
 	if (stop == EFUSE_STOP_EOF && !(eb->flags & EFUSE_EXTENT_TO_EOF)) {
 		req->reason = EFUSE_FAILED;
 		return EFUSE_STOP_REFUSED;
@@ -504,7 +539,10 @@ static enum efuse_stop efuse_direct_piece(struct efuse_req *req, struct efuse_ba
 	return stop;
 }
 
-/* Returns the bytes moved, from the start of the request; req->stop says why not more. */
+/*
+ * Moves the bytes of a request. Returns how many, from the request's start; @req->stop tells why
+ * not more.
+ */
 static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
 {
 	struct efuse_use *use;
@@ -521,7 +559,9 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
 			req->stop = EFUSE_STOP_UNMAPPED;
 			break;
 		}
-		/* A WRITE is not begun unless all of it can go on: first, what lies elsewhere. */
+		/*
+		 * Before the first piece of a WRITE is written, check that the other pieces can be.
+		 */
 		if (write && !done && room < len &&
 		    !efuse_direct_covers(req, pos + room, len - room))
 			req->stop = EFUSE_STOP_REFUSED;
@@ -536,7 +576,10 @@ static size_t efuse_direct_move(struct efuse_req *req, u64 pos, u64 len)
 	return done;
 }
 
-/* A signal has ended the request before any of it was done. It is not the daemon's to try. */
+/*
+ * A fatal signal ended the request before it moved a byte. The daemon must not retry it: it fails
+ * with EINTR.
+ */
 static bool efuse_direct_killed(struct efuse_req *req)
 {
 	req->ret = -EINTR;
@@ -545,11 +588,11 @@ static bool efuse_direct_killed(struct efuse_req *req)
 }
 
 /**
- * efuse_direct_shown - a READ has brought what it read from backing files
+ * efuse_direct_shown - a READ is about to show what it read from backing files
  * @req: the READ
  *
- * Where it goes past FUSE's pages, these may be older than what the caller has seen. Of a caller's
- * own buffer, file_io.c drops those of the range.
+ * If the READ bypasses FUSE's pages, these may be older than what the caller sees. For a READ into
+ * the caller's own buffer, file_io.c drops the pages of the range.
  */
 void efuse_direct_shown(const struct efuse_req *req)
 {
@@ -563,11 +606,12 @@ void efuse_direct_shown(const struct efuse_req *req)
  * efuse_direct_read - READ from backing files
  * @req: the READ
  *
- * Into the caller's own buffer a READ may bring fewer bytes than it was asked for, and the
- * caller goes on. Elsewhere that would mean that the file ends there.
+ * A READ into the caller's own buffer may bring fewer bytes than asked for: the caller continues.
+ * In any other READ fewer bytes mean the end of the file.
  *
  * Context: process context; may sleep.
- * Return: whether it is answered; @req->ret is what the caller gets, @req->stop why not more.
+ * Return: true if the READ is answered: @req->ret is what the caller gets, @req->stop tells why not
+ *         more. False if the daemon has to be asked
  */
 bool efuse_direct_read(struct efuse_req *req)
 {
@@ -599,14 +643,16 @@ bool efuse_direct_read(struct efuse_req *req)
 }
 
 /**
- * efuse_direct_write - WRITE into backing files
+ * efuse_direct_write - WRITE to backing files
  * @req: the WRITE
  *
- * What could be written only in part is a short write, as it would be of the daemon; but
- * of write-back, whose pages are clean by then, the daemon gets all of it once more.
+ * If only a part could be written, the result is a short write, as the daemon's could be. But a
+ * write-back that was cut short is sent to the daemon as a whole, because its pages are clean by
+ * then.
  *
  * Context: process context; may sleep.
- * Return: whether it is answered; @req->ret is what the caller gets, @req->stop why not more.
+ * Return: true if the WRITE is answered: @req->ret is what the caller gets, @req->stop tells why
+ *         not more. False if the daemon has to be asked
  */
 bool efuse_direct_write(struct efuse_req *req)
 {
@@ -617,7 +663,7 @@ bool efuse_direct_write(struct efuse_req *req)
 
 	if (done)
 		req->ended = args->nodeid;
-	/* FUSE has it in pages where it believed the file to end. */
+	/* FUSE put the bytes into its pages where it believed the file to end. */
 	if (req->appended && req->appended != efuse_arg_offset(args) + done && !args->efuse.iter)
 		efuse_epoch_bump(req->ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_PAGES));
 	if (done < len && efuse_is_write_back(args))

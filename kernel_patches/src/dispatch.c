@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The way of a request: through its handler, else to the daemon and back. */
+/* The way of a request: through its handler, or else to the daemon and back. */
 #include "efuse_i.h"
 #include "trace.h"
 
@@ -75,7 +75,7 @@ static void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->ended_epoch = 0;
 }
 
-/* The request is here: nothing is known of who will answer it. */
+/* Initialises what is noted about a request for its trace event. */
 static void efuse_begin(struct fuse_args *args)
 {
 	args->efuse.begun_ns = trace_efuse_request_enabled() ? ktime_get_ns() : 0;
@@ -83,7 +83,7 @@ static void efuse_begin(struct fuse_args *args)
 	args->efuse.reason = 0;
 }
 
-/* What nobody else has to know of has its answer: @ret. */
+/* Traces a request that got its answer @ret without a struct efuse_req. */
 static noinline void efuse_trace(struct efuse_conn *ec, struct fuse_mount *fm,
 				 struct fuse_args *args, ssize_t ret)
 {
@@ -93,7 +93,7 @@ static noinline void efuse_trace(struct efuse_conn *ec, struct fuse_mount *fm,
 	trace_efuse_request(&req, ret);
 }
 
-/* A RELEASE of what the kernel opened itself. */
+/* Counts and traces a RELEASE of a file that the kernel opened itself. */
 static void efuse_released(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
 {
 	efuse_count(ec, args->opcode, EFUSE_HITS);
@@ -101,15 +101,18 @@ static void efuse_released(struct efuse_conn *ec, struct fuse_mount *fm, struct 
 		efuse_trace(ec, fm, args, 0);
 }
 
-/* Does a verdict count for the request? The daemon must hear of all that it opened. */
+/*
+ * May the handler's verdict end the request? The daemon must see the RELEASE of everything that it
+ * opened.
+ */
 static bool efuse_verdict_counts(const struct fuse_args *args)
 {
 	return !args->force || args->opcode == FUSE_FLUSH;
 }
 
 /*
- * The request goes another way. What is tried before FUSE has made requests of it counts
- * as those, if it is not answered.
+ * Counts a request that goes on to the next way. A READ or WRITE that is tried before FUSE makes
+ * requests of it is not counted here: if it is not answered, FUSE's requests are counted.
  */
 static void efuse_count_passed(const struct efuse_req *req, enum efuse_counter reason)
 {
@@ -117,7 +120,10 @@ static void efuse_count_passed(const struct efuse_req *req, enum efuse_counter r
 		efuse_count(req->ec, req->args->opcode, reason);
 }
 
-/* What no handler answered: only I/O has another way than to the daemon. */
+/*
+ * No handler answered the request. A READ or WRITE may still be answered by a path in the kernel;
+ * then true. False: it goes to the daemon, and the reason is counted.
+ */
 static bool efuse_passed(struct efuse_req *req, enum efuse_counter reason)
 {
 	struct efuse_conn *ec = req->ec;
@@ -137,8 +143,8 @@ static bool efuse_passed(struct efuse_req *req, enum efuse_counter reason)
 }
 
 /*
- * Asks the request's handler. True: it is answered or refused, and req->ret is what
- * the caller gets. False: it goes to the daemon, the reason counted.
+ * Asks the request's handler. True: the request is answered or refused, and req->ret is what the
+ * caller gets. False: it goes to the daemon, and the reason is counted.
  */
 static bool efuse_handled(struct efuse_req *req)
 {
@@ -157,7 +163,10 @@ static bool efuse_handled(struct efuse_req *req)
 
 	if (!handler)
 		return efuse_passed(req, EFUSE_NO_HANDLER);
-	/* A LOOKUP's answer holds a count already: it is given, whatever the verdict. */
+	/*
+	 * A LOOKUP's answer has taken a lookup count already, so the answer is given whatever the
+	 * verdict.
+	 */
 	if (req->replied) {
 		if (verdict != EFUSE_REPLIED)
 			this_cpu_inc(ec->stats->garbage);
@@ -178,8 +187,9 @@ static bool efuse_handled(struct efuse_req *req)
 }
 
 /*
- * Opened in the kernel: the daemon knows nothing of the handle. But a flock that was taken
- * through it is the daemon's, and nothing else than the RELEASE tells that it ends.
+ * Is this the RELEASE of a file that the kernel opened itself? The daemon does not know its handle
+ * and need not see the RELEASE. But if a flock was taken through the file, the daemon has that
+ * lock, and only the RELEASE tells it that the lock ends.
  */
 static bool efuse_local_release(const struct fuse_args *args)
 {
@@ -192,11 +202,11 @@ static bool efuse_local_release(const struct fuse_args *args)
 	return !(in && in->release_flags & FUSE_RELEASE_FLOCK_UNLOCK);
 }
 
-/* The request is about to be sent. */
+/* Accounts for a request that is about to be sent to the daemon. */
 static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
 			struct efuse_changes *ch)
 {
-	/* Sent as a request: of a READDIRPLUS entry that found no use. */
+	/* A FORGET sent as a request: for a READDIRPLUS entry that was not used. */
 	if (args->opcode == FUSE_FORGET)
 		efuse_forget_request(ec, args->nodeid);
 	efuse_changes_issue(ch, ec, fm, args);
@@ -208,8 +218,8 @@ static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fus
 }
 
 /*
- * CREATE opened what somebody else had made, and may have truncated it: known only
- * now. In exclusive mode there is nobody else.
+ * CREATE opened a file that was made by another client, and may have truncated it. That is known
+ * only now. In exclusive mode there is no other client.
  */
 static void efuse_created_over(struct efuse_req *req)
 {
@@ -226,7 +236,7 @@ static void efuse_created_over(struct efuse_req *req)
 	req->ended_epoch = efuse_epoch_now(req->ec);
 }
 
-/* The reply is here, the caller has not seen it. */
+/* Handles the daemon's reply before the caller sees it. */
 static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 {
 	struct efuse_conn *ec = req->ec;
@@ -245,7 +255,7 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 		req->ended_epoch = ch->epoch;
 	}
 	efuse_created_over(req);
-	/* The VFS will look the name up again: it must not find what it has. */
+	/* The VFS will look the name up again, and must not find what it has now. */
 	if (req->error == -ESTALE)
 		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_LIFE));
 	if (args->efuse.revalidate && !req->error)
@@ -273,8 +283,8 @@ static void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 
 /**
  * efuse_send - send a request to the daemon and wait for its answer
- * @req: the request; @req->ret and @req->error are the answer then
- * @idmap: as __fuse_simple_request()
+ * @req: the request; @req->ret and @req->error hold the answer afterwards
+ * @idmap: the mount's idmap, for __fuse_simple_request()
  *
  * Context: process context, may sleep.
  */
@@ -293,13 +303,13 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 
 /**
  * efuse_answer_now - answer or refuse a request in the kernel
- * @req: filled in; @req->ret is what the caller gets then
+ * @req: initialised here; @req->ret is what the caller gets if true is returned
  * @ec: connection
  * @fm: mount
  * @args: the request
  *
  * Context: process context, may sleep.
- * Return: whether it is answered; it goes to the daemon otherwise.
+ * Return: true if the request is answered; otherwise it goes to the daemon
  */
 bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_mount *fm,
 		      struct fuse_args *args)
@@ -309,7 +319,7 @@ bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_
 	efuse_req_init(req, ec, fm, args);
 	efuse_begin(args);
 	efuse_count_passed(req, EFUSE_REQUESTS);
-	/* Without INIT's reply or without a daemon FUSE knows what to say. */
+	/* Before INIT is answered, and without a daemon, FUSE decides what the caller gets. */
 	if (!READ_ONCE(efuse_chan(fm->fc)->initialized) || !efuse_connected(fm->fc)) {
 		args->efuse.reason = EFUSE_NO_HANDLER;
 		efuse_count_passed(req, EFUSE_NO_HANDLER);
@@ -329,13 +339,13 @@ bool efuse_answer_now(struct efuse_req *req, struct efuse_conn *ec, struct fuse_
 }
 
 /**
- * efuse_simple_request - a request whose caller waits for the answer
- * @idmap: as __fuse_simple_request()
+ * efuse_simple_request - carry out a request whose caller waits for the answer
+ * @idmap: the mount's idmap, for __fuse_simple_request()
  * @fm: mount
  * @args: the request
  *
  * Context: process context, may sleep.
- * Return: as __fuse_simple_request().
+ * Return: what __fuse_simple_request() returns: 0, a size or a negative errno
  */
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args)
@@ -365,8 +375,8 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 }
 
 /*
- * A READ or WRITE that is sent in the background, answered at once if its sender may
- * sleep.
+ * Tries to carry out a background READ or WRITE in the kernel, if its sender may sleep. Returns
+ * whether args->end() was or will be called.
  */
 static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 				   struct fuse_args *args, gfp_t gfp_flags)
@@ -381,7 +391,7 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 	}
 	efuse_req_init(&req, ec, fm, args);
 	if (!efuse_passed(&req, EFUSE_NO_HANDLER)) {
-		/* In parts only if it must be: those are waited for. */
+		/* The parts are waited for, so only a request that is too large is split. */
 		if (efuse_arg_size(args) <= efuse_daemon_limit(&req))
 			return efuse_ask_in_parts(&req) && efuse_ask_behind(&req);
 		efuse_ask_all(&req);
@@ -393,13 +403,13 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 }
 
 /**
- * efuse_background_send - send a request to the daemon whose answer nobody waits for
+ * efuse_background_send - send a request to the daemon without waiting for the answer
  * @ec: connection
  * @fm: mount
  * @args: the request
- * @gfp_flags: for it
+ * @gfp_flags: for the request's memory
  *
- * Return: 0 or a negative errno; args->end() is called only after 0.
+ * Return: 0 or a negative errno; args->end() is called only after 0
  */
 int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
 			  gfp_t gfp_flags)
@@ -410,7 +420,7 @@ int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 	args->efuse.fm = fm;
 	efuse_issue(ec, fm, args, &ch);
 	err = __fuse_simple_background(fm, args, gfp_flags);
-	/* Not sent; efuse_background_end() will not be called. */
+	/* Not sent, so efuse_background_end() will not be called. */
 	if (err) {
 		efuse_epoch_cancel(ec, &ch);
 		if (trace_efuse_request_enabled())
@@ -420,12 +430,12 @@ int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 }
 
 /**
- * efuse_background_now - carry a background request out that efuse_later() kept
+ * efuse_background_now - carry out a background request that efuse_later() took
  * @ec: connection
  * @fm: mount
- * @args: the request; gone when args->end() was called
+ * @args: the request; may be freed once args->end() was called
  *
- * Context: process context, may sleep, but may not enter a file system to get memory.
+ * Context: process context, may sleep, but memory reclaim must not enter a file system.
  */
 void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
 {
@@ -439,12 +449,12 @@ void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm, struct f
 }
 
 /**
- * fuse_simple_background - a request whose answer arrives at args->end()
+ * fuse_simple_background - start a request whose answer is passed to args->end()
  * @fm: mount
- * @args: the request; must live until then
- * @gfp_flags: for the request
+ * @args: the request; must stay valid until args->end()
+ * @gfp_flags: for the request's memory; GFP_KERNEL also tells that the sender may sleep
  *
- * Return: 0 or a negative errno; args->end() is called only after 0.
+ * Return: 0 or a negative errno; args->end() is called only after 0
  */
 int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t gfp_flags)
 {
@@ -468,11 +478,11 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 }
 
 /**
- * efuse_background_end - the answer of a background request is here
- * @freq: it
- * @error: the daemon's answer
+ * efuse_background_end - handle the answer of a background request
+ * @freq: the request
+ * @error: the daemon's answer, 0 or a negative errno
  *
- * Context: that of fuse_request_end(): the daemon's, or whoever aborts.
+ * Context: that of fuse_request_end(): the daemon's write(2), or the task that aborts
  */
 void efuse_background_end(struct fuse_req *freq, int error)
 {
@@ -481,7 +491,7 @@ void efuse_background_end(struct fuse_req *freq, int error)
 	struct efuse_changes ch __uninitialized;
 	struct efuse_req req __uninitialized;
 
-	/* INIT is sent before it counts as issued by anybody. */
+	/* INIT is not issued by eFuse, which joins the connection later. */
 	if (!ec || !args->efuse.epoch)
 		return;
 	efuse_req_init(&req, ec, args->efuse.fm, args);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The call-outs of fs/fuse into eFuse: everything that the patch series calls.
- * Included by fuse_i.h; nothing of eFuse's insides is seen here.
+ * The call-outs of fs/fuse into eFuse: all functions that the patch series calls. fuse_i.h includes
+ * this header, so it declares nothing of eFuse's internals.
  */
 #ifndef _FS_FUSE_EFUSE_H
 #define _FS_FUSE_EFUSE_H
@@ -9,6 +9,7 @@
 #include <linux/mm_types.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
+#include <linux/xarray.h>
 
 struct dentry;
 struct file;
@@ -37,28 +38,30 @@ struct super_block;
 struct vm_area_struct;
 
 /**
- * struct efuse_args - what eFuse remembers in a request's struct fuse_args
+ * struct efuse_args - eFuse's state of a request, embedded in its struct fuse_args
  * @epoch: the connection's epoch when the request was issued
- * @begun_ns: when it came to eFuse, 0 if nobody traces requests
- * @start_ns: when it was issued, 0 if it is not timed
- * @path_start_ns: when the path of a READ or WRITE was selected, 0 if it is not timed
- * @predicted_ns: how long it was predicted to take, 0 if it was not
- * @note: what select_path() had to tell path_done()
+ * @begun_ns: ktime when eFuse got the request, 0 if requests were not traced then
+ * @start_ns: ktime when the request was issued, 0 if it is not timed
+ * @path_start_ns: READ, WRITE: ktime when its path was selected, 0 if it is not timed
+ * @predicted_ns: READ, WRITE: duration that select_path() predicted, 0 if it did not
+ * @note: READ, WRITE: number that select_path() passes on to path_done()
  * @fm: request in the background: its mount
  * @later: WRITE in the background that a worker carries out: its work item
- * @iter: READ, WRITE without pages: the caller's own buffer
- * @child: inodes that UNLINK, RMDIR and RENAME change beside the directories
- * @local: RELEASE of a file that the kernel opened itself
- * @written: FLUSH, RELEASE: the inode was written since the file was opened
- * @locked: FLUSH: somebody holds a lock on the inode
- * @revalidate: OPEN, OPENDIR: voids what is known of the inode (close-to-open)
- * @extends: WRITE: the file may become longer by it
- * @uncached: READ, WRITE: the daemon wants to see each one of this file (FOPEN_DIRECT_IO)
- * @unkept: READ: what it brings is not to be learned
- * @measured: READ, WRITE: path_done() wants to know how long it took
- * @path: READ, WRITE: the path that was selected
- * @by: who answered: enum efuse_path or enum efuse_by
- * @reason: why it went to the daemon: enum efuse_counter
+ * @iter: READ, WRITE without pages: the caller's own buffer; else NULL
+ * @child: UNLINK, RMDIR, RENAME: nodeids of the inodes under the names, which the request
+ *	   changes in addition to the directories; 0 if there is none
+ * @local: RELEASE, RELEASEDIR: the kernel has opened the file itself
+ * @written: FLUSH, RELEASE: the inode's data has changed since the file was opened
+ * @locked: FLUSH: the inode has locks, or the daemon may keep locks of it itself
+ * @revalidate: OPEN, OPENDIR: the request voids what is cached of the inode (mode cto)
+ * @extends: WRITE: may make the file longer
+ * @uncached: READ, WRITE: the daemon wants to see every request of this open file
+ *	      (FOPEN_DIRECT_IO)
+ * @unkept: READ: the data that it brings must not be learned
+ * @measured: READ, WRITE: path_done() is called with the duration
+ * @path: READ, WRITE: the selected path, enum efuse_path
+ * @by: what has answered the request: enum efuse_path or enum efuse_by
+ * @reason: why the request went to the daemon: enum efuse_counter, 0 if it did not
  */
 struct efuse_args {
 	u64 epoch;
@@ -85,29 +88,29 @@ struct efuse_args {
 };
 
 /**
- * struct efuse_passed - pages in FUSE's page cache that may not be stored to as they are
+ * struct efuse_passed - the pages of FUSE's page cache that a store must not use as they are
  * @first: index of the first page that a WRITE to a backing file goes past; set under the inode's
  *	   lock, read under a page's
- * @end: index after the last such page, 0 while there is no such WRITE; set and read as @first
- * @again: index of the page of a void content that was dropped last before a store to it; under
- *	   the lock of struct fuse_inode
- * @again_epoch: the epoch before that: what is read there later is true since then; under the
- *		 same lock
+ * @end: index after the last such page, 0 while there is no such WRITE; set under the inode's lock,
+ *	 read under a page's
+ * @dropped: for each index where a page of a void content was dropped before a store: the epoch
+ *	     since which the next page there is true, and the number of pages dropped in a row (see
+ *	     pages.c); an entry is read and set under the lock of the page
  */
 struct efuse_passed {
 	pgoff_t first;
 	pgoff_t end;
-	pgoff_t again;
-	u64 again_epoch;
+	struct xarray dropped;
 };
 
 /*
- * The stacking depth of a mount, fixed before anything can be stacked upon it: backing files may
- * lie on a file system of a lower one. With this one, what lies above may be one level deep.
+ * The default stacking depth (s_stack_depth) of a mount. It is set before anything can be stacked
+ * on the mount. Backing files must be on a file system of a lower depth. With this depth, one more
+ * file system can be stacked on the mount.
  */
 #define EFUSE_STACK_DEPTH	1
 
-/* Module and connection, see main.c and conn.c. */
+/* Module and connection: see main.c and conn.c. */
 int efuse_init(void);
 void efuse_exit(void);
 int efuse_stack_depth(unsigned int *depth, unsigned int wanted);
@@ -121,24 +124,24 @@ void efuse_conn_limits(struct fuse_conn *fc);
 u32 efuse_daemon_max_write(const struct fuse_conn *fc);
 u32 efuse_read_size(const struct fuse_conn *fc);
 
-/* Requests, see dispatch.c. */
+/* Requests: see dispatch.c. */
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args);
 void efuse_background_end(struct fuse_req *req, int error);
 
-/* read(2) and write(2), see file_io.c. */
+/* read(2) and write(2): see file_io.c. */
 ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to,
 			ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *to));
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from,
 			 ssize_t (*ordinary)(struct kiocb *iocb, struct iov_iter *from));
 unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags);
 
-/* Directories, see readdir.c. */
+/* Buffers for READDIR and READDIRPLUS: see readdir.c. */
 struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length);
 size_t efuse_readdir_size(const struct fuse_conn *fc, size_t plain);
 unsigned int efuse_readdir_pages(struct page **pages, unsigned int nr);
 
-/* /dev/efuse, see ioctl.c and channel.c. */
+/* /dev/efuse: see ioctl.c, channel.c, polling.c and adopt.c. */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp);
 int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma);
 void efuse_channel_close(struct fuse_dev *fud);
@@ -146,7 +149,7 @@ void efuse_request_spin(struct fuse_req *req);
 bool efuse_reply_refused(const struct fuse_conn *fc, struct fuse_out_header *oh, size_t *nbytes);
 bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash);
 
-/* Details of a request that its arguments do not tell, see changes.c. */
+/* Details that a request's arguments do not contain, writes without a request: see changes.c. */
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff);
 void efuse_flush_args(struct file *file, struct fuse_args *args);
 void efuse_release_args(struct fuse_file *ff, struct fuse_args *args);
@@ -158,7 +161,7 @@ void efuse_inode_written(struct inode *inode);
 void efuse_passthrough_mapped(struct inode *inode, const struct vm_area_struct *vma);
 bool efuse_force_sync(struct inode *inode);
 
-/* Queues of requests, see queues.c. */
+/* Queues of requests: see queues.c and balance.c. */
 u64 efuse_unique_step(void);
 struct fuse_iqueue *efuse_queue_choose(struct fuse_conn *fc, const struct fuse_req *req);
 void efuse_queue_taken(struct fuse_dev *fud, struct fuse_iqueue *fiq);
@@ -169,19 +172,19 @@ void efuse_queues_resend(struct list_head *requests);
 bool efuse_queues_expired(struct fuse_chan *fch);
 void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end);
 
-/* Lookup counts, see lookup.c. */
+/* Lookup counts: see lookup.c. */
 bool efuse_lookup_counts(const struct fuse_attr *attr);
 void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 			 struct fuse_entry_out *outarg);
 void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid);
 void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget);
 
-/* Access control lists, see acl.c. */
+/* Access control lists: see acl.c. */
 void efuse_attrs_came(struct inode *inode);
 void efuse_permission(struct mnt_idmap *idmap, struct inode *inode);
 void efuse_acl_asked(struct inode *inode, int type);
 
-/* What FUSE keeps, checked when it is used: see kept.c. */
+/* Checks of FUSE's own caches when they are used: see kept.c; efuse_inode_evicted(): changes.c. */
 u64 efuse_time(u64 secs, u32 nsecs, u64 plain);
 bool efuse_dentry_ended(const struct dentry *entry, u64 time);
 bool efuse_attr_ended(struct inode *inode);
@@ -189,7 +192,7 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi);
 void efuse_listing(struct inode *inode, loff_t pos);
 void efuse_inode_evicted(struct inode *inode);
 
-/* FUSE's pages of a file, see pages.c. */
+/* FUSE's page cache of a file: see pages.c. */
 void efuse_refresh_pages(struct inode *inode);
 void efuse_refresh_mapped(struct inode *inode);
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);
@@ -203,7 +206,7 @@ struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned in
 struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index);
 #endif
 
-/* What the daemon says of its own accord, see notify.c. */
+/* Notifications of the daemon: see notify.c. */
 void efuse_notify_inode(struct fuse_conn *fc, u64 nodeid);
 void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child,
 			const struct qstr *name);

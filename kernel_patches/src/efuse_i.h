@@ -1,6 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * eFuse's insides: one section for each .c file beside this header.
+ * eFuse's internal interface: one section for each .c file of this directory.
+ *
+ * Locks, from the outermost inwards:
+ *
+ *   fuse_mutex				mount, unmount: efuse_conn_add(), efuse_conn_remove()
+ *     efuse_conn_mutex			the list of connections; attaching, detaching of ops
+ *     efuse_conn.extents_mutex		the extents of all files
+ *   fuse_conn.killsb			the superblocks of a connection
+ *     efuse_conn.extents_mutex		only with memalloc_nofs_save(): reclaim that evicts an
+ *					inode takes this mutex to end its extents
+ *   efuse_conn.channels_mutex		the channels; never waits for a request
+ *   inode.i_lock
+ *     fuse_inode.lock			the lookup count, attr_version
+ *   the lock of the connection's list of descriptors (fuse_conn.lock or fuse_chan.lock)
+ *     fuse_iqueue.lock			one queue of requests
+ *     fuse_pqueue.lock			the requests that one descriptor has read
+ *
+ * A holder of killsb may be waiting for the daemon. The daemon's own ioctls and reads therefore
+ * only try to take it. Handlers of sysfs files must not take fuse_mutex: efuse_sysfs_remove()
+ * waits for them while that mutex is held. They may take killsb.
+ *
+ * Lifetimes:
+ *
+ * A struct efuse_conn lives from efuse_conn_add() until the last reference to its kobject is gone,
+ * and then until the end of an RCU grace period: path walks without locks read it. FUSE owns a
+ * reference from mount to efuse_conn_free().
+ *
+ * The attached struct efuse_ops is read under rcu_read_lock(), and its members are called within
+ * that section. A detached set may still be running; the BPF core frees it after a grace period.
+ *
+ * A struct efuse_channel is found through efuse_queue.channel under rcu_read_lock(), and freed a
+ * grace period after efuse_channel_close() has removed it there.
+ *
+ * A struct efuse_backing and its uses: see extents.c.
  */
 #ifndef _FS_FUSE_EFUSE_I_H
 #define _FS_FUSE_EFUSE_I_H
@@ -23,24 +56,29 @@
 #include "efuse_ops.h"
 
 #define EFUSE_VERSION		"0.1.0"
-#define EFUSE_NR_OPCODES	64	/* those below are counted */
+#define EFUSE_NR_OPCODES	64	/* requests of lower opcodes are counted */
 #define EFUSE_NR_BUCKETS	65536	/* of epochs, per connection */
+#define EFUSE_EPOCH_BITS	46	/* bits of an epoch that shares a word */
 #define EFUSE_VOLUME_NS		(10ULL * NSEC_PER_SEC)	/* a daemon may free space at any time */
-#define EFUSE_BUCKETS_CHUNK	512	/* that are allocated at once */
-#define EFUSE_MAX_ERRNO		511	/* what the daemon itself may reply */
+#define EFUSE_BUCKETS_CHUNK	512	/* buckets that are allocated together */
+#define EFUSE_MAX_ERRNO		511	/* largest errno that the FUSE protocol allows */
 
-/* In the FUSE protocol: the daemon does not know the request, and wants no more of it. */
+/* In the FUSE protocol: the daemon does not implement the opcode and wants no more of it. */
 #define EFUSE_NOT_IMPLEMENTED	(-ENOSYS)
 
-/* Of a new connection: see struct efuse_conn. */
+/* Initial values of a connection's round and probes, and the largest that sysfs accepts. */
 #define EFUSE_ROUND		5000
 #define EFUSE_PROBES		4
 #define EFUSE_MAX_ROUND		1000000000
 #define EFUSE_MAX_PROBES	1000
 
-/* A file opened in the kernel; a bit of fuse_file.open_flags no daemon can set. */
+/*
+ * Marks of the kernel's own answers. efuse_strip() takes them out of the daemon's replies.
+ *
+ * In fuse_file.open_flags: the kernel has opened the file itself.
+ */
 #define EFUSE_FOPEN_LOCAL	BIT(31)
-/* An answer that no lookup count stands for; a bit of fuse_attr.flags likewise. */
+/* In fuse_attr.flags: the answer of the LOOKUP does not stand for a lookup count. */
 #define EFUSE_ATTR_UNCOUNTED	BIT(31)
 
 enum efuse_consistency {
@@ -51,14 +89,14 @@ enum efuse_consistency {
 	EFUSE_NR_CONSISTENCIES,
 };
 
-/* Counters per opcode; their names in sysfs are in stats.c, in this order. */
+/* Counters per opcode. stats.c has their names in sysfs. */
 enum efuse_counter {
 	EFUSE_REQUESTS,
 	EFUSE_HITS,
 	EFUSE_REFUSED,
 	EFUSE_DAEMON,
 	EFUSE_ERRORS,
-	/* Why a request went to the daemon. */
+	/* Reasons why a request went to the daemon. */
 	EFUSE_MISS,
 	EFUSE_STALE,
 	EFUSE_EXPIRED,
@@ -69,7 +107,7 @@ enum efuse_counter {
 	EFUSE_GARBAGE,
 	EFUSE_UNMAPPED,
 	EFUSE_FAILED,
-	/* Times. */
+	/* Times, and how many requests they are of. */
 	EFUSE_HIT_NS,
 	EFUSE_HIT_TIMED,
 	EFUSE_DAEMON_NS,
@@ -77,14 +115,14 @@ enum efuse_counter {
 	EFUSE_NR_COUNTERS,
 };
 
-/* Who answers a request, beside the paths of a READ or WRITE. */
+/* What answered a request, if not a path of enum efuse_path. */
 enum efuse_by {
 	EFUSE_BY_HANDLER = EFUSE_NR_PATHS,
-	EFUSE_BY_REFUSAL,	/* of a handler */
-	EFUSE_BY_KERNEL,	/* there is nothing to ask anybody */
+	EFUSE_BY_REFUSAL,	/* a handler that refused it */
+	EFUSE_BY_KERNEL,	/* the kernel, without a handler */
 };
 
-/* Counters per path; their names in sysfs are in path_sysfs.c, in this order. */
+/* Counters per path. path_sysfs.c has their names in sysfs. */
 enum efuse_path_counter {
 	EFUSE_PATH_CHOSEN,
 	EFUSE_PATH_REQUESTS,
@@ -100,27 +138,28 @@ enum efuse_path_counter {
 	EFUSE_NR_PATH_COUNTERS,
 };
 
-/* Counters per CPU of what channels do there; their names are in channel_sysfs.c. */
+/* Counters of channels, by the CPU that counts. channel_sysfs.c has their names in sysfs. */
 enum efuse_channel_counter {
-	EFUSE_POLL_HITS,	/* a worker's look found a request */
-	EFUSE_POLL_MISSES,	/* and this one did not: it went to sleep */
-	EFUSE_SPIN_HITS,	/* a caller's look found its answer */
-	EFUSE_SPIN_MISSES,
-	EFUSE_ELSEWHERE,	/* sent to another channel than the CPU's home */
-	EFUSE_OTHERS_WOKEN,	/* sent to a channel without a free worker; another's was woken */
-	EFUSE_BROUGHT,		/* requests that EFUSE_IOC_NEXT brought */
-	EFUSE_REPLY_REFUSED,	/* replies in slots that were none, slots that were not given */
+	EFUSE_POLL_HITS,	/* a worker polled and found a request */
+	EFUSE_POLL_MISSES,	/* a worker polled in vain */
+	EFUSE_SPIN_HITS,	/* a caller polled and found its answer */
+	EFUSE_SPIN_MISSES,	/* a caller polled in vain */
+	EFUSE_ELSEWHERE,	/* requests sent to another channel than the CPU's home */
+	EFUSE_OTHERS_WOKEN,	/* no worker of the channel was free: one of another was woken */
+	EFUSE_BROUGHT,		/* requests that EFUSE_IOC_NEXT returned */
+	EFUSE_REPLY_REFUSED,	/* invalid replies in slots, invalid slot numbers */
 	EFUSE_NR_CHANNEL_COUNTERS,
 };
 
 /*
- * Times of requests are counted in classes: four to each power of two from 2^8 to
- * 2^34 ns, one for what is shorter, one for what is longer.
+ * Durations of requests are counted in classes: four for each power of two from 2^8 to 2^34 ns, one
+ * for shorter and one for longer durations.
  */
 #define EFUSE_LATENCY_MIN_LOG	8
 #define EFUSE_LATENCY_MAX_LOG	34
 #define EFUSE_NR_LATENCIES	((EFUSE_LATENCY_MAX_LOG - EFUSE_LATENCY_MIN_LOG) * 4 + 2)
 
+/* The counters of one CPU. efuse_stats_sum() adds them up. */
 struct efuse_stats {
 	u64 path[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
 	u64 latency[EFUSE_NR_PATHS][EFUSE_NR_LATENCIES];
@@ -130,17 +169,18 @@ struct efuse_stats {
 	u64 map_full;
 	u64 garbage;
 	u64 evicted;
-	atomic_t depth;		/* see struct efuse_path_info; only ever changed by the kernel */
+	atomic_t depth;		/* see struct efuse_path_info; requests may end on another CPU */
 };
 
-#define EFUSE_UNIQUE_STEP	2	/* of FUSE's request numbers: bit 0 is an interrupt's */
+#define EFUSE_UNIQUE_STEP	2	/* of FUSE's request numbers: bit 0 marks an interrupt */
 
 /**
- * struct efuse_luck - has looking instead of sleeping paid?
- * @credit: grows with each time that it did, up to EFUSE_LUCK
- * @skipped: times it was not tried since there is none left
+ * struct efuse_luck - whether polling has paid off lately
+ * @credit: incremented, up to EFUSE_LUCK, when polling has succeeded, else decremented; at 0 most
+ *	    polls are skipped
+ * @skipped: polls that were skipped since the last one
  *
- * Races only make it less exact.
+ * Not locked: races only make it less exact.
  */
 struct efuse_luck {
 	u8 credit;
@@ -150,19 +190,21 @@ struct efuse_luck {
 #define EFUSE_LUCK	8
 
 /**
- * struct efuse_queue - the requests that were sent from one CPU
- * @iq: the queue as FUSE knows it; nobody sleeps on it
+ * struct efuse_queue - the queue of requests of one CPU
+ * @iq: the queue as FUSE knows it; its waitq is not used: readers sleep on FUSE's own queue
  * @fc: connection
- * @kobj: its directory in sysfs
- * @cpu: which
- * @node: of it
- * @channel: of this CPU, if the daemon made one
- * @home: the queue of the nearest channel, this one if there is none
- * @luck: of callers whose requests were sent to it
- * @looks: how often a reader on this CPU looked for something; races are harmless
- * @depth: requests in it; under the queue's lock
- * @sent: requests that were sent to it; under the queue's lock
- * @stolen: requests that a reader on another CPU took; likewise
+ * @kobj: the queue's directory in sysfs
+ * @cpu: the CPU
+ * @node: NUMA node of the CPU
+ * @channel: channel of the CPU, NULL if the daemon has made none; under RCU, written under
+ *	     channels_mutex
+ * @home: queue of the nearest CPU with a channel; this queue if there is no channel; written under
+ *	  channels_mutex
+ * @luck: of callers that poll for the answers to requests in this queue
+ * @looks: how often a reader on this CPU looked for a request; not locked, races are harmless
+ * @depth: requests in the queue; written under iq.lock
+ * @sent: requests that were sent to the queue so far; written under iq.lock
+ * @stolen: requests that a reader of another CPU took so far; written under iq.lock
  */
 struct efuse_queue {
 	struct fuse_iqueue iq;
@@ -180,9 +222,10 @@ struct efuse_queue {
 };
 
 /**
- * struct efuse_node - the workers of a NUMA node's channels
- * @waiting: those that look for work or sleep
- * @looking: those that look and that nobody has claimed
+ * struct efuse_node - the workers of all channels of a NUMA node
+ * @waiting: number of workers that wait for a request, polling or asleep; without those that have
+ *	     O_NONBLOCK
+ * @looking: number of workers that poll and that no sender has claimed
  */
 struct efuse_node {
 	atomic_t waiting;
@@ -190,37 +233,37 @@ struct efuse_node {
 } ____cacheline_aligned_in_smp;
 
 enum efuse_policy {
-	EFUSE_POLICY_LEAST,
-	EFUSE_POLICY_OWN,
+	EFUSE_POLICY_LEAST,	/* requests may go to any channel */
+	EFUSE_POLICY_OWN,	/* requests go to the sender's home */
 	EFUSE_NR_POLICIES,
 };
 
-/* Of a new connection: see struct efuse_conn. */
+/* Initial values of a connection's spin_ns and threshold, and the largest that sysfs accepts. */
 #define EFUSE_SPIN_NS		50000
 #define EFUSE_THRESHOLD		1
 #define EFUSE_MAX_SPIN_NS	1000000
 #define EFUSE_MAX_THRESHOLD	65536
 
 /**
- * struct efuse_channel - memory shared with the daemon, see channel.c
+ * struct efuse_channel - memory that is shared with the daemon, see channel.c
  * @ec: connection
- * @fud: its descriptor
- * @queue: of its CPU
- * @slots: how many
- * @slot_size: bytes of a request, and of a reply
- * @nr_pages: of all slots
- * @pages: those
- * @bvec: the same
- * @lock: of the slots' states
- * @state: enum efuse_slot_state of each
- * @begun: when the daemon got what is in it
- * @held: slots that the daemon has
- * @service_ns: the mean time that it had one lately, 0: it had none
- * @full: a worker has found no free slot since one was freed
- * @waitq: where its workers sleep
- * @coming: its workers that deliver a reply and then look for a request
- * @polls: its workers that do not sleep yet, see polling.c
- * @luck: of those
+ * @fud: the descriptor of /dev/efuse that the channel belongs to
+ * @queue: queue of the channel's CPU
+ * @slots: number of slots
+ * @slot_size: bytes of a slot's room for a request, and of its room for a reply
+ * @nr_pages: number of pages of all slots
+ * @pages: array of these pages, owned by the channel
+ * @bvec: array with one whole page of @pages in each element
+ * @lock: protects @state, @begun, @held, @service_ns and @full; some are read without it
+ * @state: enum efuse_slot_state of each slot
+ * @begun: local_clock() at which the daemon got the request in each slot
+ * @held: number of slots whose request the daemon is working on
+ * @service_ns: recent mean time that the daemon works on a request; 0: not known yet
+ * @full: a worker has found no free slot; the next slot that becomes free wakes all workers
+ * @waitq: wait queue of the channel's workers
+ * @coming: number of workers that are delivering a reply and will poll for a request next
+ * @polls: numbers of workers that poll, see polling.c
+ * @luck: of the workers that poll
  */
 struct efuse_channel {
 	struct efuse_conn *ec;
@@ -231,7 +274,7 @@ struct efuse_channel {
 	u32 nr_pages;
 	struct page **pages;
 	struct bio_vec *bvec;
-	spinlock_t lock;		/* of the states */
+	spinlock_t lock;		/* the states of the slots */
 	u8 state[EFUSE_MAX_SLOTS];
 	u64 begun[EFUSE_MAX_SLOTS];
 	u32 held;
@@ -244,8 +287,8 @@ struct efuse_channel {
 };
 
 /**
- * struct efuse_buckets - a table of epochs, see epochs.c
- * @chunk: NULL where nothing has changed
+ * struct efuse_buckets - a table of buckets, see epochs.c
+ * @chunk: arrays of EFUSE_BUCKETS_CHUNK words; NULL until the first change of a bucket in them
  */
 struct efuse_buckets {
 	atomic64_t *chunk[EFUSE_NR_BUCKETS / EFUSE_BUCKETS_CHUNK];
@@ -254,52 +297,52 @@ struct efuse_buckets {
 /**
  * struct efuse_conn - eFuse's half of a struct fuse_conn
  * @rcu: for freeing
- * @kobj: its directory in sysfs
- * @stats_kobj: the directory stats in it
- * @paths_kobj: the directory paths in it
- * @channels_kobj: the directory channels in it
- * @fc: the connection, valid until the last reference to it is gone
- * @id: its name: the minor of the mount's device number
- * @ops: the attached program set; written under efuse_conn_mutex
- * @list: in the list of all connections, under efuse_conn_mutex
- * @caller_key: a secret, see caller.c
- * @epoch: counts changes, from a random start
- * @floor: values of an earlier epoch than this are void
- * @buckets: see epochs.c
- * @block_buckets: likewise, for the blocks of files
- * @queues: of each possible CPU, see queues.c
- * @channels_mutex: for making and closing channels
- * @nodes: of each possible NUMA node
+ * @kobj: the connection's directory in sysfs; its reference count is that of this structure
+ * @stats_kobj: the subdirectory stats
+ * @paths_kobj: the subdirectory paths
+ * @channels_kobj: the subdirectory channels
+ * @fc: FUSE's half of the connection; valid until efuse_conn_free()
+ * @id: name of the connection in sysfs: the minor of the mount's device number
+ * @ops: the attached program set, or NULL; under RCU, written under efuse_conn_mutex
+ * @list: node in the list of all connections; under efuse_conn_mutex
+ * @caller_key: secret key of the hash of callers, see caller.c
+ * @epoch: number of the last change; starts at a random value
+ * @floor: values of earlier epochs are void
+ * @buckets: buckets of inodes and names, see epochs.c
+ * @block_buckets: buckets of the blocks of files, see epochs.c
+ * @queues: array with the queue of each possible CPU, see queues.c
+ * @channels_mutex: serializes the making and closing of channels
+ * @nodes: array with the workers of each possible NUMA node
  * @policy: enum efuse_policy, see balance.c
- * @threshold: with so many requests a channel is loaded
- * @spread: whether one is enough for requests in the background
- * @spin_ns: how long workers and callers look before they sleep
+ * @threshold: a channel with this many requests is loaded
+ * @spread: not 0: for requests in the background, a channel with one request is loaded
+ * @spin_ns: how long workers and callers poll before they sleep
  * @stats: counters
  * @timed_until: jiffies64 until which requests are timed
- * @backed: files with extents by nodeid, see extents.c
- * @extents_mutex: taken to change them
- * @extents_wait: for extents that nobody holds any more
- * @extents_open: extents whose files are not closed yet
- * @extents_ended: nothing can be mapped any more: the connection is unmounted
- * @on_device: whether there have been extents of files on devices of csd.ko
- * @forced_path: the path of every READ and WRITE, or EFUSE_PATH_AUTO
- * @round: after so many READs of a kind the paths are probed again
- * @probes: so often each
+ * @backed: struct efuse_backed of each file with extents, by nodeid; see extents.c
+ * @extents_mutex: protects @backed and all extents in it; they are read under RCU
+ * @extents_wait: wait queue for the ends of uses of extents and for @extents_open
+ * @extents_open: number of extents whose backing files are not closed yet
+ * @extents_ended: the connection is unmounted: no extent can be mapped any more
+ * @on_device: some extent was on a device of csd.ko; never cleared
+ * @forced_path: path of every READ and WRITE, or EFUSE_PATH_AUTO
+ * @round: the program probes all paths once in this many READs of a kind
+ * @probes: how many READs of a round probe each path
  * @later_queue: workers for WRITEs of write-back, NULL until needed; see later.c
- * @daemon_read: the most bytes of a READ that the daemon takes
- * @daemon_write: likewise of a WRITE
- * @max_request: the most bytes of a READ or WRITE that FUSE makes, 0: as many
- * @max_readdir: the most bytes of a READDIR or READDIRPLUS
- * @enable_seq: number of attaches
- * @exit_kind: of the last detach
- * @exit_code: of the last detach
+ * @daemon_read: the most bytes of a READ that the daemon accepts; 0 until INIT is answered
+ * @daemon_write: the most bytes of a WRITE that the daemon accepts; 0 until INIT is answered
+ * @max_request: the most bytes of a READ or WRITE that FUSE makes; 0: what the daemon accepts
+ * @max_readdir: the most bytes that a READDIR or READDIRPLUS asks for
+ * @enable_seq: number of attached sets so far; written under efuse_conn_mutex
+ * @exit_kind: enum efuse_exit_kind of the last detach; under efuse_conn_mutex
+ * @exit_code: exit code of the last detach; under efuse_conn_mutex
  * @consistency: enum efuse_consistency
- * @stable_nodeids: a nodeid means the same inode for ever
- * @nodeid_per_file: a file has one nodeid, however many names it has
- * @caller_independent: answers do not depend on who asks
- * @handleless: file handles mean nothing to the daemon
- * @flush_free: FLUSH means nothing to it for a file that was not written
- * @lazy_atime: reading need not show in the atime that is reported
+ * @stable_nodeids: declared: a nodeid stands for the same inode for ever
+ * @nodeid_per_file: declared: a file has one nodeid, however many names it has
+ * @caller_independent: declared: answers do not depend on the caller
+ * @handleless: declared: the daemon needs no file handles
+ * @flush_free: declared: the daemon needs no FLUSH of a file that was not written
+ * @lazy_atime: declared: the reported atime need not include the latest reads
  */
 struct efuse_conn {
 	struct rcu_head rcu;
@@ -319,7 +362,7 @@ struct efuse_conn {
 	struct efuse_buckets block_buckets;
 
 	struct efuse_queue **queues;
-	struct mutex channels_mutex;	/* for making and closing channels */
+	struct mutex channels_mutex;	/* making and closing channels */
 	struct efuse_node **nodes;
 	u32 spin_ns;
 	u32 threshold;
@@ -329,7 +372,7 @@ struct efuse_conn {
 	u64 timed_until;
 
 	struct xarray backed;
-	struct mutex extents_mutex;	/* for changing extents */
+	struct mutex extents_mutex;	/* changes of extents */
 	wait_queue_head_t extents_wait;
 	atomic_t extents_open;
 	bool extents_ended;
@@ -356,7 +399,7 @@ struct efuse_conn {
 	bool lazy_atime;
 };
 
-/* The values that a reply brings; built by learn.c. */
+/* A value from a reply, with its key, for the member learn(); built by learn.c. */
 struct efuse_lesson {
 	u32 map;
 	union {
@@ -376,20 +419,22 @@ struct efuse_lesson {
 };
 
 #define EFUSE_MAX_CHANGES	12
-#define EFUSE_MAX_PAGES		2048	/* of a READ or WRITE: 8 MiB */
+#define EFUSE_MAX_PAGES		2048	/* of one READ or WRITE: 8 MiB */
 #define EFUSE_MAX_BLOCKS	(EFUSE_MAX_PAGES + 1)
 
 /**
  * struct efuse_changes - the buckets that a request changes
- * @nr: how many
- * @nr_blocks: how many blocks of a file it changes
- * @bucket: which, each once
- * @own: at the end, whether no other change touched it meanwhile
- * @own_blocks: likewise for the blocks
- * @nodeid: of the file whose blocks are changed
- * @block: the first of them
- * @epoch: at the end, the epoch the change advanced the connection to
- * @content: the file whose content it changes, 0: none
+ * @nr: number of buckets of inodes and names
+ * @nr_blocks: number of blocks of a file that are changed
+ * @bucket: the buckets of inodes and names, without duplicates
+ * @own: for each of @bucket: no other change has touched it since the request was issued; set by
+ *	 efuse_epoch_end()
+ * @own_blocks: for each of the blocks: no other change has touched its bucket since the request was
+ *		issued; set by efuse_epoch_end()
+ * @nodeid: nodeid of the file whose blocks are changed
+ * @block: number of the first changed block
+ * @epoch: the epoch of this change; set by efuse_epoch_end()
+ * @content: nodeid of the file whose content is changed, 0: none
  */
 struct efuse_changes {
 	u16 nr;
@@ -403,38 +448,39 @@ struct efuse_changes {
 	u64 content;
 };
 
-/* Why moving the bytes of a READ or WRITE stopped. Only an end of file may set an end. */
+/* Why a READ or WRITE stopped moving bytes. Only EFUSE_STOP_EOF means that the file ends there. */
 enum efuse_stop {
-	EFUSE_STOP_ALL,		/* all were moved */
+	EFUSE_STOP_ALL,		/* all bytes were moved */
 	EFUSE_STOP_EOF,		/* the file ends there */
 	EFUSE_STOP_SIGNAL,	/* the caller is being killed */
 	EFUSE_STOP_FAULT,	/* a page of the caller's buffer is not in memory */
-	EFUSE_STOP_ERROR,	/* the file system below failed */
-	EFUSE_STOP_UNMAPPED,	/* the rest lies in no extent */
-	EFUSE_STOP_REFUSED,	/* the extent must not be used for it */
+	EFUSE_STOP_ERROR,	/* the file system of the backing file failed */
+	EFUSE_STOP_UNMAPPED,	/* no extent contains the rest */
+	EFUSE_STOP_REFUSED,	/* the extent must not be used for this request */
 };
 
 /**
- * struct efuse_req - a request as handlers see it: opaque to them
+ * struct efuse_req - a request for handlers, to which it is opaque
  * @ec: connection
  * @fm: mount
  * @args: the request's arguments
- * @sent: what the daemon was told of who asks, where that is not the current task
- * @caller: efuse_caller(), once somebody wanted to know
- * @error: the daemon's answer: 0 or negative; for reply() and learn()
- * @ret: what the caller gets when @replied
- * @reason: why an offered answer was not taken: enum efuse_counter, or 0
- * @replied: an efuse_reply_*() took effect
- * @at_device: backing files are read past their page cache
+ * @sent: header of the request, if its sender is not the current task (it was sent in the
+ *	  background); else NULL
+ * @caller: cached result of efuse_caller(); 0: not known
+ * @error: the daemon's answer, 0 or a negative errno; for reply() and learn()
+ * @ret: what the caller gets, if @replied
+ * @reason: why an offered answer was not accepted: enum efuse_counter, or 0
+ * @replied: an efuse_reply_*() or a path has answered the request
+ * @at_device: backing files are read by direct I/O, past their page cache
  * @stop: READ, WRITE that a path tried: enum efuse_stop
- * @appended: append by the direct path: where the file ended behind it, 0: nothing was appended
- * @racy: what the direct path has read may be newer than FUSE's pages of it
- * @lesson: what learn() is called for, but for blocks
- * @block: what block() or learn() is called for
- * @path: for select_path() and path_done()
- * @ended: the file whose data as it was is void by now, 0: none; for reply(), written()
- * @ended_epoch: the epoch at which it ended
- * @key: room for efuse_req_key(); handlers may write it, so nothing here trusts it
+ * @appended: append by the direct path: end of the file after it; 0: nothing was appended
+ * @racy: data that the direct path has read may be newer than FUSE's pages of that range
+ * @lesson: the value that learn() is called for, if that is not a block; else NULL
+ * @block: the block that block() or learn() is called for; else NULL
+ * @path: data for select_path() and path_done()
+ * @ended: nodeid of the file whose former data is void now, 0: none; for reply() and written()
+ * @ended_epoch: the epoch since which it is void
+ * @key: room for the result of efuse_req_key(); handlers can write it, so it is never trusted
  */
 struct efuse_req {
 	struct efuse_conn *ec;
@@ -463,6 +509,7 @@ struct efuse_req {
 	} key;
 };
 
+/* A notification of the daemon, for the member notify(); @name is NULL if it has none. */
 struct efuse_notify {
 	u32 code;
 	u64 nodeid;
@@ -472,10 +519,10 @@ struct efuse_notify {
 };
 
 /**
- * struct efuse_placement - a request whose channel is looked for: opaque to handlers
+ * struct efuse_placement - a request that needs a channel, for handlers, to which it is opaque
  * @ec: connection
- * @info: what select_channel() may know of it
- * @load: of the channel it asked for last
+ * @info: result of efuse_placement_info()
+ * @load: result of the last efuse_channel_load()
  */
 struct efuse_placement {
 	struct efuse_conn *ec;
@@ -490,10 +537,10 @@ struct efuse_exit_info {
 
 /* conn.c */
 
-/* eFuse's half of a connection, or NULL before it is mounted. */
+/* eFuse's half of a connection, or NULL before the file system is mounted. */
 static inline struct efuse_conn *efuse_conn_get(const struct fuse_conn *fc)
 {
-	/* Pairs with efuse_conn_add(): who sees it sees it whole. */
+	/* Pairs with efuse_conn_add(): the structure is complete. */
 	return smp_load_acquire(&fc->efuse);
 }
 
@@ -545,20 +592,20 @@ static inline bool efuse_timed(const struct efuse_conn *ec)
 	return time_before64(get_jiffies_64(), READ_ONCE(ec->timed_until));
 }
 
-/* Somebody looks at times: they are taken for a while. */
+/* Times are being read in sysfs: measure requests for the next 10 s. */
 static inline void efuse_watch_times(struct efuse_conn *ec)
 {
 	WRITE_ONCE(ec->timed_until, get_jiffies_64() + 10 * HZ);
 }
 
-/* request.c: what a request's arguments say, by their meaning */
+/* request.c: access to a request's arguments by their meaning */
 
 /**
- * struct efuse_io - a READ or WRITE of eFuse's own
- * @ap: its arguments
- * @read: the first of them, of a READ
- * @write: likewise, of a WRITE
- * @written: the answer of a WRITE
+ * struct efuse_io - a READ or WRITE that eFuse makes itself
+ * @ap: arguments of the request
+ * @read: READ: the first input argument
+ * @write: WRITE: the first input argument
+ * @written: WRITE: the output argument
  */
 struct efuse_io {
 	struct fuse_args_pages ap;
@@ -586,7 +633,7 @@ struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args);
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args);
 bool efuse_handle_is_any(const struct fuse_args *args, u64 fh);
 
-/* caller.c: who asks */
+/* caller.c: identity of the caller */
 u32 efuse_caller_uid(const struct efuse_req *req);
 u32 efuse_caller_gid(const struct efuse_req *req);
 u32 efuse_caller_pid(const struct efuse_req *req);
@@ -601,7 +648,7 @@ void efuse_part_callers(struct efuse_req *req);
 void efuse_acls_end(struct inode *inode);
 bool efuse_acl_is_the_vfs(const struct efuse_req *req);
 
-/* stamp.c: keys and checks of values */
+/* stamp.c: keys of values and the checks in their stamps */
 void efuse_entry_key(struct efuse_entry_key *key, u64 parent, const char *name, u32 len);
 void efuse_blob_key(struct efuse_blob_key *key, u64 nodeid, u32 opcode,
 		    const char *name, u32 len);
@@ -613,17 +660,19 @@ u32 efuse_seed_grant(const struct efuse_grant_key *key);
 u32 efuse_check(u32 seed, const void *value, size_t size);
 
 /* epochs.c */
+
+/* The kinds of changes of an inode. Each (nodeid, kind) has a bucket. */
 enum efuse_kind {
-	EFUSE_KIND_ATTR,	/* attributes but the atime */
+	EFUSE_KIND_ATTR,	/* attributes except the atime */
 	EFUSE_KIND_ATIME,
 	EFUSE_KIND_XATTR,
-	EFUSE_KIND_DATA,	/* anything of its content */
-	EFUSE_KIND_WHOLE,	/* its content but for what a WRITE changes: that has its blocks */
-	EFUSE_KIND_END,		/* where the content ends, if it grew */
-	EFUSE_KIND_LIFE,	/* what inode the nodeid stands for */
-	EFUSE_KIND_VOLUME,	/* with nodeid 0: free space */
-	EFUSE_KIND_RIGHTS,	/* who may open it or look into it */
-	EFUSE_KIND_PAGES,	/* its content, changed past FUSE's pages of it */
+	EFUSE_KIND_DATA,	/* content: any change of it */
+	EFUSE_KIND_WHOLE,	/* content: other changes than WRITEs, which change blocks */
+	EFUSE_KIND_END,		/* content: its end, where it has grown */
+	EFUSE_KIND_LIFE,	/* the inode that the nodeid stands for */
+	EFUSE_KIND_VOLUME,	/* free space of the file system, with nodeid 0 */
+	EFUSE_KIND_RIGHTS,	/* permissions: who may open the file or search the directory */
+	EFUSE_KIND_PAGES,	/* content: changes that bypass FUSE's page cache */
 };
 
 u16 efuse_bucket_inode(u64 nodeid, enum efuse_kind kind);
@@ -657,10 +706,10 @@ bool efuse_changes_cancelled(const struct fuse_args *args, int error);
 /* lookup.c */
 struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid);
 enum efuse_taken {
-	EFUSE_TAKEN,		/* the caller has a count */
-	EFUSE_TAKEN_NONE,	/* the inode fits, but has no count to give */
-	EFUSE_TAKEN_ABSENT,	/* it is not alive */
-	EFUSE_TAKEN_UNFIT,	/* it is dying, or another than the answer says */
+	EFUSE_TAKEN,		/* the caller has got a lookup count */
+	EFUSE_TAKEN_NONE,	/* the inode matches, but has no count to give */
+	EFUSE_TAKEN_ABSENT,	/* no inode of this nodeid is in memory */
+	EFUSE_TAKEN_UNFIT,	/* the inode is being evicted, or does not match the answer */
 };
 
 enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode,
@@ -685,9 +734,9 @@ int efuse_answer_flush(struct efuse_req *req);
 /* extents.c */
 
 /**
- * struct efuse_use_count - how often an extent was begun to be used on a CPU, and ended
- * @begun: holders that began there
- * @ended: holders that ended there
+ * struct efuse_use_count - holders of an extent, counted on one CPU
+ * @begun: number of holders that have taken the extent on this CPU
+ * @ended: number of holders that have released the extent on this CPU
  */
 struct efuse_use_count {
 	u64 begun;
@@ -695,14 +744,17 @@ struct efuse_use_count {
 };
 
 /**
- * struct efuse_use - who holds an extent, since it got its first range or lost the last one
+ * struct efuse_use - the holders of an extent between two changes of its ranges
  * @extent: the extent
- * @number: how many uses the extent has had before
- * @counts: how often it is held
- * @over: nobody may begin to hold it by this use; who ends wakes who waits for that
- * @next: the next of those that are over, or spare
- * @reap: lets go of the extent once nobody holds it by this use
+ * @number: number of uses that the extent has had before
+ * @counts: numbers of holders, per CPU
+ * @over: no new holder may use it; a holder that ends wakes extents_wait
+ * @next: next in a list of uses that are over, or of spare ones
+ * @reap: work item that releases the use once all of its holders have ended
  * @rcu: for freeing
+ *
+ * An extent gets its first use when it is mapped, and a new one when it loses a range but still has
+ * another. See extents.c.
  */
 struct efuse_use {
 	struct efuse_backing *extent;
@@ -715,10 +767,10 @@ struct efuse_use {
 };
 
 /**
- * struct efuse_content - which content a backing file had when it was looked at
- * @ctime: its change time
- * @size: bytes
- * @racy: whether a change meanwhile may have left both as they were
+ * struct efuse_content - a snapshot that identifies the content of a backing file
+ * @ctime: change time of the file
+ * @size: size of the file in bytes
+ * @racy: a change around the time of the snapshot may have left @ctime and @size as they were
  */
 struct efuse_content {
 	struct timespec64 ctime;
@@ -727,23 +779,26 @@ struct efuse_content {
 };
 
 /**
- * struct efuse_backing - an extent: a range of a file, and where its bytes lie
+ * struct efuse_backing - an extent: a range of a file whose bytes are in a backing file
  * @ec: connection
- * @use: by which it is held from now on
- * @uses: how many uses of it there are, those that are over among them
- * @ended: the number of the first use of it that has not ended
+ * @use: the use that new holders take; see extents.c
+ * @uses: number of uses of the extent, including those that are over; the last one to end releases
+ *	  the extent
+ * @ended: number of the first use that has not ended
  * @file: the backing file
- * @resident: what its page cache has of it, if it lies on a device of csd.ko; NULL elsewhere
- * @cred: of who mapped it
- * @offset: in the file, of where the extent began
- * @backing_offset: in the backing file, of the same byte
- * @seal: i_version of the backing file, if the extent is sealed
+ * @resident: function of csd.ko that counts the blocks of @file in its page cache; NULL if @file
+ *	      is not on a device of csd.ko
+ * @cred: credentials of the task that mapped the extent
+ * @offset: offset of the extent's original first byte in the file
+ * @backing_offset: offset of the same byte in the backing file
+ * @seal: i_version of the backing file when a sealed extent was mapped
  * @flags: EFUSE_EXTENT_*
- * @content: of the backing file when a READ looked last
- * @content_lock: taken to change that; who looks without it finds what is newer racy, or as it is
- * @ranges: how many ranges of the file's tree it stands in; under extents_mutex
- * @touched: a change of the tree takes ranges from it; under extents_mutex
- * @next_touched: the next of those
+ * @content: snapshot of the backing file's content, taken by the last READ
+ * @content_lock: protects writes of @content; a reader without the lock finds an outdated snapshot
+ *		  at worst, or one that is marked racy
+ * @ranges: number of ranges in the file's tree that are of this extent; under extents_mutex
+ * @touched: the current change of the tree takes ranges from it; under extents_mutex
+ * @next_touched: next in the list of touched extents; under extents_mutex
  * @rcu: for freeing
  */
 struct efuse_backing {
@@ -759,7 +814,7 @@ struct efuse_backing {
 	u64 seal;
 	u32 flags;
 	struct efuse_content content;
-	spinlock_t content_lock;	/* for changing content */
+	spinlock_t content_lock;	/* changes of content */
 	u32 ranges;
 	bool touched;
 	struct efuse_backing *next_touched;
@@ -779,7 +834,7 @@ struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length
 void efuse_extent_end(struct efuse_conn *ec, struct efuse_use *use);
 bool efuse_seal_holds(const struct efuse_backing *eb);
 
-/* Is a backing file as it was when its extent was mapped, if the extent is sealed? */
+/* Is the extent not sealed, or its backing file unchanged since the extent was mapped? */
 static inline bool efuse_sealed(const struct efuse_backing *eb)
 {
 	return !(eb->flags & EFUSE_EXTENT_SEALED) || efuse_seal_holds(eb);
@@ -795,16 +850,17 @@ void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm,
 			  struct fuse_args *args);
 
 /* data.c */
-#define EFUSE_DATA_PAGES	64	/* as many as the stack has room to describe */
+#define EFUSE_DATA_PAGES	64	/* of a struct efuse_span, which is on the stack */
 
 /**
- * struct efuse_data - a place in the data of a READ or WRITE
- * @args: the request's
+ * struct efuse_data - a position in the data of a READ or WRITE
+ * @args: arguments of the request
  * @direction: ITER_DEST or ITER_SOURCE
- * @left: bytes from there to the end
- * @index: of the page where it is
- * @skip: bytes of that page (of the whole, without pages) before it
- * @iter: the rest of the caller's buffer, if that is where it is
+ * @left: bytes from the position to the end of the data
+ * @index: data in pages: index of the page of the position
+ * @skip: data in pages: bytes of that page before the position; data in a kernel buffer: bytes of
+ *	  the buffer before the position
+ * @iter: data in the caller's own buffer: the rest of it
  */
 struct efuse_data {
 	struct fuse_args *args;
@@ -815,7 +871,7 @@ struct efuse_data {
 	struct iov_iter iter;
 };
 
-/* What an iterator over a part of the data goes over. Large: nobody needs it zeroed. */
+/* The segments of an iterator over a part of the data. Large: not to be zeroed on the stack. */
 struct efuse_span {
 	struct kvec kvec;
 	struct bio_vec bvec[EFUSE_DATA_PAGES];
@@ -829,22 +885,22 @@ void efuse_data_end(struct fuse_args *args, size_t done);
 
 /* blocks.c */
 
-/* Larger WRITEs are not kept: that copy would cost more than it is worth. */
+/* Larger WRITEs are not put into the data cache: the copy would cost more than it gains. */
 #define EFUSE_KEPT_WRITE	(4 * PAGE_SIZE)
 
 /**
  * struct efuse_block - a block of a file, for block() and learn()
- * @number: which: offset in the file / EFUSE_BLOCK_SIZE
- * @skip: bytes at its start that are not wanted
- * @want: bytes wanted behind them
- * @len: bytes found, or to be learned
- * @found: whether it was found
- * @last: whether the file ends in it
- * @iter: where its bytes go, or come from
- * @now: time of the request
- * @epoch: to be learned with
- * @expires_ns: likewise
- * @evicted: what made room for it, nodeid 0: nothing
+ * @number: number of the block: offset in the file / EFUSE_BLOCK_SIZE
+ * @skip: block(): bytes at the start of the block that are not wanted
+ * @want: block(): bytes wanted after @skip; 0: only whether the block is there
+ * @len: block(): bytes found; learn(): bytes to store
+ * @found: block(): the block was found
+ * @last: block(): the file ends in the block
+ * @iter: block(): destination of the bytes; learn(): source of the bytes
+ * @now: block(): ktime of the request
+ * @epoch: learn(): epoch for the block's tag
+ * @expires_ns: learn(): CLOCK_MONOTONIC time for the block's tag at which the timeout ends
+ * @evicted: learn(): former tag of the slot, if another block was evicted; else its nodeid is 0
  */
 struct efuse_block {
 	u64 number;
@@ -899,7 +955,7 @@ bool efuse_path_direct(struct efuse_req *req);
 void efuse_path_done(struct efuse_req *req, enum efuse_path path);
 const struct efuse_path_info *efuse_path_describe(struct efuse_req *req);
 
-/* May backing files be read and written? */
+/* Does the forced path, if there is one, allow the use of backing files? */
 static inline bool efuse_path_backed(const struct efuse_conn *ec)
 {
 	u8 forced = READ_ONCE(ec->forced_path);
@@ -921,8 +977,8 @@ bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args 
 		 gfp_t gfp_flags);
 
 /* readdir.c */
-#define EFUSE_READDIR		SZ_32K	/* what a READDIR asks for unless sysfs says otherwise */
-#define EFUSE_MAX_READDIR	SZ_128K
+#define EFUSE_READDIR		SZ_32K	/* initial value of efuse_conn.max_readdir */
+#define EFUSE_MAX_READDIR	SZ_128K	/* the largest that sysfs accepts */
 
 /* path_sysfs.c */
 int efuse_path_sysfs_add(struct efuse_conn *ec);
@@ -932,12 +988,12 @@ void efuse_limits_apply(struct efuse_conn *ec);
 /* number_sysfs.c */
 
 /**
- * struct efuse_number - a u32 of struct efuse_conn that root may set
- * @attr: its file
- * @offset: of it
- * @least: bound
- * @most: likewise
- * @step: of which it is a multiple
+ * struct efuse_number - a u32 member of struct efuse_conn that root can set in sysfs
+ * @attr: the file in sysfs
+ * @offset: offset of the member in struct efuse_conn
+ * @least: smallest value allowed
+ * @most: largest value allowed
+ * @step: the value must be a multiple of this
  */
 struct efuse_number {
 	struct kobj_attribute attr;
@@ -991,7 +1047,7 @@ void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch);
 void efuse_strip(struct fuse_args *args);
 
 /* kept.c */
-/* A time-out that was raised: no time, but the bucket and epoch that it lives by. */
+/* Flag of a raised timeout: the word is not a time, but a bucket and an epoch. See kept.c. */
 #define EFUSE_TIME_RAISED	BIT_ULL(62)
 
 static inline bool efuse_time_raised(u64 time)
@@ -1016,5 +1072,6 @@ bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_passed(struct inode *inode);
+void efuse_pages_evicted(struct inode *inode);
 
 #endif /* _FS_FUSE_EFUSE_I_H */

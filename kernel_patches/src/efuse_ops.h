@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * struct efuse_ops: what a BPF program set may implement. This is the manual.
+ * struct efuse_ops: the members that a BPF program set can implement. This header is their manual.
  */
 #ifndef _FS_FUSE_EFUSE_OPS_H
 #define _FS_FUSE_EFUSE_OPS_H
@@ -15,52 +15,55 @@ struct efuse_placement;
 #define EFUSE_OPS_NAME_LEN	32
 
 /**
- * struct efuse_ops - handlers of one connection's requests
+ * struct efuse_ops - handlers for the requests of one connection
  *
- * A set is registered through a struct_ops link and belongs to the one
- * connection that @connection names. All members may be absent. All but @select_channel are
- * called in process context, all under rcu_read_lock(), and may not sleep. Several CPUs call
- * the same member at once.
+ * A program set is registered through a struct_ops link and belongs to the one connection that
+ * @connection names. Every member is optional. All members are called under rcu_read_lock() and
+ * may not sleep. All but @select_channel are called in process context. Several CPUs may call the
+ * same member at the same time.
  *
- * **Request members** (@lookup to @request) are called before a request is
- * queued to the daemon, for requests that a task makes and waits for. They
- * may call the efuse_req_*() kfuncs and the efuse_reply_*() of their own kind.
- * They return
+ * **Request members** (@lookup to @request) are called before a request is queued to the daemon,
+ * but only for requests whose sender waits for the answer. They may call the efuse_req_*() kfuncs
+ * and the efuse_reply_*() kfuncs of their own opcode. They return
  *
- * * ``0`` - the daemon is asked, as plain FUSE would ask it;
- * * ``EFUSE_REPLIED`` - the request is answered. Counts only if the member called
- *   efuse_reply_*() and that returned EFUSE_REPLIED; it is garbage otherwise;
- * * ``-1`` to ``-511``, but not ``-ENOSYS`` (which would switch the opcode off for
- *   the whole mount) - the request fails with that errno;
- * * anything else is counted as garbage and the daemon is asked.
+ * * ``0`` - the request goes to the daemon as in plain FUSE;
+ * * ``EFUSE_REPLIED`` - the request is answered. This is valid only if the member called an
+ *   efuse_reply_*() kfunc that returned EFUSE_REPLIED; otherwise it is garbage;
+ * * ``-1`` to ``-511``, but not ``-ENOSYS`` (which would switch the opcode off for the whole
+ *   mount) - the request fails with that errno;
+ * * any other value is counted as garbage, and the request goes to the daemon.
  *
- * An absent member is the same as one that returns 0. Whatever they return,
- * what the daemon has to be told (FORGET; RELEASE, RELEASEDIR of a file that it
- * opened; anything sent in the background) is told to it.
+ * An absent member is the same as one that returns 0. Requests that the daemon must see are sent
+ * to it whatever a member returns: FORGET, RELEASE and RELEASEDIR of a file that the daemon
+ * opened, and all requests that are sent in the background.
  *
  * @lookup: LOOKUP. May call efuse_reply_entry(), efuse_reply_negative().
  * @getattr: GETATTR. May call efuse_reply_attrs().
- * @setattr: SETATTR. This and all without a mention below can refuse, not answer.
+ * @setattr: SETATTR. This member, like all for which no efuse_reply_*() is named, can let a
+ *	request pass or refuse it, but cannot answer it.
  * @access: ACCESS. May call efuse_reply_grant().
  * @readlink: READLINK. May call efuse_reply_blob().
  * @getxattr: GETXATTR. May call efuse_reply_blob().
  * @setxattr: SETXATTR.
  * @listxattr: LISTXATTR. May call efuse_reply_blob().
  * @removexattr: REMOVEXATTR.
- * @open: OPEN. May call efuse_reply_grant(). A file so opened has its nodeid as
- *	its handle, and the daemon sees no RELEASE of it.
- * @release: RELEASE that the daemon will see. The verdict is ignored.
- * @opendir: OPENDIR. As @open.
- * @releasedir: RELEASEDIR. As @release.
+ * @open: OPEN. May call efuse_reply_grant(). A file that is opened by that kfunc has its nodeid
+ *	as its handle, and the daemon sees no RELEASE of it.
+ * @release: RELEASE that its sender waits for. FUSE sends almost all of them in the background
+ *	instead: for those only @reply is called. The return value is ignored.
+ * @opendir: OPENDIR. May call efuse_reply_grant(). A directory that is opened by that kfunc has
+ *	its nodeid as its handle, and the daemon sees no RELEASEDIR of it.
+ * @releasedir: RELEASEDIR that its sender waits for. FUSE sends almost all of them in the
+ *	background instead: for those only @reply is called. The return value is ignored.
  * @readdir: READDIR.
  * @readdirplus: READDIRPLUS.
- * @read: READ that a task waits for.
- * @write: WRITE that a task waits for.
+ * @read: READ that its sender waits for.
+ * @write: WRITE that its sender waits for.
  * @flush: FLUSH. May call efuse_reply_flush().
  * @fsync: FSYNC.
  * @lseek: LSEEK.
  * @fallocate: FALLOCATE.
- * @copy_file_range: COPY_FILE_RANGE.
+ * @copy_file_range: COPY_FILE_RANGE and COPY_FILE_RANGE_64.
  * @statfs: STATFS. May call efuse_reply_volume().
  * @create: CREATE.
  * @mknod: MKNOD.
@@ -73,54 +76,53 @@ struct efuse_placement;
  * @ioctl: IOCTL.
  * @request: every opcode that has no member of its own.
  *
- * @reply: the daemon has answered a request and the caller has not seen it yet;
- *	@error is 0 or a negative errno. Also called for requests sent in the
- *	background. May call efuse_req_*(), and efuse_req_ended(), efuse_req_epoch(). What
- *	it returns is ignored.
- * @learn: the daemon's answer brings a value that is worth keeping; called once
- *	for each (READDIRPLUS brings two per entry), behind @reply. It
- *	may call efuse_req_*() and efuse_learn_*(), and should store
- *	efuse_learn_value() under efuse_learn_key() in the map that
- *	efuse_learn_map() names. For EFUSE_MAP_BLOCKS it should choose a slot for the
- *	block efuse_req_block() and call efuse_learn_block() instead, behind which
- *	efuse_learn_evicted() tells what made room. Returns 0, or a
- *	negative errno when the map took no more, which is counted in sysfs as map_full.
- * @select_path: a READ or WRITE that its handler passed is about to be carried out. Also
- *	called for those in the background, if their sender may sleep. May call
- *	efuse_req_*(), efuse_path_info(), efuse_path_predict() and
- *	efuse_path_resident(). Returns an enum
- *	efuse_path; EFUSE_PATH_AUTO is the direct path
- *	where the daemon mapped extents of the file, else the cache for a READ if
- *	there is a @block, else the daemon. EFUSE_PATH_MEASURE and EFUSE_PATH_PROBE
- *	may be added. Anything else is
- *	counted as garbage and treated as EFUSE_PATH_AUTO. A path that cannot take the
- *	request leaves it to the daemon; but EFUSE_PATH_DEVICE, which takes READs of a
- *	range that is mapped to a device of csd.ko, past the page cache, leaves it to the
- *	direct path. What a READ brings from EFUSE_PATH_DAEMON is not learned.
- * @path_done: a request that @select_path wanted to be measured is answered. May call
- *	efuse_req_*() and efuse_path_info(). What it returns is ignored.
- * @written: the kernel has carried out a WRITE, or some of it, on backing files, and its
- *	caller does not know yet. May call efuse_req_*(), and efuse_req_ended(),
- *	efuse_req_epoch(). What it returns is ignored.
- * @block: a READ on EFUSE_PATH_CACHE wants the block efuse_req_block() of its file; called
- *	for one block after the other. May call efuse_req_*() and
- *	efuse_reply_block(). Returns what that returned, or 0 if it has no such block.
- * @select_channel: a request is about to be sent to the daemon, which has channels. Called in
- *	any context, also for requests of the background. May call efuse_placement_info()
- *	and efuse_channel_load(). Returns the CPU whose channel it shall go to, or a negative
- *	number: then it goes where it would have without the member. A CPU
- *	without a channel is counted as garbage and treated likewise.
- * @notify: the daemon invalidates or stores something of its own accord. What it
- *	voids is void before the member is called. May call efuse_notify_*().
- *	What it returns is ignored.
- * @exit: the set is detached; requests do not reach it any more. May call
- *	efuse_exit_kind(), efuse_exit_code(). What it returns is ignored.
+ * @reply: The daemon has answered a request, and the sender has not seen the answer yet. @error
+ *	is 0 or a negative errno. Also called for requests that were sent in the background. May
+ *	call efuse_req_*(), including efuse_req_ended() and efuse_req_epoch(). The return value
+ *	is ignored.
+ * @learn: The daemon's answer contains a value that is worth caching. Called after @reply, once
+ *	for each value (READDIRPLUS brings up to two per entry). May call efuse_req_*() and
+ *	efuse_learn_*(). It should store efuse_learn_value() under the key efuse_learn_key() in
+ *	the map that efuse_learn_map() names. For EFUSE_MAP_BLOCKS, it should instead choose a
+ *	slot for the block efuse_req_block() and call efuse_learn_block(); after that,
+ *	efuse_learn_evicted() returns the tag of the evicted block. Returns 0, or a negative
+ *	errno if the value could not be stored, which sysfs counts as map_full.
+ * @select_path: A READ or WRITE that its own member did not answer is about to be carried out.
+ *	Also called for requests in the background, if their sender may sleep. May call
+ *	efuse_req_*(), efuse_path_info(), efuse_path_predict() and efuse_path_resident().
+ *	Returns an enum efuse_path, to which EFUSE_PATH_MEASURE and EFUSE_PATH_PROBE may be
+ *	added. Any other value is counted as garbage and treated as EFUSE_PATH_AUTO.
+ *	EFUSE_PATH_AUTO selects the direct path if the daemon has mapped extents of the file,
+ *	else the cache if the request is a READ and the set has a @block, else the daemon. A
+ *	path that cannot take the request leaves it to the daemon, with one exception:
+ *	EFUSE_PATH_DEVICE, which reads a range that is mapped to a device of csd.ko past the
+ *	page cache of the backing file, leaves it to the direct path. Data that a READ brings
+ *	by EFUSE_PATH_DAEMON is not learned.
+ * @path_done: A request for which @select_path added EFUSE_PATH_MEASURE is answered. May call
+ *	efuse_req_*() and efuse_path_info(). The return value is ignored.
+ * @written: The kernel has carried out all or some of a WRITE on backing files, and the sender
+ *	has not seen that yet. May call efuse_req_*(), including efuse_req_ended() and
+ *	efuse_req_epoch(). The return value is ignored.
+ * @block: A READ on EFUSE_PATH_CACHE needs the block efuse_req_block() of its file. Called for
+ *	one block after another. May call efuse_req_*() and efuse_reply_block(). Returns the
+ *	result of efuse_reply_block(), or 0 if the cache does not have the block.
+ * @select_channel: A request is about to be sent to a daemon that has channels. Called in any
+ *	context, also for requests in the background. May call efuse_placement_info() and
+ *	efuse_channel_load(). Returns the CPU whose channel gets the request, or a negative
+ *	number to use the kernel's own choice. A CPU without a channel is counted as garbage,
+ *	and the kernel's own choice is used.
+ * @notify: The daemon has sent a notification that invalidates or stores something. Values that
+ *	it makes void are void before the member is called. May call efuse_notify_*(). The
+ *	return value is ignored.
+ * @exit: The set is detached: no new request reaches it. Calls that began before may still be
+ *	running. May call efuse_exit_kind(), efuse_exit_code(). The return value is ignored.
  *
- * @connection: which connection: the decimal name of its directory in sysfs.
- *	Required; registration fails with ENOENT where there is none, with EBUSY
- *	where it has a set already.
+ * @connection: The connection that the set is for: the decimal name of its directory in sysfs.
+ *	Required. Registration fails with ENOENT if there is no such connection, and with EBUSY
+ *	if it has a set already.
  * @flags: 0.
- * @name: what sysfs shows as the connection's ``ops``. Required.
+ * @name: The set's name, which sysfs shows as the connection's ``ops``. Required: 1 to 31
+ *	letters, digits, ``_``, ``.`` and ``-``.
  */
 struct efuse_ops {
 	int (*lookup)(struct efuse_req *req);

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Epochs: what was true when, and whether it still is.
+ * Epochs: is a value that was true at some time still true?
  *
- * A connection counts its changes: conn->epoch is the number of the last one.
- * What a change concerns is hashed into buckets. A bucket holds, in one word, the
- * epoch of the last change to anything in it and the number of changes that are
- * in flight: issued, and not known to be over. A value carries the epoch read
- * when the request that produced it was issued, and is valid while its buckets
- * have nothing in flight and no later change.
+ * A connection numbers its changes: efuse_conn.epoch is the number of the last one. The objects of
+ * a change (an inode's attributes, a name, a block, ...) hash to buckets. A bucket is one 64-bit
+ * word with two fields: the epoch of the last change of any object in the bucket, and the number of
+ * changes in flight, which are issued and not known to have ended. A value carries the epoch that
+ * was read when the request for it was issued. It is valid while none of the buckets that it
+ * depends on has a change in flight or a later epoch.
  *
- * A change ends by taking a new epoch, writing that into its buckets and
- * leaving them, the last two at once. So a request issued before the end carries
- * an older epoch than the bucket and its value is void, whenever it arrives; one
- * issued behind the end carries the new epoch. While the change is in flight
- * nothing of the bucket is answered, since nobody knows on which side of it the
- * daemon stands. Two things in one bucket cost a miss, never a lie.
+ * When a change ends, it takes the next epoch. Then, in one atomic operation per bucket, it writes
+ * that epoch into the bucket and leaves it. So a request that was issued before the end has an
+ * older epoch than the bucket, and its value is void whenever it arrives. A request that is issued
+ * after the end has the new epoch. While a change is in flight, nothing in its buckets is answered
+ * by the kernel, since it does not know whether the daemon has carried out the change yet. Two
+ * objects in one bucket cost misses, but never cause a wrong answer.
  *
- * Buckets are allocated by the first change to one of their chunk. Those of a chunk
- * that there is no memory for count as being changed for ever.
+ * No locks: buckets are atomic words, and all functions here can be called in any context, unless
+ * their descriptions say otherwise. Buckets are allocated in chunks, by the first change in a
+ * chunk. If there is no memory for a chunk, its buckets have changes in flight for ever.
  */
 #include "efuse_i.h"
 
 #include <linux/hash.h>
 #include <linux/jhash.h>
 
-/* What is left is an epoch: as many bits as a raised time-out has for it (kept.c). */
-#define EFUSE_IN_FLIGHT_BITS	18
-/* So many changes in flight leave the bucket closed for ever. */
+/* The rest of a bucket's word is an epoch. */
+#define EFUSE_IN_FLIGHT_BITS	(64 - EFUSE_EPOCH_BITS)
+/* A bucket that reaches this number of changes in flight keeps it for ever. */
 #define EFUSE_IN_FLIGHT_MAX	((1ULL << EFUSE_IN_FLIGHT_BITS) - 1)
 
 #define efuse_in_flight(word)	((u64)(word) & EFUSE_IN_FLIGHT_MAX)
@@ -42,30 +43,27 @@ u16 efuse_bucket_entry(u64 parent, const char *name, u32 len)
 	return jhash(name, len, hash_64(parent, 32)) & (EFUSE_NR_BUCKETS - 1);
 }
 
-/*
- * Blocks of a file have buckets of their own, one behind the other, since a WRITE
- * changes many of them.
- */
+/* Consecutive blocks of a file have consecutive buckets, since a WRITE changes many of them. */
 static u16 efuse_block_bucket(u64 nodeid, u64 block)
 {
 	return hash_64(nodeid, ilog2(EFUSE_NR_BUCKETS)) + block;
 }
 
-/* All of its changes are in flight; it is only read. */
+/* The chunk in place of those that could not be allocated. It is never written. */
 static atomic64_t efuse_closed_chunk[EFUSE_BUCKETS_CHUNK] = {
 	[0 ... EFUSE_BUCKETS_CHUNK - 1] = ATOMIC64_INIT(EFUSE_IN_FLIGHT_MAX),
 };
 
-/* The word of a bucket; of one that nothing has changed, 0. */
+/* The word of a bucket; 0 if the bucket has not been changed yet. */
 static u64 efuse_word(const struct efuse_buckets *buckets, u16 bucket)
 {
-	/* Pairs with efuse_chunk_add(): its words are zero. */
+	/* Pairs with the cmpxchg() of efuse_chunk_add(): the words of a new chunk are zero. */
 	const atomic64_t *chunk = smp_load_acquire(&buckets->chunk[bucket / EFUSE_BUCKETS_CHUNK]);
 
 	return chunk ? atomic64_read_acquire(&chunk[bucket % EFUSE_BUCKETS_CHUNK]) : 0;
 }
 
-/* Whoever is to change a bucket may hold a spinlock. */
+/* Allocate a chunk, unless another task is faster. The caller may hold a spinlock. */
 static atomic64_t *efuse_chunk_add(atomic64_t **at)
 {
 	atomic64_t *old, *chunk;
@@ -88,7 +86,7 @@ static atomic64_t *efuse_chunk_add(atomic64_t **at)
 static atomic64_t *efuse_bucket(struct efuse_buckets *buckets, u16 bucket)
 {
 	atomic64_t **at = &buckets->chunk[bucket / EFUSE_BUCKETS_CHUNK];
-	/* As in efuse_word(). */
+	/* Pairs with the cmpxchg() of efuse_chunk_add(). */
 	atomic64_t *chunk = smp_load_acquire(at) ?: efuse_chunk_add(at);
 
 	return &chunk[bucket % EFUSE_BUCKETS_CHUNK];
@@ -103,16 +101,17 @@ static void efuse_buckets_free(struct efuse_buckets *buckets)
 			kfree(buckets->chunk[i]);
 }
 
-/* Nobody looks at a connection any more. */
+/* Free the buckets. The connection must not be in use any more, not even under RCU. */
 void efuse_epochs_free(struct efuse_conn *ec)
 {
 	efuse_buckets_free(&ec->buckets);
 	efuse_buckets_free(&ec->block_buckets);
 }
 
+/* The epoch of the last change of the connection. */
 u64 efuse_epoch_now(const struct efuse_conn *ec)
 {
-	/* What is read behind it, by a daemon that publishes, is read behind the change. */
+	/* Acquire: data that a publishing daemon reads after this includes the change. */
 	return atomic64_read_acquire(&ec->epoch);
 }
 
@@ -121,19 +120,19 @@ static bool efuse_word_quiet(u64 word, u64 epoch)
 	return !efuse_in_flight(word) && efuse_last_change(word) <= epoch;
 }
 
-/* Did nothing in the bucket change behind an epoch? */
+/* Is no change of the bucket in flight, and none later than an epoch? */
 bool efuse_epoch_quiet(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 {
 	return efuse_word_quiet(efuse_word(&ec->buckets, bucket), epoch);
 }
 
 /**
- * efuse_epoch_valid - is nothing newer known than what was issued in an epoch?
+ * efuse_epoch_valid - is a value of an epoch still valid, as far as one bucket tells?
  * @ec: connection
- * @bucket: of what the value depends on
- * @epoch: that it carries
+ * @bucket: a bucket that the value depends on
+ * @epoch: epoch of the value
  *
- * An answer given on a true return is right at the moment of the read in here.
+ * If this returns true, the value was true at the moment when this function read the bucket.
  */
 bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 {
@@ -142,12 +141,12 @@ bool efuse_epoch_valid(const struct efuse_conn *ec, u16 bucket, u64 epoch)
 }
 
 /**
- * efuse_epoch_block_valid - is a block of a file as it was in an epoch?
+ * efuse_epoch_block_valid - is the cached data of a block still valid?
  * @ec: connection
- * @nodeid: of the file
- * @block: its number
- * @last: whether the file ends in it, which it does not any more once the file has grown
- * @epoch: that the block's data carries
+ * @nodeid: nodeid of the file
+ * @block: number of the block
+ * @last: the file ended in the block; then the block is void if the file has grown since
+ * @epoch: epoch of the data
  */
 bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block, bool last,
 			     u64 epoch)
@@ -172,7 +171,10 @@ static void efuse_bucket_enter(struct efuse_buckets *buckets, u16 number)
 	} while (!atomic64_try_cmpxchg(bucket, &old, old + 1));
 }
 
-/* Returns whether the bucket had no other change since @issued. */
+/*
+ * End a change of a bucket: write its epoch, and count one change in flight less. Returns whether
+ * no other change has touched the bucket since the epoch @issued.
+ */
 static bool efuse_bucket_leave(struct efuse_buckets *buckets, u16 number, u64 epoch, u64 issued)
 {
 	atomic64_t *bucket = efuse_bucket(buckets, number);
@@ -189,7 +191,7 @@ static bool efuse_bucket_leave(struct efuse_buckets *buckets, u16 number, u64 ep
 	return efuse_in_flight(old) == 1 && efuse_last_change(old) <= issued;
 }
 
-/* The changes are issued: before the daemon can see the request. */
+/* Changes are issued. To be called before the daemon can see the request. */
 void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch)
 {
 	int i;
@@ -201,7 +203,10 @@ void efuse_epoch_begin(struct efuse_conn *ec, const struct efuse_changes *ch)
 				   efuse_block_bucket(ch->nodeid, ch->block + i));
 }
 
-/* The changes are over: before the caller can see the reply. */
+/*
+ * Changes have ended. To be called before the caller can see the reply. Sets @epoch, @own and
+ * @own_blocks of @ch. @issued: epoch at which the request was issued.
+ */
 void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued)
 {
 	int i;
@@ -218,7 +223,7 @@ void efuse_epoch_end(struct efuse_conn *ec, struct efuse_changes *ch, u64 issued
 						ch->epoch, issued));
 }
 
-/* The changes did not happen: the daemon does not know the request. */
+/* Changes did not happen: the daemon does not implement the request, or it was not sent. */
 void efuse_epoch_cancel(struct efuse_conn *ec, const struct efuse_changes *ch)
 {
 	int i;
@@ -231,12 +236,12 @@ void efuse_epoch_cancel(struct efuse_conn *ec, const struct efuse_changes *ch)
 }
 
 /**
- * efuse_epoch_holds - is a bucket as a reply left it?
+ * efuse_epoch_holds - is a value in a reply still valid, as far as one bucket tells?
  * @ec: connection
- * @ch: what the reply's request changed, ended
- * @bucket: of what the reply tells
- * @issued: epoch of the request's issue
- * @own: set if the request itself changed it
+ * @ch: the changes that the request made, ended
+ * @bucket: a bucket that the value depends on
+ * @issued: epoch at which the request was issued
+ * @own: set to true if the request itself has changed the bucket, else left alone
  */
 bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *ch, u16 bucket,
 		       u64 issued, bool *own)
@@ -246,52 +251,52 @@ bool efuse_epoch_holds(const struct efuse_conn *ec, const struct efuse_changes *
 	for (i = 0; i < ch->nr; i++) {
 		if (ch->bucket[i] == bucket) {
 			*own = true;
-			/* Nor did it cross efuse_epoch_void(). */
+			/* The floor: efuse_epoch_void() was not called meanwhile. */
 			return ch->own[i] && issued >= (u64)atomic64_read(&ec->floor);
 		}
 	}
 	return efuse_epoch_valid(ec, bucket, issued);
 }
 
-/* A change of one bucket begins. */
+/* A change of one bucket begins. efuse_epoch_leave() ends it. */
 void efuse_epoch_enter(struct efuse_conn *ec, u16 bucket)
 {
 	efuse_bucket_enter(&ec->buckets, bucket);
 }
 
-/* It is over. */
+/* A change of one bucket ends. */
 void efuse_epoch_leave(struct efuse_conn *ec, u16 bucket)
 {
 	efuse_bucket_leave(&ec->buckets, bucket, atomic64_inc_return(&ec->epoch), 0);
 }
 
-/* A number that differs once a change of the bucket has begun or ended. */
+/* The word of a bucket. It differs after any change of the bucket has begun or ended. */
 u64 efuse_epoch_word(const struct efuse_conn *ec, u16 bucket)
 {
 	return efuse_word(&ec->buckets, bucket);
 }
 
-/* The epoch of the last change of the bucket that is over. */
+/* The epoch of the last change of a bucket that has ended, or the floor if that is later. */
 u64 efuse_epoch_last(const struct efuse_conn *ec, u16 bucket)
 {
 	return max_t(u64, efuse_last_change(efuse_epoch_word(ec, bucket)),
 		     atomic64_read(&ec->floor));
 }
 
-/* How many changes of the bucket are in flight. */
+/* The number of changes of a bucket that are in flight. */
 u64 efuse_epoch_in_flight(const struct efuse_conn *ec, u16 bucket)
 {
 	return efuse_in_flight(efuse_epoch_word(ec, bucket));
 }
 
-/* A change that is over already. */
+/* A change of one bucket has happened. */
 void efuse_epoch_bump(struct efuse_conn *ec, u16 bucket)
 {
 	efuse_epoch_enter(ec, bucket);
 	efuse_epoch_leave(ec, bucket);
 }
 
-/* All that was learned and published so far is void. */
+/* Make all values void that were learned or published so far: set the floor to a new epoch. */
 void efuse_epoch_void(struct efuse_conn *ec)
 {
 	s64 floor = atomic64_inc_return(&ec->epoch);

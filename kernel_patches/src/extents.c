@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Extents: which ranges of which files lie in which backing files. The daemon maps
- * them by ioctl(2); nothing but that makes a byte of a backing file reachable.
+ * Extents: which ranges of a file lie in which backing files. The daemon maps them by ioctl(2).
+ * Nothing else makes a byte of a backing file reachable.
  *
- * A file's extents are a maple tree of ranges, changed under the connection's
+ * The extents of a file are a maple tree of ranges. It is changed under the connection's
  * extents_mutex and walked under RCU. I/O holds the one extent that it goes through:
- * efuse_extent_begin() finds and holds it, efuse_extent_end() lets it go. An extent may
- * stand in several ranges, since a later one may have cut it in two; it counts them.
+ * efuse_extent_begin() finds and holds the extent, efuse_extent_end() lets go of it. A later extent
+ * may cut an earlier one in two, so an extent may have several ranges of the tree. It counts them.
  *
- * Who changes the tree waits for all I/O that has found what was there. So an extent's
- * holders are counted by a use of it. A use is over when the extent leaves the tree, or
- * loses one of its ranges: then it gets a new use, for what begins from now on. Each change
- * of the tree is counted, and who has found an extent looks for one before he goes on:
- * nobody holds an extent for a range that it has lost. The uses of an extent end in the order
- * in which they were over: a holder from before the last change but one may still move bytes
- * of the range that the last change took. The file of an extent is closed when its last use
- * has ended.
+ * A change of the tree waits for all I/O through the extents that it replaces. For this purpose an
+ * extent is held by a use (struct efuse_use), which counts its holders. A use is over when the
+ * extent leaves the tree or loses one of its ranges. If the extent has ranges left, it gets a new
+ * use for I/O that begins from then on. Each change of the tree is counted, and I/O that has found
+ * an extent looks again if the count has changed. So no I/O holds an extent for a range that the
+ * extent has lost. The uses of an extent end in the order in which they were over: a holder from
+ * before the last change but one may still move bytes of the range that the last change took. The
+ * file of an extent is closed when the last use has ended.
  *
- * A nodeid names an inode only while the kernel holds it. Its extents end when the
- * kernel forgets the inode, and again when the daemon reads that FORGET: until then
- * nothing can be mapped for it.
+ * A nodeid names an inode only while the kernel holds it. Its extents end when the kernel forgets
+ * the inode, and again when the daemon reads that FORGET: until then nothing can be mapped for the
+ * nodeid.
  */
 #include "efuse_i.h"
 
@@ -35,15 +35,16 @@
 #define EFUSE_EXTENT_FLAGS	(EFUSE_EXTENT_WRITE | EFUSE_EXTENT_TO_EOF |	\
 				 EFUSE_EXTENT_SEALED | EFUSE_EXTENT_NEW)
 
-/* Closes files of extents that were in use when they ended. */
+/* Workers that close the files of extents that were held when they ended. */
 static struct workqueue_struct *efuse_reap_queue;
 
 /**
  * struct efuse_backed - a file with extents
- * @extents: struct efuse_backing by offset; written under the connection's extents_mutex
- * @only: the extent that is all of them, if one is; to find it is most of a warm READ
- * @version: extents of an earlier one are void
- * @changes: of the tree, so far
+ * @extents: struct efuse_backing by offset in the file; changed under the connection's
+ *         extents_mutex
+ * @only: the extent if a single one covers the whole file, else NULL; it makes warm READs faster
+ * @version: version of the file's content; extents of an earlier version are void
+ * @changes: number of changes of the tree so far
  * @rcu: for freeing
  */
 struct efuse_backed {
@@ -57,8 +58,9 @@ struct efuse_backed {
 /* Changing the tree. */
 
 /*
- * Under extents_mutex no memory is got by entering a file system: that may evict an inode
- * of ours, which ends its extents. The connection's killsb is taken before, if at all.
+ * Locks extents_mutex. While it is held, memory reclaim must not enter a file system: it could
+ * evict an inode of this mount, which takes extents_mutex to end the inode's extents. Lock order:
+ * the connection's killsb before extents_mutex.
  */
 static unsigned int efuse_extents_lock(struct efuse_conn *ec)
 {
@@ -77,10 +79,10 @@ static void efuse_extents_unlock(struct efuse_conn *ec, unsigned int flags)
 /* Holding an extent. */
 
 /**
- * struct efuse_replaced - what a change of the tree leaves to be done
- * @over: uses that are over, to be waited for
- * @spare: uses for extents that the change cuts
- * @nr_spare: how many
+ * struct efuse_replaced - what remains to be done after a change of the tree
+ * @over: uses that are over and have to be waited for
+ * @spare: allocated uses, for extents that the change cuts
+ * @nr_spare: number of uses in @spare
  */
 struct efuse_replaced {
 	struct efuse_use *over;
@@ -89,9 +91,9 @@ struct efuse_replaced {
 };
 
 /*
- * Holders are counted per CPU, those that began and those that ended apart, since a task
- * may end on another CPU. Who changes the tree, and who begins, each writes its own word,
- * issues a full barrier and reads the other's.
+ * Counts a holder. Counts are per CPU, with separate counters for begin and end, because a task may
+ * end on another CPU than it began on. The task that changes the tree and the holder each write
+ * their own word, issue a full barrier and read the other's.
  */
 static void efuse_use_begin(struct efuse_use *use)
 {
@@ -99,7 +101,7 @@ static void efuse_use_begin(struct efuse_use *use)
 	smp_mb(); /* Pairs with efuse_uses_over(). */
 }
 
-/* Does nobody hold the extent by this use? */
+/* Is the extent held by no task through this use? */
 static bool efuse_use_quiet(const struct efuse_use *use)
 {
 	u64 begun = 0, ended = 0;
@@ -107,7 +109,7 @@ static bool efuse_use_quiet(const struct efuse_use *use)
 
 	for_each_possible_cpu(cpu)
 		ended += READ_ONCE(per_cpu_ptr(use->counts, cpu)->ended);
-	smp_mb(); /* A holder counted as ended is counted as begun. */
+	smp_mb(); /* A holder that was counted as ended is also counted as begun. */
 	for_each_possible_cpu(cpu)
 		begun += READ_ONCE(per_cpu_ptr(use->counts, cpu)->begun);
 	return begun == ended;
@@ -116,15 +118,15 @@ static bool efuse_use_quiet(const struct efuse_use *use)
 /**
  * efuse_extent_end - let go of an extent
  * @ec: connection
- * @use: from efuse_extent_begin()
+ * @use: the use that efuse_extent_begin() returned
  *
  * Context: any that efuse_extent_begin() may be called in.
  */
 void efuse_extent_end(struct efuse_conn *ec, struct efuse_use *use)
 {
-	/* Until the end of the section the use's memory stays. */
+	/* The use is freed by RCU: its memory stays until the end of the section. */
 	rcu_read_lock();
-	smp_mb(); /* What was done through the extent comes before. */
+	smp_mb(); /* After everything that was done through the extent. */
 	this_cpu_inc(use->counts->ended);
 	smp_mb(); /* Pairs with efuse_uses_over(). */
 	if (unlikely(READ_ONCE(use->over)))
@@ -157,35 +159,44 @@ static void efuse_use_free(struct rcu_head *rcu)
 	kfree(use);
 }
 
-/* Close the file of an extent that nobody holds, or never held. */
+/* Closes the file of an extent that has no uses left, or was never used. */
 static void efuse_backing_release(struct efuse_backing *eb)
 {
 	struct efuse_conn *ec = eb->ec;
 
-	/* At once: whoever unmounts ours may unmount the backing file's file system next. */
+	/*
+	 * Close the file synchronously: after unmounting this mount, user space may unmount the
+	 * file system below.
+	 */
 	__fput_sync(eb->file);
 	put_cred(eb->cred);
 	kfree_rcu(eb, rcu);
-	/* Until the end of the section the connection's memory stays. */
+	/* The connection is freed by RCU: its memory stays until the end of the section. */
 	rcu_read_lock();
 	if (atomic_dec_and_test(&ec->extents_open))
 		wake_up_all(&ec->extents_wait);
 	rcu_read_unlock();
 }
 
-/* Has the use ended, and have all earlier ones of its extent? Once it is over, that stays so. */
+/*
+ * Have the use and all earlier uses of its extent ended? Once true for a use that is over, this
+ * stays true.
+ */
 static bool efuse_use_ended(const struct efuse_use *use)
 {
-	/* Pairs with efuse_use_release(): what was done by the earlier ones comes before. */
+	/* Pairs with efuse_use_release(): everything done through earlier uses comes before. */
 	return smp_load_acquire(&use->extent->ended) == use->number && efuse_use_quiet(use);
 }
 
-/* A use that has ended, or never began: its extent's last one lets go of the extent. */
+/* Releases a use that has ended or never began. The extent's last use releases the extent. */
 static void efuse_use_release(struct efuse_use *use)
 {
 	struct efuse_backing *eb = use->extent;
 
-	/* The next one may end. Until this one is counted off, the connection's memory stays. */
+	/*
+	 * Lets the next use end. The connection stays allocated as long as this use is counted in
+	 * eb->uses.
+	 */
 	smp_store_release(&eb->ended, use->number + 1);
 	wake_up_all(&eb->ec->extents_wait);
 	call_rcu(&use->rcu, efuse_use_free);
@@ -201,7 +212,7 @@ static void efuse_use_reap(struct work_struct *work)
 	efuse_use_release(use);
 }
 
-/* A worker is to close the files: the caller cannot wait, or must not enter a file system. */
+/* Hands uses to workers, where the caller cannot wait or must not enter a file system. */
 static void efuse_uses_reap(struct efuse_use *over)
 {
 	struct efuse_use *next;
@@ -212,7 +223,7 @@ static void efuse_uses_reap(struct efuse_use *over)
 	}
 }
 
-/* Where in the list a use stands that has ended, or NULL. */
+/* The link to a use of the list that has ended, or NULL. */
 static struct efuse_use **efuse_uses_ended(struct efuse_use **over)
 {
 	for (; *over; over = &(*over)->next)
@@ -222,10 +233,11 @@ static struct efuse_use **efuse_uses_ended(struct efuse_use **over)
 }
 
 /*
- * Wait until nobody holds the extents by these uses. A killed caller leaves that to a worker.
+ * Waits until no task holds the extents through these uses. If the caller is killed, workers wait
+ * instead.
  *
- * Each use is released as soon as it has ended, whatever the others wait for: the list may have
- * the next use of the same extent, and another change of the tree may wait for this one.
+ * Each use is released as soon as it has ended, even while others are in progress: the list may hold the next
+ * use of the same extent, and another change of the tree may wait for this one.
  */
 static int efuse_uses_wait(struct efuse_conn *ec, struct efuse_use *over)
 {
@@ -246,8 +258,8 @@ static int efuse_uses_wait(struct efuse_conn *ec, struct efuse_use *over)
 }
 
 /*
- * Get as many spare uses as the change would have needed (@err, if it is positive). Returns true
- * if the change can be tried again. Not under extents_mutex.
+ * Allocates the spare uses that a change lacked. If *@err is positive, it is the number needed.
+ * Returns true if the change can be tried again. Must not be called under extents_mutex.
  */
 static bool efuse_replaced_grow(struct efuse_replaced *replaced, int *err)
 {
@@ -269,8 +281,9 @@ static bool efuse_replaced_grow(struct efuse_replaced *replaced, int *err)
 }
 
 /*
- * The change has been made, or (@err) was refused: wait for the I/O through what it replaced, and
- * free the uses that it did not need. Returns @err, or -ERESTARTSYS if the caller was killed.
+ * Finishes a change that was made, or was refused with @err: waits for the I/O through what was
+ * replaced, and frees unneeded spare uses. Returns @err if it is not 0, else 0, or -ERESTARTSYS if
+ * the caller was killed.
  */
 static int efuse_replaced_wait(struct efuse_conn *ec, struct efuse_replaced *replaced, int err)
 {
@@ -284,7 +297,10 @@ static int efuse_replaced_wait(struct efuse_conn *ec, struct efuse_replaced *rep
 	return err ?: err_wait;
 }
 
-/* The bytes of the backing file are those of the registration: nobody may hold a way in. */
+/*
+ * Reads the change counter of a sealed file. False if the file is mapped writable, because stores
+ * through a mapping are not counted.
+ */
 static bool efuse_seal_read(struct file *file, u64 *seal)
 {
 	struct inode *inode = file_inode(file);
@@ -296,9 +312,9 @@ static bool efuse_seal_read(struct file *file, u64 *seal)
 }
 
 /*
- * A write that has begun has counted its change, and may not have changed anything yet: there is
- * none while its lock can be had from all others, but for direct I/O that lets go of it, and is
- * counted until it is done.
+ * Reads the change counter for the seal. A write that has begun may have incremented the counter
+ * without having changed anything yet. No write is in progress while the inode's lock can be held
+ * exclusively, except for direct I/O that dropped the lock; that is counted until it is done.
  */
 static bool efuse_seal_take(struct file *file, u64 *seal)
 {
@@ -320,9 +336,9 @@ bool efuse_seal_holds(const struct efuse_backing *eb)
 }
 
 /*
- * Stacked file systems end somewhere, and never in a circle: a backing file lies on a file
- * system of a lower depth than ours. Ours is fixed when it is mounted, before anything can be
- * stacked upon it: what lies above it is deeper.
+ * Stacking must end somewhere and must not form a circle: a backing file has to be on a file system
+ * of a lower stacking depth than this mount. The depth of this mount is fixed when it is mounted,
+ * before anything can be stacked upon it, so whatever lies above is deeper.
  */
 static int efuse_stack_check(struct efuse_conn *ec, const struct file *file)
 {
@@ -366,11 +382,14 @@ static int efuse_backing_check(struct efuse_conn *ec, struct file *file, u32 fla
 		if (!(file->f_mode & FMODE_WRITE) || !(file->f_mode & FMODE_CAN_WRITE) ||
 		    !file->f_op->write_iter)
 			return -EBADF;
-		/* Its writes would all go to the end. */
+		/* All writes would go to the end of the file. */
 		if (file->f_flags & O_APPEND)
 			return -EINVAL;
 	}
-	/* What is not written back has pages that are stored to without a counted change. */
+	/*
+	 * Pages that are never written back can be stored to without incrementing the change
+	 * counter.
+	 */
 	if (flags & EFUSE_EXTENT_SEALED &&
 	    (!IS_I_VERSION(file_inode(file)) || !mapping_can_writeback(file->f_mapping)))
 		return -EOPNOTSUPP;
@@ -425,8 +444,8 @@ out_put:
 }
 
 /*
- * Extents have changed: what is kept may be of another content. In this order: who reads after the
- * change of the epochs finds the new extents.
+ * Voids what is kept of a file whose extents have changed. Called after the change: a request
+ * issued after the change of the epochs finds the new extents.
  */
 static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid)
 {
@@ -435,15 +454,15 @@ static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid)
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
 }
 
-/* How many ranges fewer does an extent stand in once [first, last] is stored over? */
+/* By how many does storing over [first, last] reduce the number of ranges of the extent at @mas? */
 static int efuse_range_cut(const struct ma_state *mas, unsigned long first, unsigned long last)
 {
 	return 1 - (mas->index < first) - (mas->last > last);
 }
 
 /*
- * [first, last] is about to be stored over. Notes what stands there in a list, each once, and
- * takes the ranges from it. Returns how many of them still stand elsewhere.
+ * Prepares for storing over [first, last]. Lists the extents there in @touched, each once, and
+ * takes the ranges from them. Returns the number of listed extents that have other ranges left.
  */
 static int efuse_backed_touch(struct efuse_backed *file, unsigned long first,
 			      unsigned long last, struct efuse_backing **touched)
@@ -468,7 +487,7 @@ static int efuse_backed_touch(struct efuse_backed *file, unsigned long first,
 	return nr;
 }
 
-/* It is not stored over after all. */
+/* Undoes efuse_backed_touch(), because nothing was stored. */
 static void efuse_backed_untouch(struct efuse_backed *file, unsigned long first,
 				 unsigned long last, struct efuse_backing *touched)
 {
@@ -483,7 +502,10 @@ static void efuse_backed_untouch(struct efuse_backed *file, unsigned long first,
 		touched->touched = false;
 }
 
-/* It was stored over: the uses of what was touched are over. */
+/*
+ * Ends the current uses of the extents in @touched after their ranges were stored over. Extents
+ * that have ranges left get a spare use.
+ */
 static void efuse_uses_over(struct efuse_backing *touched, struct efuse_replaced *replaced)
 {
 	struct efuse_use *use, *next;
@@ -499,7 +521,7 @@ static void efuse_uses_over(struct efuse_backing *touched, struct efuse_replaced
 			next->extent = eb;
 			next->number = use->number + 1;
 			refcount_inc(&eb->uses);
-			smp_store_release(&eb->use, next); /* Behind file->changes. */
+			smp_store_release(&eb->use, next); /* After file->changes. */
 		}
 		WRITE_ONCE(use->over, true);
 		use->next = replaced->over;
@@ -509,8 +531,8 @@ static void efuse_uses_over(struct efuse_backing *touched, struct efuse_replaced
 }
 
 /*
- * Stores an extent, or (@eb is NULL) a range without any. Returns 0, a negative errno, or how many
- * spare uses @replaced has to have.
+ * Stores an extent, or if @eb is NULL a range without an extent. Returns 0, a negative errno, or
+ * the number of spare uses that @replaced must have for the next try.
  */
 static int efuse_backed_store(struct efuse_backed *file, unsigned long first, unsigned long last,
 			      struct efuse_backing *eb, struct efuse_replaced *replaced)
@@ -525,18 +547,18 @@ static int efuse_backed_store(struct efuse_backed *file, unsigned long first, un
 		efuse_backed_untouch(file, first, last, touched);
 		return err;
 	}
-	/* Whole, with the tree. */
+	/* Publishes a fully initialised extent, after the tree. */
 	smp_store_release(&file->only, !first && last == LLONG_MAX ? eb : NULL);
 	/*
-	 * Behind the tree, and before extents get new uses: who has found one in the tree as it
-	 * was, and begins by a new use, sees that the tree has changed.
+	 * After the change of the tree, and before extents get new uses: I/O that found an extent
+	 * in the old tree and begins through a new use sees that the tree has changed.
 	 */
 	smp_store_release(&file->changes, file->changes + 1);
 	efuse_uses_over(touched, replaced);
 	return 0;
 }
 
-/* Takes all extents of a nodeid out. */
+/* Removes all extents of a nodeid. */
 static void efuse_backed_erase(struct efuse_conn *ec, u64 nodeid, struct efuse_replaced *replaced)
 {
 	struct efuse_backed *file = xa_erase(&ec->backed, nodeid);
@@ -546,13 +568,13 @@ static void efuse_backed_erase(struct efuse_conn *ec, u64 nodeid, struct efuse_r
 		return;
 	WRITE_ONCE(file->only, NULL);
 	efuse_backed_touch(file, 0, ULONG_MAX, &touched);
-	/* Nodes that are walked now are freed behind the walk. */
+	/* RCU keeps nodes allocated while they are being walked. */
 	mtree_destroy(&file->extents);
 	efuse_uses_over(touched, replaced);
 	kfree_rcu(file, rcu);
 }
 
-/* The file's extents, made if there are none. Under extents_mutex. */
+/* The file's struct efuse_backed, allocated if it does not exist. Under extents_mutex. */
 static struct efuse_backed *efuse_backed_get(struct efuse_conn *ec, u64 nodeid)
 {
 	struct efuse_backed *file = xa_load(&ec->backed, nodeid);
@@ -578,8 +600,8 @@ static u64 efuse_range_last(u64 offset, u64 length)
 }
 
 /*
- * Stores a range, of the content @version. If that is greater than the file's so far, all that was
- * mapped before is void, and leaves. Returns as efuse_backed_store().
+ * Stores a range of the content @version. A version greater than the file's voids and removes all
+ * that was mapped before. Returns what efuse_backed_store() returns.
  */
 static int efuse_backed_change(struct efuse_conn *ec, u64 nodeid, struct efuse_backed *file,
 			       u64 first, u64 last, u64 version, struct efuse_backing *eb,
@@ -601,9 +623,9 @@ static int efuse_backed_change(struct efuse_conn *ec, u64 nodeid, struct efuse_b
 }
 
 /*
- * Does the nodeid stand for an inode, or (@new) is the daemon about to hand it out? Until the
- * daemon has read the last FORGET of a nodeid that the kernel does not hold any more, it stands for
- * the inode that was forgotten.
+ * Does the nodeid stand for an inode, or, if @new, may the daemon hand it out now? After the kernel
+ * has forgotten an inode, its nodeid stands for the forgotten inode until the daemon has read the
+ * last FORGET.
  */
 static bool efuse_nodeid_stands(struct efuse_conn *ec, u64 nodeid, bool new)
 {
@@ -611,9 +633,9 @@ static bool efuse_nodeid_stands(struct efuse_conn *ec, u64 nodeid, bool new)
 }
 
 /*
- * The extents of a nodeid were changed, since when its life was at @mark. If a FORGET of it (or
- * of another nodeid of its bucket) was queued or read meanwhile, they may be of an inode that is
- * no more: all of them leave.
+ * Checks a change of a nodeid's extents. @mark is the result of efuse_life_mark() before the
+ * change. If a FORGET of the nodeid, or of another one of the same bucket, was queued or read
+ * meanwhile, the extents may belong to an inode that is gone: all of them are removed.
  */
 static int efuse_backed_settle(struct efuse_conn *ec, u64 nodeid, u64 mark,
 			       struct efuse_replaced *replaced)
@@ -625,8 +647,8 @@ static int efuse_backed_settle(struct efuse_conn *ec, u64 nodeid, u64 mark,
 }
 
 /*
- * Returns 0, a negative errno, or how many spare uses @replaced has to have for the next try.
- * @stored says whether the extent came into the tree.
+ * Tries to map an extent once. Returns 0, a negative errno, or the number of spare uses that
+ * @replaced must have for the next try. @stored is set to whether the extent came into the tree.
  */
 static int efuse_map_try(struct efuse_conn *ec, const struct efuse_extent *extent,
 			 struct efuse_backing *eb, struct efuse_replaced *replaced, bool *stored)
@@ -637,7 +659,10 @@ static int efuse_map_try(struct efuse_conn *ec, const struct efuse_extent *exten
 	u64 mark;
 
 	*stored = false;
-	/* Whoever has it may wait for the daemon: a notification for a directory's lock. */
+	/*
+	 * The holder of killsb may wait for the daemon: a notification waits for the lock of a
+	 * directory.
+	 */
 	if (!down_read_trylock(&ec->fc->killsb))
 		return -EAGAIN;
 	flags = efuse_extents_lock(ec);
@@ -690,7 +715,10 @@ static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 	return efuse_replaced_wait(ec, &replaced, err);
 }
 
-/* As efuse_map_try(). */
+/*
+ * Tries to unmap a range once. Returns 0, a negative errno, or the number of spare uses that
+ * @replaced must have for the next try.
+ */
 static int efuse_unmap_try(struct efuse_conn *ec, const struct efuse_unmap *range,
 			   struct efuse_replaced *replaced)
 {
@@ -700,11 +728,11 @@ static int efuse_unmap_try(struct efuse_conn *ec, const struct efuse_unmap *rang
 	int err = 0;
 	u64 mark;
 
-	/* Not waited for, as in efuse_map_try(). */
+	/* Not waited for, for the reason in efuse_map_try(). */
 	held = down_read_trylock(&ec->fc->killsb);
 	flags = efuse_extents_lock(ec);
 	mark = efuse_life_mark(ec, range->nodeid);
-	/* What the kernel does not hold has no version to remember. */
+	/* No version is kept for a nodeid that the kernel does not hold. */
 	alive = !held || efuse_inode_alive(ec, range->nodeid);
 	file = range->version && alive ?
 	       efuse_backed_get(ec, range->nodeid) : xa_load(&ec->backed, range->nodeid);
@@ -714,7 +742,7 @@ static int efuse_unmap_try(struct efuse_conn *ec, const struct efuse_unmap *rang
 		err = efuse_backed_change(ec, range->nodeid, file, range->offset,
 					  efuse_range_last(range->offset, range->length),
 					  range->version, NULL, replaced);
-	/* That they all left is more than was asked for. */
+	/* If this removes all extents, more was unmapped than asked for, which is no error. */
 	if (file && !err)
 		efuse_backed_settle(ec, range->nodeid, mark, replaced);
 	efuse_extents_unlock(ec, flags);
@@ -742,8 +770,8 @@ static int efuse_unmap(struct efuse_conn *ec, const struct efuse_unmap *range)
 /**
  * efuse_extents_ioctl - EFUSE_IOC_MAP and EFUSE_IOC_UNMAP
  * @ec: connection
- * @cmd: which
- * @argp: its argument
+ * @cmd: EFUSE_IOC_MAP or EFUSE_IOC_UNMAP
+ * @argp: struct efuse_extent or struct efuse_unmap of the daemon
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno
@@ -753,7 +781,10 @@ long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *a
 	struct efuse_extent extent;
 	struct efuse_unmap range;
 
-	/* As for FUSE's own backing files: they show up in no list of open files. */
+	/*
+	 * FUSE requires the same for its own backing files: files held by the kernel show up in no
+	 * list of open files.
+	 */
 	if (!capable(CAP_SYS_ADMIN))
 		return -EPERM;
 	if (cmd == EFUSE_IOC_MAP)
@@ -762,7 +793,10 @@ long efuse_extents_ioctl(struct efuse_conn *ec, unsigned int cmd, void __user *a
 	return copy_from_user(&range, argp, sizeof(range)) ? -EFAULT : efuse_unmap(ec, &range);
 }
 
-/* The extent that a byte lies in, not held. Under RCU. */
+/*
+ * The extent that the byte at @pos lies in, not held. @length is set to the number of bytes from
+ * @pos to the end of its range. Under RCU.
+ */
 static struct efuse_backing *efuse_backed_find(struct efuse_backed *file, u64 pos, u64 *length)
 {
 	MA_STATE(mas, &file->extents, pos, pos);
@@ -778,24 +812,24 @@ static struct efuse_backing *efuse_backed_find(struct efuse_backed *file, u64 po
 	return eb;
 }
 
-/* Why no extent is found. */
+/* Why no extent was found. */
 static enum efuse_counter efuse_extent_absent(const struct efuse_backed *file)
 {
-	/* Of a later content it has not been mapped yet. */
+	/* The content has a newer version, for which this range is not mapped yet. */
 	return file && READ_ONCE(file->version) ? EFUSE_STALE : EFUSE_UNMAPPED;
 }
 
 /**
  * efuse_extent_begin - find the extent that a byte of a file lies in, and hold it
  * @req: a request for the file
- * @pos: of the byte
- * @length: how many bytes from there on lie in it, too
+ * @pos: offset of the byte in the file
+ * @length: set to the number of bytes from @pos on that lie in the extent
  *
- * Whoever takes the extent out of the file, or this byte from it, waits until efuse_extent_end().
+ * A change that takes this byte from the extent waits until efuse_extent_end().
  *
  * Context: process context.
- * Return: the use by which its extent is held, or NULL where the daemon has to be asked;
- *         @req->reason says why.
+ * Return: the use by which the extent is held; NULL if the daemon has to be asked, then
+ *         @req->reason tells why
  */
 struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length)
 {
@@ -815,7 +849,7 @@ struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length
 		efuse_use_begin(use);
 		if (READ_ONCE(file->changes) == changes && !READ_ONCE(use->over))
 			break;
-		/* The next look finds what is there now. */
+		/* Look again, for what is there now. */
 		efuse_extent_end(ec, use);
 		use = NULL;
 	}
@@ -836,9 +870,11 @@ struct efuse_use *efuse_extent_begin(struct efuse_req *req, u64 pos, u64 *length
 }
 
 /**
- * efuse_extents_cut - does a file end where FUSE says, not where a backing file ends?
+ * efuse_extents_cut - does FUSE determine the end of a file, and not a backing file?
  * @ec: connection
- * @nodeid: of a file with extents
+ * @nodeid: nodeid of a file with extents
+ *
+ * Return: true unless one extent covers the whole file
  */
 bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid)
 {
@@ -847,25 +883,28 @@ bool efuse_extents_cut(struct efuse_conn *ec, u64 nodeid)
 
 	rcu_read_lock();
 	file = xa_load(&ec->backed, nodeid);
-	/* One extent from the first byte on that is all of a file has no length of its own. */
+	/*
+	 * A single extent that begins at offset 0 and covers the whole file has no length of its
+	 * own.
+	 */
 	cut = file && !READ_ONCE(file->only);
 	rcu_read_unlock();
 	return cut;
 }
 
 /**
- * efuse_extents_forget - a nodeid may come back as another file
+ * efuse_extents_forget - end the extents of a nodeid that may come back as another file
  * @ec: connection
- * @nodeid: which
+ * @nodeid: the nodeid
  *
- * Context: process context, may sleep; perhaps to reclaim memory.
+ * Context: process context, may sleep; possibly in memory reclaim.
  */
 void efuse_extents_forget(struct efuse_conn *ec, u64 nodeid)
 {
 	struct efuse_replaced replaced = {};
 	unsigned int flags;
 
-	/* Most have none; what is mapped for this nodeid later sees that it is forgotten. */
+	/* Most nodeids have none. A later EFUSE_IOC_MAP sees that the nodeid is forgotten. */
 	if (!xa_load(&ec->backed, nodeid))
 		return;
 	flags = efuse_extents_lock(ec);
@@ -881,7 +920,7 @@ void efuse_extents_add(struct efuse_conn *ec)
 	xa_init(&ec->backed);
 }
 
-/* The connection is unmounted: nothing is read or written any more, nor mapped. */
+/* Ends all extents of an unmounted connection. Nothing can be mapped afterwards. */
 void efuse_extents_clear(struct efuse_conn *ec)
 {
 	unsigned int flags = efuse_extents_lock(ec);
@@ -895,15 +934,15 @@ void efuse_extents_clear(struct efuse_conn *ec)
 }
 
 /*
- * Waits until the backing files of an unmounted connection are closed. A killed caller does not:
- * a file system below may be frozen.
+ * Waits until the backing files of an unmounted connection are closed. A killed caller stops
+ * waiting, because a file system below may be frozen.
  */
 void efuse_extents_settle(struct efuse_conn *ec)
 {
 	(void)wait_event_killable(ec->extents_wait, !atomic_read(&ec->extents_open));
 }
 
-/* The last reference to the connection is gone. */
+/* Called after the last reference to the connection is gone. */
 void efuse_extents_free(struct efuse_conn *ec)
 {
 	efuse_extents_clear(ec);

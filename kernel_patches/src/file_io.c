@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * read(2) and write(2) of a file that the daemon mapped, between the caller's own buffer
- * and the paths, before FUSE makes requests of its pages: in FUSE's page cache there
- * would be a second copy of what the backing file's page cache has.
+ * read(2) and write(2) of a file that the daemon mapped to backing files. They are carried out
+ * between the caller's buffer and a path, before FUSE makes requests of its pages: FUSE's pages
+ * would only be a second copy of the backing file's page cache.
  *
- * Where FUSE's page cache knows better, because pages are dirty, and where a path does
- * not take it all, FUSE goes on as ever with what is left.
+ * FUSE does the rest in its own way where its page cache has newer bytes, because pages are dirty,
+ * and where a path takes only a part.
  *
- * A fault in the caller's buffer may be answered by the daemon, which may wait in an ioctl
- * for I/O on backing files to end. So there are no faults meanwhile; pages that a try
- * has missed are faulted in behind it.
+ * The daemon may have to answer a fault in the caller's buffer, and may itself wait in an ioctl for
+ * I/O on backing files to end. So page faults are disabled during I/O on a backing file. A page
+ * that a try has missed is faulted in after it.
  */
 #include "efuse_i.h"
 
@@ -21,7 +21,7 @@
 
 typedef ssize_t (*efuse_iter_t)(struct kiocb *iocb, struct iov_iter *iter);
 
-/* As efuse_file_try(). */
+/* One try; see efuse_file_try() for the arguments and the result. */
 typedef ssize_t (*efuse_try_t)(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
 			       u32 opcode, bool *ended);
 
@@ -42,7 +42,7 @@ static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct
 	return ec;
 }
 
-/* Is all that was written to the file where READ and WRITE find it? */
+/* Has every byte that was written to the file reached the place where READ and WRITE find it? */
 bool efuse_file_clean(struct inode *inode)
 {
 	struct address_space *mapping = inode->i_mapping;
@@ -51,24 +51,24 @@ bool efuse_file_clean(struct inode *inode)
 	/* Of a dirty page, first it is dirty, then under write-back, then a WRITE. */
 	if (mapping_tagged(mapping, PAGECACHE_TAG_DIRTY))
 		return false;
-	smp_rmb(); /* Looked for in that order, it is not missed. */
+	smp_rmb(); /* The states are checked in the order in which a page has them. */
 	if (mapping_tagged(mapping, PAGECACHE_TAG_WRITEBACK))
 		return false;
-	smp_rmb(); /* As above. */
-	/* FUSE has copied it; the page is clean, the WRITE is not yet answered. */
+	smp_rmb(); /* The states are checked in the order in which a page has them. */
+	/* The page is clean, its copy is in a WRITE that is not answered yet. */
 	if (efuse_copies_pending(fi))
 		return false;
-	smp_rmb(); /* Out of the tree for a moment, its WRITE is counted. */
+	smp_rmb(); /* A copy that leaves the tree for a moment is counted as a WRITE. */
 	return !READ_ONCE(fi->writectr);
 }
 
 /**
- * efuse_write_flags - the flags that a WRITE says its file has
+ * efuse_write_flags - return the file's flags as a WRITE carries them
  * @iocb: the write
- * @flags: of the file
+ * @flags: flags of the open file (O_*)
  *
- * Whether it appends is the write's own: RWF_APPEND and RWF_NOAPPEND say so, and a file's flag
- * may change meanwhile.
+ * O_APPEND is taken from the write, not from the file: RWF_APPEND and RWF_NOAPPEND override the
+ * file's flag, which may also change at any time.
  */
 unsigned int efuse_write_flags(const struct kiocb *iocb, unsigned int flags)
 {
@@ -102,8 +102,8 @@ static void efuse_file_args(struct efuse_io *io, const struct kiocb *iocb,
 }
 
 /*
- * An append went elsewhere than to where FUSE believed the file to end: what FUSE and the data
- * cache have of the file may be of another content.
+ * An append went to another position than the end that FUSE knew. So the pages of FUSE and the
+ * blocks of the data cache may be of another content.
  */
 static void efuse_file_appended(struct efuse_conn *ec, struct inode *inode, loff_t end, size_t len)
 {
@@ -114,9 +114,10 @@ static void efuse_file_appended(struct efuse_conn *ec, struct inode *inode, loff
 }
 
 /*
- * One request for all of it. @ended is set if the file ends where the bytes moved end. Returns the
- * bytes moved, by which @iocb and @iter are moved on; the error that the caller gets; -EFAULT
- * if a page of the caller's is missing; or -EAGAIN if no path took it.
+ * Carry out a read or a write of all of @iter by one request. @ended is set if the file ends where
+ * the moved bytes end. Returns the number of bytes moved, after advancing @iocb and @iter by it;
+ * -EFAULT if a page of the caller's buffer is missing; -EAGAIN if no path took the request; or
+ * another negative errno for the caller.
  */
 static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
 			      u32 opcode, bool *ended)
@@ -131,7 +132,7 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 	pagefault_disable();
 	iter->nofault = true;
 	answered = efuse_answer_now(&req, ec, ff->fm, &io.ap.args);
-	/* A backing file may lie on another mount of ours, which is called with this set. */
+	/* The flag is set for a backing file on another eFuse mount, too. */
 	iter->nofault = nofault;
 	pagefault_enable();
 	if (!answered)
@@ -142,7 +143,7 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 	*ended = opcode == FUSE_READ && req.stop == EFUSE_STOP_EOF;
 	if (ret <= 0)
 		return ret;
-	/* FUSE's pages of what was seen may be older, also where a WRITE is under way. */
+	/* FUSE's pages may be older than the bytes just read, also while a WRITE is under way. */
 	if (opcode == FUSE_READ && (req.racy || inode_is_locked(file_inode(iocb->ki_filp))))
 		efuse_pages_void(ec, file_inode(iocb->ki_filp), iocb->ki_pos, ret);
 	iov_iter_advance(iter, ret);
@@ -155,8 +156,8 @@ static ssize_t efuse_file_try(struct efuse_conn *ec, struct kiocb *iocb, struct 
 }
 
 /*
- * Is the caller's buffer there, by its first pages? One that was just allocated is not,
- * but often for a first page that holds what the allocator notes, too.
+ * Is the caller's buffer present? The first two pages decide: in a buffer that was just allocated,
+ * the first page often holds the allocator's notes, and is present, too.
  */
 static bool efuse_file_resident(const struct iov_iter *iter)
 {
@@ -177,8 +178,8 @@ static bool efuse_file_resident(const struct iov_iter *iter)
 }
 
 /*
- * No more of a buffer is made present, and asked for at once, than FUSE believes the file to
- * fill, and a page: a device fills whole blocks, and wants all of its buffer.
+ * How many bytes of a buffer are faulted in, and read by one request, at most: the rest of the file
+ * as FUSE knows its size, and a page more, since a device fills whole blocks.
  */
 static size_t efuse_file_window(const struct kiocb *iocb, u32 opcode)
 {
@@ -189,7 +190,7 @@ static size_t efuse_file_window(const struct kiocb *iocb, u32 opcode)
 	return round_up(max_t(loff_t, size - iocb->ki_pos, 0), PAGE_SIZE) + PAGE_SIZE;
 }
 
-/* Whether there is another byte of the caller's to go on with. */
+/* Returns whether at least one byte of the caller's buffer is present now. */
 static bool efuse_file_fault_in(struct iov_iter *iter, u32 opcode, size_t window)
 {
 	size_t len = min(iov_iter_count(iter), window);
@@ -201,9 +202,8 @@ static bool efuse_file_fault_in(struct iov_iter *iter, u32 opcode, size_t window
 }
 
 /*
- * Tries until nothing is left, the file ends, or another try does not help. Returns
- * the bytes moved, or a negative errno if there were none; @left says whether FUSE has to
- * go on.
+ * Try until nothing is left, the file ends, or another try does not help. Returns the number of
+ * bytes moved, or a negative errno if none was. @left is set if FUSE has to do the rest.
  */
 static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct iov_iter *iter,
 			       u32 opcode, efuse_try_t try, bool *left)
@@ -244,7 +244,7 @@ static ssize_t efuse_file_move(struct efuse_conn *ec, struct kiocb *iocb, struct
 	return done;
 }
 
-/* FUSE's own way, behind @done bytes. Returns as ->read_iter(). */
+/* Let FUSE do the rest after @done bytes. Returns the bytes of both, or a negative errno. */
 static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_iter_t ordinary,
 			       ssize_t done)
 {
@@ -254,8 +254,8 @@ static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_
 }
 
 /*
- * Does a write(2) go FUSE's own way? What it has brought shows in FUSE's pages before it is below.
- * One that goes past the pages says so.
+ * Does a write(2) go through FUSE's pages? Its bytes show there before they reach the backing file.
+ * A write that goes past the pages has set efuse_passed.end.
  */
 static bool efuse_file_locked(struct inode *inode)
 {
@@ -264,12 +264,12 @@ static bool efuse_file_locked(struct inode *inode)
 
 /**
  * efuse_file_read - read(2) of a regular file
- * @iocb: as of ->read_iter()
- * @to: likewise
- * @ordinary: FUSE's own way
+ * @iocb: the file, the position and the flags of the read
+ * @to: the caller's buffer
+ * @ordinary: FUSE's own ->read_iter()
  *
  * Context: process context, may sleep.
- * Return: as ->read_iter().
+ * Return: the number of bytes read, 0 at the end of the file, or a negative errno.
  */
 ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t ordinary)
 {
@@ -279,13 +279,13 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 	bool left;
 	int err;
 
-	/* What is stored through a map shows in FUSE's pages before these are known to be dirty. */
+	/* A store through a map shows in FUSE's page before the page is known to be dirty. */
 	if (!ec || mapping_writably_mapped(inode->i_mapping) || !efuse_file_clean(inode) ||
 	    efuse_file_locked(inode)) {
 		efuse_refresh_pages(inode);
 		return ordinary(iocb, to);
 	}
-	/* As FUSE: where the file ends may have to be asked for. */
+	/* FUSE does the same: it may have to ask for the size. */
 	if (iocb->ki_pos + iov_iter_count(to) > i_size_read(inode) &&
 	    efuse_extents_cut(ec, get_node_id(inode))) {
 		err = fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
@@ -293,20 +293,20 @@ ssize_t efuse_file_read(struct kiocb *iocb, struct iov_iter *to, efuse_iter_t or
 			return err;
 	}
 	done = efuse_file_move(ec, iocb, to, FUSE_READ, efuse_file_try, &left);
-	/* Whoever has seen the new content must not be shown the old by FUSE's pages. */
+	/* A caller that has seen the new content must not get the old one from FUSE's pages. */
 	if (inode->i_mapping->nrpages)
 		efuse_refresh_pages(inode);
 	fuse_invalidate_atime(inode);
 	return left ? efuse_file_rest(iocb, to, ordinary, done) : done;
 }
 
-/* May a WRITE pass the page cache by? Its pages there are gone then. */
+/* Drop the pages of a WRITE. Returns whether the WRITE may go past the page cache. */
 static bool efuse_file_emptied(struct inode *inode, loff_t pos, size_t len)
 {
 	if (!efuse_file_clean(inode) || mapping_writably_mapped(inode->i_mapping) ||
 	    !efuse_pages_drop(inode, pos, len))
 		return false;
-	/* Until it was gone, a page could be stored to and written back: by a WRITE under way. */
+	/* Before the drop a page could be stored to, and be in a WRITE that is under way. */
 	return efuse_file_clean(inode);
 }
 
@@ -314,8 +314,9 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 				    struct iov_iter *from, u32 opcode, bool *ended)
 {
 	struct inode *inode = file_inode(iocb->ki_filp);
-	size_t len = iov_iter_count(from);
-	loff_t pos = iocb->ki_pos;
+	/* Bytes that were stored behind the end of the file must not come into the file. */
+	loff_t pos = min(iocb->ki_pos, i_size_read(inode));
+	size_t len = iocb->ki_pos - pos + iov_iter_count(from);
 	ssize_t ret = -EAGAIN;
 
 	efuse_pages_pass(inode, pos, len);
@@ -323,14 +324,14 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 		ret = efuse_file_try(ec, iocb, from, opcode, ended);
 		if (ret > 0)
 			fuse_write_update_attr(inode, iocb->ki_pos, ret);
-		/* One that has failed may have changed some bytes, too. */
+		/* A WRITE that failed may have changed some bytes, too. */
 		efuse_pages_void(ec, inode, pos, len);
 	}
 	efuse_pages_passed(inode);
 	return ret;
 }
 
-/* What every write does before its first byte. Returns 0 or a negative errno. */
+/* Remove privileges and update times, before the first byte. Returns 0 or a negative errno. */
 static int efuse_file_modified(struct kiocb *iocb)
 {
 	struct file *file = iocb->ki_filp;
@@ -338,7 +339,7 @@ static int efuse_file_modified(struct kiocb *iocb)
 	return file_remove_privs(file) ?: file_update_time(file);
 }
 
-/* Under the inode's lock, which FUSE's own way takes by itself. */
+/* Write under the inode's lock. FUSE takes that lock itself for what is @left. */
 static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb,
 				       struct iov_iter *from, bool *left)
 {
@@ -347,7 +348,7 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	ssize_t ret;
 
 	*left = false;
-	/* The daemon may have said that the file is another one by now. */
+	/* The daemon may have invalidated the size meanwhile. */
 	ret = append ? fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE) : 0;
 	if (ret)
 		return ret;
@@ -357,11 +358,8 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	ret = efuse_file_modified(iocb);
 	if (ret)
 		return ret;
-	/* What a program has stored behind the end of the file is no part of it. */
-	if (iocb->ki_pos > i_size_read(inode))
-		truncate_pagecache_range(inode, i_size_read(inode), iocb->ki_pos - 1);
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
-	/* Another append must not come between the parts of one: it is a short one. */
+	/* Another append must not come between two parts of one append, so it ends short. */
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)
 		*left = false;
 	return ret;
@@ -369,12 +367,12 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 
 /**
  * efuse_file_write - write(2) of a regular file
- * @iocb: as of ->write_iter()
- * @from: likewise
- * @ordinary: FUSE's own way
+ * @iocb: the file, the position and the flags of the write
+ * @from: the caller's buffer
+ * @ordinary: FUSE's own ->write_iter()
  *
  * Context: process context, may sleep.
- * Return: as ->write_iter().
+ * Return: the number of bytes written, or a negative errno.
  */
 ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t ordinary)
 {
@@ -383,7 +381,7 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	ssize_t done;
 	bool left;
 
-	/* Where the file ends is known for certain if nobody else makes it longer. */
+	/* In exclusive mode the end of the file is known, since no other mount makes it longer. */
 	if (!ec || inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
 	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))
 		return ordinary(iocb, from);

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The ioctls of /dev/efuse that are eFuse's. */
+/* eFuse's own ioctls of /dev/efuse. */
 #include "efuse_i.h"
 
 #include <linux/fs.h>
 
 /**
- * efuse_dev_ioctl - the daemon's ioctls that are eFuse's
+ * efuse_dev_ioctl - handle eFuse's own ioctls of the daemon
  * @file: an open /dev/efuse
  * @cmd: EFUSE_IOC_*
- * @argp: its argument
+ * @argp: the ioctl's argument, a structure of the daemon
  *
  * Context: process context, may sleep.
- * Return: 0 or a negative errno; -ENOTTY for what is not eFuse's.
+ * Return: 0 or a negative errno; -ENOTTY for a command that is not eFuse's, -ENOTCONN before the
+ *         descriptor belongs to a mount
  */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp)
 {

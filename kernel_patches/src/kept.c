@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What FUSE keeps: dentries, attributes, listings, pages. In exclusive mode they live as
- * long as what they tell is true. So the word that FUSE keeps for a time-out holds no
- * time but a bucket and an epoch (see epochs.c), and is checked whenever it is used:
- * there is no moment between a check and a use in which a change could be lost.
+ * FUSE's own caches: dentries, attributes, listings, pages. In exclusive mode their contents live
+ * as long as they are true. So the word in which FUSE stores a timeout does not hold a time, but a
+ * bucket and an epoch (see epochs.c). Such a raised timeout is checked whenever it is used, so no
+ * change can be lost between a check and a later use.
  *
- * Pages and listings are checked when a file is opened or read, against an epoch that
- * the inode carries.
+ * Pages and listings are checked when a file is opened or read, against an epoch in the inode.
  */
 #include "efuse_i.h"
 
@@ -14,30 +13,34 @@
 #include <linux/iversion.h>
 #include <linux/pagemap.h>
 
-#define EFUSE_TIME_EPOCH_BITS	46
-#define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_TIME_EPOCH_BITS) - 1)
-/* Nanoseconds of a time-out whose seconds are a raised one; no daemon gains by them. */
+#define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_EPOCH_BITS) - 1)
+/*
+ * The nanoseconds of a raised timeout in a reply. A daemon gains nothing by sending them: it could
+ * send a long timeout as well.
+ */
 #define EFUSE_NSEC_RAISED	U32_MAX
 
 /**
- * efuse_raise_time - a time-out that lives as long as what it is of
- * @bucket: of what it is of
- * @epoch: in which that was so
- * @secs: half of the time-out
- * @nsecs: the other half
+ * efuse_raise_time - make a raised timeout for a reply
+ * @bucket: bucket of the value that the timeout is for
+ * @epoch: epoch of the value
+ * @secs: set to the seconds of the reply's timeout
+ * @nsecs: set to the nanoseconds of the reply's timeout
  */
 void efuse_raise_time(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs)
 {
-	*secs = EFUSE_TIME_RAISED | (u64)bucket << EFUSE_TIME_EPOCH_BITS |
+	*secs = EFUSE_TIME_RAISED | (u64)bucket << EFUSE_EPOCH_BITS |
 		(epoch & EFUSE_TIME_EPOCH);
 	*nsecs = EFUSE_NSEC_RAISED;
 }
 
 /**
- * efuse_time - what FUSE remembers of a time-out
- * @secs: of the reply
- * @nsecs: likewise
- * @plain: the jiffies that it would remember
+ * efuse_time - convert a timeout of a reply to the word that FUSE stores
+ * @secs: seconds of the reply's timeout
+ * @nsecs: nanoseconds of the reply's timeout
+ * @plain: time in jiffies that plain FUSE would store
+ *
+ * Return: a raised timeout, or @plain
  */
 u64 efuse_time(u64 secs, u32 nsecs, u64 plain)
 {
@@ -46,24 +49,27 @@ u64 efuse_time(u64 secs, u32 nsecs, u64 plain)
 	return min(plain, EFUSE_TIME_RAISED - 1);
 }
 
-/* Does a program set stand for it that all changes are seen here? */
+/* Are raised timeouts valid? Only in exclusive mode, and while a program set is attached. */
 static bool efuse_raises(const struct efuse_conn *ec)
 {
 	return READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && rcu_access_pointer(ec->ops);
 }
 
-/* Has a time-out ended that FUSE remembers? */
+/* Has a timeout that FUSE stores ended? */
 bool efuse_time_ended(const struct efuse_conn *ec, u64 time)
 {
 	if (!efuse_time_raised(time))
 		return time_before64(time, get_jiffies_64()) ||
 		       (ec && READ_ONCE(ec->consistency) == EFUSE_STRICT);
 	return !ec || !efuse_raises(ec) ||
-	       !efuse_epoch_valid(ec, (u16)(time >> EFUSE_TIME_EPOCH_BITS),
+	       !efuse_epoch_valid(ec, (u16)(time >> EFUSE_EPOCH_BITS),
 				  time & EFUSE_TIME_EPOCH);
 }
 
-/* At each use of a dentry. It hangs on its directory's rights, too. */
+/*
+ * Has the timeout of a dentry ended? Called at each use of a dentry. A raised one also depends on
+ * the permissions of the directory.
+ */
 bool efuse_dentry_ended(const struct dentry *entry, u64 time)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn_super(entry->d_sb));
@@ -83,14 +89,14 @@ bool efuse_dentry_ended(const struct dentry *entry, u64 time)
 	return ended;
 }
 
-/* At each use of attributes. */
+/* Has the timeout of an inode's attributes ended? Called at each use of the attributes. */
 bool efuse_attr_ended(struct inode *inode)
 {
 	return efuse_time_ended(efuse_conn_get(get_fuse_conn(inode)),
 				READ_ONCE(get_fuse_inode(inode)->i_time));
 }
 
-/* A new inode has no pages. */
+/* Initialize an inode, which has no pages: its pages are true since the current epoch. */
 void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi)
 {
 	struct fuse_mount *fm = get_fuse_mount_super(sb);
@@ -98,14 +104,15 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi)
 
 	fi->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
 	fi->efuse_passed = (struct efuse_passed) {};
+	xa_init_flags(&fi->efuse_passed.dropped, XA_FLAGS_ACCOUNT);
 }
 
 /**
- * efuse_listing - end the listing that FUSE keeps of a directory, if it is not true any more
- * @inode: the directory
- * @pos: where the caller reads it
+ * efuse_listing - drop FUSE's cached listing of a directory, if it is void
+ * @inode: inode of the directory
+ * @pos: position that the caller reads from
  *
- * A caller who has begun goes on with what it has begun with.
+ * Only if @pos is 0: a caller that has begun to read a listing goes on with the same one.
  */
 void efuse_listing(struct inode *inode, loff_t pos)
 {
@@ -123,6 +130,7 @@ void efuse_listing(struct inode *inode, loff_t pos)
 	inode_inc_iversion(inode);
 }
 
+/* Has FUSE's page cache of the file not been bypassed by a change since its epoch? */
 bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
 {
 	return efuse_epoch_valid(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES),
@@ -130,9 +138,9 @@ bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
 }
 
 /*
- * A file of several names may have a nodeid for each of them, where the daemon goes by
- * paths: what changes by one of them is not seen at the others. One that has a nodeid for
- * each file says so (`nodeid_per_file`).
+ * May changes of a file come by another nodeid? A daemon that works with paths may have a nodeid
+ * for each name of a file, and a change by one nodeid is not seen at the others. A daemon that has
+ * one nodeid for each file declares `nodeid_per_file`.
  */
 bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr)
 {
@@ -146,7 +154,7 @@ static bool efuse_shared_inode(const struct efuse_conn *ec, const struct inode *
 		READ_ONCE(get_fuse_inode((struct inode *)inode)->inval_mask) & STATX_NLINK);
 }
 
-/* The same of an inode by its nodeid. */
+/* May changes of the inode with this nodeid come by another nodeid? */
 bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid)
 {
 	const struct efuse_conn *ec = efuse_conn_get(fm->fc);
@@ -175,12 +183,12 @@ bool efuse_kept(const struct efuse_conn *ec, struct fuse_mount *fm, u64 nodeid)
 }
 
 /**
- * efuse_refresh_nodeid - drop the pages that FUSE keeps of a file, if they are not true any more
+ * efuse_refresh_nodeid - drop FUSE's pages of a file, if they are void
  * @fm: mount
- * @nodeid: of the file, or of a directory
+ * @nodeid: nodeid of the file, or of a directory
  *
  * Context: process context, may sleep.
- * Return: whether what is kept then is true until a change is seen here.
+ * Return: whether FUSE may keep the file's pages, or the directory's listing, over an OPEN.
  */
 bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid)
 {
@@ -201,9 +209,9 @@ bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid)
 }
 
 /**
- * efuse_linked - FUSE does not know any more how many names a file has
+ * efuse_linked - make FUSE's link count of a file invalid
  * @fm: mount
- * @nodeid: of the file
+ * @nodeid: nodeid of the file
  */
 void efuse_linked(struct fuse_mount *fm, u64 nodeid)
 {
@@ -215,7 +223,7 @@ void efuse_linked(struct fuse_mount *fm, u64 nodeid)
 	if (inode) {
 		fi = get_fuse_inode(inode);
 		spin_lock(&fi->lock);
-		/* Replies on their way may not know it yet. */
+		/* Replies that are on their way may have the old link count. */
 		fi->attr_version = atomic64_inc_return(&fm->fc->attr_version);
 		spin_unlock(&fi->lock);
 		fuse_invalidate_attr_mask(inode, STATX_NLINK);
@@ -224,9 +232,9 @@ void efuse_linked(struct fuse_mount *fm, u64 nodeid)
 }
 
 /**
- * efuse_lower_attrs - let FUSE ask for an inode's attributes anew
+ * efuse_lower_attrs - make FUSE's attributes and ACLs of an inode invalid
  * @fm: mount
- * @nodeid: of the inode
+ * @nodeid: nodeid of the inode
  */
 void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid)
 {
@@ -241,7 +249,10 @@ void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid)
 	rcu_read_unlock();
 }
 
-/* The names in a directory; negative ones are found in no other way. */
+/*
+ * End the timeouts of all names in a directory. Negative dentries have no inode and can only be
+ * found through their directory.
+ */
 static void efuse_lower_names(struct inode *dir)
 {
 	struct dentry *dentry = d_find_any_alias(dir);
@@ -262,7 +273,10 @@ again:
 		spin_unlock(&child->d_lock);
 		spin_unlock(&dentry->d_lock);
 		dput(prev);
-		/* It takes the child's lock; the child stays where it is, or begins anew. */
+		/*
+		 * This takes the child's lock, so d_lock was dropped. If the child has left the
+		 * directory meanwhile, the walk starts again.
+		 */
 		fuse_invalidate_entry_cache(child);
 		prev = child;
 		spin_lock(&dentry->d_lock);
@@ -283,12 +297,12 @@ static void efuse_lower_inode(struct fuse_conn *fc, struct inode *inode)
 
 	spin_lock(&fi->lock);
 	fi->i_time = 0;
-	/* Replies on their way are void, too. */
+	/* Replies that are on their way are void, too. */
 	fi->attr_version = atomic64_inc_return(&fc->attr_version);
 	spin_unlock(&fi->lock);
 	fuse_invalidate_attr(inode);
 	efuse_acls_end(inode);
-	/* Waits for nobody: the daemon itself may be what writes to sysfs. */
+	/* Does not wait for the daemon, which may be the task that writes to sysfs. */
 	invalidate_mapping_pages(inode->i_mapping, 0, -1);
 	if (S_ISDIR(inode->i_mode))
 		efuse_lower_names(inode);
@@ -302,7 +316,7 @@ static void efuse_lower_sb(struct fuse_conn *fc, struct super_block *sb)
 	list_for_each_entry(inode, &sb->s_inodes, i_sb_list) {
 		if (!igrab(inode))
 			continue;
-		/* Held until the next is found, so that it stays in the list. */
+		/* The inode is held until the next one is found, so that it stays in the list. */
 		spin_unlock(&sb->s_inode_list_lock);
 		iput(last);
 		last = inode;
@@ -315,10 +329,10 @@ static void efuse_lower_sb(struct fuse_conn *fc, struct super_block *sb)
 }
 
 /**
- * efuse_lower - end all time-outs of FUSE's own caches
+ * efuse_lower - end all timeouts of FUSE's own caches, and drop clean pages
  * @fc: connection
  *
- * Context: process context, may sleep.
+ * Context: process context, may sleep; takes killsb.
  */
 void efuse_lower(struct fuse_conn *fc)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The kfuncs of kfuncs.h, and which member may call which. */
+/* The kfuncs of kfuncs.h, and the members that may call each of them. */
 #include "efuse_i.h"
 #include "kfuncs.h"
 
@@ -93,7 +93,7 @@ __bpf_kfunc u8 *efuse_req_key(struct efuse_req *req, const u64 rdwr_buf_size)
 	switch (args->opcode) {
 	case FUSE_LOOKUP:
 		name = efuse_req_name_at(args, 0, &len);
-		/* FUSE lets names of up to FUSE_NAME_MAX bytes through to the daemon. */
+		/* FUSE allows names of up to FUSE_NAME_MAX bytes, which is more. */
 		if (!name || len >= EFUSE_NAME_LEN)
 			return NULL;
 		efuse_entry_key(&req->key.entry, args->nodeid, name, len);
@@ -428,7 +428,7 @@ BTF_ID(func, efuse_exit_kind)
 BTF_ID(func, efuse_exit_code)
 BTF_SET_END(efuse_exit_ids)
 
-/* The index of a member: all function pointers stand before the data members. */
+/* The index of a member. All function pointers come before the data members. */
 #define EFUSE_MEMBER(_name) (offsetof(struct efuse_ops, _name) / sizeof(void *))
 
 static bool efuse_member_allows(u32 member, u32 id)
@@ -480,9 +480,10 @@ static bool efuse_member_allows(u32 member, u32 id)
 }
 
 /*
- * The verifier asks for every kfunc of this module that a struct_ops program calls. 0: allowed. One
- * that is not known by its number is refused, too: if the BTF of the module was given other numbers
- * when it was loaded, none is. A program of another struct_ops has no business here.
+ * The verifier calls this for every kfunc of this module that a struct_ops program calls. Returns 0
+ * if the kfunc is allowed. Programs of another struct_ops are refused, and so are kfuncs that are
+ * not known by their number: none is known if the BTF of the module was renumbered when it was
+ * loaded.
  */
 static int efuse_kfunc_filter(const struct bpf_prog *prog, u32 kfunc_id)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The kfuncs that handlers call. Each is allowed only in the members that
- * struct efuse_ops names for it; elsewhere the verifier refuses the program.
+ * The kfuncs that handlers call. A kfunc is allowed only in the members whose description in
+ * struct efuse_ops names it. The verifier refuses a program that calls it elsewhere.
  */
 #ifndef _FS_FUSE_EFUSE_KFUNCS_H
 #define _FS_FUSE_EFUSE_KFUNCS_H
@@ -12,36 +12,40 @@ struct efuse_req;
 struct efuse_notify;
 struct efuse_exit_info;
 
-/* Of a request: request members, reply(), learn(). */
+/*
+ * The request that a member was called for. All members that take a struct efuse_req may call
+ * these.
+ */
 u32 efuse_req_opcode(struct efuse_req *req);	/* enum fuse_opcode */
 u64 efuse_req_nodeid(struct efuse_req *req);
-u32 efuse_req_uid(struct efuse_req *req);	/* fsuid in the daemon's namespace */
-u32 efuse_req_gid(struct efuse_req *req);
-u32 efuse_req_pid(struct efuse_req *req);	/* the task's, in the daemon's namespace */
-u64 efuse_req_fh(struct efuse_req *req);	/* of requests on an open file, or 0 */
+u32 efuse_req_uid(struct efuse_req *req);	/* fsuid in the daemon's user namespace */
+u32 efuse_req_gid(struct efuse_req *req);	/* fsgid in the daemon's user namespace */
+u32 efuse_req_pid(struct efuse_req *req);	/* of the thread, in the daemon's pid namespace */
+u64 efuse_req_fh(struct efuse_req *req);	/* handle of the open file, or 0 */
 u64 efuse_req_offset(struct efuse_req *req);	/* READ WRITE READDIR* FALLOCATE LSEEK, or 0 */
-u64 efuse_req_size(struct efuse_req *req);	/* bytes asked for or written, or 0 */
-/* Open flags; ACCESS: mask; SETATTR: valid; RENAME2: flags; else 0. */
+u64 efuse_req_size(struct efuse_req *req);	/* bytes to read or write, or 0 */
+/* Open flags; ACCESS: the mask; SETATTR: `valid`; RENAME2: its flags; else 0. */
 u32 efuse_req_flags(struct efuse_req *req);
-/* RENAME, RENAME2: the target directory; LINK: the inode that is linked; else 0. */
+/* RENAME, RENAME2: nodeid of the target directory; LINK: of the inode to link; else 0. */
 u64 efuse_req_newdir(struct efuse_req *req);
 /*
- * The request's @index-th name (0 or 1), without NUL. Returns its length, or
- * -ENOENT where it has none, or -ERANGE where @buf is too small (left untouched).
+ * Copy the request's name number @index (0 or 1), without its NUL, into @buf. Returns the length of
+ * the name, -ENOENT if the request has no such name, or -ERANGE if @buf is too small; then @buf is
+ * not written.
  */
 int efuse_req_name(struct efuse_req *req, u32 index, void *buf, u32 buf__sz);
 /*
- * The key under which the request's answer lies in its map: struct
- * efuse_entry_key for LOOKUP, u64 for GETATTR and STATFS, struct efuse_blob_key for
- * READLINK, GETXATTR, LISTXATTR, struct efuse_grant_key for ACCESS, OPEN,
- * OPENDIR. NULL where the opcode has none or @rdwr_buf_size is not its size.
+ * The key of the request's answer in its map: struct efuse_entry_key for LOOKUP; u64 for GETATTR
+ * and STATFS; struct efuse_blob_key for READLINK, GETXATTR and LISTXATTR; struct efuse_grant_key
+ * for ACCESS, OPEN and OPENDIR. Returns NULL if the request has no key (another opcode, a name
+ * that is too long), or if @rdwr_buf_size is not the size of the key.
  */
 u8 *efuse_req_key(struct efuse_req *req, const u64 rdwr_buf_size);
 
 /*
- * Offer an answer: request members. Each copies the value once, checks stamp,
- * epochs, time-out, caller and inode, and returns EFUSE_REPLIED when the request
- * is answered, else 0, the reason counted.
+ * Offer a value as the answer; request members only. The kernel copies the value once and checks
+ * its stamp, epochs, timeout, caller and inode. Returns EFUSE_REPLIED if the request is answered
+ * with it, else 0; the reason is counted.
  */
 int efuse_reply_entry(struct efuse_req *req, const void *entry, u32 entry__sz,
 		      const void *attrs, u32 attrs__sz);
@@ -50,76 +54,91 @@ int efuse_reply_attrs(struct efuse_req *req, const void *attrs, u32 attrs__sz);
 int efuse_reply_blob(struct efuse_req *req, const void *blob, u32 blob__sz);
 int efuse_reply_grant(struct efuse_req *req, const void *grant, u32 grant__sz);
 int efuse_reply_volume(struct efuse_req *req, const void *volume, u32 volume__sz);
-/* Needs no value: the kernel knows whether it may. */
+/* Answers a FLUSH. It needs no value: the kernel itself knows whether the daemon must see it. */
 int efuse_reply_flush(struct efuse_req *req);
 
-/* The value at hand: learn() only. The pointers are NULL where the size is not theirs. */
+/*
+ * The value that learn() was called for, and its key; learn() only. The pointers are NULL if
+ * @rdwr_buf_size is not the size of the key or of the value, and if the value is a block.
+ */
 u32 efuse_learn_map(struct efuse_req *req);	/* enum efuse_map */
 u8 *efuse_learn_key(struct efuse_req *req, const u64 rdwr_buf_size);
 u8 *efuse_learn_value(struct efuse_req *req, const u64 rdwr_buf_size);
 
-/* notify() only. */
+/* The notification that notify() was called for; notify() only. */
 u32 efuse_notify_code(struct efuse_notify *n);		/* enum efuse_notify_code */
 /* The inode, or the directory of the entry. */
 u64 efuse_notify_nodeid(struct efuse_notify *n);
+/*
+ * Copy the name of the entry, without its NUL, into @buf. Returns the length of the name, -ENOENT
+ * if the notification has no name, or -ERANGE if @buf is too small; then @buf is not written.
+ */
 int efuse_notify_name(struct efuse_notify *n, void *buf, u32 buf__sz);
 
-/* exit() only. */
+/* Why the set was detached; exit() only. */
 u32 efuse_exit_kind(struct efuse_exit_info *info);	/* enum efuse_exit_kind */
 s64 efuse_exit_code(struct efuse_exit_info *info);
 
-/* The number of the block at hand: block() and learn(). */
+/* The number of the block that the member was called for, or 0; block() and learn() only. */
 u64 efuse_req_block(struct efuse_req *req);
-/* block() only: offer the slot that may hold it, with its tag; as the other answers. */
+/*
+ * Offer the slot that may hold the block, and the slot's tag; block() only. The kernel locks the
+ * tag, checks it and copies the data. Returns EFUSE_REPLIED if the block was found, else 0.
+ */
 int efuse_reply_block(struct efuse_req *req, void *tag, u32 tag__sz, const void *data,
 		      u32 data__sz);
 /*
- * learn() only: put the block (EFUSE_MAP_BLOCKS) into a slot, and what it is into the
- * slot's tag. Returns 0, -EBUSY if somebody uses the slot at the moment, or -EINVAL.
+ * Store the block (EFUSE_MAP_BLOCKS) in a slot and describe it in the slot's tag; learn() only.
+ * Returns 0, -EBUSY if the tag is locked, or -EINVAL.
  */
 int efuse_learn_block(struct efuse_req *req, void *tag, u32 tag__sz, void *data, u32 data__sz);
 
 /*
- * Of the choice of a path: select_path(), path_done(). @rdonly_buf_size is that of
- * struct efuse_path_info, else NULL comes back.
+ * A struct efuse_path_info about the request; select_path() and path_done() only. Returns NULL if
+ * @rdonly_buf_size is not the size of that structure.
  */
 const u8 *efuse_path_info(struct efuse_req *req, const u64 rdonly_buf_size);
 /*
- * select_path() only: how long the request will take on the path that is returned, 0 if
- * that is not known; and what path_done() finds in its struct efuse_path_info.
+ * Predict that the request will take @ns nanoseconds on the path that the member returns, 0 if that
+ * is not known; select_path() only. path_done() finds @note in its struct efuse_path_info. Returns
+ * 0.
  */
 int efuse_path_predict(struct efuse_req *req, u64 ns, u32 note);
 
-/* block() only: bytes of it that are wanted; 0: whether it is there, and no more. */
+/*
+ * The bytes of the block that are needed; block() only. With 0, the kernel only wants to know
+ * whether the cache has the block.
+ */
 u32 efuse_req_wanted(struct efuse_req *req);
 
 /*
- * learn() only: the tag of the block that made room in efuse_learn_block(), as it was, into @tag
- * (struct efuse_tag). Returns 0, -ENOENT if none did, or -EINVAL.
+ * Copy the old tag of the block that the last efuse_learn_block() evicted into @tag (struct
+ * efuse_tag); learn() only. Returns 0, -ENOENT if no other block was evicted, or -EINVAL.
  */
 int efuse_learn_evicted(struct efuse_req *req, void *tag, u32 tag__sz);
 /*
- * reply() only: the file whose data the request changed, so that what was known of it is
- * void, or 0; and the epoch at which it ended.
+ * The nodeid of the file whose data the request has changed, or 0, and the epoch of that change:
+ * values of the file from earlier epochs are void. reply() and written() only.
  */
 u64 efuse_req_ended(struct efuse_req *req);
 u64 efuse_req_epoch(struct efuse_req *req);
-/* notify() only: the epoch at which what was known ended. */
+/* The epoch of the notification: values from earlier epochs are void. notify() only. */
 u64 efuse_notify_epoch(struct efuse_notify *n);
 
 /*
- * select_channel() only: the request, and what the channel of a CPU has to do; NULL if the CPU
- * has no channel. What the latter returns holds until the next call of it.
- * @rdonly_buf_size is that of struct efuse_placement_info, struct efuse_channel_load, else
- * NULL comes back.
+ * efuse_placement_info() returns a struct efuse_placement_info about the request,
+ * efuse_channel_load() a struct efuse_channel_load about the channel of @cpu; select_channel()
+ * only. Both return NULL if @rdonly_buf_size is not the size of that structure;
+ * efuse_channel_load() also returns NULL if @cpu has no channel. The next call of
+ * efuse_channel_load() overwrites the result of the previous one.
  */
 const u8 *efuse_placement_info(struct efuse_placement *placement, const u64 rdonly_buf_size);
 const u8 *efuse_channel_load(struct efuse_placement *placement, u32 cpu,
 			     const u64 rdonly_buf_size);
 
 /*
- * select_path() only: how many of a READ's blocks the page cache of the backing file has;
- * -EOPNOTSUPP: EFUSE_PATH_DEVICE cannot take it.
+ * How many 4 KiB blocks of a READ are in the page cache of the backing file; select_path() only.
+ * Returns -EOPNOTSUPP if EFUSE_PATH_DEVICE cannot take the request.
  */
 int efuse_path_resident(struct efuse_req *req);
 

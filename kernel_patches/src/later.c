@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * WRITEs of write-back, which FUSE sends under a spinlock: those that backing files can
- * take, and those that are too large for the daemon, are carried out by workers.
+ * Workers for write-back WRITEs, which FUSE sends under a spinlock. They carry out the WRITEs that
+ * backing files may take, and those that are too large for the daemon.
  *
- * To FUSE they are sent: whoever waits for write-back waits for them, and an unmount
- * waits until they are answered.
+ * For FUSE these WRITEs have been sent: waiting for write-back waits for them, and an unmount waits
+ * until they are answered.
  *
- * Each WRITE is a work item of its own, so that one that waits for its backing file holds up
- * no other. FUSE sends no two WRITEs of the same page at once, so their order does not
- * matter. Each connection that needs workers has a workqueue with a rescuer of its own: a WRITE
- * into a file of another eFuse mount may wait for that mount's workers.
+ * Each WRITE is a work item of its own, so that a WRITE that waits for its backing file does not
+ * hold up others. FUSE never has two WRITEs of the same page in flight, so their order does not
+ * matter. Each connection that needs workers has a workqueue with its own rescuer: a WRITE into a
+ * file of another eFuse mount may wait for the workers of that mount.
  */
 #include "efuse_i.h"
 
@@ -23,7 +23,7 @@ static bool efuse_later_wanted(struct efuse_conn *ec, const struct fuse_args *ar
 	return efuse_path_backed(ec) && xa_load(&ec->backed, args->nodeid);
 }
 
-/* As FUSE's own end of a request: who aborts waits for the last. */
+/* Does what fuse_drop_waiting() does: an abort waits until the count is 0. */
 static void efuse_later_done(struct fuse_conn *fc)
 {
 	if (atomic_dec_and_test(&efuse_chan(fc)->num_waiting) && !efuse_connected(fc))
@@ -38,24 +38,27 @@ static void efuse_later_work(struct work_struct *work)
 	struct fuse_mount *fm = args->efuse.fm;
 	struct fuse_conn *fc = fm->fc;
 
-	/* Dirty pages become dirty pages: only those of the lower device may hold us up. */
+	/*
+	 * Write-back to a backing file turns dirty pages into dirty pages. Throttle this task only
+	 * by those of the device below, not by all dirty pages.
+	 */
 	current->flags |= PF_LOCAL_THROTTLE;
 	efuse_background_now(efuse_conn_get(fc), fm, args);
-	/* @args, which has @work, may be gone. */
+	/* @args, which contains @work, may be freed by now. */
 	efuse_later_done(fc);
 	current_restore_flags(flags, PF_LOCAL_THROTTLE);
 	memalloc_nofs_restore(nofs);
 }
 
 /**
- * efuse_later - carry a background WRITE out from where it can sleep
+ * efuse_later - hand a background WRITE to a worker, which can sleep
  * @ec: connection
  * @fm: mount
  * @args: the request
- * @gfp_flags: GFP_KERNEL if its sender can sleep
+ * @gfp_flags: GFP_KERNEL if the sender can sleep; then no worker is needed
  *
  * Context: any that may take a spinlock.
- * Return: whether args->end() will be called.
+ * Return: true if a worker carries the request out and calls args->end()
  */
 bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
 		 gfp_t gfp_flags)
@@ -74,7 +77,7 @@ bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args 
 }
 
 /**
- * efuse_later_prepare - have workers before the first WRITE that needs one
+ * efuse_later_prepare - create the connection's workqueue before a WRITE needs it
  * @ec: connection
  *
  * Context: process context, may sleep.
@@ -95,7 +98,10 @@ int efuse_later_prepare(struct efuse_conn *ec)
 	return 0;
 }
 
-/* All are answered when a connection is unmounted; a worker may not know it yet. */
+/*
+ * Waits for the workers of an unmounted connection. Its requests are answered, but a worker may
+ * still be returning.
+ */
 void efuse_later_settle(struct efuse_conn *ec)
 {
 	if (ec->later_queue)

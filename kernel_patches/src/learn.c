@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a reply of the daemon teaches. Every value is stamped with the epoch of its
- * request's issue, and handed to the program's learn() one at a time.
+ * Learning values from the daemon's replies. Every value is stamped with the epoch at which its
+ * request was issued, and passed to the program's learn(), one value at a time.
  *
- * The reply of a change (CREATE, SETATTR, ...) describes what it left behind. It
- * may be stamped with the epoch of its own end, if nothing else changed the same
- * since it was issued: `own` in struct efuse_changes.
+ * The reply of a request that changes something (CREATE, SETATTR, ...) describes the state after
+ * that change. Its values are stamped with the epoch of the change itself, if no other change has
+ * touched the same buckets since the request was issued: see @own of struct efuse_changes.
  */
 #include "efuse_i.h"
 
+/**
+ * struct efuse_teacher - state of learning from one reply
+ * @req: the request
+ * @ops: the program set
+ * @ch: the changes that the request made, ended
+ * @lesson: buffer for the current value
+ * @now: ktime of the reply
+ */
 struct efuse_teacher {
 	struct efuse_req *req;
 	struct efuse_ops *ops;
@@ -18,8 +26,9 @@ struct efuse_teacher {
 };
 
 /*
- * Fills the lesson's stamp but for the check. False if the value is void by now or
- * has no time to live.
+ * Fill in the stamp of the lesson, except the check. @buckets are those that the value depends on.
+ * Returns false if the value is void by now, or if the daemon has given it no timeout and the mode
+ * is not exclusive.
  */
 static bool efuse_teach_stamp(struct efuse_teacher *t, const u16 *buckets, int nr, u64 valid_ns)
 {
@@ -41,6 +50,7 @@ static bool efuse_teach_stamp(struct efuse_teacher *t, const u16 *buckets, int n
 	return true;
 }
 
+/* Compute the check and call learn(). @size: bytes of the value that the check covers. */
 static void efuse_teach(struct efuse_teacher *t, u32 map, u32 seed, size_t size)
 {
 	struct efuse_conn *ec = t->req->ec;
@@ -54,7 +64,7 @@ static void efuse_teach(struct efuse_teacher *t, u32 map, u32 seed, size_t size)
 	t->req->lesson = NULL;
 }
 
-/* A time-out of the protocol in ns, cut so that sums with a clock do not overflow. */
+/* A timeout of the protocol in ns, limited so that its sum with a clock does not overflow. */
 static u64 efuse_valid_ns(u64 secs, u32 nsecs)
 {
 	return min_t(u64, secs, EFUSE_RAISED_SECS) * NSEC_PER_SEC +
@@ -79,13 +89,13 @@ static void efuse_teach_attrs(struct efuse_teacher *t, u64 nodeid, const struct 
 	efuse_teach(t, EFUSE_MAP_ATTRS, efuse_seed_nodeid(nodeid), sizeof(*value));
 }
 
-/* Names that no directory holds as an entry; ".." moves with its directory. */
+/* "." and "..": not learned, since no directory has such entries, and ".." changes by a rename. */
 static bool efuse_name_is_dots(const char *name, u32 len)
 {
 	return name[0] == '.' && (len == 1 || (len == 2 && name[1] == '.'));
 }
 
-/* @entry is NULL for a name that is not there. */
+/* Teach a name. @entry is NULL if the name does not exist. */
 static void efuse_teach_entry(struct efuse_teacher *t, u64 parent, const char *name, u32 len,
 			      const struct fuse_entry_out *entry, u64 valid_ns)
 {
@@ -106,7 +116,7 @@ static void efuse_teach_entry(struct efuse_teacher *t, u64 parent, const char *n
 	efuse_teach(t, EFUSE_MAP_ENTRIES, efuse_seed_entry(parent, name, len), sizeof(*value));
 }
 
-/* Is it an inode of this mount? A submount has one of its own each time. */
+/* Is the entry valid, and of this mount? The root of a submount gets a new inode each time. */
 static bool efuse_entry_good(const struct fuse_entry_out *entry)
 {
 	return !invalid_nodeid(entry->nodeid) &&
@@ -125,7 +135,7 @@ static void efuse_teach_positive(struct efuse_teacher *t, u64 parent, const char
 			  efuse_valid_ns(entry->attr_valid, entry->attr_valid_nsec));
 }
 
-/* The index-th name of the request is gone, or never was. */
+/* Teach that the request's name number @index does not exist in @parent. */
 static void efuse_teach_negative(struct efuse_teacher *t, u64 parent, u32 index, u64 valid_ns)
 {
 	u32 len;
@@ -172,8 +182,8 @@ static void efuse_teach_created(struct efuse_teacher *t)
 }
 
 /*
- * Who may list a directory need not be one who may walk into it: where that is not the
- * kernel's to know, the attributes alone are learned.
+ * Teach an entry of READDIRPLUS. A caller that may list a directory need not be allowed to look up
+ * names in it. If answers depend on the caller, only the attributes are learned.
  */
 static void efuse_teach_dirent(struct efuse_teacher *t, const struct fuse_dirent *dirent,
 			       const struct fuse_entry_out *entry)
@@ -196,7 +206,7 @@ static void efuse_teach_dirents(struct efuse_teacher *t)
 
 		if (!dirent->namelen || dirent->namelen > FUSE_NAME_MAX)
 			return;
-		/* FUSE itself takes no notice of the dots either. */
+		/* FUSE ignores "." and "..", too. */
 		if (plus->entry_out.nodeid &&
 		    !efuse_name_is_dots(dirent->name, dirent->namelen))
 			efuse_teach_dirent(t, dirent, &plus->entry_out);
@@ -204,8 +214,8 @@ static void efuse_teach_dirents(struct efuse_teacher *t)
 }
 
 /*
- * READLINK, GETXATTR, LISTXATTR. The protocol gives their answers no time-out: they
- * live as long as the inode's attributes.
+ * Teach the answer of a READLINK, GETXATTR or LISTXATTR. The protocol has no timeout for it, so it
+ * gets the remaining timeout of the inode's attributes.
  */
 static void efuse_teach_blob(struct efuse_teacher *t)
 {
@@ -242,7 +252,7 @@ static void efuse_teach_blob(struct efuse_teacher *t)
 	value->error = absent ? -ENODATA : 0;
 	value->len = absent ? 0 : t->req->ret;
 	memcpy(value->data, data, value->len);
-	/* Nothing of the last lesson goes into a map. */
+	/* Nothing of an earlier lesson may get into a map. */
 	memset(value->data + value->len, 0, sizeof(value->data) - value->len);
 	efuse_blob_key(&t->lesson->key.blob, nodeid, args->opcode, name, len);
 	efuse_teach(t, EFUSE_MAP_BLOBS, efuse_seed_blob(nodeid, args->opcode, name, len),
@@ -250,8 +260,9 @@ static void efuse_teach_blob(struct efuse_teacher *t)
 }
 
 /*
- * May the kernel open the same again? A daemon that tells files apart by their handles is not
- * handleless, whoever said so, and could take a nodeid for another file's handle.
+ * May the kernel open the inode of an OPEN or OPENDIR again, after a reply with the handle @fh? See
+ * EFUSE_FH_OWN. A daemon that tells files apart by their handles could mistake a nodeid for the
+ * handle of another file: then `handleless` ends, although it was declared.
  */
 static bool efuse_teach_handle(struct efuse_teacher *t, u64 fh)
 {
@@ -358,7 +369,7 @@ static void efuse_teach_all(struct efuse_teacher *t)
 	}
 }
 
-/* Not worth an allocation. */
+/* Can the reply of an opcode teach anything? If not, no memory is allocated. */
 static bool efuse_teaches(u32 opcode)
 {
 	switch (opcode) {
@@ -376,13 +387,14 @@ static bool efuse_teaches(u32 opcode)
 }
 
 /**
- * efuse_learn - hand what a reply brings to the program's learn()
+ * efuse_learn - call the program's learn() for each value in a reply
  * @req: the request, with the daemon's answer
- * @ops: the program set, with a learn()
- * @ch: the changes the request made, ended
+ * @ops: the program set, which has a learn()
+ * @ch: the changes that the request made, ended
  *
- * Context: RCU read section. Does not sleep: a reply that finds no memory teaches
- * nothing.
+ * Blocks of data are not among the values: see efuse_blocks_learn().
+ *
+ * Context: under rcu_read_lock(), does not sleep. If there is no memory, nothing is learned.
  */
 void efuse_learn(struct efuse_req *req, struct efuse_ops *ops, const struct efuse_changes *ch)
 {

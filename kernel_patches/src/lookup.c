@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Lookup counts. The daemon counts a lookup for every LOOKUP it answers, and the
- * kernel owes it that many FORGETs; an inode's count is fi->nlookup. A LOOKUP
- * answered in the kernel was never counted by the daemon, but its caller will
- * count it: it adds one to fi->nlookup, or forgets one.
+ * Lookup counts. The daemon counts every LOOKUP of an inode that it answers, and the kernel has to
+ * return the same number in FORGETs. The kernel's count is fi->nlookup. The daemon does not count a
+ * LOOKUP that the kernel answers, but its caller in FUSE does: it adds one to fi->nlookup, or
+ * returns one in a FORGET.
  *
- * So the answer takes a count out of the inode that is alive and gives it to the
- * caller, who puts it back. The sum is as it was, and until the caller has the
- * inode the count in its hands keeps the daemon from forgetting it, even if the
- * inode is evicted in between. An inode without a count to give is a miss.
+ * So the answer takes one count from the inode in memory and passes it to the caller, which adds it
+ * to the inode again. The sum stays the same. Until then, the caller's count keeps the daemon from
+ * forgetting the inode, even if the inode is evicted in between. If the inode has no count to give,
+ * the request goes to the daemon.
  *
- * Where the file system declares its nodeids stable for ever, an inode need not
- * be alive, or have a count to give. EFUSE_ATTR_UNCOUNTED in such an answer tells
- * its caller not to count it.
+ * If the file system declares `stable_nodeids`, the inode need not be in memory or have a count to
+ * give. The answer is then marked with EFUSE_ATTR_UNCOUNTED, and the caller does not count it.
+ *
+ * Lock order: inode->i_lock, then fi->lock, which protects fi->nlookup.
  */
 #include "efuse_i.h"
 
@@ -21,22 +22,22 @@ static int efuse_inode_eq(struct inode *inode, void *nodeid)
 	return get_node_id(inode) == *(u64 *)nodeid;
 }
 
-/* The inode of a nodeid, valid until the end of the RCU section; may be NULL. */
+/* The inode of a nodeid, or NULL. Under rcu_read_lock(), and valid until its end. */
 struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid)
 {
 	return find_inode_rcu(fm->sb, nodeid, efuse_inode_eq, &nodeid);
 }
 
 /**
- * efuse_take_lookup - take a lookup count out of an inode for the caller
+ * efuse_take_lookup - take a lookup count from an inode, for the caller of a LOOKUP
  * @fm: mount
- * @nodeid: of the inode
- * @generation: that it must have
- * @mode: whose type it must have
- * @epoch: since when the nodeid must have stood for it
+ * @nodeid: nodeid of the inode
+ * @generation: generation that the inode must have
+ * @mode: mode with the file type that the inode must have
+ * @epoch: epoch since which the nodeid must have stood for the same inode
  *
- * Context: RCU read section.
- * Return: what was found, see enum efuse_taken.
+ * Context: under rcu_read_lock().
+ * Return: enum efuse_taken.
  */
 enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode,
 				   u64 epoch)
@@ -49,7 +50,7 @@ enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 genera
 	if (!inode)
 		return EFUSE_TAKEN_ABSENT;
 	fi = get_fuse_inode(inode);
-	/* i_lock: eviction, which reads the count, begins by setting I_FREEING under it. */
+	/* Eviction sets I_FREEING under i_lock before it reads the count. */
 	spin_lock(&inode->i_lock);
 	if (!(efuse_inode_state(inode) & (I_NEW | I_CREATING | I_FREEING | I_WILL_FREE)) &&
 	    get_node_id(inode) == nodeid && inode->i_generation == (u32)generation &&
@@ -68,7 +69,7 @@ enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 genera
 	return taken;
 }
 
-/* For how long FUSE itself holds the inode's attributes valid, in ns; 0 if not. */
+/* The time for which FUSE regards the inode's attributes as valid, in ns; 0 if it does not. */
 u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid)
 {
 	struct inode *inode;
@@ -81,12 +82,12 @@ u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid)
 	if (efuse_time_raised(until))
 		return efuse_time_ended(efuse_conn_get(fm->fc), until) ? 0 :
 			EFUSE_RAISED_SECS * NSEC_PER_SEC;
-	/* Time-outs of years are cut: the sum with a clock must not overflow. */
+	/* Limited, since the sum with a clock must not overflow. */
 	return time_after64(until, now) ?
 		jiffies64_to_nsecs(min_t(u64, until - now, EFUSE_RAISED_SECS * HZ)) : 0;
 }
 
-/* FUSE's own idea of a file's size, which is the daemon's but for what was written since. */
+/* The size of a file as FUSE knows it: the daemon's, extended by writes of this mount since. */
 u64 efuse_inode_size(struct fuse_mount *fm, u64 nodeid)
 {
 	struct inode *inode;
@@ -99,20 +100,20 @@ u64 efuse_inode_size(struct fuse_mount *fm, u64 nodeid)
 	return size;
 }
 
-/* Does the answer of a LOOKUP stand for a lookup count? */
+/* Does the answer of a LOOKUP stand for a lookup count? Called by fs/fuse. */
 bool efuse_lookup_counts(const struct fuse_attr *attr)
 {
 	return !(attr->flags & EFUSE_ATTR_UNCOUNTED);
 }
 
 /**
- * efuse_return_lookup - give a count back that the caller of LOOKUP cannot use
+ * efuse_return_lookup - return a lookup count that the caller of a LOOKUP cannot use
  * @fm: mount
- * @forget: consumed
- * @outarg: the answer
+ * @forget: memory for a FORGET; consumed
+ * @outarg: the answer of the LOOKUP
  *
- * To the inode if it is alive, since that may be where it was taken from; to the
- * daemon otherwise.
+ * The count goes to the inode if that is in memory, since efuse_take_lookup() may have taken it
+ * from there. Otherwise it goes to the daemon in a FORGET.
  *
  * Context: process context, may sleep.
  */
@@ -141,9 +142,10 @@ void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 }
 
 /*
- * The life of a nodeid. It names an inode from the reply that hands it out to the last FORGET
- * that the daemon reads: before that the daemon cannot give it to another inode. So a FORGET is a
- * change in flight from when it is queued until it is read.
+ * The life of a nodeid. A nodeid stands for an inode from the reply that introduces it until the
+ * daemon reads the last FORGET of it. Before that, the daemon cannot reuse the nodeid for another
+ * inode. So a FORGET is a change (EFUSE_KIND_LIFE) that is in flight from when it is queued until
+ * the daemon reads it.
  */
 
 static u16 efuse_bucket_life(u64 nodeid)
@@ -154,10 +156,10 @@ static u16 efuse_bucket_life(u64 nodeid)
 /**
  * efuse_forgotten - a FORGET is about to be queued
  * @fc: connection
- * @forget: it
- * @nodeid: of the inode
+ * @forget: the FORGET
+ * @nodeid: nodeid of the inode
  *
- * Context: process context, may sleep; perhaps to reclaim memory.
+ * Context: process context, may sleep; memory reclaim may call this.
  */
 void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid)
 {
@@ -174,9 +176,10 @@ void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 
 /**
  * efuse_inode_alive - does the kernel hold the inode of a nodeid?
  * @ec: connection
- * @nodeid: which
+ * @nodeid: the nodeid
  *
  * Context: process context, with the connection's killsb held.
+ * Return: whether some mount of the connection has the inode in memory and is not evicting it.
  */
 bool efuse_inode_alive(struct efuse_conn *ec, u64 nodeid)
 {
@@ -197,11 +200,12 @@ bool efuse_inode_alive(struct efuse_conn *ec, u64 nodeid)
 
 /**
  * efuse_forget_read - the daemon is about to read a FORGET
- * @fiq: the queue that it was in
- * @forget: it
+ * @fiq: the queue that the FORGET was in
+ * @forget: the FORGET
  *
- * What was mapped or published for the nodeid while the FORGET waited ends here. If the kernel
- * holds the inode again, it is the same inode: the daemon has not forgotten it yet.
+ * Ends the extents that were mapped and the values that were published for the nodeid while the
+ * FORGET was queued. If the kernel holds an inode of this nodeid again, it is still the same inode,
+ * since the daemon has not forgotten it yet: then its extents stay.
  *
  * Context: process context, may sleep.
  */
@@ -213,7 +217,7 @@ void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *f
 	if (!ec)
 		return;
 	efuse_forget_request(ec, nodeid);
-	/* What has no name is freed by now, or soon. */
+	/* A file without a name is freed now or soon. */
 	efuse_epoch_bump(ec, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
 	if (forget->efuse_changes)
 		efuse_epoch_leave(ec, efuse_bucket_life(nodeid));
@@ -222,7 +226,9 @@ void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *f
 /**
  * efuse_forget_request - the daemon is about to forget a nodeid
  * @ec: connection
- * @nodeid: which
+ * @nodeid: the nodeid
+ *
+ * Ends all extents of the nodeid, unless the kernel holds an inode of it.
  *
  * Context: process context, may sleep.
  */
@@ -232,7 +238,7 @@ void efuse_forget_request(struct efuse_conn *ec, u64 nodeid)
 
 	if (!xa_load(&ec->backed, nodeid))
 		return;
-	/* Whoever has it may wait for the daemon, which is about to read this. */
+	/* A holder of killsb may be waiting for the daemon, which is the current task. */
 	held = down_read_trylock(&ec->fc->killsb);
 	if (!held || !efuse_inode_alive(ec, nodeid))
 		efuse_extents_forget(ec, nodeid);
@@ -240,7 +246,7 @@ void efuse_forget_request(struct efuse_conn *ec, u64 nodeid)
 		up_read(&ec->fc->killsb);
 }
 
-/* A number that differs once a FORGET of the nodeid was queued or read. */
+/* A number that differs after any FORGET of the nodeid was queued or read. */
 u64 efuse_life_mark(const struct efuse_conn *ec, u64 nodeid)
 {
 	return efuse_epoch_word(ec, efuse_bucket_life(nodeid));
@@ -249,10 +255,10 @@ u64 efuse_life_mark(const struct efuse_conn *ec, u64 nodeid)
 /**
  * efuse_life_ends - is there a FORGET of a nodeid that the daemon has not read?
  * @ec: connection
- * @nodeid: which
+ * @nodeid: the nodeid
  *
  * Context: process context.
- * Return: false only if there is none
+ * Return: false only if there is none; true also if that cannot be told.
  */
 bool efuse_life_ends(struct efuse_conn *ec, u64 nodeid)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Backing files for other modules that read: csd.ko runs functions over them.
+ * Access to backing files for other modules: csd.ko reads them to run functions over their data.
  *
- * What is read there is what a READ by the direct path would bring, and it is refused where such a
- * READ would be: whoever asks has FUSE's own way left.
+ * A read of the backing file returns the same data as a READ by the direct path. Access is refused
+ * where the direct path would refuse the READ. The other module then has to read the file itself.
  */
 #include "efuse_i.h"
 
@@ -13,11 +13,11 @@
 #include <linux/module.h>
 #include <linux/pagemap.h>
 
-/* noexport.h is about the names of fs/fuse. */
+/* noexport.h removes the exports of fs/fuse. The functions here must be exported. */
 #undef EXPORT_SYMBOL_GPL
 #define EXPORT_SYMBOL_GPL(symbol) _EXPORT_SYMBOL(symbol, "GPL")
 
-/* The connection of a regular file of ours that a READ may pass the daemon by for. */
+/* The connection of a regular eFuse file that READs may read from backing files, or NULL. */
 static struct efuse_conn *efuse_lower_conn(const struct file *file)
 {
 	const struct super_block *sb = file_inode(file)->i_sb;
@@ -34,7 +34,7 @@ static struct efuse_conn *efuse_lower_conn(const struct file *file)
 	return efuse_path_backed(ec) ? ec : NULL;
 }
 
-/* What was written to the file goes where READ finds it. */
+/* Write back what was written to the file, so that a read of the backing file finds it. */
 static int efuse_lower_flush(struct inode *inode)
 {
 	bool stored = mapping_writably_mapped(inode->i_mapping);
@@ -45,18 +45,18 @@ static int efuse_lower_flush(struct inode *inode)
 	err = inode_lock_killable(inode);
 	if (err)
 		return err;
-	/* What is stored through a map makes a page dirty at the latest when that is taken away. */
+	/* A store through a mapping marks the page dirty when it is unmapped, at the latest. */
 	if (stored)
 		unmap_mapping_pages(inode->i_mapping, 0, 0, false);
 	err = filemap_write_and_wait(inode->i_mapping);
-	/* FUSE ends write-back when it has copied the pages: its WRITEs are waited for, too. */
+	/* FUSE may end write-back when it has copied the pages. Wait for its WRITEs, too. */
 	fuse_set_nowrite(inode);
 	fuse_release_nowrite(inode);
 	inode_unlock(inode);
 	return err;
 }
 
-/* The extent is held on success. */
+/* Find the range in an extent. On success the extent is held and the credentials are overridden. */
 static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 position,
 			    u64 length, struct efuse_lower *lower)
 {
@@ -73,10 +73,10 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 	eb = use->extent;
 	lower->position = position - eb->offset + eb->backing_offset;
 	size = i_size_read(file_inode(eb->file));
-	/* In an extent of fixed length the file ends where FUSE says. */
+	/* An extent of fixed length does not end the file: FUSE's size does. */
 	if (!(eb->flags & EFUSE_EXTENT_TO_EOF))
 		end = i_size_read(file_inode(file));
-	/* What is sealed would have to be looked at again behind each read. */
+	/* The seal of an extent would have to be checked again after each read. */
 	if (eb->flags & EFUSE_EXTENT_SEALED || lower->position >= size || position >= end) {
 		efuse_extent_end(ec, use);
 		return -EOPNOTSUPP;
@@ -90,18 +90,19 @@ static int efuse_lower_find(struct efuse_conn *ec, const struct file *file, u64 
 }
 
 /**
- * efuse_lower_begin - find out where a range of a file lies, and keep it there
- * @file: open for reading, of any file system
- * @position: of the range in the file
- * @length: of it in bytes, not 0
- * @lower: is told; its length may be less than @length
+ * efuse_lower_begin - find the backing file of a range of a file, and hold it
+ * @file: a file of any file system, open for reading
+ * @position: offset of the range in the file, bytes
+ * @length: length of the range, bytes; not 0
+ * @lower: filled in; its length may be less than @length
  *
- * What was written to the file before is in the backing file then. Until
- * efuse_lower_end() the caller acts as who mapped the range, and who unmaps it waits.
+ * Data that was written to the file before is in the backing file afterwards. Until
+ * efuse_lower_end(), the calling task has the credentials of the task that mapped the extent, and
+ * unmapping the range waits.
  *
- * Context: process context, may sleep; takes the inode's lock if something was written.
- * Return: 0, to be followed by efuse_lower_end() in the same task; -EOPNOTSUPP: only
- *         read(2) has the bytes; or another negative errno
+ * Context: process context, may sleep; takes the inode's lock if the file has unwritten data.
+ * Return: 0, then efuse_lower_end() must be called by the same task; -EOPNOTSUPP if the data can
+ *	   only be read through @file; or another negative errno
  */
 int efuse_lower_begin(struct file *file, u64 position, u64 length, struct efuse_lower *lower)
 {
@@ -119,10 +120,12 @@ int efuse_lower_begin(struct file *file, u64 position, u64 length, struct efuse_
 EXPORT_SYMBOL_GPL(efuse_lower_begin);
 
 /**
- * efuse_lower_end - let go what efuse_lower_begin() has found
- * @lower: it
+ * efuse_lower_end - release the range that efuse_lower_begin() has found
+ * @lower: the range
  *
- * Context: as efuse_lower_begin(), in the same task.
+ * Restores the task's credentials and updates the access time.
+ *
+ * Context: process context, may sleep; the task that called efuse_lower_begin().
  */
 void efuse_lower_end(struct efuse_lower *lower)
 {

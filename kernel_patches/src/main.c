@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Start and end of eFuse within the FUSE module. */
+/* Initialization and exit of eFuse within the FUSE module. */
 #include "efuse_i.h"
 
 int efuse_init(void)
@@ -13,7 +13,7 @@ int efuse_init(void)
 	if (err)
 		goto out_extents;
 
-	/* Neither has an end of its own: both go with the module's BTF. */
+	/* These two cannot be unregistered: they end with the BTF of the module. */
 	err = efuse_kfuncs_init();
 	if (!err)
 		err = efuse_ops_init();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Included before every file of the module: it stands beside the kernel's own
- * FUSE, whose exported names are taken.
+ * Included before every file of the module. The kernel's own FUSE may be loaded, too, and exports
+ * the same names.
  */
 #include <linux/export.h>
 #undef EXPORT_SYMBOL

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the daemon invalidates or stores of its own accord. */
+/* Notifications of the daemon that invalidate or store something. */
 #include "efuse_i.h"
 
-/* What it voids is void before any handler hears of it. */
+/* Apply the changes of a notification, then call the program's notify(). */
 static void efuse_notify(struct efuse_conn *ec, struct efuse_changes *ch,
 			 struct efuse_notify *n)
 {
@@ -33,7 +33,7 @@ static void efuse_notify_content(struct fuse_conn *fc, u64 nodeid, u32 code)
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR));
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_RIGHTS));
 	efuse_changes_add(&ch, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
-	/* STORE brings the pages. */
+	/* STORE itself updates the pages. */
 	if (code == EFUSE_NOTIFY_INVAL_INODE)
 		efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
 	efuse_notify(ec, &ch, &n);
@@ -71,9 +71,10 @@ void efuse_notify_entry(struct fuse_conn *fc, u64 parent, u64 child, const struc
 }
 
 /*
- * FUSE takes one link from an inode after the reply of an UNLINK or RENAME, and all for a DELETE,
- * where the file may have others. Attributes that were asked for before that may be without the
- * link already. They are asked for again.
+ * FUSE has decremented an inode's link count after the reply of an UNLINK, RMDIR or RENAME, or set
+ * it to 0 for a DELETE, although the file may have other links. Attributes that were requested
+ * before that may already be without the link, so that FUSE would count it twice. They have to be
+ * requested again.
  */
 void efuse_links_dropped(struct inode *inode)
 {
@@ -83,7 +84,7 @@ void efuse_links_dropped(struct inode *inode)
 		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_ATTR));
 }
 
-/* All names and attributes that the daemon has told so far are to be looked up again. */
+/* All values so far are void: the daemon's INC_EPOCH, which Linux 7.3 has. */
 void efuse_notify_all(struct fuse_conn *fc)
 {
 	struct efuse_conn *ec = efuse_conn_get(fc);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Numbers of a connection that root may set, in a directory of the connection's own. */
+/* Files in sysfs for the numbers of a connection that root can set, in its subdirectories. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* struct efuse_ops as a struct_ops type: verify, attach, replace, detach. */
+/* The BPF struct_ops type efuse_ops: verify, attach, replace and detach program sets. */
 #include "efuse_i.h"
 
 #include <linux/bpf.h>
@@ -7,6 +7,8 @@
 #include <linux/btf.h>
 #include <linux/ctype.h>
 #include <linux/module.h>
+
+/* Stubs of the members, whose types are checked by control flow integrity (CFI). */
 
 static int efuse_stub_request(struct efuse_req *req)
 {
@@ -78,7 +80,7 @@ static struct efuse_ops efuse_cfi_stubs = {
 	.exit = efuse_stub_exit,
 };
 
-/* Nothing of the kernel's memory is written by a handler but through kfuncs. */
+/* Handlers cannot write to the kernel's memory, except through kfuncs. */
 static bool efuse_is_valid_access(int off, int size, enum bpf_access_type type,
 				  const struct bpf_prog *prog,
 				  struct bpf_insn_access_aux *info)
@@ -99,7 +101,7 @@ static const struct bpf_verifier_ops efuse_verifier_ops = {
 	.btf_struct_access = efuse_btf_struct_access,
 };
 
-/* The types of the module, by which kfuncs.c knows a program of this struct_ops. */
+/* The BTF of this module. kfuncs.c recognizes programs of this struct_ops by it. */
 const struct btf *efuse_ops_btf;
 
 static int efuse_ops_btf_init(struct btf *btf)
@@ -108,7 +110,7 @@ static int efuse_ops_btf_init(struct btf *btf)
 	return 0;
 }
 
-/* Names end up in sysfs, on a line of their own. */
+/* Names are shown in sysfs, one per line. */
 static bool efuse_ops_name_valid(const char *name)
 {
 	size_t i, len = strnlen(name, EFUSE_OPS_NAME_LEN);
@@ -183,8 +185,10 @@ static void efuse_ops_call_exit(struct efuse_ops *ops, enum efuse_exit_kind kind
 }
 
 /*
- * Requests in flight may still be in a handler of @ec's set when this returns;
- * the memory outlives them, since the bpf core frees it behind RCU.
+ * Detach the program set of @ec, if it has one. Under efuse_conn_mutex.
+ *
+ * Handlers of the set may still be running when this returns. The BPF core frees the set only after
+ * an RCU grace period.
  */
 void efuse_ops_detach(struct efuse_conn *ec, enum efuse_exit_kind kind, s64 code)
 {

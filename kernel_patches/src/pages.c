@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The pages that FUSE has of a file, beside what is read and written past them.
+ * FUSE's pages of a file whose bytes are also read and written past the page cache.
  *
  * Pages are void when the epoch of the file's pages has moved since they were known to be true
- * (kept.c). They are dropped before anything is made of them. A dirty page is not dropped: it has
- * what somebody has written or stored.
+ * (kept.c). A void page is dropped before it is used. A dirty page is not dropped: it holds bytes
+ * that were written or stored.
  *
  * A page is filled, written back and stored to under its own lock, which may be held while the
- * daemon works. Whoever waits for one here can be killed. No page is written back under its lock:
- * the WRITE may wait for the lock of the backing file, whose holder may fault in that very page.
+ * daemon works. A task that waits for a page here can be killed. No page is written back under its
+ * lock: the WRITE may wait for the lock of the backing file, whose holder may fault in that very
+ * page.
  */
 #include "efuse_i.h"
 
@@ -23,23 +24,38 @@
 
 /* Dropping pages. */
 
-/* A page that is being written stays: who faults it in again would wait for the WRITE. */
-static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
+/* Is a WRITE of the folio under way, as it was when the WRITE was issued? */
+static bool efuse_folio_writes(struct inode *inode, struct folio *folio)
 {
-	return !folio_test_dirty(folio) && !folio_test_writeback(folio) &&
-	       !efuse_copy_pending(inode, folio->index, folio_next_index(folio) - 1);
+	return folio_test_writeback(folio) ||
+	       efuse_copy_pending(inode, folio->index, folio_next_index(folio) - 1);
 }
 
 /*
- * Take a clean folio, which is locked, out of the page cache. No store comes between: whoever
- * stores to it next waits for the lock, and finds that it is not there any more.
+ * Does the folio have bytes that are nowhere else? Direct I/O into a map stores to a page that it
+ * has pinned, and marks it dirty at its end.
+ */
+static bool efuse_folio_stored(struct folio *folio)
+{
+	return folio_test_dirty(folio) || folio_maybe_dma_pinned(folio);
+}
+
+/* A page that is being written stays: a fault that reads it again would wait for the WRITE. */
+static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
+{
+	return !efuse_folio_stored(folio) && !efuse_folio_writes(inode, folio);
+}
+
+/*
+ * Take a clean, locked folio out of the page cache. No store comes between: the next store waits
+ * for the lock, and finds that the folio is gone.
  */
 static void efuse_folio_remove(struct address_space *mapping, struct folio *folio)
 {
 	generic_error_remove_folio(mapping, folio);
 }
 
-/* Returns whether the folio is not in the page cache any more. */
+/* Returns whether the folio has left the page cache. Without @wait, a locked folio stays. */
 static bool efuse_folio_drop(struct address_space *mapping, struct folio *folio, bool wait)
 {
 	bool gone;
@@ -53,7 +69,7 @@ static bool efuse_folio_drop(struct address_space *mapping, struct folio *folio,
 	return gone;
 }
 
-/* Returns whether all folios that were there are gone. Without @wait, locked ones stay. */
+/* Returns whether all folios of the range are gone. Without @wait, locked folios stay. */
 static bool efuse_folios_drop(struct address_space *mapping, pgoff_t first, pgoff_t last, bool wait)
 {
 	struct folio_batch batch;
@@ -79,7 +95,8 @@ static bool efuse_folios_drop(struct address_space *mapping, pgoff_t first, pgof
  * @len: of the range, at least one byte
  *
  * Context: process context, may sleep: waits for READs of these pages that are under way.
- * Return: whether none is left; dirty ones are, and all are if the caller is being killed.
+ * Return: whether no page of the range is left. Dirty pages are left, and any page may be if the
+ *         caller is being killed.
  */
 bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len)
 {
@@ -90,13 +107,15 @@ bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len)
 }
 
 /**
- * efuse_pages_void - the backing file has other bytes in a range than FUSE's pages may have
+ * efuse_pages_void - drop the pages of a range whose bytes the backing file may have changed
  * @ec: connection
  * @inode: the file
  * @pos: of the first byte
  * @len: of the range, at least one byte
  *
- * Context: as efuse_pages_drop().
+ * Pages that cannot be dropped become void.
+ *
+ * Context: process context, may sleep: waits for READs of these pages that are under way.
  */
 void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len)
 {
@@ -116,7 +135,7 @@ static void efuse_pages_refresh(struct inode *inode, bool wait)
 	/* Not waited for: the WRITEs may not end before the daemon does. */
 	if (wait && mapping_tagged(mapping, PAGECACHE_TAG_DIRTY))
 		filemap_flush(mapping);
-	/* Who could not drop all of them tries again. */
+	/* If a page is left, the next caller tries again. */
 	if (efuse_folios_drop(mapping, 0, ULONG_MAX, wait))
 		WRITE_ONCE(get_fuse_inode(inode)->efuse_epoch, now);
 }
@@ -125,7 +144,7 @@ static void efuse_pages_refresh(struct inode *inode, bool wait)
  * efuse_refresh_pages - drop the pages that FUSE keeps of a file, if they are not true any more
  * @inode: the file
  *
- * Dirty pages are written back, and dropped by whoever comes next.
+ * Dirty pages are written back. The next call drops them.
  *
  * Context: process context, may sleep: waits for READs that are under way.
  */
@@ -135,12 +154,12 @@ void efuse_refresh_pages(struct inode *inode)
 }
 
 /**
- * efuse_refresh_mapped - as efuse_refresh_pages(), for a file that is being mapped
+ * efuse_refresh_mapped - drop the void pages of a file that is being mapped
  * @inode: the file
  *
- * The caller has the lock of its address space, for which others wait, perhaps the daemon: for
- * whoever looks at the caller in /proc. So this waits for no request: a page that is dirty, or is
- * being read, stays.
+ * The caller holds its mmap_lock. Other tasks wait for that lock, perhaps the daemon, when it reads
+ * the caller's files in /proc. So this waits for no request: a page that is dirty, or is being
+ * read, stays.
  *
  * Context: process context, may sleep.
  */
@@ -149,21 +168,42 @@ void efuse_refresh_mapped(struct inode *inode)
 	efuse_pages_refresh(inode, false);
 }
 
-/* Writing a part of a page. In a write-back mount the whole page goes below later. */
+/* Writing a part of a page. In a write-back mount the whole page is written back later. */
 
-/* Is the folio of a void content? Then it is dropped, and let go. */
-static bool efuse_folio_void(struct folio *folio)
+/* Wait for the WRITEs of a folio that are under way. Returns 0, or a negative errno if killed. */
+static int efuse_folio_wait(struct inode *inode, struct folio *folio)
+{
+	int err = folio_wait_writeback_killable(folio);
+
+	return err ?: efuse_copy_wait(inode, folio->index, folio_next_index(folio) - 1);
+}
+
+/*
+ * Unlock, release and drop a void folio. If a WRITE of the folio is under way, wait for it, and
+ * leave the drop to the next call: the folio's old bytes would be written over the new content
+ * together with the bytes that the caller writes.
+ *
+ * Returns 0 if the folio is to be used, and is still locked; -EAGAIN if the caller is to get the
+ * folio again; or another negative errno if the caller is being killed.
+ */
+static int efuse_folio_renew(struct folio *folio)
 {
 	struct inode *inode = folio->mapping->host;
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	int err = -EAGAIN;
 
-	if (!ec || !folio_test_uptodate(folio) || !efuse_folio_clean(inode, folio) ||
+	if (!ec || !folio_test_uptodate(folio) || efuse_folio_stored(folio) ||
 	    efuse_pages_true(ec, inode))
-		return false;
-	efuse_folio_remove(inode->i_mapping, folio);
-	folio_unlock(folio);
+		return 0;
+	if (efuse_folio_writes(inode, folio)) {
+		folio_unlock(folio);
+		err = efuse_folio_wait(inode, folio) ?: -EAGAIN;
+	} else {
+		efuse_folio_remove(inode->i_mapping, folio);
+		folio_unlock(folio);
+	}
 	folio_put(folio);
-	return true;
+	return err;
 }
 
 #ifdef EFUSE_HAS_IOMAP_WRITE_OPS
@@ -175,16 +215,19 @@ static bool efuse_folio_void(struct folio *folio)
  * @len: bytes that are written, at most
  *
  * Context: process context, under the inode's lock.
- * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR().
+ * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
+ *         -ERESTARTSYS if the caller is being killed.
  */
 struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len)
 {
 	struct folio *folio;
+	int err;
 
 	do {
 		folio = iomap_get_folio(iter, pos, len);
-	} while (!IS_ERR(folio) && efuse_folio_void(folio));
-	return folio;
+		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
+	} while (err == -EAGAIN);
+	return err ? ERR_PTR(err) : folio;
 }
 
 #else
@@ -195,17 +238,20 @@ struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned in
  * @index: of the page
  *
  * Context: process context, under the inode's lock.
- * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR().
+ * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
+ *         -ERESTARTSYS if the caller is being killed.
  */
 struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index)
 {
 	struct folio *folio;
+	int err;
 
 	do {
 		folio = __filemap_get_folio(mapping, index, FGP_WRITEBEGIN,
 					    mapping_gfp_mask(mapping));
-	} while (!IS_ERR(folio) && efuse_folio_void(folio));
-	return folio;
+		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
+	} while (err == -EAGAIN);
+	return err ? ERR_PTR(err) : folio;
 }
 
 #endif
@@ -213,15 +259,16 @@ struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index)
 /*
  * A WRITE past the page cache, and maps.
  *
- * Whoever faults a page in waits for no lock below: he may have it, by a write to the backing file
- * from a map of this one. So pages may come while a WRITE goes below, with what was there before.
- * None of them is stored to meanwhile, and they are dropped when the WRITE is done.
+ * A page fault does not wait for the lock of the backing file: the task may hold that lock, because
+ * it writes to the backing file from a map of this file. So pages may come into the page cache
+ * while a WRITE is carried out, with the bytes from before. No task stores to such a page
+ * meanwhile, and the pages are dropped when the WRITE is done.
  */
 
 /* How long a page fault waits before it returns to be taken again. It may hold the mmap_lock. */
 #define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
 
-/* Does a WRITE go past a page of this folio? */
+/* Does a WRITE to the backing file cover a page of this folio? */
 static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *folio)
 {
 	smp_mb(); /* Pairs with efuse_pages_pass(): the folio is in the page cache. */
@@ -230,75 +277,113 @@ static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *
 }
 
 /*
- * May a folio, which is locked, be stored to? Its rest goes below with what is stored. So a clean
- * one of a void content is dropped, and the next fault reads it again.
- *
- * The inode's epoch does not tell of that: other folios of the file are still of the void content.
- * So the inode remembers which folio was dropped last, and since when the next one there is true.
- * A change that is in flight is not looked at: its end voids what is read before.
+ * A clean void page is dropped before a store, since its old bytes would be written back with the
+ * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
+ * page is true, since other pages of the file are still void. So each dropped page has an entry in
+ * efuse_passed.dropped: the epoch before the drop, and the number of drops since the last store.
  */
-static bool efuse_folio_storable(struct inode *inode, struct folio *folio)
+#define EFUSE_DROPS_BITS	4
+/* After so many READs, each of which met a change, a store takes the page as it was read last. */
+#define EFUSE_DROPS_MAX		(BIT(EFUSE_DROPS_BITS) - 1)
+
+static void *efuse_dropped_entry(u64 epoch, unsigned int drops)
+{
+	BUILD_BUG_ON(EFUSE_EPOCH_BITS + EFUSE_DROPS_BITS > BITS_PER_LONG - 1);
+	return xa_mk_value(epoch << EFUSE_DROPS_BITS | drops);
+}
+
+static u64 efuse_dropped_epoch(const void *entry)
+{
+	return entry ? xa_to_value(entry) >> EFUSE_DROPS_BITS : 0;
+}
+
+static unsigned int efuse_dropped_count(const void *entry)
+{
+	return entry ? xa_to_value(entry) & EFUSE_DROPS_MAX : 0;
+}
+
+/*
+ * May a locked folio be stored to? Returns VM_FAULT_LOCKED if so. If not, the folio is dropped, and
+ * the fault is to be taken again (VM_FAULT_NOPAGE), or the drop could not be noted (VM_FAULT_OOM).
+ *
+ * A change that is in flight does not matter here: its end voids what is read before.
+ */
+static vm_fault_t efuse_folio_storable(struct inode *inode, struct folio *folio, pgoff_t index)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct fuse_inode *fi = get_fuse_inode(inode);
-	struct efuse_passed *passed = &fi->efuse_passed;
+	struct xarray *dropped = &fi->efuse_passed.dropped;
+	unsigned int drops;
 	u64 now, last;
+	void *entry;
 
 	if (!ec)
-		return true;
+		return VM_FAULT_LOCKED;
 	now = efuse_epoch_now(ec);
 	last = efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
 	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || !efuse_folio_clean(inode, folio))
-		return true;
-	spin_lock(&fi->lock);
-	if (passed->again == folio->index && last <= passed->again_epoch) {
-		spin_unlock(&fi->lock);
-		return true;
+		return VM_FAULT_LOCKED;
+	entry = xa_load(dropped, index);
+	drops = efuse_dropped_count(entry);
+	if (last <= efuse_dropped_epoch(entry) || drops == EFUSE_DROPS_MAX) {
+		/* An entry is there, so this allocates nothing. */
+		xa_store(dropped, index, efuse_dropped_entry(efuse_dropped_epoch(entry), 0), 0);
+		return VM_FAULT_LOCKED;
 	}
-	passed->again = folio->index;
-	passed->again_epoch = now;
-	spin_unlock(&fi->lock);
+	if (xa_is_err(xa_store(dropped, index, efuse_dropped_entry(now, drops + 1), GFP_NOFS)))
+		return VM_FAULT_OOM;
 	efuse_folio_remove(inode->i_mapping, folio);
-	return false;
+	return VM_FAULT_NOPAGE;
 }
 
 /**
  * efuse_page_mkwrite - a page is about to be stored to through a map
  * @vmf: the fault, its page locked
  *
- * Not while a WRITE goes past the page: the page would be written back over that. Nor if the page
- * is of a content that is void: the rest of it would be written back over the new one.
+ * The store waits for a WRITE that covers the page: the page would be written back over the WRITE's
+ * bytes. A void page is dropped, because its old bytes would be written back over the new content.
  *
  * Context: process context, sleeps if such a WRITE is under way.
- * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again
- *         or VM_FAULT_SIGBUS if the caller is being killed.
+ * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again,
+ *         VM_FAULT_OOM, or VM_FAULT_SIGBUS if the caller is being killed.
  */
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 {
 	struct inode *inode = file_inode(vmf->vma->vm_file);
 	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
 	struct folio *folio = page_folio(vmf->page);
+	vm_fault_t ret = VM_FAULT_NOPAGE;
 
-	if (unlikely(!efuse_folio_storable(inode, folio))) {
+	if (unlikely(efuse_folio_passed(passed, folio))) {
 		folio_unlock(folio);
-		return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+		wait_var_event_timeout(&passed->end, !efuse_folio_passed(passed, folio),
+				       EFUSE_PASSED_JIFFIES);
+	} else {
+		ret = efuse_folio_storable(inode, folio, vmf->pgoff);
+		if (likely(ret == VM_FAULT_LOCKED))
+			return ret;
+		folio_unlock(folio);
 	}
-	if (likely(!efuse_folio_passed(passed, folio)))
-		return VM_FAULT_LOCKED;
-	folio_unlock(folio);
-	wait_var_event_timeout(&passed->end, !efuse_folio_passed(passed, folio),
-			       EFUSE_PASSED_JIFFIES);
-	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : ret;
 }
 
 /**
- * efuse_pages_pass - a WRITE is about to go past the pages of its range
+ * efuse_pages_evicted - forget what was noted of an inode's pages
+ * @inode: the inode, which is being evicted and has no pages any more
+ */
+void efuse_pages_evicted(struct inode *inode)
+{
+	xa_destroy(&get_fuse_inode(inode)->efuse_passed.dropped);
+}
+
+/**
+ * efuse_pages_pass - keep stores away from the pages of a WRITE that goes past the page cache
  * @inode: the file, locked
  * @pos: of the first byte
  * @len: of the range, at least one byte
  *
- * No store to these pages begins until efuse_pages_passed(). One that has begun has its page
- * locked, or dirty.
+ * No store to these pages begins until efuse_pages_passed(). A store that has begun holds the lock
+ * of its page, or has made the page dirty.
  */
 void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len)
 {
@@ -307,11 +392,11 @@ void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len)
 	WRITE_ONCE(passed->first, pos >> PAGE_SHIFT);
 	smp_wmb(); /* No page before @first is passed. */
 	WRITE_ONCE(passed->end, ((pos + len - 1) >> PAGE_SHIFT) + 1);
-	smp_mb(); /* Pairs with efuse_folio_passed(): who looks for pages comes next. */
+	smp_mb(); /* Pairs with efuse_folio_passed(): the caller looks for pages next. */
 }
 
 /**
- * efuse_pages_passed - the WRITE is done, and the pages of its range are dropped
+ * efuse_pages_passed - allow stores again, after the WRITE and the drop of its pages
  * @inode: the file, locked
  */
 void efuse_pages_passed(struct inode *inode)

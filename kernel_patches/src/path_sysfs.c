@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* paths/ of a connection in sysfs: what requests for data may take, and what they took. */
+/* The directory paths of a connection in sysfs: settings of the paths, and their counters. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
@@ -32,7 +32,7 @@ struct efuse_path_attr {
 	u8 counter;
 };
 
-/* The same for every connection; filled when the first one comes. */
+/* Attributes that all connections share; filled in for the first connection, under fuse_mutex. */
 static struct efuse_path_attr efuse_path_attrs[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS];
 static struct efuse_path_attr efuse_latency_attrs[EFUSE_NR_PATHS];
 static struct attribute *efuse_path_lists[EFUSE_NR_PATHS][EFUSE_NR_PATH_COUNTERS + 2];
@@ -68,7 +68,7 @@ static ssize_t max_request_show(struct kobject *kobj, struct kobj_attribute *att
 	return sysfs_emit(buf, "%u\n", READ_ONCE(efuse_conn_of_paths(kobj)->max_request));
 }
 
-/* FUSE counts on its limits not falling while it makes a request. */
+/* The limit can only be raised: FUSE relies on that while it makes a request. */
 static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *attr,
 				 const char *buf, size_t count)
 {
@@ -81,7 +81,7 @@ static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *at
 	if (bytes % PAGE_SIZE || bytes > EFUSE_MAX_PAGES * PAGE_SIZE ||
 	    bytes < READ_ONCE(ec->max_request))
 		return -EINVAL;
-	/* What is larger than the daemon takes is carried out by workers. */
+	/* Workers carry out WRITEs of write-back that are larger than the daemon accepts. */
 	err = bytes ? efuse_later_prepare(ec) : 0;
 	if (err)
 		return err;
@@ -131,7 +131,7 @@ static ssize_t efuse_path_show(struct kobject *kobj, struct kobj_attribute *attr
 	struct efuse_path_attr *path = container_of(attr, struct efuse_path_attr, attr);
 	struct efuse_conn *ec = efuse_conn_of_paths(kobj);
 
-	/* Times are taken only while somebody watches them. */
+	/* Requests are timed only while their times are being read. */
 	if (path->counter == EFUSE_PATH_NS)
 		efuse_watch_times(ec);
 	return sysfs_emit(buf, "%llu\n",

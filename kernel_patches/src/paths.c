@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The path of a READ or WRITE. What is forced in sysfs goes first, then what the
- * program's select_path() says, then the direct path where the daemon mapped
- * extents, then the data cache. A path that cannot take a request leaves it to the
- * daemon; but what the device cannot, the direct path is to.
+ * Chooses the path of a READ or WRITE: the path forced in sysfs; else the one that the program's
+ * select_path() returns; else the direct path if the daemon mapped extents of the file; else, for a
+ * READ, the data cache. A request that its path cannot carry out goes to the daemon, except that a
+ * request of the device path goes to the direct path first.
  */
 #include "efuse_i.h"
 
-/* So many gaps in what the data cache has are filled; then all of the rest is. */
+/* After this many gaps of the data cache were filled one by one, all of the rest is fetched. */
 #define EFUSE_MAX_GAPS		4
 
-/* Did the daemon map any of the file? It is not tried past FUSE's page cache otherwise. */
+/*
+ * Did the daemon map any of the file? FUSE's page cache is bypassed (efuse.iter) only where it did.
+ */
 static bool efuse_path_mapped(const struct efuse_req *req)
 {
 	return req->args->efuse.iter || xa_load(&req->ec->backed, req->args->nodeid);
@@ -24,7 +26,7 @@ static enum efuse_path efuse_path_default(const struct efuse_req *req, const str
 								      EFUSE_PATH_DAEMON;
 }
 
-/* The paths that can take a request, 1 << each. */
+/* A bit 1 << EFUSE_PATH_* for each path that may take the request. */
 static u32 efuse_path_eligible(const struct efuse_req *req)
 {
 	const struct efuse_ops *ops = rcu_dereference(req->ec->ops);
@@ -42,9 +44,10 @@ static u32 efuse_path_eligible(const struct efuse_req *req)
 
 /**
  * efuse_path_describe - fill in what select_path() and path_done() may know
- * @req: the request of which they are called
+ * @req: the request that the member was called for
  *
  * Context: within rcu_read_lock().
+ * Return: the filled-in @req->path
  */
 const struct efuse_path_info *efuse_path_describe(struct efuse_req *req)
 {
@@ -57,7 +60,7 @@ const struct efuse_path_info *efuse_path_describe(struct efuse_req *req)
 	return info;
 }
 
-/* What the program says, or EFUSE_PATH_AUTO. */
+/* The path that the program chooses, or EFUSE_PATH_AUTO. */
 static enum efuse_path efuse_path_ask(struct efuse_req *req, const struct efuse_ops *ops)
 {
 	struct efuse_args *args = &req->args->efuse;
@@ -108,7 +111,7 @@ static unsigned int efuse_latency_class(u64 ns)
 	return (log - EFUSE_LATENCY_MIN_LOG) * 4 + (ns >> (log - 2) & 3) + 1;
 }
 
-/* How well the time of a request was predicted; and path_done(). */
+/* Counts how well the time of a request was predicted, and calls path_done(). */
 static void efuse_path_measured(struct efuse_req *req, u64 ns)
 {
 	const struct efuse_args *args = &req->args->efuse;
@@ -134,8 +137,8 @@ static void efuse_path_measured(struct efuse_req *req, u64 ns)
 
 /**
  * efuse_path_done - count a READ or WRITE by the path that answered it
- * @req: it, with its answer
- * @path: that answered
+ * @req: the request with its answer
+ * @path: the path that answered
  *
  * Context: process context.
  */
@@ -143,7 +146,7 @@ void efuse_path_done(struct efuse_req *req, enum efuse_path path)
 {
 	const struct fuse_args *args = req->args;
 	const struct fuse_write_out *out = args->out_args[0].value;
-	/* Without a choice of a path there is only the daemon's time. */
+	/* If no path was selected, there is only the time of issue. */
 	u64 start_ns = args->efuse.path_start_ns ?: args->efuse.start_ns;
 	u64 ns, bytes = 0;
 
@@ -177,10 +180,10 @@ static void efuse_path_written(struct efuse_req *req, const struct efuse_changes
 }
 
 /**
- * efuse_path_direct - answer a READ or WRITE out of backing files
- * @req: it
+ * efuse_path_direct - answer a READ or WRITE from backing files
+ * @req: the request
  *
- * Return: whether it is answered; @req->reason says why not.
+ * Return: true if the request is answered; otherwise @req->reason tells why not
  */
 bool efuse_path_direct(struct efuse_req *req)
 {
@@ -196,17 +199,20 @@ bool efuse_path_direct(struct efuse_req *req)
 	}
 	ch.nr = 0;
 	ch.nr_blocks = 0;
-	/* What a READ may change, the access time, is looked at behind it. */
+	/*
+	 * A READ changes at most the access time, which efuse_backing_accessed() handles after the
+	 * READ.
+	 */
 	if (req->args->opcode == FUSE_WRITE)
 		efuse_changes_issue(&ch, ec, req->fm, req->args);
 	efuse_epoch_begin(ec, &ch);
 	req->args->efuse.epoch = efuse_epoch_now(ec);
-	/* Counted where it begins: a task may end on another CPU. */
+	/* Incremented and decremented for the same CPU, even if the task moves to another one. */
 	depth = &raw_cpu_ptr(ec->stats)->depth;
 	atomic_inc(depth);
 	done = req->args->opcode == FUSE_READ ? efuse_direct_read(req) : efuse_direct_write(req);
 	atomic_dec(depth);
-	/* Also where it goes on to the daemon: some of it may be written. */
+	/* Also if the request goes on to the daemon, because a part of it may have been written. */
 	efuse_epoch_end(ec, &ch, req->args->efuse.epoch);
 	if (req->ended)
 		efuse_path_written(req, &ch);
@@ -214,8 +220,8 @@ bool efuse_path_direct(struct efuse_req *req)
 }
 
 /*
- * A READ out of the data cache. What is missing there is filled in from backing files or
- * by the daemon; false if that is all of it, and the daemon's.
+ * Answers a READ from the data cache. Bytes missing there are filled in from backing files or by
+ * the daemon. False: the READ is to go another way, for @req->reason.
  */
 static bool efuse_path_cache(struct efuse_req *req)
 {
@@ -239,7 +245,7 @@ static bool efuse_path_cache(struct efuse_req *req)
 		gap = gaps++ < EFUSE_MAX_GAPS ? efuse_blocks_missing(req, pos + done, size - done) :
 						size - done;
 		if (gap == size && !xa_load(&req->ec->backed, args->nodeid)) {
-			/* block() knows no reason for a block that it does not find. */
+			/* block() gives no reason for a block that it does not find. */
 			req->reason = req->reason ?: EFUSE_MISS;
 			return false;
 		}
@@ -275,7 +281,7 @@ static bool efuse_path_device(struct efuse_req *req)
 	return done;
 }
 
-/* @path becomes the one that was tried last. */
+/* Tries a path. @path is set to the one that was tried last. */
 static bool efuse_path_try(struct efuse_req *req, enum efuse_path *path)
 {
 	switch (*path) {
@@ -299,8 +305,8 @@ static bool efuse_path_try(struct efuse_req *req, enum efuse_path *path)
  * @req: a request that its handler passed
  *
  * Context: process context, may sleep.
- * Return: whether it is answered; @req->ret is what the caller gets. It goes to the
- * daemon otherwise, @req->reason says why.
+ * Return: true if the request is answered: @req->ret is what the caller gets. Otherwise it goes to
+ *         the daemon: @req->reason tells why
  */
 bool efuse_path_take(struct efuse_req *req)
 {

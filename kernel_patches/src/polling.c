@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Looking instead of sleeping: a worker for its next request, a caller for its answer,
- * both for a bounded time and only on different CPUs.
+ * Polling instead of sleeping: a worker polls for its next request, a caller for its answer. Both
+ * do so for a bounded time, and only on different CPUs.
  *
- * efuse_channel.polls counts the workers that look: the low half those that are free,
- * the high half those that somebody has claimed and is sending a request to.
+ * efuse_channel.polls counts the polling workers. The low half counts free workers. The high half
+ * counts workers that a sender has claimed and is sending a request to.
  */
 #include "efuse_i.h"
 
@@ -15,15 +15,15 @@
 #define EFUSE_POLL_CLAIMED	0x10000
 #define EFUSE_POLL_FREE_MASK	0xffff
 
-/* So often a look is skipped when it has not paid, until one is tried again. */
+/* After this many skipped polls, one is tried although polling has not paid off. */
 #define EFUSE_LUCK_PAUSE	32
 
-/* Is it to be tried? */
+/* Is polling worth a try now? */
 static bool efuse_luck_try(struct efuse_luck *luck)
 {
 	u8 skipped;
 
-	/* Alone on its CPU, whoever looks keeps the other from working. */
+	/* With one CPU, polling keeps the other side from running. */
 	if (num_online_cpus() == 1)
 		return false;
 	if (READ_ONCE(luck->credit))
@@ -43,7 +43,7 @@ static void efuse_luck_tell(struct efuse_luck *luck, bool hit)
 		WRITE_ONCE(luck->credit, credit - 1);
 }
 
-/* Has the CPU something else to do, or the one who looks? */
+/* Is there other work for this CPU or this task? */
 static bool efuse_wanted(void)
 {
 	return need_resched() || !single_task_running() || signal_pending(current);
@@ -60,7 +60,7 @@ static void efuse_poll_begin(struct efuse_channel *channel)
 	atomic_inc(efuse_looking(channel));
 }
 
-/* Fully ordered: who sends finds the worker looking, or it finds what was sent. */
+/* Full barrier: either a sender sees the polling worker, or the worker sees what was sent. */
 static void efuse_poll_end(struct efuse_channel *channel)
 {
 	int done, old = atomic_read(&channel->polls);
@@ -73,8 +73,10 @@ static void efuse_poll_end(struct efuse_channel *channel)
 }
 
 /**
- * efuse_poll_any - does a worker look at a channel's queue, free or not?
+ * efuse_poll_any - is any worker polling a channel's queue, free or claimed?
  * @channel: the channel
+ *
+ * Return: true if one is
  */
 bool efuse_poll_any(const struct efuse_channel *channel)
 {
@@ -82,8 +84,10 @@ bool efuse_poll_any(const struct efuse_channel *channel)
 }
 
 /**
- * efuse_poll_free - how many of those nobody has claimed
+ * efuse_poll_free - count the polling workers that no sender has claimed
  * @channel: the channel
+ *
+ * Return: their number
  */
 u32 efuse_poll_free(const struct efuse_channel *channel)
 {
@@ -91,13 +95,13 @@ u32 efuse_poll_free(const struct efuse_channel *channel)
 }
 
 /**
- * efuse_poll - a worker looks at its channel's queue for a while
+ * efuse_poll - poll a channel's queue for a while, as one of its workers
  * @channel: the channel
  *
- * Whoever sends something there meanwhile wakes nobody: see efuse_queue_wake().
+ * A sender that puts something into the queue meanwhile wakes no worker; see efuse_queue_wake().
  *
  * Context: process context.
- * Return: whether there is something, or the connection ended
+ * Return: true if the queue has something, or the connection ended
  */
 bool efuse_poll(struct efuse_channel *channel)
 {
@@ -107,7 +111,10 @@ bool efuse_poll(struct efuse_channel *channel)
 	bool filled;
 	u64 end;
 
-	/* One of a channel's workers is enough; without its CPU it would take another's. */
+	/*
+	 * One polling worker per channel is enough. If the channel's CPU is offline, the worker
+	 * would occupy another CPU.
+	 */
 	if (!ns || efuse_poll_any(channel) || !cpu_online(channel->queue->cpu) ||
 	    !efuse_luck_try(&channel->luck))
 		return false;
@@ -126,10 +133,10 @@ bool efuse_poll(struct efuse_channel *channel)
 }
 
 /**
- * efuse_poll_claim - make one of the workers who look at a channel one's own
+ * efuse_poll_claim - claim a free polling worker of a channel
  * @channel: the channel
  *
- * Return: whether there was one
+ * Return: true if there was one
  */
 bool efuse_poll_claim(struct efuse_channel *channel)
 {
@@ -145,7 +152,7 @@ bool efuse_poll_claim(struct efuse_channel *channel)
 }
 
 /**
- * efuse_request_spin - look for the answer of a request for a while
+ * efuse_request_spin - poll for the answer of a request for a while
  * @req: a request that was sent
  *
  * Context: process context; the caller may hold locks that allow sleeping.
@@ -158,7 +165,9 @@ void efuse_request_spin(struct fuse_req *req)
 	bool hit = false;
 	u64 end;
 
-	/* FUSE's own queue has no channel. On its own CPU the worker cannot run meanwhile. */
+	/*
+	 * FUSE's own queue has no channel. A worker on this very CPU cannot run while this polls.
+	 */
 	if (!ns || !queue || !rcu_access_pointer(queue->channel) ||
 	    queue->cpu == raw_smp_processor_id() || !efuse_luck_try(&queue->luck))
 		return;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A queue of requests for each possible CPU in the place of FUSE's one. Who sends locks
- * the queue of its own CPU. Who reads takes from the queue of its own CPU, then from
- * FUSE's (which has replies to notifications, and all of CUSE's), then from those of its
- * node, then from any.
+ * Per-CPU queues of requests, instead of FUSE's single queue. A sender locks the queue of its
+ * own CPU. A reader takes from FUSE's queue first, which has only the replies to notifications and
+ * all requests of CUSE. Then it takes from the queue of its own CPU or of its channel's CPU, then
+ * from the queues of that NUMA node, then from any.
  *
- * Readers sleep on FUSE's queue, since that is where poll(2) and SIGIO look too. A
- * sender takes the lock of it only if somebody sleeps there.
+ * Readers sleep on FUSE's queue, because poll(2) and SIGIO look there too. A sender takes the lock
+ * of FUSE's queue only if a reader sleeps there.
  */
 #include "efuse_i.h"
 
@@ -17,7 +17,10 @@
 #include "../fuse_trace.h"
 #endif
 
-/* Of so many looks one begins at another queue: nothing waits for ever where nobody reads. */
+/*
+ * One look out of this many begins at another queue, so that requests do not starve where no reader
+ * looks first.
+ */
 #define EFUSE_ROTATION	4
 
 static const struct fuse_iqueue_ops efuse_queue_ops;
@@ -29,8 +32,10 @@ static bool efuse_iqueue_filled(const struct fuse_iqueue *fiq)
 }
 
 /**
- * efuse_queue_filled - has a queue something to read?
+ * efuse_queue_filled - does a queue have something to read?
  * @queue: the queue
+ *
+ * Return: true if a request, an interrupt or a forget waits in it
  */
 bool efuse_queue_filled(const struct efuse_queue *queue)
 {
@@ -38,8 +43,10 @@ bool efuse_queue_filled(const struct efuse_queue *queue)
 }
 
 /**
- * efuse_queue_conn - the connection of a queue
- * @fiq: the queue, one of eFuse's or FUSE's own
+ * efuse_queue_conn - get the connection of a queue
+ * @fiq: one of eFuse's queues, or FUSE's own
+ *
+ * Return: the connection
  */
 struct fuse_conn *efuse_queue_conn(struct fuse_iqueue *fiq)
 {
@@ -48,10 +55,10 @@ struct fuse_conn *efuse_queue_conn(struct fuse_iqueue *fiq)
 	return fiq->ops == &efuse_queue_ops ? queue->fc : efuse_iqueue_conn(fiq);
 }
 
-/* So many FORGETs of a queue are looked at. */
+/* Most FORGETs that are looked at in one queue. */
 #define EFUSE_MAX_FORGETS	4096
 
-/* Under the queue's lock; see efuse_queues_forget(). */
+/* Does a FORGET of @nodeid wait in @fiq? See efuse_queues_forget(). Under the queue's lock. */
 static bool efuse_queue_forgets(const struct fuse_iqueue *fiq, u64 nodeid, u16 bucket, u64 *others)
 {
 	const struct fuse_forget_link *forget = fiq->forget_list_head.next;
@@ -70,12 +77,13 @@ static bool efuse_queue_forgets(const struct fuse_iqueue *fiq, u64 nodeid, u16 b
 /**
  * efuse_queues_forget - does a FORGET of a nodeid wait to be read?
  * @ec: connection
- * @nodeid: which
- * @bucket: the bucket of its life
- * @others: gets how many FORGETs of other nodeids of that bucket wait
+ * @nodeid: the nodeid
+ * @bucket: the nodeid's bucket of EFUSE_KIND_LIFE
+ * @others: set to the number of waiting FORGETs of other nodeids in @bucket
  *
  * Context: process context.
- * Return: true also where more wait than are looked at
+ * Return: true if one waits, or if more FORGETs wait than are looked at; @others is not complete
+ *         then
  */
 bool efuse_queues_forget(struct efuse_conn *ec, u64 nodeid, u16 bucket, u64 *others)
 {
@@ -99,17 +107,17 @@ bool efuse_queues_forget(struct efuse_conn *ec, u64 nodeid, u16 bucket, u64 *oth
 	return found;
 }
 
-/* Wake a worker of a channel that sleeps; false: none does. */
+/* Wakes a sleeping worker of a channel. False: none sleeps. */
 static bool efuse_channel_wake(struct efuse_channel *channel)
 {
-	/* After the barrier in efuse_queue_wake(). */
+	/* Ordered by the barrier in efuse_queue_wake(). */
 	if (!waitqueue_active(&channel->waitq))
 		return false;
 	wake_up(&channel->waitq);
 	return true;
 }
 
-/* Likewise of the channels of @cpus, for what is in @queue. */
+/* Wakes a sleeping worker of any channel of @cpus, for what is in @queue. False: none sleeps. */
 static bool efuse_channels_wake(struct efuse_conn *ec, const struct cpumask *cpus,
 				const struct efuse_queue *queue)
 {
@@ -127,21 +135,26 @@ static bool efuse_channels_wake(struct efuse_conn *ec, const struct cpumask *cpu
 	return false;
 }
 
-/* A worker of @queue's channel, or if none is free one of another channel, shall look. */
+/*
+ * Makes sure that a worker looks at @queue: one of its own channel, or if none is free one of
+ * another channel. False: no free worker was found.
+ */
 static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
 {
 	struct efuse_conn *ec = efuse_conn_get(queue->fc);
 	struct efuse_channel *channel = rcu_dereference(queue->channel);
 	int node;
 
-	/* Without a home there is no channel at all. */
+	/* A queue that is its own home without a channel: the connection has no channels. */
 	if (!channel && READ_ONCE(queue->home) == queue)
 		return false;
 	if (channel) {
 		if (atomic_read(&channel->coming) || efuse_poll_any(channel) ||
 		    efuse_channel_wake(channel))
 			return true;
-		/* Others may not take it: the first worker who is done here will. */
+		/*
+		 * No other worker may take it. The first worker of this channel that is done will.
+		 */
 		if (READ_ONCE(ec->policy) == EFUSE_POLICY_OWN)
 			return false;
 	}
@@ -155,8 +168,10 @@ static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
 }
 
 /**
- * efuse_queue_wake - something is in a queue: who sleeps, looks or is about to shall take it
+ * efuse_queue_wake - make sure that a reader takes what was put into a queue
  * @queue: the queue
+ *
+ * Wakes a reader unless one is polling, or is about to poll.
  *
  * Context: any, without locks.
  */
@@ -166,16 +181,16 @@ void efuse_queue_wake(const struct efuse_queue *queue)
 	struct fuse_iqueue *fiq = &efuse_chan(fc)->iq;
 	bool woken;
 
-	/* What was put there is seen by who is not seen to sleep or to look. */
+	/* Full barrier: a reader that is not seen to sleep or to poll sees what was put there. */
 	smp_mb();
 	rcu_read_lock();
 	woken = efuse_queue_wake_worker(queue);
 	rcu_read_unlock();
 	if (woken)
 		return;
-	/* After the barrier above. */
+	/* Ordered by the barrier above. */
 	if (waitqueue_active(&fiq->waitq)) {
-		/* With "own" not every one of them may take it. */
+		/* With the policy "own" some readers may not take it, so wake all. */
 		if (READ_ONCE(efuse_conn_get(fc)->policy) == EFUSE_POLICY_OWN)
 			wake_up_all(&fiq->waitq);
 		else
@@ -185,7 +200,7 @@ void efuse_queue_wake(const struct efuse_queue *queue)
 }
 
 /**
- * efuse_queues_wake_all - have everybody who sleeps look again
+ * efuse_queues_wake_all - have all sleeping readers look again
  * @fc: the connection
  */
 void efuse_queues_wake_all(struct fuse_conn *fc)
@@ -226,10 +241,10 @@ static void efuse_queue_send_interrupt(struct fuse_iqueue *fiq, struct fuse_req 
 	bool queued = false;
 
 	spin_lock(&fiq->lock);
-	/* A request that is sent a second time is not to be interrupted before it was read. */
+	/* A request that is sent a second time must not be interrupted before it was read. */
 	if (list_empty(&req->intr_entry) && test_bit(FR_SENT, &req->flags)) {
 		list_add_tail(&req->intr_entry, &fiq->interrupts);
-		/* Pairs with fuse_request_end(): either it sees the entry, or this its bit. */
+		/* Pairs with fuse_request_end(): it sees the entry, or FR_FINISHED is seen here. */
 		smp_mb();
 		queued = !test_bit(FR_FINISHED, &req->flags);
 		if (!queued)
@@ -255,14 +270,14 @@ static void efuse_queue_send_req(struct fuse_iqueue *fiq, struct fuse_req *req)
 	fiq->reqctr += efuse_unique_step();
 	req->in.h.unique = fiq->reqctr;
 #ifdef EFUSE_HAS_CHAN
-	/* Who numbers a request says that it is sent. */
+	/* The function that numbers a request has to trace that it is sent. */
 	trace_fuse_request_send(req);
 #endif
 	queue->sent++;
 	queue->depth++;
 	list_add_tail(&req->list, &fiq->pending);
 	spin_unlock(&fiq->lock);
-	/* @req may be gone by now. */
+	/* @req may be freed by now. */
 	efuse_queue_wake(queue);
 }
 
@@ -273,10 +288,10 @@ static const struct fuse_iqueue_ops efuse_queue_ops = {
 };
 
 /**
- * efuse_unique_step - the distance of two request numbers of one queue
+ * efuse_unique_step - the distance between two consecutive request numbers of one queue
  *
- * Each queue of a connection counts for itself, from another start: see
- * efuse_queues_add(). FUSE's own starts at 0.
+ * Each queue of a connection has a counter of its own with a start of its own, see
+ * efuse_queues_add(), so that no number is used twice. FUSE's own queue starts at 0.
  *
  * Return: a multiple of FUSE's own step
  */
@@ -285,7 +300,7 @@ u64 efuse_unique_step(void)
 	return EFUSE_UNIQUE_STEP * (u64)(nr_cpu_ids + 1);
 }
 
-/* May a reader with @channel (or NULL) take what waits in @queue? */
+/* May a reader with @channel (NULL: without one) take what waits in @queue? */
 static bool efuse_queue_allowed(const struct efuse_queue *queue,
 				const struct efuse_channel *channel)
 {
@@ -298,8 +313,9 @@ static bool efuse_queue_allowed(const struct efuse_queue *queue,
 }
 
 /*
- * From @cpu on, the first queue of @node that has something for the reader of @fud; if there
- * is none, or @node is NUMA_NO_NODE, the first of any.
+ * The first queue of @node, searched from @cpu on, that has something for the reader of @fud. If
+ * there is none, or if @node is NUMA_NO_NODE: the first such queue of any node. NULL: there is none
+ * at all.
  */
 static struct fuse_iqueue *efuse_queue_search(struct fuse_dev *fud, unsigned int cpu, int node)
 {
@@ -329,7 +345,7 @@ static struct fuse_iqueue *efuse_dev_queue(const struct fuse_dev *fud)
 	return &efuse_chan(efuse_dev_conn(fud))->iq;
 }
 
-/* The queue that the reader of @fud looks into first; NULL: there is but FUSE's. */
+/* The queue that the reader of @fud looks into first. NULL: there is only FUSE's own. */
 static struct efuse_queue *efuse_queue_own(struct fuse_dev *fud)
 {
 	/* Pairs with efuse_channel_make(). */
@@ -345,22 +361,23 @@ static struct efuse_queue *efuse_queue_own(struct fuse_dev *fud)
  * efuse_queues_filled - is there something for a reader, or has the connection ended?
  * @fud: the reader's descriptor
  *
- * Context: any; whoever shall be woken waits already.
+ * Context: any; a reader that is to be woken is on the wait queue already.
+ * Return: true if so
  */
 bool efuse_queues_filled(struct fuse_dev *fud)
 {
 	const struct efuse_queue *own = efuse_queue_own(fud);
 	const struct fuse_iqueue *fiq = efuse_dev_queue(fud);
 
-	/* Pairs with efuse_queue_wake(): either it sees who waits, or this what was sent. */
+	/* Pairs with efuse_queue_wake(): it sees the waiting reader, or this sees what was sent. */
 	smp_mb();
 	return !READ_ONCE(fiq->connected) || efuse_iqueue_filled(fiq) ||
 	       (own && efuse_queue_search(fud, own->cpu, NUMA_NO_NODE));
 }
 
 /*
- * Where the reader of @fud is to take something: a queue that has it, NULL if none has;
- * FUSE's own if the connection ended. What is there may be gone when the caller has locked it.
+ * The queue that the reader of @fud is to take something from: NULL if none has anything, FUSE's
+ * own if the connection ended. The queue may be empty by the time that the caller has locked it.
  */
 static struct fuse_iqueue *efuse_queue_find(struct fuse_dev *fud)
 {
@@ -382,7 +399,7 @@ static struct fuse_iqueue *efuse_queue_find(struct fuse_dev *fud)
 }
 
 /**
- * efuse_queue_taken - a reader has taken a request out of a queue
+ * efuse_queue_taken - account for a request that a reader took out of a queue
  * @fud: the reader's descriptor
  * @fiq: the queue
  *
@@ -402,8 +419,8 @@ void efuse_queue_taken(struct fuse_dev *fud, struct fuse_iqueue *fiq)
 }
 
 /**
- * efuse_queue_withdrawn - a caller that was killed takes its request back
- * @fiq: the queue where it was
+ * efuse_queue_withdrawn - account for a request that its killed caller took out of a queue
+ * @fiq: the queue
  *
  * Context: under the queue's lock.
  */
@@ -411,7 +428,7 @@ void efuse_queue_withdrawn(struct fuse_iqueue *fiq)
 {
 	struct efuse_queue *queue = fiq->priv;
 
-	/* FUSE's own queue has none. */
+	/* FUSE's own queue has no struct efuse_queue. */
 	if (queue)
 		queue->depth--;
 }
@@ -419,10 +436,10 @@ void efuse_queue_withdrawn(struct fuse_iqueue *fiq)
 /**
  * efuse_queue_wait - wait until there is something to read, or the connection ended
  * @fud: the reader's descriptor
- * @file: its file, or NULL for who does not wait here
- * @found: gets the queue to look at; what is there may be gone when the caller has locked it
+ * @file: the reader's open file; NULL if the caller must not wait here
+ * @found: set to the queue to take from; it may be empty by the time that the caller has locked it
  *
- * Return: 0, -ERESTARTSYS for a signal, or -EAGAIN if the caller is not to wait
+ * Return: 0; -ERESTARTSYS after a signal; -EAGAIN if nothing is there and the caller must not wait
  */
 int efuse_queue_wait(struct fuse_dev *fud, const struct file *file, struct fuse_iqueue **found)
 {
@@ -443,15 +460,19 @@ static int efuse_request_compare(void *priv, const struct list_head *a, const st
 }
 
 /**
- * efuse_queues_resend - put requests that were read into the queues that they came from
- * @requests: in any order; what stays in it came from FUSE's queue, or the connection ended
+ * efuse_queues_resend - put requests that were read back into their queues
+ * @requests: the requests, in any order. On return the list holds the requests of FUSE's own queue,
+ *         and all requests if the connection has ended
  */
 void efuse_queues_resend(struct list_head *requests)
 {
 	struct fuse_req *req, *next;
 
 	list_sort(NULL, requests, efuse_request_compare);
-	/* From the newest on, each before the others: these were sent before what is there. */
+	/*
+	 * Newest first, each to the head of its queue: all of them were sent before the requests
+	 * that are there.
+	 */
 	list_for_each_entry_safe_reverse(req, next, requests, list) {
 		struct fuse_iqueue *fiq = req->iq;
 
@@ -473,8 +494,10 @@ void efuse_queues_resend(struct list_head *requests)
 
 #ifdef EFUSE_HAS_CHAN
 /**
- * efuse_queues_expired - has a request waited in a queue for longer than the daemon may take?
- * @fch: of a connection that has a time-out
+ * efuse_queues_expired - has a queued request waited longer than the daemon may take?
+ * @fch: channel of a connection that has a timeout
+ *
+ * Return: true if so
  */
 bool efuse_queues_expired(struct fuse_chan *fch)
 {
@@ -510,9 +533,9 @@ static void efuse_forgets_free(struct fuse_iqueue *fiq)
 }
 
 /**
- * efuse_queues_abort - the connection ends: nobody reads any more
- * @fc: the connection; FUSE's queue is closed already
- * @to_end: gets the requests that nobody has read
+ * efuse_queues_abort - close the queues of a connection that ends
+ * @fc: the connection; FUSE's own queue is closed already
+ * @to_end: the requests that no reader took are added here
  *
  * Context: under the lock of the connection's descriptors.
  */
@@ -580,8 +603,8 @@ static int efuse_nodes_add(struct efuse_conn *ec)
 }
 
 /**
- * efuse_queues_add - make the queues of a connection
- * @ec: connection; efuse_queues_free() also after an error
+ * efuse_queues_add - allocate the queues of a connection
+ * @ec: connection; call efuse_queues_free() for it also after an error
  *
  * Context: process context, may sleep.
  * Return: 0 or -ENOMEM
@@ -602,7 +625,7 @@ int efuse_queues_add(struct efuse_conn *ec)
 }
 
 /**
- * efuse_queues_free - the last reference to the connection is gone
+ * efuse_queues_free - free the queues of a connection after the last reference to it is gone
  * @ec: connection
  */
 void efuse_queues_free(struct efuse_conn *ec)

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * FUSE's own caches of dentries and attributes, by the mode's rules. They live by
- * the time-outs of the daemon's replies, which are changed here before the caller
- * sees them: to none in strict mode; in exclusive mode to what kept.c checks at each
- * use, since those caches are faster than any handler. And the bits that are the
- * kernel's own are taken out.
+ * Timeouts of FUSE's own caches of dentries, attributes, pages and listings. FUSE takes them from
+ * the daemon's replies. Here they are changed according to the mode, before the caller sees the
+ * reply. In strict mode they become 0. In exclusive mode they are raised: replaced by a bucket and
+ * an epoch that kept.c checks at each use, since FUSE's caches are faster than any handler.
  *
- * A reply that crossed a change of what it tells gets no time-out at all, since FUSE
- * by itself would believe the reply that arrives last.
+ * In exclusive mode a reply that has crossed a change of its objects gets no timeout at all. FUSE
+ * itself would believe the reply that arrives last.
  */
 #include "efuse_i.h"
 
-/* What no daemon may claim. */
+/* Clear the bits of a reply that are marks of the kernel's own answers. */
 void efuse_strip(struct fuse_args *args)
 {
 	struct fuse_entry_out *entry = efuse_out_entry(args);
@@ -23,7 +22,7 @@ void efuse_strip(struct fuse_args *args)
 		open->open_flags &= ~EFUSE_FOPEN_LOCAL;
 }
 
-/* A time-out that holds from @epoch on, or none. */
+/* Raise one timeout, or set it to 0 if the bucket has changed since the request was issued. */
 static void efuse_raise_one(const struct efuse_req *req, const struct efuse_changes *ch,
 			    u16 bucket, u64 *secs, u32 *nsecs)
 {
@@ -40,7 +39,7 @@ static void efuse_raise_one(const struct efuse_req *req, const struct efuse_chan
 static void efuse_raise_attr(const struct efuse_req *req, const struct efuse_changes *ch,
 			     u64 nodeid, const struct fuse_attr *attr, u64 *secs, u32 *nsecs)
 {
-	/* Those live by the daemon's own time-outs. */
+	/* A file with several nodeids keeps the daemon's timeout: see efuse_shared(). */
 	if (!efuse_shared(req->ec, attr))
 		efuse_raise_one(req, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), secs, nsecs);
 }
@@ -48,11 +47,11 @@ static void efuse_raise_attr(const struct efuse_req *req, const struct efuse_cha
 static void efuse_raise_entry(const struct efuse_req *req, const struct efuse_changes *ch,
 			      const char *name, u32 len, struct fuse_entry_out *entry)
 {
-	/* A dentry is seen by all callers. */
+	/* Dentries are visible to all callers. */
 	if (efuse_conn_caller_free(req->ec)) {
 		entry->entry_valid = 0;
 		entry->entry_valid_nsec = 0;
-		/* Its directory's rights are checked at use, from the time-out's epoch on. */
+		/* At each use the directory's rights are checked, too, against the same epoch. */
 		if (name && efuse_epoch_quiet(req->ec, efuse_bucket_inode(req->args->nodeid,
 									  EFUSE_KIND_RIGHTS),
 					      req->args->efuse.epoch))
@@ -73,7 +72,7 @@ static void efuse_end_entry(struct fuse_entry_out *entry)
 	entry->attr_valid_nsec = 0;
 }
 
-/* Raises the time-outs of READDIRPLUS, or ends them where @ch is NULL. */
+/* Raise the timeouts of all entries of a READDIRPLUS, or set them to 0 if @ch is NULL. */
 static void efuse_raise_dirents(const struct efuse_req *req, const struct efuse_changes *ch)
 {
 	struct fuse_direntplus *plus;
@@ -89,7 +88,7 @@ static void efuse_raise_dirents(const struct efuse_req *req, const struct efuse_
 	}
 }
 
-/* @nodeid: of what was opened */
+/* Let FUSE keep pages or the listing over this open. @nodeid: the inode that was opened. */
 static void efuse_raise_open(struct efuse_req *req, u64 nodeid, struct fuse_open_out *open)
 {
 	if (open->open_flags & (FOPEN_DIRECT_IO | FOPEN_PASSTHROUGH))
@@ -107,7 +106,7 @@ static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_chan
 	u32 len;
 	const char *name = efuse_req_name_at(args, 0, &len);
 
-	/* Nodeid 0 says the same as ENOENT, and has a time-out. */
+	/* Nodeid 0 means ENOENT, too, but with a timeout. */
 	if (args->opcode == FUSE_LOOKUP && req->error == -ENOENT && entry &&
 	    efuse_conn_caller_free(req->ec)) {
 		memset(entry, 0, sizeof(*entry));
@@ -131,9 +130,9 @@ static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_chan
 }
 
 /*
- * What the daemon lets FUSE keep over an OPEN may be of another content than is mapped by now.
- * Behind an OPEN that truncates FUSE drops all pages: none may be written back here, where
- * the file is empty already, and FUSE may let no WRITE through.
+ * The daemon lets FUSE keep its pages over an OPEN, but they may be void: the daemon may have
+ * mapped another content since. Not for an OPEN that truncates: FUSE drops all pages after it. None
+ * may be written back here, since the file is empty already and FUSE may let no WRITE through.
  */
 static void efuse_refresh_open(const struct efuse_req *req)
 {
@@ -145,6 +144,7 @@ static void efuse_refresh_open(const struct efuse_req *req)
 		efuse_refresh_nodeid(req->fm, entry ? entry->nodeid : req->args->nodeid);
 }
 
+/* Strict mode: FUSE must not cache anything of the reply. */
 static void efuse_end_strict(struct efuse_req *req)
 {
 	struct fuse_statx_out *statx;
@@ -173,9 +173,11 @@ static void efuse_end_strict(struct efuse_req *req)
 }
 
 /**
- * efuse_raise - give a reply the time-outs of the mode
- * @req: a request that the daemon answered, learned from already
- * @ch: what it changed, ended
+ * efuse_raise - set the timeouts of a reply according to the mode
+ * @req: a request that the daemon has answered; learning from the reply is done
+ * @ch: the changes that the request made, ended
+ *
+ * Context: process context, may sleep.
  */
 void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch)
 {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How much of a directory one READDIR or READDIRPLUS asks for. FUSE asks for as much as
- * its caller, formerly for a page, which holds some 25 names with their attributes.
+ * The size of a READDIR or READDIRPLUS. In Linux 6.12 FUSE asks for one page, which holds about 25
+ * names with their attributes. In 7.3 it asks for as much as its caller.
  */
 #include "efuse_i.h"
 
 #include <linux/gfp.h>
 #include <linux/pagemap.h>
 
-/* A mount without programs is plain FUSE; the daemon may say that it takes less. */
+/*
+ * The bytes to ask for. A mount without programs is plain FUSE: @plain. Otherwise max_readdir, but
+ * not more than a READ of the daemon.
+ */
 static size_t efuse_readdir_bytes(const struct fuse_conn *fc, size_t plain)
 {
 	const struct efuse_conn *ec = efuse_conn_get(fc);
@@ -18,14 +21,16 @@ static size_t efuse_readdir_bytes(const struct fuse_conn *fc, size_t plain)
 	return max_t(size_t, min(READ_ONCE(ec->max_readdir), ec->daemon_read), PAGE_SIZE);
 }
 
-/* What it is answered into lies in one piece; where memory is short or in pieces it is less. */
+/*
+ * The buffer for the answer is contiguous. If no such memory is free, the request becomes smaller.
+ */
 #ifdef EFUSE_HAS_CHAN
 /**
- * efuse_readdir_size - how much a READDIR or READDIRPLUS asks for
+ * efuse_readdir_size - get the size of a READDIR or READDIRPLUS
  * @fc: the connection
- * @plain: what FUSE would ask for
+ * @plain: bytes that FUSE would ask for
  *
- * Return: bytes, a page at least
+ * Return: bytes to ask for; with programs, at least a page
  */
 size_t efuse_readdir_size(const struct fuse_conn *fc, size_t plain)
 {
@@ -33,12 +38,12 @@ size_t efuse_readdir_size(const struct fuse_conn *fc, size_t plain)
 }
 
 /**
- * efuse_readdir_pages - pages for the answer, each of which is freed for itself
- * @pages: to be set
- * @nr: how many are wanted
+ * efuse_readdir_pages - allocate contiguous pages for the answer
+ * @pages: filled with the pages; the caller frees each one separately
+ * @nr: number of pages wanted
  *
  * Context: process context, may sleep.
- * Return: how many there are; 0: not one
+ * Return: number of pages allocated; 0 if there is no memory
  */
 unsigned int efuse_readdir_pages(struct page **pages, unsigned int nr)
 {
@@ -62,12 +67,12 @@ unsigned int efuse_readdir_pages(struct page **pages, unsigned int nr)
 }
 #else
 /**
- * efuse_readdir_folio - room for the answer of a READDIR or READDIRPLUS
+ * efuse_readdir_folio - allocate a folio for the answer of a READDIR or READDIRPLUS
  * @fc: the connection
  * @length: set to the bytes to ask for
  *
  * Context: process context, may sleep.
- * Return: a folio of at least @length bytes in the kernel's own mapping, or NULL.
+ * Return: a folio of at least @length bytes, not in high memory; or NULL.
  */
 struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length)
 {

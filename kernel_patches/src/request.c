@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A request's arguments by their meaning, whatever place the opcode gives them. */
+/* Access to a request's arguments by their meaning; each opcode has them in other places. */
 #include "efuse_i.h"
 
-/* The first input argument, if it is at least @size bytes long. */
+/* The first input argument, or NULL if it is shorter than @size bytes. */
 const void *efuse_req_in(const struct fuse_args *args, size_t size)
 {
 	if (!args->in_numargs || args->in_args[0].size < size)
@@ -11,10 +11,10 @@ const void *efuse_req_in(const struct fuse_args *args, size_t size)
 }
 
 /**
- * efuse_io_complete - complete the arguments of a READ or WRITE
- * @io: zeroed but for the opcode
- * @pos: offset in the file
- * @len: bytes
+ * efuse_io_complete - fill in the arguments of a READ or WRITE that eFuse makes
+ * @io: the request; all of it is zero, except the opcode and what the caller has set
+ * @pos: offset in the file, bytes
+ * @len: length, bytes
  */
 void efuse_io_complete(struct efuse_io *io, u64 pos, size_t len)
 {
@@ -41,7 +41,7 @@ void efuse_io_complete(struct efuse_io *io, u64 pos, size_t len)
 	args->out_args[0].value = &io->written;
 }
 
-/* Which input arguments are names, first and second; -1 for none. */
+/* The indices of the input arguments that are the first and second name; -1: no such name. */
 static void efuse_name_places(u32 opcode, int place[2])
 {
 	place[0] = -1;
@@ -75,12 +75,12 @@ static void efuse_name_places(u32 opcode, int place[2])
 }
 
 /**
- * efuse_req_name_at - a name among a request's arguments
+ * efuse_req_name_at - get a name from a request's arguments
  * @args: the request
- * @index: 0 for the first name, 1 for the second (RENAME's new one, SYMLINK's target)
- * @len: its length without the NUL; 0 where there is no name
+ * @index: 0 for the first name, 1 for the second (new name of RENAME, target of SYMLINK)
+ * @len: set to the length of the name without its NUL; 0 if there is no name
  *
- * Return: the name, which need not end with a NUL, or NULL where the request has none.
+ * Return: the name, which may lack a NUL; or NULL if the request has no such name.
  */
 const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len)
 {
@@ -90,7 +90,7 @@ const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len)
 	if (index > 1)
 		return NULL;
 	efuse_name_places(args->opcode, place);
-	/* Newer kernels have something empty before names that nothing else comes before. */
+	/* Linux 7.3 puts an empty argument before names that would be the first argument. */
 	if (!place[0] && args->in_numargs && !args->in_args[0].size) {
 		place[0]++;
 		place[1] += place[1] > 0;
@@ -98,16 +98,16 @@ const char *efuse_req_name_at(const struct fuse_args *args, u32 index, u32 *len)
 	if (place[index] < 0 || place[index] >= args->in_numargs ||
 	    !args->in_args[place[index]].size)
 		return NULL;
-	/* The NUL of LOOKUP's is an argument of its own there. */
+	/* There, the NUL of a LOOKUP's name is an argument of its own. */
 	*len = args->in_args[place[index]].size - (args->opcode != FUSE_LOOKUP || !place[0]);
 	return args->in_args[place[index]].value;
 }
 
-/* Where an opcode's first input argument has a number. */
+/* The place of a number in the first input argument of an opcode. */
 struct efuse_field {
-	u8 whole;	/* the argument is at least so long */
+	u8 whole;	/* least size of the argument, bytes; 0: the opcode has no such number */
 	u8 offset;
-	u8 size;
+	u8 size;	/* of the number: 4 or 8 bytes */
 };
 
 #define EFUSE_FIELD(type, member) {					\
@@ -116,7 +116,7 @@ struct efuse_field {
 	.size = sizeof_field(struct type, member),			\
 }
 
-/* As older protocols have it: up to and with the member. */
+/* In older versions of the protocol the structure may end after the member. */
 #define EFUSE_FIELD_COMPAT(type, member) {				\
 	.whole = offsetofend(struct type, member),			\
 	.offset = offsetof(struct type, member),			\
@@ -188,7 +188,7 @@ static const struct efuse_field efuse_newdir_fields[EFUSE_NR_OPCODES] = {
 	[FUSE_LINK]		= EFUSE_FIELD_COMPAT(fuse_link_in, oldnodeid),
 };
 
-/* The request's number in @fields; 0 where it has none. */
+/* A number of the request, as @fields places it; 0 if the request has none. */
 static u64 efuse_arg(const struct fuse_args *args, const struct efuse_field *fields)
 {
 	const struct efuse_field *field;
@@ -230,11 +230,11 @@ u64 efuse_arg_newdir(const struct fuse_args *args)
 }
 
 /**
- * efuse_out_data - what READLINK and READDIR* are answered into
+ * efuse_out_data - get the buffer for the answer of a READLINK, READDIR or READDIRPLUS
  * @args: the request
- * @room: set to its size, bytes
+ * @room: set to the size of the buffer in bytes
  *
- * Return: its first byte, or NULL where it is not in one piece.
+ * Return: the buffer, or NULL if it is not contiguous.
  */
 void *efuse_out_data(struct fuse_args *args, size_t *room)
 {
@@ -245,11 +245,11 @@ void *efuse_out_data(struct fuse_args *args, size_t *room)
 }
 
 /**
- * efuse_dirents_start - the entries of a READDIRPLUS
- * @req: it, with its answer
- * @left: set to their bytes
+ * efuse_dirents_start - begin to iterate over the entries of a READDIRPLUS
+ * @req: the READDIRPLUS, with its answer
+ * @left: set to the size of all entries in bytes
  *
- * Return: where they are, for efuse_dirents_next()
+ * Return: position for efuse_dirents_next()
  */
 char *efuse_dirents_start(const struct efuse_req *req, size_t *left)
 {
@@ -261,11 +261,11 @@ char *efuse_dirents_start(const struct efuse_req *req, size_t *left)
 }
 
 /**
- * efuse_dirents_next - the next entry of a READDIRPLUS
- * @at: where; moved on behind it
- * @left: bytes from there on; likewise
+ * efuse_dirents_next - get the next entry of a READDIRPLUS
+ * @at: position of the entry; advanced to the next one
+ * @left: bytes from the position to the end; decremented by the size of the entry
  *
- * Return: the entry, which is whole, or NULL
+ * Return: the entry, which lies completely within the answer; or NULL at the end
  */
 struct fuse_direntplus *efuse_dirents_next(char **at, size_t *left)
 {
@@ -278,7 +278,7 @@ struct fuse_direntplus *efuse_dirents_next(char **at, size_t *left)
 	return plus;
 }
 
-/* A WRITE of dirty pages: nobody waits for its answer but to hear of an error. */
+/* Is the request a WRITE of dirty pages by write-back? */
 bool efuse_is_write_back(const struct fuse_args *args)
 {
 	const struct fuse_write_in *in = args->in_args[0].value;
@@ -286,6 +286,7 @@ bool efuse_is_write_back(const struct fuse_args *args)
 	return args->opcode == FUSE_WRITE && in->write_flags & FUSE_WRITE_CACHE;
 }
 
+/* The entry in the answer, or NULL if the opcode has none. */
 struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args)
 {
 	switch (args->opcode) {
@@ -302,6 +303,7 @@ struct fuse_entry_out *efuse_out_entry(const struct fuse_args *args)
 	return NULL;
 }
 
+/* The attributes in the answer of a GETATTR or SETATTR, or NULL for other opcodes. */
 struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args)
 {
 	switch (args->opcode) {
@@ -313,12 +315,13 @@ struct fuse_attr_out *efuse_out_attr(const struct fuse_args *args)
 	return NULL;
 }
 
-/* Does a handle say that another open of the same is as good? See EFUSE_FH_OWN. */
+/* Does the handle @fh mean that any other open of the inode is as good? See EFUSE_FH_OWN. */
 bool efuse_handle_is_any(const struct fuse_args *args, u64 fh)
 {
 	return !fh || fh == args->nodeid || (fh & EFUSE_FH_OWN && !(fh & EFUSE_FH_KEPT));
 }
 
+/* The handle and open flags in the answer, or NULL if the opcode does not open anything. */
 struct fuse_open_out *efuse_out_open(const struct fuse_args *args)
 {
 	switch (args->opcode) {

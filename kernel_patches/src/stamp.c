@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Keys of values and the checks in their stamps; <linux/efuse.h> has the form. */
+/* The keys of values and the checks in their stamps, as <linux/efuse.h> describes them. */
 #include "efuse_i.h"
 
 #include <linux/crc32.h>
@@ -29,7 +29,7 @@ void efuse_grant_key(struct efuse_grant_key *key, struct efuse_req *req)
 	key->caller = efuse_caller_stamp(req);
 }
 
-/* A seed is the state of the CRC behind the bytes that a value stands for. */
+/* A seed is the state of the CRC after the key of the value; see struct efuse_stamp. */
 
 u32 efuse_seed_nodeid(u64 nodeid)
 {
@@ -54,12 +54,12 @@ u32 efuse_seed_grant(const struct efuse_grant_key *key)
 }
 
 /**
- * efuse_check - the check of a value
- * @seed: of one of the functions above
- * @value: it, beginning with a struct efuse_stamp
- * @size: its size in bytes
+ * efuse_check - compute the check of a value
+ * @seed: result of the efuse_seed_*() function for the kind of value
+ * @value: the value, which begins with a struct efuse_stamp
+ * @size: bytes of the value that the check covers
  *
- * Return: the CRC-32 of the seed's bytes and of all behind stamp.check.
+ * Return: the CRC-32 of the seed's bytes followed by all bytes after stamp.check.
  */
 u32 efuse_check(u32 seed, const void *value, size_t size)
 {

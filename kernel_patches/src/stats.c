@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Counters per connection, opcode and CPU, and their files in sysfs. */
+/* The counters of a connection, kept per CPU, and the files in sysfs of those per opcode. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
@@ -26,7 +26,7 @@ static const char * const efuse_counter_names[EFUSE_NR_COUNTERS] = {
 	[EFUSE_DAEMON_TIMED] = "daemon_timed",
 };
 
-/* The opcodes of <linux/fuse.h> that the kernel waits for an answer of. */
+/* The opcodes of <linux/fuse.h> that are answered, and their directories in sysfs. */
 static const struct {
 	u8 opcode;
 	const char *name;
@@ -86,11 +86,12 @@ struct efuse_stat_attr {
 	u8 counter;
 };
 
-/* The same for every connection; filled when the first one comes. */
+/* Attributes that all connections share; filled in for the first connection, under fuse_mutex. */
 static struct efuse_stat_attr efuse_stat_attrs[ARRAY_SIZE(efuse_opcodes)][EFUSE_NR_COUNTERS];
 static struct attribute *efuse_stat_lists[ARRAY_SIZE(efuse_opcodes)][EFUSE_NR_COUNTERS + 1];
 static struct attribute_group efuse_stat_groups[ARRAY_SIZE(efuse_opcodes)];
 
+/* The sum over all CPUs of the u64 counter at @offset in struct efuse_stats. */
 u64 efuse_stats_sum(const struct efuse_conn *ec, size_t offset)
 {
 	u64 sum = 0;
@@ -107,7 +108,7 @@ static ssize_t efuse_stat_show(struct kobject *kobj, struct kobj_attribute *attr
 	struct efuse_conn *ec = container_of(kobj->parent, struct efuse_conn, kobj);
 	struct efuse_stat_attr *stat = container_of(attr, struct efuse_stat_attr, attr);
 
-	/* Times are taken only while somebody watches them. */
+	/* Requests are timed only while their times are being read. */
 	if (stat->counter == EFUSE_HIT_NS || stat->counter == EFUSE_DAEMON_NS)
 		efuse_watch_times(ec);
 	return sysfs_emit(buf, "%llu\n",

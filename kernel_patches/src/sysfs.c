@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /sys/fs/efuse: an ABI, one value per file; docs/sysfs.md describes each. */
+/* /sys/fs/efuse. It is an ABI with one value per file. docs/sysfs.md describes each file. */
 #include "efuse_i.h"
 
 #include <linux/sysfs.h>
@@ -86,13 +86,13 @@ static ssize_t consistency_store(struct kobject *kobj, struct kobj_attribute *at
 	if (mode < 0)
 		return mode;
 	WRITE_ONCE(ec->consistency, mode);
-	/* What was learned by other rules does not count by these. */
+	/* Values that were learned under the rules of another mode are void. */
 	efuse_epoch_void(ec);
 	efuse_lower(ec->fc);
 	return count;
 }
 
-/* What the file system declares about itself: a bool of struct efuse_conn each. */
+/* A property that the file system declares: a bool member of struct efuse_conn. */
 struct efuse_declaration {
 	struct kobj_attribute attr;
 	size_t offset;
@@ -124,7 +124,7 @@ static ssize_t efuse_declaration_store(struct kobject *kobj, struct kobj_attribu
 	ended = READ_ONCE(*declared) && !value;
 	WRITE_ONCE(*declared, value);
 	efuse_epoch_void(ec);
-	/* Nor do names count that others were shown. */
+	/* FUSE's own caches may rely on the declaration that has ended. */
 	if (ended)
 		efuse_lower(ec->fc);
 	return count;
@@ -144,7 +144,7 @@ static struct efuse_declaration efuse_declarations[] = {
 	EFUSE_DECLARATION(lazy_atime),
 };
 
-/* As many as are listed in efuse_conn_attrs[]. */
+/* efuse_conn_attrs[] lists each of them. */
 static_assert(ARRAY_SIZE(efuse_declarations) == 6);
 
 static ssize_t stamp_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
@@ -152,7 +152,7 @@ static ssize_t stamp_show(struct kobject *kobj, struct kobj_attribute *attr, cha
 	return sysfs_emit(buf, "%llu\n", efuse_epoch_now(efuse_conn_of(kobj)));
 }
 
-/* Files that take a "1". */
+/* Check what was written to a file that only accepts "1". Returns 0 or a negative errno. */
 static int efuse_told(const char *buf)
 {
 	bool value;
@@ -194,7 +194,7 @@ static ssize_t waiting_show(struct kobject *kobj, struct kobj_attribute *attr, c
 	return sysfs_emit(buf, "%d\n", atomic_read(&efuse_chan(fc)->num_waiting));
 }
 
-/* A counter of the whole connection: a u64 of struct efuse_stats each. */
+/* A counter of the whole connection: a u64 member of struct efuse_stats. */
 struct efuse_total {
 	struct kobj_attribute attr;
 	size_t offset;
@@ -251,7 +251,7 @@ static struct attribute *efuse_conn_attrs[] = {
 };
 ATTRIBUTE_GROUPS(efuse_conn);
 
-/* Who walks a path without locks may still look at what FUSE keeps of the mount. */
+/* An RCU path walk may still use the connection: efuse_dentry_ended(), efuse_attr_ended(). */
 static void efuse_conn_free_rcu(struct rcu_head *head)
 {
 	struct efuse_conn *ec = container_of(head, struct efuse_conn, rcu);
@@ -277,7 +277,7 @@ static const struct kobj_type efuse_conn_ktype = {
 	.default_groups = efuse_conn_groups,
 };
 
-/* On failure the connection is freed, as kobject_init_and_add() has it. */
+/* Create the connection's directory. On failure the connection is freed with its kobject. */
 int efuse_sysfs_add(struct efuse_conn *ec)
 {
 	int err;

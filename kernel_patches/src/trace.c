@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Where trace events are made of trace.h. */
+/* Instantiates the trace events that trace.h declares. */
 #define CREATE_TRACE_POINTS
 #include "trace.h"

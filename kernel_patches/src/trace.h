@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The trace event of a request that has its answer: efuse:efuse_request. */
+/* The tracepoint efuse:efuse_request, which fires when a request is answered. */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM efuse
 
@@ -35,8 +35,9 @@
 			 { EFUSE_FAILED, "failed" })
 
 /*
- * @req: the request; who answered and why not another is in its arguments
- * @ret: what the caller gets: bytes, 0 or a negative errno
+ * @req: the request; @req->args->efuse has what answered it (@by), and why it went to the daemon
+ *	 (@reason)
+ * @ret: result for the caller: bytes, 0 or a negative errno
  */
 TRACE_EVENT(efuse_request,
 	TP_PROTO(const struct efuse_req *req, ssize_t ret),
@@ -57,7 +58,7 @@ TRACE_EVENT(efuse_request,
 		__entry->connection	= req->ec->id;
 		__entry->opcode		= req->args->opcode;
 		__entry->nodeid		= req->args->nodeid;
-		/* It may have come before anybody watched. */
+		/* 0 if the tracepoint was off when the request came. */
 		__entry->ns		= req->args->efuse.begun_ns ?
 					  ktime_get_ns() - req->args->efuse.begun_ns : 0;
 		__entry->ret		= ret;

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The guest's tests in a kernel that checks itself, and the proof that its checks are heard."""
+"""Run the guest's tests in a kernel that checks itself, and prove that its checks are noticed."""

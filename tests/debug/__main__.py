@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Run pytest in a guest whose kernel checks itself; ``make test-debug``.
 
-What KASAN, lockdep, list debugging and the watch over hung tasks find lies in the kernel's log: the
-test during which it came fails, and so does the guest (efuse.guest.kernel_log). kmemleak finds
-something only when it is asked. That is done at the end; what was allocated by way of a module of
-ours, or by a module that has been unloaded since, fails; the rest is printed.
+KASAN, lockdep, list debugging and the hung-task detector report in the kernel's log. The test that
+runs at the time fails, and so does the guest (efuse.guest.kernel_log). kmemleak reports only on
+demand, at the end. It is a failure if the code of efuse.ko, csd.ko or a module that is no longer
+loaded took part in the allocation; other leaks are only printed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> int:
     print(f"test-debug: {len(ours)} leaks of the modules, {len(leaks) - len(ours)} of others")
     if not kernel.lockdep_works():
         print("test-debug: lockdep has turned itself off")
-    # Its caches complain of what is still in them.
+    # The modules' slab caches complain about objects that remain in them.
     live.unload()
     return status or int(bool(ours) or not kernel.lockdep_works())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a kernel for debugging says of itself, and what kmemleak has found in it."""
+"""The checks of a debugging kernel, and the leaks that kmemleak has found in it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _LOCKDEP = Path("/proc/lockdep_stats")
 _KMEMLEAK = _DEBUG / "kmemleak"
 _HUNG_TASK = Path("/proc/sys/kernel/hung_task_timeout_secs")
 
-# What exists only in a kernel with the check.
+# Symbols that exist only in a kernel with the check.
 _SYMBOLS = {"KASAN": "kasan_report", "list debugging": "__list_add_valid_or_report"}
 
-# kmemleak reports an object that did not change between two scans and is that old (MSECS_MIN_AGE).
+# kmemleak reports objects that have this age (MSECS_MIN_AGE) and did not change between two scans.
 _LEAST_AGE_S = 5.0
 _SCANS = 3
 
-# A line of a backtrace whose address belongs to no code that is loaded.
+# A line of a backtrace with an address that belongs to no loaded code.
 _NAMELESS = re.compile(r"^\s+0x[0-9a-f]+$")
 
 
 def missing_checks() -> list[str]:
-    """Return which checks the running kernel lacks, or has turned off."""
+    """Return the names of the checks that the running kernel lacks or has turned off."""
     symbols = {line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines()}
     missing = [name for name, symbol in _SYMBOLS.items() if symbol not in symbols]
     if not _KMEMLEAK.exists():
@@ -38,7 +38,7 @@ def missing_checks() -> list[str]:
 
 
 def lockdep_works() -> bool:
-    """Return whether the kernel checks the order of locks: after its first report it does not."""
+    """Return whether the kernel checks the lock order; it stops after its first report."""
     if not _LOCKDEP.exists():
         return False
     fields = dict(
@@ -49,7 +49,7 @@ def lockdep_works() -> bool:
 
 @dataclass(frozen=True)
 class Leak:
-    """Memory that nothing points to.
+    """A leak: memory to which nothing points.
 
     :ivar text: kmemleak's report.
     """
@@ -57,34 +57,34 @@ class Leak:
     text: str
 
     def of(self, module: str) -> bool:
-        """Was it allocated by way of that module's code?"""
+        """Return whether code of *module* took part in the allocation."""
         return any(line.endswith(f" [{module}]") for line in self.text.splitlines())
 
     @property
     def of_unloaded(self) -> bool:
-        """Was it allocated by way of a module that is gone, so that an address has no name now?"""
+        """Return whether code of a module that is no longer loaded took part in the allocation."""
         return any(_NAMELESS.match(line) for line in self.text.splitlines())
 
 
 def parse_leaks(text: str) -> list[Leak]:
-    """Return the reports in what kmemleak's file says."""
+    """Return the reports in the text of kmemleak's file."""
     begin = "unreferenced object "
     return [Leak(begin + part.rstrip()) for part in text.split(begin)[1:]]
 
 
 def forget_leaks() -> None:
-    """Have what is leaked by now not reported.
+    """Make kmemleak ignore what has leaked so far.
 
-    :raises OSError: EBUSY or EPERM: kmemleak has turned itself off.
+    :raises OSError: with EBUSY or EPERM: kmemleak has turned itself off.
     """
     _KMEMLEAK.write_text("scan")
     _KMEMLEAK.write_text("clear")
 
 
 def find_leaks() -> list[Leak]:
-    """Scan the memory and return what nothing points to.
+    """Scan the memory, and return the leaks.
 
-    :raises OSError: as of `forget_leaks`.
+    :raises OSError: with EBUSY or EPERM: kmemleak has turned itself off.
     """
     for _ in range(_SCANS):
         time.sleep(_LEAST_AGE_S)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Commit faults in a guest whose kernel checks itself, and show that each is heard.
+"""Commit faults in a guest whose kernel checks itself, and show that each is reported.
 
-``scripts/test-debug --prove``. Prints what the kernel said; the last line says how many were heard.
+``scripts/test-debug --prove``. It prints the kernel's reports; the last line counts them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FAULT = Path(f"/sys/module/{_MODULE}/parameters/fault")
 _HUNG_S = 10
 _DEADLINE_S = 60.0
 
-# The last two end a check: both turn lockdep off.
+# The last two turn lockdep off, so they come last.
 _WORDS = {
     "list": "corruption",
     "hung": "efuse-hung",

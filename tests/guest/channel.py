@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A channel as the kernel offers it: struct efuse_channel_setup and struct efuse_next by hand."""
+"""The kernel's interface of channels, used directly: efuse_channel_setup and efuse_next."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _NEXT = struct.Struct("=IIQII")
 
 @dataclass(frozen=True)
 class Message:
-    """A request, and the slot that it lies in; `NO_SLOT`: it came in the buffer."""
+    """A request and its slot in the channel; `NO_SLOT`: it was copied into the buffer instead."""
 
     request: Request
     slot: int
 
 
 def tied(fd: int) -> int:
-    """Open the device once more, for the mount of *fd*."""
+    """Open the device again, for the mount of *fd*."""
     other = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(other, FUSE_DEV_IOC_CLONE, struct.pack("=I", fd))
     return other
 
 
 def make(fd: int, cpu: int, slots: int = 4, slot_size: int = 8192, flags: int = 0) -> None:
-    """Make a descriptor a channel."""
+    """Make the descriptor *fd* a channel of *cpu*."""
     fcntl.ioctl(fd, EFUSE_IOC_CHANNEL, _SETUP.pack(cpu, slots, slot_size, flags))
 
 
 class Channel:
-    """The channel of a CPU of the mount that *fd* belongs to."""
+    """A channel of one CPU of the mount to which *fd* belongs."""
 
     def __init__(self, fd: int, cpu: int, slots: int = 4, slot_size: int = 8192) -> None:
         self.fd = tied(fd)
@@ -62,7 +62,7 @@ class Channel:
     def next(
         self, slot: int = NO_SLOT, length: int = 0, size: int | None = None, flags: int = 0
     ) -> Message:
-        """Give *slot* back with a reply of *length* bytes; wait for a request."""
+        """Return *slot* with a reply of *length* bytes, and wait for the next request."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         size = len(self._buffer) if size is None else size
         raw = bytearray(_NEXT.pack(slot, length, address, size, flags))
@@ -74,11 +74,11 @@ class Channel:
         return Message(wire.parse(self.memory[at : at + length]), slot)
 
     def reply(self, slot: int, length: int) -> None:
-        """Deliver a reply of *length* bytes, and nothing else."""
+        """Send a reply of *length* bytes, without waiting for a request."""
         fcntl.ioctl(self.fd, EFUSE_IOC_NEXT, _NEXT.pack(slot, length, 0, 0, NEXT_REPLY))
 
     def put(self, slot: int, reply: bytes) -> int:
-        """Write a reply into a slot; return its length."""
+        """Write a reply into a slot, and return its length."""
         at = (2 * slot + 1) * self.slot_size
         self.memory[at : at + len(reply)] = reply
         return len(reply)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""libfuse daemons with the shim preloaded, and whether their requests come through channels."""
+"""libfuse daemons with the preloaded shim, and what shows that they use channels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOOP_DAEMON = _ROOT / "tests/libefuse/loop_daemon.c"
 
 
 def loop_daemon() -> Path:
-    """Return tests/libefuse/loop_daemon.c as a program."""
+    """Return the path of the compiled tests/libefuse/loop_daemon.c."""
 
     def compiled(out: Path) -> None:
         flags = subprocess.check_output(["pkg-config", "fuse3", "--cflags", "--libs"], text=True)
@@ -39,7 +39,7 @@ def loop_daemon() -> Path:
 
 
 def hello() -> tuple[Path, dict[str, str]]:
-    """Return docs/examples/hello.c, linked with libefuse, and the environment that finds that."""
+    """Return the path of docs/examples/hello.c, linked with libefuse, and its environment."""
     shared = library("libefuse.so.0")
     sources = [_ROOT / "docs/examples/hello.c", *libefuse_sources()]
 
@@ -53,17 +53,17 @@ def hello() -> tuple[Path, dict[str, str]]:
 
 
 LOOP_DAEMON_DATA = bytes((i * 31 + i // 251) & 0xFF for i in range(300000))
-"""What a file of it holds."""
+"""The contents of each file of loop_daemon."""
 
 
 def passthrough_ll(source: Path, *options: str) -> list[str]:
-    """The words of libfuse's example in the foreground, but for the mountpoint."""
+    """Return the command of libfuse's passthrough_ll in the foreground, without the mountpoint."""
     every = ",".join(["timeout=0", f"source={source}", *options])
     return [str(built("passthrough_ll")), "-f", "-o", every]
 
 
 def passthrough_fh(source: Path) -> list[str]:
-    """Libfuse's example of the high-level interface."""
+    """Return the command of libfuse's passthrough_fh, which uses the high-level interface."""
     examples = Path("/usr/share/doc/libfuse3-dev/examples")
     files = [examples / "passthrough_fh.c", examples / "passthrough_helpers.h"]
 
@@ -77,7 +77,7 @@ def passthrough_fh(source: Path) -> list[str]:
 
 
 def bindfs(source: Path) -> list[str]:
-    """It is of libfuse 2."""
+    """Return the command of bindfs, which uses libfuse 2."""
     return ["bindfs", "-f", "-o", "entry_timeout=0,attr_timeout=0", str(source)]
 
 
@@ -89,7 +89,7 @@ def sshfs(source: Path) -> list[str]:
 
 
 class ChannelDaemon:
-    """A started daemon with its file system mounted; `None` for who is no child of ours."""
+    """A running daemon with its mounted file system."""
 
     def __init__(self, process: subprocess.Popen[bytes], mountpoint: Path, said: Path) -> None:
         self.process = process
@@ -102,38 +102,38 @@ class ChannelDaemon:
         return self.process.pid
 
     def say(self, text: bytes = b".") -> None:
-        """Write to its standard input."""
+        """Write to the daemon's standard input."""
         assert self.process.stdin
         self.process.stdin.write(text)
         self.process.stdin.flush()
 
     def hear(self) -> bytes:
-        """Read a line of its standard output."""
+        """Read a line of the daemon's standard output."""
         assert self.process.stdout
         return self.process.stdout.readline()
 
     def said(self) -> str:
-        """Return what it has written to standard error."""
+        """Return what the daemon has written to standard error."""
         return self._said.read_text(errors="replace")
 
     def wait_for_channels(self, number: int = CPUS) -> None:
-        """Wait until it has so many: it mounts before it opens them."""
+        """Wait until the daemon has *number* channels: it opens them after it has mounted."""
         until(lambda: mapped(self.pid) == number)
 
     def brought(self) -> int:
-        """How many requests have come through channels: none does without them."""
+        """Return how many requests have come through channels."""
         return brought(self.connection)
 
     def others_woken(self) -> int:
-        """How often a worker was woken for what was sent to another's channel."""
+        """Return how often a worker was woken for a request on another worker's channel."""
         return _total(self.connection, "others_woken")
 
     def waiting(self) -> int:
-        """How many threads wait for a request in a channel."""
+        """Return how many threads wait for a request in a channel."""
         return len(waiting(self.pid))
 
     def end(self) -> int:
-        """Unmount, and return its exit status."""
+        """Unmount, and return the daemon's exit status."""
         unmount(str(self.path))
         return self.process.wait(DEADLINE_S)
 
@@ -148,13 +148,13 @@ def _total(connection: Connection, counter: str) -> int:
 
 
 def mapped(pid: int) -> int:
-    """How many channels a process has mapped."""
+    """Return how many channels a process has mapped."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return sum(line.endswith("/dev/efuse") and " rw-s " in line for line in lines)
 
 
 def waiting(pid: int) -> list[int]:
-    """The threads of a process that wait in EFUSE_IOC_NEXT."""
+    """Return the IDs of the threads of a process that wait in EFUSE_IOC_NEXT."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -182,13 +182,14 @@ def started(
     shim: str | None = None,
     **environment: str,
 ) -> Iterator[ChannelDaemon]:
-    """Start a daemon that mounts *mountpoint*; its handlers are those of nobody.
+    """Start a daemon that mounts *mountpoint*, without handlers.
 
-    :param before: what stands before the daemon's words.
-    :param shim: what to preload, if not the shim as it is built for `efuse run`.
+    :param words: the daemon's command, with the mountpoint.
+    :param before: a command that runs the daemon's command.
+    :param shim: library to preload; None: the shim of `efuse run`.
     """
     settings = {"LD_PRELOAD": shim or str(preload_library()), **environment}
-    # Signals that the tests' own shell may have had ignored end it all the same.
+    # The shell of the tests may ignore some signals; the daemon must not inherit that.
     command = [
         *before,
         "env",
@@ -214,7 +215,7 @@ def started(
 
 
 SIZES = (0, 1, 4095, 4096, 8000, 8193, 100_000, 1 << 20, (3 << 20) + 5)
-"""Of files: their WRITEs and READs fit a slot, and do not."""
+"""Sizes of files whose READs and WRITEs fit into a slot, and of others whose do not."""
 
 
 def content(size: int) -> bytes:
@@ -222,7 +223,7 @@ def content(size: int) -> bytes:
 
 
 def write_and_compare(root: Path, lower: Path) -> None:
-    """Write files through *root*, read them back, and compare with *lower*."""
+    """Write files through *root*, read them back, and compare them with *lower*."""
     for size in SIZES:
         (root / f"f{size}").write_bytes(content(size))
         assert (lower / f"f{size}").read_bytes() == content(size)
@@ -236,7 +237,7 @@ def write_and_compare(root: Path, lower: Path) -> None:
 
 
 def facts(root: Path) -> list[tuple[object, ...]]:
-    """What lstat(2) says of all that is below *root*."""
+    """Return attributes of all files below *root*, from lstat(2)."""
 
     def of(path: Path) -> tuple[object, ...]:
         st = path.lstat()
@@ -248,7 +249,7 @@ def facts(root: Path) -> list[tuple[object, ...]]:
 
 
 def change_names(root: Path) -> None:
-    """Make, link, rename, change and remove."""
+    """Make, link, rename, change and remove files."""
     (root / "dir").mkdir(mode=0o750)
     (root / "dir" / "old").write_bytes(b"data")
     os.rename(root / "dir" / "old", root / "dir" / "new")

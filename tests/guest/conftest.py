@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Tests that run inside the guest with the module loaded: ``make test-guest``.
 
-Around each test the kernel's log and its taint word are read: a test during which the kernel
-complains has failed, whatever else it found.
+A fixture reads the kernel's log and taint word before and after each test. A test fails if the
+kernel complains during it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LINUX = int(platform.release().split(".")[0])
 """The kernel's major version: 6 or 7."""
 
 collect_ignore = ["test_io_uring.py" if LINUX < 7 else "test_no_io_uring.py"]
-"""What is for another kernel than this one."""
+"""Tests that do not apply to this kernel."""
 
 
 def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a command without standard input and return what it printed."""
+    """Run a command without standard input, and return its output."""
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if check and result.returncode != 0:
         pytest.fail(f"{command} failed with {result.returncode}: {result.stderr}{result.stdout}")
@@ -42,7 +42,7 @@ def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.Comp
 
 
 def load_file_system(name: str) -> None:
-    """Load a file system's module, unless it is there or built in."""
+    """Load the module of a file system, unless it is loaded or built in."""
     if name not in Path("/proc/filesystems").read_text().split():
         run("modprobe", name)
 
@@ -53,26 +53,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look no more at what is there by now: what a process that is forked touches, it copies."""
+    """Exclude all present objects from garbage collection: in a forked child it copies pages."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Show at once why a test failed: a guest that is ended later does not come to its summary."""
+    """Show immediately why a test failed: a guest that is killed later prints no summary."""
     if report.failed:
         print(f"\n{report.longreprtext}", file=sys.stderr, flush=True)
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Leave the files of tests that other guests have taken to them."""
+    """Run only the test files that no other guest has taken."""
     me = os.environ.get(share.VARIABLE)
-    if me is None or session.testsfailed:  # those are errors of collecting, which end it
+    if me is None or session.testsfailed:  # errors of collection end the session anyway
         return None
     ours = (item for item in session.items if share.takes(Path(me), item.path))
     item = next(ours, None)
     while item is not None:
-        # As pytest's own loop. What one test leaves for the next is kept only if that one is ours.
+        # As in pytest's own loop. Fixtures are kept for the next test only if this guest runs it.
         following = next(ours, None)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail:
@@ -84,26 +84,26 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 class KernelLog:
-    """The running kernel's log, read on from where it was left, and its taint word."""
+    """The log of the running kernel, from where it was last read, and the taint word."""
 
     def __init__(self) -> None:
         self._log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(self._log, 0, os.SEEK_END)
 
     def new_text(self) -> str:
-        """Return what was logged since this was called last."""
+        """Return what was logged since the last call."""
         lines = []
         while True:
             try:
                 record = os.read(self._log, 8192).decode(errors="replace")
             except BlockingIOError:
                 return "\n".join(lines)
-            except BrokenPipeError:  # The ring buffer was overrun: what is left follows.
+            except BrokenPipeError:  # The ring buffer was overrun: read on from its oldest record.
                 continue
             lines.append(record.partition(";")[2].partition("\n")[0])
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until there is something to read, *timeout_s* seconds at most."""
+        """Wait until the log has new text, at most *timeout_s* seconds."""
         poll = select.poll()
         poll.register(self._log, select.POLLIN)
         poll.poll(timeout_s * 1000)
@@ -120,7 +120,7 @@ def _kernel() -> KernelLog:
 
 @pytest.fixture(autouse=True)
 def _kernel_is_content(_kernel: KernelLog) -> Iterator[None]:
-    """Fail the test during which the kernel complains or becomes tainted."""
+    """Fail a test during which the kernel complains or becomes tainted."""
     _kernel.new_text()
     before = _kernel.taint()
     yield
@@ -133,13 +133,13 @@ def _kernel_is_content(_kernel: KernelLog) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def module_file() -> Path:
-    """The module that the guest was started with."""
+    """The module with which the guest was started."""
     return Path(os.environ["EFUSE_MODULE"])
 
 
 @pytest.fixture(autouse=True)
 def _module_is_loaded(module_file: Path) -> Iterator[None]:
-    """Fail instead of testing plain FUSE by mistake; the next test finds the module again."""
+    """Fail if the module is not loaded, instead of testing plain FUSE. Load it again if needed."""
     assert live.loaded(), "efuse.ko is not loaded"
     yield
     if not live.loaded():
@@ -148,7 +148,7 @@ def _module_is_loaded(module_file: Path) -> Iterator[None]:
 
 
 def _mounts_below(directory: Path) -> list[str]:
-    """Return what is mounted at or below ``directory``, the last first."""
+    """Return the mount points at or below *directory*, the last mount first."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     points = [point.encode().decode("unicode_escape") for point in points]
     inside = [p for p in points if p == str(directory) or p.startswith(f"{directory}/")]
@@ -164,7 +164,7 @@ def _remove(directory: Path) -> None:
 
 @pytest.fixture
 def mountpoint(tmp_path: Path) -> Iterator[Path]:
-    """An empty directory of the test's own; whatever is left mounted there is unmounted after."""
+    """An empty directory for the test. What is still mounted there is unmounted afterwards."""
     directory = tmp_path / "mnt"
     directory.mkdir()
     yield directory
@@ -173,7 +173,7 @@ def mountpoint(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def reachable(mountpoint: Path) -> None:
-    """Let every user come as far as the mount."""
+    """Let every user reach the mount."""
     for above in mountpoint.parents:
         above.chmod(above.stat().st_mode | 0o111)
 
@@ -186,7 +186,7 @@ def lower_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with image.open("wb") as file:
         file.truncate(1 << 30)
     run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,nodiscard", image)
-    # It may be built in.
+    # The loop driver may be built in.
     if not Path("/sys/module/loop").exists():
         run("modprobe", "loop")
     root = base / "root"
@@ -198,9 +198,9 @@ def lower_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def lower(lower_root: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """An empty directory of the test's own on the ext4 file system.
+    """An empty directory on the ext4 file system for the test.
 
-    For the path ``device`` it lies on a device.
+    For the path ``device`` it is on a computational storage device.
     """
     callspec = getattr(request.node, "callspec", None)
     if callspec and callspec.params.get("path") == "device":
@@ -226,7 +226,7 @@ def overlay(lower: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def point(tmp_path: Path) -> Path:
-    """Where eFuse is mounted over files of a device."""
+    """A mountpoint for eFuse over the files of a device."""
     directory = tmp_path / "efuse"
     directory.mkdir()
     return directory
@@ -241,7 +241,7 @@ def hand(mountpoint: Path) -> Iterator[Hand]:
 
 @pytest.fixture
 def channels(hand: Hand) -> Iterator[list[Channel]]:
-    """One for each CPU."""
+    """A channel for each CPU."""
     made = [Channel(hand.fd, cpu) for cpu in (0, 1)]
     yield made
     for each in made:
@@ -260,7 +260,7 @@ def device() -> Iterator[Device]:
 
 @pytest.fixture
 def files(device: Device, tmp_path: Path) -> Iterator[Path]:
-    """A directory on the device, of the test's own."""
+    """A directory on the device for the test."""
     directory = tmp_path / "files"
     directory.mkdir()
     run("mount", device.path, directory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Computational storage devices as tests make them, and do to them what nobody else would.
+"""Computational storage devices for tests, with operations that the package does not offer.
 
 ``EFUSE_CSD_MODULE`` names the module that :func:`load` loads.
 """
@@ -23,17 +23,17 @@ _numbers = itertools.count()
 
 
 def load() -> None:
-    """Load the module, unless it is loaded."""
+    """Load the module, unless it is already loaded."""
     package.load(Path(os.environ["EFUSE_CSD_MODULE"]))
 
 
 class Device(package.Device):
-    """A device that a test makes, and does to what the package would not."""
+    """A device that accepts arbitrary writes to its attributes."""
 
     def write(self, attribute: str, value: int | str) -> None:
-        """Write *value* to the file *attribute*, in one system call.
+        """Write *value* to the file of *attribute*, in one system call.
 
-        :raises OSError: it was refused.
+        :raises OSError: the kernel refuses the value.
         """
         descriptor = os.open(self.directory / attribute, os.O_WRONLY)
         try:
@@ -42,20 +42,20 @@ class Device(package.Device):
             os.close(descriptor)
 
     def wait(self, attribute: str, value: int) -> None:
-        """Wait until the number in the file *attribute* is at least *value*; fail after a while."""
+        """Wait until the value of *attribute* is at least *value*; fail after a while."""
         until(lambda: self.read(attribute) >= value)
 
 
 def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that are the same for the same *seed*."""
+    """Return random bytes, always the same ones for the same *seed*."""
     return random.Random(seed).randbytes(length)
 
 
 @contextlib.contextmanager
 def csd(**attributes: int) -> Iterator[Device]:
-    """Make a device, set *attributes* in their order, and remove it afterwards.
+    """Make a device and set *attributes* in the given order; remove it afterwards.
 
-    Its directory may be gone by then.
+    The test may remove the device itself.
     """
     device = Device(f"test{next(_numbers)}")
     device.directory.mkdir()

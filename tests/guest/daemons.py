@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Mounts for tests whose daemon can be stopped at any point, and calls made beside the test.
+"""Mounts whose daemon a test can stop at any point, and calls that run during a test.
 
     with mounted(mountpoint, consistency="exclusive") as m:
         m.truth.create("file", b"data")
@@ -10,8 +10,8 @@
         m.release()
         assert call.result().st_size == 4
 
-At its end each mount has shown that no lookup count was returned twice or kept, and that no handle
-was closed that the daemon had not opened.
+When a mount ends, it has been checked that the kernel forgot each lookup exactly once, and that it
+released only handles that the daemon had opened.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def eventually(condition: Callable[[], T], what: str = "", *, deadline_s: float = DEADLINE_S) -> T:
-    """Poll until *condition* is true and return what it returned."""
+    """Poll until *condition* returns a true value, and return that."""
     end = time.monotonic() + deadline_s
     while not (result := condition()):
         assert time.monotonic() < end, f"never came true: {what or condition}"
@@ -58,12 +58,12 @@ def eventually(condition: Callable[[], T], what: str = "", *, deadline_s: float 
 
 
 def boottime_ns() -> int:
-    """Return the time by the clock that the kernel's time-outs are measured with."""
+    """Return the time of the clock that the kernel uses for timeouts, ns."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 class Call(Generic[T]):
-    """A function that runs in a process of its own, perhaps as another user."""
+    """A function that runs in a process of its own, possibly as another user."""
 
     def __init__(self, function: Callable[..., T], *args: Any, uid: int = 0, gid: int = 0) -> None:
         self._from, to = os.pipe()
@@ -74,7 +74,7 @@ class Call(Generic[T]):
             return
         status = 1
         try:
-            gc.disable()  # it would copy all pages that have objects
+            gc.disable()  # a collection would copy all pages that hold objects
             os.close(self._from)
             if uid or gid:
                 os.setgroups([])
@@ -93,16 +93,19 @@ class Call(Generic[T]):
             os._exit(status)
 
     def done(self) -> bool:
-        """Has it returned?"""
+        """Return whether the function has returned."""
         return bool(select.select([self._from], [], [], 0)[0])
 
     def within(self) -> list[str]:
-        """Return the kernel's functions that it waits in, the innermost first; without locks'."""
+        """Return the kernel functions in which the process waits, the innermost first.
+
+        The kernel leaves out functions of the scheduler and of locks.
+        """
         lines = Path(f"/proc/{self.pid}/stack").read_text().splitlines()
         return [line.split()[1].partition("+")[0] for line in lines]
 
     def result(self) -> T:
-        """Wait for what it returned; raise what it raised."""
+        """Wait for the function's return value; raise the exception that it raised."""
         ready = select.select([self._from], [], [], DEADLINE_S)[0]
         assert ready, f"the call hangs: {Path(f'/proc/{self.pid}/stack').read_text()}"
         with os.fdopen(self._from, "rb") as pipe:
@@ -116,7 +119,7 @@ class Call(Generic[T]):
         raise value
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process if it still runs."""
         if not self._ended:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -125,7 +128,7 @@ class Call(Generic[T]):
 
 
 def as_user(uid: int, function: Callable[..., T], *args: Any) -> T:
-    """Call a function as another user of a group of the same number."""
+    """Call a function as another user, with a group of the same number."""
     groups = os.getgroups()
     os.setgroups([])
     os.setresgid(uid, uid, 0)
@@ -140,7 +143,7 @@ def as_user(uid: int, function: Callable[..., T], *args: Any) -> T:
 
 @dataclass(frozen=True)
 class Statx:
-    """What statx(2) says."""
+    """The result of statx(2)."""
 
     st_mode: int
     st_ino: int
@@ -153,7 +156,7 @@ class Statx:
 
 
 def force_stat(path: str | os.PathLike[str] | int) -> Statx:
-    """Ask for the attributes that the server has now (AT_STATX_FORCE_SYNC)."""
+    """Get the attributes from the server, not from a cache (AT_STATX_FORCE_SYNC)."""
     buffer = ctypes.create_string_buffer(256)
     if isinstance(path, int):
         dirfd, name, flags = path, b"", 0x1000
@@ -169,7 +172,7 @@ def force_stat(path: str | os.PathLike[str] | int) -> Statx:
 
 
 def lookup_again(path: str | os.PathLike[str]) -> None:
-    """Drop every name of a mount that nobody uses, so that the next use looks it up."""
+    """Drop all unused dentries of a mount, so that the next use of each sends a LOOKUP."""
     if _libc.mount(None, os.fsencode(path), None, ctypes.c_ulong(_MS_REMOUNT), None):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)
@@ -188,7 +191,7 @@ class _Remote:
 
 
 class Mount:
-    """A mount with its daemon, and its connection if eFuse accelerates it."""
+    """A mount with its daemon and its connection."""
 
     def __init__(
         self, mountpoint: Path, options: Options, kernel_options: tuple[str, ...] = ()
@@ -204,9 +207,9 @@ class Mount:
         os.close(device)
         theirs.close()
         self.truth = _Remote(self, "truth")
-        """The daemon's :class:`tests.guest.truth.Truth`: what is written here is true at once."""
+        """The daemon's :class:`tests.guest.truth.Truth`: changes of it take effect immediately."""
         self.files: dict[str, int] = {}
-        """What a test keeps open, by name."""
+        """Descriptors that a test keeps open, by name."""
         self._alive = True
         self.connection = Connection.at(mountpoint)
         self.attachment: bpf.Attachment | None = None
@@ -224,18 +227,18 @@ class Mount:
         raise value if isinstance(value, OSError) else AssertionError(f"{name}: {value}")
 
     def begin(self, name: str, *args: Any) -> None:
-        """Call a method without waiting for it; :meth:`ended` has to come before the next call."""
+        """Call a method without waiting for it. Before the next call, call :meth:`ended`."""
         self._control.send((name, args, {}))
 
     def ended(self, number: int) -> None:
-        """Wait for as many calls as were begun."""
+        """Wait for the results of *number* calls."""
         for _ in range(number):
             assert self._control.poll(DEADLINE_S), "the daemon does not answer"
             good, value = self._control.recv()
             assert good, value
 
     def device(self) -> int:
-        """Return a descriptor of the daemon's own device, to be closed by the test."""
+        """Return a duplicate of the daemon's descriptor of the device; the test closes it."""
         fds = Path(f"/proc/{self.pid}/fd")
         its = next(int(fd.name) for fd in fds.iterdir() if os.readlink(fd) == str(DEVICE))
         process = os.pidfd_open(self.pid)
@@ -247,7 +250,7 @@ class Mount:
         return fd
 
     def hold(self, opcode: str, point: str, name: bytes | None = None, times: int = 1) -> None:
-        """See :meth:`tests.guest.service.Service.hold`."""
+        """Hold requests; see :meth:`tests.guest.service.Service.hold`."""
         self.call("hold", opcode, point, name, times)
 
     def wait_held(self, number: int = 1) -> None:
@@ -255,31 +258,31 @@ class Mount:
         self.call("wait_held", number)
 
     def release(self, opcode: str | None = None) -> int:
-        """Go on with the held requests."""
+        """Continue held requests; see :meth:`tests.guest.service.Service.release`."""
         released: int = self.call("release", opcode)
         return released
 
     @property
     def copy_opcode(self) -> str:
-        """The request that this kernel sends first for copy_file_range(2)."""
+        """The first opcode that this kernel uses for copy_file_range(2)."""
         return "copy_file_range_64" if self.call("minor") >= 45 else "copy_file_range"
 
     def log(self) -> list[tuple[str, int, bytes, int]]:
-        """Return what the daemon was asked since this was last called."""
+        """Return the requests that the daemon got since the last call."""
         log: list[tuple[str, int, bytes, int]] = self.call("log")
         return log
 
     def asked(self) -> list[str]:
-        """Return the opcodes of log()."""
+        """Return the opcodes of the requests that the daemon got since the last call."""
         return [opcode for opcode, *_ in self.log()]
 
     def count(self, opcode: str, counter: str) -> int:
-        """Read one of the connection's counters."""
+        """Return one of the connection's counters for an opcode."""
         return int((self.connection.path / "stats" / opcode / counter).read_text())
 
     @contextlib.contextmanager
     def answered(self, opcode: str, times: int = 1) -> Iterator[None]:
-        """Show that the kernel answers that many requests of a kind, and the daemon none."""
+        """Check that the kernel answers *times* requests of an opcode, and the daemon none."""
         self.log()
         hits = self.count(opcode, "hits")
         yield
@@ -290,7 +293,7 @@ class Mount:
 
     @contextlib.contextmanager
     def passed(self, opcode: str, reason: str | None = None) -> Iterator[None]:
-        """Show that the kernel answers no request of a kind, and that the daemon is asked."""
+        """Check that the kernel answers no request of an opcode, and that the daemon gets one."""
         self.log()
         hits, why = self.count(opcode, "hits"), self.count(opcode, reason) if reason else 0
         yield
@@ -301,7 +304,7 @@ class Mount:
             assert self.count(opcode, reason) > why, f"{opcode} did not pass as {reason}"
 
     def drop(self) -> None:
-        """Drop every name that nobody uses."""
+        """Drop all unused dentries of the mount."""
         lookup_again(self.path)
 
     def attach(self, **options: Any) -> bpf.Attachment:
@@ -317,12 +320,12 @@ class Mount:
             self._alive = False
 
     def balanced(self) -> bool:
-        """Does the kernel hold no lookup of anything once nothing is in use?"""
+        """Drop unused dentries; return whether the kernel then holds no lookups."""
         self.drop()
         return not self.call("counts")
 
     def end(self) -> None:
-        """Show that all is returned, unmount, and end the daemon."""
+        """Check that the kernel has returned all lookups and handles, then unmount."""
         eventually(self.balanced, "the kernel keeps lookups for itself")
         eventually(lambda: not self.call("handles"), "the kernel keeps files open")
         faults = self.call("faults")
@@ -330,7 +333,7 @@ class Mount:
         unmount(str(self.path))
 
     def close(self) -> None:
-        """Leave nothing behind, however the test ended."""
+        """Remove the mount and the daemon, however the test ended."""
         with contextlib.suppress(OSError):
             unmount(str(self.path), lazy=True)
         self.kill()
@@ -340,7 +343,7 @@ class Mount:
 
 
 def _serve(device: int, control: Any, options: Options) -> None:
-    """Be the daemon; never returns."""
+    """Run the daemon in this process; never returns."""
     status = 1
     try:
         keep = {0, 1, 2, device, control.fileno()}
@@ -370,11 +373,14 @@ def mounted(
     options: Options | None = None,
     **answers: Any,
 ) -> Iterator[Mount]:
-    """Mount an empty file system whose requests are accelerated.
+    """Mount an empty file system on eFuse.
 
-    :param declare: what the file system says of itself, such as ``handleless``.
-    :param path: of every READ and WRITE.
-    :param stack_depth: how deep the mount counts as stacked.
+    :param consistency: mode of the connection.
+    :param declare: promises of the file system, such as ``handleless``.
+    :param attach: whether to attach the built-in handlers.
+    :param capacity: capacities of maps, by name.
+    :param path: path to which READs and WRITEs are forced.
+    :param stack_depth: stacking depth of the mount.
     :param answers: members of :class:`tests.guest.service.Options`.
     """
     kernel = [f"stack_depth={stack_depth}"]
@@ -395,7 +401,7 @@ def mounted(
 
 
 def fails(number: int, function: Callable[..., Any], *args: Any) -> None:
-    """Show that a call fails with an errno."""
+    """Check that a call fails with the errno *number*."""
     try:
         result = function(*args)
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A disk that a test makes fail in one place, or hold all that is asked of it (device mapper)."""
+"""A disk (device mapper) that a test can make fail at one block, or hold all requests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _run(*command: str, given: str | None = None) -> str:
 
 
 class Disk:
-    """The disk, and an ext4 file system of blocks of 4 KiB on it.
+    """The disk, with an ext4 file system whose blocks have 4 KiB.
 
-    :ivar root: where it is mounted.
+    :ivar root: mount point of the file system.
     """
 
     def __init__(self, loop: str, sectors: int, root: Path) -> None:
@@ -34,15 +34,15 @@ class Disk:
         self.root = root
 
     def hold(self) -> None:
-        """Answer nothing until go_on()."""
+        """Hold all requests until go_on()."""
         _run("dmsetup", "suspend", "--noflush", "--nolockfs", _NAME)
 
     def go_on(self) -> None:
-        """Answer what was held."""
+        """Continue the held requests."""
         _run("dmsetup", "resume", _NAME)
 
     def fail(self, file: Path, block: int) -> None:
-        """Fail whatever touches a block of a file that lies in one piece."""
+        """Fail all accesses to a block of a file. The file must have a single extent."""
         extents = _run("filefrag", "-e", str(file))
         found = re.search(r"0:\s+0\.\.\s*\d+:\s+(\d+)\.\.", extents)
         assert found, extents
@@ -60,7 +60,7 @@ class Disk:
 
 @contextlib.contextmanager
 def failing_disk(base: Path, size: int = 64 << 20) -> Iterator[Disk]:
-    """Make the disk below *base*, and remove it afterwards."""
+    """Make the disk with its image below *base*; remove it afterwards."""
     image, root = base / "disk", base / "root"
     with image.open("wb") as file:
         file.truncate(size)

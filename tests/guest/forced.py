@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A mount of the Python pass-through whose READs and WRITEs are forced onto one path."""
+"""A mount of the Python pass-through whose READs and WRITEs are forced to one path."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import efuse
 from efuse.control import PATHS, Connection
 
 WORDS = ("auto", *PATHS)
-"""What may be forced; ``auto`` chooses by itself."""
+"""The values of ``forced_path``; with ``auto`` the kernel chooses the path."""
 
 _FOR_ALL = ("auto", "daemon", "direct")
 
 
 @dataclass
 class Forced:
-    """The mount."""
+    """A mount with a forced path."""
 
     point: Path
     path: str
@@ -30,19 +30,20 @@ class Forced:
         return self.point / name
 
     def answered(self) -> dict[str, int]:
-        """How many requests each path has answered."""
+        """Return how many requests each path has answered."""
         paths = self.connection.path / "paths"
         return {path: int((paths / path / "requests").read_text()) for path in PATHS}
 
     def show_that_it_ran(self, requests: int, *, kept: bool = True) -> None:
-        """Show that the path has answered that many requests, and that ``daemon`` is alone.
+        """Check that the forced path has answered *requests* requests; for ``daemon``, only it.
 
-        A path that keeps bytes answers what it has kept: one request is enough, and none where
-        *kept* says that there is nothing.
+        Paths that keep data answer only for what they have kept: one request is enough for them.
+
+        :param kept: whether they have kept anything; if not, no request is needed.
         """
         answered = self.answered()
         print(f"path {self.path}: answered {answered}")
-        # What a path cannot take is the daemon's, and the choice is the kernel's in auto.
+        # Other paths leave what they cannot answer to the daemon; with auto any path may answer.
         named = {p: n for p, n in answered.items() if p != "daemon" or self.path == "daemon"}
         ran = sum(named.values()) if self.path == "auto" else named[self.path]
         least = requests if self.path in _FOR_ALL else int(kept)
@@ -60,9 +61,9 @@ def forced(
     operations: efuse.Passthrough | None = None,
     **options: object,
 ) -> Iterator[Forced]:
-    """Mount *lower* on *point*, which is made, and force *path*.
+    """Mount *lower* on *point*, which is made if needed, with the forced path *path*.
 
-    :param operations: served instead of a pass-through of *lower* with these *options*.
+    :param operations: file system to serve; None: a pass-through of *lower* with *options*.
     """
     operations = operations or efuse.Passthrough(lower, **options)
     point.mkdir(exist_ok=True)

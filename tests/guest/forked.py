@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The command line in a process that is forked from this one.
+"""The command line in a process that is forked from the test's process.
 
-It is the command's own code, with descriptors, output and exit status of its own. Only Python has
-been started and the modules have been imported before, once for all: that takes seconds under
-software emulation. That ``efuse`` starts by itself is shown by the documents' transcripts, and
-wherever `EFUSE` of `tests.commands` is run. There may be other threads, but none that hold a lock.
+It runs the command's own code, with its own descriptors, output and exit status. Python's start and
+the imports, which take seconds under emulation, are done only once. The tests of the documents'
+transcripts, and all that use `EFUSE` of `tests.commands`, show that ``efuse`` starts by itself.
+Other threads may exist at the time of a fork, but must not hold locks.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import NoReturn
 from efuse import features
 from efuse.cli.main import main
 
-# What commands import only when they mount, or print a table.
+# Modules that commands import only when they mount or print a table.
 for late in ("efuse.fs", "rich.table"):
     importlib.import_module(late)
 
 
 def efuse(*words: str | os.PathLike[str]) -> str:
-    """Run ``efuse`` with *words* and without standard input, and return what it printed."""
+    """Run ``efuse`` with *words* and no standard input; return its standard output."""
     return run_efuse(*words).stdout
 
 
 def run_efuse(*words: str | os.PathLike[str], status: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run ``efuse`` with *words* and without standard input; return all that it printed.
+    """Run ``efuse`` with *words* and no standard input; return its output.
 
-    :param status: with which it has to end.
+    :param status: the expected exit status.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         pid = _begin(words, out.fileno(), err.fileno())
@@ -52,9 +52,9 @@ def run_efuse(*words: str | os.PathLike[str], status: int = 0) -> subprocess.Com
 
 
 class Beside:
-    """``efuse`` that runs beside the test. It may print as much as a pipe holds.
+    """``efuse`` in the background. It must not print more than a pipe holds.
 
-    :ivar out: what it prints.
+    :ivar out: its standard output.
     """
 
     def __init__(self, *words: str | os.PathLike[str]) -> None:
@@ -65,17 +65,17 @@ class Beside:
         os.close(err)
 
     def running(self) -> bool:
-        """Has it not ended yet?"""
+        """Return whether it still runs."""
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def ended(self) -> tuple[int, str, str]:
-        """Wait for its end; return its status, the rest of what it printed, and its complaints."""
+        """Wait for its end; return exit status, remaining standard output, and standard error."""
         _, status = os.waitpid(self._pid, 0)
         with self.out, self._err:
             return os.waitstatus_to_exitcode(status), self.out.read(), self._err.read()
 
     def end(self, number: int) -> tuple[int, str, str]:
-        """Likewise, by a signal."""
+        """Send a signal and wait for its end; returns what `ended` returns."""
         os.kill(self._pid, number)
         return self.ended()
 
@@ -90,10 +90,10 @@ def _begin(words: Sequence[str | os.PathLike[str]], out: int, err: int) -> int:
 
 
 def _be_efuse(words: list[str], out: int, err: int) -> NoReturn:
-    """Run the command, with nothing left of what pytest and the tests have set up, and end."""
+    """Undo what pytest and the tests have set up in this process, run the command, and exit."""
     status = 1
     try:
-        # What holds descriptors of the parent's shall not close ours of the same number.
+        # Finalizers of the parent's objects must not close new descriptors with the same numbers.
         gc.freeze()
         null = os.open(os.devnull, os.O_RDONLY)
         for number, fd in enumerate((null, out, err)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A file system exerciser: random operations on one file, each compared with a model in memory.
 
-After Apple's fsx, but with several views of the file at once: descriptors of one mount, or of
-several. One seed gives the same operations every time.
+It follows Apple's fsx, but uses several views of the file at the same time: descriptors of one or
+of several mounts. The same seed always gives the same operations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIMIT = 120_000
-"""No operation makes the file longer."""
+"""Largest size of the file, bytes."""
 
 _PAGE = mmap.PAGESIZE
 _LAST = 30
@@ -30,16 +30,19 @@ _libc.mmap.restype = ctypes.c_void_p
 
 
 class MismatchError(AssertionError):
-    """The file is not what the model says."""
+    """The file differs from the model."""
 
 
 @dataclass
 class View:
     """A descriptor of the file.
 
-    :ivar flags: of its open, beside O_RDWR.
-    :ivar reads: whether it is read through, too. A page cache of one mount does not know what is
-        changed through another mount, so there only O_DIRECT reads are of use.
+    :ivar path: path of the file.
+    :ivar flags: flags of open(2) in addition to O_RDWR.
+    :ivar reads: whether the file is also read through this view. The page cache of one mount does
+        not notice changes through another mount, so with several mounts only O_DIRECT reads are
+        useful.
+    :ivar fd: the open descriptor, or -1.
     """
 
     path: Path
@@ -59,15 +62,15 @@ class View:
 
 
 class Exerciser:
-    """Does random operations through *views* of one file, and knows what it has to hold.
+    """Performs random operations through *views* of one file, and compares with a model.
 
-    :param lower: where the bytes of the file lie in the end; looked at after each fsync.
-    :param mapped: whether the file is mapped into memory, too, and copied within.
+    :param lower: the underlying file; compared with the model after each fsync.
+    :param mapped: whether to use also mmap(2), appends and copy_file_range(2).
     """
 
     def __init__(self, views: list[View], lower: Path, seed: int, *, mapped: bool = True) -> None:
         self.done: Counter[str] = Counter()
-        """How often which operation was done."""
+        """How often each operation was performed."""
         self._rng = random.Random(seed)
         self._seed = seed
         self._views = views
@@ -76,7 +79,7 @@ class Exerciser:
         self._model = bytearray()
         self._number = 0
         self._log: deque[tuple[int, str, View, int, tuple[int, ...]]] = deque(maxlen=_LAST)
-        # What is written is a piece of this, at no even place: it fits nowhere else.
+        # Writes take pieces of this at odd offsets, so that data at a wrong place is noticed.
         self._pool = random.Random(0).randbytes(1 << 21)
         self._buffer = mmap.mmap(-1, LIMIT + 2 * _PAGE)
         self._operations: dict[Callable[[], None], int] = {
@@ -98,7 +101,7 @@ class Exerciser:
             }
 
     def run(self, operations: int) -> None:
-        """Do so many operations, and compare the whole file through every view at the end."""
+        """Perform *operations* operations; then compare the whole file through every view."""
         choices = [operation for operation, n in self._operations.items() for _ in range(n)]
         for view in self._views:
             view.open()
@@ -119,7 +122,7 @@ class Exerciser:
                 with contextlib.suppress(OSError):
                     view.close()
 
-    # What an operation works on
+    # Choices of what an operation works on
 
     def _note(self, what: str, view: View, *numbers: int) -> None:
         self._log.append((self._number, what, view, len(self._model), numbers))
@@ -128,21 +131,21 @@ class Exerciser:
         return self._rng.choice(self._views)
 
     def _place(self, end: int) -> int:
-        """A random offset up to *end*, often at a block's edge."""
+        """Return a random offset up to *end*, often at the edge of a page."""
         at = self._rng.randint(0, end)
         if self._rng.random() < 0.4:
             at = at // _PAGE * _PAGE + self._rng.choice((-1, 0, 0, 0, 0, 1))
         return min(max(at, 0), end)
 
     def _length(self, most: int) -> int:
-        """A random number of bytes, from 1 to *most*, more often few; often whole blocks."""
+        """Return a random length from 1 to *most*, more often small, often of whole pages."""
         length = self._rng.randint(1, 1 << self._rng.randint(1, 16))
         if self._rng.random() < 0.4:
             length = -(-length // _PAGE) * _PAGE
         return min(length, most)
 
     def _span(self, end: int) -> tuple[int, int]:
-        """Offset and length of a part of the bytes before *end*; there has to be one."""
+        """Return offset and length of a random part of the first *end* bytes; *end* is not 0."""
         at = self._place(end - 1)
         return at, self._length(end - at)
 
@@ -151,7 +154,7 @@ class Exerciser:
         return self._pool[start : start + length]
 
     def _aligned(self, length: int) -> memoryview:
-        """A buffer at the start of a page, or now and then not."""
+        """Return a buffer that mostly starts at a page, and sometimes does not."""
         shift = self._rng.choice((0, 0, 0, 512, 1))
         return memoryview(self._buffer)[shift : shift + length]
 
@@ -232,7 +235,7 @@ class Exerciser:
             self._read_last_page(view, end)
 
     def _read_last_page(self, view: View, end: int) -> None:
-        """Behind the end of the file the last page is zeros."""
+        """Check that the last page is zero behind the end of the file."""
         start = len(self._model) - end
         page = _libc.mmap(
             None,
@@ -299,7 +302,7 @@ class Exerciser:
         view.open()
 
     def _drop(self) -> None:
-        """Have the page cache forget what is written."""
+        """Drop the file's written data from the page cache."""
         view = self._view()
         self._note("drop", view)
         os.fsync(view.fd)
@@ -336,7 +339,7 @@ class Exerciser:
             raise self._mismatch(f"wrote {done:#x} of {length:#x} bytes")
 
     def _compare(self, got: bytes, at: int, length: int) -> None:
-        """Show that *got* is what reading *length* bytes from *at* on should bring."""
+        """Check that *got* is the right result of reading *length* bytes at *at*."""
         expected = self._model[at : at + length]
         if got == expected:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Storage functions that are run where their data lies, and what their twins in Python say."""
+"""Helpers to run storage functions at a chosen place, and to compare them with their twins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.guest.hand import DEADLINE_S
 
 BLOCK = 4096
 
-# Emits where each block is that it is given, and takes those that its arguments name.
+# A function that emits the offset and the first word of each block, and goes on with the blocks
+# that its arguments name.
 JUMPS = """
 #include "csd.bpf.h"
 struct jumps { u64 offset[16]; };
@@ -42,38 +43,38 @@ CSD_ARGS(struct jumps)
 """
 
 
-# The same, and says that it does little else.
+# JUMPS with the flag that it seldom continues with the following block.
 HOPS = JUMPS + "CSD_FLAGS(CSD_JUMPS)\n"
 
 
 def numbered(numbers: Iterable[int]) -> bytes:
-    """Return blocks that begin with these numbers."""
+    """Return blocks that each begin with one of the numbers."""
     return b"".join(struct.pack("<Q", number).ljust(BLOCK, b".") for number in numbers)
 
 
 def jumps_args(offsets: Sequence[int]) -> bytes:
-    """Return the arguments of `JUMPS`: up to 16 blocks to take behind the first one, by offset."""
+    """Return the arguments of `JUMPS`: offsets of up to 16 blocks to take after the first one."""
     return struct.pack("<16Q", *offsets, *[1] * (16 - len(offsets)))
 
 
 def jumps_seen(raw: bytes) -> list[tuple[int, int]]:
-    """Return the (offset, number) of each block that `JUMPS` was given."""
+    """Return (offset, number) of each block that `JUMPS` got."""
     return list(struct.iter_unpack("<QQ", raw))
 
 
 def blocks(size: int) -> int:
-    """How many blocks a file of *size* bytes has."""
+    """Return how many blocks a file of *size* bytes has."""
     return -(-size // BLOCK)
 
 
 def result(call: Shipped, path: Path, place: Place) -> tuple[bytes, Status]:
-    """Run a function that is loaded to its end."""
+    """Run a loaded function to its end; return its output and status."""
     with functions.run(call.name, path, call.encode(), place=place) as one:
         return one.result(), one.status()
 
 
 def outcome(run: Callable[[], bytes]) -> bytes | str:
-    """What a function emitted, or the error that it failed with."""
+    """Return the output of a run, or the message of the error with which it failed."""
     try:
         return run()
     except EfuseError as error:
@@ -81,12 +82,13 @@ def outcome(run: Callable[[], bytes]) -> bytes | str:
 
 
 def agree(call: Shipped, path: Path, data: bytes, seed: object = "") -> tuple[Status, Status]:
-    """Assert that device, kernel and Python make the same of a file: the bytes, or the error.
+    """Check that device, kernel and Python give the same result for a file: output, or error.
 
-    And that each was looked at where it was asked to be, and at as many blocks.
+    Also check that each run used the place that it was asked to use, and that both runs looked at
+    the same number of blocks.
 
-    :param seed: what a failure says.
-    :returns: of the device and of the kernel.
+    :param seed: anything to show if a check fails.
+    :returns: statuses of the runs at the device and in the kernel.
     """
     path.write_bytes(data)
     wanted = outcome(lambda: call.reference(data))
@@ -103,12 +105,12 @@ def agree(call: Shipped, path: Path, data: bytes, seed: object = "") -> tuple[St
 
 
 def stack_of(thread: threading.Thread) -> str:
-    """Return the kernel's functions that a thread waits in."""
+    """Return the stack of a thread in the kernel."""
     return Path(f"/proc/self/task/{thread.native_id}/stack").read_text()
 
 
 class Background:
-    """A run to its end in a thread."""
+    """A run that goes to its end in a thread."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -124,9 +126,9 @@ class Background:
             self.error = error
 
     def end(self, *, last: bool = True) -> Status:
-        """Wait for its end.
+        """Wait for the end of the run.
 
-        :param last: the run is not needed any more.
+        :param last: close the run.
         """
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
@@ -137,5 +139,5 @@ class Background:
 
 
 def background(path: Path, call: Shipped, place: Place = Place.DEVICE) -> Background:
-    """Run a function that is loaded in a thread."""
+    """Run a loaded function in a thread."""
     return Background(functions.run(call.name, path, call.encode(), place=place))

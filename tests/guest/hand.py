@@ -24,13 +24,13 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def root_attributes(size: int) -> bytes:
-    """The answer to GETATTR of the root: *size* is what tells one from another."""
+    """Return the answer to a GETATTR of the root. *size* distinguishes answers."""
     attributes = wire.attributes(1, size, (0, 0, 0), stat.S_IFDIR | 0o755, 2, 0, 0)
     return wire.attr_out(0, attributes)
 
 
 class Hand:
-    """Programs on a CPU of choice ask for the root's size; see `ask`."""
+    """A mount whose root's size is asked for by threads on chosen CPUs; see `ask`."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Hand:
         }
 
     def close(self, *, lazy: bool = False) -> None:
-        """End the connection; what nobody answered fails with it.
+        """End the connection; unanswered requests fail.
 
-        :param lazy: although somebody uses it.
+        :param lazy: unmount even if the mount is in use.
         """
         os.close(self.fd)
         self._pool.shutdown()
@@ -66,7 +66,7 @@ class Hand:
         os.sched_setaffinity(0, self._affinity)
 
     def read(self, cpu: int | None = None) -> Request:
-        """Read a request on *cpu*."""
+        """Read a request, on *cpu* if given."""
         if cpu is not None:
             os.sched_setaffinity(0, {cpu})
         return wire.parse(os.read(self.fd, 1 << 20))
@@ -75,20 +75,23 @@ class Hand:
         os.write(self.fd, wire.reply(request.unique, 0, root_attributes(size)))
 
     def channel(self, cpu: int, name: str) -> int:
-        """Return a number of a channel's, without INIT."""
+        """Return a counter of a channel, without the INIT request."""
         return self._count(cpu, name) - self._before.get((cpu, name), 0)
 
     def _count(self, cpu: int, name: str) -> int:
         return int((self._channels / str(cpu) / name).read_text())
 
     def numbers(self, cpu: int, requests: list[Request]) -> list[int]:
-        """The numbers of those of one CPU: each counts from another start, in steps for all."""
+        """Return the unique numbers that *cpu* gave to *requests*.
+
+        Each CPU counts from a start of its own, and all count in the same steps.
+        """
         step = 2 * (sum(path.is_dir() for path in self._channels.iterdir()) + 1)
         found = [r.unique & ~(1 << 63) for r in requests]
         return [n for n in found if n % step == 2 * (cpu + 1) % step]
 
     def ask(self, cpu: int) -> Future[int]:
-        """Have somebody on *cpu* ask for the root's size; return when the request is sent."""
+        """Ask for the root's size in a thread on *cpu*; return when the request has been sent."""
         before = self._sent()
         size = self._pool.submit(self._size_on, cpu)
         until(lambda: self._sent() > before)
@@ -102,7 +105,7 @@ class Hand:
         return os.stat(self.mountpoint).st_size
 
     def program(self, cpu: int) -> subprocess.Popen[bytes]:
-        """Likewise, as a process of its own."""
+        """Ask for the root's size in a process on *cpu*; return when the request has been sent."""
         before = self._sent()
         started = subprocess.Popen(
             ["taskset", "-c", str(cpu), "stat", str(self.mountpoint)],

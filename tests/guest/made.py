@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Make what the guest's tests run where compilers have full speed: ``python -m tests.guest.made``.
+"""Compile what the guest tests run, at the host's full speed: ``python -m tests.guest.made``.
 
-All of it goes into the cache, by content, and is found there by the tests. What is missing they
-make themselves, which takes up to a minute each under software emulation. The handlers are the
-examples, and those that the test modules have as constants of their own.
+Everything goes into the cache, keyed by content, where the tests find it. What is missing there the
+tests compile themselves, which takes up to a minute each under emulation. The handlers are the
+examples, and the constants of test modules that hold C text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def handlers(interface: Interface) -> Iterator[str]:
     for path in sorted(_HERE.rglob("test_*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         for value in vars(importlib.import_module(name)).values():
-            # Not the beginning that several texts have in common.
+            # Leave out a common head of several texts, which has no function.
             begins = f'#include "{interface.header}"'
             if isinstance(value, str) and begins in value and "\nint " in value:
                 yield value

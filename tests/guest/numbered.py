@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A file of blocks that each hold one number, written and read at once."""
+"""A file whose blocks hold one number each, written and read at the same time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BLOCKS = 24
 
 
 class Numbered:
-    """The file ``n``. Its numbers never fall: a read that is torn, or goes back, is wrong.
+    """The file ``n``. Its numbers never decrease, so a torn or stale read is noticed.
 
-    :ivar reads: how many there were, all readers together.
-    :ivar wrong: block, number, and the number that the same reader had seen before.
+    :ivar reads: number of reads, of all readers together.
+    :ivar wrong: for each wrong read: block, number, and the number that this reader saw before.
     """
 
     def __init__(self, m: Mount) -> None:
@@ -51,9 +51,9 @@ class Numbered:
             self.reads += 1
 
     def run(self, enough: Callable[[], bool], beside: Callable[[], None] | None = None) -> None:
-        """Write and read, and do *beside* over and over, until it is enough or something is wrong.
+        """Write, read and call ``beside``, again and again, until *enough* or until a read is wrong.
 
-        :raises AssertionError: something was.
+        :raises AssertionError: a read was wrong.
         """
 
         def repeat() -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The test daemon itself: one loop that answers the kernel and obeys the test.
+"""The test daemon: one loop that answers the kernel and obeys the test.
 
-It is no pyfuse3 file system, because a test has to say exactly where a request stands: a request
-can be held before it has touched the truth, or after, before its answer is sent. Nothing else waits
-meanwhile, since all that a held request needs is to be left alone.
+It is not a pyfuse3 file system, because a test must control exactly how far a request has come. It
+can hold a request before the request has changed the truth, or afterwards, before its answer is
+sent. A held request does not block the loop.
 """
 
 from __future__ import annotations
@@ -42,19 +42,25 @@ _BACKING_OPEN = 1 << 30 | 16 << 16 | 229 << 8 | 1
 class Options:
     """How the daemon answers.
 
-    :ivar negative_timeout: seconds that ENOENT of LOOKUP is valid; None for a plain error.
-    :ivar reuse_nodeids: give the nodeid of a forgotten file to the next one.
-    :ivar nodeid_per_name: give each name of a file a nodeid, as a daemon that goes by paths.
-    :ivar check_modes: refuse by owner and mode, as a file system without default_permissions.
-    :ivar passthrough: a lower file that FUSE itself reads and writes instead of any that is opened.
-    :ivar passthrough_writers: that goes for files opened for writing alone; others are read here,
-        out of the lower file.
-    :ivar write_through: a lower file into which each WRITE goes, too.
-    :ivar first_handle: of open files; as it is, no nodeid: the kernel may open files by itself.
+    :ivar entry_timeout: seconds for which names are valid.
+    :ivar attr_timeout: seconds for which attributes are valid.
+    :ivar negative_timeout: seconds for which a missing name is valid; None: answer with ENOENT.
+    :ivar reuse_nodeids: give the nodeid of a forgotten file to the next new file.
+    :ivar nodeid_per_name: give each name of a file its own nodeid, as path-based daemons do.
+    :ivar check_modes: check owner and mode, as a file system without default_permissions.
+    :ivar readdirplus: support READDIRPLUS.
+    :ivar open_flags: flags of the answer to OPEN.
+    :ivar first_handle: first handle of open files. The default is no nodeid, so that handles differ
+        from those of files that the kernel opens itself.
+    :ivar opendir_flags: flags of the answer to OPENDIR.
+    :ivar passthrough: lower file that FUSE itself reads and writes in place of any opened file.
+    :ivar passthrough_writers: use `passthrough` only for files opened for writing; the daemon reads
+        the lower file for other ones.
+    :ivar write_through: lower file into which each WRITE goes as well.
     :ivar locks: take part in POSIX locks.
-    :ivar generic_flags: more flags of INIT's answer.
-    :ivar lacks: opcodes answered with ENOSYS.
-    :ivar ioctl: how IOCTL is answered: an errno, or 0 and the result within.
+    :ivar generic_flags: additional flags of the answer to INIT.
+    :ivar lacks: opcodes to answer with ENOSYS.
+    :ivar ioctl: answer to IOCTL: an errno or 0, and the result.
     """
 
     entry_timeout: float = 0.0
@@ -91,7 +97,7 @@ class _Held:
 
 
 class Service:
-    """Answers on the device ``fd`` and obeys what arrives on ``control``."""
+    """Answers requests of the device ``fd`` and obeys commands on ``control``."""
 
     def __init__(self, fd: int, control: Connection, options: Options) -> None:
         self._fd = fd
@@ -112,7 +118,7 @@ class Service:
         self.strange: list[str] = []
 
     def run(self) -> None:
-        """Serve until the test has gone."""
+        """Serve until the test closes its end of the control pipe."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.register(self._control.fileno(), select.POLLIN)
@@ -124,7 +130,7 @@ class Service:
                 elif not self._obey():
                     return
 
-    # What the test says.
+    # Commands of the test.
 
     def _obey(self) -> bool:
         try:
@@ -144,19 +150,25 @@ class Service:
         return True
 
     def hold(self, opcode: str, point: str, name: bytes | None = None, times: int = 1) -> None:
-        """Hold the next *times* requests of a kind at *point*: ``before`` or ``after``."""
+        """Hold the next *times* requests of an opcode at *point*, ``before`` or ``after``.
+
+        ``before`` is before the request has changed the truth, ``after`` is before its answer is
+        sent.
+
+        :param name: only requests with this name; None: any.
+        """
         assert point in ("before", "after")
         self._holds.append(_Hold(opcode, point, name, times))
 
     def wait_held(self, number: int) -> Service | None:
-        """Answer once *number* requests are held."""
+        """Answer this command when *number* requests are held."""
         if len(self._held) >= number:
             return None
         self._awaited = number
         return self
 
     def release(self, opcode: str | None = None) -> int:
-        """Go on with the held requests, of one kind or all; return how many."""
+        """Continue the held requests of an opcode, or all, and drop the holds; return how many."""
         self._holds = [h for h in self._holds if opcode not in (None, h.opcode)]
         going = [h for h in self._held if opcode in (None, h.request.opcode)]
         self._held = [h for h in self._held if h not in going]
@@ -164,48 +176,56 @@ class Service:
             self._send(held.answer if held.answer is not None else self._answer(held.request))
         return len(going)
 
+    def release_and_hold(self, opcode: str, point: str) -> None:
+        """Go on with the held requests of a kind, and hold the next one."""
+        going = [h for h in self._held if h.request.opcode == opcode]
+        self._held = [h for h in self._held if h not in going]
+        self.hold(opcode, point)
+        for held in going:
+            self._send(held.answer if held.answer is not None else self._answer(held.request))
+
     def log(self) -> list[tuple[str, int, bytes, int]]:
-        """Return (opcode, nodeid, name, uid) of each request since this was last asked."""
+        """Return (opcode, nodeid, name, uid) of each request since the last call."""
         log, self._log = self._log, []
         return log
 
     def deny(self, opcode: str, uid: int, number: int) -> None:
-        """Fail a user's requests of a kind with an errno."""
+        """Fail a user's requests of an opcode with the errno *number*."""
         self._denied[opcode, uid] = number
 
     def spoil(self, name: bytes, spoiled: Callable[[bytes], bytes] | None) -> None:
-        """End a directory's listing at *name* with what a function makes of its entry."""
+        """End a directory's listing with the entry *name*, changed by the function *spoiled*."""
         self._spoiled = (name, spoiled) if spoiled else None
 
     def reads(self) -> list[tuple[int, int]]:
-        """Return (offset, size) of each READ since this was last asked."""
+        """Return (offset, size) of each READ since the last call."""
         reads, self._reads = self._reads, []
         return reads
 
     def counts(self) -> dict[int, int]:
-        """Return how many lookups the kernel holds of each nodeid."""
+        """Return the lookup count of each nodeid that the kernel holds."""
         return dict(self.nodeids.counts)
 
     def minor(self) -> int:
-        """Return which protocol the kernel speaks, 7.*minor*."""
+        """Return the minor version of the kernel's FUSE protocol, 7.*minor*."""
         return self._minor
 
     def handles(self) -> int:
-        """Return how many files are open."""
+        """Return the number of open files and directories."""
         return len(self._handles)
 
     def faults(self) -> list[str]:
-        """Return what a kernel must never do and did."""
+        """Return what the kernel did that it must never do."""
         if self.nodeids.lowest < 0:
             self.strange.append(f"a lookup count fell to {self.nodeids.lowest}")
         return self.strange
 
     def many(self, calls: list[tuple[Any, ...]]) -> list[Any]:
-        """Call several methods of the truth, each given as its name and arguments."""
+        """Call several methods of the truth; each call is a tuple of name and arguments."""
         return [getattr(self.truth, name)(*args) for name, *args in calls]
 
     def tree(self, path: str) -> dict[str, Inode]:
-        """Return all that is below a directory, by its path from there."""
+        """Return all inodes below a directory, by path from there."""
         found: dict[str, Inode] = {}
         for name, ino in self.truth.walk(path).entries.items():
             inode = found[name.decode()] = self.truth.get(ino)
@@ -215,7 +235,7 @@ class Service:
         return found
 
     def inode(self, path: str) -> Inode:
-        """Return a file as it truly is."""
+        """Return the inode of a file, from the truth."""
         return self.truth.walk(path)
 
     def nodeid(self, path: str) -> int:
@@ -242,13 +262,13 @@ class Service:
         return self._notify(wire.inc_epoch())
 
     def _notify(self, message: bytes) -> Service:
-        """Write in a thread: the kernel may wait for a request that is answered here."""
+        """Notify the kernel, in a thread: the kernel may wait for an answer of this loop."""
 
         def write() -> None:
             try:
                 os.write(self._fd, message)
             except OSError as error:
-                # It knows no such inode, and so has nothing of it.
+                # ENOENT: the kernel does not know the inode, so it has nothing to invalidate.
                 self._control.send((error.errno == errno.ENOENT, error.errno))
             else:
                 self._control.send((True, None))
@@ -261,7 +281,7 @@ class Service:
     ) -> None:
         """Map a range of a file to the file *lower*; see :class:`efuse.fs.extents.Extent`.
 
-        Afterwards the descriptor gets *later_flags* by fcntl(2).
+        :param later_flags: flags to set on the descriptor of *lower* afterwards, by fcntl(2).
         """
         fd = os.open(lower, open_flags)
         try:
@@ -274,9 +294,9 @@ class Service:
             os.close(fd)
 
     def map_forgotten(self, path: str, lower: str, **extent: Any) -> int:
-        """Map a file whose FORGET waits to be read; return with which errno, or 0.
+        """Map a file whose FORGET is queued but not yet read; return the errno, or 0.
 
-        The kernel need not forget it: somebody may use the file.
+        The kernel does not send the FORGET if the file is in use.
         """
         nodeid = self.nodeid(path)
         Path("/proc/sys/vm/drop_caches").write_text("2")
@@ -292,7 +312,7 @@ class Service:
     def raw_map(
         self, fields: tuple[int, ...], flags: int, lower: str, open_flags: int, uid: int = 0
     ) -> int:
-        """Make the ioctl with whatever in it, perhaps as another user; return its errno."""
+        """Call the ioctl with arbitrary values, possibly as another user; return the errno or 0."""
         fd = os.open(lower, open_flags)
         os.setresuid(uid, uid, 0)
         try:
@@ -305,13 +325,13 @@ class Service:
         return 0
 
     def set_open_flags(self, flags: int) -> None:
-        """Answer every later OPEN with *flags*."""
+        """Answer all later OPENs with *flags*."""
         self._options = replace(self._options, open_flags=flags)
 
     def unmap_extents(self, path: str, **range_: int) -> None:
         extents.unmap_extents(self._fd, self.nodeid(path), **range_)
 
-    # What the kernel says.
+    # Requests of the kernel.
 
     def _serve(self) -> bool:
         try:
@@ -361,7 +381,7 @@ class Service:
         try:
             os.write(self._fd, answer)
         except OSError as error:
-            # The caller was killed, or the connection has gone.
+            # ENOENT: the caller was killed. The others: the connection has ended.
             if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EPERM, errno.ECONNABORTED):
                 raise
 
@@ -381,7 +401,7 @@ class Service:
         return self.truth.get(self.nodeids.ino(request.nodeid))
 
     def _check(self, inode: Inode, request: Request, mask: int) -> None:
-        """Refuse by the inode's mode; *mask* as access(2) has it."""
+        """Check the inode's mode; *mask* has the bits of access(2)."""
         if not self._options.check_modes or request.uid == 0:
             return
         shift = 6 if request.uid == inode.uid else 3 if request.gid == inode.gid else 0
@@ -567,7 +587,7 @@ class Service:
         is_file = request.opcode == "release"
         locked = is_file and (self._options.locks or request.release_flags & _RELEASE_FLOCK_UNLOCK)
         if locked and request.fh == request.nodeid:
-            return b""  # opened in the kernel
+            return b""  # the kernel opened this file itself
         if self._handles.pop(request.fh, None) is None:
             self.strange.append(f"{request.opcode} of handle {request.fh}, which is not open")
         return b""
@@ -659,7 +679,7 @@ class Service:
         for offset, (name, ino) in list(enumerate(listed, 1))[request.offset :]:
             raw = wire.dirent(ino, offset, name, self.truth.get(ino).mode >> 12)
             if self._spoiled and name == self._spoiled[0]:
-                # The last one, and no inode: the kernel cannot return what it does not see.
+                # End with it, and without a lookup: the kernel cannot forget what it cannot parse.
                 return out + self._spoiled[1](bytes(128 * plus) + raw)
             if len(out) + len(raw) + 128 * plus > request.size:
                 break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A file system that is served in the test's own process."""
+"""Serve a file system in the test's own process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import efuse
 async def served(
     operations: efuse.Operations, mountpoint: Path, **more: Any
 ) -> AsyncIterator[trio.Nursery]:
-    """Serve until the end of the context; gives a nursery for what goes on beside it.
+    """Serve until the end of the context; yield a nursery for tasks that run meanwhile.
 
-    :param more: of efuse.serve().
+    :param more: arguments of efuse.serve().
     """
     async with trio.open_nursery() as nursery:
         serving = trio.CancelScope()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which of the guests that run side by side takes which file of tests: who comes to it first."""
+"""Divide the test files between guests that run side by side: the first to come takes a file."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import os
 from pathlib import Path
 
 VARIABLE = "EFUSE_SHARE"
-"""A path, of which the last part is the guest's own name. What lies beside it is shared."""
+"""Name of the variable with a path whose last part is the guest's name. The directory is shared."""
 
 
 def takes(me: Path, file: Path) -> bool:
-    """Is the file *file* of tests ours? It is if no other guest has taken it before.
+    """Take a test file for this guest; return whether the file is its own.
 
-    A guest that is booted again finds what it had taken.
+    It is if no other guest has taken the file before. A guest that is booted again keeps the files
+    it had taken.
 
-    :param me: see `VARIABLE`.
+    :param me: value of `VARIABLE`.
+    :param file: the test file.
     """
-    # A symbolic link is made in one step, with what it says.
+    # A symbolic link is made atomically, together with its contents.
     taken = me.with_name(str(file).replace("/", "-"))
     with contextlib.suppress(FileExistsError):
         taken.symlink_to(me.name)

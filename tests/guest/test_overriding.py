@@ -107,7 +107,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
 def test_an_overridden_handler_is_called_each_time(
     mountpoint: Path, tmp_path: Path, name: str
 ) -> None:
-    """Where replies have no time-out: FUSE itself keeps nothing. The others are answered."""
+    """Where replies have no timeout: FUSE itself keeps nothing. The others are answered."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "f").write_bytes(b"data")

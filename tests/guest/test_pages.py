@@ -16,6 +16,7 @@ import pytest
 
 from tests.guest.conftest import load_file_system, run
 from tests.guest.daemons import Call, Mount, eventually, mounted
+from tests.guest.failing_disk import failing_disk
 from tests.guest.service import WRITEBACK_CACHE
 from tests.guest.test_direct import BLOCK, backing, fill, make, source, whole, write
 from tests.guest.test_extents_in_use import NOFLUSH, frozen, slow, waits
@@ -26,6 +27,7 @@ LONG = {"entry_timeout": 600.0, "attr_timeout": 600.0}
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.sync_file_range.argtypes = [ctypes.c_int, *[ctypes.c_int64] * 2, ctypes.c_uint]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _DIRECT_IO = 1 << 0  # FOPEN_DIRECT_IO
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
@@ -187,6 +189,178 @@ def test_store_to_a_page_that_was_being_read_takes_no_earlier_content_below(
         assert Path(new).read_bytes() == expected + fill("n", 2 * BLOCK)[BLOCK:]
 
 
+_DROPS = 15  # READs of a page for one store, at most: EFUSE_DROPS_MAX
+
+
+def _random_view(fd: int, blocks: int) -> mmap.mmap:
+    """Map a file so that a fault reads one page alone."""
+    view = mmap.mmap(fd, blocks * BLOCK)
+    view.madvise(mmap.MADV_RANDOM)
+    return view
+
+
+def _store(view: mmap.mmap, position: int) -> None:
+    view[position : position + 2] = b"ss"
+
+
+def test_stores_to_two_void_pages_read_each_page_once(mountpoint: Path, lower: Path) -> None:
+    path = backing(lower, fill("o", _MANY * BLOCK))
+    with mounted(mountpoint, path="daemon", **LONG) as m:
+        make(m, "f", fill("d", _MANY * BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        with _random_view(fd, _MANY) as view:
+            places = [0, _MANY // 2 * BLOCK]
+            assert [view[at] for at in places] == [ord("d")] * 2
+            whole(m, path, write=True)
+            m.call("reads")
+            m.hold("read", "before", times=2)
+            stores = [Call(_store, view, at) for at in places]
+            m.wait_held(2)
+            m.release()
+            for call in stores:
+                call.result()
+            assert sorted(m.call("reads")) == [(at, BLOCK) for at in places]
+        os.close(fd)
+        expected = bytearray(fill("d", _MANY * BLOCK))
+        for at in places:
+            expected[at : at + 2] = b"ss"
+        assert bytes(m.call("inode", "f").data) == expected
+
+
+def test_store_ends_although_the_content_changes_during_each_read(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, fill("o", BLOCK))
+    with mounted(mountpoint, path="daemon", **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        with _random_view(fd, 1) as view:
+            assert view[:1] == b"d"
+            whole(m, path, write=True)
+            m.call("reads")
+            m.hold("read", "before")
+            store = Call(_store, view, 0)
+            for _ in range(_DROPS):
+                m.wait_held()
+                whole(m, path, write=True)
+                m.call("release_and_hold", "read", "before")
+            store.result()
+            assert len(m.call("reads")) == _DROPS
+        os.close(fd)
+        assert bytes(m.call("inode", "f").data) == b"ss" + fill("d", BLOCK)[2:]
+
+
+def test_bytes_that_direct_io_brings_into_a_map_stay_there(
+    tmp_path: Path, mountpoint: Path, lower: Path
+) -> None:
+    """The page is clean and void while a disk holds the read that fills the page."""
+    path = backing(lower, fill("o", BLOCK))
+    with failing_disk(tmp_path) as disk, mounted(mountpoint, **LONG) as m:
+        brought = fill("b", BLOCK)
+        (disk.root / "file").write_bytes(brought)
+        os.sync()
+        make(m, "f", fill("d", BLOCK))
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        other = os.open(disk.root / "file", os.O_RDONLY | os.O_DIRECT)
+        with mmap.mmap(fd, BLOCK) as view:
+            disk.hold()
+            try:
+                reader = Call(os.preadv, other, [memoryview(view)], 0)
+                eventually(lambda: "__iomap_dio_rw" in reader.within(), "the disk holds the read")
+                os.fsync(fd)
+                whole(m, path, write=True)
+                assert os.pread(fd, 1, 0) == b"o"
+            finally:
+                disk.go_on()
+            assert reader.result() == BLOCK
+            assert view[:] == brought
+            view.flush()
+        os.close(fd)
+        os.close(other)
+        assert Path(path).read_bytes() == brought
+
+
+def test_write_waits_for_a_write_back_of_an_earlier_content_and_reads_the_page_again(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The daemon has the WRITE of the page while it maps a backing file."""
+    path = backing(lower, fill("n", BLOCK))
+    options = {"generic_flags": WRITEBACK_CACHE, "open_flags": NOFLUSH, **LONG}
+    with mounted(mountpoint, **options) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        end, go = os.pipe()
+        os.pwrite(fd, b"w", 0)
+        m.hold("write", "before")
+        syncer = Call(_written_back, fd, end)
+        m.wait_held()
+        whole(m, path, write=True)
+        writer = Call(os.pwrite, fd, b"xx", 100)
+        begins = {"fuse_write_begin", "iomap_file_buffered_write"}
+        eventually(lambda: begins & set(writer.within()), "the writer has begun")
+        assert not writer.done()
+        m.release()
+        assert writer.result() == 2
+        os.write(go, b"g")
+        assert syncer.result() == 0
+        os.fsync(fd)
+        os.close(fd)
+        os.close(end)
+        os.close(go)
+        expected = fill("n", BLOCK)
+        assert Path(path).read_bytes() == expected[:100] + b"xx" + expected[102:]
+
+
+def test_write_behind_the_end_leaves_bytes_that_a_map_has_shown(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The backing file is longer than FUSE believes."""
+    path = backing(lower, b"o" * 200)
+    with mounted(mountpoint, **LONG) as m:
+        make(m, "f", b"d" * 100)
+        whole(m, path, write=True)
+        reader, writer = os.open(m / "f", os.O_RDONLY), os.open(m / "f", os.O_WRONLY)
+        address = _libc.mmap(None, BLOCK, mmap.PROT_READ, mmap.MAP_SHARED, reader, 0)
+        assert ctypes.string_at(address + 150, 1) == b"o"
+        with m.answered("write"):
+            os.pwrite(writer, b"x", 2 * BLOCK)
+        assert ctypes.string_at(address + 150, 1) == b"o"
+        assert _libc.munmap(address, BLOCK) == 0
+        os.close(reader)
+        os.close(writer)
+        assert Path(path).read_bytes() == b"o" * 200 + bytes(2 * BLOCK - 200) + b"x"
+
+
+def test_bytes_stored_behind_the_end_while_a_write_waits_do_not_come_into_the_file(
+    source: Mount, mountpoint: Path, lower: Path
+) -> None:
+    """The write waits for its own buffer, and makes the file longer."""
+    path = backing(lower, b"o" * 100)
+    with mounted(mountpoint, open_flags=NOFLUSH, consistency="exclusive", **LONG) as m:
+        make(source, "source", fill("s", BLOCK))
+        make(m, "f", b"o" * 100)
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        held = os.open(source / "source", os.O_RDONLY)
+        with mmap.mmap(held, BLOCK, prot=mmap.PROT_READ) as buffer:
+            source.hold("read", "before")
+            writer = Call(os.pwritev, fd, [memoryview(buffer)], 2 * BLOCK)
+            source.wait_held()
+            _store_by_address(fd, {200: b"JUNK"}, sync=False)
+            source.release()
+            assert writer.result() == BLOCK
+        assert os.pread(fd, 4, 200) == bytes(4)
+        with tempfile.TemporaryFile() as copy:
+            os.sendfile(copy.fileno(), fd, 0, BLOCK)
+            assert os.pread(copy.fileno(), 4, 200) == bytes(4)
+        _store_by_address(fd, {0: b"P"})
+        os.close(fd)
+        os.close(held)
+        expected = b"P" + b"o" * 99 + bytes(2 * BLOCK - 100) + fill("s", BLOCK)
+        assert Path(path).read_bytes() == expected
+
+
 @pytest.mark.parametrize("path", ["daemon", "auto"])
 @pytest.mark.parametrize("how", ["further", "append"])
 def test_bytes_stored_behind_the_end_of_a_file_do_not_come_into_it(
@@ -216,20 +390,32 @@ def test_bytes_stored_behind_the_end_of_a_file_do_not_come_into_it(
             assert m.count("write", "hits")
 
 
-def _store_by_address(fd: int, stores: dict[int, bytes]) -> None:
+def _store_by_address(fd: int, stores: dict[int, bytes], *, sync: bool = True) -> None:
     """Store into the first page of a file, also behind its end, and write the page back."""
     shared, both = mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
     address = _libc.mmap(None, BLOCK, both, shared, fd, 0)
     for offset, data in stores.items():
         ctypes.memmove(address + offset, data, len(data))
     assert _libc.munmap(address, BLOCK) == 0
-    os.fsync(fd)
+    if sync:
+        os.fsync(fd)
 
 
 def _appended(fd: int, data: bytes) -> int:
     written = os.write(fd, data)
     os.fsync(fd)
     return written
+
+
+def _written_back(fd: int, end: int) -> int:
+    """Write back a file's first page without the lock that write(2) takes, as fsync(2) does not.
+
+    It returns when *end* can be read: the end of an open file takes that lock, too.
+    """
+    wait_before, write, wait_after = 1, 2, 4
+    status = int(_libc.sync_file_range(fd, 0, BLOCK, wait_before | write | wait_after))
+    os.read(end, 1)
+    return status
 
 
 def _is_old(path: str) -> bool:

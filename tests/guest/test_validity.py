@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""For how long an answer is given: time-outs, consistency modes, invalidations."""
+"""For how long an answer is given: timeouts, consistency modes, invalidations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = ["strict", "ttl", "cto", "exclusive"]
 
 
 def _after(seconds: float, since_ns: int) -> None:
-    """Wait until the kernel's clock says that a time-out which began then has ended."""
+    """Wait until the kernel's clock says that a timeout which began then has ended."""
     eventually(lambda: boottime_ns() > since_ns + seconds * 10**9)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A pyfuse3 file system of a few lines, on an eFuse mount without any help of the package.
+"""A small pyfuse3 file system on an eFuse mount, without the package efuse.
 
-Run as a program it serves MOUNTPOINT until that is unmounted: ``tiny_fs.py MOUNTPOINT TIMEOUT_S``.
-The root holds f0 to f99 with text in them and an xattr; names with "no" in front do not exist.
+As a program it serves MOUNTPOINT until that is unmounted: ``tiny_fs.py MOUNTPOINT TIMEOUT_S``.
+The root holds the files f0 to f99 with some text and an xattr. For names that begin with "no" it
+answers LOOKUP with a negative entry.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def xattr(nodeid: int) -> bytes:
 
 @dataclass(frozen=True)
 class Tiny:
-    """A mounted one.
+    """The mounted file system.
 
-    :param path: where.
+    :param path: its mountpoint.
     :param connection: the number of its connection.
     """
 
@@ -46,7 +47,7 @@ class Tiny:
     connection: int
 
     def read(self, name: str) -> str:
-        """Return the text of a file of the connection's directory in sysfs."""
+        """Return the text of a file in the connection's directory of sysfs."""
         return (CONNECTIONS / str(self.connection) / name).read_text().strip()
 
     def count(self, opcode: str, counter: str) -> int:
@@ -54,11 +55,11 @@ class Tiny:
         return int(self.read(f"stats/{opcode}/{counter}"))
 
     def write(self, name: str, value: str) -> None:
-        """Write a file of the connection's directory."""
+        """Write a file in the connection's directory of sysfs."""
         (CONNECTIONS / str(self.connection) / name).write_text(value)
 
     def forget(self) -> None:
-        """Make every value that was learned so far void."""
+        """Invalidate all that the kernel has learned so far."""
         self.write("invalidate", "1")
 
 
@@ -72,9 +73,9 @@ def getattr_from_daemon(path: Path) -> None:
 
 @contextlib.contextmanager
 def serve(mountpoint: Path, timeout_s: float = 0) -> Iterator[Tiny]:
-    """Mount one in a process of its own.
+    """Serve the file system in a process of its own.
 
-    :param timeout_s: how long its names and attributes are valid.
+    :param timeout_s: how long names and attributes are valid, seconds.
     """
     mountpoint.mkdir(exist_ok=True)
     daemon = subprocess.Popen(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The truth of a test: a file system in memory, and which nodeids the kernel was told of."""
+"""The true state of a test's file system, in memory, and the nodeids that the kernel knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = 1
 
 @dataclass
 class Inode:
-    """A file; its times are numbers of a clock that every change advances."""
+    """A file. Its times come from a clock that every change advances."""
 
     ino: int
     mode: int
@@ -42,7 +42,7 @@ def fail(number: int) -> OSError:
 
 
 class Truth:
-    """Inodes by number, of which 1 is the root directory."""
+    """Inodes by number; inode 1 is the root directory."""
 
     def __init__(self) -> None:
         self._clock_ns = 10**18
@@ -50,7 +50,7 @@ class Truth:
         self.inodes: dict[int, Inode] = {ROOT: Inode(ROOT, stat.S_IFDIR | 0o755, nlink=2)}
 
     def tick(self) -> int:
-        """Return a time in ns that is later than all before."""
+        """Return a time in ns that is later than all earlier ones."""
         self._clock_ns += 1000
         return self._clock_ns
 
@@ -74,7 +74,7 @@ class Truth:
         return self.get(directory.entries[name])
 
     def walk(self, path: str | bytes) -> Inode:
-        """Return what a path from the root leads to."""
+        """Return the inode at a path from the root."""
         inode = self.get(ROOT)
         for name in (path if isinstance(path, bytes) else path.encode()).split(b"/"):
             if name:
@@ -173,7 +173,7 @@ class Truth:
         inode.data.extend(bytes(size - len(inode.data)))
         self.changed(inode, content=True)
 
-    # The same by path: what a test does behind the kernel's back.
+    # Methods by path, for changes that a test makes behind the kernel's back.
 
     def create(self, path: str, data: bytes = b"", mode: int = stat.S_IFREG | 0o644) -> int:
         above, _, name = path.rpartition("/")
@@ -225,11 +225,11 @@ class Truth:
 
 
 class Nodeids:
-    """Which nodeid the kernel knows a file by, and how many lookups it holds of each.
+    """The nodeid by which the kernel knows each file, and its lookup count.
 
-    A nodeid is its file's number for ever, unless with *reuse*: then that of a forgotten file
-    goes to the next one, in another generation. With *per_name* each name of a file has a nodeid
-    of its own, as a daemon has it that goes by paths.
+    A nodeid is the file's number, always. With *reuse*, the nodeid of a forgotten file goes to the
+    next new file, with another generation. With *per_name*, each name of a file has its own nodeid,
+    as in a path-based daemon.
     """
 
     def __init__(self, *, reuse: bool, per_name: bool = False) -> None:
@@ -254,13 +254,13 @@ class Nodeids:
             raise fail(errno.ESTALE) from None
 
     def known(self, ino: int) -> int:
-        """Return a file's nodeid, or 0 if the kernel has none."""
+        """Return a file's nodeid, or 0 if the kernel does not know the file."""
         return self._of.get(ino, (0, 0))[0]
 
     def grant(self, ino: int, place: tuple[int, bytes] | None = None) -> tuple[int, int]:
         """Count a lookup of a file; return its nodeid and generation.
 
-        :param place: the directory's nodeid and the name by which it was found.
+        :param place: nodeid of the directory and name by which the file was found.
         """
         key: Hashable = place if self._per_name and place else ino
         if key not in self._of:
@@ -292,7 +292,7 @@ class Nodeids:
                 self._free.append(nodeid)
 
     def moved(self, old: tuple[int, bytes], new: tuple[int, bytes] | None) -> None:
-        """Let a name's nodeid be that of the name *new*, or of none; with *per_name*."""
+        """Give a name's nodeid to the name *new*, or to no name; only with *per_name*."""
         if not self._per_name or old == new:
             return
         if new:
@@ -304,12 +304,12 @@ class Nodeids:
             self._key[nodeid] = key
 
     def exchanged(self, one: tuple[int, bytes], other: tuple[int, bytes]) -> None:
-        """Let two names have each other's nodeids; with *per_name*."""
+        """Exchange the nodeids of two names; only with *per_name*."""
         aside = (0, b"")
         self.moved(one, aside)
         self.moved(other, one)
         self.moved(aside, other)
 
     def lose(self, nodeid: int) -> None:
-        """Behave as a daemon that no longer knows a nodeid which the kernel still holds."""
+        """Lose a nodeid that the kernel still holds, as a faulty daemon does."""
         del self._ino[nodeid], self._of[self._key.pop(nodeid)]

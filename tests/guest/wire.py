@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The FUSE protocol of <linux/fuse.h>, as much of it as the test daemon speaks."""
+"""The part of the FUSE protocol (<linux/fuse.h>) that the test daemon uses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _OUT = struct.Struct("=IiQ")
 
 _COPY = ("=QQQQQQQ", ("fh", "offset", "nodeid_out", "", "off_out", "length", "flags"))
 
-# What stands before the names or the data of a request.
+# The fixed part of requests, which precedes names or data: layout and names of the fields.
 _FIXED = {
     "getattr": ("=IIQ", ("flags", "", "fh")),
     "setattr": (
@@ -102,7 +102,7 @@ _FIXED = {
 
 @dataclass
 class Request:
-    """One request as it was read from the device."""
+    """A request as read from the device."""
 
     opcode: str
     unique: int
@@ -127,12 +127,12 @@ class Request:
 
     @property
     def names(self) -> list[bytes]:
-        """The request's names, each without its NUL."""
+        """The request's names, without their NULs."""
         return self.rest.split(b"\0")[:-1]
 
     @property
     def name(self) -> bytes:
-        """Its first name, or nothing."""
+        """The request's first name, or an empty one."""
         if self.opcode == "setxattr":
             return self.rest.partition(b"\0")[0]
         named = "lookup mknod mkdir unlink rmdir rename rename2 link create symlink"
@@ -141,7 +141,7 @@ class Request:
 
 
 def parse(raw: bytes) -> Request:
-    """Read a request."""
+    """Parse a request."""
     _, opcode, unique, nodeid, uid, gid, _, extra, _ = _IN.unpack_from(raw)
     name = OPCODES.get(opcode, str(opcode))
     request = Request(name, unique, nodeid, uid, gid)
@@ -156,7 +156,7 @@ def parse(raw: bytes) -> Request:
 
 
 def forgets(request: Request) -> list[tuple[int, int]]:
-    """Return what a FORGET or BATCH_FORGET gives back: (nodeid, lookups)."""
+    """Return the (nodeid, lookups) of a FORGET or BATCH_FORGET."""
     if request.opcode == "forget":
         return [(request.nodeid, request.nlookup)]
     return [struct.unpack_from("=QQ", request.rest, 16 * i) for i in range(request.count)]
@@ -168,7 +168,7 @@ def reply(unique: int, error: int, body: bytes = b"") -> bytes:
 
 
 def notification(code: int, body: bytes) -> bytes:
-    """Build what a daemon says of its own accord."""
+    """Build a notification of the daemon."""
     return _OUT.pack(_OUT.size + len(body), code, 0) + body
 
 
@@ -199,7 +199,7 @@ def _time(seconds: float) -> tuple[int, int]:
 
 def attributes(ino: int, size: int, times_ns: tuple[int, int, int], mode: int, nlink: int,
                uid: int, gid: int, rdev: int = 0) -> bytes:  # fmt: skip
-    """Build a struct fuse_attr; *times_ns*: atime, mtime, ctime."""
+    """Build a struct fuse_attr; *times_ns* are atime, mtime, ctime."""
     seconds = [t // 10**9 for t in times_ns]
     rest = [t % 10**9 for t in times_ns]
     return struct.pack(
@@ -239,7 +239,7 @@ def dirent(ino: int, offset: int, name: bytes, kind: int) -> bytes:
 
 
 def init_out(flags: int, max_stack_depth: int = 0, max_write: int = 131072) -> bytes:
-    """Build a struct fuse_init_out, of *flags* both words."""
+    """Build a struct fuse_init_out; *flags* has both flag words."""
     low, high = flags & 0xFFFFFFFF, flags >> 32
     limits = (64, 48, max_write, 1, 32, 0)
     return struct.pack(

@@ -123,6 +123,29 @@ def served(place: Path) -> Iterator[Callable[..., Served]]:
 
 
 @pytest.fixture
+def mount() -> Iterator[Callable[..., None]]:
+    """Mount: ``mount("-t", "tmpfs", "tmpfs", path)``; the path is unmounted at the end."""
+    made: list[Path] = []
+
+    def run(*words: object) -> None:
+        subprocess.run(["mount", *map(str, words)], check=True)
+        made.append(Path(str(words[-1])))
+
+    yield run
+    for each in reversed(made):
+        subprocess.run(["umount", "--lazy", each], check=False)  # a test may have unmounted it
+
+
+@pytest.fixture
+def source(place: Path) -> Path:
+    path = place / "source"
+    path.mkdir()
+    for number in range(64):
+        (path / f"a{number}").touch()
+    return path
+
+
+@pytest.fixture
 def mounted(served: Callable[..., Served]) -> Served:
     """The pass-through over an empty directory, nothing cached."""
     return served()

@@ -11,7 +11,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +19,10 @@ import pytest
 
 from efuse.fs.passthrough.inodes import Inodes, Node
 from tests.host.conftest import run_python
+from tests.host.mounting import bind, remount
 
 SHORT = {"entry_timeout": 0.0, "attr_timeout": 0.0}
 LONG = {"entry_timeout": 60.0, "attr_timeout": 60.0}
-
-
-@pytest.fixture
-def mount() -> Iterator[Callable[..., None]]:
-    """Mount: ``mount("-t", "tmpfs", "tmpfs", path)``; the path is unmounted at the end."""
-    made: list[Path] = []
-
-    def run(*words: object) -> None:
-        subprocess.run(["mount", *map(str, words)], check=True)
-        made.append(Path(str(words[-1])))
-
-    yield run
-    for each in reversed(made):
-        subprocess.run(["umount", "--lazy", each], check=False)  # a test may have unmounted it
-
-
-@pytest.fixture
-def source(place: Path) -> Path:
-    path = place / "source"
-    path.mkdir()
-    for number in range(64):
-        (path / f"a{number}").touch()
-    return path
 
 
 def _serve(served: Any, source: Path, **arguments: Any) -> Path:
@@ -58,13 +36,6 @@ def _put_aside(path: Path) -> None:
         (path / f"a{number}").stat()
 
 
-def _bind(mount: Callable[..., None], what: Path, where: Path, options: str = "") -> None:
-    mount("--bind", what, where)
-    subprocess.run(["mount", "--make-private", where], check=True)
-    if options:
-        subprocess.run(["mount", "-o", f"remount,bind,{options}", where], check=True)
-
-
 def test_mount_that_is_read_only_stays_so(
     served: Any, place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
@@ -73,7 +44,7 @@ def test_mount_that_is_read_only_stays_so(
     other.mkdir()
     (other / "f").write_bytes(b"protected")
     (source / "ro").mkdir()
-    _bind(mount, other, source / "ro", "ro")
+    bind(mount, other, source / "ro", "ro")
     path = _serve(served, source, **LONG)
     for _ in range(2):
         for name in ("f", "new"):
@@ -92,7 +63,7 @@ def test_file_has_the_rights_of_the_mount_that_its_name_is_on(
     for name in ("ro", "rw"):
         (source / name).mkdir()
     (source / "rw" / "f").write_bytes(b"x")
-    _bind(mount, source / "rw", source / "ro", "ro")
+    bind(mount, source / "rw", source / "ro", "ro")
     path = _serve(served, source, **SHORT)
     (path / first / "f").stat()
     (path / "rw" / "f").write_bytes(b"written")
@@ -108,7 +79,7 @@ def _two_names(
     for name in ("one", "two"):
         (source / name).mkdir()
     (source / "one" / "f").write_bytes(data)
-    _bind(mount, source / "one", source / "two", options)
+    bind(mount, source / "one", source / "two", options)
 
 
 @pytest.mark.parametrize("writeback", [False, True])
@@ -162,10 +133,6 @@ def test_link_within_a_directory_is_made_whichever_mount_the_file_was_found_by(
     assert (source / "one" / "f").stat().st_nlink == 3
 
 
-def _remount(where: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,bind,{options}", where], check=True)
-
-
 @pytest.mark.parametrize(("times", "rounds"), [(SHORT, 2), (LONG, 1)], ids=["no time", "long"])
 def test_mount_that_becomes_read_only_is_obeyed(
     served: Any, source: Path, mount: Callable[..., None], times: dict[str, float], rounds: int
@@ -176,14 +143,14 @@ def test_mount_that_becomes_read_only_is_obeyed(
     held = os.open(path / "two" / "f", os.O_RDONLY)
     (path / "one" / "f").stat()
     for _ in range(rounds):
-        _remount(source / "two", "ro")
+        remount(source / "two", "ro")
         with pytest.raises(OSError, match="Read-only"):
             (path / "two" / "f").write_bytes(b"refused")
         with pytest.raises(OSError, match="Read-only"):
             os.truncate(path / "two" / "f", 3)
         (path / "one" / "f").write_bytes(b"written")
         assert (source / "two" / "f").read_bytes() == b"written"
-        _remount(source / "two", "rw")
+        remount(source / "two", "rw")
         (path / "two" / "f").write_bytes(b"again")
         assert (source / "one" / "f").read_bytes() == b"again"
     assert os.fstat(held).st_nlink == 1
@@ -205,7 +172,7 @@ def test_file_is_one_after_its_mount_has_become_writable(
     old = os.open(path / "two" / "f", os.O_RDONLY)
     assert os.pread(old, 4, 0) == b"----"
     (path / "one" / "f").stat()
-    _remount(source / "two", "rw")
+    remount(source / "two", "rw")
     with (
         (path / "one" / "f").open("r+b", buffering=0) as one,
         (path / "two" / "f").open("r+b", buffering=0) as two,
@@ -239,13 +206,13 @@ def test_file_that_is_open_for_writing_stays_one_when_another_mount_of_it_change
     node = look_up("two", "f")
     fd = os.open(source / "one" / "f", os.O_RDWR)
     table.opened(node, fd)
-    _remount(source / "two", "ro")
+    remount(source / "two", "ro")
     assert table.node(node.nodeid) is node
     table.check_writable(node)
     assert look_up("one", "f") is node
     read_only = look_up("two", "f")
     assert read_only is not node
-    _remount(source / "two", "rw")
+    remount(source / "two", "rw")
     with pytest.raises(OSError, match="Stale"):
         table.check_writable(table.node(read_only.nodeid))
     assert look_up("two", "f") is node
@@ -267,7 +234,7 @@ def test_source_that_was_read_only_at_the_start_is_told_from_what_is_read_only(
     subprocess.run(["mount", "-o", "remount,ro", source], check=True)
     path = _serve(served, source, **SHORT)
     subprocess.run(["mount", "-o", "remount,rw", source], check=True)
-    _bind(mount, source / "rw", source / "ro", "ro")
+    bind(mount, source / "rw", source / "ro", "ro")
     (path / "rw" / "f").stat()
     with pytest.raises(OSError, match="Read-only"):
         (path / "ro" / "f").write_bytes(b"refused")
@@ -340,7 +307,7 @@ def test_there_are_descriptors_left_where_much_is_mounted(
     (source / "x").mkdir()
     for number in range(56):
         (source / f"m{number}").mkdir()
-        _bind(mount, source / "x", source / f"m{number}")
+        bind(mount, source / "x", source / f"m{number}")
     path = served(arguments={"source": str(source), **SHORT}, descriptors=128).path
     held = [os.open(path / f"m{number}", os.O_PATH) for number in range(56)]
     for _ in range(2):
@@ -368,7 +335,7 @@ def test_what_is_mounted_within_a_bind_mount_is_shown(
     (hides / "m").mkdir(parents=True)
     (hides / "m" / "covered").touch()
     shows.mkdir()
-    _bind(mount, hides, shows)
+    bind(mount, hides, shows)
     mount("-t", "tmpfs", "tmpfs", shows / "m")
     (shows / "m" / "shown").touch()
     path = _serve(served, source, **SHORT)

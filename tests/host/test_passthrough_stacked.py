@@ -18,6 +18,8 @@ import pytest
 
 from efuse.fs.passthrough import inodes as table_of_inodes
 from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.mounts import LowerMount
+from efuse.fs.passthrough.syscalls import status
 
 LONG = {"entry_timeout": 3600.0, "attr_timeout": 3600.0}
 NO_TIME = {"entry_timeout": 0.0, "attr_timeout": 0.0}
@@ -390,6 +392,39 @@ def test_open_file_is_found_when_its_last_name_has_gone(
         os.fchmod(file.fileno(), 0o600)
         file.truncate(3)
         assert os.pread(file.fileno(), 10, 0) == b"dat"
+
+
+def test_open_file_that_lost_its_names_is_on_the_mount_that_it_is_open_by(
+    lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
+) -> None:
+    """It was found last by another mount, whose rights are not those of what is open."""
+    both = lower("bindfs")
+    again = both.parent / "again"
+    again.mkdir()
+    _run("mount", "--bind", both, again)
+    try:
+        (both / "f").write_bytes(b"data")
+        table = inodes(both.parent)
+        node = _looked_up(table, both.parent, "both", "f")
+        opened = os.open(both / "f", os.O_RDWR)
+        table.opened(node, opened)
+        table._exchange(node, os.open(again / "f", os.O_PATH), _on(table, both.parent, "again"))
+        assert _looked_up(table, both.parent, "again", "f") is node
+        table.pin(node)
+        (both / "f").unlink()
+        for directory in ("both", "again"):
+            parent = _looked_up(table, both.parent, directory)
+            table.unpin(node, lost=(parent, b"f"))
+        assert node.mount.number == status(table.fd(node)).mount == status(opened).mount
+        table.closed(node, opened)
+        os.close(opened)
+    finally:
+        _run("umount", "--lazy", again)
+
+
+def _on(table: Inodes, source: Path, name: str) -> LowerMount:
+    """Return the mount of a directory."""
+    return _looked_up(table, source, name).mount
 
 
 def test_node_that_is_found_again_has_a_watch(

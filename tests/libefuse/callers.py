@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Users of a mount whose daemon ends."""
+"""Callers of a mount whose daemon ends."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 
 
 def ask_until_it_fails(root: int) -> int:
-    """Ask by a descriptor of the root, again and again; return how often it was answered.
+    """Call stat on a descriptor of the root until it fails; return how often it succeeded.
 
-    The path leads elsewhere when the file system is unmounted.
+    A path would not do: after the unmount it leads to another directory.
     """
     done = 0
     with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""libefuse, installed below a directory of a test's own."""
+"""An installation of libefuse in a directory of the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROOT = paths.package().parent
 
 
 class Installed:
-    """What ``make -C libefuse install`` leaves."""
+    """The result of ``make -C libefuse install``."""
 
     def __init__(self, base: Path) -> None:
         self.prefix = base / "prefix"
@@ -27,12 +27,12 @@ class Installed:
         }
 
     def flags(self, *wanted: str) -> list[str]:
-        """What pkg-config says of the library."""
+        """Return pkg-config's output for the library."""
         words = ["pkg-config", *wanted, "libefuse"]
         return subprocess.check_output(words, env=self.environment, text=True).split()
 
     def compiled(self, source: str, program: Path) -> Path:
-        """Return *source* of the repository as a program."""
+        """Compile *source*, a path in the repository, and return the program."""
         words = ["gcc", "-Wall", "-Wextra", "-Werror", "-o", program, _ROOT / source]
         subprocess.run([*words, *self.flags("--cflags", "--libs")], check=True)
         return program

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * loop_daemon MAX_THREADS MOUNTPOINT...: a daemon for libfuse's own loop, 0 threads for its
- * default, that does with each file what its name says. One process serves all its mounts.
+ * loop_daemon MAX_THREADS MOUNTPOINT...: a daemon that uses libfuse's own loop; 0 threads means
+ * libfuse's default. What a read of a file does depends on its name. One process serves all mounts.
  */
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 312
@@ -22,8 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SIZE		300000	/* of each file, more than a slot */
-#define SIGCANCEL	32	/* glibc's own */
+#define SIZE		300000	/* of each file, in bytes; more than a slot holds */
+#define SIGCANCEL	32	/* the signal of glibc's pthread_cancel() */
 
 struct mount {
 	struct fuse_session *se;
@@ -80,7 +80,7 @@ static void wait_for_repliers(void)
 	pthread_mutex_unlock(&repliers_lock);
 }
 
-/* Until the test writes a byte. */
+/* Waits until the test writes a byte. */
 static void wait_for_test(void)
 {
 	char byte;
@@ -141,7 +141,7 @@ static int cpus_of_spawned(void)
 	return posix_spawnp(&child, "sh", NULL, NULL, words, environ) ? -1 : status_of(child);
 }
 
-/* An own function: what vfork() shares with the child is the caller's frame. */
+/* A function of its own, because the child of vfork() shares the caller's frame. */
 static __attribute__((noinline)) int cpus_of_vforked(bool by_list)
 {
 	char *const words[] = { "sh", "-c", COUNT, NULL };
@@ -157,7 +157,7 @@ static __attribute__((noinline)) int cpus_of_vforked(bool by_list)
 	return status_of(child);
 }
 
-/* A child that runs on one CPU since it wants to. */
+/* A child that pins itself to one CPU. */
 static int cpus_of_bound(void)
 {
 	cpu_set_t one;
@@ -185,7 +185,7 @@ static void do_plain(fuse_req_t req, size_t size, off_t offset)
 	reply(req, size, offset);
 }
 
-/* Another thread replies, perhaps when this one has the next request. */
+/* Another thread replies, perhaps after this one has taken the next request. */
 static void do_thread(fuse_req_t req, size_t size, off_t offset)
 {
 	struct answer *answer = malloc(sizeof(*answer));
@@ -200,7 +200,7 @@ static void do_thread(fuse_req_t req, size_t size, off_t offset)
 	pthread_detach(thread);
 }
 
-/* What follows the reply takes until the test says so. */
+/* After its reply, the handler does not return until the test writes a byte. */
 static void do_early(fuse_req_t req, size_t size, off_t offset)
 {
 	reply(req, size, offset);
@@ -227,7 +227,7 @@ static atomic_bool is_held, cancelled_in_write;
 static pthread_t held;
 static sem_t cancelled;
 
-/* The session ends, and the worker is cancelled when it is about to write its reply. */
+/* The session ends, and the worker is cancelled just before it writes its reply. */
 static void do_cancelled(fuse_req_t req, size_t size, off_t offset)
 {
 	struct fuse_session *se = mount_of(req)->se;
@@ -244,8 +244,8 @@ static bool is_held_thread(pthread_t thread)
 }
 
 /*
- * What glibc's pthread_cancel() does if the worker takes a request between its look at the thread
- * and its signal.
+ * Reproduces a race of glibc's pthread_cancel(): the worker takes a request after pthread_cancel()
+ * has looked at the thread, and before the signal arrives.
  */
 static atomic_bool is_crossing;
 static atomic_int worker_tid;
@@ -262,7 +262,7 @@ static int cancel_late(int (*cancel)(pthread_t thread))
 {
 	pthread_t other;
 
-	/* The first one installs the signal's handler. */
+	/* The first pthread_cancel() installs the handler of the signal. */
 	pthread_create(&other, NULL, wait_for_ever, NULL);
 	cancel(other);
 	pthread_join(other, NULL);
@@ -276,13 +276,13 @@ static int cancel_late(int (*cancel)(pthread_t thread))
 
 static int (*setcancelstate)(int state, int *before);
 
-/* A thread that is cancelled while it looks a name up keeps a lock. */
+/* Find it early: a thread that is cancelled during dlsym() would keep a lock. */
 static __attribute__((constructor)) void find_setcancelstate(void)
 {
 	setcancelstate = dlsym(RTLD_NEXT, "pthread_setcancelstate");
 }
 
-/* In place of libc's, in libefuse as well: a worker is about to wait, or to be cancelled. */
+/* Replaces libc's, also for libefuse. A worker calls it before it waits or is cancelled. */
 int pthread_setcancelstate(int state, int *before)
 {
 	if (state == PTHREAD_CANCEL_ENABLE && atomic_load(&is_crossing) &&
@@ -291,7 +291,7 @@ int pthread_setcancelstate(int state, int *before)
 	return setcancelstate(state, before);
 }
 
-/* The first time it is armed. */
+/* The first read arms the race, a later one takes part in it. */
 static void do_crossed(fuse_req_t req, size_t size, off_t offset)
 {
 	if (atomic_exchange(&is_crossing, true)) {
@@ -303,7 +303,7 @@ static void do_crossed(fuse_req_t req, size_t size, off_t offset)
 	reply(req, size, offset);
 }
 
-/* Likewise. */
+/* Replaces libc's, also for libefuse. */
 int pthread_cancel(pthread_t thread)
 {
 	int (*next)(pthread_t) = dlsym(RTLD_NEXT, "pthread_cancel");
@@ -314,7 +314,10 @@ int pthread_cancel(pthread_t thread)
 	return result;
 }
 
-/* Likewise. The loop may end only when this is done: then it is in vain to wait. */
+/*
+ * Replaces libc's, also for libefuse. The held worker waits up to a second to be cancelled. If the
+ * loop ends only after the reply is written, the wait is in vain.
+ */
 ssize_t write(int fd, const void *buffer, size_t size)
 {
 	ssize_t (*next)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
@@ -348,7 +351,7 @@ static void reply_interrupted(fuse_req_t req, void *unused)
 	fuse_reply_err(req, EINTR);
 }
 
-/* Nothing but an interrupt ends it. */
+/* Only an interrupt ends it. */
 static void do_interrupt(fuse_req_t req, size_t size, off_t offset)
 {
 	(void)size;
@@ -378,7 +381,7 @@ static const struct file {
 #define FIRST_NODEID	2
 #define NOTIFY_NODEID	(FIRST_NODEID + 4)
 
-/* The pages that are read are locked until the reply arrives. */
+/* Until the reply arrives, the kernel holds the locks of the pages that are read. */
 static void do_notify(fuse_req_t req, size_t size, off_t offset)
 {
 	struct fuse_session *se = mount_of(req)->se;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * libefuse's channel.h on plain FUSE, by read(2) and write(2): for tests of the loop on any
- * kernel, many times as fast as a guest. What the loop does wrong with its slots ends it.
+ * An implementation of libefuse's channel.h on plain FUSE, with read(2) and write(2). It lets tests
+ * of the loop run on any kernel, much faster than in a guest. It aborts if the loop misuses slots.
  */
 #define _GNU_SOURCE
 #include "channel.h"
@@ -20,10 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* With O_NONBLOCK it looks so long before it gives up. */
+/* With O_NONBLOCK, channel_next() looks for a request for this time before it gives up. */
 #define LOOK_NS		50000
 
-/* Of all channels: whether a slot has a request that a worker is at. */
+/* For each channel, by descriptor: whether a slot holds a request that a worker handles. */
 static atomic_bool taken[1024][EFUSE_MAX_SLOTS];
 
 #define CHECK(what) \
@@ -53,7 +53,7 @@ int channel_open(struct channel *channel, int device, unsigned int cpu, uint32_t
 	channel->slot_size = slot_size;
 	channel->request_start = EFUSE_REQUEST_START((uint32_t)sysconf(_SC_PAGESIZE));
 	channel->size = 2UL * slots * slot_size;
-	/* The same, not another of the mount: FUSE takes a reply only where the request was read. */
+	/* A duplicate: FUSE takes a reply only on the device from which the request was read. */
 	channel->fd = fcntl(device, F_DUPFD_CLOEXEC, 0);
 	if (channel->fd < 0)
 		return -errno;
@@ -71,7 +71,7 @@ void channel_close(struct channel *channel)
 	close(channel->fd);
 }
 
-/* As the kernel: 0, or what the call for the next request fails with. */
+/* Behaves as the kernel: returns 0, or the error with which the call for the next request fails. */
 static int give_back(struct channel *channel, uint32_t slot, uint32_t reply_length)
 {
 	const char *reply = channel->memory + (2UL * slot + 1) * channel->slot_size;
@@ -94,7 +94,7 @@ static uint32_t take(struct channel *channel)
 	for (i = 0; i < slots_of(channel); i++)
 		if (!atomic_exchange(&slots_taken(channel)[i], true))
 			return i;
-	/* Each worker has one at most. */
+	/* Each worker has at most one slot. */
 	CHECK(!"a slot is free");
 	return EFUSE_NO_SLOT;
 }
@@ -112,11 +112,11 @@ const char *channel_reason(int err)
 	return strerror(-err);
 }
 
-/* A request that was left since it fits no slot: of a loop of one thread. */
+/* A request that fits no slot, and that the loop, which has a single thread, has not taken yet. */
 static _Thread_local char left[2 << 20];
 static _Thread_local size_t left_length;
 
-/* What FUSE says at the end; or, with EFUSE_TEST_ABORTED, what it may say. */
+/* Returns FUSE's error at the end of a session; with EFUSE_TEST_ABORTED, the other possible one. */
 static int gone(void)
 {
 	return getenv("EFUSE_TEST_ABORTED") ? -ECONNABORTED : -ENODEV;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * libefuse/publish.c on plain memory: publish_test WHAT, one of those at the end.
- * The reader here locks a tag as the kernel's blocks.c does.
+ * Tests of libefuse/publish.c on plain memory: publish_test TEST; see main() for the tests.
+ * The reader in this file locks a tag in the way of the kernel's blocks.c.
  */
 #include "publish.h"
 
@@ -43,7 +43,7 @@ static void end_cache(struct efuse_cache *cache)
 	free(cache->blocks);
 }
 
-/* The slot that holds the block, and its tag; NULL: there is none. */
+/* Returns the slot that holds the block, and its tag; NULL if there is none. */
 static const uint8_t *find(const struct efuse_cache *cache, uint64_t nodeid, uint64_t block,
 			   struct efuse_tag **tag)
 {
@@ -113,10 +113,10 @@ static void test_ends(void)
 	struct efuse_tag *tag;
 
 	range.data = data;
-	/* What does not fill a block is no block. */
+	/* Data that does not fill a block is not stored. */
 	efuse_publish(&cache, &range, &done);
 	CHECK(done.stored == 1 && !find(&cache, 1, 1, &tag));
-	/* A file of whole blocks ends at the start of the next. */
+	/* The end of a file of whole blocks is at the start of the next block. */
 	range.size = BLOCK;
 	range.end = 1;
 	efuse_publish(&cache, &range, &done);
@@ -150,13 +150,13 @@ static void test_full_set(void)
 	}
 	CHECK(found == EFUSE_WAYS);
 
-	/* One that was not read makes room before those that were. */
+	/* A block that was not read is evicted before blocks that were. */
 	for (i = 0; i < EFUSE_WAYS; i++)
 		cache.tags->way[i].used = i != 3;
 	range = (struct efuse_data){ .nodeid = 2, .data = data, .size = BLOCK };
 	efuse_publish(&cache, &range, &done);
 	CHECK(done.stored == 1 && cache.tags->way[3].nodeid == 2);
-	/* The same block takes its own place. */
+	/* A block that is already in the cache keeps its place. */
 	range.epoch = 5;
 	efuse_publish(&cache, &range, &done);
 	CHECK(done.stored == 1 && cache.tags->way[3].epoch == 5);
@@ -196,7 +196,7 @@ static void test_locked(void)
 	size_t i, n;
 
 	for (n = 0; n < sizeof(locks) / sizeof(*locks); n++) {
-		/* Somebody died with an empty slot in hand, or scribbled. */
+		/* A writer died while it held an empty slot, or the lock word is garbage. */
 		memset(cache.tags, 0, sizeof(*cache.tags));
 		cache.tags->way[2].lock = locks[n];
 		cache.tags->way[5].lock = locks[n];
@@ -207,7 +207,7 @@ static void test_locked(void)
 		CHECK(done.stored == 7 && done.busy == 1);
 		CHECK(cache.tags->way[2].lock == locks[n] && !cache.tags->way[2].nodeid);
 		CHECK(!memcmp(&cache.tags->way[5], &before, sizeof(before)));
-		/* Nothing at all can be had: nobody waits. */
+		/* No slot is available at all: the publisher must not wait. */
 		for (i = 0; i < EFUSE_WAYS; i++)
 			cache.tags->way[i].lock = locks[n];
 		range.nodeid = 2;
@@ -228,7 +228,7 @@ static void test_memory(void)
 	test_locked();
 }
 
-/* Only read(2), write(2), exit(2) are allowed: any other system call kills the child. */
+/* Only read(2), write(2) and exit(2) are allowed: any other system call kills the child. */
 static void test_system_calls(void)
 {
 	struct efuse_cache cache = new_cache(512);
@@ -270,7 +270,7 @@ static struct efuse_cache shared;
 static int running;
 static uint64_t seen, stored;
 
-/* Each block is full of one number, which is its epoch. */
+/* All words of a block hold the same number, which is the block's epoch. */
 static void *publisher(void *arg)
 {
 	uint64_t epoch, words[2 * BLOCK / 8], first = (uintptr_t)arg, mine = 0;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A shelf on plain FUSE whose channel is that of ``plain_channel.c``.
+"""A shelf on plain FUSE with the channel of ``plain_channel.c``.
 
-``pyfuse3_daemon.py LIBRARY MOUNTPOINT`` serves until it is unmounted; then it prints how many
-requests have been found by looking for them.
+``pyfuse3_daemon.py LIBRARY MOUNTPOINT`` serves until the file system is unmounted. Then it prints
+how many requests it has found by polling.
 """
 
 from __future__ import annotations

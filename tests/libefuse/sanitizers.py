@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How libefuse is built with sanitizers, and what its daemons are told for them."""
+"""Builds of libefuse with sanitizers, and the environment that they need."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from efuse import libefuse, paths
 
 @dataclass(frozen=True)
 class Sanitizer:
-    """One build."""
+    """A build with a sanitizer."""
 
     flags: str
     libraries: tuple[str, ...]
-    """To be preloaded before libefuse: the daemon is not linked with them."""
+    """Libraries to preload before libefuse: the daemon is not linked with them."""
 
     def preload_library(self) -> Path:
-        """Return the shim of `efuse run` as it is built so, made once."""
+        """Return the shim of `efuse run` in this build; build it if it is not in the cache."""
 
         def made(out: Path) -> None:
             flags = f"CFLAGS=-O1 -g -fno-omit-frame-pointer {self.flags}"
             words = ["make", "-s", "-C", paths.data("libefuse"), f"OUT={out.parent}", flags, out]
             subprocess.run(words, check=True)
 
-        # This file has the flags.
+        # The key includes this file, which has the flags.
         kind = f"sanitized/{self.libraries[0]}"
         sources = (*libefuse.sources(), Path(__file__))
         return paths.made_once(kind, "libefuse-preload.so", sources, made)
 
 
-# AddressSanitizer does not know of a stack that pthread_cancel(3) has unwound.
+# AddressSanitizer does not notice that pthread_cancel(3) has unwound a stack.
 ADDRESS = Sanitizer(
     "-fsanitize=address,undefined --param asan-stack=0", ("libasan.so.8", "libubsan.so.1")
 )
@@ -45,4 +45,4 @@ SANITIZER_OPTIONS = {
     "LSAN_OPTIONS": f"print_suppressions=0:suppressions={_HERE / 'lsan.supp'}",
     "TSAN_OPTIONS": f"exitcode=66:suppressions={_HERE / 'tsan.supp'}",
 }
-"""The daemon's environment. With a report it exits with status 66."""
+"""Environment of the daemon. After a report it exits with status 66."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Build the modules broken in one place after the other, and show that the tests notice.
+"""Build the modules with one fault at a time, and show that the tests notice each.
 
-``make test-mutants``, or ``python -m tests.mutants [NAME...]``. Each takes a guest of its own; ends
-with 1 if a broken build passed its tests.
+``make test-mutants``, or ``python -m tests.mutants [NAME...]``. Each runs in a guest of its own.
+The exit status is 1 if a broken build passed its tests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Mutant:
     def apply(self, root: Path) -> None:
         """Break the sources below *root*.
 
-        :raises ValueError: what is to be replaced is not there just once.
+        :raises ValueError: the text to replace does not occur exactly once.
         """
         path = root / self.file
         text = path.read_text()
@@ -90,9 +90,9 @@ def _efuse(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _tried(mutant: Mutant) -> tuple[bool, str]:
-    """Return whether the tests noticed, and by what.
+    """Return whether the tests noticed the fault, and which tests failed.
 
-    :raises ValueError: it does not even compile.
+    :raises ValueError: the fault cannot be compiled.
     """
     with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="mutant-") as name:
         root = Path(name)
@@ -106,7 +106,7 @@ def _tried(mutant: Mutant) -> tuple[bool, str]:
         words += ["-q", "-x", "-p", "no:cacheprovider"]
         done = _efuse(root, *words, *(f"tests/guest/{test}" for test in mutant.tests))
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
-    # Without a failed test the guest's kernel has complained or died, and the guest says so.
+    # If no test failed, the guest's kernel has complained or died, and the last line reports that.
     said = failed or [line for line in (done.stdout + done.stderr).splitlines() if line][-1:]
     return done.returncode != 0, ", ".join(said)
 

@@ -2,9 +2,9 @@
 """``make test-perf``: measure instruction counts in a guest and compare them with the baseline.
 
 ``scripts/test-perf --update`` writes a new baseline. ``open_flush`` is an OPEN and the FLUSH of its
-close. ``passed`` is a GETATTR that the daemon answers with no program attached,
-``passed_by_program`` with one whose members all return 0. ``passthrough_*`` are carried out by FUSE
-itself on a backing file, ``direct_*`` and ``cache_*`` by eFuse's paths.
+close. ``passed`` is a GETATTR that the daemon answers with no program attached, and
+``passed_by_program`` the same with a program whose members all return 0. FUSE itself answers
+``passthrough_*`` from a backing file; eFuse's paths answer ``direct_*`` and ``cache_*``.
 """
 
 import argparse
@@ -21,15 +21,16 @@ from efuse.guest.run import Options, run
 BASELINE = Path(__file__).parent.parent / "data" / "instructions.json"
 BOUND = 0.03
 PROGRAM_BOUND = 0.03
-"""What an attached program that passes everything may add to a request."""
+"""The most that an attached program may add to a request that it passes, as a fraction."""
 PASSTHROUGH_BOUND = 0.05
-"""What READ and WRITE may cost more than through FUSE's own passthrough."""
+"""The most that READ and WRITE may cost more than FUSE's own passthrough, as a fraction."""
 PASSTHROUGH_BOUND_FOR = {"read_128k", "write_4k"}
-"""Not for a warm READ of 4 KiB: what each request costs in counters and questions shows there."""
+"""The calls with that bound. A warm READ of 4 KiB is not among them: the fixed costs of a request,
+such as counters, weigh more there."""
 
 
 def compare(baseline: dict[str, int], found: dict[str, int]) -> list[str]:
-    """Return what is wrong: a figure that grew, or fell so far that the baseline is out of date."""
+    """Return the problems: figures that grew, or fell so far that the baseline is out of date."""
     wrong = []
     for name in sorted(baseline.keys() | found.keys()):
         old, new = baseline.get(name), found.get(name)
@@ -48,7 +49,7 @@ def compare(baseline: dict[str, int], found: dict[str, int]) -> list[str]:
 
 
 def measured() -> dict[str, object]:
-    """Boot a guest whose clock counts instructions, and measure there."""
+    """Measure in a guest whose clock counts instructions; return the results."""
     paths.cache().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=paths.cache()) as directory:
         out = Path(directory) / "found.json"

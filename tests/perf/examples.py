@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What the file systems of docs/examples gain by eFuse: ``python -m tests.perf.examples JSON``.
 
-A part of Python's own library is walked through and read, each file of it, first when nobody has
-seen anything yet and then again. By instructions, in a guest that is started for it; the JSON is
-what ``efuse bench --json`` writes.
+A walk reads all files in a part of Python's standard library: first with empty caches, then again.
+It runs in a guest whose clock counts instructions. The JSON has the format of
+``efuse bench --json``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _wait_for = functools.partial(wait_for, timeout=120)
 
 
 def _sources(work: Path) -> Path:
-    """Copy what is read."""
+    """Copy the files that are read."""
     library = Path(sysconfig.get_path("stdlib"))
     for part in _PARTS:
         ignored = shutil.ignore_patterns("__pycache__")
@@ -42,7 +42,7 @@ def _sources(work: Path) -> Path:
 
 
 def _arguments(example: str, tree: Path, work: Path) -> tuple[list[str], list[str]]:
-    """Make what *example* serves; return its words before and behind the mount point."""
+    """Make the data that *example* serves; return its arguments before and after the mountpoint."""
     if example == "archive_fs":
         make_database(tree, work / "db")
         return [str(work / "db")], []
@@ -109,7 +109,7 @@ def _inside(out: Path) -> None:
 
 
 def _plain(script: str, arguments: list[str]) -> None:
-    """Run a script whose :func:`efuse.serve` mounts plain FUSE."""
+    """Run a script with :func:`efuse.serve` changed to mount plain FUSE."""
     efuse.serve = functools.partial(efuse.serve, plain=True)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))

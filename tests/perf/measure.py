@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Count instructions of requests: run in a guest whose clock counts them, prints JSON.
+"""Count the instructions of requests, in a guest whose clock counts them. Writes JSON.
 
-Each figure is what one call costs, from Python and back: the caller's few thousand instructions are
-the same every time. A figure counts only if the kernel's own counters say that each call was
-answered where it was meant to be.
+Each figure is the cost of one call from Python, with the few thousand instructions of the caller,
+which are always the same. The kernel's own counters verify that each call was answered in the
+intended place.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def count(call: Callable[[], object], times: int) -> int:
-    """Return the instructions of one *call*: the least mean of some rounds."""
+    """Return the number of instructions of a *call*: the least of the means of some rounds."""
     best = None
     for _ in range(ROUNDS):
         begin = time.perf_counter_ns()
@@ -49,10 +49,12 @@ def count(call: Callable[[], object], times: int) -> int:
 def answered(
     connection: Connection, opcode: str, call: Callable[[], object], times: int, by: str
 ) -> int:
-    """Count *call*, every one of which has to be one request of *opcode*.
+    """Count the instructions of *call*, each of which must be one request of *opcode*.
 
-    All of these have to be answered *by* the same; of what else is asked all but one in a round, a
-    GETATTR after a READ for example: the least mean does not show it.
+    All these requests must be answered in the same place. At most one other request per round may
+    be answered elsewhere, for example a GETATTR after a READ: the least mean does not show it.
+
+    :param by: the counter of the place: ``hits`` or ``daemon``.
     """
     call()
     before = read(connection, timing=False).opcodes
@@ -66,7 +68,7 @@ def answered(
 
 
 def measure(connection: Connection, root: Path) -> dict[str, int]:
-    """Measure what the built-in handlers answer, then what passing costs."""
+    """Measure requests that the built-in handlers answer, then the cost of passing a request."""
     file, directory = os.fsencode(root / "file"), root / "sub"
     buffer = ctypes.create_string_buffer(256)
 
@@ -91,7 +93,7 @@ def measure(connection: Connection, root: Path) -> dict[str, int]:
         "getxattr": here("getxattr", getxattr),
         "open_flush": here("open", open_),
     }
-    # By a descriptor: with no program attached each step of a path asks the daemon, too.
+    # With a descriptor, because without programs each component of a path costs a request.
     fd = os.open(file, os.O_RDONLY)
     flags = AT_EMPTY_PATH | AT_STATX_FORCE_SYNC
 
@@ -110,9 +112,10 @@ def measure(connection: Connection, root: Path) -> dict[str, int]:
 
 
 def moved(path: Path, ran: Callable[[], int] | None, *, write: bool = True) -> dict[str, int]:
-    """Count reads and writes of parts of a file, into and out of buffers that are there already.
+    """Count the instructions of reads and writes of parts of a file, with buffers made before.
 
-    :param ran: says how many of them were carried out where they are meant to be.
+    :param ran: returns how many of them have been answered in the intended place.
+    :param write: whether to measure writes as well.
     """
     small, large = bytearray(4 << 10), bytearray(128 << 10)
     fd = os.open(path, os.O_RDWR)
@@ -133,7 +136,7 @@ def moved(path: Path, ran: Callable[[], int] | None, *, write: bool = True) -> d
 
 
 def measure_data(lower: Path, base: Path) -> dict[str, int]:
-    """Measure READ and WRITE of a warm file: ext4's, FUSE's own passthrough's, and eFuse's."""
+    """Measure READs and WRITEs of a warm file: ext4's, FUSE's own passthrough's, and eFuse's."""
     file = lower / "data"
     file.write_bytes(bytes(1 << 20))
     found = {"ext4": moved(file, None)}

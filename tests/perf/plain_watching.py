@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What counting the requests of a plain FUSE mount costs each of them.
+"""The cost of counting the requests of a plain FUSE mount, per request.
 
-``.venv/bin/python -m tests.perf.plain_watching`` does it in a guest whose clock counts
-instructions, with GETATTRs of libfuse's passthrough_ll; with ``--here`` on this machine, by time.
+``.venv/bin/python -m tests.perf.plain_watching`` measures GETATTRs of libfuse's passthrough_ll in a
+guest whose clock counts instructions; with ``--here`` it measures time on this machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
 def one_round(path: Path) -> float:
-    """Return what a request takes."""
+    """Return the mean time of a request, ns."""
     start = time.perf_counter_ns()
     for _ in range(REQUESTS):
         getattr_from_daemon(path)
@@ -35,7 +35,7 @@ def one_round(path: Path) -> float:
 
 
 def measure() -> None:
-    """Measure, and print what was found."""
+    """Measure, and print the results."""
     with ExitStack() as ends:
         base = Path(ends.enter_context(tempfile.TemporaryDirectory()))
         source, path = base / "source", base / "mnt"
@@ -66,12 +66,12 @@ def measure() -> None:
 
 
 def program_ids() -> list[int]:
-    """Return the ids of all programs in the kernel."""
+    """Return the IDs of all BPF programs in the kernel."""
     return list(libbpf._ids("bpf_prog_get_next_id"))
 
 
 def print_program(number: int) -> None:
-    """Print what a run of a program has taken, on the mean."""
+    """Print the mean time of a program's runs."""
     fd = libbpf.program_by_id(number)
     assert fd is not None
     raw = libbpf._info(fd, 232)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many requests a second a small pyfuse3 file system answers with its channel, and without.
+"""How many requests per second a small pyfuse3 file system answers with a channel, and without.
 
-``.venv/bin/python -m tests.perf.pyfuse3_channels instructions|time JSON``, in a guest that is
-booted for it: one caller and one CPU, whose clock counts instructions, or two of each, by time.
-Each answer is checked; no handlers answer in the kernel, and what does not come in the way that is
-meant ends it. The JSON is what ``efuse bench --json`` writes.
+``.venv/bin/python -m tests.perf.pyfuse3_channels instructions|time JSON`` measures in a guest: one
+caller and one CPU whose clock counts instructions, or two callers and two CPUs by time. Each answer
+is checked, and no handlers answer in the kernel. The measurement fails if requests do not arrive in
+the intended way. The JSON has the format of ``efuse bench --json``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INSIDE = "--inside"
 
 
 class _Way(NamedTuple):
-    """How it is measured: the guest, how many callers there are, and how long each load takes."""
+    """A way to measure: options of the guest, number of callers, and seconds per load."""
 
     guest: tuple[str, ...]
     callers: int
@@ -85,7 +85,7 @@ _LOADS: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
 
 
 def _rate(load: str, root: Path, seconds: float, callers: int) -> float:
-    """Return how many requests a second *callers* processes get answered."""
+    """Return how many requests per second *callers* processes get answered together."""
     function, arguments = _LOADS[load]
     begun = time.monotonic()
     calls = [Call(function, root, begun + seconds, *arguments) for _ in range(callers)]
@@ -101,7 +101,7 @@ def _came_as_meant(system: str, mounted: Mounted, requests: float) -> bool:
 
 
 def _round(system: str, mountpoint: Path, way: _Way) -> dict[str, tuple[float, int]]:
-    """Mount it once; return the rate of each load, and how many requests the daemon got."""
+    """Mount once; return for each load the rate, and how many requests the daemon got."""
     shelf = Shelf()
     shelf.efuse_options = efuse.Options(consistency="strict")
     plain = system == "fuse"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which share of reads the data cache answers when it is full, beside well-known policies.
+"""The hit ratio of a full data cache, compared with well-known replacement policies.
 
-``.venv/bin/python -m tests.perf.replacement [READS]``. The data cache is the kernel's in a guest,
-with real reads through a mount; the others are libCacheSim's (``pip install '.[perf]'``), fed with
-the same blocks.
+``.venv/bin/python -m tests.perf.replacement [READS]``. The data cache is the kernel's, in a guest
+with real reads through a mount. The other policies are those of libCacheSim
+(``pip install '.[perf]'``), with the same blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INSIDE = "--inside"
 
 
 def kernel_hits(length: int) -> dict[str, int]:
-    """How many reads of each trace the data cache answers; to be called in a guest."""
+    """Return how many reads of each trace the data cache answers. To be called in a guest."""
     from tests.guest.test_replacement import cache_hits
 
     hits = {}
@@ -33,7 +33,7 @@ def kernel_hits(length: int) -> dict[str, int]:
 
 
 def guests_hits(length: int) -> dict[str, int]:
-    """The same, of a guest that is started for it."""
+    """Return how many reads of each trace the data cache answers, in a guest that is booted."""
     command = [*EFUSE, "guest", "run", "--", sys.executable, "-m", "tests.perf.replacement"]
     out = subprocess.run(
         [*command, str(length), _INSIDE], stdout=subprocess.PIPE, check=True, text=True
@@ -43,7 +43,7 @@ def guests_hits(length: int) -> dict[str, int]:
 
 
 def simulated_hits(policy: str, trace: list[int]) -> int:
-    """How many reads a cache of that policy answers."""
+    """Return how many reads a cache with this policy answers."""
     import libcachesim
 
     cache = getattr(libcachesim, policy)(ROOM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the programs here that write a report like ``efuse bench --json`` have in common."""
+"""Shared parts of the programs in this directory that write reports like ``efuse bench --json``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.commands import EFUSE
 __all__ = ["ONE_CPU_COUNTED", "Asked", "in_guest", "result", "write_report"]
 
 ONE_CPU_COUNTED = ("--cpus", "1", "--icount")
-"""The guest whose clock counts instructions."""
+"""Options of a guest whose clock counts instructions."""
 
 
 class Asked:
-    """How many requests the daemon of a mount has got so far."""
+    """Counts the requests that the daemon of a mount has got so far."""
 
     def __init__(self, mountpoint: Path) -> None:
         self._mount = find(str(mountpoint), fuse=True)
@@ -41,7 +41,7 @@ class Asked:
         return sample.total.daemon
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         if self._counter is not None:
             self._counter.close()
 
@@ -49,10 +49,10 @@ class Asked:
 def result(
     names: tuple[str, str, str], unit: str, better: str, rounds: Sequence[tuple[float, int]]
 ) -> Result:
-    """Put together what the rounds of a workload found, each answer of which was looked at.
+    """Combine the rounds of a workload, all of whose answers have been checked.
 
-    :param names: of the workload, the system and the daemon.
-    :param rounds: of each the value, and how many requests the daemon got.
+    :param names: names of the workload, the system and the daemon.
+    :param rounds: for each round the value, and how many requests the daemon got.
     """
     values = tuple(value for value, _ in rounds)
     return Result(
@@ -68,7 +68,7 @@ def result(
 
 
 def write_report(path: Path, settings: dict[str, Any], results: Sequence[Result]) -> None:
-    """Write what was found, as ``efuse bench --json`` does."""
+    """Write a report in the format of ``efuse bench --json``."""
     report = Report(
         machine(), platform.release(), versions(), settings, tuple(results), ratios(results)
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What `efuse top` takes of a core, with three busy mounts and a refresh each second.
+"""How much of a core `efuse top` needs, with three busy mounts and a refresh per second.
 
-``.venv/bin/python -m tests.perf.top`` measures it in a guest whose clock counts instructions, with
-plain FUSE mounts and with eFuse's, and then with plain ones on this machine, by time (root).
+``.venv/bin/python -m tests.perf.top`` measures this in a guest whose clock counts instructions, for
+mounts of plain FUSE and of eFuse. Then it measures time on this machine, for plain FUSE (root).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tests.guest.daemons import eventually
 
 MOUNTS, REFRESHES = 3, 20
 TABS = ("mounts", "opcodes")
-_TITLE = b"eFuse top"  # Of each frame.
+_TITLE = b"eFuse top"  # Part of each frame.
 _SIZE = struct.pack("HHHH", 24, 80, 0, 0)
 
-# Each turn makes requests of ten opcodes and more on each mount. The pause between two is how busy
-# the mounts are, and waits for nothing.
+# Each pass sends requests of more than ten opcodes to each mount. The sleep between two passes sets
+# the load; it does not wait for anything.
 _LOAD = """\
 import os, sys, time
 while True:
@@ -74,7 +74,7 @@ def _busy(system: str, pause_s: float) -> Iterator[None]:
 
 
 class _Screen:
-    """A terminal, whose output is read away as it comes; counts the frames."""
+    """A terminal whose output is read continuously; counts the frames."""
 
     def __init__(self, control: int) -> None:
         self.frames = 0
@@ -82,14 +82,14 @@ class _Screen:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more.
+        with contextlib.suppress(OSError):  # EIO: the other side is closed.
             tail = b""
             while part := tail + os.read(self._control, 1 << 16):
                 self.frames += part.count(_TITLE)
                 tail = part[1 - len(_TITLE) :] if not part.endswith(_TITLE) else b""
 
     def wait(self, number: int) -> None:
-        """Wait for so many frames more."""
+        """Wait for *number* more frames."""
         last = self.frames + number
         eventually(lambda: self.frames >= last, what="a frame", deadline_s=300)
 
@@ -100,7 +100,7 @@ def _ran_ns(pid: int) -> int:
 
 
 def _taken(tab: str) -> float:
-    """Return how much of a core `efuse top` takes while it shows a tab."""
+    """Return how much of a core `efuse top` needs while it shows a tab."""
     control, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, _SIZE)
     words = [*EFUSE, "top", "--interval", "1", "--tab", tab]
@@ -108,7 +108,7 @@ def _taken(tab: str) -> float:
     with subprocess.Popen(words, stdin=terminal, stdout=terminal, env=environment) as top:
         os.close(terminal)
         screen = _Screen(control)
-        screen.wait(2)  # What is done once has been done.
+        screen.wait(2)  # Leave out the costs of the start.
         ran = _ran_ns(top.pid)
         screen.wait(REFRESHES)
         share = (_ran_ns(top.pid) - ran) / (REFRESHES * 1e9)
@@ -119,7 +119,7 @@ def _taken(tab: str) -> float:
 
 
 def measure(system: str, pause_s: float) -> None:
-    """Measure, and print what was found."""
+    """Measure, and print the results."""
     with _busy(system, pause_s):
         for tab in TABS:
             print(f"{system:6}{tab:8}{100 * _taken(tab):8.2f} % of a core", flush=True)
@@ -127,7 +127,7 @@ def measure(system: str, pause_s: float) -> None:
 
 def main(arguments: list[str]) -> None:
     if arguments:
-        # A second in which the guest has nothing to do is over at once; one with all to do is not.
+        # In the guest, sleep: its clock skips time without work, but not time full of work.
         measure(arguments[0], pause_s=0.5)
         return
     again = [sys.executable, "-m", "tests.perf.top"]

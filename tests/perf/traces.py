@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Traces of block reads on which replacement policies differ; the same every time."""
+"""Traces of block reads on which replacement policies differ. They are always the same."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 BLOCKS = 8192
-"""A trace reads blocks 0 to this - 1."""
+"""A trace reads blocks from 0 to BLOCKS - 1."""
 
 ROOM = 1024
-"""For how many of them there is room."""
+"""Number of blocks for which the cache has room."""
 
 
 def _zipf(rng: random.Random, exponent: float, order: list[int]) -> Iterator[int]:
@@ -26,13 +26,13 @@ def _order(rng: random.Random) -> list[int]:
 
 
 def zipf(length: int) -> list[int]:
-    """Few blocks are read often, as in most logs of storage: the n-th one in 1/n^0.9."""
+    """Return a trace that reads few blocks often, as in most logs: the n-th one with 1/n^0.9."""
     rng = random.Random(1)
     return list(itertools.islice(_zipf(rng, 0.9, _order(rng)), length))
 
 
 def zipf_and_scans(length: int) -> list[int]:
-    """Of 4000 reads 1000 are a walk through blocks that nobody reads again."""
+    """Return a trace in which 1000 of each 4000 reads walk through blocks not read again."""
     rng = random.Random(2)
     hot = _zipf(rng, 0.9, _order(rng)[: BLOCKS // 2])
     walk = itertools.cycle(range(BLOCKS))
@@ -40,14 +40,14 @@ def zipf_and_scans(length: int) -> list[int]:
 
 
 def shift(length: int) -> list[int]:
-    """Half-way other blocks are the popular ones."""
+    """Return a trace whose popular blocks change half-way."""
     rng = random.Random(3)
     halves = [_zipf(rng, 0.9, _order(rng)) for _ in range(2)]
     return [next(halves[n >= length // 2]) for n in range(length)]
 
 
 def loop(length: int) -> list[int]:
-    """Again and again through more blocks than there is room for: the worst for LRU."""
+    """Return a trace that repeats more blocks than fit into the cache: the worst case for LRU."""
     return [n % (BLOCKS // 4) for n in range(length)]
 
 
@@ -55,7 +55,7 @@ TRACES = {"zipf": zipf, "zipf, scans": zipf_and_scans, "shift": shift, "loop": l
 
 
 def lru_hits(trace: Iterable[int]) -> int:
-    """How many reads of *trace* a cache answers that drops the block not read for longest."""
+    """Return how many reads of *trace* an LRU cache answers."""
     kept: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for block in trace:

@@ -26,7 +26,7 @@ def result(workload: str, system: str, rounds: tuple[float, ...], **others: Any)
 
 
 def made(*results: Result, **settings: Any) -> dict[str, Any]:
-    """A report as ``--json`` writes it, with the ratios of eFuse's systems."""
+    """Return a report in the form that ``--json`` writes, with the ratios of eFuse's systems."""
     of = dict.fromkeys(r.system for r in results if r.system.startswith("efuse"))
     empty = Report({"cpus": 2}, "6.12", {"efuse": "1"}, {"clock": "time", **settings}, ())
     value: dict[str, Any] = json.loads(json.dumps(empty.extended(results, of).json()))
@@ -41,7 +41,7 @@ def scaled(threads: int, system: str, per_second: float, p99_us: float) -> Resul
 
 
 def counted(workload: str, *rounds: Mapping[str, int]) -> Result:
-    """A result on eFuse whose rounds had such paths, and as many requests again at the daemon."""
+    """Return a result on eFuse. The kernel answered half of the requests, by the given paths."""
     counters = tuple(
         RoundCounters(2 * sum(paths.values()), sum(paths.values()), sum(paths.values()), {**paths})
         for paths in rounds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A directory that behaves as csd.ko's in configfs: a device's files come and go with it."""
+"""A directory that behaves like csd.ko's in configfs: a device's files come and go with it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from efuse.csd import ATTRIBUTES, Device, Kind
 
 
 class FakeConfigfs:
-    """``/sys/kernel/config/csd``, and a ``/dev/csdN`` for each device that has power.
+    """``/sys/kernel/config/csd``, and a ``/dev/csdN`` for each device that is powered on.
 
-    :ivar root: the directory with a directory for each device.
-    :ivar busy: of the devices whose disk is mounted: where.
+    :ivar root: the directory that has a directory for each device.
+    :ivar busy: mount points of the devices whose disk is mounted, by device.
     """
 
     def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ class FakeConfigfs:
             monkeypatch.setattr(os, name, getattr(self, f"_{name}_fake"))
 
     def count(self, device: str, **counters: int) -> None:
-        """Set counters of a device; the others stay."""
+        """Set the given counters of a device, and leave the others unchanged."""
         for name, value in counters.items():
             assert ATTRIBUTES[name].kind is Kind.COUNTER
             (self.root / device / name).write_text(f"{value}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What counts the requests of plain FUSE mounts, without a kernel."""
+"""A fake of the counters of plain FUSE mounts, without a kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FakeCounters"]
 
 
 class FakeCounters:
-    """As `efuse.bpf.requests.RequestCounters`, but what is counted is said by `count`."""
+    """A fake `efuse.bpf.requests.RequestCounters`; `count` sets the counts."""
 
     def __init__(self, since_ns: int = 1) -> None:
         self.since_ns = since_ns
@@ -31,9 +31,9 @@ class FakeCounters:
         ns: int = 0,
         first_ns: int = 1,
     ) -> None:
-        """Say what was counted of an opcode so far.
+        """Set the counts of an opcode.
 
-        :param latency: requests by bucket.
+        :param latency: number of requests by bucket.
         """
         buckets = tuple(latency.get(bucket, 0) for bucket in range(BUCKETS))
         counted = Counted(first_ns, sum(buckets), errors, ns, buckets)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A directory that looks like /sys/fs/efuse, and a mountinfo that goes with it."""
+"""A directory that looks like /sys/fs/efuse, and a mountinfo that matches it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ VALUES = {
 
 
 class FakeSysfs:
-    """Files that can be read and written as the module's can."""
+    """Files that can be read and written like the module's."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "efuse"
@@ -71,9 +71,9 @@ class FakeSysfs:
         nodes: Sequence[int] = (0, 0),
         **values: str,
     ) -> Path:
-        """Make a connection, mounted at *mountpoint* if there is one.
+        """Make a connection, mounted at *mountpoint* unless that is empty.
 
-        :param nodes: of each CPU.
+        :param nodes: NUMA node of each CPU.
         """
         path = self.root / "connections" / str(connection)
         for name in ("channels", "paths", "stats"):
@@ -100,7 +100,7 @@ class FakeSysfs:
         return path
 
     def add_plain(self, connection: int, mountpoint: str = "", waiting: int = 0) -> None:
-        """Make a connection of plain FUSE, mounted at *mountpoint* if there is one."""
+        """Make a connection of plain FUSE, mounted at *mountpoint* unless that is empty."""
         (self.fusectl / str(connection)).mkdir(parents=True)
         (self.fusectl / str(connection) / "waiting").write_text(f"{waiting}\n")
         if mountpoint:
@@ -111,13 +111,13 @@ class FakeSysfs:
                 )
 
     def remove_plain(self, connection: int) -> None:
-        """Unmount what `add_plain` has made."""
+        """Unmount a connection that `add_plain` has made."""
         (self.fusectl / str(connection)).rename(self.root / f"gone-{connection}")
         lines = self.mountinfo.read_text().splitlines(keepends=True)
         self.mountinfo.write_text("".join(n for n in lines if f" 0:{connection} " not in n))
 
     def count(self, connection: int, opcode: str, **counters: int) -> None:
-        """Set all counters of *opcode*: those that are not named to 0."""
+        """Set all counters of *opcode*; those that are not given become 0."""
         directory = self.root / "connections" / str(connection) / "stats" / opcode
         for name in COUNTERS:
             (directory / name).write_text(f"{counters.pop(name, 0)}\n")
@@ -126,9 +126,9 @@ class FakeSysfs:
     def count_path(
         self, connection: int, name: str, latency: Mapping[int, int] | None = None, **counters: int
     ) -> None:
-        """Set all counters of a path: those that are not named to 0.
+        """Set all counters of a path; those that are not given become 0.
 
-        :param latency: requests by their class.
+        :param latency: number of requests by class.
         """
         directory = self.root / "connections" / str(connection) / "paths" / name
         for counter in PATH_COUNTERS:
@@ -138,14 +138,14 @@ class FakeSysfs:
         assert not counters, f"no such counters: {counters}"
 
     def count_channel(self, connection: int, cpu: int, **numbers: int) -> None:
-        """Set all files of a CPU's queue: those that are not named to 0."""
+        """Set all files of a CPU's queue; those that are not given become 0."""
         directory = self.root / "connections" / str(connection) / "channels" / str(cpu)
         for name in (*CHANNEL_STATE, *CHANNEL_COUNTERS):
             (directory / name).write_text(f"{numbers.pop(name, 0)}\n")
         assert not numbers, f"no such files: {numbers}"
 
     def everywhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make it what the package reads unless it is told of another tree."""
+        """Make the package read this directory by default."""
         for function in (connections, module_version, Connection.__init__, Connection.at.__func__):
             monkeypatch.setitem(function.__kwdefaults__, "root", self.root)
         for function in (Connection.at.__func__, all_mounts, mounts, find):

@@ -26,7 +26,7 @@ needs_fio = pytest.mark.skipif(not shutil.which("fio"), reason="fio is not insta
 
 
 def small(name: str) -> IoWorkload:
-    """The workload with small files, through the page cache: a tmpfs has no O_DIRECT."""
+    """Return a workload with small files through the page cache: a tmpfs has no O_DIRECT."""
     workload = DATA[name]
     assert isinstance(workload, IoWorkload)
     block = min(workload.block, 64 << 10)

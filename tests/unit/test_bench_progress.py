@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``efuse bench`` shows while it runs."""
+"""The progress that ``efuse bench`` shows."""
 
 from __future__ import annotations
 

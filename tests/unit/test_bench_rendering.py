@@ -34,7 +34,7 @@ _EVIL = '<script>alert("$x$")</script>&|`'
 
 
 class _Page(HTMLParser):
-    """Checks that tags are closed in turn, and keeps tags, attributes and the cells of tables."""
+    """Checks that tags are nested properly; keeps tags, attributes and the cells of tables."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def named(report: dict[str, Any]) -> dict[str, Section]:
 
 
 def data_report() -> dict[str, Any]:
-    """One of everything that is drawn of data and requests."""
+    """Return a report with one of each thing that is drawn for data and requests."""
     return made(
         result("t1", "fuse", (10.0, 12.0)),
         counted("t1", {"direct": 30, "daemon": 10}, {"direct": 40, "daemon": 0}),
@@ -297,7 +297,7 @@ def test_markdown_has_the_value_and_its_ratios() -> None:
 
 
 def _side_by_side(report: dict[str, Any], headers: str) -> tuple[str, list[list[str]]]:
-    """Return what stands above a table of the Markdown, and its rows."""
+    """Return the line above a table of the Markdown, and the table's rows."""
     lines = markdown({"x": report}).splitlines()
     first = lines.index(headers)
     rows = itertools.takewhile(bool, lines[first + 2 :])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The workloads of requests alone: the callers, on a file of this machine, and what proves them."""
+"""The workloads of requests alone: the callers on a file of this machine, and the proofs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_callers_count_and_time_each_request(file: Path, kind: str) -> None:
     assert found.requests > 1
     assert found.elapsed_ns >= 50_000_000
     assert 0 < found.latency_p50_ns <= found.latency_p99_ns < found.elapsed_ns
-    assert (found.queueing_p50_ns, found.queueing_p99_ns) == (None, None)  # no daemon says so
+    assert (found.queueing_p50_ns, found.queueing_p99_ns) == (None, None)  # not on a daemon
     assert found.per_second == pytest.approx(found.requests / (found.elapsed_ns / 1e9))
 
 
@@ -117,7 +117,7 @@ def test_callers_are_spread_over_the_cpus_or_all_on_the_first(
     assert skew.placed(skew.threads) == [1, 1, 1, 1]
 
 
-# What a system is
+# The systems
 
 
 def test_each_workload_has_systems_and_a_daemon_of_its_own() -> None:
@@ -142,7 +142,7 @@ def test_each_workload_has_systems_and_a_daemon_of_its_own() -> None:
 def test_what_cannot_be_measured_fails(
     workload: str, option: str, wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before any guest is booted for it."""
+    """The error comes before a guest is booted."""
     with pytest.raises(SystemExit) as end:
         main(["bench", "--workload", workload, option, wrong])
     assert end.value.code == 2
@@ -176,11 +176,11 @@ def test_all_switches_of_a_request_count_whatever_their_kind() -> None:
     assert [name for name, measure in found.items() if measure.compared] == ["switches"]
 
 
-# What proves that it was that one
+# The proofs that requests took the intended way
 
 
 def usage(requests: int, **counters: int) -> Usage:
-    """All on the first of two CPUs."""
+    """Return a usage with all counts on the first of two CPUs."""
     if not counters:
         return Usage({"all": requests})
     channels = ({"elsewhere": 0, "stolen": 0} | counters, dict.fromkeys(_ALL, 0))

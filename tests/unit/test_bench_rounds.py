@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The round of a workload in which copied bytes are counted; tests/guest has the counting."""
+"""The round of a workload that counts copied bytes; tests/guest tests the counting itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 
 
 class _Counter:
-    """One that counts a MiB between any two looks."""
+    """A counter that advances by a MiB at each read."""
 
     looks = 0
 
@@ -42,7 +42,7 @@ class _Counter:
 
 
 def _measure(name: str, lower: Path) -> tuple[dict[str, Measured], list[str]]:
-    """Run a workload, and return what was said of its last round, too."""
+    """Run a workload; return the results, and the lines about its last round."""
     workload, settings = METADATA[name], Settings((name,), rounds=2, scale=0.001)
     for place in ("ext4", "fuse", "efuse", "reference"):
         (lower / place / name).mkdir(parents=True)
@@ -58,7 +58,7 @@ def _measure(name: str, lower: Path) -> tuple[dict[str, Measured], list[str]]:
 def test_copied_bytes_are_those_of_one_more_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is done everywhere: the files are those of as many rounds."""
+    """Every system runs that round, so that all have the files of the same number of rounds."""
     monkeypatch.setattr(rounds, "CopiedBytes", _Counter)
     found, said = _measure("small-write", tmp_path)
     assert {name: one.copied for name, one in found.items()} == {

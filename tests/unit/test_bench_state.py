@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs that were interrupted go on: ``efuse bench --resume``."""
+"""Interrupted runs are resumed: ``efuse bench --resume``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = Settings(("stat", "negative"), systems=("ext4",), rounds=2, scale=0.0
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the workloads on a directory of this machine, whether the module is loaded or not."""
+    """Run the workloads in a directory of this machine, even if the module is loaded."""
     module = importlib.import_module("efuse.bench.run")
 
     @contextmanager
@@ -53,7 +53,7 @@ def interrupt_at(text: str) -> Callable[[str], None]:
 
 @pytest.fixture
 def interrupted(state: Path) -> dict[str, Any]:
-    """What is kept of a run that was interrupted in its second workload."""
+    """Return what is kept of a run that is interrupted in its second workload."""
     with pytest.raises(KeyboardInterrupt):
         run(SETTINGS, interrupt_at("negative: round 1"), state)
     value: dict[str, Any] = json.loads(state.read_text())
@@ -159,7 +159,7 @@ def test_a_state_that_cannot_be_written_fails(tmp_path: Path) -> None:
         keep(tmp_path / "none" / "state.json", Report({}, "", {}, {}, ()))
 
 
-# How far it is
+# Progress
 
 
 def test_a_run_says_each_step(state: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_guest_sees_what_is_not_below_a_directory_of_its_own(
 
 @pytest.fixture
 def booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """The commands of guests, none of which is booted: each ends with the status 2."""
+    """Commands of guests. Instead of being booted, each ends with status 2."""
     commands: list[Sequence[str]] = []
 
     def boot(command: Sequence[str], options: Options, **streams: Any) -> Result:
@@ -216,7 +216,7 @@ def ended(*words: str) -> int:
 def test_a_guest_has_the_kernel_that_is_asked_for(
     booted: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the systems of the other libfuse."""
+    """This also makes the systems of the other libfuse available."""
     asked: list[str | None] = []
     monkeypatch.setattr(importlib.import_module("efuse.cli.bench"), "chosen", asked.append)
     words = ["--kernel", "7", "--system", "fuse,fuse-io-uring", "--daemon", "passthrough_ll-sid"]

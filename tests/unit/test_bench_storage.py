@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The workloads of storage functions: what is asked for, lookups by pread(2), table, plot."""
+"""The workloads of storage functions: arguments, lookups with pread(2), table, plot."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_sizes_grow_with_the_scale() -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_lookups_by_pread(depth: int, tmp_path: Path) -> None:
     items = tree(depth)
-    # The header, and on each level as many nodes as it takes.
+    # The header, and the nodes of each level.
     assert write_tree(tmp_path / "tree", items) == 1 + sum(FANOUT**n for n in range(depth))
     keys = [0, 1, max(items), max(items) + 1, *list(items)[:: 1 + len(items) // 20]]
     found = lookups(tmp_path / "tree", "pread", keys, warm=1, direct=False)

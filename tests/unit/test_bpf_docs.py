@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The code in docs/writing-a-handler.md is what the example files have."""
+"""The code in docs/writing-a-handler.md equals the example files."""
 
 from __future__ import annotations
 

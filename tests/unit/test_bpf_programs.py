@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The built-in handlers' texts against the kernel's headers, and the verifier's log to one line."""
+"""The built-in handlers and the kernel's headers; the verifier's log as one line."""
 
 from __future__ import annotations
 

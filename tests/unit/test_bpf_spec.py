@@ -30,7 +30,7 @@ def spec(member: str = "lookup", map_name: str = "denied", code: bytes = MAP + C
 
 
 def instructions(code: bytes) -> list[tuple[int, int, int, int, int]]:
-    """Return (opcode, destination, source, offset, immediate) of each."""
+    """Return (opcode, destination, source, offset, immediate) of each instruction."""
     return [
         (opcode, registers & 15, registers >> 4, offset, immediate)
         for opcode, registers, offset, immediate in struct.iter_unpack("<BBhi", code)
@@ -92,9 +92,9 @@ def test_compose_of_two_calls_the_own_first() -> None:
     base = spec("lookup", "entries", MAP + CALL + MOVE_0 + EXIT)
     program = compose(base, [spec()]).programs["lookup"]
     head = instructions(program.code[: 7 * 8])
-    assert head[2] == (0x85, 0, 1, 0, 4)  # 2 + 1 + 4: the own one, behind the head
-    assert head[3] == (0x56, 0, 0, 2, 0)  # a verdict of the own one is final
-    assert head[5] == (0x85, 0, 1, 0, 5)  # 5 + 1 + 5: the built-in one, behind the own
+    assert head[2] == (0x85, 0, 1, 0, 4)  # 2 + 1 + 4: the added handler, behind the head
+    assert head[3] == (0x56, 0, 0, 2, 0)  # a verdict of the added handler is final
+    assert head[5] == (0x85, 0, 1, 0, 5)  # 5 + 1 + 5: the built-in one, behind the added one
     assert program.code[7 * 8 : 11 * 8] == MAP + CALL + EXIT
     assert program.code[11 * 8 :] == MAP + CALL + MOVE_0 + EXIT
     assert [r.name for r in program.references if r.kind == "map"] == ["denied", "entries"]

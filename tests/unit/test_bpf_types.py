@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Offsets and ids out of BTF files made by hand: a kernel's, and a module's that continues it."""
+"""Offsets and ids from hand-made BTF: that of a kernel, and of a module that continues it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INT, STRUCT, UNION, TYPEDEF, FUNC, FUNC_PROTO = 1, 4, 5, 8, 12, 13
 
 
 class Blob:
-    """A BTF blob in the making: types are numbered from *first* on, strings behind *base* bytes."""
+    """A BTF blob under construction; type ids begin at *first*, string offsets at *base*."""
 
     def __init__(self, first: int = 1, base: int = 0) -> None:
         self.next, self.base = first, base
@@ -37,7 +37,7 @@ class Blob:
     def struct(
         self, name: str, size: int, *members: tuple[str, int, int], kind: int = STRUCT
     ) -> int:
-        """Members are (name, type, offset in bits)."""
+        """Add a struct or union; members are (name, type, offset in bits)."""
         rest = b"".join(struct.pack("<III", self.name(n), t, at) for n, t, at in members)
         return self.add(kind, name, size, rest, len(members))
 
@@ -61,7 +61,7 @@ def sysfs(tmp_path: Path) -> Iterator[Path]:
     kernel.add(FUNC, "fuse_request_end", prototype)
     kernel.add(TYPEDEF, "btf_trace_fuse_request_send", prototype)
     kernel.add(TYPEDEF, "btf_trace_fuse_request_end", prototype)
-    # Two bits behind another: kind_flag, and the width above the offset.
+    # A bit field of two bits: kind_flag is set, and the width is above the offset.
     flags = struct.pack("<III", kernel.name("force"), number, 1 << 24 | 5)
     kernel.add(STRUCT, "fuse_args", 8, flags, 1 << 31 | 1)
     (tmp_path / "vmlinux").write_bytes(kernel.bytes())

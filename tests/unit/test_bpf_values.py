@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Keys and values of the built-in maps against bytes written by hand."""
+"""Keys and values of the built-in maps, compared with bytes written by hand."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The BTF parser on a small blob made by hand, alone and as the continuation of another."""
+"""The BTF parser on a small hand-made blob, by itself and as the continuation of another one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def common(name: bytes, kind: int, elements: int, size_or_type: int, base: int =
 
 
 def blob(first_id: int = 1, base: int = 0, structs: int = 1) -> bytes:
-    """An int, an enum, a prototype, a struct of two members, a datasec and a function.
+    """Return a blob with an int, an enum, a prototype, a struct, a datasec and a function.
 
-    Behind them that struct again until there are *structs*.
+    The struct has two members. It is repeated at the end until there are *structs* of it.
     """
     ids = first_id
     types = common(b"int", 1, 0, 4, base) + struct.pack("<I", 1 << 24 | 32)  # ids
@@ -69,7 +69,7 @@ def test_btf_that_continues_another() -> None:
 
 
 def test_btf_name_in_the_base_strings() -> None:
-    # The same blob, but its own string section is empty: every name lies in the base.
+    # The same blob with an empty string section: all names are in the base.
     whole = blob()
     types = whole[24 : -len(STRINGS)]
     header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), 1)

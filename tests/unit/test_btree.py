@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Files that are a B+ tree, and the twins in Python of the functions that go through them."""
+"""Files that hold a B+ tree, and the Python twins of the functions that walk them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from efuse.functions.btree_file import BLOCK, CHILD, HEADER, ITEM, MOST, NODE, b
 
 
 def made(count: int) -> dict[int, bytes]:
-    """Items with odd keys."""
+    """Return *count* items with odd keys."""
     source = random.Random(count)
     return {2 * number + 1: source.randbytes(64) for number in range(count)}
 

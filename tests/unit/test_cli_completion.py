@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The completion of words, as click's scripts ask for it."""
+"""Completion, as the scripts of click request it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_unknown_shell_fails(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("bash", "efuse module ins", "2"),
         ("zsh", "efuse module ins", "2"),
-        # Its script hands over the word itself.
+        # fish's script passes the incomplete word itself.
         ("fish", "efuse module ", "ins"),
     ],
 )

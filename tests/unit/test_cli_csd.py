@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse csd`` on a fake configfs, and functions in this process: csd.ko is not loaded here."""
+"""``efuse csd`` on a fake configfs, and functions in this process, as without csd.ko."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def configfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeConfigfs:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file, where there is no csd.ko whatever this machine has."""
+    """A file; csd.ko appears not to be loaded, whatever this machine has."""
     monkeypatch.setattr(anywhere, "CONTROL", str(tmp_path / "none"))
     path = tmp_path / "file"
     path.write_bytes(TEXT)
@@ -48,7 +48,7 @@ def efuse(
 
 
 def completions(*words: str) -> list[CompletionItem]:
-    """Return what the shell is offered for the last of *words*."""
+    """Return the completions that a shell gets for the last of *words*."""
     return ShellComplete(main.cli, {}, "efuse", "_EFUSE_COMPLETE").get_completions(
         list(words[:-1]), words[-1]
     )
@@ -148,7 +148,7 @@ def test_help_has_an_example_that_parses(
     command: Any, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, _ = efuse(capsys, "csd", "run", command.name, "--help")
-    file.write_bytes(build(ITEMS))  # some want such a file; the others take any
+    file.write_bytes(build(ITEMS))  # some functions need a tree; the others take any file
     example = f"efuse csd run {command.name} {command.example}"
     assert example in " ".join(out.split())
     *options, _ = command.example.split()
@@ -213,7 +213,7 @@ def test_run_in_a_tree(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = {str(key): value.hex() for key, value in ITEMS}
     out, err = efuse(capsys, "csd", "run", "btree_lookup", "4000", file)
     assert out == f"value  {found['4000']}\n"
-    # Header, root, leaf: no more is read.
+    # The header, the root and a leaf are read, and nothing else.
     assert err.startswith("btree_lookup: 3 blocks in this process: ")
     out, _ = efuse(capsys, "csd", "run", "btree_lookup", "4001", file, "--json")
     assert json.loads(out)["result"] == {"value": None}
@@ -254,10 +254,10 @@ def test_run_what_makes_no_sense_fails(
 
 
 def test_a_command_whose_output_is_a_stream(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found is printed as it is; JSON has the whole."""
+    """Output is printed as it is found; JSON has all of it."""
 
     class Copy:
-        """Emit the file."""
+        """Emits the file."""
 
         name = "copy"
 
@@ -297,7 +297,7 @@ def test_progress_is_shown_on_a_terminal(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for terminal in ("1", ""):
-        monkeypatch.setenv("FORCE_COLOR", terminal)  # what rich goes by
+        monkeypatch.setenv("FORCE_COLOR", terminal)  # by which rich decides
         for option in ("--progress", "--no-progress"):
             _, err = efuse(capsys, "csd", "run", "crc32c", option, file)
             assert ("11.2/11.2 KiB" in err) == (terminal == "1" and option == "--progress")

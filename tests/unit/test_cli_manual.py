@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The help of each command, and the manual pages that are made from it."""
+"""The help of each command, and the manual pages that are generated from it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_help_has_an_example(context: click.Context) -> None:
 
 
 def _called(line: str) -> click.Context:
-    """Return the context of the command that *line* calls, and check that it has its options."""
+    """Return the context of the command in *line*, and check that its options exist."""
     words = shlex.split(line, comments=True)
     assert words[0] == "efuse", line
     called = _CONTEXTS["efuse"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse trace`` and ``efuse advise`` on requests that were recorded."""
+"""``efuse trace`` and ``efuse advise`` on recorded requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUESTS = [
 
 
 class Recorded:
-    """A Watch whose requests are there at once, and that is then over."""
+    """A fake Watch that has all its requests immediately, and then ends."""
 
     lost = 0
     ring_bytes = 0
@@ -82,7 +82,7 @@ def run(module: object, *words: str) -> Result:
 
 
 def about(result: Result) -> list[str]:
-    """Return what the lines are about."""
+    """Return the last column of the lines: the names that the requests are about."""
     head, *lines = result.stdout.splitlines()
     return [text[head.index("NAME") :] for text in lines]
 
@@ -164,7 +164,7 @@ with until_interrupted() as ended:
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_watching_ends(interrupted: bool) -> None:
-    """With Ctrl-C, or with what reads the output."""
+    """Watching ends with Ctrl-C, or when the reader of the output ends."""
     command = [sys.executable, "-c", FOR_EVER]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout

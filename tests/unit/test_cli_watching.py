@@ -75,7 +75,7 @@ def test_stat_json_is_the_sample(sysfs: FakeSysfs, capsys: pytest.CaptureFixture
 
 
 def table(out: str, first: str) -> list[str]:
-    """A table's lines with single blanks, from that which begins with *first* to its end."""
+    """Return a table's lines with single spaces, from the one that begins with *first* on."""
     lines = out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.split()[:1] == [first])
     end = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
@@ -163,7 +163,7 @@ def test_stat_with_an_interval_prints_rates(
 
 @pytest.fixture
 def busy(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> FakeSysfs:
-    """A mount of which LOOKUPs are made while a command waits; the third wait is interrupted."""
+    """A mount that gets LOOKUPs while a command waits; the third wait is interrupted."""
     sysfs.add(41, "/mnt/a")
     sysfs.count(41, "lookup", requests=1, hits=1)
     rounds = iter(range(2, 4))
@@ -302,7 +302,7 @@ def test_top_json_has_the_fields_of_the_frame(
 
 @pytest.fixture
 def plain(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> FakeCounters:
-    """A plain FUSE mount whose requests are made while a command waits, as often as that is."""
+    """A plain FUSE mount that gets requests whenever a command waits."""
     counters = FakeCounters(since_ns=10**9)
     sysfs.add_plain(62, "/mnt/plain", waiting=3)
     monkeypatch.setattr("efuse.bpf.requests.RequestCounters", lambda: counters)
@@ -456,7 +456,7 @@ def test_without_devices_there_is_no_table_of_them(
 ) -> None:
     sysfs.add(41, "/mnt/a")
     assert "DEVICE" not in efuse(capsys, "stat")[1]
-    configfs.root.rmdir()  # as where csd.ko is not loaded
+    configfs.root.rmdir()  # as without csd.ko
     assert "DEVICE" not in efuse(capsys, "stat")[1]
     assert json.loads(efuse(capsys, "stat", "--json")[1])["devices"] == []
     assert "DEVICE" not in efuse(capsys, "top", "--once", "--interval", "0.1")[1]
@@ -500,7 +500,7 @@ def test_rates_of_devices_are_shown_and_the_same_in_json(
 ) -> None:
     sysfs.add(41, "/mnt/a")
     csd.create("one", {"cores": 2})
-    # A device is read, and then a mount: there are 2 s between the samples of each.
+    # Each sample reads a device and then a mount, so the samples of each are 2 s apart.
     monkeypatch.setattr("time.monotonic_ns", itertools.count(0, 10**9).__next__)
     monkeypatch.setattr(
         f"efuse.cli.{command}.pause",

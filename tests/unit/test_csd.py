@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Devices by configfs: the attributes are the kernel's, and what is refused is said."""
+"""Devices in configfs: the attributes equal the kernel's, and refusals are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def configfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeConfigfs:
 
 
 class Kernel:
-    """What config.c says of its files."""
+    """The attributes that config.c defines."""
 
     def __init__(self) -> None:
         source = paths.data("csd") / "src"
@@ -65,7 +65,7 @@ def test_attributes_are_those_of_the_kernel() -> None:
 def test_limits_are_those_of_the_kernel() -> None:
     kernel = Kernel()
     settings = kernel.settings()
-    # These two have functions of their own.
+    # These two have functions of their own in the kernel.
     assert {a.name for a in ATTRIBUTES.values() if a.writable} == {
         *settings,
         "logical_block_size",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The Debian package of the modules' sources, as it is built."""
+"""The Debian package with the modules' sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unpacked(package: Path) -> Path:
-    """The package's files, its own below DEBIAN."""
+    """Return a directory with the package's files, and its control files in DEBIAN."""
     subprocess.run(["dpkg-deb", "-R", package, package.parent / "files"], check=True)
     return package.parent / "files"
 

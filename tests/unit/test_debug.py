@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a kernel for debugging reports is heard: reports that `tests.debug.prove` has drawn."""
+"""The reports of a debugging kernel are noticed; `tests.debug.prove` has produced the samples."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pictures of docs/design.md are those that are drawn, and all of them are shown."""
+"""The pictures of docs/design.md are up to date, and the document shows all of them."""
 
 from __future__ import annotations
 

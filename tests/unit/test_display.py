@@ -29,7 +29,7 @@ NASTY = (
 
 
 def names() -> Iterator[str]:
-    """Names put together by chance, of bytes that mean something to a terminal or to UTF-8."""
+    """Yield random names of bytes that are special to a terminal or in UTF-8."""
     chance = random.Random(25)
     pieces = [bytes([n]) for n in range(1, 256)] + [c.encode() for c in "\u202e\u2028\x9bäñ€𝄞"]
     for _ in range(500):
@@ -37,7 +37,7 @@ def names() -> Iterator[str]:
 
 
 def is_safe(text: str) -> bool:
-    """Whether it is UTF-8, and holds nothing that a terminal obeys but newlines and tabs."""
+    """Return whether *text* is UTF-8, without control characters except newlines and tabs."""
     text.encode()
     return all(c.isprintable() or c in "\n\t" for c in text)
 
@@ -72,7 +72,7 @@ def test_command_prints_the_name_of_a_mount_escaped(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    written = name.replace(b"\n", b"\\012")  # as the kernel writes it
+    written = name.replace(b"\n", b"\\012")  # the kernel's escape
     sysfs = FakeSysfs(tmp_path)
     sysfs.add(7)
     sysfs.mountinfo.write_bytes(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every fenced block of the documents is tested, and what is not run by other tests is here."""
+"""Every fenced block of the documents is tested; this module tests what no other test runs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_targets_of_make_exist(block: Block) -> None:
 
 
 def _parsed(line: str, directory: Path) -> None:
-    """Have the command that *line* calls take its arguments, without doing anything."""
+    """Parse the arguments of the command in *line*, without running it."""
     program, *words = shlex.split(line)
     assert program.removeprefix(".venv/bin/") == "efuse", line
     context = _commands.context_of(cli, "efuse")
@@ -154,7 +154,7 @@ def _check_bench(text: str) -> None:
             continue
         least, ratio, most = (float(row[name]) for name in ("least", "ratio", "most"))
         assert least <= ratio <= most, row[0]
-        # The median of ratios is not the ratio of medians, but they are of the same rounds.
+        # The median of ratios is not the ratio of medians, but both are of the same rounds.
         mine, other = ours[row["workload"]], float(row["value"])
         of_medians = other / mine if row["unit"] in ("s", "us") else mine / other
         assert 0.9 * least <= of_medians <= 1.1 * most, row[0]
@@ -183,7 +183,7 @@ def _check_model(text: str) -> None:
         assert re.findall(r"(\w+)/s", titles) == list(modelled)
         assert [int(row.split()[0]) for row in rows] == list(CPUS)
     assert breaks.startswith("128 CPUS") and len(breaks.splitlines()) > 10
-    # The first line below is the last of the first table: the same run.
+    # The last line of the first table and the first line of the second one are the same run.
     last = scales[0].splitlines()[-1].split()
     assert breaks.splitlines()[1].split()[3:6] == [last[1], last[3], last[5]]
 
@@ -210,7 +210,7 @@ def test_figures_that_contradict_each_other_are_noticed() -> None:
 
 def test_a_table_of_the_demo_is_as_it_prints_it() -> None:
     block, again = named("test", _here("test_a_table_of_the_demo_is_as_it_prints_it"))
-    # The README claims what the report says.
+    # The README's claims agree with the report.
     assert (block.document, again.document) == ("README.md", "docs/benchmarks.md")
     assert block.text == again.text
     (step,) = steps(block.text)
@@ -222,7 +222,7 @@ def test_a_table_of_the_demo_is_as_it_prints_it() -> None:
     for row in rows:
         words = re.sub(r" s\b| x\b", "", row).split()
         fuse, warm, speed = (float(words[at]) for at in (2, 6, 9))
-        half = 0.05  # of the last digit of each
+        half = 0.05  # half of the last digit of each
         assert (fuse - half) / (warm + half) - half <= speed
         assert speed <= (fuse + half) / max(warm - half, 0.01) + half
         assert words[-1] == "same"
@@ -260,7 +260,7 @@ def _demo_table() -> list[str]:
     return [str(column.header) for column in demo.table(report).columns]
 
 
-# Pages of their own
+# Documents with tests of their own
 
 _MY_FS = """\
 import efuse
@@ -276,7 +276,7 @@ def _here(name: str) -> str:
 
 
 def test_packages_of_the_documents_are_debians() -> None:
-    """Those that setting up installs, or the package's own description names."""
+    """scripts/setup installs them, or the description of the Debian package names them."""
     known = set(re.findall(r"[\w.+-]+", (ROOT / "scripts/setup").read_text()))
     known |= {f"{name}-6.12-amd64" for name in ("linux-headers", "linux-source")}
     known |= {"linux-source-6.12", "dkms", "libbpf1"}
@@ -311,7 +311,7 @@ def test_lines_of_fstab_are_understood(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_all_that_is_installed_is_taken_away() -> None:
-    """Every place that the page puts something is a place that its last block removes."""
+    """The last block of the page removes all that the page has installed."""
     (last,) = named("test", _here("test_all_that_is_installed_is_taken_away"))
     removed = [
         word

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Events: from bytes, and as an iterator that ends when it should."""
+"""Events: parsed from bytes, and as an iterator that ends when it should."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def raw(kind: int = 1, nodeid: int = 5) -> bytes:
 
 
 class _Listener:
-    """A listener whose events come from the test."""
+    """A listener that gets its events from the test."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()

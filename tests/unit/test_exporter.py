@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What Prometheus reads is what the files hold, in seconds and bytes."""
+"""Prometheus gets what the files hold, in seconds and bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configfs: FakeConfigf
 
 
 def scrape(collector: Collector) -> Callable[..., float | None]:
-    """Scrape, and return what finds the value of a series, None where there is none."""
+    """Scrape; return a function that returns the value of a series, or None without one."""
     found: Series = {}
     for family in text_string_to_metric_families(exposition(collector).decode()):
         for sample in family.samples:
@@ -90,7 +90,7 @@ def test_requests_are_counted_by_opcode_and_reason(sysfs: FakeSysfs) -> None:
     assert [value(f"{name}_total", **lookup) for name in counts] == [9, 4, 1, 4, 2]
     reasons = {reason: value("passed_total", **lookup, reason=reason) for reason in REASONS}
     assert reasons == dict.fromkeys(REASONS, 0) | {"stale": 3, "miss": 1}
-    # An empty label is none.
+    # An empty label is the same as no label.
     assert value("requests_total", connection="42", mountpoint="", opcode="lookup") == 1
     assert value("requests_total", **lookup | {"opcode": "read"}) is None
 
@@ -132,7 +132,7 @@ def test_paths_are_counts_bytes_and_a_histogram(sysfs: FakeSysfs) -> None:
 
 
 def test_four_classes_make_a_bucket() -> None:
-    # Each of the kernel's classes begins where PathCounters says; here one request in each.
+    # The kernel's classes begin where PathCounters says; here each has one request.
     counts = cumulative([1] * LATENCIES)
     assert counts == [*range(1, LATENCIES, 4), LATENCIES]
     assert len(counts) == len(BOUNDS_NS) + 1
@@ -242,7 +242,7 @@ def test_plain_mounts_are_counts_and_a_histogram(counters: FakeCounters) -> None
     for bound, count in (("2.56e-07", 1), ("5.12e-07", 3), ("0.000262144", 6), ("+Inf", 10)):
         assert value("plain_duration_seconds_bucket", **read, le=bound) == count
     assert value("plain_duration_seconds_bucket", **read, le="17.179869184") == 6
-    # Those of eFuse are as ever, and the others are not among them.
+    # The series of eFuse do not change, and do not include plain FUSE.
     assert value("waiting_requests", connection="41", mountpoint="/mnt/a") == 0
     assert value("waiting_requests", **mount) is None
 
@@ -326,8 +326,8 @@ def test_every_field_of_the_samples_is_exported() -> None:
     there = {field.name for each in plain for field in fields(each)}
     nested = (ChannelCounters, DeviceCounters)
     there |= {f"counters.{field.name}" for each in nested for field in fields(each)}
-    # What they are told apart by, how they were read, what holds others, what is a setting, and a
-    # histogram's count.
+    # Left out: what identifies a sample, how it was read, what contains other samples, settings,
+    # and a histogram's count.
     apart = {"connection", "mountpoint", "node", "name", "mounts", "taken_ns", "timing"}
     apart |= {"kind", "since_ns"}
     holding = {"opcodes", "paths", "channels", "maps", "counters"}

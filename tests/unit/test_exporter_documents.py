@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""docs/monitoring.md and the dashboard name the metrics that there are."""
+"""docs/monitoring.md and the dashboard use only metrics that exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.fake_sysfs import FakeSysfs
 DOCUMENT = Path(__file__).parents[2] / "docs" / "monitoring.md"
 
 _PARTS = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count"), Kind.SUMMARY: ("_sum", "_count")}
-# Of Prometheus: its own labels, and that of a histogram's buckets.
+# Labels of Prometheus itself, and that of a histogram's buckets.
 _OTHERS = {"instance", "job", "le"}
 
 SERIES = {
@@ -32,11 +32,11 @@ SERIES = {
     for metric in METRICS
     for part in _PARTS.get(metric.kind, ("",))
 }
-"""Labels of each name that can be asked for."""
+"""The labels of each name that can be queried."""
 
 
 def check(expression: str) -> set[str]:
-    """Hold an expression against the catalog; return the metrics in it."""
+    """Check an expression against the catalog; return the metrics in it."""
     named = set(re.findall(r"\befuse_\w+", expression))
     assert named, f"{expression!r} asks for no metric"
     assert named <= SERIES.keys(), f"{expression!r} asks for what is not exported"
@@ -57,7 +57,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def lost(given: Any, kept: Any, place: str) -> Iterator[str]:
-    """Yield what *kept* has not, or has otherwise; it may have more."""
+    """Yield the places where *kept* lacks or changes something of *given*; it may have more."""
     if isinstance(given, dict) and isinstance(kept, dict):
         for key, value in given.items():
             yield from lost(value, kept.get(key), f"{place}/{key}")
@@ -71,7 +71,7 @@ def lost(given: Any, kept: Any, place: str) -> Iterator[str]:
 def test_grafanas_own_types_know_all_of_the_dashboard(dashboard: dict[str, Any]) -> None:
     register_default_plugins()
     kept = json.loads(JSONEncoder().encode(grafana.Dashboard.from_json(dashboard)))
-    # What its page of settings shows of a variable's query is not among them.
+    # The description of a variable's query on the settings page is not part of them.
     assert all(place.endswith("/definition") for place in lost(dashboard, kept, ""))
     assert list(lost({"panels": [{"title": "x", "idd": 1}]}, {"panels": [{"title": "x"}]}, ""))
 

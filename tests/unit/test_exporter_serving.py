@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The exporter over HTTP, and the command."""
+"""The exporter over HTTP, and the command ``efuse exporter``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def efuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 
 
 def get(url: str, accept: str = "text/plain") -> str:
-    # Past any proxy: it is this machine.
+    # Without a proxy: the server is this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, headers={"Accept": accept})
     with opener.open(request, timeout=60) as answer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables of documents are what ``efuse bench`` wrote; ``python -m tests.figures`` makes them."""
+"""The documents' tables are those of ``efuse bench``; ``python -m tests.figures`` writes them."""
 
 from __future__ import annotations
 

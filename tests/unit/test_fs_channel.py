@@ -31,14 +31,14 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nowhere() -> Iterator[str]:
-    """What pyfuse3 takes for a mount; it has no requests."""
+    """A path that pyfuse3 accepts as a mount, but that has no requests."""
     fd = os.open(os.devnull, os.O_RDWR)
     yield f"/dev/fd/{fd}"
     pyfuse3.close(unmount=False)  # closes it
 
 
 def _protections() -> list[str]:
-    """How the parts of pyfuse3's extension are mapped."""
+    """Return how the parts of pyfuse3's extension are mapped."""
     extension = str(Path(pyfuse3.__file__).resolve())
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line for line in lines if line.endswith(extension)]
@@ -54,7 +54,7 @@ def test_the_session_is_found_and_pyfuse3_left_as_it_was(nowhere: str) -> None:
     assert _protections() == before
     wait = pyfuse3._wait_fuse_readable  # type: ignore[attr-defined]
     channel.open()
-    # It was found, or there would be another reason.
+    # The session was found; otherwise the reason would be another one.
     assert (channel.is_open, channel.reason) == (False, "the kernel has no eFuse")
     assert pyfuse3._wait_fuse_readable is wait  # type: ignore[attr-defined]
     channel.close()
@@ -123,7 +123,7 @@ def test_an_extension_that_mounts_nothing_is_the_reason(monkeypatch: pytest.Monk
     channel = SessionChannel(wanted=True)
     with channel.found():
         pass
-    # Its fuse_session_mount() is not ours: it has none.
+    # It has no fuse_session_mount() for eFuse to replace.
     assert channel.reason == "pyfuse3 has a libfuse of its own"
     monkeypatch.setattr(pyfuse3, "__file__", "/not/loaded.so")
     channel = SessionChannel(wanted=True)

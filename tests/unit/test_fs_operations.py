@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The base class without a mount, and what stands between it and the kernel."""
+"""The base class without a mount, and the layer between it and the kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from efuse.fs.guard import HANDLERS, Guard
 
 
 class _Accelerator:
-    """What an eFuse mount would bring."""
+    """A fake of what an eFuse mount adds."""
 
     connection = 7
 
@@ -256,7 +256,7 @@ def test_guard_logs_a_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_guard_logs_no_name_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    """A handler's error has the name that a caller has asked for."""
+    """The error of a handler contains the name for which a caller asked."""
     counters = state.State()
     error = ValueError("no x\x1b[31m\udcff\nefuse: forged")
     guard = Guard(_Answers(error), failed=counters.count_error, called=counters.count_request)
@@ -285,10 +285,10 @@ def test_guard_is_transparent_for_settings() -> None:
     assert guard.supports_dot_lookup is pyfuse3.Operations.supports_dot_lookup
 
 
-@pytest.mark.parametrize("said", [errno.EOPNOTSUPP, 524])  # ENOTSUPP, by some file systems
+@pytest.mark.parametrize("said", [errno.EOPNOTSUPP, 524])  # ENOTSUPP, from some file systems
 @pytest.mark.parametrize("name", [b"system.posix_acl_access", b"system.posix_acl_default"])
 def test_file_system_without_access_lists_has_empty_ones(name: bytes, said: int) -> None:
-    """A kernel that checks them would refuse everybody on EOPNOTSUPP."""
+    """A kernel that checks access lists would refuse every caller after EOPNOTSUPP."""
 
     class Without(efuse.Operations):
         async def getxattr(self, inode: int, name: bytes, ctx: Any) -> bytes:
@@ -304,7 +304,7 @@ def test_file_system_without_access_lists_has_empty_ones(name: bytes, said: int)
 def test_error_of_a_background_process_is_printed_for_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its parent has been told that it is mounted, and has gone on."""
+    """Its parent has been told that the file system is mounted, and has continued."""
     receive, send = os.pipe()
     parent = background._Parent(send, daemonize=False)
     parent.started()

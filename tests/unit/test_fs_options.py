@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a file system declares, and the mount options."""
+"""The promises of a file system, and its mount options."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a subclass overrides is not promised past it."""
+"""Shortcuts past the handlers that a subclass overrides are not used."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OWN = sorted(name for name in HANDLERS if name in vars(efuse.Passthrough))
 
 
 async def _handler(self: Any, *arguments: Any) -> Any:
-    """Take the place of a handler; nothing calls it."""
+    """Replace a handler; it is never called."""
 
 
 def over(tmp_path: Path, *names: str) -> efuse.Passthrough:
-    """Return a pass-through with handlers of its own."""
+    """Return a pass-through that overrides the handlers *names*."""
     kind = type("Over", (efuse.Passthrough,), dict.fromkeys(names, _handler))
     made: efuse.Passthrough = kind(tmp_path, consistency="exclusive")
     return made
@@ -63,7 +63,7 @@ def test_every_handler_of_the_pass_through_says_what_stands_in_its_place() -> No
 
 
 def test_a_handler_that_says_nothing_ends_everything(tmp_path: Path) -> None:
-    # The pass-through has none for poll.
+    # The pass-through itself has no handler for poll.
     used = shortcuts(efuse.Options(handleless=True, flush_free=True), over(tmp_path, "poll"))
     assert not (used.options.handleless or used.options.flush_free or used.reads or used.writes)
 
@@ -93,7 +93,7 @@ def test_a_handler_that_was_replaced_in_the_class_itself_counts(
 
     @stands_for(Shortcut.NONE)
     async def mkdir(self: efuse.Passthrough, *arguments: Any) -> Any:
-        """Take the place of a handler; nothing calls it."""
+        """Replace a handler; it is never called."""
 
     assert applies_umask(plain)
     monkeypatch.setattr(efuse.Passthrough, "mkdir", mkdir)

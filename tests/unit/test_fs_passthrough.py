@@ -132,7 +132,7 @@ def test_inode_put_aside_and_removed_is_stale(
 def test_number_used_again_below_is_another_node(table: Inodes, tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     old = _find(table, b"old")
-    # As if its descriptor had been put aside and the number been given to a new file.
+    # As if its descriptor had been closed to save descriptors, and its number given to a new file.
     os.close(old.fd)
     table._open.pop(old)
     old.fd = -1
@@ -198,7 +198,7 @@ def test_handles_are_never_inode_numbers(table: Inodes, tmp_path: Path) -> None:
 
 
 def test_entry_that_is_skipped_leaves_the_position(table: Inodes, tmp_path: Path) -> None:
-    """The reader goes on at what it was told last."""
+    """The reader continues at the last position that it was given."""
     for name in "abc":
         (tmp_path / name).touch()
     streams = Streams(table, 8)
@@ -222,7 +222,7 @@ def test_entry_that_is_skipped_leaves_the_position(table: Inodes, tmp_path: Path
 def test_handle_of_a_directory_is_kept_unless_positions_last(
     table: Inodes, monkeypatch: pytest.MonkeyPatch, kind: int, kept: bool
 ) -> None:
-    """The kernel opens no directory by itself where the handle has the two highest bits."""
+    """If a handle has its two highest bits set, the kernel does not open the directory itself."""
     monkeypatch.setattr(table.root.mount, "kind", kind)
     streams = Streams(table, 8)
     for _ in range(2):
@@ -233,7 +233,7 @@ def test_handle_of_a_directory_is_kept_unless_positions_last(
 
 @pytest.mark.parametrize("left", [1, 3])
 def test_listing_of_tmpfs_ends_where_no_entry_is_left_to_come(left: int) -> None:
-    """By itself tmpfs begins again there. The kernel opened the directory: streams seek."""
+    """A listing of tmpfs itself would start again. Streams seek because the kernel opened it."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         for number in range(8):
             Path(name, f"{number}").touch()
@@ -381,14 +381,14 @@ def test_rename_keeps_the_way_to_what_was_put_aside(
 
 
 class _Context:
-    """A request's caller that is gone already: it has no supplementary groups."""
+    """The context of a caller that no longer exists, and so has no supplementary groups."""
 
     uid, gid, pid, umask = 41001, 41002, 0, 0
 
 
 def test_identity_is_taken_and_given_back(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    directory = os.open(tmp_path, os.O_PATH)  # others do not reach it by its path
+    directory = os.open(tmp_path, os.O_PATH)  # other users cannot reach it by its path
 
     def owner(name: str) -> tuple[int, int]:
         os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=directory))
@@ -398,7 +398,7 @@ def test_identity_is_taken_and_given_back(tmp_path: Path) -> None:
     context: Any = _Context()
     credentials = Credentials()
     own = (os.geteuid(), os.getegid())
-    caller = (41001, 41002) if own[0] == 0 else own  # without root nothing is switched
+    caller = (41001, 41002) if own[0] == 0 else own  # without root the identity cannot change
     assert owner("before") == own
     with credentials.of(context):
         assert owner("caller") == caller
@@ -426,7 +426,7 @@ def test_inode_has_one_watch_and_no_other_gets_its_number(tmp_path: Path) -> Non
     assert a == other
     assert len({a, b, c}) == 3
     watches.remove(a)
-    watches.remove(a)  # as if the inode had gone
+    watches.remove(a)  # as if the inode no longer existed
     assert watches.add(fds[0]) not in (a, b, c)
     watches.close()
     for fd in fds:
@@ -437,7 +437,7 @@ def test_inode_has_one_watch_and_no_other_gets_its_number(tmp_path: Path) -> Non
 def test_hard_links_that_a_change_parts_have_a_node_each(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """overlayfs copies the one up that is changed; both have one number until then."""
+    """overlayfs copies up the file that is changed; until then both have the same inode number."""
     monkeypatch.setattr(inodes_module, "parts_hard_links", lambda fd: True)
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
@@ -446,7 +446,7 @@ def test_hard_links_that_a_change_parts_have_a_node_each(
     assert a is not b
     assert _find(table, b"a") is a
     assert _known(table, b"b") is b
-    # Copied up: another number, and no other name.
+    # Copied up: another inode number, and no other name.
     monkeypatch.setattr(inodes_module, "status", lambda fd, **_: _numbered(status(fd), 8, 1))
     assert _find(table, b"a") is a
     (tmp_path / "a").rename(tmp_path / "c")
@@ -456,7 +456,7 @@ def test_hard_links_that_a_change_parts_have_a_node_each(
 
 @pytest.fixture
 def may_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the lower file system were an overlayfs; the inodes are what they are."""
+    """Treat the lower file system like an overlayfs, whose changes can separate hard links."""
     monkeypatch.setattr(inodes_module, "parts_hard_links", lambda kind: True)
 
 
@@ -465,7 +465,7 @@ def may_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_of_one_inode_have_one_node_where_numbers_do_not_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watches: int
 ) -> None:
-    """Linked before the first lookup, after it, by the kernel; looked up in any order."""
+    """Links are made before the first lookup, after it, and by the kernel; lookups in any order."""
     monkeypatch.setattr(inodes_module, "_MOST_WATCHES", watches)
     table = Inodes(str(tmp_path), 32)
     (tmp_path / "a").touch()
@@ -489,7 +489,7 @@ def test_names_of_one_inode_have_one_node_where_numbers_do_not_tell(
 def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others link below, which copies up, and the new name is looked up first."""
+    """A link is made below, which copies the file up, and the new name is looked up first."""
     for name in ("a", "b"):
         (tmp_path / name).touch()
     number = {(tmp_path / name).stat().st_ino: 7 for name in ("a", "b")}
@@ -538,7 +538,7 @@ def test_name_fails_where_it_is_not_to_be_told_whose_it_is(
     caplog: pytest.LogCaptureFixture,
     number: int,
 ) -> None:
-    """Either answer could lose what is written."""
+    """To treat them as one inode or as two could both lose written data."""
 
     def refuse(self: object, fd: int) -> int:
         raise OSError(number, os.strerror(number))
@@ -591,7 +591,7 @@ def test_watches_that_others_use_up_are_taken_from_those_that_are_kept(
 
 
 def _numbered(st: Status, ino: int, links: int) -> Status:
-    """Return *st* with another number of the inode and of links, unless it is a directory's."""
+    """Return *st* with another inode number and link count, unless it is of a directory."""
     return st if stat.S_ISDIR(st.mode) else st._replace(inode=ino, links=links)
 
 
@@ -602,7 +602,7 @@ _FUSE, _NFS, _KAFS, _ORANGEFS = 0x65735546, 0x6969, 0x6B414653, 0x20030528
 def test_descriptor_that_follows_a_name_is_exchanged_for_a_good_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_is: str
 ) -> None:
-    """Below bindfs a descriptor leads to whatever has the name by which it was opened."""
+    """On bindfs a descriptor leads to the file that now has the name by which it was opened."""
     monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: _FUSE)
     table = Inodes(str(tmp_path), 32)
     (tmp_path / "a").write_text("same")
@@ -632,7 +632,7 @@ def test_descriptor_that_follows_a_name_is_exchanged_for_a_good_one(
 def test_number_that_a_server_gives_again_is_another_node_although_the_old_one_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
-    """It knows nothing of an O_PATH descriptor."""
+    """The server does not know that an O_PATH descriptor is open."""
     monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: kind)
     table = Inodes(str(tmp_path), 32)
     (tmp_path / "a").touch()
@@ -673,7 +673,7 @@ def test_directory_and_file_of_one_number_are_two_nodes(
 def test_what_the_kernel_may_have_open_keeps_its_descriptor_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no handle finds it again; until it is forgotten."""
+    """Without file handles an inode could not be opened again. It is kept until it is forgotten."""
     monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
     table = Inodes(str(tmp_path), 32, kept=2)
     nodes = []
@@ -693,7 +693,7 @@ def test_what_the_kernel_may_have_open_keeps_its_descriptor_up_to_a_limit(
 def test_inode_whose_handle_does_not_last_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon of FUSE forgets the nodeids that its handles are made of."""
+    """A FUSE daemon forgets nodeids, and its file handles consist of them."""
     monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: _FUSE)
 
     def forgotten(*_: object) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the pass-through replies is what was done below: no less, and nothing that came later."""
+"""The pass-through's replies tell what was done below: no less, and nothing that came later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CTX = cast(RequestContext, None)
 @pytest.fixture
 def fs(tmp_path: Path) -> Iterator[efuse.Passthrough]:
     made = efuse.Passthrough(tmp_path)
-    # As with default_permissions: the kernel has checked who may.
+    # As with default_permissions, with which the kernel checks permissions.
     made.efuse.mount_options = frozenset({"default_permissions"})
     umask = os.umask(0)
     made.init()
@@ -37,7 +37,7 @@ def fs(tmp_path: Path) -> Iterator[efuse.Passthrough]:
 
 
 def opened(fs: efuse.Passthrough, name: bytes, flags: int) -> int:
-    """Open a file that is there, and return its handle."""
+    """Open an existing file; return its handle."""
 
     async def find() -> int:
         found = await fs.lookup(_ROOT, name, _CTX)
@@ -47,7 +47,7 @@ def opened(fs: efuse.Passthrough, name: bytes, flags: int) -> int:
 
 
 class Calls:
-    """A system call whose results after the first are made up."""
+    """A system call that is limited at first, and then fails if *then* is given."""
 
     def __init__(self, real: Any, *, most: int, then: OSError | None = None) -> None:
         self._real = real
@@ -66,7 +66,7 @@ class Calls:
 def test_write_returns_the_part_that_was_written_before_an_error(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller goes on behind it. An error would have it write that part again."""
+    """The caller continues after that part. After an error it would write the part again."""
     (tmp_path / "f").touch()
     fh = opened(fs, b"f", os.O_RDWR)
     full = OSError(errno.ENOSPC, "full")
@@ -79,7 +79,7 @@ def test_write_returns_the_part_that_was_written_before_an_error(
 def test_write_of_pages_that_the_kernel_kept_fails_where_a_part_does(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
-    """Nobody would write the rest; fsync(2) tells of the error alone."""
+    """Otherwise the rest would be lost: fsync(2) reports only errors."""
     (tmp_path / "f").write_bytes(b"" if kept == "by the writeback cache" else b"x" * 10)
     fs.enable_writeback_cache = kept == "by the writeback cache"
     fh = opened(fs, b"f", os.O_RDWR)
@@ -116,7 +116,7 @@ def test_read_that_stops_early_is_not_the_end_of_the_file(
 def test_read_that_fails_later_on_fails(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the kernel fewer bytes would mean that the file ends."""
+    """The kernel would take a short reply for the end of the file."""
     (tmp_path / "f").write_bytes(b"0123456789")
     fh = opened(fs, b"f", os.O_RDONLY)
     broken = OSError(errno.EIO, "broken")
@@ -129,7 +129,7 @@ def test_read_that_fails_later_on_fails(
 def test_file_that_is_open_is_replied_whatever_becomes_of_its_name(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is open, and has to be closed; on FUSE its name may have gone below meanwhile."""
+    """The open file must be closed later. On FUSE its name may have vanished below meanwhile."""
     (tmp_path / "f").touch()
     find, open_file = Inodes.fd, os.open
     is_open = False
@@ -182,7 +182,7 @@ def test_umask_of_the_caller_is_not_left_to_the_process(
 
 @pytest.fixture
 def by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lower file system that finds files by their names, as bindfs and sshfs do."""
+    """A lower file system that finds files by name, as bindfs and sshfs do."""
     real = os.fstat
 
     def fstat(fd: int) -> os.stat_result:
@@ -300,7 +300,7 @@ def test_what_was_made_is_replied_whatever_became_of_it(
         assert made.st_mode == mode
         assert made.entry_timeout == made.attr_timeout == 0
         assert fs.lookups == {made.st_ino: 1}
-        # Requests for it fail, and it is forgotten as any other inode.
+        # Requests for the file fail, and the kernel forgets it like any other inode.
         for request in (fs.getattr(made.st_ino), fs.lookup(made.st_ino, b"y", _CALLER)):
             with pytest.raises(FUSEError) as caught:
                 await request
@@ -314,7 +314,7 @@ def test_what_was_made_is_replied_whatever_became_of_it(
 def test_file_that_is_gone_at_once_was_created(
     fs: efuse.Passthrough, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its handle reads and writes it."""
+    """The handle can still read and write the file."""
 
     def adopt(self: Inodes, parent: Node, name: bytes, fd: int) -> Node:
         os.close(fd)
@@ -335,7 +335,7 @@ def test_file_that_is_gone_at_once_was_created(
 def test_no_file_is_created_without_descriptors_for_it(
     fs: efuse.Passthrough, tmp_path: Path
 ) -> None:
-    """A file needs two: its handle's, and its inode's."""
+    """A file needs two descriptors: one for its handle, and one for its inode."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def use() -> None:
@@ -377,7 +377,7 @@ SETTABLE = ("mode", "uid", "gid", "size", "atime", "mtime")
 def test_what_was_set_is_replied_though_the_inode_is_out_of_reach_then(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, int]
 ) -> None:
-    """A lower file system that finds files by their names may have lost this one."""
+    """A lower file system that finds files by name may no longer find this one."""
     (tmp_path / "f").write_bytes(b"0123456789")
     (tmp_path / "f").chmod(0o600)
     real, answers = os.fstat, iter(range(1))
@@ -441,7 +441,7 @@ def test_attributes_that_are_a_file_systems_own_are_changed_as_the_caller(
     as_caller: bool,
     change: str,
 ) -> None:
-    """The kernel checks for nobody who may change them: the lower file system does."""
+    """The kernel does not check who may change them, so the lower file system must."""
     callers: list[object] = []
 
     def of(ctx: object) -> contextlib.AbstractContextManager[None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How deep a pass-through counts as stacked."""
+"""The stacking depth of a pass-through."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import efuse
 from efuse.control.mounts import parse
 from efuse.fs.passthrough import mounts as mounts_module
+from efuse.fs.passthrough.stacking import below
 from efuse.fs.passthrough.syscalls import status
 
 OVERLAY, ECRYPTFS, FUSE, EXT4, TMPFS = 0x794C7630, 0xF15F, 0x65735546, 0xEF53, 0x01021994
@@ -20,9 +21,9 @@ OVERLAY, ECRYPTFS, FUSE, EXT4, TMPFS = 0x794C7630, 0xF15F, 0x65735546, 0xEF53, 0
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Say what is mounted: ``mounted((type, device, path), ..., kind=...)``.
+    """Set the mounts with ``mounted((type, device, path), ..., kind=...)``.
 
-    The first is what *tmp_path* lies on, whose file system is of *kind*.
+    *tmp_path* is on the first of them, whose file system has the type *kind*.
     """
 
     def say(*mounts: tuple[str, str, Path], kind: int) -> None:
@@ -94,7 +95,7 @@ def test_file_system_that_is_mounted_twice_below_ends_promises(
     caplog: pytest.LogCaptureFixture,
     covered: bool,
 ) -> None:
-    """By one of them a file may be written, by the other not, and a directory is two inodes."""
+    """A file can be changed through either mount, and a directory has one inode in each."""
     places = (tmp_path, tmp_path) if covered else (tmp_path / "one", tmp_path / "two")
     for devices, whole in ((("0:50", "0:51"), True), (("0:50", "0:50"), False)):
         mounted(
@@ -120,3 +121,19 @@ def test_mount_whose_files_the_daemon_reads_is_not_deep(
     made = type("Reads", (efuse.Passthrough,), {"read": read})(tmp_path)
     assert made.efuse_stack_depth == 1
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("directory", "found"),
+    [("/", [1, 2, 3, 4]), ("/a", [1, 3, 4]), ("/a/b", [1, 4]), ("/a/b/c", [1]), ("/ab", [1])],
+)
+def test_mounts_below_a_directory_are_those_within_it(directory: str, found: list[int]) -> None:
+    places = ["/", "/ab", "/a/b", "/a/b/c"]
+    lines = [
+        f"{number} 1 0:{number} / {place} rw - tmpfs x rw\n"
+        for number, place in enumerate(places, 1)
+    ]
+    table = parse("".join(lines))
+    assert [mount.mount_id for mount in below(directory, 1, table)] == found
+    without = below(directory, 1, table, own=table[-1].connection)
+    assert [mount.mount_id for mount in without] == [number for number in found if number != 4]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a person types for ``efuse mount``, and what it means."""
+"""The arguments that a person types for ``efuse mount``, and what they mean."""
 
 from __future__ import annotations
 

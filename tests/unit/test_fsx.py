@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The exerciser of the guest's tests knows what a file does, and notices what it should not."""
+"""The file system exerciser of the guest's tests knows what files do, and notices faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.guest.fsx import Exerciser, MismatchError, View
 
 
 class Careless(Exerciser):
-    """Loses the last byte of one write."""
+    """An exerciser that loses the last byte of one write."""
 
     lost = False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The storage functions' Python side: arguments, twins, and what is refused."""
+"""The Python side of the storage functions: arguments, twins, and refusals."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_grep_is_that_of_gnu(pattern: bytes, data: bytes, tmp_path: Path) -> Non
         env={"LC_ALL": "C"},
         check=False,
     ).stdout
-    # It ends the last line if nobody else did.
+    # GNU grep adds a newline to the last line if it has none.
     assert found + b"\n" * (bool(found) and not found.endswith(b"\n")) == printed
     assert b"\n".join(Grep(pattern).decode(found)) == printed.removesuffix(b"\n")
 
@@ -132,9 +132,9 @@ def test_twins_see_the_same_in_pieces(call: Shipped) -> None:
 
 
 def _grep(pattern: bytes, data: bytes) -> bytes | None:
-    """Return the lines with a pattern by another way; None: a match comes too late in its line."""
+    """Find the lines with a pattern in another way; None: a match is too late in its line."""
     found, at = [], 0
-    for line in data.splitlines(keepends=True):  # no \\r in it
+    for line in data.splitlines(keepends=True):  # the data has no \\r
         match = line.find(pattern)
         if match >= 0:
             if (at + match + len(pattern) - 1) // 4096 * 4096 - at > 60 << 10:
@@ -146,7 +146,7 @@ def _grep(pattern: bytes, data: bytes) -> bytes | None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_grep_in_pieces(seed: int) -> None:
-    """Of lines shorter and longer than what is remembered, cut anywhere that blocks are."""
+    """Lines are shorter and longer than what is remembered, and cut at any block."""
     source = random.Random(seed)
     pattern = b"ab" * source.choice((1, 1, 16))
     parts = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which way a function takes over a file, where the kernel is a fake that refuses."""
+"""Where a function runs over a file, with a fake kernel that refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from efuse.errors import AttachError, EfuseError, NoFunctionError, NotSupportedE
 from efuse.functions import Count, Grep, Outcome, anywhere, begin, begin_loaded
 
 DATA = b"a\n" * 700_000
-"""More than a piece."""
+"""Larger than the pieces that a twin gets."""
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def file(tmp_path: Path) -> Path:
 
 
 class Kernel:
-    """csd.ko, with no function in it, and what it says to who loads one.
+    """A fake csd.ko without functions, which refuses to load any.
 
-    :ivar asked: the names of the functions that were to be run.
+    :ivar asked: names of the functions that were to be run.
     """
 
     def __init__(self, refusal: EfuseError) -> None:

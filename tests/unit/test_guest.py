@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How a guest is prepared, followed and judged; nothing is booted here."""
+"""How a guest is prepared, followed and judged; these tests boot nothing."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_run_inside_a_guest_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Fake:
-    """A guest of pipes: what it "prints" is written before it is followed."""
+    """A fake guest made of pipes; its output is written before it is followed."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -383,7 +383,7 @@ def test_kernel_warning_fails_a_good_command(fake: _Fake) -> None:
 
 
 def test_kernel_that_warns_before_it_has_booted_is_booted_again(fake: _Fake) -> None:
-    """Nothing of ours is in it; the command has not begun."""
+    """The warning cannot come from eFuse, and the command has not started."""
     fake.hang_up()
     with pytest.raises(EmulatorError, match="before it had booted") as caught:
         _judge(fake.follow(), fake.processes, _OOPS)
@@ -400,7 +400,7 @@ def test_fault_of_the_emulator_is_told_from_the_kernels_own(fake: _Fake, reports
 
 
 class _Attempts:
-    """Stands for :func:`run._attempt`: ends as it is told, one time after the other."""
+    """A fake :func:`run._attempt` with the given results in turn."""
 
     def __init__(self, *ends: Exception | run.Result) -> None:
         self._ends = list(ends)

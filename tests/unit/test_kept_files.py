@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Files that are read again and again."""
+"""Files that are read repeatedly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def opened(directory: Path) -> set[str]:
-    """Names of the files of a directory that this process has open."""
+    """Return the names of a directory's files that this process has open."""
     links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     targets = [Path(os.readlink(link)) for link in links if link.is_symlink()]
     return {path.name for path in targets if path.parent == directory}
@@ -55,7 +55,7 @@ def test_a_file_that_is_not_there_fails(directory: Path) -> None:
 def test_files_of_what_was_unmounted_are_opened_anew(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of sysfs whose directory has gone says ENODEV."""
+    """Reading an open file of sysfs fails with ENODEV after its directory is removed."""
     with KeptFiles() as files:
         files.read(directory, ["a"])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Kernel-doc comments are of what stands behind them, and the reference has all of the contract."""
+"""Kernel-doc comments match the code after them, and the reference has the whole contract."""
 
 from __future__ import annotations
 

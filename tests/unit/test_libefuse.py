@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""libefuse's makefile, and what ``efuse run`` says of channels."""
+"""libefuse's makefile, and what ``efuse run`` reports about channels."""
 
 from __future__ import annotations
 

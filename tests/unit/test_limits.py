@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""docs/limits.md: the tests that it names are there, and its numbers are those of the code."""
+"""docs/limits.md: the tests that it names exist, and its numbers equal those of the code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The model of queues and channels: its machine, and that it says what was measured."""
+"""The model of queues and channels: its machine, and its agreement with measurements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def machine(hardware: Hardware = HARDWARE) -> Machine:
 
 
 def test_a_line_costs_by_where_it_is() -> None:
-    m, line = machine(), Line()  # CPU 0 has it.
+    m, line = machine(), Line()  # CPU 0 has the line in its cache.
     assert m.read(0, line) == 0
     assert [m.read(1, line), m.read(1, line)] == [10, 0]
     assert [m.read(4, line), m.read(5, line)] == [100, 10]
@@ -72,7 +72,7 @@ def test_a_sleeper_is_woken_and_one_cpu_runs_one_thread() -> None:
     m.start(0, worker)
     with pytest.raises(StopIteration):
         m.run(1e6)
-    # From its pause to an idle CPU 1000 and a switch; who is woken goes first.
+    # 1000 for the wake-up of an idle CPU from its pause, and a switch; the woken thread runs first.
     assert said == [("wakes", 7115.0), ("woken", 7123.0)]
 
 
@@ -98,7 +98,7 @@ def test_looking_ends_with_a_wake_up_or_for_who_wants_the_cpu() -> None:
     m.start(1, other)
     m.start(2, intruder).cpu = m.cpus[0]
     m.run(1e6)
-    # Woken across the node; then the time is over, or the intruder is there.
+    # The first is woken across nodes; for the others the time is over, or the intruder arrives.
     assert said[0] == 1005 + 20 + 10
     assert said == sorted(said)
     assert len(said) == 3
@@ -119,13 +119,13 @@ def test_a_run_follows_from_its_seed(system: str) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_one_cpu_costs_what_its_parts_cost(system: str) -> None:
-    """Nothing is lost and nothing counted twice: the time of a CPU that is never idle is spent."""
+    """All of the time is accounted for, and none counted twice: the CPU is never idle."""
     result = run(system, guest(1), Load(1), 1e8)
     assert sum(result.spent.values()) * result.rate == pytest.approx(1e9, rel=0.02)
 
 
 MARGIN = {1: 0.1, 2: 0.35}
-"""Of the guest of one CPU by instructions, and of that of two by emulated time."""
+"""Relative error allowed for the guest with one CPU, by instructions, and with two, by time."""
 
 
 @pytest.mark.parametrize(

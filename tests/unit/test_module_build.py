@@ -31,7 +31,7 @@ _PATCH = """\
 
 _SCRIPTS = ("checkpatch.pl", "const_structs.checkpatch", "extract-vmlinux", "spelling.txt")
 
-# What stands for the kernel's kbuild: it compiles one object, with BTF if asked to.
+# A replacement for the kernel's kbuild: it compiles one object, with BTF if asked to.
 _KBUILD = """\
 modules:
 \t@test -f $(M)/Kbuild -a -f $(M)/efuse/ours.c -a -f $(M)/../../include/uapi/linux/efuse.h
@@ -58,7 +58,7 @@ def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small kernel source package; the cache is private too."""
+    """A small kernel source package, and a private cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tree = tmp_path / "linux-source-6.12"
     (tree / "fs/fuse").mkdir(parents=True)
@@ -88,7 +88,7 @@ def _elf_with_btf(path: Path) -> None:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Kernel:
-    """A kernel whose object tree is a fake."""
+    """A kernel with a fake object tree."""
     headers = tmp_path / "headers"
     headers.mkdir()
     (headers / "Module.symvers").touch()
@@ -256,7 +256,7 @@ def test_dkms_source_has_nothing_of_the_kernel(patches: Path, tmp_path: Path) ->
 
 
 def _run_in_dkms_source(tree: Path, module: str, *arguments: object) -> tuple[int, str]:
-    """Run a Python module of a DKMS source tree, without any package; return what came of it."""
+    """Run a Python module of a DKMS source tree, without installed packages; return the result."""
     dkms.write_source(tree, "9.8")
     script = f"import runpy, sys; runpy.run_module({module!r}, run_name='__main__')"
     python = Path(sys.executable).resolve()

@@ -96,7 +96,7 @@ def test_image_of_the_cache_comes_before_an_installed_one(tmp_path: Path, cache:
 
 
 def _whole(cache: Path, release: str) -> Path:
-    """A kernel as scripts/setup-kernel unpacks it."""
+    """Make a kernel in the form in which scripts/setup-kernel unpacks it."""
     root = cache / "kernels" / release
     headers = root / f"usr/src/linux-headers-{release}"
     headers.mkdir(parents=True)

@@ -63,7 +63,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A home that sudo has kept, and a cache of the system that is not this machine's."""
+    """A home directory as sudo keeps it, and a private system cache."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     home = tmp_path / "home"
     (home / ".cache/efuse/kind").mkdir(parents=True)
@@ -124,7 +124,7 @@ def test_a_file_that_others_can_change_is_not_made_use_of(home: Path, group: int
 def test_a_directory_that_another_user_makes_first_is_not_used(
     home: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    """Root has seen that it is not there, in a directory where all users can make it."""
+    """Root finds it missing, in a directory where every user can make it."""
     home.chmod(0o1777)
     shutil.rmtree(home / which)
     real = Path.mkdir
@@ -159,7 +159,7 @@ def test_a_directory_that_another_user_makes_first_is_not_used(
 
 
 def test_what_another_user_makes_beside_the_maker_is_not_used(home: Path) -> None:
-    """The directories were there and private; what is at the name at the end is another user's."""
+    """The directories are there and private, but in the end the name is another user's file."""
 
     def make(file: Path) -> None:
         file.write_text("ours")
@@ -173,7 +173,7 @@ def test_what_another_user_makes_beside_the_maker_is_not_used(home: Path) -> Non
 def test_root_does_not_use_a_cache_that_an_access_control_list_lets_others_write(
     home: Path, permissions: int
 ) -> None:
-    """The mode shows the list's mask as the rights of the group, which is root's."""
+    """The mode shows the list's mask as the permissions of the group, which is root."""
     directory = home / ".cache"
     os.chown(directory, 0, 0)
     directory.chmod(0o775)
@@ -203,7 +203,7 @@ def test_a_compiled_program_of_another_user_is_not_loaded(home: Path) -> None:
 
 
 def test_a_kernel_of_another_user_is_not_used(home: Path) -> None:
-    """Its makefiles would be run, and its image be booted."""
+    """Its makefiles would be executed, and its image be booted."""
     from efuse.module import kernel
 
     release = "7.3.4-amd64"
@@ -223,7 +223,7 @@ def test_a_kernel_of_another_user_is_not_used(home: Path) -> None:
 
 
 def test_an_image_of_another_user_is_not_booted(home: Path) -> None:
-    """The headers are those that are installed."""
+    """The headers are the installed ones."""
     from efuse.module import kernel
 
     release = "6.12.5-amd64"
@@ -276,7 +276,7 @@ def test_an_answer_on_guests_of_another_user_is_not_believed(home: Path) -> None
 
 @pytest.fixture
 def no_umask() -> Iterator[None]:
-    """As in the daemon of a pass-through."""
+    """Clear the umask, as the daemon of a pass-through does."""
     umask = os.umask(0)
     yield
     os.umask(umask)

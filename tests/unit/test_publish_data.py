@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Blocks into a data cache that is plain memory: the C function, and its Python caller."""
+"""Publish blocks to a data cache in plain memory, by the C function and its Python caller."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def built(directory: Path, *flags: str) -> Path:
 )
 def test_publish_in_c(what: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     program = built(tmp_path, *flags)
-    # TSan does not know the addresses of a kernel that spreads them further than it was made for.
+    # TSan does not support kernels that randomise addresses more widely than it expects.
     before = ["setarch", "-R"] if what == "threads" else []
     subprocess.run([*before, program, what], check=True, timeout=120)
 
 
 @pytest.fixture
 def maps() -> Iterator[dict[str, BpfMap[Any, Any]]]:
-    """What stands in for the arrays: memory that can be mapped as they can."""
+    """Fake array maps: memory that can be mapped like a real map's."""
     found = {}
     for name, value_bytes, entries in (
         ("tags", TAG_BYTES * WAYS, SETS),
@@ -63,7 +63,7 @@ def maps() -> Iterator[dict[str, BpfMap[Any, Any]]]:
 
 
 def slots(maps: dict[str, BpfMap[Any, Any]]) -> dict[tuple[int, int], tuple[Tag, bytes]]:
-    """Tag and bytes of each slot in use, by nodeid and block."""
+    """Return tag and contents of each slot in use, by nodeid and block."""
     found = {}
     for number in range(SETS):
         for way, tag in enumerate(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How guests share the files of tests."""
+"""How guests share the test files."""
 
 from __future__ import annotations
 

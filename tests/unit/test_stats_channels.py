@@ -15,7 +15,7 @@ from efuse.stats.channels import CHANNEL_COUNTERS, CHANNEL_STATE
 from efuse.stats.read import read
 from tests.unit.fake_sysfs import FakeSysfs
 
-# Two nodes whose CPUs are not numbered one node after the other.
+# Two nodes, whose CPU numbers are not contiguous.
 BEFORE = {
     0: Channel(0, 4, counters=ChannelCounters(sent=100, brought=100, poll_hits=50)),
     1: Channel(1, 4, counters=ChannelCounters(sent=10)),
@@ -62,7 +62,7 @@ def model() -> MountRates:
 
 
 def row(found: MountRates, *cpus: int) -> ChannelRates:
-    """The row of those CPUs."""
+    """Return the row for these CPUs."""
     return next(r for r in (*found.channels, *found.nodes) if r.group.cpus == cpus)
 
 

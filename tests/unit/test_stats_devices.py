@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Devices in samples and rates: shares, those that go meanwhile, and those that are made anew."""
+"""Devices in samples and rates: shares, and devices that are removed or made again meanwhile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the data cache holds, file by file: without a kernel."""
+"""The contents of the data cache, file by file, without a kernel."""
 
 from __future__ import annotations
 

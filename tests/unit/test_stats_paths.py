@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Paths in samples and rates: shares, quantiles out of classes, predictions."""
+"""Paths in samples and rates: shares, quantiles from classes, predictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sysfs(tmp_path: Path) -> FakeSysfs:
 
 
 def latency(**numbers: int) -> tuple[int, ...]:
-    """Classes by ``cN=requests``."""
+    """Return classes from arguments ``cN=requests``."""
     found = [0] * LATENCIES
     for name, number in numbers.items():
         found[int(name[1:])] = number

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Plain FUSE mounts: what their samples say, and what happens as mounts come and go."""
+"""Plain FUSE mounts: their samples, and mounts that come and go."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The example units: what systemd says of them, and what their commands mean to eFuse."""
+"""The example units: systemd's opinion of them, and the effect of their commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_unit_has_what_every_unit_has(name: str) -> None:
 @pytest.mark.parametrize("name", ["efuse-mount@mnt-data.service", "mnt-data.mount"])
 def test_systemd_has_no_complaint(name: str, tmp_path: Path) -> None:
     template = _UNITS / name.replace("@mnt-data", "@")
-    # It is installed somewhere else than here.
+    # The units name another place of installation.
     text = template.read_text().replace(_INSTALLED, sys.executable)
     (tmp_path / name).write_text(text)
     command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)]

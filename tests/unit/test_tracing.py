@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Requests as the kernel hands them over: their names, which are wanted, their lines."""
+"""Requests as the kernel records them: their names, filters, and lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOON_NS = 1_700_000_000_123_456_789
 
 
 def raw(opcode: str, nodeid: int = 1, *names: bytes, **more: Any) -> bytes:
-    """Return a request as ``trace.c`` lays it out."""
+    """Return a request in the layout of ``trace.c``."""
     value = {
         "time_ns": 5_000, "ns": 1_200_000, "digest": 0, "ret": 0, "connection": 40, "pid": 77,
         "thread": 78, "uid": 1000, "by": 1, "reason": 0, "flags": 0, "comm": b"cat",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What could have been kept of recorded requests."""
+"""Advice from recorded requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from efuse.tracing import Advice, Advisor, OpcodeAdvice, Request
+from efuse import paths
+from efuse.tracing import Advice, Advisor, OpcodeAdvice, Request, advice
 from tests.unit.test_tracing import entry, request
 
 ATTR, OTHER_ATTR = b"a" * 88, b"b" * 88
@@ -38,12 +39,24 @@ def write(nodeid: int = 2) -> Request:
     return request("write", nodeid, arguments=struct.pack("=QQI", 0, 0, 1))
 
 
+def statfs() -> Request:
+    return request("statfs", 1, answer=b"s" * 80)
+
+
+def opened(fh: int) -> Request:
+    return request("open", 2, answer=struct.pack("=QII", fh, 0, 0), arguments=bytes(8))
+
+
+def closed(opcode: str, fh: int) -> Request:
+    return request(opcode, 2, arguments=struct.pack("=QQQ", fh, 0, 0))
+
+
 def copied(opcode: str, target: int) -> Request:
     return request(opcode, 2, arguments=struct.pack("=QQQQQQQ", 0, 0, target, 0, 0, 0, 0))
 
 
 def advised(requests: Sequence[Request], *, each_ns: int = 100) -> Advice:
-    """Return the advice of requests one after the other, each of which takes *each_ns*."""
+    """Return the advice for requests in sequence, each of which takes *each_ns*."""
     advisor = Advisor()
     for i, one in enumerate(requests, 1):
         advisor.add(replace(one, time_ns=i * 1000, ns=each_ns))
@@ -77,7 +90,7 @@ def test_time_outs_and_handles_make_no_difference() -> None:
     [
         (getattr_(), write(2), 0),
         (getattr_(), write(3), 1),
-        (getattr_(), read(), 0),  # its atime
+        (getattr_(), read(), 0),  # the read changes the atime
         (read(), write(2), 0),
         (read(), getattr_(), 1),
         (lookup(), write(2), 0),
@@ -99,12 +112,103 @@ def test_time_outs_and_handles_make_no_difference() -> None:
         (getattr_(3), copied("copy_file_range_64", 4), 1),
         (getattr_(2), request("open", 2, arguments=struct.pack("=II", 0o1000, 0)), 0),
         (getattr_(2), request("link", 1, b"l", arguments=struct.pack("=Q", 2)), 0),
+        (read(), request("link", 1, b"l", arguments=struct.pack("=Q", 2)), 0),
+        (statfs(), request("tmpfile", 1), 0),
+        (statfs(), request("syncfs", 1), 0),
+        (statfs(), request("fsync", 2), 0),
+        (statfs(), request("release", 2, arguments=bytes(24)), 0),
+        (getattr_(), request("setupmapping", 2), 0),
+        (getattr_(), request("getattr", 2, ret=-116), 0),
+        (getattr_(), request("setxattr", 2, ret=-38), 1),
+        (read(), request("ioctl", 2, ret=-25), 1),
+        (read(), request("ioctl", 2, answer=struct.pack("=iIII", -25, 0, 0, 0)), 1),
+        (read(), request("ioctl", 2, answer=struct.pack("=iIII", -1, 0, 0, 0)), 0),
+        (getattr_(), read(by=3), 1),  # the cache answered it
+        (getattr_(), read(by=2), 0),  # from a backing file
     ],
 )
 def test_what_a_request_voids(asked: Request, change: Request, kept: int) -> None:
     before = advised([asked, change]).total.hits
     assert advised([asked, change, asked]).total.hits - before == kept
     assert advised([asked, asked]).total.hits == 1
+
+
+@pytest.mark.parametrize("opcode", ["flush", "release"])
+def test_close_voids_attributes_only_of_a_file_written_since_it_was_opened(opcode: str) -> None:
+    assert hits(opened(7), write(), getattr_(), closed(opcode, 7), getattr_()) == 0
+    assert hits(write(), opened(7), getattr_(), closed(opcode, 7), getattr_()) == 1
+    assert hits(opened(7), opened(8), write(3), getattr_(), closed(opcode, 7), getattr_()) == 2
+
+
+def test_close_voids_attributes_if_the_file_was_opened_before_the_trace_and_written() -> None:
+    assert hits(write(), getattr_(), closed("release", 7), getattr_()) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        (request("lookup", 1, b"f", ret=-2), True),
+        (request("lookup", 1, b"f", answer=entry(0)), True),
+        (request("lookup", 1, b"f", ret=-5), False),
+        (request("getxattr", 2, b"user.a", ret=-61), True),
+        (request("getxattr", 2, b"user.a", ret=-95), False),
+        (request("listxattr", 2, ret=-61), False),
+        (request("getattr", 2, ret=-5), False),
+        (request("access", 2, arguments=struct.pack("=II", 4, 0), ret=-13), False),
+        (request("open", 2, arguments=bytes(8), ret=-13), False),
+        (request("readlink", 2, ret=-22), False),
+        (request("statfs", 1, ret=-5), False),
+        (request("flush", 2, arguments=bytes(24), ret=-5), False),
+    ],
+)
+def test_repeated_error_is_a_hit_only_if_it_says_that_something_is_absent(
+    asked: Request, kept: bool
+) -> None:
+    found = advised([asked, asked]).total
+    assert (found.repeats, found.same, found.hits) == (1, 1, kept)
+
+
+@pytest.mark.parametrize("opcode", ["getxattr", "listxattr", "readlink"])
+def test_value_larger_than_a_map_holds_is_no_hit(opcode: str) -> None:
+    def asked(size: int) -> Request:
+        arguments = struct.pack("=II", 4096, 0)
+        return request(opcode, 2, ret=size, arguments=arguments, digest=3, flags=DIGESTED)
+
+    assert hits(asked(984), asked(984)) == 1
+    assert hits(asked(985), asked(985)) == 0
+
+
+@pytest.mark.parametrize("opcode", ["getxattr", "listxattr"])
+def test_size_of_a_value_larger_than_a_map_holds_is_no_hit(opcode: str) -> None:
+    def asked(size: int) -> Request:
+        return request(opcode, 2, arguments=bytes(8), answer=struct.pack("=II", size, 0))
+
+    assert hits(asked(984), asked(984)) == 1
+    assert hits(asked(985), asked(985)) == 0
+
+
+def test_name_that_the_kernel_does_not_learn_is_no_hit() -> None:
+    for name, kept in ((b"n" * 255, 1), (b"n" * 256, 0), (b".", 0), (b"..", 0), (b"...", 1)):
+        assert hits(lookup(name), lookup(name)) == kept, name
+
+
+def test_limits_are_those_of_the_kernel() -> None:
+    header = (paths.data("kernel_patches") / "include/uapi/linux/efuse.h").read_text()
+    assert f"#define EFUSE_NAME_LEN\t\t{advice._NAME_BYTES + 1}\t" in header
+    assert f"#define EFUSE_BLOB_LEN\t\t{advice._BLOB_BYTES}\t" in header
+
+
+def test_volume_older_than_ten_seconds_is_no_hit() -> None:
+    advisor = Advisor()
+    for second in (1, 10, 21):
+        advisor.add(replace(statfs(), time_ns=second * 10**9, ns=1000))
+    assert advisor.advice(1.0).total.hits == 1
+
+
+@pytest.mark.parametrize("opcode", ["getxattr", "listxattr", "readlink"])
+def test_value_is_for_the_user_that_asked(opcode: str) -> None:
+    asked = request(opcode, 2, digest=3, flags=DIGESTED)
+    assert hits(asked, replace(asked, uid=asked.uid + 1)) == 0
 
 
 def test_unlinked_inode_that_another_name_has() -> None:

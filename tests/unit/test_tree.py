@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What holds for every file of the repository, and for its front door."""
+"""Checks of all files of the repository, and of its front page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
 _KERNEL_SIDE = ("bpf_programs/", "kernel_patches/", "tests/debug/faults/")
-# Texts of others, and formats that have no comments.
+# Texts by other authors, and formats that have no comments.
 _WITHOUT_LICENCE = re.compile(
     r"^LICENSES/|\.(json|png)$|/py\.typed$|\.patch$|/series$|^tests/data/"
 )
@@ -60,7 +60,7 @@ def test_kernel_side_c_is_gpl_and_python_is_lgpl() -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in (_ROOT / "scripts").iterdir()))
 def test_script_parses_and_is_executable(name: str) -> None:
     script = _ROOT / "scripts" / name
-    # What ends in .sh is for other scripts to read.
+    # Scripts with the suffix .sh are sourced by others.
     assert os.access(script, os.X_OK) == (script.suffix != ".sh")
     with script.open() as file:
         first = file.readline()

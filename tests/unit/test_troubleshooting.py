@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""docs/troubleshooting.md has every message of the source, and none that is not there."""
+"""docs/troubleshooting.md has exactly the messages that the source has."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_exception_and_every_reason_has_an_entry() -> None:
 
 
 def test_messages_are_found() -> None:
-    """Of each kind: one sentence, with values, of click, of a log, of a function's result, in C."""
+    """One message of each kind: plain, with values, of click, of a log, of a result, in C."""
     for said in (
         "the attached programs have no data cache",
         "inode … cannot be invalidated: …",

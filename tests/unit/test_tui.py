@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What keys do to the live ``efuse top``, without a terminal."""
+"""The effect of keys on the live ``efuse top``, without a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def start(view: View | None = None, known: Model = KNOWN) -> State:
 
 
 def press(state: State, data: str, *, width: int = 80, height: int = 24) -> State:
-    """Type what a terminal sends."""
+    """Press the keys that a terminal sends as *data*."""
     pressed = state.press(decode(data.encode()), width=width, height=height)
     assert pressed is not None
     return pressed
@@ -39,7 +39,7 @@ def show(state: State, *, width: int = 80, height: int = 24) -> list[str]:
 
 
 def names(state: State, *, width: int = 80, height: int = 24) -> list[str]:
-    """The first words of the rows of the table."""
+    """Return the first word of each row of the table."""
     lines = show(state, width=width, height=height)
     titles = tuple(f"  {title}" for title in ("MOUNT", "OPCODE", "PATH", "NODE", "DEVICE"))
     first = next((i for i, line in enumerate(lines) if line.startswith(titles)), len(lines))
@@ -52,7 +52,7 @@ def names(state: State, *, width: int = 80, height: int = 24) -> list[str]:
 
 
 def marked(state: State) -> str:
-    """The first word of the row that is marked."""
+    """Return the first word of the marked row."""
     return next(line.split()[1] for line in show(state) if line.startswith("> "))
 
 
@@ -201,7 +201,7 @@ def test_enter_on_other_rows_does_nothing() -> None:
 
 
 def many(number: int) -> State:
-    """As many opcodes, each more frequent than the next one."""
+    """Return a state with *number* opcodes, each more frequent than the next one."""
 
     def taken(second: int) -> Snapshot:
         opcodes = {f"op{i:02}": Counters(requests=second * (99 - i)) for i in range(number)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Frames of ``efuse top`` are as those that are kept; ``python -m tests.pictures`` makes them."""
+"""Frames of ``efuse top`` equal the stored ones; ``python -m tests.pictures`` writes those."""
 
 from __future__ import annotations
 

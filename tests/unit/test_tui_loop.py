@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The loop of ``efuse top`` with a terminal of its own."""
+"""The loop of ``efuse top`` on a terminal of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
-# As many files are open as `efuse top` keeps of some mounts: more than select(2) knows.
+# `efuse top` may keep more files open than select(2) supports.
 LIVE = """
 import os, resource, time
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -37,7 +37,7 @@ print("ended")
 
 
 class Terminal:
-    """A program on a terminal, and all that it wrote."""
+    """A program on a terminal, and its output."""
 
     def __init__(self, program: subprocess.Popen[bytes], control: int) -> None:
         self.program = program
@@ -45,18 +45,18 @@ class Terminal:
         self._control = control
 
     def type(self, keys: bytes) -> None:
-        """Type keys; what was seen before counts no more."""
+        """Type keys, and discard the output so far."""
         self.seen = b""
         os.write(self._control, keys)
 
     def resize(self, width: int, height: int) -> None:
-        """Give the terminal another size; what was seen before counts no more."""
+        """Resize the terminal, and discard the output so far."""
         self.seen = b""
         fcntl.ioctl(self._control, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.program.send_signal(signal.SIGWINCH)
 
     def until(self, what: bytes) -> None:
-        """Read until *what* was written."""
+        """Read until the output contains *what*."""
         while what not in self.seen:
             assert select.select([self._control], [], [], 60)[0], self.seen
             self.seen += os.read(self._control, 65536)
@@ -68,7 +68,7 @@ def terminal() -> Iterator[Terminal]:
     fcntl.ioctl(control, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     with subprocess.Popen(
-        # What is started in the background ignores it otherwise.
+        # Background processes ignore SIGINT by default.
         ["env", "--default-signal=INT", sys.executable, "-c", LIVE],
         stdin=terminal,
         stdout=terminal,

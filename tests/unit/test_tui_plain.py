@@ -107,9 +107,9 @@ def test_block_shows_the_paths_that_were_taken() -> None:
 
 
 def with_channels(nodes: int, cpus: int, **changes: object) -> list[MountRates]:
-    """AFTER with a channel for each CPU, which sends the more the higher its number is.
+    """Return the rates of AFTER with a channel per CPU; higher CPUs send more.
 
-    The CPUs of a node are not one after the other, as with two threads to a core.
+    The CPUs of a node are not contiguous, as with two threads per core.
     """
     half = cpus // nodes // 2
     channels = {
@@ -175,7 +175,7 @@ def test_block_without_channels_has_no_table_of_them() -> None:
 
 
 def device(name: str, index: int = 0, **counters: int) -> DeviceRates:
-    """What a device with four cores did in 2 s."""
+    """Return the rates of a device with four cores over 2 s."""
     after = DeviceSample(
         name, 2_000_000_000, f"/dev/csd{index}", cores=4, counters=DeviceCounters(**counters)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""docs/watching.md names every column of ``efuse top``, with a field of ``--json`` for each."""
+"""docs/watching.md names every column of ``efuse top``, and the field of ``--json`` for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOUND = json.loads(json.dumps(model().change.json()))
 
 
 def columns(name: str) -> dict[str, str]:
-    """The field of each column that the section of a tab has."""
+    """Return the field for each column that the section about a tab lists."""
     section = TEXT.split(f"\n## {name.capitalize()}\n")[1].split("\n## ")[0]
     found = {}
     for titles, fields in re.findall(r"^\| (`[A-Z].*?) \| (.*?) \|", section, re.MULTILINE):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Samples of mounts and devices as time goes by: always the same, for frames of them."""
+"""Samples of mounts and devices over time, always the same, for frames of ``efuse top``."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from efuse.tui import Model
 __all__ = ["CONNECTION", "PLAIN", "model", "sample"]
 
 CONNECTION = 41
-"""Of the first mount."""
+"""Number of the first mount's connection."""
 
 PLAIN = 62
-"""Of the one of plain FUSE."""
+"""Number of the plain FUSE mount's connection."""
 
 _WAVE = (3, 5, 8, 9, 7, 4, 2, 1, 2, 6)
-"""How much happens in a second, over and over."""
+"""The amount of events in each second, repeated."""
 
 
 def _amount(second: int, shift: int = 0) -> int:
-    """Return how much has happened up to a second."""
+    """Return the amount of events up to a second."""
     return sum(_WAVE[(s + shift) % len(_WAVE)] for s in range(second))
 
 
 def _opcode(amount: int, hits: int, *reasons: tuple[str, int], errors: int = 0) -> Counters:
-    """Return what has happened to 1000 requests in each unit of *amount*."""
+    """Return counters: *hits* hits, and requests to the daemon by reason, per unit of *amount*."""
     daemon = sum(number for _, number in reasons)
     return Counters(
         requests=amount * (hits + daemon),
@@ -148,7 +148,7 @@ def _second(second: int, timing: bool) -> Sample:
 
 
 def _latency(amount: int, first: int, *numbers: int) -> tuple[int, ...]:
-    """Return a histogram: so many requests in each bucket from *first* on, times *amount*."""
+    """Return a histogram with *numbers* times *amount* requests in the buckets from *first* on."""
     latency = [0] * BUCKETS
     latency[first : first + len(numbers)] = [amount * number for number in numbers]
     return tuple(latency)
@@ -208,13 +208,13 @@ def _devices(second: int) -> tuple[DeviceSample, ...]:
 
 
 def sample(second: int, *, timing: bool = True) -> Snapshot:
-    """Return what is read in a second."""
+    """Return the sample of a second."""
     mounts = (_first(second, timing), _second(second, timing), _third(second))
     return Snapshot(mounts, _devices(second))
 
 
 def model(seconds: int = 24) -> Model:
-    """Return what is known after some seconds."""
+    """Return the model after some seconds."""
     made = Model()
     for second in range(seconds + 1):
         made = made.after(sample(second + 1))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a tracing program may use to read the kernel's own structures, without their
- * headers: offsets that efuse.bpf.tracing takes out of the running kernel's BTF.
+ * What a tracing program may use to read the kernel's structures without their headers: offsets
+ * that efuse.bpf.tracing takes from the running kernel's BTF.
  *
- * A program reads its hook's arguments, as u64, from its u64 *ctx. One that is a pointer has
- * to be compared with 0 before it is used: the verifier takes a module's for ones that may be.
+ * A program gets the arguments of its hook as u64 in its u64 *ctx. A pointer has to be compared
+ * with 0 before it is used, because the verifier assumes that a module's pointers may be NULL.
  */
 #ifndef _EFUSE_TRACING_BPF_H
 #define _EFUSE_TRACING_BPF_H
@@ -13,8 +13,8 @@
 #include <linux/fuse.h>
 
 /*
- * A number that only the running kernel knows: efuse.bpf.link puts it in the place of
- * this one. The compiler cannot look into the assembler, and so computes nothing with it.
+ * A number that only the running kernel knows; efuse.bpf.link replaces the placeholder. The
+ * compiler cannot look into the asm, and so computes nothing with the placeholder.
  */
 #define KERNEL_NUMBER(name, number)					\
 	static inline u64 name(void)					\
@@ -27,10 +27,10 @@
 	}
 
 /*
- * FIELD(name, number, struct, member): name() is where the member lies, in bytes;
- * "member" may be a path such as in.h.nodeid. EITHER: that of another struct where the
- * kernel has not the first. BIT: of a bit field, in bits. SIZE: how large the struct is.
- * The numbers are the text's own, each used once.
+ * FIELD(name, number, struct, member): name() is the member's offset in bytes; "member" may be a
+ * path such as in.h.nodeid. EITHER: the offset in a second struct if the kernel does not have the
+ * first one. BIT: the offset of a bit field, in bits. SIZE: the size of the struct. The numbers are
+ * chosen by the program, each used once.
  */
 #define FIELD(name, number, type, member)	KERNEL_NUMBER(name, number)
 #define EITHER(name, number, type, member, type2, member2)		\
@@ -38,7 +38,7 @@
 #define BIT(name, number, type, member)		KERNEL_NUMBER(name, number)
 #define SIZE(name, number, type)		KERNEL_NUMBER(name, number)
 
-/* Read into an lvalue what lies so many bytes behind a pointer; 0 or a negative errno. */
+/* Reads an lvalue from a pointer plus an offset in bytes. Returns 0 or a negative errno. */
 #define READ(into, pointer, offset)					\
 	bpf_probe_read_kernel(&(into), sizeof(into), (void *)((u64)(pointer) + (offset)))
 

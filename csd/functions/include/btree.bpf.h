@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A B+ tree in a file, and how to go through it from block to block. efuse/functions/btree_file.py
- * makes such files.
+ * A B+ tree in a file, and how to walk it from block to block. efuse/functions/btree_file.py makes
+ * such files.
  *
- * Numbers are little-endian, keys have no sign. Block 0 is the struct btree_header; each other one is
- * a node: a struct btree_node and behind it its entries in the order of their keys, no two with the
- * same. Those of a leaf (level 0) are struct btree_item; those of a node above are struct
- * btree_child: its key is the least of what is below it, and that of the first is not looked at. A
- * node's children have its level less 1. A leaf names the leaf whose keys come next, another node
- * none. Only the leaf of a tree without items has no entries.
+ * Numbers are little-endian, and keys are unsigned. Block 0 holds struct btree_header. Each other
+ * block is a node: a struct btree_node, followed by its entries in the order of their keys, which
+ * are distinct. The entries of a leaf (level 0) are struct btree_item. The entries of any other
+ * node are struct btree_child, with the smallest key below the child; the key of the first child is
+ * ignored. The level of a node's children is the node's level less 1. A leaf names the leaf with
+ * the next keys; other nodes name none. Only the leaf of a tree without items has no entries.
  *
- * The nodes may lie anywhere, but where they follow each other they are read in one go.
+ * Nodes may be anywhere in the file, but nodes that follow each other are read together.
  *
- * A file is not trusted to be one: EUCLEAN says that it is none. Levels decrease on the way down,
- * and keys increase along the leaves, so that no block is looked at twice.
+ * The file is not trusted. EUCLEAN means that it is not such a tree. Levels decrease on the way
+ * down, and keys increase along the leaves, so no block is looked at twice.
  */
 #ifndef _BTREE_BPF_H
 #define _BTREE_BPF_H
@@ -26,16 +26,16 @@
 
 struct btree_header {
 	u64 magic;
-	u64 blocks;		/* of the file */
-	u64 root;		/* its block */
-	u32 level;		/* of the root */
+	u64 blocks;		/* number of blocks of the file */
+	u64 root;		/* block of the root */
+	u32 level;		/* level of the root */
 	u32 pad;
 };
 
 struct btree_node {
 	u32 magic;
 	u16 level;
-	u16 count;		/* of entries */
+	u16 count;		/* number of entries */
 	u64 next;		/* block of the next leaf, or 0 */
 };
 
@@ -54,31 +54,31 @@ struct btree_child {
 #define BTREE_MOST_ITEMS	BTREE_MOST(struct btree_item)
 #define BTREE_MOST_CHILDREN	BTREE_MOST(struct btree_child)
 
-/* Files are not that large: a block's place is a loff_t. */
+/* A block's offset in the file is a loff_t, so files cannot have more blocks. */
 #define BTREE_MOST_BLOCKS	(1ULL << 51)
 
-/* Where a run is in the tree: what its scratch begins with. */
+/* Where a run is in the tree. The scratch of the btree_* functions begins with it. */
 struct btree {
-	u64 blocks;		/* of the file; 0: the header comes next */
-	u64 key;		/* the last one of the leaves, if there is one */
-	u32 level;		/* of the node that comes next */
-	u32 keys;		/* 1: there is one */
+	u64 blocks;		/* number of blocks of the file; 0: the header comes next */
+	u64 key;		/* last key that was seen in the leaves, if @keys is 1 */
+	u32 level;		/* level of the node that comes next */
+	u32 keys;		/* 1: a key was seen */
 	u64 done;
 };
 
-/* The number at an offset of the block, which is a multiple of 8. */
+/* The u64 at an offset of the block, which must be a multiple of 8. */
 static inline u64 btree_number(const u8 *block, u64 at)
 {
-	/* The mask is for the verifier. */
+	/* The mask convinces the verifier. */
 	return *(const u64 *)(block + (at & (CSD_BLOCK_SIZE - 8)));
 }
 
-/* Where in its block an entry's member lies. */
+/* Offset in the block of a member of the entry with that number. */
 #define BTREE_AT(entry, number, member)						\
 	(sizeof(struct btree_node) + (number) * sizeof(struct entry) +		\
 	 __builtin_offsetof(struct entry, member))
 
-/* Which entry has the greatest key up to @key; the first if all are greater. */
+/* The entry with the greatest key that is at most @key; the first entry if there is none. */
 static inline u64 btree_search(const u8 *block, u64 size, u64 key)
 {
 	u64 count = ((const struct btree_node *)block)->count;
@@ -92,7 +92,7 @@ static inline u64 btree_search(const u8 *block, u64 size, u64 key)
 	return found;
 }
 
-/* Go on with a block: CSD_GO_ON or -EUCLEAN. */
+/* Goes on with a block. Returns CSD_GO_ON, or -EUCLEAN if there is no such block. */
 static inline int btree_go(struct csd_run *run, const struct btree *tree, u64 block)
 {
 	u64 offset = block * CSD_BLOCK_SIZE;
@@ -125,9 +125,9 @@ static inline bool btree_is_node(const struct btree_node *node, const struct btr
 }
 
 /*
- * btree_down - go down by one block, to the leaf that a key belongs to
+ * btree_down - go down by one block, towards the leaf that a key belongs to
  *
- * Returns 1 if this is a leaf; else what step() shall return.
+ * Returns 1 if the current block is that leaf, else the value that step() has to return.
  */
 static inline int btree_down(struct csd_run *run, const u8 *block, struct btree *tree, u64 key)
 {
@@ -147,14 +147,14 @@ static inline int btree_down(struct csd_run *run, const u8 *block, struct btree 
 	return btree_go(run, tree, btree_number(block, BTREE_AT(btree_child, child, block)));
 }
 
-/* Nothing more is wanted. */
+/* Ends the walk after everything that was wanted was there. */
 static inline int btree_done(struct btree *tree)
 {
 	tree->done = 1;
 	return CSD_DONE;
 }
 
-/* For finish(): was all there that was wanted? */
+/* For finish(): returns 0 if btree_done() was called, else -EUCLEAN. */
 static inline int btree_end(const struct btree *tree)
 {
 	return tree->done ? 0 : -EUCLEAN;

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A range of a B+ tree: from the leaf of its first key along the leaves. */
+/* A range of keys of a B+ tree: from the leaf of the first key along the leaves. */
 #ifndef _BTREE_LEAVES_BPF_H
 #define _BTREE_LEAVES_BPF_H
 
 #include "btree.bpf.h"
 
-/* Keys, both included. */
+/* A range of keys, both included. */
 struct btree_range {
 	u64 first;
 	u64 last;
 };
 
-/* Items of a leaf. */
+/* A range of the items of a leaf, by their numbers. */
 struct btree_items {
 	u64 from;
-	u64 to;			/* behind the last; not less than @from */
+	u64 to;			/* one past the last item; not less than @from */
 };
 
-/* Which items of a leaf are in a range: 0, or -EUCLEAN if their keys do not increase. */
+/*
+ * Finds the items of a leaf that are in a range. Returns 0, or -EUCLEAN if the keys do not
+ * increase.
+ */
 static inline int btree_find(const u8 *block, struct btree *tree, const struct btree_range *range,
 			     struct btree_items *items)
 {
@@ -44,7 +47,7 @@ static inline int btree_find(const u8 *block, struct btree *tree, const struct b
 	return 0;
 }
 
-/* Go on behind a leaf: what step() shall return. */
+/* Goes on with the next leaf, if needed. Returns the value that step() has to return. */
 static inline int btree_go_on(struct csd_run *run, const u8 *block, struct btree *tree,
 			      const struct btree_items *items)
 {

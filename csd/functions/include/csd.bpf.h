@@ -2,7 +2,7 @@
 /*
  * What a storage function may use. csd/src/function.h is the manual.
  *
- * A function's text defines step(), and finish() if something is to be emitted at the end:
+ * The source of a function defines step(), and finish() if it emits something at the end:
  *
  *	int step(struct csd_run *run)
  *	{
@@ -18,9 +18,9 @@
  *	CSD_SCRATCH(struct state)
  *	CSD_ARGS(struct args)
  *
- * Loops need a bound that the verifier sees. It goes through the whole of a loop over a
- * block's bytes, and gives up if there is a choice in each round: see csd_equal() and the like, or
- * csd_more().
+ * Loops need a bound that the verifier can see. The verifier walks through every round of a loop
+ * over the bytes of a block, and gives up if each round has a branch. Avoid branches with
+ * csd_equal() and the like, or use csd_more().
  */
 #ifndef _CSD_BPF_H
 #define _CSD_BPF_H
@@ -30,7 +30,7 @@
 
 struct csd_run;
 
-/* See efuse.bpf.h: the numbers are used nowhere else. */
+/* The numbers are used nowhere else; see efuse.bpf.h. */
 #define CSD_KFUNC(number) = (void *)(number)
 
 static const u8 *(*csd_block)(struct csd_run *run, u64 size) CSD_KFUNC(1001001);
@@ -42,31 +42,34 @@ static int (*csd_emit)(struct csd_run *run, const void *data, u32 size) CSD_KFUN
 static int (*csd_emit_block)(struct csd_run *run, u32 first, u32 size) CSD_KFUNC(1001007);
 static int (*csd_next)(struct csd_run *run, u64 offset) CSD_KFUNC(1001008);
 
-/* The highest bit. Clang makes branches of it if it can see what it stands for. */
+/* The highest bit of a number. The asm keeps clang from turning it into a branch. */
 static inline u64 csd_sign(u64 number)
 {
 	asm volatile("" : "+r"(number));
 	return number >> 63;
 }
 
-/* 1 or 0, without a branch, of numbers below 1 << 63. */
+/* 1 or 0, without a branch. The arguments must be below 1 << 63. */
 #define csd_equal(a, b) csd_sign(((u64)(a) ^ (u64)(b)) - 1)
 #define csd_below(a, b) csd_sign((u64)(a) - (u64)(b))
 
-/* Likewise: whether any bit is set. */
+/* 1 if any bit of the argument is set, else 0, without a branch. */
 #define csd_any(a) csd_sign((u64)(a) | -(u64)(a))
 
-/* Likewise: a < b, of any unsigned numbers (Warren, "Hacker's Delight", 2-12). */
+/*
+ * 1 if a < b, else 0, without a branch, for any unsigned numbers (Warren, "Hacker's Delight",
+ * 2-12).
+ */
 static inline u64 csd_less(u64 a, u64 b)
 {
 	return csd_sign((~a & b) | ((~a | b) & (a - b)));
 }
 
 /*
- * For a loop with choices: `for (left = csd_len(run); left && csd_more(); left--)`. The verifier
- * then looks at a round for all numbers at once, if it does not know with which the loop begins.
- * 1; 0 behind 8 million rounds, which no loop over a block has. (The instruction may_goto,
- * which our clang has no name for. Linux 6.9)
+ * For a loop with branches: `for (left = csd_len(run); left && csd_more(); left--)`. The verifier
+ * then checks one round for all values of the counter together, provided that it does not know the
+ * first value. csd_more() is 1, but 0 after 8 million rounds, which no loop over a block reaches.
+ * It is the instruction may_goto of Linux 6.9, which the clang in use cannot assemble by name.
  */
 #define csd_more()						\
 ({								\
@@ -83,11 +86,11 @@ csd_decided:							\
 	csd_goes_on;						\
 })
 
-/* What the function remembers from one call to the next, and what its caller brings. */
+/* The type of the function's scratch, and the type of the caller's arguments. */
 #define CSD_SCRATCH(type) int scratch_size(void) { return sizeof(type); }
 #define CSD_ARGS(type) int args_size(void) { return sizeof(type); }
 
-/* What it is like: enum csd_flags. */
+/* The function's properties: enum csd_flags. */
 #define CSD_FLAGS(value) int flags(void) { return (value); }
 
 #endif /* _CSD_BPF_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a policy may use. csd/src/policy.h is the manual. Its text defines choose():
+ * What a policy may use. csd/src/policy.h is the manual. The source of a policy defines choose():
  *
  *	int choose(struct csd_batch *batch)
  *	{

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a report's JSON looks like: figures, a page, tables. Nothing here measures or mounts."""
+"""Render the JSON of reports as figures, a page, and tables. Nothing here measures or mounts."""

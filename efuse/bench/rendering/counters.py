@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which path answered READs and WRITEs, and what the kernel answered, round by round."""
+"""Which path answered READs and WRITEs, and what the kernel answered, for each round."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ __all__ = ["Count", "counts", "draw_hits", "draw_paths", "hit_grid", "path_grid"
 
 _ALL = "all"
 _WIDE = 3
-"""How many workloads have room beside each other."""
+"""How many workloads fit next to each other."""
 
 
 class Count(NamedTuple):
-    """What the kernel counted of one workload on one system.
+    """The kernel's counters of one workload on one system.
 
-    *round* is the number of a round, from 1; ``all`` of them in a report that has only their sum.
-    *requests* are 0 where the report has only paths.
+    :ivar round: number of the round, from 1; ``all`` in a report that has only sums.
+    :ivar requests: number of requests; 0 if the report has only paths.
+    :ivar hits: number of requests that the kernel answered.
+    :ivar paths: number of READs and WRITEs by the path that answered them.
     """
 
     workload: str
@@ -34,7 +36,7 @@ class Count(NamedTuple):
 
 
 def counts(report: dict[str, Any]) -> list[Count]:
-    """Return the counters of a report; those of plain FUSE there are not."""
+    """Return the counters of a report; there are none for plain FUSE."""
     found = []
     for result in report["results"]:
         names = (result["workload"], result["system"])
@@ -51,12 +53,12 @@ def counts(report: dict[str, Any]) -> list[Count]:
 
 
 def with_paths(found: list[Count]) -> list[Count]:
-    """Return those with READs or WRITEs."""
+    """Return the counters that include READs or WRITEs."""
     return [count for count in found if sum(count.paths.values())]
 
 
 def path_grid(found: list[Count]) -> Grid:
-    """Return the shares of each path."""
+    """Return a table with the share of each path."""
     paths = list(dict.fromkeys(path for count in found for path in count.paths))
     rows = []
     for count in found:
@@ -67,7 +69,7 @@ def path_grid(found: list[Count]) -> Grid:
 
 
 def hit_grid(found: list[Count]) -> Grid:
-    """Return how many requests the kernel answered."""
+    """Return a table with the number and the share of the requests that the kernel answered."""
     return Grid(
         ("workload", "system", "round", "requests", "answered by the kernel", "share"),
         [
@@ -83,7 +85,7 @@ def hit_grid(found: list[Count]) -> Grid:
 
 
 def draw_paths(found: list[Count]) -> Figure:
-    """Draw a bar for each round; a row for each workload, a column for each system.
+    """Draw a bar for each round; a row of axes for each workload, a column for each system.
 
     :raises NotSupportedError: matplotlib is not installed.
     """
@@ -121,7 +123,7 @@ def draw_paths(found: list[Count]) -> Figure:
 
 
 def draw_hits(found: list[Count]) -> Figure:
-    """Draw the share of the requests that the kernel answered; axes for each workload.
+    """Draw the share of the requests that the kernel answered, on axes for each workload.
 
     :raises NotSupportedError: matplotlib is not installed.
     """
@@ -140,7 +142,7 @@ def draw_hits(found: list[Count]) -> Figure:
         for broader, system in zip(range(len(colour), 0, -1), colour, strict=True):
             mine = [count for count in found if count[:2] == (workload, system)]
             if mine:
-                # What the later ones cover is to be seen.
+                # Draw earlier lines broader, so that they show behind the later ones.
                 axis.plot(
                     [count.round for count in mine],
                     [100 * count.hits / count.requests for count in mine],
@@ -161,7 +163,7 @@ def draw_hits(found: list[Count]) -> Figure:
 
 
 def _draw_sums(found: list[Count], parts: list[dict[str, int]], what: str) -> Figure:
-    """Draw one bar for each workload on each system, as far as it has *parts*."""
+    """Draw one bar for each workload on each system, divided into *parts*."""
     colour = colours(name for each in parts for name in each)
     figure = new_figure(7.4, 0.9 + 0.24 * len(found))
     axis = figure.subplots()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Figures by matplotlib: one look for all, as a PNG file or as SVG within a page.
+"""Figures drawn with matplotlib in a common style, as a PNG file or as SVG within a page.
 
-matplotlib is imported when something is drawn; it is an optional dependency.
+matplotlib is an optional dependency; it is imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["INK", "colours", "legend", "new_figure", "plain_ticks", "write_png", "write_svg"]
 
 INK = "#16181d"
-"""The colour of text and axes. Within a page it is that of the page's text."""
+"""Colour of text and axes. Within a page it becomes the colour of the page's text."""
 
 _STYLE: Any = {
     **dict.fromkeys(
@@ -36,11 +36,11 @@ _STYLE: Any = {
     "grid.alpha": 0.3,
     "legend.frameon": False,
     "svg.fonttype": "none",
-    # A name in a report is a name, not a formula.
+    # Names in a report are not formulas.
     "text.parse_math": False,
 }
 
-# Readable on white and on black.
+# Colours that are readable on white and on black.
 _KNOWN = {
     "ext4": "#8a8f98",
     "fuse": "#d9822b",
@@ -59,7 +59,7 @@ _KNOWN = {
     "device": "#8c62c9",
 }
 _OTHERS = ("#5b8def", "#b5651d", "#4fa3a5", "#a3527a", "#7a8b2d", "#b04a4a")
-# Inches of the legend.
+# Width in the legend, in inches: of a letter, and of the mark with its margins.
 _LETTER, _MARK = 0.08, 0.6
 _IDS = re.compile(r' id="[\w.]+_\d+"')
 _FOREIGN = re.compile(r"<metadata>.*?</metadata>| xmlns(?::\w+)?=\"[^\"]*\"", re.DOTALL)
@@ -76,7 +76,7 @@ def _figure_class() -> type[Figure]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, so many inches large.
+    """Return an empty figure; its size is in inches.
 
     :raises NotSupportedError: matplotlib is not installed.
     """
@@ -84,14 +84,14 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each system or path, the same in all figures if its name is known."""
+    """Return a colour for each system or path. Known names have the same colour in all figures."""
     every = tuple(dict.fromkeys(names))
     others = [name for name in every if name not in _KNOWN]
     return {name: _KNOWN.get(name) or _OTHERS[others.index(name) % len(_OTHERS)] for name in every}
 
 
 def legend(figure: Figure) -> None:
-    """Put one legend of all axes below the figure, in as many columns as have room."""
+    """Put one legend for all axes below the figure, in as many columns as fit."""
     lines = {
         label: line
         for axis in figure.axes
@@ -104,7 +104,7 @@ def legend(figure: Figure) -> None:
 
 
 def plain_ticks(axis: Any, least: float, most: float) -> None:
-    """Label a logarithmic axis with plain numbers, between two values some 10 of them."""
+    """Label a logarithmic axis with plain numbers: up to about ten between *least* and *most*."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     decades = most / least
@@ -125,7 +125,7 @@ def _saved(draw: Callable[[], Figure], out: Any, **how: Any) -> None:
 
 
 def write_png(draw: Callable[[], Figure], path: Path) -> None:
-    """Draw into a PNG file, on white.
+    """Draw a figure into a PNG file with a white background.
 
     :raises NotSupportedError: matplotlib is not installed.
     """
@@ -133,9 +133,9 @@ def write_png(draw: Callable[[], Figure], path: Path) -> None:
 
 
 def write_svg(draw: Callable[[], Figure], salt: str) -> str:
-    """Return the figure as an ``<svg>`` element of HTML that refers to nothing outside of it.
+    """Draw a figure as an ``<svg>`` element for HTML that refers to nothing outside itself.
 
-    :param salt: what its ids are made of: another for each figure of a page.
+    :param salt: seed of the element IDs; use another one for each figure of a page.
     :raises NotSupportedError: matplotlib is not installed.
     """
     out = io.StringIO()
@@ -143,5 +143,5 @@ def write_svg(draw: Callable[[], Figure], salt: str) -> str:
     _saved(draw, out, format="svg", transparent=True, salt=salt, metadata=metadata)
     text = out.getvalue()
     text = _FOREIGN.sub("", text[text.index("<svg") :])
-    # Nothing refers to the ids of groups, and they are the same in each figure.
+    # Nothing refers to the IDs of groups, which are the same in each figure.
     return _IDS.sub("", text).replace(INK, "currentColor")

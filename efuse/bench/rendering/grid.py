@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables of text, before they are HTML or Markdown, and how numbers are written in them."""
+"""Tables of text, which become HTML or Markdown, and the format of numbers in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Grid", "number", "share", "times"]
 
 
 class Grid(NamedTuple):
-    """A table. The first *names* columns are names, the others numbers."""
+    """A table. The first `names` columns hold names, the others numbers."""
 
     headers: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -18,7 +18,7 @@ class Grid(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Return four digits of a number, thousands apart from each other: ``44 790``, ``0.7141``."""
+    """Format a number with four digits and a space between thousands: ``44 790``, ``0.7141``."""
     short = float(f"{value:.4g}")
     if abs(short) >= 1000:
         return f"{short:,.0f}".replace(",", " ")
@@ -26,10 +26,10 @@ def number(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """Return three digits of a ratio."""
+    """Format a ratio with three digits."""
     return f"{value:.3g}" if abs(value) < 1000 else number(value)
 
 
 def share(part: float, whole: float) -> str:
-    """Return how many percent *part* is; nothing if there is no whole."""
+    """Format *part* as a percentage of *whole*; empty if *whole* is 0."""
     return f"{100 * part / whole:.1f} %" if whole else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a report was taken on, and with what."""
+"""The heading of a report: machine, versions and settings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ CLOCKS = {
     "time": "time: a guest under emulation gives ratios, not times",
     "instructions": "instructions: 1 ns is one instruction, and waiting costs nothing",
 }
-"""What each clock means, by its name."""
+"""What the times of each clock mean, by the clock's name."""
 
 _SETTINGS = ("workloads", "systems", "daemon", "rounds", "scale", "lower")
 
 
 def heading(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return pairs of what it is and what it says; without what the report does not say."""
+    """Return the heading as pairs of name and text, without what the report does not contain."""
     machine, settings = report["machine"], report["settings"]
     clock = str(settings.get("clock", ""))
     pairs = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reports as tables in Markdown, for a README."""
+"""Reports as Markdown tables, for a README."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEASURED = "What else was compared, the median; behind a comma how many times b
 
 
 def markdown(reports: Mapping[str, dict[str, Any]]) -> str:
-    """Return what each report was taken with, and its table, under the name of its file."""
+    """Return the heading and the tables of each report, under the name of its file."""
     return "\n".join(_report(name, report) for name, report in reports.items())
 
 
@@ -44,7 +44,7 @@ def _report(name: str, report: dict[str, Any]) -> str:
 
 
 def _grids(report: dict[str, Any]) -> Iterator[tuple[str, Grid]]:
-    """Yield tables that have something to tell, and what stands above each."""
+    """Yield the tables that are not empty, each with the line above it."""
     if is_of_storage(report):
         yield _PLACES, _by_profile(report)
         yield _GAINS, _gains(report)
@@ -61,7 +61,7 @@ def _grids(report: dict[str, Any]) -> Iterator[tuple[str, Grid]]:
 
 
 def _by_profile(report: dict[str, Any]) -> Grid:
-    """Return a row for each function, size and state, with a cell for each model of a device."""
+    """Return a row for each function, size and state, with a cell for each device profile."""
     profiles = tuple(report["settings"]["profiles"])
     rows: dict[str, dict[str, str]] = {}
     for workload, *places, _auto, _link, true in storage_rows(report):
@@ -74,7 +74,7 @@ def _by_profile(report: dict[str, Any]) -> Grid:
 
 
 def _gains(report: dict[str, Any]) -> Grid:
-    """Return a row for each function, state and comparison, a cell for each model of a device."""
+    """Return a row for each function, state and comparison, with a cell for each profile."""
     profiles = tuple(report["settings"]["profiles"])
     rows = [
         (*names, *(_range(ratios[name]) if name in ratios else "" for name in profiles))
@@ -88,7 +88,7 @@ def _range(ratios: list[float]) -> str:
 
 
 def _compared(report: dict[str, Any], system: str) -> Grid:
-    """Return a row for each workload: the value of *system*, and its ratio over each other."""
+    """Return a row for each workload: the value of *system*, and its ratio over each other one."""
     ratios = ratios_of(report, system)
     over = list(dict.fromkeys(ratio["over"] for ratio in ratios))
     found = {(r["workload"], r["daemon"], r["over"]): r for r in ratios}
@@ -116,7 +116,7 @@ def _side_by_side(report: dict[str, Any], cell: Callable[[dict[str, Any]], str])
 
 
 def _counts(report: dict[str, Any]) -> tuple[str, Grid]:
-    """Return what the daemons did, as far as the report knows, beside each other."""
+    """Return a table of what the daemons did, as far as the report has it, and its title."""
     titles, counts = [_REQUESTS], [_requests]
     if any(result["context_switches"] for result in report["results"]):
         titles.append(_SWITCHES)
@@ -137,7 +137,7 @@ def _switches(result: dict[str, Any]) -> str:
 
 
 def _is_counted(result: dict[str, Any]) -> bool:
-    """Return whether copied bytes are those of a round; what is of a request is compared."""
+    """Return whether the result has copied bytes per round; those per request are compared."""
     return COPIED in result["measures"] and not result["measures"][COPIED]["compared"]
 
 
@@ -146,7 +146,7 @@ def _copied(result: dict[str, Any]) -> str:
 
 
 def _measured(report: dict[str, Any], system: str) -> Grid:
-    """Return a row for each measure: the median of each system, and how *system* compares."""
+    """Return a row for each measure: each system's median, and how *system* compares with it."""
     systems = list(dict.fromkeys(result["system"] for result in report["results"]))
     ratios = {
         (r["workload"], r["daemon"], r["measure"], r["over"]): r
@@ -187,5 +187,5 @@ def _line(cells: list[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape what Markdown or HTML would take for more than text."""
+    """Escape characters that are special in Markdown or HTML."""
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text.replace("\n", " "))

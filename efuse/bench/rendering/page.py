@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reports as one HTML page that needs nothing else: no network, no scripts, no other files."""
+"""Reports as one self-contained HTML page: no network, no scripts, no other files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from efuse.bench.rendering.sections import Section, measure_grid, result_grid, s
 __all__ = ["page"]
 
 _LEAST = 0.75
-"""How much of its width a figure keeps beside its numbers. With less room they are below it."""
+"""The fraction of its width that a figure keeps next to its numbers. In a narrower window the
+numbers go below the figure."""
 
 _CSS = """
 :root { color-scheme: light dark; --back: #fff; --ink: #16181d; --dim: #5f6672; --line: #d8dbe0; }
@@ -49,7 +50,7 @@ td.wrong { color: #d03a3a; font-weight: 700; }
 
 
 def page(reports: Mapping[str, dict[str, Any]]) -> str:
-    """Return the page of reports, each under the name of its file.
+    """Return a page with all reports, each under the name of its file.
 
     :raises NotSupportedError: matplotlib is not installed.
     """
@@ -78,7 +79,7 @@ def _report(name: str, report: dict[str, Any], number: int) -> str:
 def _section(section: Section, number: int) -> str:
     drawn = write_svg(section.draw, f"{section.name}-{number}")
     width = drawn.partition('width="')[2].partition('"')[0]
-    # The picture says nothing that the table does not.
+    # The table has all that the picture shows, so a label is enough for screen readers.
     drawn = drawn.replace("<svg", f'<svg role="img" aria-label="{escape(section.title)}"', 1)
     return (
         f'<h3>{escape(section.title)}</h3>\n<div class="pair">\n'
@@ -94,7 +95,7 @@ def _table(grid: Grid) -> str:
     )
     body, last = "", ""
     for row in grid.rows:
-        # A line where another workload begins, unless each row has one of its own.
+        # Draw a line where another workload begins, unless each row is a workload of its own.
         new = ' class="new"' if grid.names > 1 and last not in ("", row[0]) else ""
         cells = "".join(_cell(text, column, grid) for column, text in enumerate(row))
         body += f"<tr{new}>{cells}</tr>\n"

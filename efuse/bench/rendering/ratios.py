@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many times better eFuse is: bars, and their numbers."""
+"""How many times better eFuse is: a bar chart, and its numbers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_ratios", "ratio_grid", "ratios_of", "subject"]
 
-_BAR = 0.21  # Inches.
+_BAR = 0.21  # Height of a bar, inches.
 
 
 def subject(report: dict[str, Any]) -> str | None:
-    """Return the system whose ratios are shown: ``efuse`` if it has some, or the first that has."""
+    """Return the system whose ratios are shown: ``efuse`` if it has any, else the first one."""
     of = dict.fromkeys(ratio["of"] for ratio in report["ratios"])
     return "efuse" if "efuse" in of else next(iter(of), None)
 
 
 def ratios_of(report: dict[str, Any], system: str) -> list[dict[str, Any]]:
-    """Return the ratios of the values of *system*, workload by workload."""
+    """Return the ratios of the values of *system*, in the report's order."""
     return [r for r in report["ratios"] if (r["of"], r["measure"]) == (system, "value")]
 
 
 def ratio_grid(ratios: list[dict[str, Any]]) -> Grid:
-    """Return the numbers of the figure."""
+    """Return a table with the numbers of the figure."""
     return Grid(
         ("workload", "over", "median", "min", "max"),
         [
@@ -39,7 +39,7 @@ def ratio_grid(ratios: list[dict[str, Any]]) -> Grid:
 
 
 def draw_ratios(ratios: list[dict[str, Any]]) -> Figure:
-    """Draw the medians as bars from 1, with the least and the greatest.
+    """Draw the medians as bars from 1, with error bars from the least to the greatest ratio.
 
     :raises NotSupportedError: matplotlib is not installed.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Requests a second and their latency by the number of threads: curves, and their numbers."""
+"""Requests per second and their latency by number of threads: curves, and their numbers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ _NAME = re.compile(r"scale-(stat|read)-(\d+)")
 
 
 class Point(NamedTuple):
-    """One number of threads on one system: requests a second, and the 99th percentile in us.
+    """The result of one system with one number of threads.
 
-    ``rounds`` and ``p99_rounds`` are what the medians are of.
+    :ivar kind: ``stat`` or ``read``.
+    :ivar threads: number of threads.
+    :ivar system: name of the system.
+    :ivar value: median of the requests per second.
+    :ivar rounds: requests per second in each round.
+    :ivar p99_us: median of the 99th percentile of the latency, us; None: not in the report.
+    :ivar p99_rounds: 99th percentile of the latency in each round, us.
     """
 
     kind: str
@@ -33,7 +39,7 @@ class Point(NamedTuple):
 
 
 def points(report: dict[str, Any]) -> list[Point]:
-    """Return what the ``scale-...`` of a report found, by kind and threads."""
+    """Return the results of the ``scale-...`` workloads of a report, by kind and threads."""
     found = []
     for result in report["results"]:
         name = _NAME.fullmatch(result["workload"])
@@ -54,7 +60,7 @@ def points(report: dict[str, Any]) -> list[Point]:
 
 
 def scale_grid(found: list[Point]) -> Grid:
-    """Return the numbers of the figure."""
+    """Return a table with the numbers of the figure."""
     return Grid(
         ("what", "threads", "system", "req/s", "min", "max", "p99 us"),
         [
@@ -74,7 +80,7 @@ def scale_grid(found: list[Point]) -> Grid:
 
 
 def draw_scale(found: list[Point]) -> Figure:
-    """Draw a row for each kind of request.
+    """Draw the curves, with a row of axes for each kind of request.
 
     :raises NotSupportedError: matplotlib is not installed.
     """

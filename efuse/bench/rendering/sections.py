@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What there is to show of a report: its results, and figures with their numbers."""
+"""The parts of a rendered report: its results, and figures with their numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Section", "is_of_storage", "measure_grid", "result_grid", "sections"
 
 
 class Section(NamedTuple):
-    """A figure and its numbers; *name* is the beginning of a file's name."""
+    """A figure and its numbers; `name` becomes the end of the file's name."""
 
     name: str
     title: str
@@ -27,12 +27,12 @@ class Section(NamedTuple):
 
 
 def is_of_storage(report: dict[str, Any]) -> bool:
-    """Return whether a report is of storage functions, whose systems are places."""
+    """Return whether the report is of storage functions, whose systems are places."""
     return "profiles" in report["settings"]
 
 
 def sections(report: dict[str, Any]) -> list[Section]:
-    """Return the figures that the report has something for."""
+    """Return the figures for which the report has data."""
     if is_of_storage(report):
         grid = Grid(STORAGE_HEADERS, storage_rows(report), names=1)
         title = "What each place takes, by size or levels"
@@ -61,7 +61,7 @@ def sections(report: dict[str, Any]) -> list[Section]:
 
 
 def result_grid(report: dict[str, Any]) -> Grid:
-    """Return the values of all systems."""
+    """Return a table with the values of all systems."""
     return Grid(
         (
             *("workload", "system", "daemon", "value", "min", "max", "unit"),
@@ -87,7 +87,7 @@ def result_grid(report: dict[str, Any]) -> Grid:
 
 
 def measure_grid(report: dict[str, Any]) -> Grid:
-    """Return what was measured beside the values, and how many times better ``efuse`` is at it."""
+    """Return a table of the further measures, and how many times better ``efuse`` is at each."""
     rows = []
     for result in report["results"]:
         for name, series in result["measures"].items():

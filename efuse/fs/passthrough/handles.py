@@ -123,7 +123,8 @@ class Files:
 class Stream:
     """An open directory being read, with the entries read ahead.
 
-    ``position`` is where its reader is: behind the last entry that was replied.
+    ``position`` is where its reader is: behind the last entry that was replied. ``failure`` is an
+    error that was met there and that the reader is to be told.
     """
 
     node: Node
@@ -131,6 +132,7 @@ class Stream:
     kind: int = 0
     position: int = 0
     ahead: list[DirectoryEntry] = field(default_factory=list)
+    failure: OSError | None = None
 
     tmpfs_falls: ClassVar[bool] = False
     """Whether this kernel's tmpfs lists the newest entry first, which has the highest position."""
@@ -140,6 +142,7 @@ class Stream:
         if position != self.position or position == 0:
             os.lseek(self.fd, position, os.SEEK_SET)
             self.ahead.clear()
+            self.failure = None
             self.position = position
 
     def _begins_again(self) -> bool:
@@ -152,8 +155,11 @@ class Stream:
     def peek(self) -> DirectoryEntry | None:
         """Return the next entry, or None at the end.
 
-        :raises OSError: the directory cannot be read.
+        :raises OSError: the directory cannot be read; or could not before, see ``failure``.
         """
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
         if not self.ahead:
             if self._begins_again():
                 os.lseek(self.fd, _TMPFS_END, os.SEEK_SET)

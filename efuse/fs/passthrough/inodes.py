@@ -10,6 +10,7 @@ import logging
 import os
 import stat
 from collections import OrderedDict
+from collections.abc import Callable
 
 from efuse.errors import reason
 from efuse.fs.passthrough.mounts import LowerMount, LowerMounts
@@ -29,6 +30,7 @@ _MOST_WATCHES = 4096
 _MOST_OTHER_NAMES = 15
 _MOST_KEPT = 4096
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 Key = tuple[int, int, int]
 """The device, the inode's number, and by which mount: see :func:`_key`."""
@@ -43,7 +45,9 @@ class Node:
     files or streams of it are open, whose descriptors are ``opens``. ``parent`` and ``name`` are
     those by which it was found last, ``others`` is what else is known to lead to it. ``mount`` is
     that which its descriptor is on. An ``outdated`` node has the rights that its mount had once:
-    no lookup finds it any more, and nothing is written by it.
+    no lookup finds it any more, and nothing is written by it. A ``moved`` node lay on a mount whose
+    rights have changed: names on that mount lead to another node now. A lookup has to find the
+    node again before it is opened for writing.
 
     Where inode numbers do not tell files apart (overlayfs), a node of several names has a
     ``place``, its parent's number and its name, and while it has a descriptor, a ``watch``.
@@ -57,6 +61,7 @@ class Node:
         "kind",
         "lookups",
         "mount",
+        "moved",
         "name",
         "nodeid",
         "opens",
@@ -81,6 +86,7 @@ class Node:
         self.opens: list[int] = []
         self.pinned = False
         self.outdated = False
+        self.moved = False
         self.handle: bytes | None = None
         self.parent: Node | None = None
         self.name = b""
@@ -97,6 +103,9 @@ class Inodes:
 
     ``node()`` and ``adopt()`` may close descriptors of nodes that were not used lately, ``fd()``
     never does: find all nodes of an operation first, then take their descriptors.
+
+    :ivar doubt: called with a parent and a name that may lead to another node from now on.
+    :ivar changed: called after the rights of files have changed.
     """
 
     def __init__(self, source: str, descriptors: int, *, kept: int = _MOST_KEPT) -> None:
@@ -117,6 +126,9 @@ class Inodes:
         self._open: OrderedDict[Node, None] = OrderedDict()
         self._kept: OrderedDict[Node, None] = OrderedDict()
         self._most_kept = kept
+        self._is_attending = False
+        self.doubt: Callable[[Node, bytes], None] = lambda parent, name: None
+        self.changed: Callable[[], None] = lambda: None
         fd = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.close(os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -168,36 +180,116 @@ class Inodes:
         if node.outdated:
             raise _stale(node)
 
-    def _follow_mounts(self) -> None:
-        """Find the files of a mount anew whose rights have changed: they have other nodes then.
+    def check_name(self, node: Node) -> None:
+        """Refuse to open a node for writing by a name that may lead to another node by now.
 
-        What was found with other rights may be written by another mount under the new ones. Its
-        pages are no page of the new node, so it must have none to write back: a mount that files
-        are open on for writing does not become read-only, and of one that was read-only nothing was
-        open for writing.
+        :raises OSError: ESTALE, for which the kernel looks the file's name up again.
         """
-        altered = self.mounts.altered()
+        if node.outdated or node.moved:
+            raise _stale(node)
+
+    def _follow_mounts(self) -> None:
+        """Follow the mounts whose rights have changed.
+
+        :raises OSError: some nodes were not attended to. The next call attends to them.
+        """
+        self.mounts.follow()
+        self._attend_to_mounts()
+
+    def _attend_to_mounts(self) -> None:
+        if self._is_attending:
+            return  # :meth:`_change_rights` is looking for a file
+        altered = self.mounts.take_altered()
         if not altered:
             return
-        for node in self._by_id.values():
-            is_file = node.mount in altered and node.kind != stat.S_IFDIR
-            if is_file and node.key[2] != node.mount.rights and not self._is_open_elsewhere(node):
-                node.outdated = True
-                self._unregister_key(node)
-                self._place(node, None)
-                self._unwatch(node)
+        self._is_attending = True
+        try:
+            for node in list(self._by_id.values()):
+                if node.mount in altered and node.kind != stat.S_IFDIR and not node.outdated:
+                    self._change_rights(node)
+        except OSError:
+            self.mounts.give_back(altered)
+            raise
+        finally:
+            self._is_attending = False
+        self.changed()
+
+    def _change_rights(self, node: Node) -> None:
+        """Follow the rights of the mount that the file *node* lies on, which have changed.
+
+        All users of a file share the pages and locks of one node. So the node moves to another
+        mount that has the old rights. If there is none, the node takes the new rights. If another
+        node of the file has these already, *node* is outdated. It has no page to write back: a
+        mount does not become read-only while files on it are open for writing, and a file on a
+        read-only mount was not open for writing.
+        """
+        rights = node.mount.rights
+        if node.key[2] == rights or self._goes_on_elsewhere(node):
+            return
+        if self._has_other_node(node, rights):
+            node.outdated = True
+            self._unregister_key(node)
+            self._place(node, None)
+            self._unwatch(node)
+            return
+        self._unregister_key(node)
+        is_watched = bool(node.watch)
+        self._unwatch(node)
+        node.key = (*node.key[:2], rights)
+        self._by_key[node.key] = node
+        if is_watched:
+            self._try_to_watch(node)
+
+    def _has_other_node(self, node: Node, rights: int) -> bool:
+        """Tell whether the file of *node* has another one, of these *rights*, or may have."""
+        other = self._by_key.get((*node.key[:2], rights))
+        if node.watch and (other is None or other.watch):
+            return (node.watch, rights) in self._by_watch
+        return other is not None
+
+    def _goes_on_elsewhere(self, node: Node) -> bool:
+        """Move *node* to a mount that has its rights, if it is open or has a name there.
+
+        :raises OSError: there is such a mount, but no descriptor is left.
+        """
+        if not self._is_open_elsewhere(node) and not self._is_named_elsewhere(node):
+            return False
+        node.moved = True
+        for parent, name in (*node.others, (node.parent, node.name)):
+            if parent is not None:
+                self.doubt(parent, name)
+        self._let_go(node)
+        self._put_aside()
+        return True
 
     def _is_open_elsewhere(self, node: Node) -> bool:
-        """Tell whether *node* is open by a mount that has its rights; it is on that one then."""
         for opened in node.opens:
-            with contextlib.suppress(OSError):
-                mount = self.mounts.of(opened, status(opened))
-                if mount.rights == node.key[2]:
-                    path = b"/proc/self/fd/%d" % opened
-                    self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), mount)
-                    self._let_go(node)
-                    return True
-                self.mounts.let_go(mount)
+            mount = self.mounts.of(opened, status(opened))
+            if mount.rights == node.key[2]:
+                try:
+                    fd = os.open(b"/proc/self/fd/%d" % opened, os.O_PATH | os.O_CLOEXEC)
+                except OSError:
+                    self.mounts.let_go(mount)
+                    raise
+                self._exchange(node, fd, mount)
+                return True
+            self.mounts.let_go(mount)
+        return False
+
+    def _is_named_elsewhere(self, node: Node) -> bool:
+        if not node.others and node.parent is not None and node.parent.mount is node.mount:
+            return False  # it has one name, on the mount that has changed
+        try:
+            fd, mount = self._find_by_name(node)
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                raise
+            return False
+        if self._is_same(node, fd, status(fd)):
+            self._exchange(node, fd, mount)
+            return True
+        os.close(fd)
+        self.mounts.let_go(mount)
         return False
 
     def known(self, parent: Node, name: bytes, fd: int) -> Node | None:
@@ -217,6 +309,11 @@ class Inodes:
         """Return what *fd* leads to, and on which mount: as its daemon, if it has one, says now."""
         st = status(fd)
         mount = self.mounts.of(fd, st)
+        try:
+            self._attend_to_mounts()
+        except OSError:
+            self.mounts.let_go(mount)
+            raise
         if not forgets_handles(mount.kind):
             return mount, st
         try:
@@ -260,6 +357,26 @@ class Inodes:
             self._open.move_to_end(node)
         return node.fd
 
+    def by_name(self, node: Node) -> int:
+        """Open *node* by the name that found it last, as an O_PATH descriptor of the caller.
+
+        Several mounts may show the file, and :meth:`fd` may be on another one than the name. If the
+        name is gone, the descriptor is a copy of :meth:`fd`.
+
+        :raises OSError: the inode cannot be found (ESTALE), or no descriptor is left.
+        """
+        parent = node.parent
+        if parent is not None and (node.others or parent.mount is not node.mount):
+            try:
+                fd, mount = self._find_at(node, parent, node.name)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+            else:
+                self.mounts.let_go(mount)
+                return fd
+        return os.dup(self.fd(node))
+
     def adopt(self, parent: Node, name: bytes, fd: int) -> Node:
         """Return the node of the O_PATH descriptor *fd*, found as *name* in *parent*.
 
@@ -290,6 +407,7 @@ class Inodes:
             self._exchange(node, fd, mount)
             self._open[node] = None
         self.mounts.let_go(mount)
+        node.moved = False
         self._name(node, parent, name)
         linked = st.links > 1 and node.kind != stat.S_IFDIR
         if node.place is not None or (linked and parts_hard_links(node.mount.kind)):
@@ -413,9 +531,9 @@ class Inodes:
 
     def _unwatch(self, node: Node) -> None:
         if node.watch:
-            del self._by_watch[node.watch, node.key[2]]
-            self._give_back(node.watch)
-            node.watch = 0
+            watch, node.watch = node.watch, 0
+            del self._by_watch[watch, node.key[2]]
+            self._give_back(watch)
 
     def _give_back(self, watch: int) -> None:
         """Give back a watch that no node has: by mounts of other rights, there is one more each."""
@@ -571,10 +689,11 @@ class Inodes:
     def _go_by_what_is_open(self, node: Node) -> None:
         """Find *node* by an open file of it, if any: a daemon has given that one a hidden name."""
         if node.opens and self._goes_by_names(node):
+            opened = node.opens[-1]
             with contextlib.suppress(OSError):
-                path = b"/proc/self/fd/%d" % node.opens[-1]
-                # It is on the mount of the descriptor by which it was opened.
-                self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), node.mount)
+                mount = self.mounts.of(opened, status(opened))
+                path = b"/proc/self/fd/%d" % opened
+                self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), mount)
 
     def _is_astray(self, node: Node) -> bool:
         """Tell whether the descriptor of *node* leads to nothing, or to another inode."""

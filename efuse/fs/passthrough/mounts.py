@@ -10,11 +10,12 @@ import select
 
 from efuse.control.mounts import MOUNTINFO, Mount, read_table
 from efuse.fs.passthrough.stacking import FUSE, is_of_fuse
-from efuse.fs.passthrough.syscalls import Status, file_system_type
+from efuse.fs.passthrough.syscalls import Status, check_access, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
 
 _READ_ONLY, _WRITABLE = -1, -2  # no mount has such a number
+_MOST_READINGS = 8
 
 
 class LowerMount:
@@ -27,22 +28,27 @@ class LowerMount:
         forbids makes another inode of a file: two would each have pages of it, and the one that is
         written back last would win.
     :ivar nodes: how many lie on it.
+    :ivar row: the mount's last row in the table of mounts. None: the table never had one, because
+        the mount belongs to another namespace or lies outside of a chroot.
     """
 
-    __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights")
+    __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights", "row")
 
     def __init__(self, number: int, fd: int, row: Mount | None) -> None:
-        """*fd*, an O_PATH descriptor of something on it, remains the caller's.
-
-        :param row: the mount in the table of mounts; None: it is not to be seen there.
-        :raises OSError: its file system does not answer.
-        """
+        """Make the object of the mount that *fd*, the caller's O_PATH descriptor, is on."""
         self.number = number
         self.nodes = 0
-        self.kind = FUSE if row is not None and is_of_fuse(row) else file_system_type(fd)
+        self.row = row
+        self.kind = FUSE if row is not None and is_of_fuse(row) else _kind_at(fd)
         self.rights = _rights_of(row) if row is not None else _rights_at(fd)
         self._by_handle = -1
         self._anchor = os.dup(fd)
+
+    def rights_by_descriptor(self) -> int:
+        """Return the rights that it has now, without a table."""
+        if self.row is not None and self.row.is_idmapped:
+            return self.rights  # for good
+        return _rights_at(self._anchor if self._anchor >= 0 else self._by_handle)
 
     @property
     def by_handle(self) -> int:
@@ -74,8 +80,10 @@ class LowerMounts:
     Not by the device: two mounts of one file system have the same, but neither the same rights nor
     the same mounts within. And the number of a device is given to the next file system.
 
-    What a mount is, and what it forbids, is taken from the kernel's table of mounts, for which no
-    daemon is asked. The table is read again after it has changed, which the kernel tells.
+    The kernel's table of mounts tells what a mount is and what it forbids, without a request to any
+    daemon. The kernel reports a change of the table once to each open file of it, so each process
+    has its own. If the table does not have a mount, each request asks the kernel by a descriptor
+    what the mount forbids.
 
     :ivar own: the device of the pass-through's own mount, which cannot be passed through.
     :ivar table: the mounts of every type that this process sees.
@@ -89,52 +97,67 @@ class LowerMounts:
         """
         self._mounts: dict[int, LowerMount] = {}
         self._altered: set[LowerMount] = set()
+        self._unlisted: set[LowerMount] = set()
         self.own = -1
         self.table: tuple[Mount, ...] = ()
         self.readings = 0
         self._is_read = False
-        self._mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
-        self._changes = select.poll()
-        self._changes.register(self._mountinfo, select.POLLPRI)
-        self._read()
+        self._process, self._mountinfo = -1, -1
+        self.read()
 
     def __len__(self) -> int:
         """How many mounts have a descriptor."""
         return len(self._mounts)
 
     @property
+    def rows(self) -> list[Mount | None]:
+        """The rows of these mounts, see :class:`LowerMount`."""
+        return [mount.row for mount in self._mounts.values()]
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of these mounts."""
+        return frozenset(self._mounts)
+
+    @property
     def rights(self) -> set[int]:
-        """The rights of these mounts, see :class:`LowerMount`."""
-        return {mount.rights for mount in self._mounts.values()}
+        """The rights that these mounts have or had, see :class:`LowerMount`."""
+        return {_READ_ONLY, _WRITABLE, *(mount.rights for mount in self._mounts.values())}
 
     def of(self, fd: int, st: Status) -> LowerMount:
         """Return the mount that *fd* is on; give it to :meth:`let_go` if no node comes of it.
 
-        :raises OSError: ELOOP if it is the pass-through's own: whoever asks that asks himself. Or
-            its file system does not answer.
+        :raises OSError: ELOOP if it is the pass-through's own: a request for it would wait for
+            itself. Or the table of mounts cannot be read.
         """
         mount = self._mounts.get(st.mount)
         if mount is None:
             if st.device == self.own:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            self._follow()
+            self.follow()
             mount = self._mounts[st.mount] = LowerMount(st.mount, fd, self.row(st.mount))
+            if mount.row is None:
+                self._unlisted.add(mount)
         return mount
 
     def row(self, number: int) -> Mount | None:
         """Return the mount *number* in the table; None: it is not to be seen there."""
         return next((row for row in self.table if row.mount_id == number), None)
 
-    def altered(self) -> set[LowerMount]:
-        """Return the mounts whose rights are others than at the last call."""
-        self._follow()
+    def take_altered(self) -> set[LowerMount]:
+        """Return the mounts whose rights have changed since the last call."""
         altered, self._altered = self._altered, set()
         return altered
+
+    def give_back(self, altered: set[LowerMount]) -> None:
+        """Have the next :meth:`take_altered` return these mounts again."""
+        self._altered |= altered
 
     def let_go(self, mount: LowerMount) -> None:
         """Forget *mount* if no node is left that lies on it."""
         if not mount.nodes and self._mounts.get(mount.number) is mount:
             del self._mounts[mount.number]
+            self._unlisted.discard(mount)
             mount.close()
 
     def close(self) -> None:
@@ -142,25 +165,67 @@ class LowerMounts:
         for mount in self._mounts.values():
             mount.close()
         self._mounts.clear()
+        self._altered.clear()
+        self._unlisted.clear()
         if self._mountinfo >= 0:
             os.close(self._mountinfo)
             self._mountinfo = -1
 
-    def _follow(self) -> None:
-        if self._changes.poll(0):
-            self._is_read = False  # until it is: the kernel tells of a change once
-        if not self._is_read:
-            self._read()
+    def follow(self) -> None:
+        """Read the table again if it has changed.
 
-    def _read(self) -> None:
-        self.table = read_table(self._mountinfo)
+        :raises OSError: it cannot be read; the next call tries again.
+        """
+        if self._process != os.getpid() or self._has_changed():
+            self._is_read = False  # until it is: the kernel reports a change only once
+        if not self._is_read:
+            self.read()
+        for mount in self._unlisted:
+            self._note_rights(mount, mount.rights_by_descriptor())
+
+    def _has_changed(self) -> bool:
+        return bool(self._changes.poll(0))
+
+    def _open(self) -> None:
+        """Open the table in this process: a forked process shares the reports of its parent."""
+        mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+        if self._mountinfo >= 0:
+            os.close(self._mountinfo)
+        self._process, self._mountinfo = os.getpid(), mountinfo
+        self._changes = select.poll()
+        self._changes.register(mountinfo, select.POLLPRI)
+
+    def read(self) -> None:
+        """Read the table, even if the kernel has not reported a change.
+
+        The kernel does not report that a renamed directory takes the mounts below it along.
+
+        :raises OSError: the table cannot be read.
+        """
+        if self._process != os.getpid():
+            self._open()
+        self._is_read = False
+        for _ in range(_MOST_READINGS):
+            self.table = read_table(self._mountinfo)
+            # A read returns a part of the table: if it has changed meanwhile, a row may be missing.
+            if not self._has_changed():
+                self._is_read = True
+                break
         self.readings += 1
-        self._is_read = True
-        for row in self.table:
-            mount = self._mounts.get(row.mount_id)
-            if mount is not None and mount.rights != _rights_of(row):
-                mount.rights = _rights_of(row)
-                self._altered.add(mount)
+        rows = {row.mount_id: row for row in self.table}
+        self._unlisted.clear()
+        for mount in self._mounts.values():
+            row = rows.get(mount.number)
+            if row is None:
+                self._unlisted.add(mount)
+            else:
+                mount.row = row
+                self._note_rights(mount, _rights_of(row))
+
+    def _note_rights(self, mount: LowerMount, rights: int) -> None:
+        if mount.rights != rights:
+            mount.rights = rights
+            self._altered.add(mount)
 
 
 def _rights_of(row: Mount) -> int:
@@ -170,4 +235,23 @@ def _rights_of(row: Mount) -> int:
 
 
 def _rights_at(fd: int) -> int:
-    return _READ_ONLY if os.fstatvfs(fd).f_flag & os.ST_RDONLY else _WRITABLE
+    try:
+        is_read_only = bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+    except OSError:
+        is_read_only = _is_read_only(fd)  # a daemon of FUSE need not know statfs
+    return _READ_ONLY if is_read_only else _WRITABLE
+
+
+def _is_read_only(fd: int) -> bool:
+    try:
+        check_access(fd, os.W_OK)
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False
+
+
+def _kind_at(fd: int) -> int:
+    try:
+        return file_system_type(fd)
+    except OSError:
+        return FUSE  # other file systems fail only if they are dead

@@ -15,16 +15,14 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, StatvfsData
 
-from efuse.display import shown
 from efuse.errors import MountError, UsageError, reason
 from efuse.fs.operations import Operations
 from efuse.fs.options import Options
@@ -40,7 +38,9 @@ from efuse.fs.passthrough.backing import BackingFiles
 from efuse.fs.passthrough.credentials import Credentials
 from efuse.fs.passthrough.handles import Files, Stream, Streams, reopen
 from efuse.fs.passthrough.inodes import Inodes, Node
-from efuse.fs.passthrough.stacking import below, depth_above, has_inode_per_file, is_there_twice
+from efuse.fs.passthrough.promises import Promises
+from efuse.fs.passthrough.stacking import depth_above
+from efuse.fs.passthrough.watching import watch_table
 
 __all__ = ["Passthrough"]
 
@@ -87,7 +87,7 @@ class Passthrough(Operations):
     checks them.
 
     A subclass may override any handler: the kernel then does nothing in its place. It is asked each
-    time; what the kernel would keep for longer than the time-outs of replies say is given up
+    time; what the kernel would keep for longer than the timeouts of replies say is given up
     (``exclusive`` becomes ``ttl``); it reads no lower files by itself where ``read`` is overridden,
     and writes none where ``write`` is.
 
@@ -98,11 +98,14 @@ class Passthrough(Operations):
 
     It promises ``handleless``, ``flush_free`` and, where neither FUSE nor overlayfs nor one file
     system twice is mounted at or below *source*, ``nodeid_per_file``; neither ``stable_nodeids``
-    (the lower file system uses inode numbers again) nor ``lazy_atime``.
+    (the lower file system uses inode numbers again) nor ``lazy_atime``. Where one of several mounts
+    there may show the files of another one (FUSE, overlayfs, a network file system), it does not
+    promise ``handleless``.
 
     :param source: the lower directory.
     :param consistency: see :class:`efuse.Options`; ``exclusive`` when nobody else changes *source*.
-        While one file system is mounted twice at or below *source*, that is ``ttl``.
+        While one file system is mounted twice at or below *source*, or one of several mounts
+        there may show the files of another one, that is ``ttl``.
     :param entry_timeout: seconds that a name is believed; 0 with ``strict``, and on plain FUSE
         without ``default_permissions``.
     :param attr_timeout: seconds that attributes are believed; 0 with ``strict``.
@@ -161,7 +164,10 @@ class Passthrough(Operations):
                 descriptors or min(_MOST_DESCRIPTORS, limit // 2),
                 kept=min(_MOST_DESCRIPTORS, limit // 4),
             )
-            self._keep_promises()
+            self._promises = Promises(
+                self._inodes, lambda: self._shortcuts().options, self._withdraw
+            )
+            self._promises.weigh()
             if used.reads:
                 mounts, own = self._inodes.mounts, self._inodes.root.mount
                 self.efuse_stack_depth = depth_above(own.kind, mounts.row(own.number))
@@ -172,6 +178,8 @@ class Passthrough(Operations):
                 if error.errno == errno.EMFILE
                 else "name a directory that can be read",
             ) from error
+        self._watching = trio.CancelScope()
+        self._inodes.doubt, self._inodes.changed = self._disbelieve, self._promises.distrust
         self._files = Files(self._inodes, min(256, limit // 16))
         self._streams = Streams(self._inodes, min(64, limit // 32))
         self._backing = BackingFiles(self.backing, self._shortcuts)
@@ -186,33 +194,15 @@ class Passthrough(Operations):
         """Return what the kernel may do in the handlers' place: as it is at the mount."""
         return self.efuse.shortcuts or shortcuts(self.efuse_options, self)
 
-    def _keep_promises(self) -> None:
-        """Take back what cannot be promised (any more) because of what is mounted below.
+    def _withdraw(self, withdrawn: Mapping[str, Any]) -> None:
+        """Promise less than before (or no less), and void what the kernel has learned.
 
-        Two mounts of one file system show a directory as two inodes. What is done to it by one of
-        them, nobody tells the kernel of the other: it has to ask again.
+        :raises EfuseError: the kernel has not been told.
         """
-        mounts, root = self._inodes.mounts, self._inodes.root
-        path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
-        self._readings = mounts.readings  # not before: what has failed is tried again
-        found = below(path, root.mount.number, mounts.table)
-        withdrawn: dict[str, Any] = {}
-        before = self._shortcuts()
-        if before.options.nodeid_per_file and not has_inode_per_file(root.mount.kind, found):
-            withdrawn["nodeid_per_file"] = False
-        if before.options.consistency == "exclusive" and is_there_twice(found):
-            withdrawn["consistency"] = "ttl"
-            _log.warning(
-                "%s is passed through as with ttl, not exclusive: a file system is mounted twice"
-                " there",
-                shown(path),
-            )
-        if not withdrawn:
-            return
         self.efuse_options = replace(self.efuse_options, **withdrawn)
-        if self.efuse.shortcuts is not None:
-            left = replace(before.options, **withdrawn)
-            self.efuse.shortcuts = replace(before, options=left)
+        used = self.efuse.shortcuts
+        if used is not None:
+            self.efuse.shortcuts = replace(used, options=replace(used.options, **withdrawn))
         if self.efuse.accelerator is not None:
             self.efuse.accelerator.withdraw(withdrawn)
 
@@ -231,15 +221,34 @@ class Passthrough(Operations):
         """Prepare for requests: choose whose rights apply to them."""
         if self.efuse.mounted_connection is not None:
             self._inodes.mounts.own = self.efuse.mounted_connection
-        self._keep_promises()
+        self._promises.look()
+        self._watch_mounts()
         if self._kernel_checks:
             self._as_caller = _as_daemon
         elif self.efuse.mounted_type != "efuse":
             # FUSE lets everybody walk the names that one caller was shown; eFuse keeps them apart.
             self._entry_timeout = self._negative_timeout = 0.0
 
+    def _watch_mounts(self) -> None:
+        """Look after the promises also while the kernel answers all requests by itself."""
+        try:
+            trio.lowlevel.current_task()
+        except RuntimeError:
+            return  # there is no event loop that could wait
+        self._watching.cancel()
+        self._watching = trio.CancelScope()
+        trio.lowlevel.spawn_system_task(self._watch, self._watching)
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await watch_table(self._promises.look)
+        except OSError as error:
+            _log.warning("mounts below are noticed by lookups only: %s", reason(error))
+
     def close(self) -> None:
         """Close every descriptor, after the file system has been unmounted."""
+        self._watching.cancel()
         self._files.close()
         self._streams.close()
         self._inodes.close()
@@ -400,8 +409,9 @@ class Passthrough(Operations):
     ) -> EntryAttributes:
         """Change mode, owner, size and times, as far as *fields* says."""
         node = self._node(inode)
-        if fields.update_size:
-            self._inodes.check_writable(node)
+        opened = self._files.opened(fh) if fh is not None else None
+        if fields.update_size and opened is None:
+            self._inodes.check_name(node)
         path = self._path(node)
         before = os.fstat(self._inodes.fd(node))
         with self._as_caller(ctx):
@@ -412,8 +422,7 @@ class Passthrough(Operations):
             if fields.update_mode:
                 self._set_mode(path, stat.S_IMODE(attr.st_mode))
             if fields.update_size:
-                fd = self._files.opened(fh) if fh is not None else None
-                os.truncate(path if fd is None else fd, attr.st_size)
+                os.truncate(path if opened is None else opened, attr.st_size)
             if fields.update_atime or fields.update_mtime:
                 _set_times(
                     path,
@@ -431,10 +440,24 @@ class Passthrough(Operations):
     @stands_for(Shortcut.ANSWERS)
     @_request
     async def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
-        """Tell whether the caller may do *mode* (a mask of R_OK, W_OK, X_OK)."""
-        path = self._path(self._node(inode))
-        with self._as_caller(ctx):
-            return os.access(path, mode, effective_ids=True)
+        """Tell whether the caller may do *mode* (a mask of R_OK, W_OK, X_OK), or fail as below.
+
+        Whether a file may be executed depends on the mount, too: on that of its name.
+        """
+        node = self._node(inode)
+        is_of_name = mode & os.X_OK and node.kind == stat.S_IFREG
+        fd = self._inodes.by_name(node) if is_of_name else os.dup(self._inodes.fd(node))
+        try:
+            with self._as_caller(ctx):
+                syscalls.check_access(fd, mode)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:  # FUSE would take it for a yes, for good
+                raise
+            with self._as_caller(ctx):
+                return os.access(b"/proc/self/fd/%d" % fd, mode, effective_ids=True)
+        finally:
+            os.close(fd)
+        return True
 
     @stands_for(Shortcut.ANSWERS)
     @_request
@@ -516,7 +539,7 @@ class Passthrough(Operations):
         if node.kind != stat.S_IFREG:
             raise FUSEError(errno.EISDIR if node.kind == stat.S_IFDIR else errno.ENXIO)
         if flags & (os.O_ACCMODE | os.O_TRUNC) != os.O_RDONLY:
-            self._inodes.check_writable(node)
+            self._inodes.check_name(node)
         fd = self._inodes.fd(node)
         with self._as_caller(ctx):
             opened = reopen(fd, self._flags(flags))
@@ -605,7 +628,16 @@ class Passthrough(Operations):
             raise FUSEError(errno.EBADF) from None
         ended = replied = False
         try:
-            while (entry := stream.peek()) is not None:
+            while True:
+                try:
+                    entry = stream.peek()
+                except OSError as error:
+                    if not replied:
+                        raise
+                    stream.failure = error  # what was replied counts; the next call fails
+                    return
+                if entry is None:
+                    break
                 try:
                     if not self._reply(token, stream, *entry):
                         return
@@ -747,9 +779,7 @@ class Passthrough(Operations):
         """
         node = self._inodes.lost(parent, name, stat.S_IFMT(mode))
         node.lookups += 1
-        if self.efuse.mounted_type is not None:
-            # In exclusive mode the kernel believes it for longer.
-            pyfuse3.invalidate_entry_async(parent.nodeid, name, ignore_enoent=True)
+        self._disbelieve(parent, name)  # in exclusive mode the kernel believes it for longer
         attributes = EntryAttributes()
         attributes.st_ino = node.nodeid
         attributes.generation = node.generation
@@ -760,11 +790,15 @@ class Passthrough(Operations):
         attributes.st_atime_ns = attributes.st_mtime_ns = attributes.st_ctime_ns = now
         return attributes
 
+    def _disbelieve(self, parent: Node, name: bytes) -> None:
+        """Have the kernel look *name* up again."""
+        if self.efuse.mounted_type is not None:
+            pyfuse3.invalidate_entry_async(parent.nodeid, name, ignore_enoent=True)
+
     def _count(self, node: Node) -> EntryAttributes:
         """Add one to the lookup count of *node*, and return the attributes for the reply."""
         try:
-            if self._inodes.mounts.readings != self._readings:
-                self._keep_promises()
+            self._promises.keep(node)
             attributes = self._attributes(node)
         except OSError:
             self._inodes.drop_unused(node)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from efuse.control.mounts import Mount
 
@@ -18,6 +17,7 @@ __all__ = [
     "is_of_fuse",
     "is_there_twice",
     "keeps_numbers",
+    "may_show_again",
     "parts_hard_links",
 ]
 
@@ -33,6 +33,12 @@ _GIVES_NUMBERS_AGAIN = frozenset(
     {
         *(FUSE, _NFS, _SMB, _CIFS, _SMB2, _9P, _AFS, _KAFS),
         *(_CEPH, _CODA, _LUSTRE, _ORANGEFS, _VBOXSF, _DEVPTS),
+    }
+)
+_SHOW_OTHER_FILES = frozenset(
+    {
+        *("overlay", "ecryptfs", "aufs", "unionfs"),
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "orangefs"),
     }
 )
 
@@ -85,19 +91,25 @@ def parts_hard_links(kind: int) -> bool:
     return kind == _OVERLAY
 
 
-def below(path: str, number: int, table: Iterable[Mount]) -> list[Mount]:
+def below(path: str, number: int, table: Iterable[Mount], *, own: int = -1) -> list[Mount]:
     """Return the mount that a directory is on, if it is to be seen, and those below the directory.
 
     :param path: of the directory, without symbolic links.
     :param number: of its mount.
     :param table: all mounts.
+    :param own: the device of mounts that are left out: the pass-through's own.
     """
-    above = Path(path)
+    above = path.rstrip("/") + "/"
     return [
         mount
         for mount in table
-        if mount.mount_id == number or above in Path(mount.mountpoint).parents
+        if mount.connection != own
+        and (mount.mount_id == number or _is_within(mount.mountpoint, above))
     ]
+
+
+def _is_within(mountpoint: str, above: str) -> bool:
+    return len(mountpoint) > len(above) and mountpoint.startswith(above)
 
 
 def is_there_twice(mounts: Iterable[Mount]) -> bool:
@@ -110,6 +122,20 @@ def is_there_twice(mounts: Iterable[Mount]) -> bool:
     """
     devices = [mount.connection for mount in mounts]
     return len(set(devices)) < len(devices)
+
+
+def may_show_again(mounts: Iterable[Mount]) -> bool:
+    """Tell whether one of several mounts may show the files of another one.
+
+    Such a file has two inodes, and neither is told of what is done to the other. bindfs, overlayfs
+    and eCryptfs show the files of other directories, and a server may be on this machine.
+
+    :param mounts: as of :func:`below`.
+    """
+    found = list(mounts)
+    return len(found) > 1 and any(
+        is_of_fuse(mount) or mount.fstype in _SHOW_OTHER_FILES for mount in found
+    )
 
 
 def has_inode_per_file(kind: int, mounts: Iterable[Mount]) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 __all__ = [
     "DirectoryEntry",
     "Status",
+    "check_access",
     "file_handle",
     "file_system_type",
     "getdents",
@@ -26,6 +27,7 @@ __all__ = [
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
+_AT_EACCESS = 0x200
 _AT_EMPTY_PATH, _AT_STATX_FORCE_SYNC, _AT_STATX_DONT_SYNC = 0x1000, 0x2000, 0x4000
 _STATX_BASIC_STATS, _STATX_MNT_ID = 0x7FF, 0x1000
 _MAX_HANDLE = 128
@@ -33,6 +35,7 @@ _UTIME_OMIT = (1 << 30) - 2
 _UTIME_NOW = (1 << 30) - 1
 
 _SYS_GETDENTS64 = {"x86_64": 217, "aarch64": 61, "riscv64": 61}[os.uname().machine]
+_SYS_FACCESSAT2 = 439
 _SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159, "riscv64": 159}[os.uname().machine]
 
 DirectoryEntry = tuple[int, int, bytes]
@@ -133,6 +136,21 @@ def open_by_handle(mount_fd: int, handle: bytes, flags: int) -> int:
     """
     buffer = ctypes.create_string_buffer(handle, len(handle))
     return _check(_libc.open_by_handle_at(mount_fd, buffer, flags | os.O_CLOEXEC))
+
+
+def check_access(fd: int, mode: int) -> None:
+    """faccessat2(2) of a descriptor, which may be O_PATH, with the thread's effective identity.
+
+    :param mode: R_OK, W_OK, X_OK.
+    :raises OSError: EACCES, EROFS, ETXTBSY: it may not be done; or it is not to be told.
+    """
+    flags = ctypes.c_long(_AT_EMPTY_PATH | _AT_EACCESS)
+    empty = ctypes.c_char_p(b"")
+    _check(
+        _libc.syscall(
+            ctypes.c_long(_SYS_FACCESSAT2), ctypes.c_long(fd), empty, ctypes.c_long(mode), flags
+        )
+    )
 
 
 def file_system_type(fd: int) -> int:

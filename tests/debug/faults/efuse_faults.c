@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Commits, at a word written to its parameter, one of the faults that a kernel for
- * debugging finds: whoever runs tests in one sees that it does, and is heard.
+ * A module that commits a fault when the fault's name is written to its parameter. Each is a fault
+ * that a debugging kernel finds: the test run shows that the kernel reports it, and that the report
+ * is noticed.
  */
 #include <linux/delay.h>
 #include <linux/kthread.h>
@@ -10,7 +11,7 @@
 #include <linux/mutex.h>
 #include <linux/slab.h>
 
-/* How long a task is hung. */
+/* How long a task hangs, in ms. */
 #define HUNG_MS	30000
 
 static DEFINE_MUTEX(first);

@@ -98,7 +98,7 @@ def test_every_name_of_a_large_reply_is_known_to_fuse(mountpoint: Path) -> None:
 
 
 def test_time_outs_of_a_large_reply_are_raised(mountpoint: Path) -> None:
-    """In exclusive mode FUSE's own caches have all of it, whatever the daemon's time-outs."""
+    """In exclusive mode FUSE's own caches have all of it, whatever the daemon's timeouts."""
     with mounted(mountpoint, consistency="exclusive") as m:
         fill(m)
         assert names(m.path) == NAMES

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * BCC includes this before all else and expects a kernel's headers around it.
- * Handlers touch no kernel structure, so this folder stands in for them.
+ * BCC includes this file first and expects the kernel's headers around it. Handlers do not use
+ * kernel structures, so this directory stands in for the headers.
  */
 #ifndef _EFUSE_KCONFIG_H
 #define _EFUSE_KCONFIG_H

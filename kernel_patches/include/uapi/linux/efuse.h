@@ -2,9 +2,9 @@
 /*
  * The types that eFuse's kernel code, its BPF handlers and user space share.
  *
- * Everything here is fixed width, in host byte order and without implicit
- * padding. A value that lies in a BPF map begins with a struct efuse_stamp;
- * the kernel copies it once, checks the stamp, and answers only if it holds.
+ * All types are of fixed width, in host byte order and without implicit padding. A value in a
+ * BPF map begins with a struct efuse_stamp. The kernel copies the value once, checks the stamp of
+ * the copy, and answers from the copy only if the stamp is valid.
  */
 #ifndef _UAPI_LINUX_EFUSE_H
 #define _UAPI_LINUX_EFUSE_H
@@ -12,21 +12,24 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define EFUSE_NAME_LEN		256	/* 255 bytes and the NUL */
-#define EFUSE_BLOB_LEN		984	/* largest value of an xattr or symlink kept */
+#define EFUSE_NAME_LEN		256	/* a name of 255 bytes and its NUL */
+#define EFUSE_BLOB_LEN		984	/* bytes of the largest xattr or symlink that is cached */
 #define EFUSE_ATTR_LEN		88	/* sizeof(struct fuse_attr) */
 #define EFUSE_STATFS_LEN	80	/* sizeof(struct fuse_kstatfs) */
 
-/* What a handler returns: 0 passes to the daemon, < 0 refuses with that errno. */
+/*
+ * What a request member of struct efuse_ops returns. A negative errno is allowed, too: it fails
+ * the request.
+ */
 enum efuse_verdict {
-	EFUSE_PASS	= 0,
-	EFUSE_REPLIED	= 1,
+	EFUSE_PASS	= 0,	/* send the request to the daemon */
+	EFUSE_REPLIED	= 1,	/* an efuse_reply_*() has answered the request */
 };
 
 /*
- * Every value's head. `check` is the CRC-32 (the one of zlib) of the value's
- * seed followed by the value's bytes behind `check`. The seed is what the value
- * stands for, so that an element reused under its reader is not mistaken:
+ * The head of every value. `check` is a CRC-32, as zlib computes it, of the value's seed followed
+ * by all bytes of the value that come after `check`. The seed is the key that the value belongs
+ * to. It exposes a map element that was reused for another key while it was being read:
  *
  *   entry   __u64 parent, then the name's bytes without the NUL
  *   attrs   __u64 nodeid
@@ -34,25 +37,26 @@ enum efuse_verdict {
  *   grant   struct efuse_grant_key
  *   volume  __u64 nodeid
  *
- * A blob's check covers the first EFUSE_BLOB_HEAD + len bytes of it.
+ * The check of a blob covers only its first EFUSE_BLOB_HEAD + len bytes.
  */
 struct efuse_stamp {
 	__u32	check;
 	__u32	flags;		/* 0 or EFUSE_STAMP_IDS */
 	__u64	epoch;		/* the connection's epoch when the request was issued */
-	__u64	expires_ns;	/* CLOCK_MONOTONIC at which the daemon's time-out ends */
-	__u64	caller;		/* whom the daemon answered, see struct efuse_grant_key */
+	__u64	expires_ns;	/* CLOCK_MONOTONIC time at which the daemon's timeout ends */
+	__u64	caller;		/* the caller that was answered, see struct efuse_grant_key */
 };
 
 /*
- * A daemon says of what it publishes itself: it is for every caller of these ids, whatever
- * else it is; `caller` is fsuid << 32 | fsgid as the daemon is told them.
+ * Flag of a value that the daemon has published itself: the value is for every caller with these
+ * ids, whatever its groups and capabilities. `caller` is then fsuid << 32 | fsgid, both as a
+ * request tells them to the daemon.
  */
 #define EFUSE_STAMP_IDS		1
 
-/* Map `entries`: (directory, name) to an inode, or to none (nodeid 0). */
+/* Map `entries`: (directory, name) to an inode, or to nodeid 0 where the name does not exist. */
 struct efuse_entry_key {
-	__u64	parent;
+	__u64	parent;			/* nodeid of the directory */
 	char	name[EFUSE_NAME_LEN];	/* padded with NULs */
 };
 
@@ -62,78 +66,87 @@ struct efuse_entry {
 	__u64			generation;
 };
 
-/* Map `attrs`: __u64 nodeid to its struct fuse_attr. */
+/* Map `attrs`: __u64 nodeid to the struct fuse_attr of the inode. */
 struct efuse_attrs {
 	struct efuse_stamp	stamp;
 	__u8			attr[EFUSE_ATTR_LEN];
 };
 
-/* Map `blobs`: what READLINK, GETXATTR and LISTXATTR answer. */
+/* Map `blobs`: (nodeid, opcode, name) to the answer of a READLINK, GETXATTR or LISTXATTR. */
 struct efuse_blob_key {
 	__u64	nodeid;
 	__u32	opcode;
 	__u32	pad;			/* 0 */
-	char	name[EFUSE_NAME_LEN];	/* the xattr's, padded with NULs */
+	char	name[EFUSE_NAME_LEN];	/* of the xattr, padded with NULs; empty if there is none */
 };
 
 struct efuse_blob {
 	struct efuse_stamp	stamp;
-	__s32			error;	/* 0, or -ENODATA */
-	__u32			len;	/* bytes in data, 0 with an error */
+	__s32			error;	/* 0, or -ENODATA: the xattr does not exist */
+	__u32			len;	/* bytes of data in use; 0 if there is an error */
 	__u8			data[EFUSE_BLOB_LEN];
 };
 
 #define EFUSE_BLOB_HEAD		40	/* offsetof(struct efuse_blob, data) */
 
 /*
- * Map `grants`: that an OPEN, OPENDIR or ACCESS is allowed to a caller.
+ * Map `grants`: an OPEN, OPENDIR or ACCESS that the daemon has allowed to a caller.
  *
- * `caller` stands for all that a daemon can know of who asks: ids, supplementary groups,
- * effective capabilities, user namespace. It is a hash with a secret of the connection, so
- * that only the kernel can make one, and 0 where nobody can tell. Where answers do not
- * depend on the caller it is fsuid << 32 | fsgid as the daemon is told them, and means
- * nothing but that each has grants of its own.
+ * `caller` identifies the caller by everything that a daemon can find out about it: ids,
+ * supplementary groups, effective capabilities and user namespace. It is a hash keyed with a
+ * secret of the connection, so only the kernel can compute it. It is 0 if the kernel cannot
+ * identify the caller.
+ *
+ * Where answers do not depend on the caller (`default_permissions` or `caller_independent`),
+ * `caller` is fsuid << 32 | fsgid, both as a request tells them to the daemon. The kernel does not
+ * check it then; it only keeps the grants of different ids apart.
  */
 struct efuse_grant_key {
 	__u64	nodeid;
 	__u32	opcode;
-	__u32	arg;		/* the open flags, or ACCESS's mask */
+	__u32	arg;		/* the open flags of OPEN and OPENDIR, the mask of ACCESS */
 	__u64	caller;
 };
 
 /*
- * The handle of an OPEN's or OPENDIR's reply, on a connection that is `handleless`. 0, the
- * nodeid, or a number with EFUSE_FH_OWN, which no nodeid has: the kernel may open the same
- * again by itself, with the nodeid as the handle. With EFUSE_FH_KEPT besides: it may not,
- * since the daemon keeps something with this handle, such as a position in a directory.
- * Anything else tells files apart, so that a nodeid could be taken for another file's
- * handle: the kernel ends `handleless` for the connection. In exclusive mode FUSE keeps the
- * listing of a directory only with a handle of the first kind, whatever was declared.
+ * Bits of the file handle in the daemon's reply to an OPEN or OPENDIR, on a connection that
+ * declares `handleless`:
+ *
+ *   0, the nodeid,          The kernel may answer later opens of the inode itself,
+ *   or EFUSE_FH_OWN set     with the nodeid as the handle.
+ *   EFUSE_FH_OWN and        It may not: the daemon keeps state with this handle, such
+ *   EFUSE_FH_KEPT set       as a position in a directory.
+ *   anything else           The daemon tells files apart by their handles and could
+ *                           mistake a nodeid for the handle of another file. The
+ *                           kernel ends `handleless` for the connection.
+ *
+ * No nodeid has the bit EFUSE_FH_OWN. In exclusive mode FUSE caches the listing of a directory
+ * only if its handle is of the first kind, whether `handleless` is declared or not.
  */
 #define EFUSE_FH_OWN		0x8000000000000000ULL
 #define EFUSE_FH_KEPT		0x4000000000000000ULL
 
 struct efuse_grant {
 	struct efuse_stamp	stamp;
-	__u32			open_flags;	/* FOPEN_* of the daemon's reply */
+	__u32			open_flags;	/* FOPEN_* of the daemon's reply; 0 for ACCESS */
 	__u32			pad;		/* 0 */
 };
 
-/* Map `volumes`: __u64 nodeid to its struct fuse_kstatfs. */
+/* Map `volumes`: __u64 nodeid to the struct fuse_kstatfs that a STATFS of it returns. */
 struct efuse_volume {
 	struct efuse_stamp	stamp;
 	__u8			st[EFUSE_STATFS_LEN];
 };
 
 /*
- * Maps `tags` and `blocks`: the data cache. A file's block may lie in any way of the
- * set that its nodeid and number are hashed to; way W of set S tells what slot
- * S * EFUSE_WAYS + W of `blocks` holds. Both can be mapped by the daemon, and whoever
- * reads or writes a slot holds its tag's lock meanwhile:
+ * Maps `tags` and `blocks`: the data cache. The nodeid and the number of a block hash to a set of
+ * EFUSE_WAYS tags, and the block may be in any way of that set. The tag of way W in set S
+ * describes slot S * EFUSE_WAYS + W of `blocks`. The daemon can map both maps into its memory.
+ * A reader or writer of a slot, in the kernel or in the daemon, holds the lock of the slot's tag:
  *
- *   0                  nobody
- *   1 .. 0x7fffffff    so many readers
- *   EFUSE_TAG_WRITER   a writer, alone
+ *   0                  unlocked
+ *   1 .. 0x7fffffff    the number of readers
+ *   EFUSE_TAG_WRITER   one writer
  */
 #define EFUSE_BLOCK_SIZE	4096
 #define EFUSE_WAYS		8
@@ -141,12 +154,12 @@ struct efuse_volume {
 
 struct efuse_tag {
 	__u32	lock;
-	__u32	used;		/* set by readers, cleared by who looks for a slot to replace */
-	__u64	nodeid;		/* 0: the slot is empty */
+	__u32	used;		/* set to 1 by a hit, cleared by the search for a victim */
+	__u64	nodeid;		/* of the file; 0: the slot is empty */
 	__u64	block;		/* offset in the file / EFUSE_BLOCK_SIZE */
-	__u64	epoch;		/* the connection's epoch when the data was asked for */
-	__u64	expires_ns;	/* CLOCK_MONOTONIC at which the daemon's time-out ends */
-	__u32	len;		/* bytes of the block; less than all only where the file ends */
+	__u64	epoch;		/* the connection's epoch when the data was requested */
+	__u64	expires_ns;	/* CLOCK_MONOTONIC time at which the daemon's timeout ends */
+	__u32	len;		/* valid bytes; less than EFUSE_BLOCK_SIZE only at the file's end */
 	__u32	pad[5];		/* 0 */
 };
 
@@ -158,20 +171,20 @@ struct efuse_set {
 	struct efuse_tag way[EFUSE_WAYS];
 };
 
-/* Map `geometry`: element 0. */
+/* Map `geometry`, element 0: the size of the data cache. */
 struct efuse_geometry {
-	__u32	sets;		/* in `tags`; `blocks` has EFUSE_WAYS times as many slots */
+	__u32	sets;		/* sets in `tags`; `blocks` has EFUSE_WAYS slots for each */
 	__u32	pad;		/* 0 */
-	__u64	watched_ns;	/* CLOCK_MONOTONIC until which `files` is counted, 0: it is not */
+	__u64	watched_ns;	/* `files` is counted until this CLOCK_MONOTONIC time; 0: never */
 };
 
-/* Map `files`: __u64 nodeid to how often its blocks were looked for while watched. */
+/* Map `files`: __u64 nodeid to the lookups of its blocks, counted until geometry.watched_ns. */
 struct efuse_file_use {
-	__u64	hits;		/* blocks that were there */
-	__u64	misses;
+	__u64	hits;		/* blocks found in the cache */
+	__u64	misses;		/* blocks not found */
 };
 
-/* The map that a value handed to learn() belongs into. */
+/* The map in which learn() should store the value that it is given. */
 enum efuse_map {
 	EFUSE_MAP_NONE		= 0,
 	EFUSE_MAP_ENTRIES	= 1,
@@ -179,18 +192,18 @@ enum efuse_map {
 	EFUSE_MAP_BLOBS		= 3,
 	EFUSE_MAP_GRANTS	= 4,
 	EFUSE_MAP_VOLUMES	= 5,
-	EFUSE_MAP_BLOCKS	= 6,	/* learned with efuse_learn_block() */
+	EFUSE_MAP_BLOCKS	= 6,	/* a block: stored by efuse_learn_block() */
 };
 
-/* Why a program set was detached; the first word of sysfs's exit_info. */
+/* Why a program set was detached; the first word of exit_info in sysfs. */
 enum efuse_exit_kind {
-	EFUSE_EXIT_NONE		= 0,
-	EFUSE_EXIT_UNREGISTER	= 1,	/* its link ended */
-	EFUSE_EXIT_REPLACE	= 2,	/* another set took its place */
-	EFUSE_EXIT_UNMOUNT	= 3,	/* the connection ended first */
+	EFUSE_EXIT_NONE		= 0,	/* no set has been detached yet */
+	EFUSE_EXIT_UNREGISTER	= 1,	/* its struct_ops link was destroyed */
+	EFUSE_EXIT_REPLACE	= 2,	/* its link was updated to another set */
+	EFUSE_EXIT_UNMOUNT	= 3,	/* the file system was unmounted */
 };
 
-/* What the daemon told the kernel of its own accord; see struct efuse_ops.notify. */
+/* Notifications of the daemon that reach the member notify() of struct efuse_ops. */
 enum efuse_notify_code {
 	EFUSE_NOTIFY_INVAL_INODE	= 1,
 	EFUSE_NOTIFY_INVAL_ENTRY	= 2,
@@ -198,147 +211,154 @@ enum efuse_notify_code {
 	EFUSE_NOTIFY_STORE		= 4,
 };
 
-/* The ways of a READ or WRITE; see struct efuse_ops.select_path. */
+/* The paths that a READ or WRITE can take; see the member select_path() of struct efuse_ops. */
 enum efuse_path {
-	EFUSE_PATH_AUTO		= 0,	/* no opinion */
-	EFUSE_PATH_DAEMON	= 1,
-	EFUSE_PATH_DIRECT	= 2,	/* the backing files that the daemon mapped */
-	EFUSE_PATH_CACHE	= 3,	/* the data cache; for READ only */
-	EFUSE_PATH_DEVICE	= 4,	/* a device that backing files lie on; for READ only */
+	EFUSE_PATH_AUTO		= 0,	/* the kernel chooses */
+	EFUSE_PATH_DAEMON	= 1,	/* the daemon */
+	EFUSE_PATH_DIRECT	= 2,	/* the backing files that the daemon has mapped */
+	EFUSE_PATH_CACHE	= 3,	/* the data cache; READ only */
+	EFUSE_PATH_DEVICE	= 4,	/* direct I/O to the device of a backing file; READ only */
 	EFUSE_NR_PATHS,
 };
 
-/* What select_path() may add to a path. */
+/* Flags that select_path() may add to a path. */
 #define EFUSE_PATH_MEASURE	0x100	/* time the request, then call path_done() */
-#define EFUSE_PATH_PROBE	0x200	/* count it as one that only finds out */
+#define EFUSE_PATH_PROBE	0x200	/* count the request as a probe of the path */
 
-/* What efuse_path_info() tells of a READ or WRITE. */
+/* What efuse_path_info() returns for a READ or WRITE. */
 struct efuse_path_info {
-	/* 1 << EFUSE_PATH_*, of each that can take it; of the device ask efuse_path_resident() */
+	/*
+	 * 1 << EFUSE_PATH_* for each path that can take the request. The device may still be unable
+	 * to: efuse_path_resident() tells.
+	 */
 	__u32	eligible;
-	__u32	depth;		/* that this CPU sent to backing files, and that are not done */
-	__u32	round;		/* paths/round and paths/probes in sysfs */
-	__u32	probes;
-	/* For path_done() alone: */
-	__u32	path;		/* that was selected */
-	__u32	missed;		/* 1: another had to help out, or to take all of it */
-	__u32	note;		/* of efuse_path_predict() */
+	__u32	depth;		/* backing file requests begun on this CPU and not finished */
+	__u32	round;		/* paths/round in sysfs */
+	__u32	probes;		/* paths/probes in sysfs */
+	/* Only for path_done(): */
+	__u32	path;		/* the path that was selected */
+	__u32	missed;		/* 1: another path answered some or all of the request */
+	__u32	note;		/* as passed to efuse_path_predict() */
 	__u32	pad;		/* 0 */
-	__u64	elapsed_ns;	/* from the selection to the answer */
+	__u64	elapsed_ns;	/* from the selection of the path to the answer */
 };
 
-/* What efuse_placement_info() tells of a request; see struct efuse_ops.select_channel. */
+/* What efuse_placement_info() returns for a request; see select_channel() of struct efuse_ops. */
 struct efuse_placement_info {
 	__u32	opcode;
-	__u32	cpu;		/* that sends it */
+	__u32	cpu;		/* the CPU that sends the request */
 	__u64	nodeid;
-	__u32	home;		/* the CPU whose channel it would go to by itself */
-	__u32	nr_cpus;	/* there are channels of no higher CPU than this less one */
-	__u32	background;	/* 1: part of a large READ or WRITE, or nobody waits for it */
+	__u32	home;		/* the CPU whose channel is the default for the sender */
+	__u32	nr_cpus;	/* all CPU numbers are below this */
+	__u32	background;	/* 1: sent in the background, such as a part of a large READ */
 	__u32	threshold;	/* channels/threshold in sysfs */
 };
 
-/* What efuse_channel_load() tells of a channel. */
+/* What efuse_channel_load() returns for a channel. */
 struct efuse_channel_load {
-	__u32	node;		/* NUMA node of its CPU */
-	__u32	depth;		/* requests that wait in its queue */
-	__u32	in_flight;	/* requests that its workers have */
-	__u32	looking;	/* its workers that look for a request and are free */
-	__u32	sleeping;	/* 1: some of them sleep */
-	__u32	service_ns;	/* the mean time that they had a request lately; 0: none yet */
+	__u32	node;		/* NUMA node of the channel's CPU */
+	__u32	depth;		/* requests that wait in the channel's queue */
+	__u32	in_flight;	/* requests that the channel's workers are processing */
+	__u32	looking;	/* workers that poll for a request and have not been claimed */
+	__u32	sleeping;	/* 1: at least one worker sleeps */
+	__u32	service_ns;	/* recent mean time to process a request; 0: not known yet */
 };
 
 /*
- * Map `events`: a ring of what happened in the kernel, for one listener at a time. While
- * element 0 of the map `listening` (__u32) is 0 nothing is put there. What finds the ring full
- * is dropped and counted in element 0 of the map `lost` (__u64).
+ * Map `events`: a ring buffer of events in the kernel, for one reader at a time. Nothing is added
+ * while element 0 of the map `listening` (__u32) is 0. An event that finds the ring full is
+ * dropped and counted in element 0 of the map `lost` (__u64).
  */
 enum efuse_event_kind {
-	EFUSE_EVENT_EVICTED	= 1,	/* a block made room for another in the data cache */
-	EFUSE_EVENT_EPOCH	= 2,	/* what was known of an inode or a name is void */
-	EFUSE_EVENT_PATH	= 3,	/* I/O on a file goes another way than before */
+	EFUSE_EVENT_EVICTED	= 1,	/* a block was evicted from the data cache */
+	EFUSE_EVENT_EPOCH	= 2,	/* cached values of an inode or a name are void */
+	EFUSE_EVENT_PATH	= 3,	/* READs of a file take another path than before */
 };
 
 struct efuse_event {
 	__u32	kind;		/* enum efuse_event_kind */
-	__u16	opcode;		/* of the request at hand; 0: the daemon's own notification */
-	__u16	arg;		/* EPOCH: of a notification enum efuse_notify_code, else the
-				 * enum efuse_path of who carried it out: the daemon, or
-				 * backing files; PATH: enum efuse_path
+	__u16	opcode;		/* of the request that caused it; 0: a notification */
+	__u16	arg;		/* EPOCH, notification: enum efuse_notify_code;
+				 * EPOCH, request: the enum efuse_path that carried it out,
+				 * EFUSE_PATH_DAEMON or EFUSE_PATH_DIRECT;
+				 * PATH: the new enum efuse_path
 				 */
 	__u64	nodeid;		/* the inode, or the directory of the name */
 	__u64	offset;		/* in the file, bytes */
-	__u64	length;		/* bytes from there; EPOCH, PATH: 0 is all of the file */
-	__u64	epoch;		/* EVICTED: that the block carried; EPOCH: at which it ended */
+	__u64	length;		/* bytes from there; EPOCH: 0 means the whole file;
+				 * PATH: offset and length of the READ at which the path changed
+				 */
+	__u64	epoch;		/* EVICTED: of the block; EPOCH: from which the values are void */
 	__u64	time_ns;	/* CLOCK_MONOTONIC */
 };
 
 /*
- * An extent: where a file's bytes lie in a backing file. Handed to the kernel with
- * EFUSE_IOC_MAP on the daemon's descriptor of /dev/efuse, by a caller with
- * CAP_SYS_ADMIN, whose credentials all I/O of the extent is done with. A later
- * extent takes the place of what it overlaps; when the ioctl returns, nothing is read or
- * written any more through what it replaced. All of a file's extents end when the kernel
- * forgets its nodeid.
+ * An extent: a range of a file whose bytes are in a backing file. The daemon passes it to
+ * EFUSE_IOC_MAP on its descriptor of /dev/efuse. The caller needs CAP_SYS_ADMIN, and all I/O
+ * through the extent uses the caller's credentials. A new extent replaces the parts of earlier
+ * ones that it overlaps. When the ioctl returns, no I/O goes through the replaced parts any more.
+ * All extents of a file end when the kernel forgets its nodeid.
  *
- * The ioctl waits for I/O through what it replaces. That I/O may wait for the lock of the backing
- * file, and the lock's holder for a page of this very mount: the daemon has to go on answering
- * requests, by another thread.
+ * The ioctl waits for I/O through the parts that it replaces. That I/O may wait for the lock of
+ * the backing file, and the holder of that lock may wait for a page of this very mount. So another
+ * thread of the daemon must go on answering requests meanwhile.
  *
- * ENOTCONN: the connection is unmounted.
- * ESTALE: the kernel does not hold the nodeid (any more), or the version is an earlier one
- * than the latest of that file.
+ * EAGAIN: a mount of the connection is being set up or torn down; call again.
+ * ENOTCONN: the file system is unmounted.
+ * ESTALE: the kernel does not hold the nodeid (any more), or the version is earlier than the
+ * latest one of the file.
  */
 struct efuse_extent {
 	__u64	nodeid;
 	__u64	offset;		/* in the file, bytes */
 	__u64	length;		/* bytes; 0 with EFUSE_EXTENT_TO_EOF */
 	__u64	backing_offset;	/* in the backing file, bytes */
-	__u64	version;	/* of the file's content, in the daemon's own count */
-	__s32	fd;		/* the backing file: a regular one, open for reading */
+	__u64	version;	/* of the file's content, counted by the daemon */
+	__s32	fd;		/* the backing file: a regular file, open for reading */
 	__u32	flags;		/* EFUSE_EXTENT_* */
 };
 
-/* WRITEs go there, too; the descriptor must be open for writing. */
+/* WRITEs use the extent, too. The descriptor must be open for writing. */
 #define EFUSE_EXTENT_WRITE	1
-/* The backing file ends where the file ends, wherever that is at the time. */
+/* The extent has no end of its own: the file ends where the backing file currently ends. */
 #define EFUSE_EXTENT_TO_EOF	2
-/* Only as long as nobody changes the backing file; not with EFUSE_EXTENT_WRITE. */
+/* The extent is valid only until the backing file changes. Not with EFUSE_EXTENT_WRITE. */
 #define EFUSE_EXTENT_SEALED	4
 /*
- * The kernel may not hold the nodeid yet: the daemon is about to hand it out, in its reply to a
+ * The kernel need not hold the nodeid yet: the daemon is about to return it in its reply to a
  * request such as CREATE or LOOKUP.
  */
 #define EFUSE_EXTENT_NEW	8
 
 /*
- * A range of a file that has no extents any more when EFUSE_IOC_UNMAP returns, and
- * nothing is read or written through them either. Extents of an earlier version
- * than the given one end wherever they lie, and none can be mapped later. EFUSE_IOC_UNMAP waits
- * as EFUSE_IOC_MAP does.
+ * The range of a file that EFUSE_IOC_UNMAP removes from all extents. When the ioctl returns, no
+ * I/O goes through extents in that range any more. If `version` is later than the latest one of
+ * the file, the file's extents of earlier versions end everywhere, and none of an earlier version
+ * can be mapped afterwards. EFUSE_IOC_UNMAP waits for I/O as EFUSE_IOC_MAP does.
  */
 struct efuse_unmap {
 	__u64	nodeid;
-	__u64	offset;
-	__u64	length;		/* bytes; 0: to the end */
-	__u64	version;	/* 0: leaves versions alone */
+	__u64	offset;		/* in the file, bytes */
+	__u64	length;		/* bytes; 0: to the end of the file */
+	__u64	version;	/* of the file's content; 0: keep the current version */
 };
 
-#define EFUSE_IOC_MAGIC		229	/* FUSE's own; numbers from 64 on are eFuse's */
+#define EFUSE_IOC_MAGIC		229	/* FUSE's magic; eFuse uses numbers from 64 on */
 #define EFUSE_IOC_MAP		_IOW(EFUSE_IOC_MAGIC, 64, struct efuse_extent)
 #define EFUSE_IOC_UNMAP		_IOW(EFUSE_IOC_MAGIC, 65, struct efuse_unmap)
 
 /*
- * EFUSE_IOC_CHANNEL on a descriptor of /dev/efuse that FUSE_DEV_IOC_CLONE has tied to a
- * mount makes it the channel of a CPU, whose requests it gets before those of others.
- * mmap(2) of it maps the slots: slot S has room for a request at 2 * S * slot_size, and
- * for its reply slot_size behind that. A request begins EFUSE_REQUEST_START behind where
- * its room does: so data of a WRITE begins at a page. read(2) and write(2) go on as before.
+ * EFUSE_IOC_CHANNEL turns a descriptor of /dev/efuse that FUSE_DEV_IOC_CLONE has attached to a
+ * mount into the channel of one CPU. A channel receives the requests of its CPU before those of
+ * other CPUs. mmap(2) of the descriptor maps the channel's slots. Slot S has room for a request at
+ * offset 2 * S * slot_size, and for the reply slot_size bytes after that. A request begins
+ * EFUSE_REQUEST_START bytes into its room, so that the data of a WRITE begins on a page boundary.
+ * read(2) and write(2) on the descriptor work as before.
  */
 struct efuse_channel_setup {
-	__u32	cpu;		/* one that the machine may have, with no other channel */
+	__u32	cpu;		/* a possible CPU of the machine that has no channel yet */
 	__u32	slots;		/* 1 to EFUSE_MAX_SLOTS */
-	__u32	slot_size;	/* bytes: two pages or more */
+	__u32	slot_size;	/* bytes, a multiple of the page size: two pages or more */
 	__u32	flags;		/* 0 */
 };
 
@@ -349,34 +369,38 @@ struct efuse_channel_setup {
 #define EFUSE_REQUEST_START(page_size)	((page_size) - 80)
 
 /*
- * EFUSE_IOC_NEXT on a channel, by any number of threads: as write(2) of the reply that
- * lies in a slot, and then read(2) of a request into another. Who sent the reply by
- * write(2), or sends none, gives the slot back with a length of 0.
+ * EFUSE_IOC_NEXT on a channel delivers the reply in one slot, as write(2) would, and then reads the
+ * next request into another slot, as read(2) would. Any number of threads may call it. A length
+ * of 0 returns the slot without a reply in it: the daemon has sent the reply by write(2), or
+ * sends none.
  *
- * With EINVAL nothing was done. With any other error the reply has been taken and its
- * slot is free; EBADMSG: it was no reply to a request, which failed with EIO. So does a
- * reply whose error is not 0 to -511.
+ * After EINVAL, or EFAULT because the structure could not be read, nothing was done. After any
+ * other error, the reply was consumed and its slot is free. EBADMSG: the slot held no valid reply;
+ * a request that was matched with it has failed with EIO. A reply whose error is not in the range
+ * 0 to -511 fails its request with EIO as well.
  *
- * A request that fits neither a slot nor the buffer fails: a SETXATTR with E2BIG, as with
- * read(2), and others with EIO.
+ * A request that fits neither a slot nor the buffer fails: SETXATTR with E2BIG, as for read(2),
+ * others with EIO.
  *
- * With O_NONBLOCK it does not sleep, but may look for a request for spin_ns before it
- * says EAGAIN. Who sleeps in poll(2) instead may do so on any descriptor of the mount.
+ * With O_NONBLOCK the call does not sleep, but may poll for a request for spin_ns (in sysfs) before
+ * it fails with EAGAIN. A thread that sleeps in poll(2) instead can do that on any descriptor of
+ * the mount.
  */
 struct efuse_next {
-	__u32	slot;		/* of the reply; then of the request; or EFUSE_NO_SLOT */
-	__u32	length;		/* of the reply in bytes; then of the request */
-	__u64	buffer;		/* where a request goes that fits no slot */
-	__u32	size;		/* of it in bytes: as large as read(2) would need */
+	__u32	slot;		/* in: of the reply; out: of the request; or EFUSE_NO_SLOT */
+	__u32	length;		/* in: of the reply; out: of the request; bytes */
+	__u64	buffer;		/* address of a buffer for a request that fits no slot */
+	__u32	size;		/* of the buffer, bytes: at least what read(2) requires */
 	__u32	flags;		/* EFUSE_NEXT_* */
 };
 
-/* Only deliver the reply: buffer and size mean nothing. */
+/* Only deliver the reply. The members buffer and size are ignored. */
 #define EFUSE_NEXT_REPLY	1
 
 /*
- * Likewise; and if a request fits no slot, it stays where it is, and whatever else is
- * behind it: EMSGSIZE. Then call again with a buffer.
+ * Deliver the reply and read a request, but without a buffer: the members buffer and size are
+ * ignored. If the next request fits no slot, it stays queued with everything after it, and the call
+ * fails with EMSGSIZE. The caller then has to call again with a buffer.
  */
 #define EFUSE_NEXT_SMALL	2
 

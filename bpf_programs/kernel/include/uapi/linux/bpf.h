@@ -1,2 +1,2 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* BCC has included its own already. */
+/* BCC has included its own copy already. */

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a pass-through may promise the kernel, by what is mounted at and below its source."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from efuse.control.mounts import Mount
+from efuse.display import shown
+from efuse.errors import EfuseError
+from efuse.fs.options import Options
+from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.stacking import (
+    below,
+    has_inode_per_file,
+    is_there_twice,
+    may_show_again,
+)
+
+__all__ = ["Promises"]
+
+_log = logging.getLogger("efuse.fs")
+
+
+class Promises:
+    """Takes back the promises that the mounts at and below the source do not allow.
+
+    Before a reply gives the kernel an inode, the promises are compared with all mounts that inodes
+    were found on. If a promise cannot be taken back, the reply fails, and the next one tries again.
+
+    :param inodes: the nodes, with the mounts that they lie on.
+    :param used: returns the promises that are in use.
+    :param withdraw: tells the kernel changed fields of :class:`Options`, which may be none, and
+        voids what the kernel has learned. After it has raised an :class:`EfuseError` it is called
+        again with the same fields.
+    """
+
+    def __init__(
+        self,
+        inodes: Inodes,
+        used: Callable[[], Options],
+        withdraw: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._inodes = inodes
+        self._used = used
+        self._withdraw = withdraw
+        self._owed: dict[str, Any] = {}
+        self._is_void_owed = False
+        self._is_told = False
+        self._reading = -1
+        self._weighed: frozenset[int] = frozenset()
+        self._there: frozenset[tuple[int, int, str]] | None = None
+
+    def keep(self, node: Node) -> None:
+        """Make the promises hold before a reply gives the kernel *node*.
+
+        :raises OSError: a promise cannot be taken back. The next call tries again.
+        """
+        is_read = self._inodes.mounts.readings == self._reading
+        if not is_read or node.mount.number not in self._weighed:
+            self.weigh()
+        self._settle()
+
+    def look(self) -> None:
+        """Take back what does not hold any more. If that fails, :meth:`keep` tries again."""
+        with contextlib.suppress(OSError):  # which the log has
+            self.weigh()
+
+    def distrust(self) -> None:
+        """Void what the kernel has learned. If that fails, :meth:`keep` tries again."""
+        self._is_void_owed = True
+        with contextlib.suppress(OSError):  # which the log has
+            self._settle()
+
+    def weigh(self) -> None:
+        """Take back the promises that the mounts do not allow.
+
+        A name that the kernel has learned may lead to a directory that a new mount covers. So a new
+        mount also voids what the kernel has learned.
+
+        :raises OSError: a promise cannot be taken back, or the mounts cannot be read. The next call
+            of :meth:`keep` tries again.
+        """
+        mounts, root = self._inodes.mounts, self._inodes.root
+        mounts.read()
+        path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
+        found: list[Mount] = []
+        if mounts.row(root.mount.number) is not None:  # else the path names another directory
+            found = below(path, root.mount.number, mounts.table, own=mounts.own)
+        # A mount that was unmounted, or moved out of the source, may still be in use.
+        found += [row for row in mounts.rows if row is not None and row not in found]
+        is_whole = all(row is not None for row in mounts.rows)
+        ended = self._ended(found, is_whole=is_whole)
+        if "consistency" in ended:
+            self._log_end_of_exclusive(shown(path), found, is_whole=is_whole)
+        self._owed |= ended
+        there = frozenset((mount.mount_id, mount.connection, mount.mountpoint) for mount in found)
+        self._is_void_owed |= self._there is not None and not there <= self._there
+        self._there = there
+        self._weighed = mounts.numbers | {mount.mount_id for mount in found}
+        self._reading = mounts.readings
+        self._settle()
+
+    def _ended(self, found: list[Mount], *, is_whole: bool) -> dict[str, Any]:
+        """Return the promises in use that do not hold, with their new values.
+
+        Two mounts of one file system show a directory as two inodes. A file system that shows the
+        files of another one gives each file a second inode. The kernel does not learn from one of
+        the inodes what changes the other, so it has to ask again. And the file may lose its name
+        through the other inode, so the daemon has to know which files are open. A mount that the
+        table does not have may be any of these.
+
+        :param found: the known mounts.
+        :param is_whole: whether *found* has all mounts that inodes were found on.
+        """
+        used = self._used()
+        ended: dict[str, Any] = {}
+        is_shown_again = may_show_again(found) or not is_whole
+        is_numbered = has_inode_per_file(self._inodes.root.mount.kind, found)
+        if used.nodeid_per_file and (is_shown_again or not is_numbered):
+            ended["nodeid_per_file"] = False
+        if used.handleless and is_shown_again:
+            ended["handleless"] = False
+        if used.consistency == "exclusive" and (is_shown_again or is_there_twice(found)):
+            ended["consistency"] = "ttl"
+        return ended
+
+    @staticmethod
+    def _log_end_of_exclusive(source: str, found: list[Mount], *, is_whole: bool) -> None:
+        if not is_whole:
+            _log.warning(
+                "%s is passed through as with ttl, not exclusive: a mount there is in no table of"
+                " mounts",
+                source,
+            )
+        elif is_there_twice(found):
+            _log.warning(
+                "%s is passed through as with ttl, not exclusive: a file system is mounted twice"
+                " there",
+                source,
+            )
+        else:
+            _log.warning(
+                "%s is passed through as with ttl, not exclusive: a file system there may show the"
+                " files of another one",
+                source,
+            )
+
+    def _settle(self) -> None:
+        if not self._owed and not self._is_void_owed:
+            return
+        try:
+            self._withdraw(self._owed)
+        except EfuseError as error:
+            if not self._is_told:
+                _log.warning("a promise to the kernel cannot be taken back: %s", error)
+            self._is_told = True
+            raise OSError(errno.EIO, str(error)) from error
+        self._owed.clear()
+        self._is_told = self._is_void_owed = False

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The pass-through of a directory into which mounts come while it is passed through."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+from pyfuse3 import RequestContext
+
+import efuse
+from efuse.fs.state import Accelerator
+from tests.host.mounting import bind
+
+_CTX = cast(RequestContext, None)
+
+
+def _bring(how: str, place: Path, source: Path, mount: Callable[..., None]) -> None:
+    """Show ``source/files`` as ``source/d/m``."""
+    if how == "mount":
+        bind(mount, source / "files", source / "d" / "m")
+    elif how == "move":
+        subprocess.run(["mount", "--move", place / "d" / "m", source / "d" / "m"], check=True)
+    else:
+        (source / "d" / "m").rmdir()
+        (source / "d").rmdir()
+        (place / "d").rename(source / "d")  # the kernel does not tell of it
+
+
+@pytest.fixture(params=["mount", "move", "rename"])
+def bring(
+    request: pytest.FixtureRequest, place: Path, source: Path, mount: Callable[..., None]
+) -> Iterator[Callable[[], None]]:
+    """Have a mount come below the source: ``bring()``."""
+    for directory in (place / "d" / "m", source / "d" / "m", source / "files"):
+        directory.mkdir(parents=True)
+    (source / "files" / "f").write_bytes(b"before")
+    if request.param != "mount":
+        bind(mount, source / "files", place / "d" / "m")
+    yield lambda: _bring(request.param, place, source, mount)
+    subprocess.run(["umount", "--lazy", source / "d" / "m"], check=False)
+
+
+def test_promises_end_with_the_first_inode_that_is_found_on_a_mount_that_has_come(
+    source: Path, bring: Callable[[], None]
+) -> None:
+    fs = efuse.Passthrough(source, consistency="exclusive")
+    bring()
+
+    async def look_up() -> None:
+        assert fs.efuse_options.consistency == "exclusive"
+        directory = (await fs.lookup(1, b"d", _CTX)).st_ino
+        await fs.lookup(directory, b"m", _CTX)
+        assert fs.efuse_options.consistency == "ttl"
+        assert not fs.efuse_options.nodeid_per_file
+
+    trio.run(look_up)
+    fs.close()
+
+
+class Kernel:
+    """Records the promises that the daemon takes back."""
+
+    def __init__(self) -> None:
+        self.believes: dict[str, Any] = {}
+        self.was_told = trio.Event()
+
+    def withdraw(self, changes: Mapping[str, Any]) -> None:
+        self.believes |= changes
+        self.was_told.set()
+        self.was_told = trio.Event()
+
+
+def test_kernel_is_told_of_a_mount_that_has_come_although_it_asks_for_nothing(
+    source: Path, mount: Callable[..., None]
+) -> None:
+    """In exclusive it may answer all requests by itself."""
+    for name in ("files", "d", "again"):
+        (source / name).mkdir()
+    kernel = Kernel()
+    fs = efuse.Passthrough(source, consistency="exclusive")
+    fs.efuse.accelerator = cast(Accelerator, kernel)
+
+    async def watch() -> None:
+        fs.init()
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(60):
+            told = kernel.was_told
+            mount("-t", "tmpfs", "tmpfs", source / "d")
+            await told.wait()
+            assert kernel.believes == {}
+            told = kernel.was_told
+            bind(mount, source / "files", source / "again")
+            await told.wait()
+        assert kernel.believes == {"consistency": "ttl", "nodeid_per_file": False}
+        fs.close()
+
+    before = len(os.listdir("/proc/self/fd"))
+    trio.run(watch)
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_mounts_that_come_after_the_pass_through_is_closed_are_of_no_interest(
+    source: Path, mount: Callable[..., None]
+) -> None:
+    (source / "d").mkdir()
+    fs = efuse.Passthrough(source, consistency="exclusive")
+
+    async def watch() -> None:
+        fs.init()
+        await trio.testing.wait_all_tasks_blocked()
+        fs.close()
+        await trio.testing.wait_all_tasks_blocked()
+        mount("-t", "tmpfs", "tmpfs", source / "d")
+        await trio.testing.wait_all_tasks_blocked()
+
+    trio.run(watch)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The pass-through of a directory where another mount shows the same files again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LONG = {"entry_timeout": 60.0, "attr_timeout": 60.0}
+
+
+def _view(mount: Callable[..., None], kind: str, place: Path, what: Path, where: Path) -> None:
+    """Show *what* as *where*, by another file system."""
+    if kind == "bindfs":
+        mount("-t", "fuse.bindfs", "-o", "attr_timeout=0,entry_timeout=0", what, where)
+        return
+    for name in ("above", "work"):
+        (place / name).mkdir()
+    layers = f"lowerdir={what},upperdir={place}/above,workdir={place}/work"
+    mount("-t", "overlay", "-o", layers, "overlay", where)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["bindfs", "overlay"])
+def test_file_is_read_as_it_was_written_by_its_other_name(
+    served: Any, place: Path, source: Path, mount: Callable[..., None], kind: str, when: str
+) -> None:
+    """With exclusive, the kernel would keep the pages: a write to another inode voids none."""
+    for name in ("files", "view"):
+        (source / name).mkdir()
+    (source / "files" / "f").write_bytes(b"before")
+    if when == "before":
+        _view(mount, kind, place, source / "files", source / "view")
+    path = served(arguments={"source": str(source), "consistency": "exclusive", **LONG}).path
+    assert (path / "files" / "f").read_bytes() == b"before"
+    if when == "after":
+        _view(mount, kind, place, source / "files", source / "view")
+    read, written = ("files", "view") if kind == "bindfs" else ("view", "files")
+    assert (path / read / "f").read_bytes() == b"before"
+    (path / written / "f").write_bytes(b"behind")  # of one length: attributes live long
+    assert (source / "files" / "f").read_bytes() == b"behind"
+    assert (path / read / "f").read_bytes() == b"behind"

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a pass-through takes back of its promises, and when."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+from pyfuse3 import FUSEError, RequestContext
+
+import efuse
+from efuse.control.mounts import parse
+from efuse.errors import ControlError
+from efuse.fs.overriding import shortcuts
+from efuse.fs.passthrough import mounts as mounts_module
+from efuse.fs.passthrough.syscalls import status
+from efuse.fs.state import Accelerator
+
+ROOT = 1
+_CTX = cast(RequestContext, None)
+NOTHING = {"consistency": "ttl", "nodeid_per_file": False, "handleless": False}
+Row = tuple[str, str, Path]
+
+
+class Kernel:
+    """What the kernel believes; it refuses the first *failures* changes."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.believes: dict[str, Any] = {}
+        self.failures = failures
+        self.voided = 0
+
+    def withdraw(self, changes: Mapping[str, Any]) -> None:
+        self._fail()
+        self.believes |= changes
+        self._fail()
+        self.voided += 1
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ControlError("cannot write it: Too many open files (EMFILE)")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Say what the table of mounts has: ``mounted((type, device, path), ...)``.
+
+    The first is what *tmp_path* lies on; None in its place: the table does not have that one.
+    """
+
+    def say(first: Row | None, *others: Row) -> None:
+        directory = os.open(tmp_path, os.O_PATH)
+        own = status(directory).mount
+        os.close(directory)
+        rows = [*([(own, first)] if first else []), *zip(itertools.count(10**9), others)]
+        lines = [
+            f"{number} 1 {device} / {path} rw - {fstype} x rw\n"
+            for number, (fstype, device, path) in rows
+        ]
+        monkeypatch.setattr(mounts_module, "read_table", lambda fd: parse("".join(lines)))
+
+    return say
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Callable[..., efuse.Passthrough]]:
+    """Make a pass-through of *tmp_path* as if it were mounted on eFuse."""
+    all_made: list[efuse.Passthrough] = []
+
+    def make(kernel: Kernel) -> efuse.Passthrough:
+        (tmp_path / "f").touch()
+        fs = efuse.Passthrough(tmp_path, consistency="exclusive")
+        all_made.append(fs)
+        fs.efuse.shortcuts = shortcuts(fs.efuse_options, fs)
+        fs.efuse.mount_options = frozenset({"default_permissions"})
+        options = fs.efuse_options
+        kernel.believes = {name: getattr(options, name) for name in NOTHING}
+        fs.efuse.accelerator = cast(Accelerator, kernel)
+        fs.init()
+        return fs
+
+    yield make
+    for fs in all_made:
+        fs.close()
+
+
+def _look_up(fs: efuse.Passthrough) -> None:
+    trio.run(fs.lookup, ROOT, b"f", _CTX)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_promise_that_could_not_be_taken_back_is_taken_back_by_a_later_request(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    caplog: pytest.LogCaptureFixture,
+    failures: int,
+) -> None:
+    """Until then no request brings the kernel another inode."""
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Kernel()
+    fs = made(kernel)
+    _look_up(fs)
+    assert kernel.believes == {**NOTHING, "consistency": "exclusive"} | {
+        "nodeid_per_file": True,
+        "handleless": True,
+    }
+    mounted(here, ("ext4", "0:49", tmp_path / "again"))
+    fs._inodes.mounts.read()
+    kernel.failures = failures
+    before = fs.lookups
+    for _ in range(failures):
+        with pytest.raises(FUSEError) as caught:
+            _look_up(fs)
+        assert caught.value.errno == errno.EIO
+    assert fs.lookups == before
+    _look_up(fs)
+    assert kernel.believes == {**NOTHING, "handleless": True}
+    assert "cannot be taken back" in caplog.text
+
+
+def test_promise_that_could_not_be_taken_back_at_the_mount_is_taken_back_by_a_request(
+    tmp_path: Path, mounted: Callable[..., None], made: Callable[..., efuse.Passthrough]
+) -> None:
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Kernel()
+    make = efuse.Passthrough.init
+
+    def late(fs: efuse.Passthrough) -> None:
+        mounted(here, ("ext4", "0:49", tmp_path / "again"))
+        fs._inodes.mounts.read()
+        kernel.failures = 1
+        make(fs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(efuse.Passthrough, "init", late)
+        fs = made(kernel)
+    _look_up(fs)
+    assert kernel.believes == {**NOTHING, "handleless": True}
+
+
+@pytest.mark.parametrize(
+    "fstype", ["fuse.bindfs", "fuse", "efuse", "virtiofs", "overlay", "ecryptfs", "nfs4", "9p"]
+)
+@pytest.mark.parametrize("where", ["below", "beside"])
+def test_view_that_may_show_files_of_the_source_again_ends_promises(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    fstype: str,
+    where: str,
+) -> None:
+    place = tmp_path / "view" if where == "below" else tmp_path.parent / "view"
+    mounted(("ext4", "0:49", tmp_path), (fstype, "0:50", place))
+    fs = made(Kernel())
+    options = fs.efuse_options
+    assert options.handleless is (where == "beside")
+    assert options.nodeid_per_file is (where == "beside")
+    assert options.consistency == ("exclusive" if where == "beside" else "ttl")
+
+
+@pytest.mark.parametrize("fstype", ["fuse.bindfs", "overlay"])
+def test_view_without_another_mount_below_it_keeps_its_promises(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    fstype: str,
+) -> None:
+    mounted((fstype, "0:49", tmp_path))
+    fs = made(Kernel())
+    assert fs.efuse_options.consistency == "exclusive"
+    assert fs.efuse_options.handleless
+    assert not fs.efuse_options.nodeid_per_file
+
+
+def test_file_system_below_a_view_ends_promises(
+    tmp_path: Path, mounted: Callable[..., None], made: Callable[..., efuse.Passthrough]
+) -> None:
+    """It may hold what the view shows."""
+    mounted(("overlay", "0:49", tmp_path), ("ext4", "0:50", tmp_path / "upper"))
+    assert made(Kernel()).efuse_options.consistency == "ttl"
+
+
+def test_mount_that_is_in_no_table_gets_no_promise(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mounted(None, ("ext4", "0:50", tmp_path / "below"))
+    fs = made(Kernel())
+    assert {name: getattr(fs.efuse_options, name) for name in NOTHING} == NOTHING
+    assert "is in no table of mounts" in caplog.text
+
+
+def test_own_mount_below_the_source_ends_no_promise(
+    tmp_path: Path, mounted: Callable[..., None], made: Callable[..., efuse.Passthrough]
+) -> None:
+    mounted(("ext4", "0:49", tmp_path))
+    make = efuse.Passthrough.init
+
+    def init(fs: efuse.Passthrough) -> None:
+        mounted(("ext4", "0:49", tmp_path), ("efuse", "0:77", tmp_path / "mnt"))
+        fs._inodes.mounts.read()
+        fs.efuse.mounted_connection = 77
+        make(fs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(efuse.Passthrough, "init", init)
+        fs = made(Kernel())
+    assert fs.efuse_options.consistency == "exclusive"
+    assert fs.efuse_options.nodeid_per_file
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_mount_that_comes_below_the_source_voids_what_was_learned(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    failures: int,
+) -> None:
+    """The kernel believes in exclusive mode that a name leads to what is covered now."""
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Kernel()
+    fs = made(kernel)
+    _look_up(fs)
+    assert kernel.voided == 0
+    mounted(here, ("tmpfs", "0:50", tmp_path / "d"))
+    fs._inodes.mounts.read()
+    kernel.failures = failures
+    for _ in range(failures):
+        with pytest.raises(FUSEError):
+            _look_up(fs)
+    for _ in range(3):
+        _look_up(fs)
+    assert kernel.voided == 1
+    assert fs.efuse_options.consistency == "exclusive"
