@@ -93,9 +93,9 @@ struct efuse_args {
  *	   lock, read under a page's
  * @end: index after the last such page, 0 while there is no such WRITE; set under the inode's lock,
  *	 read under a page's
- * @dropped: for each index where a page of a void content was dropped before a store: the epoch
- *	     since which the next page there is true, and the number of pages dropped in a row (see
- *	     pages.c); an entry is read and set under the lock of the page
+ * @dropped: for each index where a void page was dropped before a store: the epoch since which the
+ *	     next page there is true (see pages.c). An entry is read and set under the lock of the
+ *	     page, and removed when all pages of the file are true
  */
 struct efuse_passed {
 	pgoff_t first;

@@ -359,6 +359,9 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	if (ret)
 		return ret;
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
+	/* FUSE does the rest. With a write-back cache, that keeps bytes stored behind the end. */
+	if (*left && iocb->ki_pos > i_size_read(inode))
+		truncate_pagecache_range(inode, i_size_read(inode), iocb->ki_pos - 1);
 	/* Another append must not come between two parts of one append, so it ends short. */
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)
 		*left = false;

@@ -32,18 +32,22 @@ static bool efuse_folio_writes(struct inode *inode, struct folio *folio)
 }
 
 /*
- * Does the folio have bytes that are nowhere else? Direct I/O into a map stores to a page that it
- * has pinned, and marks it dirty at its end.
+ * May direct I/O be storing to the folio? It pins a page that it stores to, and marks the page dirty
+ * at its end. Such a page was made writable first (PG_checked, see efuse_page_mkwrite()). The pin of
+ * a mere reader does not count, nor do references by maps, of which a page may have any number.
  */
-static bool efuse_folio_stored(struct folio *folio)
+static bool efuse_folio_pinned(struct folio *folio)
 {
-	return folio_test_dirty(folio) || folio_maybe_dma_pinned(folio);
+	return folio_test_checked(folio) && folio_maybe_dma_pinned(folio) &&
+	       (folio_test_large(folio) ||
+		folio_ref_count(folio) - folio_mapcount(folio) >= GUP_PIN_COUNTING_BIAS);
 }
 
 /* A page that is being written stays: a fault that reads it again would wait for the WRITE. */
 static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 {
-	return !efuse_folio_stored(folio) && !efuse_folio_writes(inode, folio);
+	return !folio_test_dirty(folio) && !efuse_folio_pinned(folio) &&
+	       !efuse_folio_writes(inode, folio);
 }
 
 /*
@@ -123,6 +127,19 @@ void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, si
 		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
 }
 
+/* Forget the pages that were dropped before a store: all pages are true since @epoch. */
+static void efuse_dropped_prune(struct inode *inode, u64 epoch)
+{
+	struct xarray *dropped = &get_fuse_inode(inode)->efuse_passed.dropped;
+	unsigned long index;
+	void *entry;
+
+	xa_for_each(dropped, index, entry)
+		if (xa_to_value(entry) <= epoch)
+			/* Another drop may have changed the entry: then the entry stays. */
+			xa_cmpxchg(dropped, index, entry, NULL, 0);
+}
+
 static void efuse_pages_refresh(struct inode *inode, bool wait)
 {
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
@@ -136,8 +153,10 @@ static void efuse_pages_refresh(struct inode *inode, bool wait)
 	if (wait && mapping_tagged(mapping, PAGECACHE_TAG_DIRTY))
 		filemap_flush(mapping);
 	/* If a page is left, the next caller tries again. */
-	if (efuse_folios_drop(mapping, 0, ULONG_MAX, wait))
-		WRITE_ONCE(get_fuse_inode(inode)->efuse_epoch, now);
+	if (!efuse_folios_drop(mapping, 0, ULONG_MAX, wait))
+		return;
+	WRITE_ONCE(get_fuse_inode(inode)->efuse_epoch, now);
+	efuse_dropped_prune(inode, now);
 }
 
 /**
@@ -170,18 +189,28 @@ void efuse_refresh_mapped(struct inode *inode)
 
 /* Writing a part of a page. In a write-back mount the whole page is written back later. */
 
-/* Wait for the WRITEs of a folio that are under way. Returns 0, or a negative errno if killed. */
+/* How long a task waits before it looks again. In a page fault it may hold the mmap_lock. */
+#define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
+
+/*
+ * Wait for the WRITEs of a folio, and a moment for direct I/O that stores to it, which wakes nobody.
+ * Returns 0, or a negative errno if the caller is being killed.
+ */
 static int efuse_folio_wait(struct inode *inode, struct folio *folio)
 {
 	int err = folio_wait_writeback_killable(folio);
 
-	return err ?: efuse_copy_wait(inode, folio->index, folio_next_index(folio) - 1);
+	if (!err)
+		err = efuse_copy_wait(inode, folio->index, folio_next_index(folio) - 1);
+	if (!err && efuse_folio_pinned(folio))
+		schedule_timeout_killable(EFUSE_PASSED_JIFFIES);
+	return err ?: fatal_signal_pending(current) ? -EINTR : 0;
 }
 
 /*
- * Unlock, release and drop a void folio. If a WRITE of the folio is under way, wait for it, and
- * leave the drop to the next call: the folio's old bytes would be written over the new content
- * together with the bytes that the caller writes.
+ * Unlock, release and drop a void folio. If a WRITE of the folio is under way, or direct I/O stores
+ * to it, wait for that, and leave the drop to the next call: the folio's old bytes would be written
+ * over the new content together with the bytes that the caller writes.
  *
  * Returns 0 if the folio is to be used, and is still locked; -EAGAIN if the caller is to get the
  * folio again; or another negative errno if the caller is being killed.
@@ -192,15 +221,15 @@ static int efuse_folio_renew(struct folio *folio)
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	int err = -EAGAIN;
 
-	if (!ec || !folio_test_uptodate(folio) || efuse_folio_stored(folio) ||
+	if (!ec || !folio_test_uptodate(folio) || folio_test_dirty(folio) ||
 	    efuse_pages_true(ec, inode))
 		return 0;
-	if (efuse_folio_writes(inode, folio)) {
-		folio_unlock(folio);
-		err = efuse_folio_wait(inode, folio) ?: -EAGAIN;
-	} else {
+	if (efuse_folio_clean(inode, folio)) {
 		efuse_folio_remove(inode->i_mapping, folio);
 		folio_unlock(folio);
+	} else {
+		folio_unlock(folio);
+		err = efuse_folio_wait(inode, folio) ?: -EAGAIN;
 	}
 	folio_put(folio);
 	return err;
@@ -265,9 +294,6 @@ struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index)
  * meanwhile, and the pages are dropped when the WRITE is done.
  */
 
-/* How long a page fault waits before it returns to be taken again. It may hold the mmap_lock. */
-#define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
-
 /* Does a WRITE to the backing file cover a page of this folio? */
 static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *folio)
 {
@@ -277,34 +303,15 @@ static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *
 }
 
 /*
+ * May a locked folio be stored to? Returns VM_FAULT_LOCKED if so. Otherwise the fault has to be taken
+ * again (VM_FAULT_NOPAGE), or the drop could not be noted (VM_FAULT_OOM).
+ *
  * A clean void page is dropped before a store, since its old bytes would be written back with the
  * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
  * page is true, since other pages of the file are still void. So each dropped page has an entry in
- * efuse_passed.dropped: the epoch before the drop, and the number of drops since the last store.
- */
-#define EFUSE_DROPS_BITS	4
-/* After so many READs, each of which met a change, a store takes the page as it was read last. */
-#define EFUSE_DROPS_MAX		(BIT(EFUSE_DROPS_BITS) - 1)
-
-static void *efuse_dropped_entry(u64 epoch, unsigned int drops)
-{
-	BUILD_BUG_ON(EFUSE_EPOCH_BITS + EFUSE_DROPS_BITS > BITS_PER_LONG - 1);
-	return xa_mk_value(epoch << EFUSE_DROPS_BITS | drops);
-}
-
-static u64 efuse_dropped_epoch(const void *entry)
-{
-	return entry ? xa_to_value(entry) >> EFUSE_DROPS_BITS : 0;
-}
-
-static unsigned int efuse_dropped_count(const void *entry)
-{
-	return entry ? xa_to_value(entry) & EFUSE_DROPS_MAX : 0;
-}
-
-/*
- * May a locked folio be stored to? Returns VM_FAULT_LOCKED if so. If not, the folio is dropped, and
- * the fault is to be taken again (VM_FAULT_NOPAGE), or the drop could not be noted (VM_FAULT_OOM).
+ * efuse_passed.dropped: the epoch before the drop. A page that direct I/O stores to is not dropped,
+ * and the store waits. If changes go on, the store goes on reading the page until a READ crosses no
+ * change; its task can be killed.
  *
  * A change that is in flight does not matter here: its end voids what is read before.
  */
@@ -313,7 +320,6 @@ static vm_fault_t efuse_folio_storable(struct inode *inode, struct folio *folio,
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	struct fuse_inode *fi = get_fuse_inode(inode);
 	struct xarray *dropped = &fi->efuse_passed.dropped;
-	unsigned int drops;
 	u64 now, last;
 	void *entry;
 
@@ -321,16 +327,14 @@ static vm_fault_t efuse_folio_storable(struct inode *inode, struct folio *folio,
 		return VM_FAULT_LOCKED;
 	now = efuse_epoch_now(ec);
 	last = efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
-	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || !efuse_folio_clean(inode, folio))
+	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || folio_test_dirty(folio))
 		return VM_FAULT_LOCKED;
 	entry = xa_load(dropped, index);
-	drops = efuse_dropped_count(entry);
-	if (last <= efuse_dropped_epoch(entry) || drops == EFUSE_DROPS_MAX) {
-		/* An entry is there, so this allocates nothing. */
-		xa_store(dropped, index, efuse_dropped_entry(efuse_dropped_epoch(entry), 0), 0);
+	if (entry && last <= xa_to_value(entry))
 		return VM_FAULT_LOCKED;
-	}
-	if (xa_is_err(xa_store(dropped, index, efuse_dropped_entry(now, drops + 1), GFP_NOFS)))
+	if (!efuse_folio_clean(inode, folio))
+		return VM_FAULT_NOPAGE;
+	if (xa_is_err(xa_store(dropped, index, xa_mk_value(now), GFP_NOFS)))
 		return VM_FAULT_OOM;
 	efuse_folio_remove(inode->i_mapping, folio);
 	return VM_FAULT_NOPAGE;
@@ -360,9 +364,13 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 				       EFUSE_PASSED_JIFFIES);
 	} else {
 		ret = efuse_folio_storable(inode, folio, vmf->pgoff);
-		if (likely(ret == VM_FAULT_LOCKED))
+		if (likely(ret == VM_FAULT_LOCKED)) {
+			folio_set_checked(folio);
 			return ret;
+		}
 		folio_unlock(folio);
+		if (efuse_folio_pinned(folio))
+			schedule_timeout_killable(EFUSE_PASSED_JIFFIES);
 	}
 	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : ret;
 }

@@ -51,7 +51,7 @@ class Numbered:
             self.reads += 1
 
     def run(self, enough: Callable[[], bool], beside: Callable[[], None] | None = None) -> None:
-        """Write, read and call ``beside``, again and again, until *enough* or until a read is wrong.
+        """Write, read and call ``beside`` repeatedly, until *enough* or until a read is wrong.
 
         :raises AssertionError: a read was wrong.
         """
