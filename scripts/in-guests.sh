@@ -17,8 +17,8 @@ memory_of_guests() {
 }
 
 # Run all tests. Two guests share them: each takes the next test file that the other one has not
-# taken (tests/guest/share.py). Before one of them, a guest with two NUMA nodes runs the tests that
-# need these.
+# taken (tests/guest/support/work_sharing.py). Before one of them, a guest with two NUMA nodes runs
+# the tests that need these.
 all_in_guests() {
 	local rest=(tests/guest --ignore=tests/guest/numa) status=0
 	share=$(mktemp -d "${XDG_CACHE_HOME:-$HOME/.cache}/efuse/share.XXXXXX")

@@ -15,7 +15,7 @@ AS_NOBODY = (
 """A command that runs another command as another user, who may only read this checkout."""
 
 
-def run_said(*command: object, status: int = 0, **more: Any) -> str:
+def run_output(*command: object, status: int = 0, **more: Any) -> str:
     """Run a command; return what it printed to standard output and standard error.
 
     :param status: expected exit status; a traceback is an error in any case.

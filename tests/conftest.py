@@ -13,6 +13,8 @@ import pytest
 
 Eventually = Callable[..., Any]
 
+pytest.register_assert_rewrite("tests.passthrough_operations")
+
 
 def wait_for(condition: Callable[[], Any], timeout: float = 60, what: str = "the condition") -> Any:
     """Poll until ``condition()`` is true, and return its value; fail after *timeout* seconds."""

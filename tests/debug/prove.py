@@ -12,7 +12,8 @@ from pathlib import Path
 
 from efuse.guest import kernel_log
 from tests.debug import kernel
-from tests.guest.conftest import KernelLog, run
+from tests.guest.support.running_kernel import KernelLog
+from tests.guest.support.shell import run
 
 _MODULE = "efuse_faults"
 _FAULT = Path(f"/sys/module/{_MODULE}/parameters/fault")

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-import platform
-import select
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,30 +18,17 @@ import pytest
 
 from efuse.guest import kernel_log
 from efuse.module import live
-from tests.guest import csd_device, share
-from tests.guest.channel import Channel
-from tests.guest.csd_device import Device
-from tests.guest.hand import Hand
-
-LINUX = int(platform.release().split(".")[0])
-"""The kernel's major version: 6 or 7."""
+from tests.guest.support import csd_device, work_sharing
+from tests.guest.support.channel import Channel
+from tests.guest.support.csd_device import Device
+from tests.guest.support.daemons import Mount, mounted
+from tests.guest.support.manual_daemon import ManualDaemon
+from tests.guest.support.running_kernel import LINUX, KernelLog
+from tests.guest.support.shell import load_file_system, run
+from tests.guest.support.small_disk import small
 
 collect_ignore = ["test_io_uring.py" if LINUX < 7 else "test_no_io_uring.py"]
 """Tests that do not apply to this kernel."""
-
-
-def run(*command: str | os.PathLike[str], check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a command without standard input, and return its output."""
-    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if check and result.returncode != 0:
-        pytest.fail(f"{command} failed with {result.returncode}: {result.stderr}{result.stdout}")
-    return result
-
-
-def load_file_system(name: str) -> None:
-    """Load the module of a file system, unless it is loaded or built in."""
-    if name not in Path("/proc/filesystems").read_text().split():
-        run("modprobe", name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,10 +50,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Run only the test files that no other guest has taken."""
-    me = os.environ.get(share.VARIABLE)
+    me = os.environ.get(work_sharing.VARIABLE)
     if me is None or session.testsfailed:  # errors of collection end the session anyway
         return None
-    ours = (item for item in session.items if share.takes(Path(me), item.path))
+    ours = (item for item in session.items if work_sharing.takes(Path(me), item.path))
     item = next(ours, None)
     while item is not None:
         # As in pytest's own loop. Fixtures are kept for the next test only if this guest runs it.
@@ -81,36 +65,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             raise session.Interrupted(session.shouldstop)
         item = following
     return True
-
-
-class KernelLog:
-    """The log of the running kernel, from where it was last read, and the taint word."""
-
-    def __init__(self) -> None:
-        self._log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        os.lseek(self._log, 0, os.SEEK_END)
-
-    def new_text(self) -> str:
-        """Return what was logged since the last call."""
-        lines = []
-        while True:
-            try:
-                record = os.read(self._log, 8192).decode(errors="replace")
-            except BlockingIOError:
-                return "\n".join(lines)
-            except BrokenPipeError:  # The ring buffer was overrun: read on from its oldest record.
-                continue
-            lines.append(record.partition(";")[2].partition("\n")[0])
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until the log has new text, at most *timeout_s* seconds."""
-        poll = select.poll()
-        poll.register(self._log, select.POLLIN)
-        poll.poll(timeout_s * 1000)
-
-    @staticmethod
-    def taint() -> int:
-        return int(Path("/proc/sys/kernel/tainted").read_text())
 
 
 @pytest.fixture(scope="session")
@@ -233,16 +187,16 @@ def point(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hand(mountpoint: Path) -> Iterator[Hand]:
-    made = Hand(mountpoint)
+def manual_daemon(mountpoint: Path) -> Iterator[ManualDaemon]:
+    made = ManualDaemon(mountpoint)
     yield made
     made.close()
 
 
 @pytest.fixture
-def channels(hand: Hand) -> Iterator[list[Channel]]:
+def channels(manual_daemon: ManualDaemon) -> Iterator[list[Channel]]:
     """A channel for each CPU."""
-    made = [Channel(hand.fd, cpu) for cpu in (0, 1)]
+    made = [Channel(manual_daemon.fd, cpu) for cpu in (0, 1)]
     yield made
     for each in made:
         each.close()
@@ -267,3 +221,19 @@ def files(device: Device, tmp_path: Path) -> Iterator[Path]:
     yield directory
     run("umount", directory)
     directory.rmdir()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Mount]:
+    """A second mount, without handlers. A page of its files arrives when it releases the READ."""
+    point = tmp_path / "slow"
+    point.mkdir()
+    with mounted(point, attach=False) as m:
+        yield m
+
+
+@pytest.fixture
+def slow(lower: Path) -> Iterator[Path]:
+    """A small lower file system, which a test can freeze with `frozen`."""
+    with small(lower) as point:
+        yield point

@@ -17,7 +17,7 @@ import efuse
 from efuse.control import Connection
 from tests import access_lists
 from tests.access_lists import ACCESS, ALICE, BOB, STAFF, encoded, opened_by
-from tests.guest.daemons import eventually
+from tests.guest.support.daemons import eventually
 
 MODES = ("strict", "ttl", "cto", "exclusive")
 _COARSE = 6  # CLOCK_MONOTONIC_COARSE, which moves with each jiffy

@@ -16,7 +16,7 @@ from efuse.bpf.attach import unpin
 from efuse.bpf.members import MEMBERS, REQUEST_MEMBERS
 from efuse.errors import AttachError, UsageError
 from efuse.fs.options import CAPACITY_MAPS
-from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
+from tests.guest.support.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
 COUNTER = """#include "efuse.bpf.h"
 BPF_ARRAY(own, u64, 4);

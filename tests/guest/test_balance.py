@@ -17,9 +17,9 @@ import pytest
 
 from efuse import bpf, paths
 from efuse.errors import VerifierError
-from tests.guest import wire
-from tests.guest.channel import NO_SLOT, Channel, Message
-from tests.guest.hand import DEADLINE_S, Hand, root_attributes, until
+from tests.guest.support import wire
+from tests.guest.support.channel import NO_SLOT, Channel, Message
+from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes, until
 
 EXAMPLES = paths.data("bpf_programs") / "examples"
 GETATTR = 3
@@ -28,8 +28,8 @@ PART = 128 << 10  # of a READ, by what the daemon said to INIT
 
 
 @pytest.fixture
-def hand(mountpoint: Path) -> Iterator[Hand]:
-    made = Hand(mountpoint)
+def manual_daemon(mountpoint: Path) -> Iterator[ManualDaemon]:
+    made = ManualDaemon(mountpoint)
     made.connection.spin_ns = 0  # unless the test is about it
     made.connection.consistency = "strict"
     yield made
@@ -37,17 +37,19 @@ def hand(mountpoint: Path) -> Iterator[Hand]:
 
 
 @pytest.fixture(params=["kernel", "program"])
-def balanced(request: pytest.FixtureRequest, hand: Hand) -> Iterator[None]:
+def balanced(request: pytest.FixtureRequest, manual_daemon: ManualDaemon) -> Iterator[None]:
     """By either of the two balancers."""
     with contextlib.ExitStack() as stack:
         if request.param == "program":
             text = (EXAMPLES / "least_loaded.c").read_text()
-            stack.enter_context(bpf.attach(hand.connection.id, handlers={"select_channel": text}))
+            stack.enter_context(
+                bpf.attach(manual_daemon.connection.id, handlers={"select_channel": text})
+            )
         yield
 
 
-def depths(hand: Hand) -> list[int]:
-    return [hand.channel(cpu, "depth") for cpu in (0, 1)]
+def depths(manual_daemon: ManualDaemon) -> list[int]:
+    return [manual_daemon.channel(cpu, "depth") for cpu in (0, 1)]
 
 
 def put_answer(channel: Channel, to: Message, size: int) -> int:
@@ -72,134 +74,144 @@ def serve(channels: list[Channel], sizes: list[Future[int]]) -> None:
 
 @pytest.mark.usefixtures("balanced")
 def test_a_channel_that_is_not_loaded_gets_what_its_cpu_sends(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     for cpu in (0, 1):
-        size = hand.ask(cpu)
-        assert depths(hand) == [int(cpu == 0), int(cpu == 1)]
+        size = manual_daemon.ask(cpu)
+        assert depths(manual_daemon) == [int(cpu == 0), int(cpu == 1)]
         serve(channels, [size])
-    assert [hand.channel(cpu, "elsewhere") for cpu in (0, 1)] == [0, 0]
+    assert [manual_daemon.channel(cpu, "elsewhere") for cpu in (0, 1)] == [0, 0]
 
 
 @pytest.mark.usefixtures("balanced")
 def test_a_loaded_channel_shares_with_one_that_has_less(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     sizes, seen = [], []
     for _ in range(6):
-        sizes.append(hand.ask(0))
-        seen.append(depths(hand))
+        sizes.append(manual_daemon.ask(0))
+        seen.append(depths(manual_daemon))
     assert seen == [[1, 0], [1, 1], [2, 1], [2, 2], [3, 2], [3, 3]]
-    assert hand.channel(0, "elsewhere") == 3
+    assert manual_daemon.channel(0, "elsewhere") == 3
     serve(channels, sizes)
 
 
 @pytest.mark.usefixtures("balanced")
-def test_the_threshold_is_what_loaded_means(hand: Hand, channels: list[Channel]) -> None:
-    hand.connection.threshold = 3
+def test_the_threshold_is_what_loaded_means(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    manual_daemon.connection.threshold = 3
     sizes, seen = [], []
     for _ in range(5):
-        sizes.append(hand.ask(1))
-        seen.append(depths(hand))
+        sizes.append(manual_daemon.ask(1))
+        seen.append(depths(manual_daemon))
     assert seen == [[0, 1], [0, 2], [0, 3], [1, 3], [2, 3]]
     serve(channels, sizes)
 
 
 @pytest.mark.usefixtures("balanced")
-def test_what_the_daemon_works_on_counts_as_load(hand: Hand, channels: list[Channel]) -> None:
-    first = hand.ask(0)
+def test_what_the_daemon_works_on_counts_as_load(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    first = manual_daemon.ask(0)
     message = channels[0].next()
-    assert [hand.channel(cpu, "in_flight") for cpu in (0, 1)] == [1, 0]
-    second = hand.ask(0)
-    assert depths(hand) == [0, 1]
+    assert [manual_daemon.channel(cpu, "in_flight") for cpu in (0, 1)] == [1, 0]
+    second = manual_daemon.ask(0)
+    assert depths(manual_daemon) == [0, 1]
     answer(channels[0], message, 1)
-    assert hand.channel(0, "in_flight") == 0
+    assert manual_daemon.channel(0, "in_flight") == 0
     assert first.result(DEADLINE_S) == 1
     serve(channels, [second])
 
 
 @pytest.mark.usefixtures("balanced")
-def test_a_slow_channel_gets_less(hand: Hand, channels: list[Channel]) -> None:
+def test_a_slow_channel_gets_less(manual_daemon: ManualDaemon, channels: list[Channel]) -> None:
     """It counts how long a channel takes for what it has, not only how much it has."""
     quick, slow = channels
     for _ in range(30):  # the first times are those of a cold machine
-        size = hand.ask(0)
+        size = manual_daemon.ask(0)
         answer(quick, quick.next(), 1)
         size.result(DEADLINE_S)
-    size = hand.ask(1)
+    size = manual_daemon.ask(1)
     message = slow.next()
     time.sleep(0.3)  # what the daemon does with it
     answer(slow, message, 2)
     size.result(DEADLINE_S)
-    times = [hand.channel(cpu, "service_ns") for cpu in (0, 1)]
+    times = [manual_daemon.channel(cpu, "service_ns") for cpu in (0, 1)]
     assert times[1] >= 250_000_000
     assert 0 < times[0] < times[1] / 8
-    sizes = [hand.ask(0) for _ in range(6)]
-    assert depths(hand) == [6, 0]
+    sizes = [manual_daemon.ask(0) for _ in range(6)]
+    assert depths(manual_daemon) == [6, 0]
     serve(channels, sizes)
 
 
-def test_with_own_every_channel_keeps_its_requests(hand: Hand, channels: list[Channel]) -> None:
-    hand.connection.policy = "own"
-    sizes = [hand.ask(0) for _ in range(4)]
-    assert depths(hand) == [4, 0]
+def test_with_own_every_channel_keeps_its_requests(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    manual_daemon.connection.policy = "own"
+    sizes = [manual_daemon.ask(0) for _ in range(4)]
+    assert depths(manual_daemon) == [4, 0]
     os.set_blocking(channels[1].fd, False)
     with pytest.raises(BlockingIOError):
         channels[1].next()
     serve(channels, sizes)
-    assert hand.channel(0, "elsewhere") == 0
+    assert manual_daemon.channel(0, "elsewhere") == 0
 
 
 def test_with_own_a_reader_beside_the_channels_still_takes_what_waits(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    hand.connection.policy = "own"
-    os.set_blocking(hand.fd, True)
+    manual_daemon.connection.policy = "own"
+    os.set_blocking(manual_daemon.fd, True)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(hand.read)
-        size = hand.ask(1)
-        hand.answer(waiting.result(DEADLINE_S), 6)
+        waiting = pool.submit(manual_daemon.read)
+        size = manual_daemon.ask(1)
+        manual_daemon.answer(waiting.result(DEADLINE_S), 6)
     assert size.result(DEADLINE_S) == 6
 
 
-def test_a_change_of_policy_frees_what_waits(hand: Hand, channels: list[Channel]) -> None:
+def test_a_change_of_policy_frees_what_waits(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     """A worker that sleeps, and may not take what waits elsewhere, may do so now."""
-    hand.connection.policy = "own"
+    manual_daemon.connection.policy = "own"
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(channels[1].next)
-        size = hand.ask(0)
-        until(lambda: hand.channel(1, "sleeping") == 1)
-        assert depths(hand) == [1, 0]
-        hand.connection.policy = "least"
+        size = manual_daemon.ask(0)
+        until(lambda: manual_daemon.channel(1, "sleeping") == 1)
+        assert depths(manual_daemon) == [1, 0]
+        manual_daemon.connection.policy = "least"
         message = waiting.result(DEADLINE_S)
     answer(channels[1], message, 8)
     assert size.result(DEADLINE_S) == 8
 
 
-def test_a_cpu_without_a_channel_sends_to_the_nearest(hand: Hand) -> None:
-    sizes = [hand.ask(1)]
-    assert depths(hand) == [0, 1]  # as long as there is none
-    only = Channel(hand.fd, 0, slots=8)
-    sizes += [hand.ask(1), hand.ask(0)]
-    assert depths(hand) == [2, 1]
-    second = Channel(hand.fd, 1, slots=8)
-    hand.connection.policy = "own"
-    sizes.append(hand.ask(1))
-    assert depths(hand) == [2, 2]
+def test_a_cpu_without_a_channel_sends_to_the_nearest(manual_daemon: ManualDaemon) -> None:
+    sizes = [manual_daemon.ask(1)]
+    assert depths(manual_daemon) == [0, 1]  # as long as there is none
+    only = Channel(manual_daemon.fd, 0, slots=8)
+    sizes += [manual_daemon.ask(1), manual_daemon.ask(0)]
+    assert depths(manual_daemon) == [2, 1]
+    second = Channel(manual_daemon.fd, 1, slots=8)
+    manual_daemon.connection.policy = "own"
+    sizes.append(manual_daemon.ask(1))
+    assert depths(manual_daemon) == [2, 2]
     second.close()
-    sizes.append(hand.ask(1))
-    assert depths(hand) == [3, 2]
+    sizes.append(manual_daemon.ask(1))
+    assert depths(manual_daemon) == [3, 2]
     serve([only], sizes)  # also what waits for a channel that is gone
     only.close()
 
 
-def test_a_killed_callers_request_is_no_load(hand: Hand, channels: list[Channel]) -> None:
+def test_a_killed_callers_request_is_no_load(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     for cpu in (0, 1):
-        with hand.program(cpu) as program:
-            assert sum(depths(hand)) == 1
+        with manual_daemon.program(cpu) as program:
+            assert sum(depths(manual_daemon)) == 1
             program.kill()
             program.wait(DEADLINE_S)
-        assert depths(hand) == [0, 0]
+        assert depths(manual_daemon) == [0, 0]
 
 
 def _open_on(cpu: int, path: Path) -> int:
@@ -207,10 +219,10 @@ def _open_on(cpu: int, path: Path) -> int:
     return os.open(path, os.O_RDONLY)
 
 
-def _opened_on(cpu: int, hand: Hand, channels: list[Channel], size: int) -> int:
+def _opened_on(cpu: int, manual_daemon: ManualDaemon, channels: list[Channel], size: int) -> int:
     """Open a file of *size* bytes from *cpu*."""
     with ThreadPoolExecutor(1) as pool:
-        opened = pool.submit(_open_on, cpu, hand.mountpoint / "file")
+        opened = pool.submit(_open_on, cpu, manual_daemon.mountpoint / "file")
         while (message := channels[cpu].next()).request.opcode != "open":
             assert message.request.opcode == "lookup"
             attributes = wire.attributes(2, size, (0, 0, 0), 0o100644, 1, 0, 0)
@@ -235,28 +247,28 @@ def test_parts_of_a_large_read_are_spread(mountpoint: Path, spread: int, placed:
     The other channel passes for a quick one, since it has not had any.
     """
     data = os.urandom(4 * PART)
-    hand = Hand(mountpoint, init_flags=FUSE_ASYNC_READ)
-    hand.connection.spin_ns = 0
-    hand.connection.threshold = 16
-    hand.connection.spread = spread
-    channels = [Channel(hand.fd, cpu) for cpu in (0, 1)]
+    manual_daemon = ManualDaemon(mountpoint, init_flags=FUSE_ASYNC_READ)
+    manual_daemon.connection.spin_ns = 0
+    manual_daemon.connection.threshold = 16
+    manual_daemon.connection.spread = spread
+    channels = [Channel(manual_daemon.fd, cpu) for cpu in (0, 1)]
     with ThreadPoolExecutor(1) as pool:
-        fd = _opened_on(0, hand, channels, len(data))
-        before = hand.channel(0, "elsewhere")
+        fd = _opened_on(0, manual_daemon, channels, len(data))
+        before = manual_daemon.channel(0, "elsewhere")
         ahead = pool.submit(_read_ahead_on, 0, fd, len(data))
         try:
-            until(lambda: sum(depths(hand)) == 4)
-            assert depths(hand) == placed
-            assert hand.channel(0, "elsewhere") - before == placed[1]
+            until(lambda: sum(depths(manual_daemon)) == 4)
+            assert depths(manual_daemon) == placed
+            assert manual_daemon.channel(0, "elsewhere") - before == placed[1]
             for _ in range(4):
                 _answer_part(channels[1], data)
             ahead.result(DEADLINE_S)
             assert os.pread(fd, len(data), 0) == data
         finally:
-            hand.connection.abort()  # wakes who still waits
+            manual_daemon.connection.abort()  # wakes who still waits
     for channel in channels:
         channel.close()
-    hand.close(lazy=True)
+    manual_daemon.close(lazy=True)
     with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
         os.close(fd)  # it is closed, but nobody was there to be told
 
@@ -273,12 +285,12 @@ def _answer_part(channel: Channel, data: bytes) -> None:
 # Workers that look, and those that are about to
 
 
-def _ask_until(stop: threading.Event, hand: Hand) -> int:
+def _ask_until(stop: threading.Event, manual_daemon: ManualDaemon) -> int:
     """Ask from CPU 0, one request after the other; return how many were answered."""
     os.sched_setaffinity(0, {0})
     done = 0
     while not stop.is_set():
-        os.stat(hand.mountpoint)
+        os.stat(manual_daemon.mountpoint)
         done += 1
     return done
 
@@ -296,19 +308,19 @@ def _help_out(channel: Channel, got_one: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("spin_ns", [0, 1_000_000])
 def test_what_was_left_to_a_worker_that_took_another_is_taken(
-    hand: Hand, channels: list[Channel], spin_ns: int
+    manual_daemon: ManualDaemon, channels: list[Channel], spin_ns: int
 ) -> None:
     """Two callers find the worker of their CPU about to look and wake nobody; it takes one.
 
     It answers that only when the worker of the other CPU has got the next one.
     """
-    hand.connection.spin_ns = spin_ns
-    hand.connection.threshold = 16  # so both are sent to the same channel
+    manual_daemon.connection.spin_ns = spin_ns
+    manual_daemon.connection.threshold = 16  # so both are sent to the same channel
     stop, others = threading.Event(), threading.Semaphore(0)
     os.sched_setaffinity(0, {0})
     with ThreadPoolExecutor(3) as pool:
         helping = pool.submit(_help_out, channels[1], others.release)
-        asking = [pool.submit(_ask_until, stop, hand) for _ in range(2)]
+        asking = [pool.submit(_ask_until, stop, manual_daemon) for _ in range(2)]
         try:
             slot, length = NO_SLOT, 0
             for number in range(500):
@@ -322,13 +334,15 @@ def test_what_was_left_to_a_worker_that_took_another_is_taken(
             assert all(each.result(DEADLINE_S) for each in asking)
         finally:
             stop.set()
-            hand.connection.abort()  # wakes who waits
+            manual_daemon.connection.abort()  # wakes who waits
             helping.result(DEADLINE_S)
 
 
-def test_a_request_goes_to_a_worker_that_looks(hand: Hand, channels: list[Channel]) -> None:
+def test_a_request_goes_to_a_worker_that_looks(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     """The other channel has no worker: whatever is sent to it has to be stolen."""
-    hand.connection.spin_ns = 1_000_000
+    manual_daemon.connection.spin_ns = 1_000_000
 
     def work(channel: Channel) -> None:
         message = channel.next()
@@ -337,11 +351,11 @@ def test_a_request_goes_to_a_worker_that_looks(hand: Hand, channels: list[Channe
 
     with ThreadPoolExecutor(2) as pool:
         worker = pool.submit(work, channels[0])
-        caller = pool.submit(_stat_often, hand.mountpoint, 1, 3000)
+        caller = pool.submit(_stat_often, manual_daemon.mountpoint, 1, 3000)
         assert caller.result(DEADLINE_S * 3) == {4}
-        assert hand.channel(1, "elsewhere") > 0
-        assert hand.channel(0, "poll_hits") + hand.channel(1, "poll_hits") > 0
-        hand.connection.abort()
+        assert manual_daemon.channel(1, "elsewhere") > 0
+        assert manual_daemon.channel(0, "poll_hits") + manual_daemon.channel(1, "poll_hits") > 0
+        manual_daemon.connection.abort()
         assert isinstance(worker.exception(DEADLINE_S), OSError)
 
 
@@ -350,26 +364,26 @@ def _stat_often(path: Path, cpu: int, times: int) -> set[int]:
     return {os.stat(path).st_size for _ in range(times)}
 
 
-def test_sysfs_shows_who_sleeps(hand: Hand, channels: list[Channel]) -> None:
-    assert hand.channel(0, "sleeping") == 0
-    assert [hand.channel(cpu, "slots") for cpu in (0, 1)] == [4, 4]
+def test_sysfs_shows_who_sleeps(manual_daemon: ManualDaemon, channels: list[Channel]) -> None:
+    assert manual_daemon.channel(0, "sleeping") == 0
+    assert [manual_daemon.channel(cpu, "slots") for cpu in (0, 1)] == [4, 4]
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(channels[0].next) for _ in range(2)]
-        until(lambda: hand.channel(0, "sleeping") == 2)
-        assert hand.channel(1, "sleeping") == 0
-        sizes = [hand.ask(0), hand.ask(0)]
+        until(lambda: manual_daemon.channel(0, "sleeping") == 2)
+        assert manual_daemon.channel(1, "sleeping") == 0
+        sizes = [manual_daemon.ask(0), manual_daemon.ask(0)]
         for number, each in enumerate(waiting):
             answer(channels[0], each.result(DEADLINE_S), number)
     assert sorted(size.result(DEADLINE_S) for size in sizes) == [0, 1]
-    assert hand.channel(0, "brought") + hand.channel(1, "brought") == 2
+    assert manual_daemon.channel(0, "brought") + manual_daemon.channel(1, "brought") == 2
 
 
 # Programs
 
 
 @contextlib.contextmanager
-def program(hand: Hand, text: str) -> Iterator[bpf.Attachment]:
-    with bpf.attach(hand.connection.id, handlers={"select_channel": text}) as attachment:
+def program(manual_daemon: ManualDaemon, text: str) -> Iterator[bpf.Attachment]:
+    with bpf.attach(manual_daemon.connection.id, handlers={"select_channel": text}) as attachment:
         yield attachment
 
 
@@ -388,60 +402,64 @@ int select_channel(struct efuse_placement *placement)
 
 
 @contextlib.contextmanager
-def saying(hand: Hand, cpu: int) -> Iterator[None]:
-    with program(hand, _SAYING) as attachment:
+def saying(manual_daemon: ManualDaemon, cpu: int) -> Iterator[None]:
+    with program(manual_daemon, _SAYING) as attachment:
         attachment.maps["said"][0] = cpu
         yield
 
 
-def test_a_program_says_where_requests_go(hand: Hand, channels: list[Channel]) -> None:
-    with saying(hand, 1):
-        sizes = [hand.ask(0) for _ in range(3)]
-        assert depths(hand) == [0, 3]
-        hand.connection.policy = "own"  # goes before that, too
-        sizes.append(hand.ask(0))
-        assert depths(hand) == [0, 4]
-        hand.connection.policy = "least"
+def test_a_program_says_where_requests_go(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    with saying(manual_daemon, 1):
+        sizes = [manual_daemon.ask(0) for _ in range(3)]
+        assert depths(manual_daemon) == [0, 3]
+        manual_daemon.connection.policy = "own"  # goes before that, too
+        sizes.append(manual_daemon.ask(0))
+        assert depths(manual_daemon) == [0, 4]
+        manual_daemon.connection.policy = "least"
         serve(channels, sizes)
-        assert hand.channel(0, "elsewhere") == 4
+        assert manual_daemon.channel(0, "elsewhere") == 4
 
 
 def test_a_program_without_opinion_leaves_it_to_the_kernel(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    with saying(hand, -1):
-        sizes = [hand.ask(0), hand.ask(0)]
-        assert depths(hand) == [1, 1]
+    with saying(manual_daemon, -1):
+        sizes = [manual_daemon.ask(0), manual_daemon.ask(0)]
+        assert depths(manual_daemon) == [1, 1]
         serve(channels, sizes)
-        assert hand.connection.garbage == 0
+        assert manual_daemon.connection.garbage == 0
 
 
 @pytest.mark.parametrize("said", [2, 4096, 0x7FFFFFFF])
-def test_a_cpu_that_is_none_is_garbage(hand: Hand, channels: list[Channel], said: int) -> None:
-    with saying(hand, said):
-        size = hand.ask(1)
-        assert depths(hand) == [0, 1]
+def test_a_cpu_that_is_none_is_garbage(
+    manual_daemon: ManualDaemon, channels: list[Channel], said: int
+) -> None:
+    with saying(manual_daemon, said):
+        size = manual_daemon.ask(1)
+        assert depths(manual_daemon) == [0, 1]
         serve(channels, [size])
-        assert hand.connection.garbage == 1
+        assert manual_daemon.connection.garbage == 1
 
 
-def test_a_cpu_without_a_channel_is_garbage(hand: Hand) -> None:
-    only = Channel(hand.fd, 0)
-    with saying(hand, 1):
-        size = hand.ask(1)
-        assert depths(hand) == [1, 0]
+def test_a_cpu_without_a_channel_is_garbage(manual_daemon: ManualDaemon) -> None:
+    only = Channel(manual_daemon.fd, 0)
+    with saying(manual_daemon, 1):
+        size = manual_daemon.ask(1)
+        assert depths(manual_daemon) == [1, 0]
         serve([only], [size])
-        assert hand.connection.garbage == 1
+        assert manual_daemon.connection.garbage == 1
     only.close()
 
 
-def test_without_channels_a_program_is_not_asked(hand: Hand) -> None:
-    with saying(hand, 1):
-        size = hand.ask(0)
-        assert depths(hand) == [1, 0]
-        hand.answer(hand.read(), 3)
+def test_without_channels_a_program_is_not_asked(manual_daemon: ManualDaemon) -> None:
+    with saying(manual_daemon, 1):
+        size = manual_daemon.ask(0)
+        assert depths(manual_daemon) == [1, 0]
+        manual_daemon.answer(manual_daemon.read(), 3)
         assert size.result(DEADLINE_S) == 3
-        assert hand.connection.garbage == 0
+        assert manual_daemon.connection.garbage == 0
 
 
 _SPY = """
@@ -480,15 +498,15 @@ int select_channel(struct efuse_placement *placement)
 """
 
 
-def test_what_a_program_is_told(hand: Hand, channels: list[Channel]) -> None:
-    first = hand.ask(0)
+def test_what_a_program_is_told(manual_daemon: ManualDaemon, channels: list[Channel]) -> None:
+    first = manual_daemon.ask(0)
     message = channels[0].next()
-    hand.connection.threshold = 7
-    with program(hand, _SPY) as attachment:
-        second = hand.ask(1)
+    manual_daemon.connection.threshold = 7
+    with program(manual_daemon, _SPY) as attachment:
+        second = manual_daemon.ask(1)
         maps = attachment.maps
         info = _words(maps["told"].read_all()[0], "IIQIIII")
-        possible = len(list((hand.connection.path / "channels").glob("[0-9]*")))
+        possible = len(list((manual_daemon.connection.path / "channels").glob("[0-9]*")))
         assert info == (GETATTR, 1, 1, 1, possible, 0, 7)
         load = [_words(maps["load"].read_all()[cpu], "IIIIII") for cpu in (0, 1)]
         assert [each[:5] for each in load] == [(0, 0, 1, 0, 0), (0, 0, 0, 0, 0)]
@@ -524,6 +542,6 @@ int select_channel(struct efuse_placement *placement)
 @pytest.mark.parametrize(
     "text", [_ASKING_FOR_AN_OPCODE, _ASKING_FOR_A_PATH], ids=["opcode", "path"]
 )
-def test_it_may_call_nothing_else(hand: Hand, text: str) -> None:
-    with pytest.raises(VerifierError), program(hand, text):
+def test_it_may_call_nothing_else(manual_daemon: ManualDaemon, text: str) -> None:
+    with pytest.raises(VerifierError), program(manual_daemon, text):
         pass

@@ -16,8 +16,8 @@ import pytest
 
 from efuse import functions
 from efuse.functions import Aggregated
-from tests.guest.conftest import run
-from tests.guest.functions import BLOCK
+from tests.guest.support.functions import BLOCK
+from tests.guest.support.shell import run
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/bpf_kv/bpf_kv.py"
 COUNT = 20_000

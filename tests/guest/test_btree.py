@@ -13,7 +13,7 @@ from efuse import functions
 from efuse.errors import EfuseError
 from efuse.functions import BtreeAggregate, BtreeLookup, BtreeRange, Place
 from efuse.functions.btree_file import BLOCK, CHILD, HEADER, ITEM, NODE, build
-from tests.guest.functions import agree, result
+from tests.guest.support.functions import agree, result
 
 ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
 """Their leaves are more than a digest has, and have two nodes and a root above them."""

@@ -3,53 +3,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from efuse.bpf import libbpf
 from efuse.bpf.spec import WAYS
 from efuse.bpf.values import TAG_BYTES
-from tests.guest.daemons import Call, Mount, eventually, mounted
-from tests.guest.numbered import Numbered
-from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, read, read_direct, write
+from tests.guest.support.backing_files import backing, make
+from tests.guest.support.daemons import Call, Mount, eventually, mounted
+from tests.guest.support.data_cache import (
+    BLOCKS,
+    CHANGES,
+    cached,
+    overwrite_tags,
+    path_count,
+    requests,
+    warm,
+)
+from tests.guest.support.file_data import BLOCK, SIZE, drop_pages, fill, read, read_direct, write
+from tests.guest.support.numbered import Numbered
+from tests.guest.support.scripted_daemon import NOFLUSH
 
-BLOCKS = -(-SIZE // BLOCK)
-NOFLUSH = 1 << 5  # FOPEN_NOFLUSH: a close waits for no WRITE
 ASYNC_DIO = 1 << 15
 # FUSE sends what is past its page cache in the background if the daemon says so, as libfuse's do.
 both_ways = pytest.mark.parametrize("dio", [0, ASYNC_DIO], ids=["dio", "async_dio"])
-
-
-@contextlib.contextmanager
-def cached(mountpoint: Path, **options: Any) -> Iterator[Mount]:
-    """A mount with one file of which nothing is known."""
-    with mounted(mountpoint, **({"consistency": "exclusive"} | options)) as m:
-        make(m, "f", fill("d"))
-        m.log()
-        yield m
-
-
-def path_count(m: Mount, name: str, path: str = "cache") -> int:
-    return int((m.connection.path / "paths" / path / name).read_text())
-
-
-def warm(m: Mount) -> None:
-    """Read the file once, past its end."""
-    assert read_direct(m / "f", SIZE + BLOCK) == fill("d")
-    m.log()
-
-
-def requests(m: Mount) -> list[tuple[int, int]]:
-    """Offset and size of each READ that the daemon got."""
-    return [(offset, size) for offset, size in m.call("reads")]
 
 
 # Hits
@@ -116,13 +99,6 @@ def test_buffered_reads_mmap_and_splice_come_from_it(mountpoint: Path, tmp_path:
                         pass
             assert (tmp_path / "out").read_bytes() == data
             assert "read" not in m.asked()
-
-
-def drop_pages(path: str) -> None:
-    """Drop FUSE's own pages of a file."""
-    fd = os.open(path, os.O_RDONLY)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
 
 
 def test_read_ahead_fills_it(mountpoint: Path) -> None:
@@ -274,80 +250,6 @@ def test_a_large_write_is_not_kept(mountpoint: Path, flags: int) -> None:
             assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
 
 
-def _truncate(m: Mount) -> bytes:
-    os.truncate(m / "f", 5000)
-    return fill("d")[:5000]
-
-
-def _truncate_and_extend(m: Mount) -> bytes:
-    os.truncate(m / "f", 5000)
-    os.truncate(m / "f", SIZE)
-    return fill("d")[:5000] + bytes(SIZE - 5000)
-
-
-def _open_truncated(m: Mount) -> bytes:
-    os.close(os.open(m / "f", os.O_WRONLY | os.O_TRUNC))
-    return b""
-
-
-def _extend(m: Mount) -> bytes:
-    write(m / "f", b"end", SIZE + 3 * BLOCK)
-    return fill("d") + bytes(3 * BLOCK) + b"end"
-
-
-def _append(m: Mount) -> bytes:
-    write(m / "f", b"end", 0, os.O_APPEND)
-    return fill("d") + b"end"
-
-
-def _allocate(m: Mount) -> bytes:
-    fd = os.open(m / "f", os.O_RDWR)
-    os.posix_fallocate(fd, SIZE, 100)
-    os.close(fd)
-    return fill("d") + bytes(100)
-
-
-def _copy(m: Mount) -> bytes:
-    one = os.open(m / "g", os.O_RDONLY)
-    two = os.open(m / "f", os.O_RDWR)
-    assert os.copy_file_range(one, two, BLOCK, 0, BLOCK) == BLOCK
-    os.close(one)
-    os.close(two)
-    return fill("d")[:BLOCK] + fill("g")[:BLOCK] + fill("d")[2 * BLOCK :]
-
-
-def _notify(m: Mount) -> bytes:
-    m.truth.put("f", fill("n"))
-    m.call("inval_inode", "f")
-    return fill("n")
-
-
-def _store(m: Mount) -> bytes:
-    m.truth.put("f", b"s" * BLOCK + fill("d")[BLOCK:])
-    m.call("store", "f", 0, b"s" * BLOCK)
-    return b"s" * BLOCK + fill("d")[BLOCK:]
-
-
-def _invalidate(m: Mount) -> bytes:
-    m.truth.put("f", fill("n"))
-    m.connection.invalidate()
-    return fill("n")
-
-
-CHANGES = [
-    _truncate,
-    _truncate_and_extend,
-    _open_truncated,
-    _extend,
-    _append,
-    _allocate,
-    _copy,
-    _notify,
-    _store,
-    _invalidate,
-]
-
-
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__[1:])
 def test_a_change_is_seen(mountpoint: Path, change: Callable[[Mount], bytes]) -> None:
     with cached(mountpoint) as m:
@@ -419,7 +321,7 @@ def test_two_writes_that_cross_teach_nothing(mountpoint: Path) -> None:
         m.wait_held()
         # FUSE itself sends direct writes of an inode one after the other: this one is the
         # daemon's own.
-        m.truth.put("f", b"2" * BLOCK + fill("d")[BLOCK:])
+        m.model.put("f", b"2" * BLOCK + fill("d")[BLOCK:])
         m.call("inval_inode", "f")
         m.release()
         assert first.result() == BLOCK
@@ -461,7 +363,7 @@ def test_data_lives_as_long_as_attributes(mountpoint: Path) -> None:
                 assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
     with cached(mountpoint, consistency="ttl", attr_timeout=1.0) as m:
         assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
-        m.truth.put("f", fill("n"))
+        m.model.put("f", fill("n"))
         eventually(lambda: read_direct(m / "f", BLOCK) == fill("n")[:BLOCK])
         assert m.count("read", "expired") > 0
         assert m.count("read", "hits") > 0
@@ -474,7 +376,7 @@ def test_close_to_open_asks_again(mountpoint: Path) -> None:
         os.preadv(fd, [buffer], 0)
         with m.answered("read"):
             os.preadv(fd, [buffer], 0)
-        m.truth.put("f", fill("n"))
+        m.model.put("f", fill("n"))
         assert read_direct(m / "f", BLOCK) == fill("n")[:BLOCK]
         os.close(fd)
 
@@ -541,19 +443,6 @@ def test_a_block_of_another_place_that_a_program_offers_is_not_taken(mountpoint:
 # Maps that somebody scribbles in
 
 
-def scribbled(m: Mount, at: int, value: bytes) -> None:
-    """Overwrite bytes of every tag that is in use."""
-    assert m.attachment
-    tags = m.attachment.maps["tags"]
-    for number in tags:
-        key = number.to_bytes(4, "little")
-        raw = bytearray(libbpf.map_lookup(tags.fd, key, 512) or b"")
-        for way in range(8):
-            if struct.unpack_from("=Q", raw, way * 64 + 8)[0]:
-                raw[way * 64 + at : way * 64 + at + len(value)] = value
-        libbpf.map_update(tags.fd, key, bytes(raw))
-
-
 @pytest.mark.parametrize(
     ("at", "value"),
     [
@@ -571,7 +460,7 @@ def scribbled(m: Mount, at: int, value: bytes) -> None:
 def test_a_tag_that_is_wrong_is_a_miss(mountpoint: Path, at: int, value: bytes) -> None:
     with cached(mountpoint) as m:
         warm(m)
-        scribbled(m, at, value)
+        overwrite_tags(m, at, value)
         with m.passed("read"):
             assert read_direct(m / "f", 4 * BLOCK) == fill("d")[: 4 * BLOCK]
 
@@ -582,7 +471,7 @@ def test_tags_of_another_mount_are_void(mountpoint: Path) -> None:
     second.mkdir()
     with cached(first) as one, cached(second) as two:
         warm(one)
-        two.truth.put("f", fill("e"))
+        two.model.put("f", fill("e"))
         assert one.attachment
         assert two.attachment
         for name, size in (("tags", 512), ("blocks", 4096)):

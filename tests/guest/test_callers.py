@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from efuse import bpf
-from tests.guest.daemons import Call, Mount, as_user, fails, force_stat, mounted
+from tests.guest.support.daemons import Call, Mount, as_user, fails, force_stat, mounted
 
 pytestmark = pytest.mark.usefixtures("reachable")
 
@@ -42,9 +42,9 @@ def _private(mountpoint: Path, *declare: str, default_permissions: bool = False)
         check_modes=True,
         readdirplus=False,
     ) as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"data")
-        m.truth.set_xattr("d/f", b"user.x", b"1")
+        m.model.mkdir("d")
+        m.model.create("d/f", b"data")
+        m.model.set_xattr("d/f", b"user.x", b"1")
         for path, mode in (("d", 0o700), ("d/f", 0o600)):
             os.chmod(m / path, mode)
             os.chown(m / path, ALICE, ALICE)
@@ -114,9 +114,9 @@ def test_answers_shared_where_callers_do_not_matter(mountpoint: Path, by: str) -
         declare=("stable_nodeids", *(() if by == "default_permissions" else (by,))),
         default_permissions=by == "default_permissions",
     ) as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"data")
-        m.truth.set_xattr("d/f", b"user.x", b"1")
+        m.model.mkdir("d")
+        m.model.create("d/f", b"data")
+        m.model.set_xattr("d/f", b"user.x", b"1")
         os.getxattr(m / "d/f", "user.x")
         m.drop()
         with m.answered("lookup", 2):
@@ -288,12 +288,12 @@ def _open_to_all(mountpoint: Path, consistency: str = "exclusive") -> Iterator[M
         attr_timeout=600.0,
         negative_timeout=600.0,
     ) as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"data")
-        m.truth.symlink("d/link", b"f")
-        m.truth.set_xattr("d/f", b"user.x", b"1")
+        m.model.mkdir("d")
+        m.model.create("d/f", b"data")
+        m.model.symlink("d/link", b"f")
+        m.model.set_xattr("d/f", b"user.x", b"1")
         for path, mode in (("d", stat.S_IFDIR | 0o777), ("d/f", stat.S_IFREG | 0o666)):
-            m.truth.set_mode(path, mode)
+            m.model.set_mode(path, mode)
         yield m
 
 
@@ -341,9 +341,9 @@ def test_name_shown_to_one_caller_is_not_walked_by_another(
         attr_timeout=600.0,
         attach=attach,
     ) as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"data")
-        m.truth.set_mode("d", stat.S_IFDIR | 0o700)
+        m.model.mkdir("d")
+        m.model.create("d/f", b"data")
+        m.model.set_mode("d", stat.S_IFDIR | 0o700)
         for _ in range(2):
             if shown_by == "lookup":
                 assert os.stat(m / "d/f").st_size == 4
@@ -362,9 +362,9 @@ def test_names_of_a_directory_that_may_only_be_listed_are_not_walked(mountpoint:
         entry_timeout=600.0,
         attr_timeout=600.0,
     ) as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"data")
-        m.truth.set_mode("d", stat.S_IFDIR | 0o704)
+        m.model.mkdir("d")
+        m.model.create("d/f", b"data")
+        m.model.set_mode("d", stat.S_IFDIR | 0o704)
         for _ in range(2):
             assert as_user(BOB, os.listdir, m / "d") == ["f"]
             fails(errno.EACCES, as_user, BOB, os.stat, m / "d/f")

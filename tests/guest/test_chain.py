@@ -23,10 +23,9 @@ from efuse.errors import EfuseError
 from efuse.functions import BtreeLookup, BtreeRange, Count, Place, Run, Status, Unchained, Why
 from efuse.functions.btree_file import build
 from tests.commands import AS_NOBODY
-from tests.guest import csd_device
-from tests.guest.conftest import run
-from tests.guest.csd_device import Device, noise
-from tests.guest.functions import (
+from tests.guest.support import csd_device
+from tests.guest.support.csd_device import Device, noise
+from tests.guest.support.functions import (
     BLOCK,
     HOPS,
     Background,
@@ -36,7 +35,8 @@ from tests.guest.functions import (
     outcome,
     stack_of,
 )
-from tests.guest.hand import DEADLINE_S, until
+from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.guest.support.shell import run
 
 EXT4_IOC_MOVE_EXT = 0xC028660F
 COUNT = 700

@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.guest import wire
-from tests.guest.channel import NO_SLOT, Channel, Message
-from tests.guest.hand import DEADLINE_S, Hand, root_attributes
-from tests.guest.wire import Request
+from tests.guest.support import wire
+from tests.guest.support.channel import NO_SLOT, Channel, Message
+from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes
+from tests.guest.support.wire import Request
 
 SECONDS = float(os.environ.get("EFUSE_FUZZ_S", "20"))
 SEED = int(os.environ.get("EFUSE_FUZZ_SEED", time.time_ns() % 1_000_000))
@@ -195,12 +195,12 @@ class Steady:
     """Another mount of the same process: every answer of it has to be right."""
 
     def __init__(self, mountpoint: Path) -> None:
-        self.hand = Hand(mountpoint)
-        self.channel = Channel(self.hand.fd, 0)
+        self.manual_daemon = ManualDaemon(mountpoint)
+        self.channel = Channel(self.manual_daemon.fd, 0)
         self.answered = 0
 
     def ask(self) -> None:
-        size = self.hand.ask(self.answered % 2)
+        size = self.manual_daemon.ask(self.answered % 2)
         message = self.channel.next()
         raw = wire.reply(message.request.unique, 0, root_attributes(self.answered))
         self.channel.reply(message.slot, self.channel.put(message.slot, raw))
@@ -209,7 +209,7 @@ class Steady:
 
     def close(self) -> None:
         self.channel.close()
-        self.hand.close()
+        self.manual_daemon.close()
 
 
 @contextmanager
@@ -244,8 +244,8 @@ class Counts:
 def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
     """Lie to the users of a mount until its end comes, amid it all."""
     stop, asked = threading.Event(), threading.Event()
-    hand = Hand(mountpoint)
-    channels = [Channel(hand.fd, cpu, SLOTS) for cpu in (0, 1)]
+    manual_daemon = ManualDaemon(mountpoint)
+    channels = [Channel(manual_daemon.fd, cpu, SLOTS) for cpu in (0, 1)]
     liars = [Liar(c, random.Random(seed + n), stop, asked) for n, c in enumerate(channels * 2)]
     with ThreadPoolExecutor(8) as pool:
         worked = [pool.submit(liar.work) for liar in liars]
@@ -256,7 +256,7 @@ def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
             while time.monotonic() < end and asked.wait(QUIET_S):
                 asked.clear()
                 steady.ask()
-            hand.connection.abort()  # wakes the workers, and the programs that wait
+            manual_daemon.connection.abort()  # wakes the workers, and the programs that wait
         finally:
             stop.set()
         for each in worked:
@@ -267,7 +267,7 @@ def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
     counts.garbled += sum(liar.garbled for liar in liars)
     for channel in channels:
         channel.close()
-    hand.close(lazy=True)
+    manual_daemon.close(lazy=True)
 
 
 def test_whatever_is_in_the_shared_memory(mountpoint: Path, tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from tests.guest import channel as by_hand
-from tests.guest import wire
-from tests.guest.channel import NO_SLOT, REQUEST_START, Channel, Message
-from tests.guest.hand import DEADLINE_S, Hand, root_attributes, until
+from tests.guest.support import channel as by_hand
+from tests.guest.support import wire
+from tests.guest.support.channel import NO_SLOT, REQUEST_START, Channel, Message
+from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes, until
 
 
 def reply(to: Message, size: int) -> bytes:
@@ -34,9 +34,9 @@ def answer(channel: Channel, to: Message, size: int) -> int:
     return channel.put(to.slot, reply(to, size))
 
 
-def refused(hand: Hand) -> int:
+def refused(manual_daemon: ManualDaemon) -> int:
     """How many calls were refused, of workers on any CPU."""
-    return sum(hand.channel(cpu, "refused") for cpu in (0, 1))
+    return sum(manual_daemon.channel(cpu, "refused") for cpu in (0, 1))
 
 
 # What it is for
@@ -44,22 +44,22 @@ def refused(hand: Hand) -> int:
 
 @pytest.mark.parametrize("cpu", [0, 1])
 def test_a_request_and_its_answer_go_through_a_slot(
-    hand: Hand, channels: list[Channel], cpu: int
+    manual_daemon: ManualDaemon, channels: list[Channel], cpu: int
 ) -> None:
-    size = hand.ask(cpu)
+    size = manual_daemon.ask(cpu)
     message = channels[cpu].next()
     assert (message.request.opcode, message.request.nodeid) == ("getattr", 1)
     assert message.slot != NO_SLOT
     channels[cpu].reply(message.slot, answer(channels[cpu], message, 1234))
     assert size.result(DEADLINE_S) == 1234
-    assert hand.channel(cpu, "stolen") == 0
+    assert manual_daemon.channel(cpu, "stolen") == 0
 
 
 def test_one_call_delivers_a_reply_and_brings_the_next_request(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    hand.connection.policy = "own"
-    sizes = [hand.ask(0) for _ in range(20)]
+    manual_daemon.connection.policy = "own"
+    sizes = [manual_daemon.ask(0) for _ in range(20)]
     message = channels[0].next()
     for number in range(19):
         message = channels[0].next(message.slot, answer(channels[0], message, number))
@@ -69,59 +69,59 @@ def test_one_call_delivers_a_reply_and_brings_the_next_request(
 
 @pytest.mark.parametrize("sent", [0, 1])
 def test_a_worker_takes_what_waits_for_another_channel(
-    hand: Hand, channels: list[Channel], sent: int
+    manual_daemon: ManualDaemon, channels: list[Channel], sent: int
 ) -> None:
-    size = hand.ask(sent)
+    size = manual_daemon.ask(sent)
     other = channels[1 - sent]
     os.sched_setaffinity(0, {1 - sent})
     message = other.next()
     other.reply(message.slot, answer(other, message, 7))
     assert size.result(DEADLINE_S) == 7
-    assert hand.channel(sent, "stolen") == 1
+    assert manual_daemon.channel(sent, "stolen") == 1
 
 
 @pytest.mark.parametrize("sent", [0, 1])
 @pytest.mark.parametrize("works", [0, 1])
 def test_a_worker_that_waits_is_woken_by_a_request_of_any_cpu(
-    hand: Hand, channels: list[Channel], sent: int, works: int
+    manual_daemon: ManualDaemon, channels: list[Channel], sent: int, works: int
 ) -> None:
     """The other channel has no worker."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(channels[works].next)
-        size = hand.ask(sent)
+        size = manual_daemon.ask(sent)
         message = waiting.result(DEADLINE_S)
     channels[works].reply(message.slot, answer(channels[works], message, 5))
     assert size.result(DEADLINE_S) == 5
 
 
 def test_a_reader_beside_the_channels_is_woken_if_no_worker_waits(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    os.set_blocking(hand.fd, True)
+    os.set_blocking(manual_daemon.fd, True)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(hand.read)
-        size = hand.ask(1)
-        hand.answer(waiting.result(DEADLINE_S), 6)
+        waiting = pool.submit(manual_daemon.read)
+        size = manual_daemon.ask(1)
+        manual_daemon.answer(waiting.result(DEADLINE_S), 6)
     assert size.result(DEADLINE_S) == 6
 
 
 @pytest.mark.parametrize("policy", ["least", "own"])
 @pytest.mark.parametrize("spin_ns", [0, 1_000_000])
 def test_who_does_not_sleep_there_looks_and_is_woken_in_poll(
-    hand: Hand, policy: str, spin_ns: int
+    manual_daemon: ManualDaemon, policy: str, spin_ns: int
 ) -> None:
     """One worker for all CPUs, who sleeps in poll(2) on another descriptor of the mount."""
-    hand.connection.policy = policy
-    hand.connection.spin_ns = spin_ns
-    channel = Channel(hand.fd, 0, slots=1)
+    manual_daemon.connection.policy = policy
+    manual_daemon.connection.spin_ns = spin_ns
+    channel = Channel(manual_daemon.fd, 0, slots=1)
     os.set_blocking(channel.fd, False)
     # As of an event loop, which looks at the descriptor once and then relies on being woken.
     sleeping = select.epoll()
-    sleeping.register(hand.fd, select.EPOLLIN | select.EPOLLET)
+    sleeping.register(manual_daemon.fd, select.EPOLLIN | select.EPOLLET)
     wanted = 400
     os.sched_setaffinity(0, {0})
     with sleeping, ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(_ask, hand, cpu, wanted // 2) for cpu in (0, 1)]
+        asked = [pool.submit(_ask, manual_daemon, cpu, wanted // 2) for cpu in (0, 1)]
         slot, length = NO_SLOT, 0
         for size in range(wanted):
             while True:
@@ -136,20 +136,20 @@ def test_who_does_not_sleep_there_looks_and_is_woken_in_poll(
         sizes = [size for each in asked for size in each.result(DEADLINE_S)]
     channel.close()
     assert sorted(sizes) == list(range(wanted))
-    looks = sum(hand.channel(0, name) for name in ("poll_hits", "poll_misses"))
+    looks = sum(manual_daemon.channel(0, name) for name in ("poll_hits", "poll_misses"))
     assert (looks > 0) == (spin_ns > 0)
 
 
-def _ask(hand: Hand, cpu: int, times: int) -> list[int]:
+def _ask(manual_daemon: ManualDaemon, cpu: int, times: int) -> list[int]:
     os.sched_setaffinity(0, {cpu})
-    return [os.stat(hand.mountpoint).st_size for _ in range(times)]
+    return [os.stat(manual_daemon.mountpoint).st_size for _ in range(times)]
 
 
-def test_a_request_larger_than_a_slot_comes_in_the_buffer(hand: Hand) -> None:
-    channel = Channel(hand.fd, 0)
+def test_a_request_larger_than_a_slot_comes_in_the_buffer(manual_daemon: ManualDaemon) -> None:
+    channel = Channel(manual_daemon.fd, 0)
     value = os.urandom(20000)
     with ThreadPoolExecutor(1) as pool:
-        set_ = pool.submit(os.setxattr, hand.mountpoint, "user.large", value)
+        set_ = pool.submit(os.setxattr, manual_daemon.mountpoint, "user.large", value)
         message = channel.next()
         assert (message.request.opcode, message.slot) == ("setxattr", NO_SLOT)
         assert message.request.rest == b"user.large\0" + value
@@ -159,13 +159,15 @@ def test_a_request_larger_than_a_slot_comes_in_the_buffer(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize(("beyond", "fits"), [(0, True), (1, False)])
-def test_a_request_fits_a_slot_if_it_ends_with_it(hand: Hand, beyond: int, fits: bool) -> None:
+def test_a_request_fits_a_slot_if_it_ends_with_it(
+    manual_daemon: ManualDaemon, beyond: int, fits: bool
+) -> None:
     """Before it is left what makes data of a WRITE begin at a page; see REQUEST_START."""
-    channel = Channel(hand.fd, 0)
+    channel = Channel(manual_daemon.fd, 0)
     heads = 40 + 8 + len(b"user.large\0")  # fuse_in_header, fuse_setxattr_in's first half
     value = os.urandom(channel.slot_size - REQUEST_START - heads + beyond)
     with ThreadPoolExecutor(1) as pool:
-        set_ = pool.submit(os.setxattr, hand.mountpoint, "user.large", value)
+        set_ = pool.submit(os.setxattr, manual_daemon.mountpoint, "user.large", value)
         message = channel.next()
         assert (message.slot != NO_SLOT) == fits
         assert message.request.rest == b"user.large\0" + value
@@ -174,15 +176,17 @@ def test_a_request_fits_a_slot_if_it_ends_with_it(hand: Hand, beyond: int, fits:
     channel.close()
 
 
-def test_a_request_larger_than_a_slot_is_left_for_who_wants_small_ones(hand: Hand) -> None:
+def test_a_request_larger_than_a_slot_is_left_for_who_wants_small_ones(
+    manual_daemon: ManualDaemon,
+) -> None:
     """The reply that the call has brought is delivered."""
-    channel = Channel(hand.fd, 0)
+    channel = Channel(manual_daemon.fd, 0)
     value = os.urandom(20000)
-    size = hand.ask(0)
+    size = manual_daemon.ask(0)
     message = channel.next(size=0, flags=by_hand.NEXT_SMALL)
     with ThreadPoolExecutor(1) as pool:
-        set_ = pool.submit(os.setxattr, hand.mountpoint, "user.large", value)
-        until(lambda: hand.connection.waiting == 2)
+        set_ = pool.submit(os.setxattr, manual_daemon.mountpoint, "user.large", value)
+        until(lambda: manual_daemon.connection.waiting == 2)
         length = answer(channel, message, 9)
         with pytest.raises(OSError, match=re_errno(errno.EMSGSIZE)):
             channel.next(message.slot, length, size=0, flags=by_hand.NEXT_SMALL)
@@ -199,8 +203,8 @@ def test_a_request_larger_than_a_slot_is_left_for_who_wants_small_ones(hand: Han
 def test_a_request_larger_than_slot_and_buffer_fails_and_what_is_behind_it_goes_on(
     mountpoint: Path, worker: str, behind: bool
 ) -> None:
-    hand = Hand(mountpoint, max_write=4096)
-    channel = Channel(hand.fd, 0)
+    manual_daemon = ManualDaemon(mountpoint, max_write=4096)
+    channel = Channel(manual_daemon.fd, 0)
     os.set_blocking(channel.fd, False)
 
     def set_xattr() -> None:
@@ -209,8 +213,8 @@ def test_a_request_larger_than_slot_and_buffer_fails_and_what_is_behind_it_goes_
 
     with ThreadPoolExecutor(1) as pool:
         set_ = pool.submit(set_xattr)
-        until(lambda: hand.connection.waiting == 1)
-        size = hand.ask(0) if behind else None
+        until(lambda: manual_daemon.connection.waiting == 1)
+        size = manual_daemon.ask(0) if behind else None
         if worker == "of-small-ones":
             with pytest.raises(OSError, match=re_errno(errno.EMSGSIZE)):
                 channel.next(size=0, flags=by_hand.NEXT_SMALL)
@@ -224,39 +228,39 @@ def test_a_request_larger_than_slot_and_buffer_fails_and_what_is_behind_it_goes_
         error = set_.exception(DEADLINE_S)
     assert isinstance(error, OSError)
     assert error.errno == errno.E2BIG
-    size = hand.ask(0)
+    size = manual_daemon.ask(0)
     message = channel.next(size=8192)
     assert message.slot != NO_SLOT
     channel.reply(message.slot, answer(channel, message, 5))
     assert size.result(DEADLINE_S) == 5
     channel.close()
-    hand.close()
+    manual_daemon.close()
 
 
-def test_a_worker_that_waits_for_a_slot_is_told_of_one(hand: Hand) -> None:
-    channel = Channel(hand.fd, 0, slots=1)
-    first = hand.ask(0)
+def test_a_worker_that_waits_for_a_slot_is_told_of_one(manual_daemon: ManualDaemon) -> None:
+    channel = Channel(manual_daemon.fd, 0, slots=1)
+    first = manual_daemon.ask(0)
     message = channel.next()
-    second = hand.ask(0)
+    second = manual_daemon.ask(0)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(channel.next)
         try:
-            until(lambda: hand.channel(0, "sleeping") == 1)
+            until(lambda: manual_daemon.channel(0, "sleeping") == 1)
             channel.reply(message.slot, answer(channel, message, 1))
             assert first.result(DEADLINE_S) == 1
             message = waiting.result(DEADLINE_S)
             channel.reply(message.slot, answer(channel, message, 2))
             assert second.result(DEADLINE_S) == 2
         finally:
-            hand.connection.abort()  # wakes it if nothing else does
+            manual_daemon.connection.abort()  # wakes it if nothing else does
     channel.close()
 
 
 def test_a_reply_may_be_written_and_the_slot_given_back(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     for number in range(10):  # more than there are slots
-        size = hand.ask(0)
+        size = manual_daemon.ask(0)
         message = channels[0].next()
         os.write(channels[0].fd, reply(message, number))
         assert size.result(DEADLINE_S) == number
@@ -264,15 +268,15 @@ def test_a_reply_may_be_written_and_the_slot_given_back(
 
 
 def test_with_every_slot_in_use_requests_wait_and_can_be_read(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    hand.connection.policy = "own"
-    sizes = [hand.ask(0) for _ in range(5)]
+    manual_daemon.connection.policy = "own"
+    sizes = [manual_daemon.ask(0) for _ in range(5)]
     messages = [channels[0].next() for _ in range(4)]
     os.set_blocking(channels[0].fd, False)
     with pytest.raises(BlockingIOError):
         channels[0].next()
-    hand.answer(hand.read(), 4)
+    manual_daemon.answer(manual_daemon.read(), 4)
     for number, message in enumerate(messages):
         channels[0].reply(message.slot, answer(channels[0], message, number))
     assert [s.result(DEADLINE_S) for s in sizes] == [0, 1, 2, 3, 4]
@@ -280,22 +284,24 @@ def test_with_every_slot_in_use_requests_wait_and_can_be_read(
 
 @pytest.mark.parametrize("on", ["channel", "mount"])
 def test_a_request_may_be_answered_on_any_descriptor(
-    hand: Hand, channels: list[Channel], on: str
+    manual_daemon: ManualDaemon, channels: list[Channel], on: str
 ) -> None:
     for number in range(10):
-        size = hand.ask(0)
+        size = manual_daemon.ask(0)
         message = channels[0].next()
-        os.write(channels[1].fd if on == "channel" else hand.fd, reply(message, number))
+        os.write(channels[1].fd if on == "channel" else manual_daemon.fd, reply(message, number))
         assert size.result(DEADLINE_S) == number
         channels[0].reply(message.slot, 0)
 
 
-def test_a_request_is_answered_once_whoever_answers(hand: Hand, channels: list[Channel]) -> None:
+def test_a_request_is_answered_once_whoever_answers(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     for number in range(200):
-        size = hand.ask(0)
+        size = manual_daemon.ask(0)
         message = channels[0].next()
         ready = threading.Barrier(3)
-        fds = (hand.fd, channels[0].fd, channels[1].fd)
+        fds = (manual_daemon.fd, channels[0].fd, channels[1].fd)
         with ThreadPoolExecutor(3) as pool:
             tries = [pool.submit(_answer, ready, fd, reply(message, number)) for fd in fds]
             assert [t.result(DEADLINE_S) for t in tries].count(0) == 1
@@ -313,8 +319,10 @@ def _answer(ready: threading.Barrier, fd: int, raw: bytes) -> int:
     return 0
 
 
-def test_an_interrupt_comes_through_a_slot(hand: Hand, channels: list[Channel]) -> None:
-    with hand.program(0) as program:
+def test_an_interrupt_comes_through_a_slot(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    with manual_daemon.program(0) as program:
         message = channels[0].next()
         program.send_signal(signal.SIGTERM)
         interrupt = channels[0].next()
@@ -329,9 +337,11 @@ def test_an_interrupt_comes_through_a_slot(hand: Hand, channels: list[Channel]) 
 # What ends
 
 
-def test_a_worker_that_is_interrupted_loses_nothing(hand: Hand, channels: list[Channel]) -> None:
+def test_a_worker_that_is_interrupted_loses_nothing(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     """The reply was delivered all the same."""
-    first = hand.ask(0)
+    first = manual_daemon.ask(0)
     message = channels[0].next()
     length = answer(channels[0], message, 1)
     before = signal.signal(signal.SIGALRM, _stop)
@@ -340,7 +350,7 @@ def test_a_worker_that_is_interrupted_loses_nothing(hand: Hand, channels: list[C
         channels[0].next(message.slot, length)
     signal.signal(signal.SIGALRM, before)
     assert first.result(DEADLINE_S) == 1
-    second = hand.ask(0)
+    second = manual_daemon.ask(0)
     message = channels[0].next()
     channels[0].reply(message.slot, answer(channels[0], message, 2))
     assert second.result(DEADLINE_S) == 2
@@ -354,13 +364,15 @@ def _stop(_number: int, _frame: Any) -> None:
     raise _Stopped
 
 
-def test_workers_hear_that_the_connection_is_aborted(hand: Hand, channels: list[Channel]) -> None:
-    sizes = [hand.ask(cpu) for cpu in (0, 1)]
+def test_workers_hear_that_the_connection_is_aborted(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    sizes = [manual_daemon.ask(cpu) for cpu in (0, 1)]
     held = channels[0].next()
     with ThreadPoolExecutor(2) as pool:
         channels[1].next()
         waiting = [pool.submit(channel.next) for channel in channels]
-        hand.connection.abort()
+        manual_daemon.connection.abort()
         for each in waiting:
             error = each.exception(DEADLINE_S)
             assert isinstance(error, OSError)
@@ -371,31 +383,31 @@ def test_workers_hear_that_the_connection_is_aborted(hand: Hand, channels: list[
         channels[0].next(held.slot, answer(channels[0], held, 1))
 
 
-def test_requests_of_a_channel_that_is_closed(hand: Hand) -> None:
+def test_requests_of_a_channel_that_is_closed(manual_daemon: ManualDaemon) -> None:
     """What it had taken fails, as of a reader that is closed; what it had not, others get."""
-    channel = Channel(hand.fd, 0)
-    taken = hand.ask(0)
+    channel = Channel(manual_daemon.fd, 0)
+    taken = manual_daemon.ask(0)
     channel.next()
-    left = hand.ask(0)
+    left = manual_daemon.ask(0)
     channel.close()
     error = taken.exception(DEADLINE_S)
     assert isinstance(error, OSError)
     assert error.errno == errno.ECONNABORTED
-    hand.answer(hand.read(), 8)
+    manual_daemon.answer(manual_daemon.read(), 8)
     assert left.result(DEADLINE_S) == 8
-    again = Channel(hand.fd, 0)  # its CPU is free for another
+    again = Channel(manual_daemon.fd, 0)  # its CPU is free for another
     again.close()
 
 
-def test_a_reader_is_woken_when_the_last_channel_is_closed(hand: Hand) -> None:
-    channel = Channel(hand.fd, 0, slots=1)
-    first, second = hand.ask(0), hand.ask(0)
+def test_a_reader_is_woken_when_the_last_channel_is_closed(manual_daemon: ManualDaemon) -> None:
+    channel = Channel(manual_daemon.fd, 0, slots=1)
+    first, second = manual_daemon.ask(0), manual_daemon.ask(0)
     message = channel.next()
     os.write(channel.fd, reply(message, 1))
     assert first.result(DEADLINE_S) == 1
-    os.set_blocking(hand.fd, True)
+    os.set_blocking(manual_daemon.fd, True)
     channel.close()
-    hand.answer(hand.read(), 2)
+    manual_daemon.answer(manual_daemon.read(), 2)
     assert second.result(DEADLINE_S) == 2
 
 
@@ -417,9 +429,9 @@ WRONG_SETUPS: list[tuple[dict[str, int], int]] = [
 
 @pytest.mark.parametrize(("wrong", "number"), WRONG_SETUPS, ids=str)
 def test_channels_that_make_no_sense_are_refused(
-    hand: Hand, wrong: dict[str, int], number: int
+    manual_daemon: ManualDaemon, wrong: dict[str, int], number: int
 ) -> None:
-    fd = by_hand.tied(hand.fd)
+    fd = by_hand.tied(manual_daemon.fd)
     with pytest.raises(OSError, match=re_errno(number)):
         by_hand.make(fd, **({"cpu": 0} | wrong))
     by_hand.make(fd, 0)  # nothing of it is left
@@ -430,8 +442,8 @@ def re_errno(number: int) -> str:
     return rf"\[Errno {number}\]"
 
 
-def test_a_cpu_has_one_channel_and_a_descriptor_is_one(hand: Hand) -> None:
-    one, two = by_hand.tied(hand.fd), by_hand.tied(hand.fd)
+def test_a_cpu_has_one_channel_and_a_descriptor_is_one(manual_daemon: ManualDaemon) -> None:
+    one, two = by_hand.tied(manual_daemon.fd), by_hand.tied(manual_daemon.fd)
     by_hand.make(one, 0)
     with pytest.raises(OSError, match=re_errno(errno.EBUSY)):
         by_hand.make(two, 0)
@@ -468,28 +480,28 @@ def test_a_descriptor_of_no_mount_is_no_channel() -> None:
     ],
 )
 def test_calls_that_make_no_sense_do_nothing(
-    hand: Hand, channels: list[Channel], wrong: Callable[[Message], dict[str, int]]
+    manual_daemon: ManualDaemon, channels: list[Channel], wrong: Callable[[Message], dict[str, int]]
 ) -> None:
-    size = hand.ask(0)
+    size = manual_daemon.ask(0)
     message = channels[0].next()
     with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
         channels[0].next(**wrong(message))
     assert not size.done()
     # What is wrong with the rest of the call is found before its slot is looked at.
-    assert refused(hand) == (wrong(message).keys() <= {"slot", "length"})
+    assert refused(manual_daemon) == (wrong(message).keys() <= {"slot", "length"})
     channels[0].reply(message.slot, answer(channels[0], message, 3))
     assert size.result(DEADLINE_S) == 3
 
 
-def test_a_slot_is_given_back_once(hand: Hand, channels: list[Channel]) -> None:
-    size = hand.ask(0)
+def test_a_slot_is_given_back_once(manual_daemon: ManualDaemon, channels: list[Channel]) -> None:
+    size = manual_daemon.ask(0)
     message = channels[0].next()
     length = answer(channels[0], message, 3)
     channels[0].reply(message.slot, length)
     with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
         channels[0].next(message.slot, length)
     assert size.result(DEADLINE_S) == 3
-    assert refused(hand) == 1
+    assert refused(manual_daemon) == 1
 
 
 @pytest.mark.parametrize(
@@ -502,15 +514,15 @@ def test_a_slot_is_given_back_once(hand: Hand, channels: list[Channel]) -> None:
     ids=["short", "too-long", "too-short"],
 )
 def test_a_reply_that_is_none_leaves_the_request_to_be_answered(
-    hand: Hand, channels: list[Channel], make_wrong: Callable[[bytes], bytes]
+    manual_daemon: ManualDaemon, channels: list[Channel], make_wrong: Callable[[bytes], bytes]
 ) -> None:
-    size = hand.ask(0)
+    size = manual_daemon.ask(0)
     message = channels[0].next()
     length = channels[0].put(message.slot, make_wrong(reply(message, 1)))
     with pytest.raises(OSError, match=re_errno(errno.EBADMSG)):
         channels[0].next(message.slot, length)
     assert not size.done()
-    assert refused(hand) == 1
+    assert refused(manual_daemon) == 1
     os.write(channels[0].fd, reply(message, 2))
     assert size.result(DEADLINE_S) == 2
 
@@ -519,41 +531,43 @@ def test_a_reply_that_is_none_leaves_the_request_to_be_answered(
 @pytest.mark.parametrize("by", ["slot", "write"])
 @pytest.mark.parametrize("body", [b"", root_attributes(1)], ids=["bare", "with-a-body"])
 def test_a_reply_whose_error_no_program_knows_fails_the_request(
-    hand: Hand, channels: list[Channel], by: str, number: int, body: bytes
+    manual_daemon: ManualDaemon, channels: list[Channel], by: str, number: int, body: bytes
 ) -> None:
-    size = hand.ask(0)
+    size = manual_daemon.ask(0)
     message = channels[0].next()
     wrong = wire.reply(message.request.unique, number, body)
     if by == "slot":
         with pytest.raises(OSError, match=re_errno(errno.EBADMSG)):
             channels[0].reply(message.slot, channels[0].put(message.slot, wrong))
-        assert refused(hand) == 1
+        assert refused(manual_daemon) == 1
     else:
         with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
-            os.write(hand.fd, wrong)
+            os.write(manual_daemon.fd, wrong)
         channels[0].reply(message.slot, 0)
     error = size.exception(DEADLINE_S)
     assert isinstance(error, OSError)
     assert error.errno == errno.EIO
     # Nothing is left of it.
     with pytest.raises(OSError, match=re_errno(errno.ENOENT)):
-        os.write(hand.fd, reply(message, 2))
+        os.write(manual_daemon.fd, reply(message, 2))
 
 
 def test_an_answer_to_an_interrupt_whose_error_no_program_knows_leaves_the_request(
-    hand: Hand, channels: list[Channel]
+    manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    size = hand.ask(0)
+    size = manual_daemon.ask(0)
     message = channels[0].next()
     with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
-        os.write(hand.fd, wire.reply(message.request.unique | 1, 524))
+        os.write(manual_daemon.fd, wire.reply(message.request.unique | 1, 524))
     assert not size.done()
     channels[0].reply(message.slot, answer(channels[0], message, 3))
     assert size.result(DEADLINE_S) == 3
 
 
-def test_a_reply_of_another_size_fails_the_request(hand: Hand, channels: list[Channel]) -> None:
-    size = hand.ask(0)
+def test_a_reply_of_another_size_fails_the_request(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    size = manual_daemon.ask(0)
     message = channels[0].next()
     wrong = wire.reply(message.request.unique, 0, root_attributes(1) + b"more")
     with pytest.raises(OSError, match=re_errno(errno.EBADMSG)):
@@ -563,13 +577,15 @@ def test_a_reply_of_another_size_fails_the_request(hand: Hand, channels: list[Ch
     assert error.errno == errno.EIO
 
 
-def test_a_reply_to_nothing_is_dropped(hand: Hand, channels: list[Channel]) -> None:
-    size = hand.ask(0)
+def test_a_reply_to_nothing_is_dropped(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    size = manual_daemon.ask(0)
     message = channels[0].next()
     wrong = wire.reply(message.request.unique + 2, 0, root_attributes(1))
     channels[0].reply(message.slot, channels[0].put(message.slot, wrong))
     assert not size.done()
-    assert refused(hand) == 0
+    assert refused(manual_daemon) == 0
     os.write(channels[0].fd, reply(message, 2))
     assert size.result(DEADLINE_S) == 2
 
@@ -577,10 +593,12 @@ def test_a_reply_to_nothing_is_dropped(hand: Hand, channels: list[Channel]) -> N
 # The mapping
 
 
-def test_only_a_channel_is_mapped_and_only_shared_and_as_large_as_it_is(hand: Hand) -> None:
+def test_only_a_channel_is_mapped_and_only_shared_and_as_large_as_it_is(
+    manual_daemon: ManualDaemon,
+) -> None:
     with pytest.raises(OSError, match=re_errno(errno.ENODEV)):
-        mmap.mmap(hand.fd, 4096)
-    channel = Channel(hand.fd, 0)
+        mmap.mmap(manual_daemon.fd, 4096)
+    channel = Channel(manual_daemon.fd, 0)
     with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
         mmap.mmap(channel.fd, 4096, mmap.MAP_PRIVATE)
     with pytest.raises(OSError, match=re_errno(errno.ENXIO)):
@@ -590,9 +608,9 @@ def test_only_a_channel_is_mapped_and_only_shared_and_as_large_as_it_is(hand: Ha
     channel.close()
 
 
-def test_slots_are_empty_at_first(hand: Hand) -> None:
+def test_slots_are_empty_at_first(manual_daemon: ManualDaemon) -> None:
     for _ in range(2):
-        channel = Channel(hand.fd, 0, slots=64)
+        channel = Channel(manual_daemon.fd, 0, slots=64)
         assert channel.memory[:].count(0) == len(channel.memory)
         channel.memory[:] = b"x" * len(channel.memory)
         channel.close()
@@ -608,8 +626,8 @@ print(os.WTERMSIG(os.wait()[1]))
 """
 
 
-def test_a_forked_child_has_no_part_in_the_mapping(hand: Hand) -> None:
-    channel = Channel(hand.fd, 0)
+def test_a_forked_child_has_no_part_in_the_mapping(manual_daemon: ManualDaemon) -> None:
+    channel = Channel(manual_daemon.fd, 0)
     command = [sys.executable, "-c", _FORKED, str(channel.fd)]
     done = subprocess.run(
         command, pass_fds=[channel.fd], stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S
@@ -618,9 +636,11 @@ def test_a_forked_child_has_no_part_in_the_mapping(hand: Hand) -> None:
     channel.close()
 
 
-def test_replies_that_change_while_they_are_read_are_taken_once(hand: Hand) -> None:
+def test_replies_that_change_while_they_are_read_are_taken_once(
+    manual_daemon: ManualDaemon,
+) -> None:
     """A scribbler runs over the reply's memory; no answer is of two, and none is invented."""
-    channel = Channel(hand.fd, 0)
+    channel = Channel(manual_daemon.fd, 0)
     stop = threading.Event()
     states = [root_attributes(size) for size in (1, 2)]
     at = channel.slot_size
@@ -635,7 +655,7 @@ def test_replies_that_change_while_they_are_read_are_taken_once(hand: Hand) -> N
         seen = set()
         try:
             for _ in range(300):
-                size = hand.ask(1)
+                size = manual_daemon.ask(1)
                 message = channel.next()
                 assert message.slot == 0
                 head = wire.reply(message.request.unique, 0, states[0])[:16]

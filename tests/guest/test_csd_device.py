@@ -23,11 +23,11 @@ import pytest
 from efuse.csd import devices
 from efuse.csd.attributes import ATTRIBUTES, Kind
 from efuse.errors import ModuleBuildError, NotSupportedError
-from tests.guest import csd_device
-from tests.guest.conftest import run
-from tests.guest.csd_device import Device, csd, noise
-from tests.guest.fsx import Exerciser, View
-from tests.guest.hand import until
+from tests.guest.support import csd_device
+from tests.guest.support.csd_device import Device, csd, noise
+from tests.guest.support.fsx import Exerciser, View
+from tests.guest.support.manual_daemon import until
+from tests.guest.support.shell import run
 
 BLKRRPART, BLKSSZGET, BLKDISCARD = 0x125F, 0x1268, 0x1277
 BLKPBSZGET, BLKZEROOUT, BLKGETSIZE64 = 0x127B, 0x127F, 0x80081272

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from efuse.errors import MountError
-from tests.guest.daemons import Call, eventually
-from tests.guest.forced import WORDS, forced
-from tests.guest.test_races import Progress
+from tests.guest.support.daemons import Call, eventually
+from tests.guest.support.forced import WORDS, forced
+from tests.guest.support.progress import Progress
 
 BLOCK = 4096
 SIZE = 24 * BLOCK

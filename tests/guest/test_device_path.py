@@ -15,14 +15,15 @@ import pytest
 
 from efuse.control import PATHS
 from efuse.stats import PathCounters, read
-from tests.guest.conftest import run
-from tests.guest.csd_device import Device, csd, noise
-from tests.guest.daemons import Call, Mount, fails, mounted
-from tests.guest.forced import Forced, forced
-from tests.guest.functions import BLOCK
-from tests.guest.hand import DEADLINE_S, until
-from tests.guest.test_direct import backing, make, read_direct, write
-from tests.guest.test_scheduler import one_cpu
+from tests.guest.support.backing_files import backing, make
+from tests.guest.support.cpus import one_cpu
+from tests.guest.support.csd_device import Device, csd, noise
+from tests.guest.support.daemons import Call, Mount, fails, mounted
+from tests.guest.support.file_data import read_direct, write
+from tests.guest.support.forced import Forced, forced
+from tests.guest.support.functions import BLOCK
+from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.guest.support.shell import run
 
 BLOCKS = 300
 DATA = noise(BLOCKS * BLOCK + 77)

@@ -7,7 +7,6 @@ each read tells by itself who answered it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import mmap
@@ -18,7 +17,6 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,69 +25,13 @@ import pytest
 from efuse.errors import MountError
 from efuse.fs.extents import Extent, map_extent
 from efuse.fs.mountpoint import MountOptions, mount_efuse
-from tests.guest.conftest import load_file_system, run
-from tests.guest.daemons import Call, Mount, eventually, fails, mounted
+from tests.guest.support.backing_files import backing, make, map_error, whole
+from tests.guest.support.daemons import Call, Mount, eventually, fails, mounted
+from tests.guest.support.file_data import BLOCK, SIZE, fill, read, read_direct, write
+from tests.guest.support.shell import load_file_system, run
+from tests.guest.support.small_disk import shut_down, small
 
-BLOCK = 4096
-SIZE = 10 * BLOCK + 123
 DEADLINE_S = 60
-
-
-def fill(letter: str, size: int = SIZE) -> bytes:
-    """Bytes that tell where they come from and where they lie."""
-    return b"".join(f"{letter}{n:07}".encode() for n in range(size // 8 + 1))[:size]
-
-
-def backing(lower: Path, data: bytes, name: str = "backing") -> str:
-    path = lower / name
-    path.write_bytes(data)
-    return str(path)
-
-
-def make(m: Mount, name: str, data: bytes) -> None:
-    """A file that the kernel knows."""
-    m.truth.create(name, data)
-    os.stat(m / name)
-
-
-def read(path: str, size: int = 1 << 20, offset: int = 0, flags: int = 0) -> bytes:
-    fd = os.open(path, os.O_RDONLY | flags)
-    # Its pages are there: with one that is not, the kernel answers twice.
-    buffer = bytearray(b"\1") * size
-    try:
-        return bytes(buffer[: os.preadv(fd, [buffer], offset)])
-    finally:
-        os.close(fd)
-
-
-def read_direct(path: str, size: int, offset: int = 0) -> bytes:
-    """Read past FUSE's page cache."""
-    buffer = mmap.mmap(-1, -(-size // BLOCK) * BLOCK)
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    try:
-        return buffer[: os.preadv(fd, [memoryview(buffer)[:size]], offset)]
-    finally:
-        os.close(fd)
-
-
-def write(path: str, data: bytes, offset: int = 0, flags: int = 0) -> int:
-    fd = os.open(path, os.O_WRONLY | flags)
-    try:
-        return os.pwrite(fd, data, offset)
-    finally:
-        os.close(fd)
-
-
-def whole(m: Mount, path: str, **extent: object) -> None:
-    """Map the file ``f`` to a backing file, from its start to its end."""
-    m.call("map_extent", "f", path, os.O_RDWR if extent.get("write") else os.O_RDONLY, **extent)
-
-
-def map_error(m: Mount, *args: object, **extent: object) -> int | None:
-    """Map an extent that is refused; return with which errno."""
-    with pytest.raises(OSError) as caught:
-        m.call("map_extent", *args, **extent)
-    return caught.value.errno
 
 
 # Reads
@@ -693,7 +635,7 @@ def test_bits_that_a_write_takes_away_are_the_daemons(mountpoint: Path, lower: P
     path = backing(lower, fill("b"))
     os.chmod(path, 0o6777)
     with mounted(mountpoint) as m:
-        m.truth.create("f", fill("d"), mode=stat.S_IFREG | 0o777)
+        m.model.create("f", fill("d"), mode=stat.S_IFREG | 0o777)
         os.stat(m / "f")
         whole(m, path, write=True)
         # Past the page cache; before a buffered write FUSE itself sees to the bits.
@@ -705,20 +647,6 @@ def test_bits_that_a_write_takes_away_are_the_daemons(mountpoint: Path, lower: P
         with m.answered("write"):
             Call(os.pwrite, fd, bytes(BLOCK), 0, uid=1000, gid=1000).result()
         os.close(fd)
-
-
-@contextlib.contextmanager
-def small(lower: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    image, point = lower / "image", lower / "point"
-    image.write_bytes(bytes(1 << 22))
-    point.mkdir()
-    run("mkfs.ext4", "-q", "-F", "-m", "0", image)
-    run("mount", "-o", "loop", image, point)
-    try:
-        yield point
-    finally:
-        run("umount", "--lazy", point)
 
 
 def test_a_full_lower_file_system_is_told_to_the_writer(mountpoint: Path, lower: Path) -> None:
@@ -740,18 +668,6 @@ def test_a_full_lower_file_system_is_told_to_the_writer(mountpoint: Path, lower:
         assert path.stat().st_size == written
         assert m.count("write", "failed") >= 1
         m.call("unmap_extents", "f")
-
-
-_EXT4_IOC_SHUTDOWN = 0x8004587D
-
-
-def shut_down(point: Path) -> None:
-    """Make the lower ext4 fail everything from now on, as after an error of its device."""
-    fd = os.open(point, os.O_RDONLY)
-    try:
-        fcntl.ioctl(fd, _EXT4_IOC_SHUTDOWN, struct.pack("=I", 2))  # at once, nothing flushed
-    finally:
-        os.close(fd)
 
 
 def test_an_error_below_is_told_to_who_reads_or_writes(mountpoint: Path, lower: Path) -> None:
@@ -1069,15 +985,6 @@ def test_reads_do_not_go_back_behind_a_store_that_moves_no_time(
         os.close(fd)
     stores.close()
     os.close(below)
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[Mount]:
-    """Another file system, not accelerated, whose pages take as long as it holds READ."""
-    point = tmp_path / "slow"
-    point.mkdir()
-    with mounted(point, attach=False) as m:
-        yield m
 
 
 def test_reads_do_not_go_back_while_a_write_below_takes_long(

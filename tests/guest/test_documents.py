@@ -26,7 +26,7 @@ from efuse.control import Connection
 from efuse.module import live
 from tests.documents import ROOT, Block, named, runs
 from tests.examples import make_tree
-from tests.guest.csd_device import Device
+from tests.guest.support.csd_device import Device
 from tests.transcripts import World
 
 _RUNS = runs("guest")

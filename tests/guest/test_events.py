@@ -18,20 +18,11 @@ import efuse
 from efuse import opcodes
 from efuse.bpf import Event, EventKind, Listener, libbpf
 from efuse.fs import Passthrough
-from tests.guest.daemons import Mount, boottime_ns
-from tests.guest.serving import served
-from tests.guest.test_cache import cached
-from tests.guest.test_direct import (
-    BLOCK,
-    SIZE,
-    backing,
-    fill,
-    make,
-    read,
-    read_direct,
-    whole,
-    write,
-)
+from tests.guest.support.backing_files import backing, make, whole
+from tests.guest.support.daemons import Mount, monotonic_ns
+from tests.guest.support.data_cache import cached
+from tests.guest.support.file_data import BLOCK, SIZE, fill, read, read_direct, write
+from tests.guest.support.serving import served
 
 INVAL_INODE, INVAL_ENTRY, DELETE, STORE = 1, 2, 3, 4
 
@@ -57,7 +48,7 @@ def of_kind(listener: Listener, kind: EventKind) -> list[Event]:
 def test_an_evicted_block_is_told(mountpoint: Path) -> None:
     """Each block that the cache loses, and no other: the nine of a set of eight make one."""
     with cached(mountpoint, capacity={"blocks": 8}) as m, listening(m) as listener:
-        begun = boottime_ns()
+        begun = monotonic_ns()
         data = fill("h", 30 * BLOCK + 5)
         make(m, "h", data)
         nodeid = m.call("nodeid", "h")
@@ -72,7 +63,7 @@ def test_an_evicted_block_is_told(mountpoint: Path) -> None:
         for event in evicted:
             assert (event.nodeid, event.opcode, event.arg) == (nodeid, opcodes.number("read"), 0)
             assert event.length == min(BLOCK, len(data) - event.offset)
-            assert begun < event.time_ns < boottime_ns()
+            assert begun < event.time_ns < monotonic_ns()
             assert 0 < event.epoch <= m.connection.epoch
         # It is true: those are asked for again, the others are not.
         m.log()

@@ -25,7 +25,7 @@ from tests.examples import (
     text,
     walk,
 )
-from tests.guest.test_direct import read_direct
+from tests.guest.support.file_data import read_direct
 
 CHUNK = 64 << 10
 WATCHED = str(Path(examples.__file__).with_name("watched_remote.py"))

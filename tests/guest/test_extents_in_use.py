@@ -19,47 +19,11 @@ import pytest
 from efuse.errors import MountError
 from efuse.fs.extents import Extent, map_extent, unmap_extents
 from efuse.fs.mountpoint import unmount
-from tests.guest.conftest import run
-from tests.guest.daemons import Call, Mount, eventually, mounted
-from tests.guest.service import Options
-from tests.guest.test_direct import (
-    BLOCK,
-    backing,
-    fill,
-    make,
-    map_error,
-    read_direct,
-    small,
-    source,
-    whole,
-    write,
-)
-
-__all__ = ["source"]  # a fixture
-
-NOFLUSH = 1 << 5  # FOPEN_NOFLUSH
-
-
-@contextlib.contextmanager
-def frozen(point: Path) -> Iterator[None]:
-    """Keep all writes to a file system waiting."""
-    run("fsfreeze", "-f", point)
-    try:
-        yield
-    finally:
-        run("fsfreeze", "-u", point)
-
-
-@pytest.fixture
-def slow(lower: Path) -> Iterator[Path]:
-    """A lower file system that can be frozen."""
-    with small(lower) as point:
-        yield point
-
-
-def waits(call: Call[int]) -> None:
-    """Wait until a writer waits for the frozen file system."""
-    eventually(lambda: "vfs_iocb_iter_write" in call.within(), "the writer waits below")
+from tests.guest.support.backing_files import backing, make, map_error, whole
+from tests.guest.support.daemons import Call, Mount, eventually, mounted
+from tests.guest.support.file_data import BLOCK, fill, read_direct, write
+from tests.guest.support.scripted_daemon import NOFLUSH, Options
+from tests.guest.support.small_disk import frozen, wait_until_frozen
 
 
 @contextlib.contextmanager
@@ -67,7 +31,7 @@ def writing(m: Mount, point: Path, data: bytes) -> Iterator[Call[int]]:
     """Keep a WRITE of a file's first bytes waiting in the frozen lower file system."""
     with frozen(point):
         writer = Call(write, m / "f", data)
-        waits(writer)
+        wait_until_frozen(writer)
         yield writer
 
 
@@ -291,7 +255,7 @@ def test_unmap_waits_for_no_io_through_another_extent(
         device, nodeid = m.device(), m.call("nodeid", "f")
         with frozen(slow):
             writer = Call(write, m / "f", fill("w", BLOCK), 0 if busy == "first" else 3 * BLOCK)
-            waits(writer)
+            wait_until_frozen(writer)
             both = Told(m, "unmap_extents", "f", offset=BLOCK, length=2 * BLOCK)
             both.waits(m)
             idle = 3 * BLOCK if busy == "first" else 0

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 
 from efuse import stats
-from tests.guest.conftest import run
-from tests.guest.daemons import Call, Mount, eventually, fails, force_stat, mounted
-from tests.guest.forced import Forced, forced
-from tests.guest.test_direct import BLOCK, backing, fill, make, read, whole, write
+from tests.guest.support.backing_files import backing, make, whole
+from tests.guest.support.daemons import Call, Mount, eventually, fails, force_stat, mounted
+from tests.guest.support.file_data import BLOCK, fill, read, write
+from tests.guest.support.forced import Forced, forced
+from tests.guest.support.shell import run
 
 
 def cached_pages(path: str | Path) -> int:
@@ -401,7 +402,7 @@ def test_append_goes_behind_what_the_daemon_has_told_of(mountpoint: Path, lower:
         os.write(fd, b"first ")
         with path.open("ab") as file:
             file.write(b"somebody else's ")
-        one.truth.put("f", path.read_bytes())
+        one.model.put("f", path.read_bytes())
         one.call("inval_inode", "f")
         os.write(fd, b"second ")
         # Not told of this one, the kernel asks the file system below for the end.
@@ -411,7 +412,7 @@ def test_append_goes_behind_what_the_daemon_has_told_of(mountpoint: Path, lower:
         os.close(fd)
         assert path.read_bytes()[100:] == b"first somebody else's second untold third"
         assert one.count("write", "hits") == hits + 3
-        one.truth.put("f", path.read_bytes())
+        one.model.put("f", path.read_bytes())
         assert read(one / "f") == path.read_bytes()
         assert os.stat(one / "f").st_size == path.stat().st_size
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from efuse import bpf
-from tests.guest.forced import WORDS, Forced, forced
+from tests.guest.support.forced import WORDS, Forced, forced
 
 GLOBAL = """
 [global]

@@ -13,7 +13,7 @@ import pytest
 
 from efuse import bpf, opcodes
 from efuse.bpf import libbpf
-from tests.guest.daemons import Mount, force_stat, mounted
+from tests.guest.support.daemons import Mount, force_stat, mounted
 
 _NAMES = ("f", "g")
 _LARGEFILE = 0o100000  # what the kernel adds to open(2) of a 64-bit program
@@ -82,8 +82,8 @@ def m(mountpoint: Path) -> Iterator[Mount]:
         readdirplus=False,
     ) as made:
         for name in _NAMES:
-            made.truth.create(name, name.encode())
-            made.truth.set_xattr(name, b"user.x", name.encode())
+            made.model.create(name, name.encode())
+            made.model.set_xattr(name, b"user.x", name.encode())
             made.files[name] = os.open(made / name, os.O_RDONLY)
         yield made
         for fd in made.files.values():

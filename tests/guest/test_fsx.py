@@ -17,8 +17,8 @@ import pytest
 import trio
 
 import efuse
-from tests.guest.forced import WORDS, forced
-from tests.guest.fsx import Exerciser, View
+from tests.guest.support.forced import WORDS, forced
+from tests.guest.support.fsx import Exerciser, View
 
 OPERATIONS = int(os.environ.get("EFUSE_FSX_OPERATIONS", "800"))
 SEED = int(os.environ.get("EFUSE_FSX_SEED", "20261121"))

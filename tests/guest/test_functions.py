@@ -31,10 +31,9 @@ from efuse.functions import (
     Why,
 )
 from tests.commands import AS_NOBODY
-from tests.guest import csd_device
-from tests.guest.conftest import run
-from tests.guest.csd_device import Device, noise
-from tests.guest.functions import (
+from tests.guest.support import csd_device
+from tests.guest.support.csd_device import Device, noise
+from tests.guest.support.functions import (
     BLOCK,
     JUMPS,
     agree,
@@ -46,7 +45,8 @@ from tests.guest.functions import (
     result,
     stack_of,
 )
-from tests.guest.hand import DEADLINE_S, until
+from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.guest.support.shell import run
 
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 300 * BLOCK + 77)
 """The last is more than a digest has."""

@@ -26,7 +26,7 @@ from efuse.functions import (
     Shipped,
 )
 from efuse.functions.btree_file import build
-from tests.guest.functions import BLOCK, agree
+from tests.guest.support.functions import BLOCK, agree
 
 ROUNDS = 60
 _MOST_BLOCKS = 24

@@ -19,10 +19,9 @@ import pytest
 from efuse import functions
 from efuse.errors import EfuseError, UnreadableError
 from efuse.functions import Count, Place, Why
-from tests.guest import csd_device
-from tests.guest.conftest import run
-from tests.guest.csd_device import Device, noise
-from tests.guest.functions import (
+from tests.guest.support import csd_device
+from tests.guest.support.csd_device import Device, noise
+from tests.guest.support.functions import (
     BLOCK,
     HOPS,
     background,
@@ -32,7 +31,8 @@ from tests.guest.functions import (
     result,
     stack_of,
 )
-from tests.guest.hand import DEADLINE_S, until
+from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.guest.support.shell import run
 
 FS_IOC_ENABLE_VERITY = 0x40806685
 FS_IOC_SET_ENCRYPTION_POLICY = 0x800C6613

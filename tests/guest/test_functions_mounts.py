@@ -15,13 +15,13 @@ import pytest
 
 from efuse import functions
 from efuse.functions import Count, Crc32c, Place, Why
-from tests.guest.conftest import run
-from tests.guest.csd_device import Device, noise
-from tests.guest.daemons import Call, Mount, fails, force_stat, mounted
-from tests.guest.forced import Forced, forced
-from tests.guest.functions import BLOCK, background, blocks, result
-from tests.guest.hand import DEADLINE_S, until
-from tests.guest.test_direct import make
+from tests.guest.support.backing_files import make
+from tests.guest.support.csd_device import Device, noise
+from tests.guest.support.daemons import Call, Mount, fails, force_stat, mounted
+from tests.guest.support.forced import Forced, forced
+from tests.guest.support.functions import BLOCK, background, blocks, result
+from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.guest.support.shell import run
 
 CALL = Count(b"\x01")
 DATA = noise(300 * BLOCK + 77)
@@ -135,7 +135,7 @@ def test_a_piece_that_ends_within_a_block(hole: Mount, files: Path) -> None:
     hole.call("map_extent", "f", str(files / "a"), os.O_RDONLY, **piece)
     split(hole / "f", data, 10, Why.UNMAPPED)
     # The file ends there, too.
-    hole.truth.put("f", data[: 10 * BLOCK + 100])
+    hole.model.put("f", data[: 10 * BLOCK + 100])
     at_device(hole / "f", data[: 10 * BLOCK + 100])
 
 
@@ -177,7 +177,7 @@ def test_the_size_is_the_servers(hole: Mount, files: Path) -> None:
     make(hole, "f", DATA[: 5 * BLOCK])
     with open(hole / "f", "rb") as file:
         hole.call("map_extent", "f", str(files / "a"), os.O_RDONLY)
-        hole.truth.put("f", DATA)
+        hole.model.put("f", DATA)
         with functions.run("count", file.fileno(), CALL.encode(), place=Place.DEVICE) as one:
             assert one.result() == CALL.reference(DATA)
             assert one.status().device_steps == blocks(len(DATA))

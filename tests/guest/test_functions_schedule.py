@@ -15,11 +15,11 @@ from efuse.errors import AttachError, CompileError, VerifierError
 from efuse.functions import BtreeLookup, Count, Place, Run, Shipped, Status, Why
 from efuse.functions.btree_file import build
 from efuse.functions.loading import function_text
-from tests.guest import csd_device
-from tests.guest.conftest import run
-from tests.guest.csd_device import Device, noise
-from tests.guest.forced import forced
-from tests.guest.functions import BLOCK, background, result
+from tests.guest.support import csd_device
+from tests.guest.support.csd_device import Device, noise
+from tests.guest.support.forced import forced
+from tests.guest.support.functions import BLOCK, background, result
+from tests.guest.support.shell import run
 
 CALL = Count(b"\x01")
 WINDOW = 256  # blocks of a batch at the device at most

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.guest.daemons import Call, Mount, as_user, force_stat, mounted
+from tests.guest.support.daemons import Call, Mount, as_user, force_stat, mounted
 
 USER = 1000
 _NOREPLACE, _EXCHANGE = 1, 2
@@ -76,7 +76,7 @@ class Scene:
 
     def inode(self, name: str) -> Any:
         """The truth of what was called *name* when the scene was opened."""
-        return self.m.call("truth.get", self.inos[name])
+        return self.m.call("model.get", self.inos[name])
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from efuse.bench.ring import RING
 from efuse.bench.systems import mounted
 from efuse.bench.transport import transported
 from efuse.errors import EfuseError
-from tests.guest.daemons import eventually
+from tests.guest.support.daemons import eventually
 
 SWITCH = Path("/sys/module/efuse/parameters/enable_uring")
 BLOCK = 100_000

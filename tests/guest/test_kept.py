@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Call, Mount, as_user, eventually, fails, force_stat, mounted
+from tests.guest.support.daemons import Call, Mount, as_user, eventually, fails, force_stat, mounted
 
 _NOBODY = 41001
 _OLD, _NEW = b"old" * 100, b"NEW!" * 200
@@ -20,9 +20,9 @@ _OLD, _NEW = b"old" * 100, b"NEW!" * 200
 
 def _behind(m: Mount) -> None:
     """Change a file and its directory at the daemon, unseen by the kernel."""
-    m.truth.put("d/f", _NEW)
-    m.truth.create("d/new")
-    m.truth.remove("d/gone")
+    m.model.put("d/f", _NEW)
+    m.model.create("d/new")
+    m.model.remove("d/gone")
 
 
 def _told_of_file(m: Mount) -> None:
@@ -116,9 +116,9 @@ def test_what_fuse_keeps_ends_with_each_change(mountpoint: Path, change: str) ->
     with mounted(
         mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0, ioctl=(0, 0)
     ) as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", _OLD)
-        m.truth.create("d/gone")
+        m.model.mkdir("d")
+        m.model.create("d/f", _OLD)
+        m.model.create("d/gone")
         _warm(m)
         _warm(m)
         asked = _asked(m)
@@ -134,13 +134,13 @@ def test_what_fuse_keeps_ends_with_each_change(mountpoint: Path, change: str) ->
 
 def test_reply_that_crosses_invalidate_is_not_kept(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0) as m:
-        m.truth.create("f", _OLD)
+        m.model.create("f", _OLD)
         fd = os.open(m / "f", os.O_RDWR)
         os.fstat(fd)
         m.hold("setattr", "after")
         call = Call(os.fchmod, fd, 0o600)
         m.wait_held()
-        m.truth.put("f", _NEW)
+        m.model.put("f", _NEW)
         m.connection.invalidate()
         m.release()
         call.result()
@@ -161,12 +161,12 @@ def test_pages_end_with_invalidate(mountpoint: Path, how: str, is_mapped: bool) 
     """Also those that are mapped, or that another open file has."""
     old, new = b"old " * 1024, b"NEW " * 1024
     with mounted(mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0) as m:
-        m.truth.create("f", old)
+        m.model.create("f", old)
         fd = os.open(m / "f", os.O_RDONLY)
         assert os.pread(fd, 4096, 0) == old
         view = mmap.mmap(fd, 4096, prot=mmap.PROT_READ) if is_mapped else None
         assert view is None or view[:] == old
-        m.truth.put("f", new)
+        m.model.put("f", new)
         m.connection.invalidate()
         if how == "open":
             with open(m / "f", "rb", buffering=0) as other:
@@ -201,7 +201,7 @@ def test_changes_by_another_name_are_seen(mountpoint: Path, default_permissions:
         nodeid_per_name=True,
         check_modes=True,
     ) as m:
-        m.truth.create("a", b"old")
+        m.model.create("a", b"old")
         for _ in range(2):
             with open(m / "a", "rb", buffering=0) as file:
                 assert file.read(100) == b"old"
@@ -244,7 +244,7 @@ def test_stores_by_a_map_of_a_passthrough_file_are_seen(
         passthrough_writers=True,
         path="cache",
     ) as m:
-        m.truth.create("f", b"old " * 1024)
+        m.model.create("f", b"old " * 1024)
         for _ in range(2):
             fd = os.open(m / "f", os.O_RDONLY)
             assert os.pread(fd, 4096, 0) == b"old " * 1024
@@ -275,11 +275,11 @@ def test_stores_by_a_map_of_a_passthrough_file_are_seen(
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
 def test_forced_attributes_behind_a_read_are_asked(mountpoint: Path, mode: str) -> None:
     with mounted(mountpoint, consistency=mode, entry_timeout=60.0, attr_timeout=60.0) as m:
-        m.truth.create("f", _OLD)
+        m.model.create("f", _OLD)
         fd = os.open(m / "f", os.O_RDONLY)
         os.fstat(fd)
         os.pread(fd, 100, 0)
-        m.truth.put("f", _NEW)
+        m.model.put("f", _NEW)
         assert force_stat(fd).st_size == len(_NEW)
         os.close(fd)
 
@@ -290,15 +290,15 @@ def test_links_that_a_notification_takes_late_are_asked_for_again(mountpoint: Pa
         mountpoint, consistency="exclusive", declare=("nodeid_per_file",), attr_timeout=0.0
     ) as m:
         for path in ("d", "e"):
-            m.truth.mkdir(path)
-        m.truth.create("d/a", b"data")
-        m.truth.hard_link("d/a", "e/b")
+            m.model.mkdir(path)
+        m.model.create("d/a", b"data")
+        m.model.hard_link("d/a", "e/b")
         assert os.stat(m / "d/a").st_nlink == os.stat(m / "e/b").st_nlink == 2
         nodeid = m.call("nodeid", "d/a")
         m.hold("create", "before")
         busy = Call(_create, m / "d/new")
         m.wait_held()
-        m.truth.remove("d/a")
+        m.model.remove("d/a")
         m.begin("delete", "d", nodeid, b"a")
         eventually(lambda: os.stat(m / "e/b").st_nlink == 1)
         m.begin("release")
@@ -311,7 +311,7 @@ def test_links_that_a_notification_takes_late_are_asked_for_again(mountpoint: Pa
 def test_space_that_a_daemon_frees_late_is_seen(mountpoint: Path) -> None:
     """It frees a file without a name at its last RELEASE, or at its FORGET."""
     with mounted(mountpoint, consistency="exclusive", attr_timeout=60.0, entry_timeout=60.0) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         fd = os.open(m / "f", os.O_RDONLY)
         os.unlink(m / "f")
         os.statvfs(m.path)

@@ -15,8 +15,8 @@ from efuse import bpf
 from efuse.control import connections
 from efuse.fs.mountpoint import unmount
 from efuse.module import live
-from tests.guest.daemons import Call, Mount, eventually, fails, force_stat, mounted
-from tests.guest.service import Options
+from tests.guest.support.daemons import Call, Mount, eventually, fails, force_stat, mounted
+from tests.guest.support.scripted_daemon import Options
 
 LONG = 3600.0
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
@@ -70,7 +70,7 @@ def test_daemon_killed_with_requests_in_flight(mountpoint: Path, point: str) -> 
         m.attach()
         number = m.connection.id
         for name in ("a", "b", "c"):
-            m.truth.create(name, b"data")
+            m.model.create(name, b"data")
             os.stat(m / name)
         for opcode in ("getattr", "unlink", "getxattr"):
             m.hold(opcode, point)
@@ -99,8 +99,8 @@ def test_answers_end_with_the_daemon(mountpoint: Path) -> None:
     m = Mount(mountpoint, _options(), ("default_permissions",))
     try:
         m.attach()
-        m.truth.create("f")
-        m.truth.set_xattr("f", b"user.x", b"1")
+        m.model.create("f")
+        m.model.set_xattr("f", b"user.x", b"1")
         os.getxattr(m / "f", "user.x")
         with m.answered("getxattr"):
             os.getxattr(m / "f", "user.x")
@@ -166,7 +166,7 @@ def test_mounts_one_after_another(mountpoint: Path) -> None:
     before = connections()
     for number in range(15):
         with mounted(mountpoint, consistency="exclusive") as m:
-            m.truth.create("f", b"x" * number)
+            m.model.create("f", b"x" * number)
             for _ in range(2):
                 assert os.stat(m / "f").st_size == number
                 assert force_stat(m / "f").st_size == number
@@ -179,7 +179,7 @@ def test_module_unloads_after_a_killed_daemon(mountpoint: Path, module_file: Pat
     m = Mount(mountpoint, _options(), ("default_permissions",))
     try:
         m.attach()
-        m.truth.create("f")
+        m.model.create("f")
         fd = os.open(m / "f", os.O_RDONLY)
         m.kill()
         rmmod = subprocess.run(["rmmod", "efuse"], capture_output=True, check=False)
@@ -194,14 +194,14 @@ def test_module_unloads_after_a_killed_daemon(mountpoint: Path, module_file: Pat
     eventually(unloaded, "the module stays in use")
     live.load(module_file)
     with mounted(mountpoint) as again:
-        again.truth.create("f")
+        again.model.create("f")
         os.stat(again / "f")
 
 
 def test_release_of_file_opened_in_the_kernel_not_sent(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive", declare=("handleless",)) as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"data")
+        m.model.mkdir("d")
+        m.model.create("d/f", b"data")
         Path(m / "d/f").read_bytes()
         os.listdir(m / "d")
         eventually(lambda: not m.call("handles"))
@@ -217,7 +217,7 @@ def test_release_of_file_opened_in_the_kernel_not_sent(mountpoint: Path) -> None
 
 def test_release_of_file_opened_in_the_kernel_not_sent_once_detached(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive", declare=("handleless",)) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         sent = os.open(m / "f", os.O_RDONLY)
         with m.answered("open"):
             local = os.open(m / "f", os.O_RDONLY)
@@ -237,7 +237,7 @@ def test_release_of_file_opened_in_the_kernel_not_sent_once_detached(mountpoint:
 
 def test_files_opened_by_the_daemon_released(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         for _ in range(5):
             with m.passed("open"):
                 Path(m / "f").read_bytes()
@@ -247,7 +247,7 @@ def test_files_opened_by_the_daemon_released(mountpoint: Path) -> None:
 
 def test_flush_answered_only_as_declared(mountpoint: Path) -> None:
     with mounted(mountpoint) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         with m.passed("flush", "declined"):
             Path(m / "f").read_bytes()
         m.connection.flush_free = True
@@ -264,7 +264,7 @@ def test_flush_answered_only_as_declared(mountpoint: Path) -> None:
 
 def test_flush_asked_where_the_daemon_keeps_locks(mountpoint: Path) -> None:
     with mounted(mountpoint, declare=("flush_free",), locks=True) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         file = open(m / "f", "rb+")  # noqa: SIM115
         fcntl.lockf(file, fcntl.LOCK_EX)
         with m.passed("flush"):
@@ -273,7 +273,7 @@ def test_flush_asked_where_the_daemon_keeps_locks(mountpoint: Path) -> None:
 
 def test_flush_asked_where_the_kernel_keeps_a_lock(mountpoint: Path) -> None:
     with mounted(mountpoint, declare=("flush_free",)) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         file = open(m / "f", "rb+")  # noqa: SIM115
         fcntl.lockf(file, fcntl.LOCK_EX)
         with m.passed("flush"):

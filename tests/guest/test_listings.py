@@ -11,7 +11,7 @@ import pytest
 
 import efuse
 from efuse.control import Connection
-from tests.guest.conftest import run
+from tests.guest.support.shell import run
 
 # More than the daemon reads ahead at once: the rest is read when names have gone.
 NAMES = [f"f{number:04}{'x' * (number % 60)}" for number in range(800)]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Call, Mount, eventually, mounted
-from tests.guest.service import FLOCK_LOCKS
+from tests.guest.support.daemons import Call, Mount, eventually, mounted
+from tests.guest.support.scripted_daemon import FLOCK_LOCKS
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def _opened_here(mountpoint: Path, **answers: object) -> Iterator[tuple[Mount, i
         declare=("handleless", "flush_free"),
         **answers,  # type: ignore[arg-type]
     ) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         for _ in range(2):
             os.close(os.open(m / "f", os.O_RDWR))
         with m.answered("open"):
@@ -97,7 +97,7 @@ def test_handle_that_tells_files_apart_ends_handleless(mountpoint: Path, handle:
     with mounted(
         mountpoint, consistency="exclusive", declare=("handleless",), first_handle=handle
     ) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         assert m.connection.handleless
         for _ in range(3):
             assert {"open", "opendir"} <= _asked_to_open_and_list(m, m / "f")
@@ -108,7 +108,7 @@ def test_kept_handle_is_the_only_way_to_its_file(mountpoint: Path) -> None:
     with mounted(
         mountpoint, consistency="exclusive", declare=("handleless",), first_handle=3 << 62
     ) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         for _ in range(3):
             asked = _asked_to_open_and_list(m, m / "f")
             assert asked == {"open", "opendir", "readdirplus"}
@@ -117,7 +117,7 @@ def test_kept_handle_is_the_only_way_to_its_file(mountpoint: Path) -> None:
 
 def test_own_handle_leaves_the_next_open_to_the_kernel(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive", declare=("handleless",)) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         assert _asked_to_open_and_list(m, m / "f") == {"open", "opendir", "readdirplus"}
         assert _asked_to_open_and_list(m, m / "f") == set()
         assert m.connection.handleless
@@ -129,6 +129,6 @@ def test_listing_whose_positions_are_a_handle_s_own_is_not_kept(
 ) -> None:
     """The next reader would go on where another handle stopped. Nothing is promised here."""
     with mounted(mountpoint, consistency="exclusive", first_handle=handle) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         for _ in range(3):
             assert "readdirplus" in _asked_to_open_and_list(m, m / "f")

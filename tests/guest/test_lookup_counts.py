@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from efuse import bpf
-from tests.guest.daemons import Call, Mount, eventually, fails, force_stat, mounted
+from tests.guest.support.daemons import Call, Mount, eventually, fails, force_stat, mounted
 
 LONG = 3600.0
 
 
 def _hard_links(m: Mount, names: int = 3) -> int:
     """Make links to one file; return it opened, so that it is alive without their names."""
-    m.truth.create("f0", b"data")
+    m.model.create("f0", b"data")
     for i in range(1, names):
         os.link(m / "f0", m / f"f{i}")
     return os.open(m / "f0", os.O_RDONLY)
@@ -82,7 +82,7 @@ def test_lookup_of_unlinked_names_balanced(mountpoint: Path) -> None:
 
 def test_lookup_of_forgotten_inode_asked(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
-        m.truth.create("f")
+        m.model.create("f")
         os.stat(m / "f")
         eventually(m.balanced)
         with m.passed("lookup", "stale"):
@@ -91,7 +91,7 @@ def test_lookup_of_forgotten_inode_asked(mountpoint: Path) -> None:
 
 def test_published_name_of_inode_that_the_kernel_lacks_asked(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        nodeid = m.truth.create("f", b"data")
+        nodeid = m.model.create("f", b"data")
         assert m.attachment is not None
         attributes = bpf.Attributes(st_ino=nodeid, st_mode=0o100644)
         row = bpf.Published(1, b"f", nodeid, attributes=attributes)
@@ -105,7 +105,7 @@ def test_lookup_of_forgotten_inode_answered_where_nodeids_are_stable(mountpoint:
     with mounted(
         mountpoint, declare=("stable_nodeids",), entry_timeout=LONG, attr_timeout=LONG
     ) as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         os.stat(m / "f")
         for _ in range(3):
             eventually(m.balanced)
@@ -125,7 +125,7 @@ def test_lookup_with_small_maps_right_and_balanced(mountpoint: Path) -> None:
         entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:
-        m.truth.create("f")
+        m.model.create("f")
         m.call("many", [("hard_link", "f", f"l{i}") for i in range(100)])
         m.call("many", [("create", f"g{i}", b"x" * i) for i in range(100)])
         with open(m / "f"):
@@ -153,8 +153,8 @@ def test_reused_nodeid_of_file_not_answered_from_old_value(mountpoint: Path, kin
         entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:
-        m.truth.create("old", b"old!")
-        m.truth.set_xattr("old", b"user.x", b"old")
+        m.model.create("old", b"old!")
+        m.model.set_xattr("old", b"user.x", b"old")
         nodeid = os.stat(m / "old").st_ino and m.call("nodeid", "old")
         force_stat(m / "old")
         with m.answered("getattr"):
@@ -165,12 +165,12 @@ def test_reused_nodeid_of_file_not_answered_from_old_value(mountpoint: Path, kin
             fails(errno.ENODATA, os.getxattr, m / "old", "user.y")
         eventually(m.balanced)
 
-        m.truth.remove("old")
+        m.model.remove("old")
         if kind == "file":
-            m.truth.create("new", b"new")
-            m.truth.set_xattr("new", b"user.y", b"new")
+            m.model.create("new", b"new")
+            m.model.set_xattr("new", b"user.y", b"new")
         else:
-            m.truth.symlink("new", b"there")
+            m.model.symlink("new", b"there")
         seen = os.lstat(m / "new")
         assert m.call("nodeid", "new") == nodeid, "the nodeid did not come back"
         assert m.call("reused") >= 1
@@ -193,7 +193,7 @@ def test_reused_nodeid_of_directory_has_none_of_the_old_names(mountpoint: Path) 
         entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:
-        m.truth.mkdir("old")
+        m.model.mkdir("old")
         os.stat(m / "old")
         nodeid = m.call("nodeid", "old")
         fails(errno.ENOENT, os.stat, m / "old/name")
@@ -201,9 +201,9 @@ def test_reused_nodeid_of_directory_has_none_of_the_old_names(mountpoint: Path) 
         os.stat(m / "old")
         eventually(m.balanced)
 
-        m.truth.remove("old")
-        m.truth.mkdir("new")
-        m.truth.create("new/name", b"here")
+        m.model.remove("old")
+        m.model.mkdir("new")
+        m.model.create("new/name", b"here")
         os.stat(m / "new")
         assert m.call("nodeid", "new") == nodeid, "the nodeid did not come back"
         assert os.stat(m / "new/name").st_size == 4
@@ -238,7 +238,7 @@ def test_negative_entry_gone_once_made(mountpoint: Path, make: Callable[[Mount],
         entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:
-        m.truth.create("f")
+        m.model.create("f")
         os.stat(m / "f")
         fails(errno.ENOENT, os.lstat, m / "n")
         m.drop()
@@ -323,13 +323,13 @@ def test_directory_entry_that_is_refused_returned(mountpoint: Path) -> None:
         attr_timeout=LONG,
         reuse_nodeids=True,
     ) as m:
-        m.truth.mkdir("d")
+        m.model.mkdir("d")
         for name in ("good", "bad"):
-            m.truth.create(f"d/{name}", name.encode())
-        m.truth.set_mode("d/bad", 0o644)  # of no type
+            m.model.create(f"d/{name}", name.encode())
+        m.model.set_mode("d/bad", 0o644)  # of no type
         assert sorted(os.listdir(m / "d")) == ["bad", "good"]
         assert "readdirplus" in m.asked()
         eventually(lambda: not m.call("nodeid", "d/bad"), "its lookup is not returned")
-        m.truth.set_mode("d/bad", stat.S_IFREG | 0o644)
+        m.model.set_mode("d/bad", stat.S_IFREG | 0o644)
         assert Path(m / "d/bad").read_bytes() == b"bad"
         assert Path(m / "d/good").read_bytes() == b"good"

@@ -13,7 +13,7 @@ import pytest
 from efuse import bpf, opcodes
 from efuse.bpf import libbpf
 from efuse.bpf.attach import Attachment
-from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
+from tests.guest.support.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
 HEAD = '#include "efuse.bpf.h"\n'
 GETXATTR = opcodes.number("getxattr")

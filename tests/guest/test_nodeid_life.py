@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Mount, eventually, mounted
-from tests.guest.test_direct import BLOCK, backing, fill, make, read, whole, write
+from tests.guest.support.backing_files import backing, make, whole
+from tests.guest.support.daemons import Mount, eventually, mounted
+from tests.guest.support.file_data import BLOCK, fill, read, write
 
 
 def drop_inodes() -> None:

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 import efuse
-from tests.guest.hand import until
-from tests.guest.serving import served
+from tests.guest.support.manual_daemon import until
+from tests.guest.support.serving import served
 
 MODES = ("strict", "ttl", "cto", "exclusive")
 

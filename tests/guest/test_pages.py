@@ -16,14 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.conftest import load_file_system, run
-from tests.guest.daemons import Call, Mount, eventually, mounted
-from tests.guest.failing_disk import failing_disk
-from tests.guest.service import WRITEBACK_CACHE
-from tests.guest.test_direct import BLOCK, backing, fill, make, source, whole, write
-from tests.guest.test_extents_in_use import NOFLUSH, frozen, slow, waits
-
-__all__ = ["slow", "source"]  # fixtures
+from tests.guest.support.backing_files import backing, make, whole
+from tests.guest.support.daemons import Call, Mount, eventually, mounted
+from tests.guest.support.failing_disk import failing_disk
+from tests.guest.support.file_data import BLOCK, fill, write
+from tests.guest.support.scripted_daemon import NOFLUSH, WRITEBACK_CACHE
+from tests.guest.support.shell import load_file_system, run
+from tests.guest.support.small_disk import frozen, wait_until_frozen
 
 LONG = {"entry_timeout": 600.0, "attr_timeout": 600.0}
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -824,7 +823,7 @@ def test_write_does_not_wait_for_who_writes_below_from_a_map_of_it(
         first = Call(below)
         source.wait_held()
         second = Call(write, m / "f", fill("w", BLOCK), 3 * BLOCK)
-        waits(second)
+        wait_until_frozen(second)
         source.release()
         assert first.result() == 2 * BLOCK
         assert second.result() == BLOCK
@@ -893,7 +892,7 @@ def test_map_that_is_made_while_a_write_goes_below_loses_nothing_of_it(
         whole(m, path, write=True)
         with frozen(slow):
             writer = Call(write, m / "f", b"w" * 100)
-            waits(writer)
+            wait_until_frozen(writer)
             mapped = Mapped(m, 2000)
             mapped.waits()
         assert writer.result() == 100
@@ -921,7 +920,7 @@ def test_reads_do_not_go_back_while_a_write_goes_through_pages(
         assert sent(reader) == b"o"
         with frozen(slow):
             call = Call(os.pwrite, writer, b"w" * 100, 0)
-            waits(call)
+            wait_until_frozen(call)
             assert os.pread(reader, 1, 0) == b"w"
             view.close()
             assert os.pread(reader, 1, 0) == b"w"
@@ -941,7 +940,7 @@ def test_store_to_another_page_does_not_wait_for_a_write_under_way(
         whole(m, path, write=True)
         with frozen(slow):
             writer = Call(write, m / "f", b"w" * 100)
-            waits(writer)
+            wait_until_frozen(writer)
             mapped = Mapped(m, BLOCK)
             mapped.stores()
             assert not writer.done()
@@ -961,7 +960,7 @@ def test_store_that_waits_for_a_write_under_way_can_be_killed(
         whole(m, path, write=True)
         with frozen(slow):
             writer = Call(write, m / "f", b"w" * 100)
-            waits(writer)
+            wait_until_frozen(writer)
             mapped = Mapped(m, 50)
             mapped.waits()
             mapped.kill()
@@ -979,7 +978,7 @@ def test_map_that_is_made_while_a_write_appends_below_appends_it_once(
         whole(m, path, write=True)
         with frozen(slow):
             writer = Call(write, m / "f", b"w" * 10, 0, os.O_APPEND)
-            waits(writer)
+            wait_until_frozen(writer)
             mapped = Mapped(m, 50)
             mapped.waits()
         assert writer.result() == 10

@@ -17,7 +17,7 @@ import trio
 
 import efuse
 from efuse.control import Connection
-from tests.host.test_passthrough_inodes import RENAMES, TREES, walk
+from tests.tree_workloads import RENAMES, TREES, walk
 
 USER = 41001
 

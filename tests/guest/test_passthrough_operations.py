@@ -17,7 +17,7 @@ import pytest
 import efuse
 from efuse import stats
 from efuse.control import Connection
-from tests.host import test_passthrough_files
+from tests import passthrough_operations
 
 _LEFT_OUT = {
     "test_change_below_the_mount_is_seen_with_zero_timeouts",
@@ -27,7 +27,7 @@ _LEFT_OUT = {
 globals().update(
     {
         name: test
-        for name, test in vars(test_passthrough_files).items()
+        for name, test in vars(passthrough_operations).items()
         if name.startswith("test_") and name not in _LEFT_OUT
     }
 )

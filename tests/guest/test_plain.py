@@ -23,9 +23,9 @@ from efuse.errors import ModuleBuildError
 from efuse.module import live
 from efuse.stats import PlainMounts, Sample, rates
 from tests.commands import EFUSE
-from tests.guest.conftest import run
-from tests.guest.daemons import eventually
-from tests.guest.tiny_fs import getattr_from_daemon
+from tests.guest.support.daemons import eventually
+from tests.guest.support.shell import run
+from tests.guest.support.tiny_fs import getattr_from_daemon
 from tests.host.conftest import Served, place, served
 
 __all__ = ["place", "served"]  # fixtures

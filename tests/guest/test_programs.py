@@ -13,7 +13,7 @@ import pytest
 
 from efuse import bpf, paths
 from efuse.errors import VerifierError
-from tests.guest.tiny_fs import FIRST, Tiny, content, serve, xattr
+from tests.guest.support.tiny_fs import FIRST, Tiny, content, serve, xattr
 
 HEAD = '#include "efuse.bpf.h"\n'
 

@@ -17,20 +17,20 @@ from efuse.bpf import DataCache, PublishedBlocks, libbpf
 from efuse.bpf.values import NEVER_NS
 from efuse.control import Connection
 from efuse.fs import Passthrough
-from tests.guest.daemons import Call, Mount, eventually
-from tests.guest.numbered import Numbered
-from tests.guest.serving import served
-from tests.guest.test_cache import (
+from tests.guest.support.backing_files import make
+from tests.guest.support.daemons import Call, Mount, eventually
+from tests.guest.support.data_cache import (
     CHANGES,
-    NOFLUSH,
     cached,
-    drop_pages,
+    overwrite_tags,
     path_count,
     requests,
-    scribbled,
     warm,
 )
-from tests.guest.test_direct import BLOCK, SIZE, fill, make, read, read_direct, write
+from tests.guest.support.file_data import BLOCK, SIZE, drop_pages, fill, read, read_direct, write
+from tests.guest.support.numbered import Numbered
+from tests.guest.support.scripted_daemon import NOFLUSH
+from tests.guest.support.serving import served
 
 BLOCKS = -(-SIZE // BLOCK)
 WRITER = 1 << 31
@@ -254,7 +254,7 @@ def test_publishers_readers_and_writers_at_once(mountpoint: Path) -> None:
 def test_locks_in_disorder_cost_their_slots(mountpoint: Path, lock: int) -> None:
     with publishing(mountpoint) as (m, cache):
         warm(m)
-        scribbled(m, 0, struct.pack("=I", lock))
+        overwrite_tags(m, 0, struct.pack("=I", lock))
         write(m / "f", b"w" * 10, 0, os.O_DIRECT)
         expected = b"w" * 10 + fill("d")[10:]
         done = publish(m, cache, m.connection.epoch, expected)

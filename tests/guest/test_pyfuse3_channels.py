@@ -21,16 +21,23 @@ import efuse
 from efuse.control import Connection, connections, find
 from efuse.fs import Mounted, State, start
 from efuse.fs.mountpoint import unmount
-from tests.guest.channel_daemon import (
+from tests.blocking_file_system import (
+    SIZES,
+    BlockingFileSystem,
+    act,
+    poke,
+    read_all,
+    read_beside_sleepers,
+)
+from tests.guest.support.channel_daemon import (
     brought,
     change_names,
     facts,
     mapped,
     write_and_compare,
 )
-from tests.guest.daemons import Call
-from tests.guest.hand import until
-from tests.shelf import SIZES, Shelf, act, poke, read_all, read_beside_sleepers
+from tests.guest.support.daemons import Call
+from tests.guest.support.manual_daemon import until
 
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT)
 
@@ -83,7 +90,7 @@ def test_the_environment_says_that_none_are_wanted(
     mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EFUSE_CHANNELS", "0")
-    with on(Shelf(), mountpoint) as one:
+    with on(BlockingFileSystem(), mountpoint) as one:
         assert (one.channels, one.reason) == (False, "")
         read_all(mountpoint)
         assert one.brought() == 0
@@ -92,7 +99,7 @@ def test_the_environment_says_that_none_are_wanted(
 @pytest.mark.parametrize("policy", ["least", "own"])
 @pytest.mark.parametrize("spin_ns", [0, 50_000])
 def test_callers_at_once_get_their_own_answers(mountpoint: Path, policy: str, spin_ns: int) -> None:
-    with on(Shelf(), mountpoint) as one:
+    with on(BlockingFileSystem(), mountpoint) as one:
         one.connection.policy = policy
         one.connection.spin_ns = spin_ns
         for call in [Call(read_all, mountpoint, 8) for _ in range(4)]:
@@ -101,7 +108,7 @@ def test_callers_at_once_get_their_own_answers(mountpoint: Path, policy: str, sp
 
 
 def test_a_directory_is_read_with_its_attributes(mountpoint: Path) -> None:
-    with on(Shelf(1000), mountpoint) as one:
+    with on(BlockingFileSystem(1000), mountpoint) as one:
         for _ in range(2):
             found = {e.name: e.stat(follow_symlinks=False).st_size for e in os.scandir(mountpoint)}
             assert found == {f"f{i}": SIZES[i % len(SIZES)] for i in range(1000)}
@@ -114,7 +121,7 @@ def test_names_are_looked_up_and_forgotten(mountpoint: Path) -> None:
             assert sum(os.stat(path / f"f{i}").st_size for i in range(300)) > 0
             Path("/proc/sys/vm/drop_caches").write_text("2")
 
-    with on(Shelf(300), mountpoint) as one:
+    with on(BlockingFileSystem(300), mountpoint) as one:
         for call in [Call(storm, mountpoint) for _ in range(2)]:
             call.result()
         read_all(mountpoint)
@@ -126,14 +133,14 @@ def test_names_are_looked_up_and_forgotten(mountpoint: Path) -> None:
 
 def test_others_are_served_while_handlers_sleep(mountpoint: Path) -> None:
     """More of them than pyfuse3 keeps waiting; what they reply comes later, and comes."""
-    with on(Shelf(), mountpoint) as one:
+    with on(BlockingFileSystem(), mountpoint) as one:
         read_beside_sleepers(mountpoint)
         assert one.brought() >= one.sent() - 1
         assert one.connection.waiting == 0
 
 
 def test_callers_that_are_killed_leave_nothing(mountpoint: Path) -> None:
-    with on(Shelf(), mountpoint) as one:
+    with on(BlockingFileSystem(), mountpoint) as one:
         waiting = [Call(act, mountpoint, "gate") for _ in range(8)]
         act(mountpoint, "asleep", 8)
         for call in waiting:
@@ -148,7 +155,7 @@ def test_callers_that_are_killed_leave_nothing(mountpoint: Path) -> None:
 
 
 def test_a_handler_that_forks_keeps_its_channel(mountpoint: Path) -> None:
-    with on(Shelf(), mountpoint) as one:
+    with on(BlockingFileSystem(), mountpoint) as one:
         act(mountpoint, "fork")
         read_all(mountpoint, 3)
         assert one.brought() >= one.sent() - 1
@@ -159,7 +166,7 @@ def test_a_handler_that_forks_keeps_its_channel(mountpoint: Path) -> None:
 @pytest.mark.parametrize("policy", ["least", "own"])
 def test_what_was_invalidated_is_asked_for_again(mountpoint: Path, policy: str) -> None:
     """Amid requests of others: a notification of another thread passes no reply."""
-    with on(Shelf(), mountpoint) as one:
+    with on(BlockingFileSystem(), mountpoint) as one:
         one.connection.policy = policy
         busy = [Call(read_all, mountpoint, 10) for _ in range(2)]
         poke(mountpoint, 300)
@@ -183,7 +190,7 @@ def test_other_tasks_of_the_program_have_their_turn(mountpoint: Path) -> None:
     async def main() -> None:
         nonlocal turns
         async with trio.open_nursery() as nursery:
-            state = await nursery.start(_serve, Shelf(), mountpoint)
+            state = await nursery.start(_serve, BlockingFileSystem(), mountpoint)
             assert state.channels
 
             async def take_turns() -> None:
@@ -236,7 +243,7 @@ def _in_use() -> tuple[int, int]:
 def test_fifty_mounts_in_a_process_leave_nothing(mountpoint: Path) -> None:
     async def once() -> None:
         async with trio.open_nursery() as nursery:
-            state = await nursery.start(_serve, Shelf(), mountpoint)
+            state = await nursery.start(_serve, BlockingFileSystem(), mountpoint)
             assert state.channels
             await trio.to_thread.run_sync(read_all, mountpoint)
             assert mapped(os.getpid()) == 1
@@ -270,7 +277,7 @@ def _read_until_gone(path: Path) -> str:
 
 
 def test_it_ends_by_a_signal_amid_load(mountpoint: Path) -> None:
-    with on(Shelf(), mountpoint) as one:
+    with on(BlockingFileSystem(), mountpoint) as one:
         calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
         until(lambda: one.brought() > 200)
     # Its exit status was 0, or the block would have failed.
@@ -280,7 +287,7 @@ def test_it_ends_by_a_signal_amid_load(mountpoint: Path) -> None:
 
 
 def test_it_ends_by_an_unmount_amid_load(mountpoint: Path) -> None:
-    one = On(start(Shelf, mountpoint, required=True))
+    one = On(start(BlockingFileSystem, mountpoint, required=True))
     calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
     until(lambda: one.brought() > 200)
     unmount(str(mountpoint), lazy=True)
@@ -290,7 +297,10 @@ def test_it_ends_by_an_unmount_amid_load(mountpoint: Path) -> None:
 
 
 def test_callers_of_a_daemon_that_is_killed_are_told(mountpoint: Path) -> None:
-    with pytest.raises(efuse.errors.MountError, match="-9"), on(Shelf(), mountpoint) as one:
+    with (
+        pytest.raises(efuse.errors.MountError, match="-9"),
+        on(BlockingFileSystem(), mountpoint) as one,
+    ):
         held = Call(act, mountpoint, "gate")
         calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
         until(lambda: one.brought() > 200)
@@ -304,7 +314,10 @@ def test_callers_of_a_daemon_that_is_killed_are_told(mountpoint: Path) -> None:
 def test_two_processes_serve_a_mount_each(mountpoint: Path) -> None:
     (mountpoint / "a").mkdir()
     (mountpoint / "b").mkdir()
-    with on(Shelf(), mountpoint / "a") as one, on(Shelf(), mountpoint / "b") as other:
+    with (
+        on(BlockingFileSystem(), mountpoint / "a") as one,
+        on(BlockingFileSystem(), mountpoint / "b") as other,
+    ):
         calls = [Call(read_all, each.path, 5) for each in (one, other) for _ in range(2)]
         for call in calls:
             call.result()

@@ -7,61 +7,15 @@ wrote last. A reader notes the last one, asks, and notes what was begun: the ans
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Call, Mount, force_stat, mounted
-
-ROUNDS = 120
-
-
-class Progress:
-    """How far a writer is, in memory that processes share."""
-
-    def __init__(self) -> None:
-        # One store each: struct.pack_into() would be seen half done.
-        self._numbers = (ctypes.c_uint64 * 2).from_buffer(mmap.mmap(-1, 4096))
-
-    @property
-    def begun(self) -> int:
-        """The last change that was begun."""
-        return self._numbers[0]
-
-    @begun.setter
-    def begun(self, number: int) -> None:
-        self._numbers[0] = number
-
-    @property
-    def done(self) -> int:
-        """The last change that was done."""
-        return self._numbers[1]
-
-    @done.setter
-    def done(self, number: int) -> None:
-        self._numbers[1] = number
-
-    def write(self, change: Callable[[int], object]) -> None:
-        for number in range(1, ROUNDS + 1):
-            self.begun = number
-            change(number)
-            self.done = number
-
-    def read(self, ask: Callable[[], int]) -> int:
-        """Ask until the writer is done; return how often."""
-        asked = 0
-        while (done := self.done) < ROUNDS:
-            seen = ask()
-            begun = self.begun
-            assert done <= seen <= begun, f"saw {seen} when {done} was done and {begun} begun"
-            asked += 1
-        assert ask() == ROUNDS, "the last one is not seen"
-        return asked
+from tests.guest.support.daemons import Call, Mount, force_stat, mounted
+from tests.guest.support.progress import ROUNDS, Progress
 
 
 def _append(path: str) -> None:
@@ -135,11 +89,11 @@ FILES = ("truncated", "forced", "appended", "one", "linked", "timed", "moded", "
 
 
 def _prepare(m: Mount) -> None:
-    m.truth.mkdir("names")
+    m.model.mkdir("names")
     for name in (*FILES, "replaced"):
-        m.truth.create(name)
-    m.truth.set_xattr("attributed", b"user.number", b"0")
-    m.truth.hard_link("one", "two")
+        m.model.create(name)
+    m.model.set_xattr("attributed", b"user.number", b"0")
+    m.model.hard_link("one", "two")
     os.utime(m / "timed", ns=(0, 0))
     os.chmod(m / "moded", 0)
 

@@ -3,33 +3,13 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from efuse.stats import read
-from tests.guest.test_cache import cached
-from tests.guest.test_direct import BLOCK, fill, make
-from tests.perf.traces import BLOCKS, ROOM, lru_hits, zipf, zipf_and_scans
-
-
-def cache_hits(mountpoint: Path, trace: list[int]) -> int:
-    """Read *trace* through a cache of :data:`ROOM` blocks; return how many reads it answered."""
-    data = fill("t", BLOCKS * BLOCK)
-    buffer = mmap.mmap(-1, BLOCK)
-    with cached(mountpoint, capacity={"blocks": ROOM}) as m:
-        make(m, "t", data)
-        fd = os.open(m / "t", os.O_RDONLY | os.O_DIRECT)
-        before = read(m.connection, timing=False).paths["cache"]
-        for block in trace:
-            assert os.preadv(fd, [buffer], block * BLOCK) == BLOCK
-            assert buffer[:] == data[block * BLOCK : (block + 1) * BLOCK]
-        gained = read(m.connection, timing=False).paths["cache"] - before
-        os.close(fd)
-    return gained.requests - gained.partial
+from tests.guest.support.replacement import cache_hits
+from tests.perf.traces import lru_hits, zipf, zipf_and_scans
 
 
 @pytest.mark.parametrize("make_trace", [zipf, zipf_and_scans])

@@ -6,7 +6,6 @@ The reader stays on one CPU, since each CPU has measurements of its own.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import mmap
 import os
@@ -19,21 +18,13 @@ import pytest
 from efuse.bpf import Event, EventKind, Listener
 from efuse.control import PATHS
 from efuse.stats import PathCounters, read
-from tests.guest.daemons import Mount, eventually, mounted
-from tests.guest.test_direct import BLOCK, backing, make
+from tests.guest.support.backing_files import backing, make
+from tests.guest.support.cpus import one_cpu
+from tests.guest.support.daemons import Mount, eventually, mounted
+from tests.guest.support.file_data import BLOCK
 
 BLOCKS = 1024
 DATA = random.Random(5).randbytes(BLOCKS * BLOCK)
-
-
-@contextlib.contextmanager
-def one_cpu() -> Iterator[None]:
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 class Reader:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Mount, as_user, force_stat, lookup_again, mounted
-from tests.guest.truth import Inode
+from tests.guest.support.daemons import Mount, as_user, force_stat, lookup_again, mounted
+from tests.guest.support.model_file_system import Inode
 
 STEPS = int(os.environ.get("EFUSE_SEQUENCE_STEPS", "200"))
 SEED = int(os.environ.get("EFUSE_SEQUENCE_SEED", "20261125"))
@@ -113,24 +113,24 @@ class _Sequence:
         self._ino = self._m.call("inode", path).ino
 
     def _told_of_content(self, path: str, _: str) -> None:
-        self._m.truth.put(path, self._bytes())
+        self._m.model.put(path, self._bytes())
         self._m.call("inval_inode", path)
 
     def _told_of_name(self, path: str, _: str) -> None:
         directory, _, name = path.rpartition("/")
         gone: dict[str, Inode] = self._m.call("tree", "")
         if path in gone:
-            self._m.truth.remove(path)
+            self._m.model.remove(path)
             others = [p for p, i in gone.items() if p != path and i.ino == gone[path].ino]
             for other in others[:1]:
                 self._m.call("inval_inode", other)
         else:
-            self._m.truth.create(path, self._bytes())
+            self._m.model.create(path, self._bytes())
         self._m.call("inval_entry", directory, name.encode())
 
     def _told_by_sysfs(self, path: str, _: str) -> None:
-        self._m.truth.put(path, self._bytes())
-        self._m.truth.set_mode(path, stat.S_IFREG | self._random.choice((0o600, 0o644)))
+        self._m.model.put(path, self._bytes())
+        self._m.model.set_mode(path, stat.S_IFREG | self._random.choice((0o600, 0o644)))
         self._m.connection.invalidate()
 
     def _look_up_again(self, *_: str) -> None:
@@ -150,7 +150,7 @@ class _Sequence:
             self._same(f"list {directory}", sorted(os.listdir(self._m / directory)), names)
             self._observe_attributes(directory, truth[directory])
         if self._fd >= 0:
-            inode = self._m.call("truth.get", self._ino)
+            inode = self._m.call("model.get", self._ino)
             self._same("read of the open file", os.pread(self._fd, 1 << 16, 0), bytes(inode.data))
             self._same("size of the open file", os.fstat(self._fd).st_size, inode.size)
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Call, eventually, fails, mounted
-from tests.guest.failing_disk import Disk, failing_disk
-from tests.guest.test_direct import BLOCK, backing, fill, make, read, read_direct, whole
+from tests.guest.support.backing_files import backing, make, whole
+from tests.guest.support.daemons import Call, eventually, fails, mounted
+from tests.guest.support.failing_disk import Disk, failing_disk
+from tests.guest.support.file_data import BLOCK, fill, read, read_direct
 
 SIZE = 64 * BLOCK
 HALF = 16 * BLOCK
@@ -169,5 +170,5 @@ def test_a_file_in_pieces_that_grew_elsewhere_ends_where_the_daemon_says(
         make(m, "f", data[:BLOCK])
         m.call("map_extent", "f", backing(lower, data), os.O_RDONLY, offset=0, length=8 * BLOCK)
         assert read(m / "f", 8 * BLOCK) == data[:BLOCK]
-        m.truth.put("f", data[: 2 * BLOCK])
+        m.model.put("f", data[: 2 * BLOCK])
         assert read(m / "f", 8 * BLOCK) == data[: 2 * BLOCK]

@@ -12,7 +12,7 @@ import pytest
 
 import efuse
 from efuse.control import Connection
-from tests.guest.conftest import run
+from tests.guest.support.shell import run
 
 DATA = bytes(range(256)) * 4096
 

@@ -18,12 +18,13 @@ import pytest
 from efuse.bpf import libbpf
 from efuse.control.mounts import find
 from efuse.tracing import Advisor, Names, Request, Watch
-from tests.commands import AS_NOBODY, EFUSE, run_said
-from tests.guest.conftest import run
-from tests.guest.daemons import eventually
-from tests.guest.forked import Beside, efuse
-from tests.guest.test_cache import cached
-from tests.guest.test_direct import BLOCK, fill, make, read, read_direct
+from tests.commands import AS_NOBODY, EFUSE, run_output
+from tests.guest.support.backing_files import make
+from tests.guest.support.daemons import eventually
+from tests.guest.support.data_cache import cached
+from tests.guest.support.file_data import BLOCK, fill, read, read_direct
+from tests.guest.support.forked import Beside, efuse
+from tests.guest.support.shell import run
 
 PLAIN = ("--plain",)
 ACCELERATED = ("--consistency", "exclusive")
@@ -321,6 +322,6 @@ def test_advise_prints_a_table_and_a_sentence(mountpoint: Path, options: tuple[s
 @pytest.mark.parametrize("words", [("trace",), ("advise", "--seconds", "1")])
 def test_without_root_fails(mountpoint: Path, words: tuple[str, ...]) -> None:
     with mounted(mountpoint, *PLAIN) as m:
-        said = run_said(*AS_NOBODY, *EFUSE, *words, m, status=1)
+        said = run_output(*AS_NOBODY, *EFUSE, *words, m, status=1)
         assert "EPERM" in said
         assert "try: run as root" in said

@@ -17,8 +17,8 @@ from efuse.bpf.members import TRACING
 from efuse.bpf.tracing import Hook, Tracer
 from efuse.bpf.types import KernelTypes
 from efuse.errors import NotSupportedError
-from tests.guest.conftest import run
-from tests.guest.forked import efuse
+from tests.guest.support.forked import efuse
+from tests.guest.support.shell import run
 
 TEXT = """
 #include "tracing.bpf.h"

@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Call, Mount, boottime_ns, eventually, fails, force_stat, mounted
+from tests.guest.support.daemons import (
+    Call,
+    Mount,
+    eventually,
+    fails,
+    force_stat,
+    monotonic_ns,
+    mounted,
+)
 
 LONG = 3600.0
 SHORT = 2.0
@@ -24,20 +32,20 @@ MODES = ["strict", "ttl", "cto", "exclusive"]
 
 def _after(seconds: float, since_ns: int) -> None:
     """Wait until the kernel's clock says that a timeout which began then has ended."""
-    eventually(lambda: boottime_ns() > since_ns + seconds * 10**9)
+    eventually(lambda: monotonic_ns() > since_ns + seconds * 10**9)
 
 
 def test_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=SHORT, attr_timeout=SHORT) as m:
-        m.truth.create("f", b"1")
-        m.truth.set_xattr("f", b"user.x", b"1")
+        m.model.create("f", b"1")
+        m.model.set_xattr("f", b"user.x", b"1")
         assert os.getxattr(m / "f", "user.x") == b"1"
-        begun = boottime_ns()
+        begun = monotonic_ns()
         hits = m.count("getxattr", "hits")
         assert os.getxattr(m / "f", "user.x") == b"1"
-        quick = boottime_ns() - begun < SHORT * 10**9 / 2
+        quick = monotonic_ns() - begun < SHORT * 10**9 / 2
         assert not quick or m.count("getxattr", "hits") == hits + 1
-        m.truth.set_xattr("f", b"user.x", b"2")
+        m.model.set_xattr("f", b"user.x", b"2")
         _after(2 * SHORT, begun)
         with m.passed("getxattr", "expired"):
             assert os.getxattr(m / "f", "user.x") == b"2"
@@ -45,13 +53,13 @@ def test_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
 
 def test_attributes_of_ttl_end_with_it(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=SHORT) as m:
-        m.truth.create("f", b"1")
-        m.truth.hard_link("f", "g")
+        m.model.create("f", b"1")
+        m.model.hard_link("f", "g")
         file = os.open(m / "f", os.O_RDONLY)
         for size, opcode in ((2, "getattr"), (3, "lookup")):
             os.stat(m / "g")
-            begun = boottime_ns()
-            m.truth.put("f", b"x" * size)
+            begun = monotonic_ns()
+            m.model.put("f", b"x" * size)
             _after(2 * SHORT, begun)
             if opcode == "lookup":
                 m.drop()
@@ -63,8 +71,8 @@ def test_attributes_of_ttl_end_with_it(mountpoint: Path) -> None:
 def test_negative_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
     with mounted(mountpoint, negative_timeout=SHORT) as m:
         fails(errno.ENOENT, os.stat, m / "f")
-        begun = boottime_ns()
-        m.truth.create("f", b"1")
+        begun = monotonic_ns()
+        m.model.create("f", b"1")
         _after(2 * SHORT, begun)
         with m.passed("lookup", "expired"):
             assert os.stat(m / "f").st_size == 1
@@ -72,8 +80,8 @@ def test_negative_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
 
 def test_no_timeout_no_answer(mountpoint: Path) -> None:
     with mounted(mountpoint) as m:
-        m.truth.create("f", b"1")
-        m.truth.set_xattr("f", b"user.x", b"1")
+        m.model.create("f", b"1")
+        m.model.set_xattr("f", b"user.x", b"1")
         for _ in range(3):
             with m.passed("lookup"):
                 os.stat(m / "f")
@@ -85,9 +93,9 @@ def test_no_timeout_no_answer(mountpoint: Path) -> None:
 
 def test_forced_attributes_of_ttl_asked(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
-        m.truth.create("f", b"1")
+        m.model.create("f", b"1")
         force_stat(m / "f")
-        m.truth.put("f", b"22")
+        m.model.put("f", b"22")
         with m.passed("getattr", "stale"):
             assert force_stat(m / "f").st_size == 2
 
@@ -101,20 +109,20 @@ def test_strict_believes_nothing(mountpoint: Path) -> None:
         entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"")
+        m.model.mkdir("d")
+        m.model.create("d/f", b"")
         for size in range(1, 5):
-            m.truth.put("d/f", b"x" * size)
-            m.truth.set_xattr("d/f", b"user.x", b"%d" % size)
+            m.model.put("d/f", b"x" * size)
+            m.model.set_xattr("d/f", b"user.x", b"%d" % size)
             os.listdir(m / "d")
             assert os.stat(m / "d/f").st_size == size
             assert force_stat(m / "d/f").st_size == size
             assert os.getxattr(m / "d/f", "user.x") == b"%d" % size
             assert Path(m / "d/f").read_bytes() == b"x" * size
             fails(errno.ENOENT, os.stat, m / "n")
-            m.truth.create("n")
+            m.model.create("n")
             os.stat(m / "n")
-            m.truth.remove("n")
+            m.model.remove("n")
         for opcode in ("lookup", "getattr", "getxattr", "open", "opendir", "flush"):
             assert not m.count(opcode, "hits"), opcode
         assert not m.connection.learned
@@ -128,14 +136,14 @@ def test_cto_asks_each_open_and_knows_nothing_after(mountpoint: Path) -> None:
         entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:
-        m.truth.create("f", b"1")
-        m.truth.set_xattr("f", b"user.x", b"1")
+        m.model.create("f", b"1")
+        m.model.set_xattr("f", b"user.x", b"1")
         for size in range(2, 6):
             os.getxattr(m / "f", "user.x")
             with m.answered("getxattr"):
                 os.getxattr(m / "f", "user.x")
-            m.truth.put("f", b"x" * size)
-            m.truth.set_xattr("f", b"user.x", b"%d" % size)
+            m.model.put("f", b"x" * size)
+            m.model.set_xattr("f", b"user.x", b"%d" % size)
             with m.passed("open", "declined" if size > 2 else None), open(m / "f", "rb") as file:
                 assert os.fstat(file.fileno()).st_size == size
                 assert file.read() == b"x" * size
@@ -144,9 +152,9 @@ def test_cto_asks_each_open_and_knows_nothing_after(mountpoint: Path) -> None:
 
 def test_exclusive_answers_beyond_the_timeout(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f", b"1")
-        m.truth.set_xattr("f", b"user.x", b"1")
-        m.truth.symlink("s", b"f")
+        m.model.create("f", b"1")
+        m.model.set_xattr("f", b"user.x", b"1")
+        m.model.symlink("s", b"f")
         os.stat(m / "f")
         force_stat(m / "f")
         os.getxattr(m / "f", "user.x")
@@ -186,14 +194,14 @@ def test_invalidate_of_sysfs_voids_all(mountpoint: Path, consistency: str, kept:
         mountpoint, consistency=consistency, negative_timeout=LONG, declare=("handleless",),
         entry_timeout=LONG, attr_timeout=LONG,
     ) as m:  # fmt: skip
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"1")
-        m.truth.set_xattr("d/f", b"user.x", b"1")
+        m.model.mkdir("d")
+        m.model.create("d/f", b"1")
+        m.model.set_xattr("d/f", b"user.x", b"1")
         held = os.open(m / "d/f", os.O_RDONLY) if kept else -1
         _learn(m)
-        m.truth.put("d/f", b"22")
-        m.truth.set_xattr("d/f", b"user.x", b"2")
-        m.truth.create("d/n", b"333")
+        m.model.put("d/f", b"22")
+        m.model.set_xattr("d/f", b"user.x", b"2")
+        m.model.create("d/n", b"333")
         m.connection.invalidate()
         assert os.stat(m / "d/f").st_size == 2
         assert os.getxattr(m / "d/f", "user.x") == b"2"
@@ -208,19 +216,19 @@ def test_invalidate_of_sysfs_voids_all(mountpoint: Path, consistency: str, kept:
 @pytest.mark.parametrize("to", ["strict", "ttl", "cto"])
 def test_end_of_exclusive_voids_what_it_raised(mountpoint: Path, to: str) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"1")
-        m.truth.set_xattr("d/f", b"user.x", b"1")
+        m.model.mkdir("d")
+        m.model.create("d/f", b"1")
+        m.model.set_xattr("d/f", b"user.x", b"1")
         _learn(m)
         m.connection.consistency = to
         for size in (2, 3):
-            m.truth.put("d/f", b"x" * size)
-            m.truth.set_xattr("d/f", b"user.x", b"%d" % size)
+            m.model.put("d/f", b"x" * size)
+            m.model.set_xattr("d/f", b"user.x", b"%d" % size)
             assert os.stat(m / "d/f").st_size == size
             assert os.getxattr(m / "d/f", "user.x") == b"%d" % size
-            m.truth.create("d/n")
+            m.model.create("d/n")
             os.stat(m / "d/n")
-            m.truth.remove("d/n")
+            m.model.remove("d/n")
             fails(errno.ENOENT, os.stat, m / "d/n")
 
 
@@ -229,14 +237,14 @@ def test_daemon_invalidates_inode(mountpoint: Path, consistency: str) -> None:
     with mounted(
         mountpoint, consistency=consistency, entry_timeout=LONG, attr_timeout=LONG
     ) as m:  # fmt: skip
-        m.truth.create("f", b"1")
+        m.model.create("f", b"1")
         for size in range(2, 5):
             for _ in range(2):
                 os.stat(m / "f")
                 os.listxattr(m / "f")
                 Path(m / "f").read_bytes()
-            m.truth.put("f", b"x" * size)
-            m.truth.set_xattr("f", b"user.%d" % size, b"")
+            m.model.put("f", b"x" * size)
+            m.model.set_xattr("f", b"user.%d" % size, b"")
             m.call("inval_inode", "f")
             assert os.stat(m / "f").st_size == size
             assert force_stat(m / "f").st_size == size
@@ -255,16 +263,16 @@ def test_daemon_invalidates_entry(mountpoint: Path, consistency: str) -> None:
         entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:
-        m.truth.mkdir("d")
+        m.model.mkdir("d")
         for _ in range(3):
             fails(errno.ENOENT, os.stat, m / "d/n")
             fails(errno.ENOENT, os.stat, m / "d/n")
-            ino = m.truth.create("d/n", b"1")
+            ino = m.model.create("d/n", b"1")
             m.call("inval_entry", "d", b"n")
             for _ in range(2):
                 assert os.stat(m / "d/n").st_ino == ino
                 m.drop()
-            m.truth.remove("d/n")
+            m.model.remove("d/n")
             m.call("inval_entry", "d", b"n")
             fails(errno.ENOENT, os.stat, m / "d/n")
 
@@ -275,10 +283,10 @@ def test_daemon_voids_all_names(mountpoint: Path, consistency: str) -> None:
         mountpoint, consistency=consistency, negative_timeout=LONG, entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:  # fmt: skip
-        m.truth.mkdir("d")
-        m.truth.create("d/f", b"1")
-        m.truth.set_xattr("d/f", b"user.x", b"1")
-        m.truth.hard_link("d/f", "d/g")
+        m.model.mkdir("d")
+        m.model.create("d/f", b"1")
+        m.model.set_xattr("d/f", b"user.x", b"1")
+        m.model.hard_link("d/f", "d/g")
         held = os.open(m / "d/g", os.O_RDONLY)
         _learn(m)
         m.drop()
@@ -292,9 +300,9 @@ def test_daemon_voids_all_names(mountpoint: Path, consistency: str) -> None:
                 m.call("inc_epoch")
             os.close(held)
             return
-        m.truth.remove("d/f")
-        ino = m.truth.create("d/f", b"22")
-        m.truth.create("d/n", b"333")
+        m.model.remove("d/f")
+        ino = m.model.create("d/f", b"22")
+        m.model.create("d/n", b"333")
         m.call("inc_epoch")
         for _ in range(2):
             assert os.stat(m / "d/f").st_ino == ino
@@ -307,12 +315,12 @@ def test_daemon_voids_all_names(mountpoint: Path, consistency: str) -> None:
 
 def test_daemon_deletes_entry(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f", b"1")
-        m.truth.hard_link("f", "g")
+        m.model.create("f", b"1")
+        m.model.hard_link("f", "g")
         with open(m / "g") as file:
             os.stat(m / "f")
             nodeid = m.call("nodeid", "f")
-            m.truth.remove("f")
+            m.model.remove("f")
             m.call("delete", "", nodeid, b"f")
             fails(errno.ENOENT, os.stat, m / "f")
             assert force_stat(file.fileno()).st_nlink == 1
@@ -320,10 +328,10 @@ def test_daemon_deletes_entry(mountpoint: Path) -> None:
 
 def test_daemon_stores_data(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f", b"1")
+        m.model.create("f", b"1")
         Path(m / "f").read_bytes()
         force_stat(m / "f")
-        m.truth.put("f", b"stored")
+        m.model.put("f", b"stored")
         m.call("store", "f", 0, b"stored")
         assert force_stat(m / "f").st_size == 6
         assert Path(m / "f").read_bytes() == b"stored"
@@ -341,16 +349,16 @@ def test_answer_on_its_way_when_invalidated_not_learned(
     mountpoint: Path, opcode: str, ask: Callable[[Mount], object]
 ) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f", b"1")
-        m.truth.set_xattr("f", b"user.x", b"1")
+        m.model.create("f", b"1")
+        m.model.set_xattr("f", b"user.x", b"1")
         for how in ("inode", "sysfs"):
             ask(m)
             m.connection.invalidate()
             m.hold(opcode, "after")
             asked = Call(ask, m)
             m.wait_held()
-            m.truth.put("f", b"22")
-            m.truth.set_xattr("f", b"user.x", b"2" if how == "inode" else b"3")
+            m.model.put("f", b"22")
+            m.model.set_xattr("f", b"user.x", b"2" if how == "inode" else b"3")
             if how == "inode":
                 m.call("inval_inode", "f")
             else:
@@ -365,10 +373,10 @@ def test_stale_handle_looked_up_anew(mountpoint: Path) -> None:
     with mounted(
         mountpoint, entry_timeout=LONG, attr_timeout=LONG, reuse_nodeids=True
     ) as m:  # fmt: skip
-        m.truth.create("f", b"1")
+        m.model.create("f", b"1")
         os.stat(m / "f")
         m.call("nodeids.lose", m.call("nodeid", "f"))
-        m.truth.put("f", b"22")
+        m.model.put("f", b"22")
         with open(m / "f", "rb") as file:
             assert file.read() == b"22"
 
@@ -376,14 +384,14 @@ def test_stale_handle_looked_up_anew(mountpoint: Path) -> None:
 def test_reply_that_crossed_another_change_not_raised(mountpoint: Path) -> None:
     """A daemon that writes behind still changes the file when its RELEASE arrives."""
     with mounted(mountpoint, consistency="exclusive", open_flags=_NOFLUSH) as m:
-        m.truth.create("f", b"1")
+        m.model.create("f", b"1")
         fd = os.open(m / "f", os.O_WRONLY)
         os.write(fd, b"22")
         m.hold("release", "before")
         os.close(fd)
         m.wait_held()
         os.chmod(m / "f", 0o600)
-        m.truth.put("f", b"4444")
+        m.model.put("f", b"4444")
         m.release()
         eventually(lambda: not m.call("handles"))
         eventually(lambda: os.stat(m / "f").st_size == 4, "the reply is believed for ever")
@@ -408,8 +416,8 @@ def test_ioctl_voids_unless_the_daemon_does_not_know_it(
 ) -> None:
     known = abs(sum(answer)) not in (errno.ENOSYS, errno.ENOTTY)
     with mounted(mountpoint, consistency="exclusive", ioctl=answer) as m:
-        m.truth.create("f", b"1")
-        m.truth.set_xattr("f", b"user.x", b"1")
+        m.model.create("f", b"1")
+        m.model.set_xattr("f", b"user.x", b"1")
         fd = os.open(m / "f", os.O_RDONLY)
         os.getxattr(fd, "user.x")
         with m.passed("ioctl"), contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Mount, fails, mounted
+from tests.guest.support.daemons import Mount, fails, mounted
 
 # What a value may be long to be kept: EFUSE_BLOB_LEN of the kernel's interface.
 KEPT = 984
@@ -23,7 +23,7 @@ def _random(size: int) -> bytes:
 def test_symlink_of_any_length(mountpoint: Path, size: int) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         target = _random(size)
-        m.truth.symlink("s", target)
+        m.model.symlink("s", target)
         path = os.fsencode(m / "s")
         assert os.readlink(path) == target
         for _ in range(2):
@@ -35,8 +35,8 @@ def test_symlink_of_any_length(mountpoint: Path, size: int) -> None:
 def test_xattr_of_any_length(mountpoint: Path, size: int) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         value = os.urandom(size)
-        m.truth.create("f")
-        m.truth.set_xattr("f", b"user.x", value)
+        m.model.create("f")
+        m.model.set_xattr("f", b"user.x", value)
         assert os.getxattr(m / "f", "user.x") == value
         for _ in range(2):
             # Python asks with room for 128 bytes, then for 64 KiB.
@@ -50,11 +50,11 @@ def test_xattr_of_any_length(mountpoint: Path, size: int) -> None:
 
 def test_xattr_list_of_any_length(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f")
+        m.model.create("f")
         names: list[str] = []
         while len(names) * 50 < 3 * KEPT:
             names.append(f"user.{len(names):045}")
-            m.truth.set_xattr("f", names[-1].encode(), b"")
+            m.model.set_xattr("f", names[-1].encode(), b"")
             m.connection.invalidate()
             for _ in range(3):
                 assert os.listxattr(m / "f") == names
@@ -73,7 +73,7 @@ def _capability(m: Mount) -> None:
 
 def test_capability_gone_after_a_write(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f", b"data")
+        m.model.create("f", b"data")
         _capability(m)
         with open(m / "f", "r+b") as file:
             file.write(b"new")
@@ -84,21 +84,21 @@ def test_capability_gone_after_a_write(mountpoint: Path) -> None:
 
 def test_capability_that_the_daemon_dropped_at_a_write_asked(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f", b"data")
-        m.truth.set_xattr("f", b"user.x", b"1")
+        m.model.create("f", b"data")
+        m.model.set_xattr("f", b"user.x", b"1")
         for _ in range(2):
             assert os.getxattr(m / "f", "user.x") == b"1"
         with open(m / "f", "r+b") as file:
             file.write(b"new")
             file.flush()
-            m.truth.set_xattr("f", b"user.x", None)
+            m.model.set_xattr("f", b"user.x", None)
         with m.passed("getxattr", "stale"):
             fails(errno.ENODATA, os.getxattr, m / "f", "user.x")
 
 
 def test_writes_ask_for_an_absent_capability_once(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("f")
+        m.model.create("f")
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
         os.write(fd, b"first")
         with m.answered("getxattr", times=50):

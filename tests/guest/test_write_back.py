@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.daemons import Mount, mounted, unmount
-from tests.guest.service import WRITEBACK_CACHE, Options
-from tests.guest.test_direct import BLOCK, SIZE, backing, fill, make, shut_down, small, whole
+from tests.guest.support.backing_files import backing, make, whole
+from tests.guest.support.daemons import Mount, mounted, unmount
+from tests.guest.support.file_data import BLOCK, SIZE, fill
+from tests.guest.support.scripted_daemon import WRITEBACK_CACHE, Options
+from tests.guest.support.small_disk import shut_down, small
 
 
 def direct_writes(m: Mount) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import run_said
+from tests.commands import run_output
 
 _HELPER = Path("/sbin/mount.efuse")
 _OURS = Path(sys.executable).parent / "mount.efuse"
@@ -59,7 +59,7 @@ def _mounts(mountpoint: Path) -> list[list[str]]:
 
 
 def test_helper_passes_through_what_stands_behind_the_name(source: Path, mountpoint: Path) -> None:
-    run_said(_OURS, f"passthrough#{source}", mountpoint, "-o", "plain,consistency=exclusive")
+    run_output(_OURS, f"passthrough#{source}", mountpoint, "-o", "plain,consistency=exclusive")
     assert (mountpoint / "f").read_bytes() == b"data"
     assert _mounts(mountpoint)[0][0] == rf"passthrough\043{source}"
 
@@ -67,14 +67,14 @@ def test_helper_passes_through_what_stands_behind_the_name(source: Path, mountpo
 def test_helper_takes_a_directory_with_a_number_sign(place: Path, mountpoint: Path) -> None:
     (place / "a#b").mkdir()
     (place / "a#b/g").touch()
-    run_said(_OURS, place / "a#b", mountpoint, "-o", "plain")
+    run_output(_OURS, place / "a#b", mountpoint, "-o", "plain")
     assert os.listdir(mountpoint) == ["g"]
 
 
 def test_helper_tells_the_kernel_the_standard_options(source: Path, mountpoint: Path) -> None:
     standard = "ro,noexec,nosuid,nodev,noatime,nodiratime,relatime,lazytime"
     passed_over = "_netdev,nofail,noauto,user,x-systemd.automount,x-gvfs-hide,comment=mine"
-    run_said(_OURS, source, mountpoint, "-o", f"plain,{standard},{passed_over}")
+    run_output(_OURS, source, mountpoint, "-o", f"plain,{standard},{passed_over}")
     options = set(_mounts(mountpoint)[0][3].split(","))
     assert {"ro", "noexec", "nosuid", "nodev", "noatime"} <= options
 
@@ -91,31 +91,31 @@ def test_helper_tells_the_kernel_the_standard_options(source: Path, mountpoint: 
 def test_helper_says_which_option_is_unknown(
     source: Path, mountpoint: Path, options: str, said: str
 ) -> None:
-    assert f"mount.efuse: {said}" in run_said(_OURS, source, mountpoint, "-o", options, status=32)
+    assert f"mount.efuse: {said}" in run_output(_OURS, source, mountpoint, "-o", options, status=32)
     assert not os.path.ismount(mountpoint)
 
 
 def test_helper_that_may_be_sloppy_mounts_without_it(source: Path, mountpoint: Path) -> None:
-    run_said(_OURS, source, mountpoint, "-s", "-o", "plain,bogus")
+    run_output(_OURS, source, mountpoint, "-s", "-o", "plain,bogus")
     assert os.path.ismount(mountpoint)
 
 
 def test_helper_without_a_directory_is_a_usage_error() -> None:
-    assert "Missing argument" in run_said(_OURS, "passthrough#/", status=1)
+    assert "Missing argument" in run_output(_OURS, "passthrough#/", status=1)
 
 
 @pytest.mark.usefixtures("linked")
 def test_mount_runs_the_helper(source: Path, mountpoint: Path) -> None:
-    run_said("mount", "-t", "efuse", f"passthrough#{source}", mountpoint, "-o", "plain,ro,nofail")
+    run_output("mount", "-t", "efuse", f"passthrough#{source}", mountpoint, "-o", "plain,ro,nofail")
     assert (mountpoint / "f").read_bytes() == b"data"
     assert "ro" in _mounts(mountpoint)[0][3].split(",")
-    run_said("umount", mountpoint)
+    run_output("umount", mountpoint)
     assert not os.path.ismount(mountpoint)
 
 
 @pytest.mark.usefixtures("linked")
 def test_mount_hands_on_what_the_helper_says(source: Path, mountpoint: Path) -> None:
-    said = run_said("mount", "-t", "efuse", source, mountpoint, "-o", "plain,bogus", status=32)
+    said = run_output("mount", "-t", "efuse", source, mountpoint, "-o", "plain,bogus", status=32)
     assert "mount.efuse: bogus cannot be used" in said
 
 
@@ -124,7 +124,7 @@ def test_line_of_fstab_is_mounted_once(source: Path, mountpoint: Path, place: Pa
     options = "plain,consistency=exclusive,nosuid,_netdev,nofail,x-systemd.requires=local-fs.target"
     (place / "fstab").write_text(f"passthrough#{source} {mountpoint} efuse {options} 0 0\n")
     for _ in range(2):
-        run_said("mount", "-T", place / "fstab", "-a")
+        run_output("mount", "-T", place / "fstab", "-a")
         assert (mountpoint / "f").read_bytes() == b"data"
         assert len(_mounts(mountpoint)) == 1
-    run_said("umount", mountpoint)
+    run_output("umount", mountpoint)

@@ -17,9 +17,9 @@ import pytest
 
 from efuse import paths
 from efuse.fs.mountpoint import unmount
+from tests.blocking_file_system import SIZES, act, poke, read_all, read_beside_sleepers
 from tests.conftest import Eventually
 from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
-from tests.shelf import SIZES, act, poke, read_all, read_beside_sleepers
 
 _ROOT = paths.package().parent
 _DEADLINE_S = 60
@@ -55,7 +55,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def shelf(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path]:
+def root(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path]:
     """One that is served; it ends well, has found requests by looking, and has nothing to say."""
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
@@ -94,19 +94,19 @@ def shelf(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path
         assert text == ""
 
 
-def test_callers_at_once_get_their_own_answers(shelf: Path) -> None:
+def test_callers_at_once_get_their_own_answers(root: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        for each in [pool.submit(read_all, shelf, 10) for _ in range(4)]:
+        for each in [pool.submit(read_all, root, 10) for _ in range(4)]:
             each.result(_DEADLINE_S)
     for _ in range(10):
-        names = {entry.name: entry.stat().st_size for entry in os.scandir(shelf)}
+        names = {entry.name: entry.stat().st_size for entry in os.scandir(root)}
         assert names == {f"f{number}": size for number, size in enumerate(SIZES)}
 
 
-def test_large_writes_amid_small_requests(shelf: Path) -> None:
+def test_large_writes_amid_small_requests(root: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        reading = [pool.submit(read_all, shelf, 20) for _ in range(2)]
-        fd = os.open(shelf / "f0", os.O_WRONLY)
+        reading = [pool.submit(read_all, root, 20) for _ in range(2)]
+        fd = os.open(root / "f0", os.O_WRONLY)
         for _ in range(20):
             for size in (1, 8000, 1 << 17, 1 << 20):
                 assert os.write(fd, bytes(size)) == size
@@ -115,21 +115,21 @@ def test_large_writes_amid_small_requests(shelf: Path) -> None:
             each.result(_DEADLINE_S)
 
 
-def test_others_are_served_while_handlers_sleep(shelf: Path) -> None:
-    read_beside_sleepers(shelf)
+def test_others_are_served_while_handlers_sleep(root: Path) -> None:
+    read_beside_sleepers(root)
 
 
-def test_what_was_invalidated_is_asked_for_again(shelf: Path) -> None:
+def test_what_was_invalidated_is_asked_for_again(root: Path) -> None:
     """A notification of another thread passes no reply, and waits for none."""
     with ThreadPoolExecutor(2) as pool:
-        busy = [pool.submit(read_all, shelf, 30) for _ in range(2)]
-        poke(shelf, 500)
+        busy = [pool.submit(read_all, root, 30) for _ in range(2)]
+        poke(root, 500)
         for each in busy:
             each.result(_DEADLINE_S)
 
 
-def test_a_handler_that_forks_keeps_its_channel(shelf: Path) -> None:
-    act(shelf, "fork")
-    read_all(shelf, 3)
-    act(shelf, "reap")
-    read_all(shelf, 3)
+def test_a_handler_that_forks_keeps_its_channel(root: Path) -> None:
+    act(root, "fork")
+    read_all(root, 3)
+    act(root, "reap")
+    read_all(root, 3)

@@ -18,7 +18,7 @@ import pytest
 
 import efuse
 from efuse import paths
-from tests.commands import run_said
+from tests.commands import run_output
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PROJECT = (_ROOT / "pyproject.toml").read_text()
@@ -31,7 +31,7 @@ _TREE = {"empty": b"", "small": b"text\n", "folder/large": os.urandom(300_000)}
 
 def _pip(*arguments: object, **environment: str) -> str:
     quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    return run_said(
+    return run_output(
         *(sys.executable, "-m", "pip", *arguments), env={**os.environ, **quiet, **environment}
     )
 
@@ -69,7 +69,7 @@ def installed(wheel: Path, offline: dict[str, str]) -> Iterator[Path]:
     """The ``bin`` of an environment that has nothing but the wheel, and Debian's BCC."""
     with tempfile.TemporaryDirectory(prefix="efuse-test-") as name:
         python = Path(sys.executable).resolve()
-        run_said(python, "-m", "venv", "--system-site-packages", "--without-pip", name)
+        run_output(python, "-m", "venv", "--system-site-packages", "--without-pip", name)
         _pip(
             "--python",
             f"{name}/bin/python",
@@ -107,27 +107,27 @@ def test_wheel_carries_compiled_handlers_and_tracing_programs(wheel: Path) -> No
 
 
 def test_installed_command_says_its_version(installed: Path, outside: dict[str, Any]) -> None:
-    said = run_said(installed / "efuse", "--version", **outside)
+    said = run_output(installed / "efuse", "--version", **outside)
     assert said.strip() == f"efuse, version {efuse.__version__}"
-    where = run_said(installed / "python", "-c", "import efuse; print(efuse.__file__)", **outside)
+    where = run_output(installed / "python", "-c", "import efuse; print(efuse.__file__)", **outside)
     assert where.startswith(str(installed.parent))
 
 
 def test_installed_doctor_names_what_is_missing(installed: Path, outside: dict[str, Any]) -> None:
     works = Path("/dev/efuse").exists()
-    said = run_said(installed / "efuse", "doctor", status=0 if works else 3, **outside)
+    said = run_output(installed / "efuse", "doctor", status=0 if works else 3, **outside)
     assert said.splitlines()[-1].startswith("eFuse works" if works else "eFuse cannot work")
 
 
 def test_installed_sources_compile(installed: Path, outside: dict[str, Any]) -> None:
     script = "from efuse.fs.preload import preload_library; print(preload_library())"
-    assert Path(run_said(installed / "python", "-c", script, **outside).strip()).is_file()
+    assert Path(run_output(installed / "python", "-c", script, **outside).strip()).is_file()
 
 
 def test_installed_command_writes_manual_pages(
     installed: Path, outside: dict[str, Any], place: Path
 ) -> None:
-    run_said(installed / "efuse", "man", place / "man", **outside)
+    run_output(installed / "efuse", "man", place / "man", **outside)
     assert (place / "man/man8/mount.efuse.8").is_file()
 
 
@@ -147,7 +147,7 @@ def test_installed_command_mounts(
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(content)
     name, *words = command.format(source=source, mountpoint=mountpoint).split()
-    run_said(installed / name, *words, **outside)
+    run_output(installed / name, *words, **outside)
     try:
         found = [path for path in mountpoint.rglob("*") if path.is_file()]
         assert {str(path.relative_to(mountpoint)): path.read_bytes() for path in found} == _TREE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A shelf on plain FUSE with the channel of ``plain_channel.c``.
+"""`BlockingFileSystem` on plain FUSE with the channel of ``plain_channel.c``.
 
 ``pyfuse3_daemon.py LIBRARY MOUNTPOINT`` serves until the file system is unmounted. Then it prints
 how many requests it has found by polling.
@@ -14,7 +14,7 @@ import trio
 
 from efuse.fs import channel as channel_module
 from efuse.fs.channel import SessionChannel
-from tests.shelf import Shelf
+from tests.blocking_file_system import BlockingFileSystem
 
 
 def main(library: str, mountpoint: str) -> None:
@@ -32,7 +32,7 @@ def main(library: str, mountpoint: str) -> None:
     channel_module.functions = lambda: functions
     channel = SessionChannel(wanted=True)
     with channel.found():
-        pyfuse3.init(Shelf(), mountpoint, {"default_permissions"})
+        pyfuse3.init(BlockingFileSystem(), mountpoint, {"default_permissions"})
     channel.open()
     assert channel.is_open, channel.reason
     trio.run(pyfuse3.main)

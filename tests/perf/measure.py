@@ -23,7 +23,7 @@ from efuse.bench.lower import ext4
 from efuse.bench.systems import mounted
 from efuse.control import Connection
 from efuse.stats import Counters, read
-from tests.guest import daemons
+from tests.guest.support import daemons
 
 ROUNDS = 5
 AT_FDCWD, AT_EMPTY_PATH, AT_STATX_FORCE_SYNC, STATX_SIZE = -100, 0x1000, 0x2000, 0x200
@@ -141,12 +141,12 @@ def measure_data(lower: Path, base: Path) -> dict[str, int]:
     file.write_bytes(bytes(1 << 20))
     found = {"ext4": moved(file, None)}
     with daemons.mounted(_made(base / "passthrough"), passthrough=str(file)) as m:
-        m.truth.create("f", bytes(1 << 20))
+        m.model.create("f", bytes(1 << 20))
         found["passthrough"] = moved(Path(m / "f"), None)
         assert {"read", "write"}.isdisjoint(m.asked())
     for path in ("direct", "cache"):
         with daemons.mounted(_made(base / path), consistency="exclusive", path=path) as m:
-            m.truth.create("f", bytes(1 << 20))
+            m.model.create("f", bytes(1 << 20))
             os.stat(m / "f")
             m.call("map_extent", "f", str(file), os.O_RDWR, write=True)
             ran = functools.partial(_number, m.connection.path / "paths" / path / "requests")

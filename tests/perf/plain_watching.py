@@ -18,9 +18,9 @@ from pathlib import Path
 from efuse.bpf import libbpf
 from efuse.bpf.requests import RequestCounters
 from tests.commands import EFUSE
-from tests.guest.channel_daemon import passthrough_ll
-from tests.guest.daemons import eventually
-from tests.guest.tiny_fs import getattr_from_daemon
+from tests.guest.support.channel_daemon import passthrough_ll
+from tests.guest.support.daemons import eventually
+from tests.guest.support.tiny_fs import getattr_from_daemon
 
 REQUESTS, ROUNDS = 1000, 9
 _STATS = Path("/proc/sys/kernel/bpf_stats_enabled")

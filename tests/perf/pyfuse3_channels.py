@@ -22,10 +22,10 @@ from typing import NamedTuple
 import efuse
 from efuse.control import Connection, find
 from efuse.fs import Mounted
-from tests.guest.channel_daemon import brought
-from tests.guest.daemons import Call
+from tests.blocking_file_system import SIZES, BlockingFileSystem, content
+from tests.guest.support.channel_daemon import brought
+from tests.guest.support.daemons import Call
 from tests.perf.reports import ONE_CPU_COUNTED, Asked, in_guest, result, write_report
-from tests.shelf import SIZES, Shelf, content
 
 _ROUNDS = 5
 _SYSTEMS = ("fuse", "efuse-queues", "efuse")
@@ -102,11 +102,11 @@ def _came_as_meant(system: str, mounted: Mounted, requests: float) -> bool:
 
 def _round(system: str, mountpoint: Path, way: _Way) -> dict[str, tuple[float, int]]:
     """Mount once; return for each load the rate, and how many requests the daemon got."""
-    shelf = Shelf()
-    shelf.efuse_options = efuse.Options(consistency="strict")
+    operations = BlockingFileSystem()
+    operations.efuse_options = efuse.Options(consistency="strict")
     plain = system == "fuse"
     with efuse.mount(
-        shelf, mountpoint, plain=plain, required=not plain, channels=system == "efuse"
+        operations, mountpoint, plain=plain, required=not plain, channels=system == "efuse"
     ) as mounted:
         found = {}
         with closing(Asked(mountpoint)) as asked:

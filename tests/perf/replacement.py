@@ -23,7 +23,7 @@ _INSIDE = "--inside"
 
 def kernel_hits(length: int) -> dict[str, int]:
     """Return how many reads of each trace the data cache answers. To be called in a guest."""
-    from tests.guest.test_replacement import cache_hits
+    from tests.guest.support.replacement import cache_hits
 
     hits = {}
     for name, make_trace in TRACES.items():

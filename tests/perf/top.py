@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.commands import EFUSE, run_said
-from tests.guest.daemons import eventually
+from tests.commands import EFUSE, run_output
+from tests.guest.support.daemons import eventually
 
 MOUNTS, REFRESHES = 3, 20
 TABS = ("mounts", "opcodes")
@@ -63,8 +63,8 @@ def _busy(system: str, pause_s: float) -> Iterator[None]:
             root = base / f"mnt{number}"
             root.mkdir()
             plain = ("--plain",) if system == "fuse" else ("--require",)
-            run_said(*EFUSE, "mount", "passthrough", source, root, *plain)
-            ends.callback(run_said, "umount", root)
+            run_output(*EFUSE, "mount", "passthrough", source, root, *plain)
+            ends.callback(run_output, "umount", root)
             roots.append(root)
         load = subprocess.Popen([sys.executable, "-c", _LOAD, str(pause_s), *map(str, roots)])
         ends.callback(load.wait)

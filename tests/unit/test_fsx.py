@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.fsx import Exerciser, MismatchError, View
+from tests.guest.support.fsx import Exerciser, MismatchError, View
 
 
 class Careless(Exerciser):

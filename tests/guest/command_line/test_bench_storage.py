@@ -13,7 +13,7 @@ import pytest
 
 from efuse.csd import PROFILES, devices
 from tests.commands import EFUSE
-from tests.guest import csd_device
+from tests.guest.support import csd_device
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import pytest
 from efuse.bench.programs import built
 from efuse.control import Connection, find
 from tests.commands import EFUSE
-from tests.guest.conftest import run
+from tests.guest.support.shell import run
 
 _SIZES = (0, 1, 4095, 4096, 4097, 100_000, 1 << 20, (3 << 20) + 5)
 

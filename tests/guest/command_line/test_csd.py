@@ -19,11 +19,11 @@ from efuse.functions import Count, Place, Why
 from efuse.functions.btree_file import build
 from efuse.stats.devices import DEVICE_COUNTERS
 from tests.commands import AS_NOBODY, EFUSE
-from tests.guest import csd_device
-from tests.guest.conftest import run
-from tests.guest.csd_device import Device
-from tests.guest.forked import Beside, efuse, run_efuse
-from tests.guest.hand import DEADLINE_S, until
+from tests.guest.support import csd_device
+from tests.guest.support.csd_device import Device
+from tests.guest.support.forked import Beside, efuse, run_efuse
+from tests.guest.support.manual_daemon import DEADLINE_S, until
+from tests.guest.support.shell import run
 
 BLOCK = 4096
 LOG = b"".join(b"line %d: some error\n" % n for n in range(3000))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from efuse.bpf.values import FileUse
 from efuse.stats.files import FileCache, since, watch
-from tests.guest.daemons import Mount, eventually
-from tests.guest.forked import efuse
-from tests.guest.test_cache import BLOCKS, cached
-from tests.guest.test_direct import BLOCK, SIZE, fill, make, read_direct
+from tests.guest.support.backing_files import make
+from tests.guest.support.daemons import Mount, eventually
+from tests.guest.support.data_cache import BLOCKS, cached
+from tests.guest.support.file_data import BLOCK, SIZE, fill, read_direct
+from tests.guest.support.forked import efuse
 
 
 def _use(m: Mount, name: str) -> tuple[int, int]:

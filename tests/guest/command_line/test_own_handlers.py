@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from efuse import bpf, opcodes, paths
-from tests.guest.daemons import mounted
-from tests.guest.forked import run_efuse
-from tests.guest.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
+from tests.guest.support.daemons import mounted
+from tests.guest.support.forked import run_efuse
+from tests.guest.support.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
 EXAMPLES = paths.data("bpf_programs") / "examples"
 HEAD = '#include "efuse.bpf.h"\n'
@@ -133,7 +133,7 @@ def test_hide_name_hides_names(mountpoint: Path) -> None:
     names = (".dot", "secret", "secrets", "seen")
     with mounted(mountpoint, attach=False) as m:
         for name in names:
-            m.truth.create(name, b"1")
+            m.model.create(name, b"1")
         text = (EXAMPLES / "hide_name.c").read_text()
         hidden = m.attach(handlers={"lookup": text}).maps["hidden"]
         hidden[b"secret".ljust(256, b"\0")] = 0
@@ -221,8 +221,8 @@ def test_exit_handler_is_told_the_kind(tiny: Tiny) -> None:
 
 def test_notify_handler_sees_what_the_daemon_says(mountpoint: Path) -> None:
     with mounted(mountpoint, attach=False) as m:
-        directory = m.truth.mkdir("d")
-        file = m.truth.create("d/f", b"1")
+        directory = m.model.mkdir("d")
+        file = m.model.create("d/f", b"1")
         os.stat(m / "d/f")
         news = m.attach(handlers={"notify": OWN}).maps["news"]
         m.call("inval_inode", "d/f")

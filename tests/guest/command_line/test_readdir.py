@@ -15,10 +15,10 @@ import pytest
 
 import efuse
 from efuse.control import Connection, find
-from tests.guest import forked
-from tests.guest.command_line.test_run import _bindfs
-from tests.guest.conftest import LINUX
-from tests.guest.daemons import Mount, fails, mounted
+from tests.guest.support import forked
+from tests.guest.support.daemons import Mount, fails, mounted
+from tests.guest.support.running_kernel import LINUX
+from tests.guest.support.unmodified_daemons import bindfs_command
 
 NAMES = [b"name%04d" % n for n in range(3000)]
 ENTRY_BYTES = 160  # in READDIRPLUS, of one of these names
@@ -143,7 +143,7 @@ def test_cache_of_directories_is_filled_by_large_replies(mountpoint: Path, size:
         m.log()
         assert names(m.path) == NAMES
         assert asked(m) == 0
-        m.truth.create("later")
+        m.model.create("later")
         m.call("inval_inode", "/")
         assert names(m.path) == sorted([*NAMES, b"later"])
         assert asked(m) > 0
@@ -269,7 +269,7 @@ def test_a_libfuse_daemon_fills_large_parts(tmp_path: Path) -> None:
     path.mkdir()
     for name in NAMES:
         (source / os.fsdecode(name)).touch()
-    command = _bindfs(tmp_path, source)
+    command = bindfs_command(tmp_path, source)
     counted = []
     for size in ("4K", "32K"):
         forked.efuse("run", "--require", "--max-readdir", size, "--", *command, path)

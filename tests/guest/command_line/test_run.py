@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from efuse import bpf
-from efuse.bench.programs import built
 from efuse.control import Connection, connections, find
 from efuse.errors import MountError
 from efuse.fs.mountpoint import MountOptions, mount_efuse
@@ -23,25 +22,12 @@ from efuse.fs.options import Options
 from efuse.fs.preload import preload_library
 from efuse.fs.run import start_daemon
 from tests.commands import EFUSE
-from tests.guest.forked import efuse, run_efuse
-
-_TIMEOUTS = "entry_timeout=3600,attr_timeout=3600"
-
-
-def _passthrough_ll(tmp: Path, source: Path) -> list[str]:
-    return [str(built("passthrough_ll")), "-o", f"source={source},timeout=3600,cache=always"]
-
-
-def _bindfs(tmp: Path, source: Path) -> list[str]:
-    return ["bindfs", "-o", _TIMEOUTS, str(source)]
-
-
-def _sshfs(tmp: Path, source: Path) -> list[str]:
-    ssh = tmp / "ssh"
-    ssh.write_text("#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n")
-    ssh.chmod(0o755)
-    options = f"ssh_command={ssh},dir_cache=no,{_TIMEOUTS}"
-    return ["sshfs", "-o", options, f"here:{source}"]
+from tests.guest.support.forked import efuse, run_efuse
+from tests.guest.support.unmodified_daemons import (
+    bindfs_command,
+    passthrough_ll_command,
+    sshfs_command,
+)
 
 
 @contextlib.contextmanager
@@ -57,7 +43,7 @@ def _hits(connection: Connection, opcode: str) -> int:
     return int((connection.path / "stats" / opcode / "hits").read_text())
 
 
-@pytest.mark.parametrize("daemon", [_passthrough_ll, _bindfs, _sshfs])
+@pytest.mark.parametrize("daemon", [passthrough_ll_command, bindfs_command, sshfs_command])
 def test_run_accelerates_an_unmodified_daemon(
     daemon: Callable[[Path, Path], list[str]], tmp_path: Path, eventually: Callable[..., object]
 ) -> None:

@@ -15,10 +15,9 @@ import pytest
 from efuse.control import Connection, find
 from efuse.stats.maps import usage
 from tests.commands import EFUSE
-from tests.guest.command_line.test_run import _bindfs, _passthrough_ll
-from tests.guest.forked import efuse, run_efuse
-from tests.guest.test_cache import drop_pages
-from tests.guest.test_direct import read, read_direct, write
+from tests.guest.support.file_data import drop_pages, read, read_direct, write
+from tests.guest.support.forked import efuse, run_efuse
+from tests.guest.support.unmodified_daemons import bindfs_command, passthrough_ll_command
 
 _HELPER = (*EFUSE[:2], "from efuse.cli._mount_helper import main; main()")
 MIB = 1 << 20
@@ -86,7 +85,9 @@ def test_sizes_of_the_command_line_are_the_mounts(source: Path, mountpoint: Path
         assert {m.name: m.capacity for m in usage(connection.id)}["blocks"] == 256
 
 
-@pytest.mark.parametrize(("daemon", "cache"), [(_passthrough_ll, None), (_bindfs, "64M")])
+@pytest.mark.parametrize(
+    ("daemon", "cache"), [(passthrough_ll_command, None), (bindfs_command, "64M")]
+)
 def test_a_daemon_has_a_data_cache_if_asked_for(
     source: Path, mountpoint: Path, tmp_path: Path, daemon: object, cache: str | None
 ) -> None:
@@ -149,7 +150,7 @@ def test_a_daemon_without_memory_for_its_data_cache_runs_on(
     source: Path, mountpoint: Path, tmp_path: Path
 ) -> None:
     size = 2 * _memory("MemTotal") >> 20
-    command = [*_bindfs(tmp_path, source), str(mountpoint)]
+    command = [*bindfs_command(tmp_path, source), str(mountpoint)]
     complaint = run_efuse("run", "--data-cache", f"{size}M", "--", *command).stderr
     try:
         assert "not accelerated: cannot create map 'blocks'" in complaint

@@ -18,7 +18,7 @@ from efuse.control import Connection
 from efuse.fs.options import CAPACITY_MAPS
 from efuse.stats import REASONS, Counters, Sample, read
 from tests.conftest import Eventually
-from tests.guest.forked import efuse
+from tests.guest.support.forked import efuse
 
 # The handlers of pyfuse3 that have another name than the opcode.
 HANDLERS = {"readdirplus": "readdir"}

@@ -16,10 +16,10 @@ import pytest
 from efuse.bench.programs import built
 from efuse.control import Connection, find
 from tests.conftest import Eventually
-from tests.guest import wire
-from tests.guest.channel import Channel
-from tests.guest.forked import efuse
-from tests.guest.hand import DEADLINE_S, Hand, root_attributes
+from tests.guest.support import wire
+from tests.guest.support.channel import Channel
+from tests.guest.support.forked import efuse
+from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes
 
 STATE = ("node", "slots", "depth", "in_flight", "service_ns", "looking", "sleeping")
 COUNTERS = (
@@ -80,9 +80,9 @@ def connection(tmp_path: Path, mountpoint: Path) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def hand(mountpoint: Path) -> Iterator[Hand]:
+def manual_daemon(mountpoint: Path) -> Iterator[ManualDaemon]:
     """A mount whose requests the test answers."""
-    made = Hand(mountpoint)
+    made = ManualDaemon(mountpoint)
     made.connection.spin_ns = 0
     made.connection.consistency = "strict"
     yield made
@@ -168,15 +168,17 @@ def test_stat_and_top_show_how_requests_are_sent(connection: Connection) -> None
     }
 
 
-def test_stat_shows_where_requests_wait_and_were_sent(hand: Hand, channels: list[Channel]) -> None:
+def test_stat_shows_where_requests_wait_and_were_sent(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     """Six of one CPU, which the balancer spreads, and of which one is at the daemon."""
-    sizes = [hand.ask(0) for _ in range(6)]
+    sizes = [manual_daemon.ask(0) for _ in range(6)]
     message = channels[0].next()
-    expected = numbers(hand.connection)
+    expected = numbers(manual_daemon.connection)
     assert [expected[cpu]["depth"] for cpu in (0, 1)] == [2, 3]
     assert [expected[cpu]["in_flight"] for cpu in (0, 1)] == [1, 0]
     assert [expected[cpu]["elsewhere"] for cpu in (0, 1)] == [3, 0]
-    text = efuse("stat", str(hand.connection.id))
+    text = efuse("stat", str(manual_daemon.connection.id))
     check_table(text, expected)
     assert rows(text)["0-1"][3:5] == ["5", "1"]
     for number in range(6):

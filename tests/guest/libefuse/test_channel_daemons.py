@@ -18,7 +18,7 @@ from efuse.control import Connection, find
 from efuse.fs.mountpoint import unmount
 from efuse.module import live
 from tests.commands import EFUSE
-from tests.guest.channel_daemon import (
+from tests.guest.support.channel_daemon import (
     CPUS,
     LOOP_DAEMON_DATA,
     ChannelDaemon,
@@ -36,8 +36,8 @@ from tests.guest.channel_daemon import (
     started,
     write_and_compare,
 )
-from tests.guest.daemons import lookup_again
-from tests.guest.hand import DEADLINE_S, until
+from tests.guest.support.daemons import lookup_again
+from tests.guest.support.manual_daemon import DEADLINE_S, until
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.channel_daemon import (
+from tests.guest.support.channel_daemon import (
     CPUS,
     LOOP_DAEMON_DATA,
     ChannelDaemon,
@@ -24,7 +24,7 @@ from tests.guest.channel_daemon import (
     started,
     write_and_compare,
 )
-from tests.guest.hand import DEADLINE_S, until
+from tests.guest.support.manual_daemon import DEADLINE_S, until
 from tests.libefuse.callers import ask_until_it_fails
 from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.channel_daemon import CPUS, ChannelDaemon, passthrough_ll, started
-from tests.guest.hand import DEADLINE_S, until
+from tests.guest.support.channel_daemon import CPUS, ChannelDaemon, passthrough_ll, started
+from tests.guest.support.manual_daemon import DEADLINE_S, until
 
 ONLINE = Path("/sys/devices/system/cpu/cpu1/online")
 SIZE = 1 << 16

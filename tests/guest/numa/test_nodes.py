@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest import wire
-from tests.guest.channel import Channel
-from tests.guest.hand import DEADLINE_S, Hand, root_attributes
+from tests.guest.support import wire
+from tests.guest.support.channel import Channel
+from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes
 
 CPUS = (0, 1, 2, 3)
 NODE = {0: 0, 1: 0, 2: 1, 3: 1}
@@ -21,24 +21,24 @@ SLOTS = 4
 
 
 @pytest.fixture
-def hand(mountpoint: Path) -> Iterator[Hand]:
-    made = Hand(mountpoint, CPUS)
+def manual_daemon(mountpoint: Path) -> Iterator[ManualDaemon]:
+    made = ManualDaemon(mountpoint, CPUS)
     made.connection.spin_ns = 0
     yield made
     made.close()
 
 
 @pytest.fixture
-def channels(hand: Hand) -> Iterator[list[Channel]]:
+def channels(manual_daemon: ManualDaemon) -> Iterator[list[Channel]]:
     """One for each CPU."""
-    made = [Channel(hand.fd, cpu, SLOTS) for cpu in CPUS]
+    made = [Channel(manual_daemon.fd, cpu, SLOTS) for cpu in CPUS]
     yield made
     for each in made:
         each.close()
 
 
-def depths(hand: Hand) -> list[int]:
-    return [hand.channel(cpu, "depth") for cpu in CPUS]
+def depths(manual_daemon: ManualDaemon) -> list[int]:
+    return [manual_daemon.channel(cpu, "depth") for cpu in CPUS]
 
 
 def serve(channel: Channel, sizes: list[Future[int]]) -> None:
@@ -54,11 +54,13 @@ def test_the_machine_is_what_this_is_about() -> None:
         assert Path(f"/sys/devices/system/cpu/cpu{cpu}/node{node}").exists()
 
 
-def test_each_channel_knows_its_node(hand: Hand) -> None:
-    assert {cpu: hand.channel(cpu, "node") for cpu in CPUS} == NODE
+def test_each_channel_knows_its_node(manual_daemon: ManualDaemon) -> None:
+    assert {cpu: manual_daemon.channel(cpu, "node") for cpu in CPUS} == NODE
 
 
-def test_slots_lie_in_the_memory_of_the_cpus_node(hand: Hand, channels: list[Channel]) -> None:
+def test_slots_lie_in_the_memory_of_the_cpus_node(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     """As the kernel says of the mapping's pages, whoever has made it."""
     os.sched_setaffinity(0, {0})
     pages = 2 * SLOTS * channels[0].slot_size // os.sysconf("SC_PAGE_SIZE")
@@ -73,26 +75,32 @@ def test_slots_lie_in_the_memory_of_the_cpus_node(hand: Hand, channels: list[Cha
     ("first", "second", "far"), [(0, 1, (2, 3)), (1, 0, (2, 3)), (3, 2, (0, 1))]
 )
 def test_a_loaded_channel_shares_with_its_node_first(
-    hand: Hand, channels: list[Channel], first: int, second: int, far: tuple[int, int]
+    manual_daemon: ManualDaemon,
+    channels: list[Channel],
+    first: int,
+    second: int,
+    far: tuple[int, int],
 ) -> None:
-    sizes = [hand.ask(first)]
-    assert [cpu for cpu in CPUS if depths(hand)[cpu]] == [first]
-    sizes.append(hand.ask(first))
-    assert [cpu for cpu in CPUS if depths(hand)[cpu]] == sorted((first, second))
-    sizes.append(hand.ask(first))  # both of the node are loaded now
-    assert sum(depths(hand)[cpu] for cpu in far) == 1
-    sizes.append(hand.ask(first))
-    assert depths(hand) == [1, 1, 1, 1]
-    assert hand.channel(first, "elsewhere") == 3
+    sizes = [manual_daemon.ask(first)]
+    assert [cpu for cpu in CPUS if depths(manual_daemon)[cpu]] == [first]
+    sizes.append(manual_daemon.ask(first))
+    assert [cpu for cpu in CPUS if depths(manual_daemon)[cpu]] == sorted((first, second))
+    sizes.append(manual_daemon.ask(first))  # both of the node are loaded now
+    assert sum(depths(manual_daemon)[cpu] for cpu in far) == 1
+    sizes.append(manual_daemon.ask(first))
+    assert depths(manual_daemon) == [1, 1, 1, 1]
+    assert manual_daemon.channel(first, "elsewhere") == 3
     serve(channels[0], sizes)
 
 
-def test_with_a_threshold_the_node_is_filled_first(hand: Hand, channels: list[Channel]) -> None:
-    hand.connection.threshold = 2
-    sizes = [hand.ask(2) for _ in range(4)]
-    assert depths(hand) == [0, 0, 2, 2]
-    sizes.append(hand.ask(2))
-    assert sum(depths(hand)[:2]) == 1
+def test_with_a_threshold_the_node_is_filled_first(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
+    manual_daemon.connection.threshold = 2
+    sizes = [manual_daemon.ask(2) for _ in range(4)]
+    assert depths(manual_daemon) == [0, 0, 2, 2]
+    sizes.append(manual_daemon.ask(2))
+    assert sum(depths(manual_daemon)[:2]) == 1
     serve(channels[1], sizes)
 
 
@@ -105,24 +113,24 @@ def test_with_a_threshold_the_node_is_filled_first(hand: Hand, channels: list[Ch
     ],
 )
 def test_a_cpu_without_a_channel_has_its_home_on_its_node(
-    hand: Hand, made: tuple[int, ...], homes: dict[int, int]
+    manual_daemon: ManualDaemon, made: tuple[int, ...], homes: dict[int, int]
 ) -> None:
-    hand.connection.policy = "own"
-    some = [Channel(hand.fd, cpu, SLOTS) for cpu in made]
+    manual_daemon.connection.policy = "own"
+    some = [Channel(manual_daemon.fd, cpu, SLOTS) for cpu in made]
     sizes = []
     for cpu, home in homes.items():
-        before = depths(hand)
-        sizes.append(hand.ask(cpu))
-        gained = [now - then for now, then in zip(depths(hand), before, strict=True)]
+        before = depths(manual_daemon)
+        sizes.append(manual_daemon.ask(cpu))
+        gained = [now - then for now, then in zip(depths(manual_daemon), before, strict=True)]
         assert gained == [int(other == home) for other in CPUS]
-    hand.connection.policy = "least"
+    manual_daemon.connection.policy = "least"
     serve(some[0], sizes)
     for channel in some:
         channel.close()
 
 
-def test_a_reader_prefers_what_was_sent_on_its_node(hand: Hand) -> None:
-    sizes = [hand.ask(cpu) for cpu in (0, 3)]
+def test_a_reader_prefers_what_was_sent_on_its_node(manual_daemon: ManualDaemon) -> None:
+    sizes = [manual_daemon.ask(cpu) for cpu in (0, 3)]
     for number, cpu in enumerate((2, 1)):  # beside each of them
-        hand.answer(hand.read(cpu), number)
+        manual_daemon.answer(manual_daemon.read(cpu), number)
     assert [size.result(DEADLINE_S) for size in sizes] == [1, 0]

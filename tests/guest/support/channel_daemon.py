@@ -19,7 +19,7 @@ from efuse.fs.mountpoint import unmount
 from efuse.fs.preload import preload_library
 from efuse.libefuse import library
 from efuse.libefuse import sources as libefuse_sources
-from tests.guest.hand import DEADLINE_S, until
+from tests.guest.support.manual_daemon import DEADLINE_S, until
 
 CPUS = os.cpu_count() or 1
 _IOCTL, _EFUSE_IOC_NEXT = "16", "0xc018e543"

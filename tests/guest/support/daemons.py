@@ -2,7 +2,7 @@
 """Mounts whose daemon a test can stop at any point, and calls that run during a test.
 
     with mounted(mountpoint, consistency="exclusive") as m:
-        m.truth.create("file", b"data")
+        m.model.create("file", b"data")
         m.hold("getattr", "after")
         call = Call(force_stat, m / "file")
         m.wait_held()
@@ -37,7 +37,7 @@ from typing import Any, Generic, TypeVar
 from efuse import bpf
 from efuse.control import Connection
 from efuse.fs.mountpoint import DEVICE, MountOptions, mount_efuse, unmount
-from tests.guest.service import Options, Service
+from tests.guest.support.scripted_daemon import Options, ScriptedDaemon
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def eventually(condition: Callable[[], T], what: str = "", *, deadline_s: float 
     return result
 
 
-def boottime_ns() -> int:
+def monotonic_ns() -> int:
     """Return the time of the clock that the kernel uses for timeouts, ns."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
@@ -206,8 +206,8 @@ class Mount:
             _serve(device, theirs, options)
         os.close(device)
         theirs.close()
-        self.truth = _Remote(self, "truth")
-        """The daemon's :class:`tests.guest.truth.Truth`: changes of it take effect immediately."""
+        self.model = _Remote(self, "model")
+        """The daemon's `ModelFileSystem`; changes to it take effect immediately."""
         self.files: dict[str, int] = {}
         """Descriptors that a test keeps open, by name."""
         self._alive = True
@@ -218,7 +218,7 @@ class Mount:
         return f"{self.path}/{os.fsdecode(name)}"
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the daemon's :class:`tests.guest.service.Service`."""
+        """Call a method of the daemon's `ScriptedDaemon`."""
         self._control.send((name, args, kwargs))
         assert self._control.poll(DEADLINE_S), f"the daemon does not answer {name}"
         good, value = self._control.recv()
@@ -250,7 +250,7 @@ class Mount:
         return fd
 
     def hold(self, opcode: str, point: str, name: bytes | None = None, times: int = 1) -> None:
-        """Hold requests; see :meth:`tests.guest.service.Service.hold`."""
+        """Hold requests; see `ScriptedDaemon.hold`."""
         self.call("hold", opcode, point, name, times)
 
     def wait_held(self, number: int = 1) -> None:
@@ -258,7 +258,7 @@ class Mount:
         self.call("wait_held", number)
 
     def release(self, opcode: str | None = None) -> int:
-        """Continue held requests; see :meth:`tests.guest.service.Service.release`."""
+        """Continue held requests; see `ScriptedDaemon.release`."""
         released: int = self.call("release", opcode)
         return released
 
@@ -351,7 +351,7 @@ def _serve(device: int, control: Any, options: Options) -> None:
             if fd not in keep:
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        Service(device, control, options).run()
+        ScriptedDaemon(device, control, options).run()
         status = 0
     finally:
         if status:
@@ -381,7 +381,7 @@ def mounted(
     :param capacity: capacities of maps, by name.
     :param path: path to which READs and WRITEs are forced.
     :param stack_depth: stacking depth of the mount.
-    :param answers: members of :class:`tests.guest.service.Options`.
+    :param answers: members of `Options`.
     """
     kernel = [f"stack_depth={stack_depth}"]
     if default_permissions:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from efuse import csd as package
 from efuse.csd import unload
-from tests.guest.hand import until
+from tests.guest.support.manual_daemon import until
 
 __all__ = ["Device", "csd", "load", "noise", "unload"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from efuse.control import Connection, find
 from efuse.fs.mountpoint import MountOptions, mount_efuse, unmount
-from tests.guest import wire
-from tests.guest.daemons import eventually
-from tests.guest.wire import Request
+from tests.guest.support import wire
+from tests.guest.support.daemons import eventually
+from tests.guest.support.wire import Request
 
 DEADLINE_S = 60
 
@@ -29,7 +29,7 @@ def root_attributes(size: int) -> bytes:
     return wire.attr_out(0, attributes)
 
 
-class Hand:
+class ManualDaemon:
     """A mount whose root's size is asked for by threads on chosen CPUs; see `ask`."""
 
     def __init__(

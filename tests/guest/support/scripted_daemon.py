@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The test daemon: one loop that answers the kernel and obeys the test.
+"""A scripted daemon: one loop that answers the kernel and obeys the test.
 
 It is not a pyfuse3 file system, because a test must control exactly how far a request has come. It
-can hold a request before the request has changed the truth, or afterwards, before its answer is
+can hold a request before the request has changed the model, or afterwards, before its answer is
 sent. A held request does not block the loop.
 """
 
@@ -23,9 +23,15 @@ from typing import Any
 
 from efuse.errors import MountError
 from efuse.fs import extents
-from tests.guest import wire
-from tests.guest.truth import RENAME_EXCHANGE, Inode, Nodeids, Truth, fail
-from tests.guest.wire import Request
+from tests.guest.support import wire
+from tests.guest.support.model_file_system import (
+    RENAME_EXCHANGE,
+    Inode,
+    ModelFileSystem,
+    Nodeids,
+    fail,
+)
+from tests.guest.support.wire import Request
 
 _ASYNC_READ, _POSIX_LOCKS, _ATOMIC_O_TRUNC = 1 << 0, 1 << 1, 1 << 3
 _BIG_WRITES, _AUTO_INVAL_DATA, _DO_READDIRPLUS = 1 << 5, 1 << 12, 1 << 13
@@ -33,6 +39,7 @@ _PARALLEL_DIROPS, _MAX_PAGES = 1 << 18, 1 << 22
 _INIT_EXT, _PASSTHROUGH = 1 << 30, 1 << 37
 _FOPEN_PASSTHROUGH = 1 << 7
 WRITEBACK_CACHE, FLOCK_LOCKS = 1 << 16, 1 << 10
+NOFLUSH = 1 << 5  # FOPEN_NOFLUSH: a close waits for no WRITE
 _RELEASE_FLOCK_UNLOCK = 1 << 1
 _MAP = 1 << 30 | 48 << 16 | 229 << 8 | 64
 _BACKING_OPEN = 1 << 30 | 16 << 16 | 229 << 8 | 1
@@ -96,7 +103,7 @@ class _Held:
     answer: bytes | None
 
 
-class Service:
+class ScriptedDaemon:
     """Answers requests of the device ``fd`` and obeys commands on ``control``."""
 
     def __init__(self, fd: int, control: Connection, options: Options) -> None:
@@ -113,7 +120,7 @@ class Service:
         self._denied: dict[tuple[str, int], int] = {}
         self._minor = 0
         self._spoiled: tuple[bytes, Callable[[bytes], bytes]] | None = None
-        self.truth = Truth()
+        self.model = ModelFileSystem()
         self.nodeids = Nodeids(reuse=options.reuse_nodeids, per_name=options.nodeid_per_name)
         self.strange: list[str] = []
 
@@ -152,7 +159,7 @@ class Service:
     def hold(self, opcode: str, point: str, name: bytes | None = None, times: int = 1) -> None:
         """Hold the next *times* requests of an opcode at *point*, ``before`` or ``after``.
 
-        ``before`` is before the request has changed the truth, ``after`` is before its answer is
+        ``before`` is before the request has changed the model, ``after`` is before its answer is
         sent.
 
         :param name: only requests with this name; None: any.
@@ -160,7 +167,7 @@ class Service:
         assert point in ("before", "after")
         self._holds.append(_Hold(opcode, point, name, times))
 
-    def wait_held(self, number: int) -> Service | None:
+    def wait_held(self, number: int) -> ScriptedDaemon | None:
         """Answer this command when *number* requests are held."""
         if len(self._held) >= number:
             return None
@@ -221,47 +228,47 @@ class Service:
         return self.strange
 
     def many(self, calls: list[tuple[Any, ...]]) -> list[Any]:
-        """Call several methods of the truth; each call is a tuple of name and arguments."""
-        return [getattr(self.truth, name)(*args) for name, *args in calls]
+        """Call methods of the model file system; each call is a tuple of name and arguments."""
+        return [getattr(self.model, name)(*args) for name, *args in calls]
 
     def tree(self, path: str) -> dict[str, Inode]:
         """Return all inodes below a directory, by path from there."""
         found: dict[str, Inode] = {}
-        for name, ino in self.truth.walk(path).entries.items():
-            inode = found[name.decode()] = self.truth.get(ino)
+        for name, ino in self.model.walk(path).entries.items():
+            inode = found[name.decode()] = self.model.get(ino)
             if inode.entries:
                 below = self.tree(f"{path}/{name.decode()}")
                 found |= {f"{name.decode()}/{n}": i for n, i in below.items()}
         return found
 
     def inode(self, path: str) -> Inode:
-        """Return the inode of a file, from the truth."""
-        return self.truth.walk(path)
+        """Return the inode of a file, from the model file system."""
+        return self.model.walk(path)
 
     def nodeid(self, path: str) -> int:
         """Return the nodeid by which the kernel knows a file, or 0."""
-        return self.nodeids.known(self.truth.walk(path).ino)
+        return self.nodeids.known(self.model.walk(path).ino)
 
     def reused(self) -> int:
         """Return how often a nodeid was given to another file."""
         return self.nodeids.reused
 
-    def inval_inode(self, path: str) -> Service:
+    def inval_inode(self, path: str) -> ScriptedDaemon:
         return self._notify(wire.inval_inode(self.nodeid(path), 0, 0))
 
-    def inval_entry(self, parent: str, name: bytes) -> Service:
+    def inval_entry(self, parent: str, name: bytes) -> ScriptedDaemon:
         return self._notify(wire.inval_entry(self.nodeid(parent), name))
 
-    def delete(self, parent: str, child: int, name: bytes) -> Service:
+    def delete(self, parent: str, child: int, name: bytes) -> ScriptedDaemon:
         return self._notify(wire.delete(self.nodeid(parent), child, name))
 
-    def store(self, path: str, offset: int, data: bytes) -> Service:
+    def store(self, path: str, offset: int, data: bytes) -> ScriptedDaemon:
         return self._notify(wire.store(self.nodeid(path), offset, data))
 
-    def inc_epoch(self) -> Service:
+    def inc_epoch(self) -> ScriptedDaemon:
         return self._notify(wire.inc_epoch())
 
-    def _notify(self, message: bytes) -> Service:
+    def _notify(self, message: bytes) -> ScriptedDaemon:
         """Notify the kernel, in a thread: the kernel may wait for an answer of this loop."""
 
         def write() -> None:
@@ -398,7 +405,7 @@ class Service:
             return wire.reply(request.unique, error.errno or errno.EIO)
 
     def _inode(self, request: Request) -> Inode:
-        return self.truth.get(self.nodeids.ino(request.nodeid))
+        return self.model.get(self.nodeids.ino(request.nodeid))
 
     def _check(self, inode: Inode, request: Request, mask: int) -> None:
         """Check the inode's mode; *mask* has the bits of access(2)."""
@@ -457,7 +464,7 @@ class Service:
         self._check(directory, request, os.X_OK)
         try:
             return self._entry(
-                self.truth.child(directory.ino, request.name), (request.nodeid, request.name)
+                self.model.child(directory.ino, request.name), (request.nodeid, request.name)
             )
         except OSError as error:
             timeout = self._options.negative_timeout
@@ -479,8 +486,8 @@ class Service:
         if valid & 4:
             inode.gid = request.fields["gid"]
         if valid & 8:
-            self.truth.truncate(inode.ino, request.size)
-        now = self.truth.tick()
+            self.model.truncate(inode.ino, request.size)
+        now = self.model.tick()
         if valid & 16:
             inode.atime_ns = request.atime * 10**9 + request.atimensec
         if valid & 128:
@@ -504,7 +511,7 @@ class Service:
     def _make(self, request: Request, mode: int, rdev: int = 0) -> Inode:
         directory = self._inode(request)
         self._check(directory, request, os.W_OK)
-        return self.truth.make(
+        return self.model.make(
             directory.ino, request.name, mode, uid=request.uid, gid=request.gid, rdev=rdev
         )
 
@@ -528,9 +535,9 @@ class Service:
         if request.name in directory.entries:
             if request.flags & os.O_EXCL:
                 raise fail(errno.EEXIST)
-            inode = self.truth.child(directory.ino, request.name)
+            inode = self.model.child(directory.ino, request.name)
             if request.flags & os.O_TRUNC:
-                self.truth.truncate(inode.ino, 0)
+                self.model.truncate(inode.ino, 0)
         else:
             inode = self._make(request, stat.S_IFREG | request.mode)
         entry = self._entry(inode, (request.nodeid, request.name))
@@ -539,17 +546,17 @@ class Service:
     def _do_link(self, request: Request) -> bytes:
         ino = self.nodeids.ino(request.oldnodeid)
         return self._entry(
-            self.truth.link(ino, self._inode(request).ino, request.name),
+            self.model.link(ino, self._inode(request).ino, request.name),
             (request.nodeid, request.name),
         )
 
     def _do_unlink(self, request: Request) -> bytes:
-        self.truth.unlink(self._inode(request).ino, request.name)
+        self.model.unlink(self._inode(request).ino, request.name)
         self.nodeids.moved((request.nodeid, request.name), None)
         return b""
 
     def _do_rmdir(self, request: Request) -> bytes:
-        self.truth.unlink(self._inode(request).ino, request.name, directory=True)
+        self.model.unlink(self._inode(request).ino, request.name, directory=True)
         self.nodeids.moved((request.nodeid, request.name), None)
         return b""
 
@@ -558,7 +565,7 @@ class Service:
         target = self.nodeids.ino(request.newdir)
         flags = request.fields.get("flags", 0)
         source = self._inode(request)
-        self.truth.rename(source.ino, old, target, new, flags)
+        self.model.rename(source.ino, old, target, new, flags)
         places = (request.nodeid, old), (request.newdir, new)
         if flags & RENAME_EXCHANGE:
             self.nodeids.exchanged(*places)
@@ -574,7 +581,7 @@ class Service:
         mask = wanted.get(request.flags & os.O_ACCMODE, os.R_OK | os.W_OK)
         self._check(inode, request, mask)
         if request.flags & os.O_TRUNC:
-            self.truth.truncate(inode.ino, 0)
+            self.model.truncate(inode.ino, 0)
         if self._options.passthrough and (not self._options.passthrough_writers or mask != os.R_OK):
             return self._open_passthrough(request, self._options.passthrough)
         return self._open(request, self._options.open_flags)
@@ -612,7 +619,7 @@ class Service:
 
     def _do_write(self, request: Request) -> bytes:
         inode = self._inode(request)
-        self.truth.write(inode.ino, request.offset, request.rest[: request.size])
+        self.model.write(inode.ino, request.offset, request.rest[: request.size])
         if self._options.write_through:
             with open(self._options.write_through, "r+b", buffering=0) as file:
                 os.pwrite(file.fileno(), request.rest[: request.size], request.offset)
@@ -622,7 +629,7 @@ class Service:
     def _do_fallocate(self, request: Request) -> bytes:
         inode = self._inode(request)
         if len(inode.data) < request.offset + request.length:
-            self.truth.truncate(inode.ino, request.offset + request.length)
+            self.model.truncate(inode.ino, request.offset + request.length)
         return b""
 
     def _do_copy_file_range(self, request: Request) -> bytes:
@@ -633,24 +640,24 @@ class Service:
 
     def _copy(self, request: Request) -> int:
         data = self._inode(request).data[request.offset : request.offset + request.length]
-        self.truth.write(self.nodeids.ino(request.nodeid_out), request.off_out, bytes(data))
+        self.model.write(self.nodeids.ino(request.nodeid_out), request.off_out, bytes(data))
         return len(data)
 
     def _do_statfs(self, request: Request) -> bytes:
-        files = len(self.truth.inodes)
+        files = len(self.model.inodes)
         return struct.pack("=5Q4I24x", 1 << 20, 1 << 19, 1 << 19, files, 1000, 4096, 255, 4096, 0)
 
     def _do_setxattr(self, request: Request) -> bytes:
         inode = self._inode(request)
         inode.xattrs[request.name] = request.rest[len(request.name) + 1 :][: request.size]
-        self.truth.changed(inode)
+        self.model.changed(inode)
         return b""
 
     def _do_removexattr(self, request: Request) -> bytes:
         inode = self._inode(request)
         if inode.xattrs.pop(request.name, None) is None:
             raise fail(errno.ENODATA)
-        self.truth.changed(inode)
+        self.model.changed(inode)
         return b""
 
     @staticmethod
@@ -677,7 +684,7 @@ class Service:
         listed = [(b".", directory.ino), (b"..", directory.ino), *sorted(directory.entries.items())]
         out = b""
         for offset, (name, ino) in list(enumerate(listed, 1))[request.offset :]:
-            raw = wire.dirent(ino, offset, name, self.truth.get(ino).mode >> 12)
+            raw = wire.dirent(ino, offset, name, self.model.get(ino).mode >> 12)
             if self._spoiled and name == self._spoiled[0]:
                 # End with it, and without a lookup: the kernel cannot forget what it cannot parse.
                 return out + self._spoiled[1](bytes(128 * plus) + raw)
@@ -686,7 +693,7 @@ class Service:
             if plus:
                 real = name not in (b".", b"..")
                 out += (
-                    self._entry(self.truth.get(ino), (request.nodeid, name)) if real else bytes(128)
+                    self._entry(self.model.get(ino), (request.nodeid, name)) if real else bytes(128)
                 )
             out += raw
         return out

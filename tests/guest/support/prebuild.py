@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compile what the guest tests run, at the host's full speed: ``python -m tests.guest.made``.
+"""Compile what the guest tests run, at the host's full speed.
 
-Everything goes into the cache, keyed by content, where the tests find it. What is missing there the
-tests compile themselves, which takes up to a minute each under emulation. The handlers are the
-examples, and the constants of test modules that hold C text.
+Run it by ``python -m tests.guest.support.prebuild``. Everything goes into the cache, keyed by
+content, where the tests find it. The tests compile what is missing there, which takes up to a
+minute each under emulation. The handlers are the examples, and the constants of test modules that
+hold C text.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from efuse.bpf.members import CSD_FUNCTION, EFUSE_OPS, Interface
 from efuse.bpf.requests import request_programs
 from efuse.bpf.tracing import shipped
 from efuse.libefuse import library
-from tests.guest.channel_daemon import hello, loop_daemon, passthrough_fh
+from tests.guest.support.channel_daemon import hello, loop_daemon, passthrough_fh
 from tests.libefuse.sanitizers import ADDRESS, THREAD
 
-_HERE = Path(__file__).parent
+_TESTS = Path(__file__).parents[1]
 _ROOT = paths.package().parent
 LIBRARIES = ("preload", "publish", "python")
 
@@ -35,7 +36,7 @@ def handlers(interface: Interface) -> Iterator[str]:
     directories = {EFUSE_OPS: "examples", CSD_FUNCTION: "functions"}
     for path in sorted((paths.data(interface.data) / directories[interface]).glob("*.c")):
         yield path.read_text()
-    for path in sorted(_HERE.rglob("test_*.py")):
+    for path in sorted(_TESTS.rglob("test_*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         for value in vars(importlib.import_module(name)).values():
             # Leave out a common head of several texts, which has no function.

@@ -9,8 +9,8 @@ import struct
 import threading
 from collections.abc import Callable
 
-from tests.guest.daemons import Mount, eventually
-from tests.guest.test_direct import BLOCK, read_direct
+from tests.guest.support.daemons import Mount, eventually
+from tests.guest.support.file_data import BLOCK, read_direct
 
 BLOCKS = 24
 
@@ -23,7 +23,7 @@ class Numbered:
     """
 
     def __init__(self, m: Mount) -> None:
-        m.truth.create("n", bytes(BLOCKS * BLOCK))
+        m.model.create("n", bytes(BLOCKS * BLOCK))
         self._path = m / "n"
         self._stop = threading.Event()
         self.reads = 0

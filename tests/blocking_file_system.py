@@ -35,7 +35,7 @@ def content(size: int) -> bytes:
 
 
 def read_all(root: Path, times: int = 1) -> None:
-    """Read the files of a shelf, and compare their contents."""
+    """Read the files of a `BlockingFileSystem`, and compare their contents."""
     for _ in range(times):
         for number, size in enumerate(SIZES):
             assert os.stat(root / f"f{number}").st_size == size
@@ -43,14 +43,14 @@ def read_all(root: Path, times: int = 1) -> None:
 
 
 def act(root: Path, name: str, number: int = 0) -> None:
-    """Read a file of a shelf whose read performs an action."""
+    """Read a file of a `BlockingFileSystem` whose read performs an action."""
     fd = os.open(root / name, os.O_RDONLY)
     assert os.pread(fd, 1, number) == b""
     os.close(fd)
 
 
 def read_beside_sleepers(root: Path, sleepers: int = 40) -> None:
-    """Read the files of a shelf while handlers sleep, and then wake them; three times."""
+    """Read the files while handlers sleep, and then wake the handlers; three times."""
     with ThreadPoolExecutor(sleepers) as pool:
         for _ in range(3):
             sleeping = [pool.submit(act, root, "gate") for _ in range(sleepers)]
@@ -64,7 +64,7 @@ def read_beside_sleepers(root: Path, sleepers: int = 40) -> None:
 
 
 def poke(root: Path, times: int) -> None:
-    """Make ``changing`` grow on a new shelf, and check its size immediately."""
+    """Make ``changing`` grow on a new `BlockingFileSystem`, and check its size immediately."""
     assert os.stat(root / "changing").st_size == 1
     fd = os.open(root / "poke", os.O_WRONLY)
     for number in range(times):
@@ -73,7 +73,7 @@ def poke(root: Path, times: int) -> None:
     os.close(fd)
 
 
-class Shelf(efuse.Operations):
+class BlockingFileSystem(efuse.Operations):
     """Files ``f0``, ``f1``, ... with the :data:`SIZES` in turn; each read goes to the daemon.
 
     A read of another file performs an action, see :func:`act`. A read of ``gate`` sleeps until

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.guest.share import takes
+from tests.guest.support.work_sharing import takes
 
 
 def test_each_file_is_taken_by_the_first_that_comes_to_it(tmp_path: Path) -> None:

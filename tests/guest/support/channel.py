@@ -10,8 +10,8 @@ import os
 import struct
 from dataclasses import dataclass
 
-from tests.guest import wire
-from tests.guest.wire import Request
+from tests.guest.support import wire
+from tests.guest.support.wire import Request
 
 FUSE_DEV_IOC_CLONE = 0x8004E500
 EFUSE_IOC_CHANNEL = 0x4010E542

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The true state of a test's file system, in memory, and the nodeids that the kernel knows."""
+"""A model of a test's file system in memory, and the nodeids that the kernel knows."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def fail(number: int) -> OSError:
     return OSError(number, errno.errorcode[number])
 
 
-class Truth:
-    """Inodes by number; inode 1 is the root directory."""
+class ModelFileSystem:
+    """The true state of the file system: inodes by number. Inode 1 is the root directory."""
 
     def __init__(self) -> None:
         self._clock_ns = 10**18

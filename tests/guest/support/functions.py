@@ -11,7 +11,7 @@ from pathlib import Path
 from efuse import functions
 from efuse.errors import EfuseError
 from efuse.functions import Place, Run, Shipped, Status
-from tests.guest.hand import DEADLINE_S
+from tests.guest.support.manual_daemon import DEADLINE_S
 
 BLOCK = 4096
 

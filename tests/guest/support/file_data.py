@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Files whose bytes show where they come from, and reads and writes of them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+BLOCK = 4096
+SIZE = 10 * BLOCK + 123
+
+
+def fill(letter: str, size: int = SIZE) -> bytes:
+    """Return *size* bytes. Each eight bytes are *letter* and their number in the file."""
+    return b"".join(f"{letter}{n:07}".encode() for n in range(size // 8 + 1))[:size]
+
+
+def read(path: str, size: int = 1 << 20, offset: int = 0, flags: int = 0) -> bytes:
+    """Read a file by pread(2)."""
+    fd = os.open(path, os.O_RDONLY | flags)
+    # Touch all pages of the buffer: if one is missing, the kernel answers twice.
+    buffer = bytearray(b"\1") * size
+    try:
+        return bytes(buffer[: os.preadv(fd, [buffer], offset)])
+    finally:
+        os.close(fd)
+
+
+def read_direct(path: str, size: int, offset: int = 0) -> bytes:
+    """Read past FUSE's page cache."""
+    buffer = mmap.mmap(-1, -(-size // BLOCK) * BLOCK)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        return buffer[: os.preadv(fd, [memoryview(buffer)[:size]], offset)]
+    finally:
+        os.close(fd)
+
+
+def write(path: str, data: bytes, offset: int = 0, flags: int = 0) -> int:
+    """Write to a file by pwrite(2); return the number of bytes written."""
+    fd = os.open(path, os.O_WRONLY | flags)
+    try:
+        return os.pwrite(fd, data, offset)
+    finally:
+        os.close(fd)
+
+
+def drop_pages(path: str) -> None:
+    """Drop FUSE's own pages of a file."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
