@@ -75,7 +75,7 @@ class IoWorkload:
         """Fill the files; each block contains its checksum."""
         fio(self.name, lower, [*self._writers(count), *VERIFY, "--rw=write", "--do_verify=0"])
 
-    def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
+    def warm_up(self, mount: Path, lower: Path, count: int) -> bool:
         """Verify the prepared data through the mount, then write new data and verify that.
 
         :raises EfuseError: fio read other data.
@@ -91,7 +91,7 @@ class IoWorkload:
             fio(self.name, mount, words)
         return True
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Write back dirty data; for a cold workload also empty the page cache."""
         os.sync()
         if self.cold:
@@ -106,7 +106,7 @@ class IoWorkload:
         found = fio(self.name, mount, words)
         return Outcome(found.iops if self.unit == "iops" else found.mib_s)
 
-    def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
+    def verify(self, mount: Path, lower: Path, reference: Path) -> bool:
         """Return whether the files on the mount equal those on the lower file system."""
         os.sync()
         names = sorted(path.name for path in lower.iterdir())

@@ -70,8 +70,12 @@ static _Alignas(CSD_BLOCK_SIZE) uint8_t block[CSD_BLOCK_SIZE];
 
 static void read_block(int fd, uint64_t number)
 {
-	if (pread(fd, block, sizeof(block), number * CSD_BLOCK_SIZE) != sizeof(block))
+	ssize_t size = pread(fd, block, sizeof(block), number * CSD_BLOCK_SIZE);
+
+	if (size < 0)
 		err(1, "block %llu", (unsigned long long)number);
+	if (size != sizeof(block))
+		errx(1, "block %llu: the file is too short", (unsigned long long)number);
 }
 
 /* Returns the last entry whose key is not greater than @key, or the first entry. */

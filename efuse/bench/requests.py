@@ -68,11 +68,11 @@ class RequestWorkload:
         """Write the file."""
         prepare(lower / _FILE)
 
-    def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
+    def warm_up(self, mount: Path, lower: Path, count: int) -> bool:
         """Compare the whole file; in the rounds the callers check each answer."""
-        return self.agrees(mount, lower, lower)
+        return self.verify(mount, lower, lower)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Write back dirty data."""
         os.sync()
 
@@ -97,7 +97,7 @@ class RequestWorkload:
             switches=found.switches + found.preempted,
         )
 
-    def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
+    def verify(self, mount: Path, lower: Path, reference: Path) -> bool:
         """Return whether the file on the mount equals the one on the lower file system."""
         return (mount / _FILE).read_bytes() == (lower / _FILE).read_bytes()
 

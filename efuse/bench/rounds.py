@@ -46,7 +46,7 @@ class Measured:
     rounds: list[Round]
     copied: Measure | None = None
 
-    def mistrust(self) -> None:
+    def mark_unverified(self) -> None:
         """Mark all rounds as not verified: one of them, or the files they left, were wrong."""
         self.rounds = [replace(each, verified=False) for each in self.rounds]
 
@@ -88,7 +88,7 @@ def run_workload(
     done = {system.name: Measured([]) for system in systems}
     for system in systems:
         place = lower / system.name / workload.name
-        if not workload.rehearse(system.root / workload.name, place, count):
+        if not workload.warm_up(system.root / workload.name, place, count):
             say(f"{workload.name}: {system.name} is WRONG")
     for number in range(settings.rounds + 1):
         task = _Task(workload, count, number, clock)
@@ -103,14 +103,14 @@ def run_workload(
     _count_copied(_Task(workload, count, settings.rounds + 1, clock), systems, reference, done, say)
     for system in systems:
         place = lower / system.name / workload.name
-        if not workload.agrees(system.root / workload.name, place, reference):
+        if not workload.verify(system.root / workload.name, place, reference):
             say(f"{workload.name}: {system.name} left other files than it should: WRONG")
-            done[system.name].mistrust()
+            done[system.name].mark_unverified()
     return done
 
 
 def _run_round(task: _Task, system: System, wanted: str) -> Round:
-    task.workload.settle()
+    task.workload.sync()
     before = system.usage()
     outcome = task.on(system)
     after = system.usage()
@@ -167,14 +167,14 @@ def _count_copied(
     with counter:
         wanted = task.seen(reference)
         for system in systems:
-            task.workload.settle()
+            task.workload.sync()
             before = counter.read(system.pid)
             outcome = task.on(system)
             copied = _copied(counter.read(system.pid) - before, outcome)
             done[system.name].copied = copied
             found = f"{copied.value:.4g} {copied.unit}"
             if outcome.seen != wanted:
-                done[system.name].mistrust()
+                done[system.name].mark_unverified()
                 found += ", WRONG"
             say(copied_line(name, system.name, found))
 

@@ -46,19 +46,19 @@ class Shift:
             (lower / half.name).mkdir()
             half.prepare(lower / half.name, count)
 
-    def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
+    def warm_up(self, mount: Path, lower: Path, count: int) -> bool:
         """Run both halves once, verified."""
-        return all(h.rehearse(mount / h.name, lower / h.name, count) for h in self.halves)
+        return all(h.warm_up(mount / h.name, lower / h.name, count) for h in self.halves)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Write back dirty data."""
-        self.halves[0].settle()
+        self.halves[0].sync()
 
     def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
         """Run one half after the other."""
         values = [h.measure(mount / h.name, count, round, clock).value for h in self.halves]
         return Outcome(math.prod(values) ** (1 / len(values)))
 
-    def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
+    def verify(self, mount: Path, lower: Path, reference: Path) -> bool:
         """Return whether the files on the mount equal those on the lower file system."""
-        return all(h.agrees(mount / h.name, lower / h.name, reference) for h in self.halves)
+        return all(h.verify(mount / h.name, lower / h.name, reference) for h in self.halves)

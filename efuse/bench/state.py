@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from efuse.bench.report import Report, Result, ratios
+from efuse.bench.stored import of_json
 from efuse.errors import EfuseError, UsageError, reason
 
 __all__ = ["finished", "keep", "resumed"]
@@ -84,19 +85,11 @@ def _read(path: Path | None) -> dict[str, Any] | None:
     if path is None or not path.exists():
         return None
     try:
-        value = json.loads(path.read_text())
+        return of_json(json.loads(path.read_text()))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise _no_state(path) from error
-    parts = {"machine": dict, "settings": dict, "versions": dict, "kernel": str}
-    lists = {"results": list, "ratios": list}
-    whole = isinstance(value, dict) and all(
-        isinstance(value.get(name), kind) for name, kind in (parts | lists).items()
-    )
-    if not whole or not all(isinstance(r, dict) and "workload" in r for r in value["results"]):
-        raise _no_state(path)
-    return dict(value)
 
 
 def _no_state(path: Path) -> UsageError:

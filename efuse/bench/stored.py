@@ -11,6 +11,10 @@ from efuse.errors import UsageError, reason
 
 __all__ = ["load", "of_json"]
 
+_OPTIONAL = {"machine": dict, "kernel": str, "versions": dict, "settings": dict, "ratios": list}
+"""The parts that a report of an older version may lack; they are then empty."""
+
+_PARTS = {**_OPTIONAL, "results": list}
 _RESULT = {
     "workload": str,
     "system": str,
@@ -56,7 +60,9 @@ def of_json(value: Any) -> dict[str, Any]:
     """
     if not isinstance(value, dict):
         raise ValueError("not an object")
-    results, ratios = (_list(value, name) for name in ("results", "ratios"))
+    parts: dict[str, Any] = {**{name: kind() for name, kind in _OPTIONAL.items()}, **value}
+    _check(parts, _PARTS, "it")
+    results, ratios = parts["results"], parts["ratios"]
     for number, result in enumerate(results):
         _check(result, _RESULT, f"result {number}")
         if not result["rounds"] or not all(isinstance(r, int | float) for r in result["rounds"]):
@@ -65,20 +71,10 @@ def of_json(value: Any) -> dict[str, Any]:
         _check(ratio, _RATIO, f"ratio {number}")
     late: dict[str, Any] = {"paths": {}, "channels": [], "measures": {}, "rounds_counters": []}
     return {
-        "machine": dict(value.get("machine", {})),
-        "kernel": str(value.get("kernel", "")),
-        "versions": dict(value.get("versions", {})),
-        "settings": dict(value.get("settings", {})),
+        **{name: parts[name] for name in _OPTIONAL},
         "results": [{**late, **result} for result in results],
         "ratios": [{"measure": "value", **ratio} for ratio in ratios],
     }
-
-
-def _list(value: dict[str, Any], name: str) -> list[Any]:
-    found = value.get(name, [] if name == "ratios" else None)
-    if not isinstance(found, list):
-        raise ValueError(f"it has no {name}")
-    return found
 
 
 def _check(value: Any, kinds: dict[str, Any], what: str) -> None:

@@ -84,14 +84,14 @@ class Workload(Protocol):
     def prepare(self, lower: Path, count: int) -> None:
         """Make the files."""
 
-    def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
+    def warm_up(self, mount: Path, lower: Path, count: int) -> bool:
         """Run once before the rounds, not measured; return whether all data was right."""
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Bring the caches into the state in which a round begins; not measured."""
 
     def measure(self, mount: Path, count: int, round: int, clock: Clock) -> Outcome:
         """Run one round. *clock* is for workloads that are timed as a whole."""
 
-    def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
+    def verify(self, mount: Path, lower: Path, reference: Path) -> bool:
         """Return whether the files are right after all rounds."""

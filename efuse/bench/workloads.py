@@ -59,11 +59,11 @@ class MetadataWorkload:
         """Return the most space that the files need, in MiB."""
         return self.room + count // 250
 
-    def rehearse(self, mount: Path, lower: Path, count: int) -> bool:
+    def warm_up(self, mount: Path, lower: Path, count: int) -> bool:
         """Do nothing: each round is verified."""
         return True
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Empty the caches for a cold workload; other workloads stay warm between rounds."""
         if self.cold:
             drop_caches(dentries=True)
@@ -76,7 +76,7 @@ class MetadataWorkload:
         value = took_ns / 1e9 if self.unit == "s" else took_ns / 1e3 / count
         return Outcome(value, digest(seen))
 
-    def agrees(self, mount: Path, lower: Path, reference: Path) -> bool:
+    def verify(self, mount: Path, lower: Path, reference: Path) -> bool:
         """Return whether the files on the lower file system equal those of the reference."""
         return contents(lower) == contents(reference)
 

@@ -5,6 +5,8 @@ The programs run at the tracepoints ``fuse_request_send`` and ``fuse_request_end
 at functions where those are missing. A request counts if it is sent and answered while the programs
 are attached. Its time runs from one hook to the other, so it does not include the time that a
 background request (such as readahead) waits in the kernel before it is sent.
+
+`efuse.bench.counter` counts the requests of one mount without programs, for benchmarks.
 """
 
 from __future__ import annotations

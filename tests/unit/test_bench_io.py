@@ -88,9 +88,9 @@ def test_workloads_of_requests_alone_share_mounts_by_transports() -> None:
 def test_workload_is_measured_and_verified(tmp_path: Path, name: str) -> None:
     workload = small(name)
     workload.prepare(tmp_path, COUNT)
-    assert workload.rehearse(tmp_path, tmp_path, COUNT)
+    assert workload.warm_up(tmp_path, tmp_path, COUNT)
     assert workload.measure(tmp_path, COUNT, 1, CLOCKS["time"]).value > 0
-    assert workload.agrees(tmp_path, tmp_path, tmp_path)
+    assert workload.verify(tmp_path, tmp_path, tmp_path)
 
 
 @needs_fio
@@ -101,7 +101,7 @@ def test_a_changed_byte_is_noticed_before_the_rounds(tmp_path: Path) -> None:
         file.seek(300_000)
         file.write(b"\0!")
     with pytest.raises(EfuseError, match="verify"):
-        workload.rehearse(tmp_path, tmp_path, COUNT)
+        workload.warm_up(tmp_path, tmp_path, COUNT)
 
 
 @pytest.mark.parametrize("other", [b"abC", b"ab", b"abcd"])
@@ -110,8 +110,8 @@ def test_a_difference_is_noticed_after_the_rounds(tmp_path: Path, other: bytes) 
     for directory, data in ((mount, other), (lower, b"abc")):
         directory.mkdir()
         (directory / "f.0").write_bytes(data)
-    assert DATA["t1-single"].agrees(mount, mount, mount)
-    assert not DATA["t1-single"].agrees(mount, lower, lower)
+    assert DATA["t1-single"].verify(mount, mount, mount)
+    assert not DATA["t1-single"].verify(mount, lower, lower)
 
 
 @pytest.mark.parametrize("name", ["passthrough_backing", "passthrough_ll"])

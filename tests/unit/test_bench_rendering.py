@@ -434,7 +434,10 @@ def test_report_prints_markdown_without_options(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == markdown({"bench-read": read()})
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": [{}]}', '{"results": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"results": [{}]}', '{"results": 1}', '{"results": [], "machine": 3}'],
+)
 def test_report_of_something_else_fails(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,7 @@ def test_callers_notice_missing_data(file: Path) -> None:
 def test_workload_is_measured_and_verified(tmp_path: Path, name: str) -> None:
     workload = REQUESTS[name]
     workload.prepare(tmp_path, 50)
-    assert workload.rehearse(tmp_path, tmp_path, 50)
+    assert workload.warm_up(tmp_path, tmp_path, 50)
     found = workload.measure(tmp_path, 50, 1, CLOCKS["time"])
     assert found.value > 0 and found.requests > 0
     assert set(found.measures) == {
@@ -86,7 +86,7 @@ def test_workload_is_measured_and_verified(tmp_path: Path, name: str) -> None:
         "caller_preempted",
     }
     assert found.measures["latency_p50"].value > 0
-    assert workload.agrees(tmp_path, tmp_path, tmp_path)
+    assert workload.verify(tmp_path, tmp_path, tmp_path)
 
 
 def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
     with (mount / "file").open("r+b") as data:
         data.seek(2000)
         data.write(b"!")
-    assert not REQUESTS["skew"].rehearse(mount, lower, 50)
-    assert not REQUESTS["skew"].agrees(mount, lower, lower)
+    assert not REQUESTS["skew"].warm_up(mount, lower, 50)
+    assert not REQUESTS["skew"].verify(mount, lower, lower)
 
 
 def test_scale_has_up_to_twice_as_many_threads_as_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
