@@ -39,7 +39,7 @@ both_ways = pytest.mark.parametrize("dio", [0, ASYNC_DIO], ids=["dio", "async_di
 
 
 @both_ways
-def test_what_was_read_is_read_again_without_the_daemon(mountpoint: Path, dio: int) -> None:
+def test_second_read_is_answered_from_the_cache(mountpoint: Path, dio: int) -> None:
     with cached(mountpoint, generic_flags=dio) as m:
         warm(m)
         for _ in range(2):
@@ -50,7 +50,7 @@ def test_what_was_read_is_read_again_without_the_daemon(mountpoint: Path, dio: i
         assert path_count(m, "partial") == 0
 
 
-def test_any_part_of_it(mountpoint: Path) -> None:
+def test_read_of_any_offset_and_size_is_answered_from_the_cache(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         warm(m)
         for offset in (0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 7, SIZE - 1):
@@ -59,7 +59,7 @@ def test_any_part_of_it(mountpoint: Path) -> None:
         assert "read" not in m.asked()
 
 
-def test_a_vector_of_small_buffers(mountpoint: Path) -> None:
+def test_preadv_with_small_buffers_is_answered_from_the_cache(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         warm(m)
         buffers = [bytearray(n) for n in (1, 4095, 3, 100, 8192, 5, 1000)]
@@ -73,7 +73,9 @@ def test_a_vector_of_small_buffers(mountpoint: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 100, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
 @both_ways
-def test_short_files_and_their_ends(mountpoint: Path, size: int, dio: int) -> None:
+def test_short_file_is_answered_from_the_cache_including_its_end(
+    mountpoint: Path, size: int, dio: int
+) -> None:
     with cached(mountpoint, generic_flags=dio) as m:
         make(m, "g", fill("g", size))
         for _ in range(2):
@@ -82,7 +84,9 @@ def test_short_files_and_their_ends(mountpoint: Path, size: int, dio: int) -> No
         assert "read" not in m.asked()
 
 
-def test_buffered_reads_mmap_and_splice_come_from_it(mountpoint: Path, tmp_path: Path) -> None:
+def test_buffered_reads_mmap_and_sendfile_are_answered_from_the_cache(
+    mountpoint: Path, tmp_path: Path
+) -> None:
     with cached(mountpoint) as m:
         make(m, "h", fill("h", 1 << 20))
         for name, data in (("f", fill("d")), ("h", fill("h", 1 << 20))):
@@ -101,7 +105,7 @@ def test_buffered_reads_mmap_and_splice_come_from_it(mountpoint: Path, tmp_path:
             assert "read" not in m.asked()
 
 
-def test_read_ahead_fills_it(mountpoint: Path) -> None:
+def test_read_ahead_fills_the_cache(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         make(m, "h", fill("h", 1 << 20))
         assert read(m / "h", 1 << 20) == fill("h", 1 << 20)
@@ -114,7 +118,7 @@ def test_read_ahead_fills_it(mountpoint: Path) -> None:
 # Parts
 
 
-def test_only_what_is_missing_is_asked_for(mountpoint: Path) -> None:
+def test_only_missing_blocks_of_a_read_go_to_the_daemon(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         read_direct(m / "f", 2 * BLOCK, 0)
         read_direct(m / "f", BLOCK, 4 * BLOCK)
@@ -126,7 +130,7 @@ def test_only_what_is_missing_is_asked_for(mountpoint: Path) -> None:
             assert read_direct(m / "f", 8 * BLOCK) == fill("d")[: 8 * BLOCK]
 
 
-def test_many_gaps_are_asked_for_at_once(mountpoint: Path) -> None:
+def test_read_with_many_gaps_requests_the_last_ones_together(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         make(m, "h", fill("h", 30 * BLOCK))
         for n in range(0, 30, 2):
@@ -139,7 +143,7 @@ def test_many_gaps_are_asked_for_at_once(mountpoint: Path) -> None:
         ]
 
 
-def test_parts_with_edges_anywhere(mountpoint: Path) -> None:
+def test_partly_cached_reads_at_random_offsets_return_the_right_bytes(mountpoint: Path) -> None:
     rng = random.Random(20261121)
     with cached(mountpoint) as m:
         data = fill("h", 100 * BLOCK + 77)
@@ -152,7 +156,7 @@ def test_parts_with_edges_anywhere(mountpoint: Path) -> None:
         assert path_count(m, "partial") > 5
 
 
-def test_parts_come_from_backing_files(mountpoint: Path, lower: Path) -> None:
+def test_missing_blocks_are_filled_from_the_backing_file(mountpoint: Path, lower: Path) -> None:
     """Where there is one the daemon is not asked, and what is read there is kept."""
     with cached(mountpoint) as m:
         warm(m)
@@ -170,7 +174,9 @@ def test_parts_come_from_backing_files(mountpoint: Path, lower: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["map", "unmap", "version"])
-def test_what_was_kept_of_extents_ends_with_them(mountpoint: Path, lower: Path, how: str) -> None:
+def test_blocks_of_an_extent_are_void_after_it_is_replaced_or_unmapped(
+    mountpoint: Path, lower: Path, how: str
+) -> None:
     with cached(mountpoint, path="cache") as m:
         m.call("map_extent", "f", backing(lower, fill("b")), os.O_RDONLY)
         for _ in range(2):
@@ -184,7 +190,7 @@ def test_what_was_kept_of_extents_ends_with_them(mountpoint: Path, lower: Path, 
         assert read_direct(m / "f", SIZE + 1) == fill("n" if how == "map" else "d")
 
 
-def test_what_is_sealed_is_not_kept(mountpoint: Path, lower: Path) -> None:
+def test_blocks_of_a_sealed_extent_are_not_cached(mountpoint: Path, lower: Path) -> None:
     """Nobody looks at the backing file when a block is served: it may be another by then."""
     with cached(mountpoint, path="cache") as m:
         path = backing(lower, fill("b"))
@@ -201,7 +207,7 @@ def test_what_is_sealed_is_not_kept(mountpoint: Path, lower: Path) -> None:
 # Writes
 
 
-def test_a_write_is_seen(mountpoint: Path) -> None:
+def test_read_after_any_write_returns_the_new_bytes(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         warm(m)
         expected = bytearray(fill("d"))
@@ -220,7 +226,7 @@ def test_a_write_is_seen(mountpoint: Path) -> None:
 
 
 @both_ways
-def test_what_is_written_whole_stays_in_the_cache(mountpoint: Path, dio: int) -> None:
+def test_fully_written_block_stays_in_the_cache(mountpoint: Path, dio: int) -> None:
     with cached(mountpoint, generic_flags=dio) as m:
         warm(m)
         fd = os.open(m / "f", os.O_RDWR | os.O_DIRECT)
@@ -238,7 +244,7 @@ def test_what_is_written_whole_stays_in_the_cache(mountpoint: Path, dio: int) ->
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["buffered", "direct"])
-def test_a_large_write_is_not_kept(mountpoint: Path, flags: int) -> None:
+def test_large_write_is_not_cached_and_voids_its_blocks(mountpoint: Path, flags: int) -> None:
     """Mostly it is of a stream. What was kept of its blocks is void, and asked for."""
     with cached(mountpoint) as m:
         warm(m)
@@ -251,7 +257,9 @@ def test_a_large_write_is_not_kept(mountpoint: Path, flags: int) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__[1:])
-def test_a_change_is_seen(mountpoint: Path, change: Callable[[Mount], bytes]) -> None:
+def test_read_after_any_change_returns_the_new_content(
+    mountpoint: Path, change: Callable[[Mount], bytes]
+) -> None:
     with cached(mountpoint) as m:
         make(m, "g", fill("g"))
         warm(m)
@@ -263,7 +271,7 @@ def test_a_change_is_seen(mountpoint: Path, change: Callable[[Mount], bytes]) ->
         assert read(m / "f", 1 << 17) == expected
 
 
-def test_a_renamed_over_and_a_removed_file(mountpoint: Path) -> None:
+def test_read_after_rename_over_and_nodeid_reuse_returns_the_new_file(mountpoint: Path) -> None:
     with cached(mountpoint, reuse_nodeids=True) as m:
         warm(m)
         make(m, "g", fill("g"))
@@ -284,7 +292,7 @@ def test_a_renamed_over_and_a_removed_file(mountpoint: Path) -> None:
 
 
 @both_ways
-def test_a_read_that_crosses_a_write_teaches_nothing(mountpoint: Path, dio: int) -> None:
+def test_reply_to_a_read_that_crosses_a_write_is_not_cached(mountpoint: Path, dio: int) -> None:
     with cached(mountpoint, generic_flags=dio) as m:
         m.hold("read", "after")
         call = Call(read_direct, m / "f", BLOCK, 0)
@@ -295,7 +303,7 @@ def test_a_read_that_crosses_a_write_teaches_nothing(mountpoint: Path, dio: int)
         assert read_direct(m / "f", BLOCK) == b"w" * BLOCK
 
 
-def test_a_block_that_is_being_written_is_asked_for(mountpoint: Path) -> None:
+def test_read_of_a_block_with_a_write_in_flight_goes_to_the_daemon(mountpoint: Path) -> None:
     """Neither the old nor the new bytes are known to be true: the daemon says."""
     for point, seen in (("before", fill("d")[:BLOCK]), ("after", b"w" * BLOCK)):
         with cached(mountpoint, open_flags=NOFLUSH) as m:
@@ -312,7 +320,7 @@ def test_a_block_that_is_being_written_is_asked_for(mountpoint: Path) -> None:
             assert read_direct(m / "f", BLOCK) == b"w" * BLOCK
 
 
-def test_two_writes_that_cross_teach_nothing(mountpoint: Path) -> None:
+def test_block_is_not_cached_from_a_write_that_crosses_another(mountpoint: Path) -> None:
     """The daemon carries out the second first; its answer arrives last."""
     with cached(mountpoint, open_flags=NOFLUSH) as m:
         warm(m)
@@ -328,7 +336,7 @@ def test_two_writes_that_cross_teach_nothing(mountpoint: Path) -> None:
         assert read_direct(m / "f", BLOCK) == b"2" * BLOCK
 
 
-def test_a_write_that_failed_changes_nothing(mountpoint: Path) -> None:
+def test_read_after_a_failed_write_returns_the_old_bytes(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         warm(m)
         m.call("deny", "write", 0, 5)
@@ -337,7 +345,7 @@ def test_a_write_that_failed_changes_nothing(mountpoint: Path) -> None:
         assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
 
 
-def test_readers_and_writers_at_once(mountpoint: Path) -> None:
+def test_reads_beside_a_writer_are_not_torn_and_do_not_go_back(mountpoint: Path) -> None:
     """Each block always holds one number, which never falls: no read is torn or goes back."""
     with cached(mountpoint, capacity={"blocks": 16}) as m:
         numbered = Numbered(m)
@@ -348,7 +356,7 @@ def test_readers_and_writers_at_once(mountpoint: Path) -> None:
 # Rules
 
 
-def test_strict_and_direct_io_files_are_always_asked_for(mountpoint: Path) -> None:
+def test_reads_in_strict_mode_and_of_direct_io_files_go_to_the_daemon(mountpoint: Path) -> None:
     for options in ({"consistency": "strict"}, {"open_flags": 1}):
         with cached(mountpoint, **options) as m:
             for _ in range(2):
@@ -356,7 +364,7 @@ def test_strict_and_direct_io_files_are_always_asked_for(mountpoint: Path) -> No
                     assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
 
 
-def test_data_lives_as_long_as_attributes(mountpoint: Path) -> None:
+def test_cached_blocks_expire_with_the_attributes(mountpoint: Path) -> None:
     with cached(mountpoint, consistency="ttl", attr_timeout=0.0) as m:
         for _ in range(2):
             with m.passed("read"):
@@ -369,7 +377,7 @@ def test_data_lives_as_long_as_attributes(mountpoint: Path) -> None:
         assert m.count("read", "hits") > 0
 
 
-def test_close_to_open_asks_again(mountpoint: Path) -> None:
+def test_read_after_open_in_cto_mode_goes_to_the_daemon(mountpoint: Path) -> None:
     with cached(mountpoint, consistency="cto", attr_timeout=3600.0) as m:
         fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
         buffer = mmap.mmap(-1, BLOCK)
@@ -381,7 +389,7 @@ def test_close_to_open_asks_again(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_a_full_cache_makes_room(mountpoint: Path) -> None:
+def test_full_cache_evicts_blocks(mountpoint: Path) -> None:
     with cached(mountpoint, capacity={"blocks": 64}) as m:
         data = fill("h", 1 << 20)
         make(m, "h", data)
@@ -393,7 +401,7 @@ def test_a_full_cache_makes_room(mountpoint: Path) -> None:
         assert len(list(m.attachment.maps["tags"].slots())) <= 64  # type: ignore[union-attr]
 
 
-def test_no_cache_at_all(mountpoint: Path) -> None:
+def test_cache_of_capacity_0_answers_nothing(mountpoint: Path) -> None:
     with cached(mountpoint, capacity={"blocks": 0}) as m:
         for _ in range(2):
             with m.passed("read"):
@@ -421,7 +429,7 @@ int block(struct efuse_req *req)
 """
 
 
-def test_a_block_of_another_place_that_a_program_offers_is_not_taken(mountpoint: Path) -> None:
+def test_block_that_a_handler_offers_for_another_place_is_a_miss(mountpoint: Path) -> None:
     with mounted(mountpoint, attach=False, consistency="exclusive") as m:
         attachment = m.attach(handlers={"block": _ONE_SHELF}, capacity={"blocks": WAYS})
         make(m, "f", fill("d"))
@@ -457,7 +465,7 @@ def test_a_block_of_another_place_that_a_program_offers_is_not_taken(mountpoint:
         (40, struct.pack("=I", 0xFFFFFFFF)),
     ],
 )
-def test_a_tag_that_is_wrong_is_a_miss(mountpoint: Path, at: int, value: bytes) -> None:
+def test_corrupted_tag_is_a_miss(mountpoint: Path, at: int, value: bytes) -> None:
     with cached(mountpoint) as m:
         warm(m)
         overwrite_tags(m, at, value)
@@ -465,7 +473,7 @@ def test_a_tag_that_is_wrong_is_a_miss(mountpoint: Path, at: int, value: bytes) 
             assert read_direct(m / "f", 4 * BLOCK) == fill("d")[: 4 * BLOCK]
 
 
-def test_tags_of_another_mount_are_void(mountpoint: Path) -> None:
+def test_tags_copied_from_another_mount_are_void(mountpoint: Path) -> None:
     first, second = mountpoint / "1", mountpoint / "2"
     first.mkdir()
     second.mkdir()
@@ -487,7 +495,9 @@ def test_tags_of_another_mount_are_void(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 20, 8 << 20])
-def test_large_requests(mountpoint: Path, lower: Path, size: int) -> None:
+def test_large_read_and_write_are_one_request_on_every_path(
+    mountpoint: Path, lower: Path, size: int
+) -> None:
     """FUSE makes one request of it; the daemon gets what it takes."""
     data = fill("L", size + 5)
     with cached(mountpoint, capacity={"blocks": 4096}) as m:

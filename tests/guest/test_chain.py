@@ -166,7 +166,7 @@ def reader(code: str, *prefix: str) -> Iterator[Reader]:
 # What goes again
 
 
-def test_a_run_goes_again_with_other_arguments(files: Path) -> None:
+def test_run_restarts_with_other_arguments(files: Path) -> None:
     data = noise(100 * BLOCK + 7)
     (files / "f").write_bytes(data)
     calls = [Count(bytes([n])) for n in range(5)]
@@ -194,7 +194,7 @@ def test_a_run_goes_again_with_other_arguments(files: Path) -> None:
             (files / "f").write_bytes(data)
 
 
-def test_one_that_failed_goes_again(f: Path) -> None:
+def test_run_restarts_after_an_error(f: Path) -> None:
     for place in PLACES:
         with hopping(f, place) as one:
             for _ in range(3):
@@ -207,7 +207,9 @@ def test_one_that_failed_goes_again(f: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_lookups_in_a_tree(place: Place, device: Device, files: Path) -> None:
+def test_btree_lookup_reads_four_blocks_in_one_chain(
+    place: Place, device: Device, files: Path
+) -> None:
     path = files / "f"
     path.write_bytes(build(ITEMS.items()))
     cool(path)
@@ -241,7 +243,7 @@ def test_lookups_in_a_tree(place: Place, device: Device, files: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [*PLACES, Place.AUTO])
-def test_ranges_of_a_tree(place: Place, files: Path) -> None:
+def test_btree_range_returns_the_items_of_the_range(place: Place, files: Path) -> None:
     """From node to node, and then along the leaves."""
     path = files / "f"
     path.write_bytes(build(ITEMS.items()))
@@ -261,7 +263,7 @@ def test_ranges_of_a_tree(place: Place, files: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_output_that_nobody_has_read(place: Place, f: Path) -> None:
+def test_chain_with_much_output_is_not_interrupted(place: Place, f: Path) -> None:
     wanted = b"".join(16 * numbered([50 * n]) for n in range(12))
     with functions.load("loud", LOUD), functions.run("loud", f, place=place) as one:
         assert one.result() == wanted
@@ -273,7 +275,7 @@ def test_output_that_nobody_has_read(place: Place, f: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_bounds(place: Place, f: Path) -> None:
+def test_chain_that_exceeds_its_steps_or_range_fails(place: Place, f: Path) -> None:
     with functions.load("hops", HOPS):
         for limits, numbers, said in (
             ({"max_steps": 9}, [0] * 16, "ELOOP"),
@@ -292,7 +294,7 @@ def test_bounds(place: Place, f: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_range_that_ends_within_a_block(place: Place, files: Path) -> None:
+def test_chain_sees_zeros_after_a_range_that_ends_within_a_block(place: Place, files: Path) -> None:
     path, high = files / "f", 1 << 40
     path.write_bytes(numbered(high + n for n in range(10)))
     with functions.load("hops", HOPS):
@@ -307,7 +309,7 @@ def test_a_range_that_ends_within_a_block(place: Place, files: Path) -> None:
                 assert in_one_go(status, place, 3)
 
 
-def test_a_chain_ends_after_a_while(device: Device, f: Path) -> None:
+def test_endless_chain_ends_at_max_steps(device: Device, f: Path) -> None:
     """Who goes on for ever lets others have the file now and then, and is ended."""
     with (
         functions.load("hops", ENDLESS),
@@ -326,7 +328,7 @@ def test_a_chain_ends_after_a_while(device: Device, f: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_last_block_and_holes(place: Place, files: Path) -> None:
+def test_chain_reads_the_last_block_and_holes(place: Place, files: Path) -> None:
     path = files / "f"
     path.write_bytes(numbered(range(10)) + struct.pack("<I", 10))
     # Not there, and not written yet.
@@ -344,7 +346,7 @@ def test_the_last_block_and_holes(place: Place, files: Path) -> None:
             cool(path)
 
 
-def test_what_the_page_cache_has(device: Device, f: Path) -> None:
+def test_cached_blocks_are_read_through_the_file_system(device: Device, f: Path) -> None:
     with hopping(f) as one:
         reasons = []
         for passes in range(2, 42):
@@ -365,7 +367,7 @@ def test_what_the_page_cache_has(device: Device, f: Path) -> None:
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDONLY | os.O_DIRECT])
 @pytest.mark.parametrize("place", PLACES)
-def test_who_writes(place: Place, flags: int, f: Path) -> None:
+def test_chain_sees_what_was_written_between_passes(place: Place, flags: int, f: Path) -> None:
     """While the file is open for writing, and behind that."""
     numbers = [30, 600, 31]
     with hopping(f, place, flags) as one:
@@ -390,7 +392,7 @@ def test_who_writes(place: Place, flags: int, f: Path) -> None:
             cool(f)
 
 
-def test_who_writes_may_run_it(f: Path) -> None:
+def test_run_by_a_writable_descriptor_makes_no_chains(f: Path) -> None:
     """But not below the file system."""
     with hopping(f, flags=os.O_RDWR) as one:
         found, status = again(one, [30])
@@ -398,7 +400,7 @@ def test_who_writes_may_run_it(f: Path) -> None:
         assert status.unchained == Unchained.WRITTEN
 
 
-def test_other_files(tmp_path: Path) -> None:
+def test_file_on_no_device_makes_no_chains(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(numbered(range(COUNT)))
     with hopping(path) as one:
@@ -427,7 +429,9 @@ OPENERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("what", OPENERS)
-def test_who_wants_to_write_waits(what: str, place: Place, device: Device, f: Path) -> None:
+def test_open_for_writing_waits_for_a_chain(
+    what: str, place: Place, device: Device, f: Path
+) -> None:
     """Until the chain is through, which sees what was there."""
     data = f.read_bytes()
     with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
@@ -495,9 +499,7 @@ def below(files: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("how", CUTTERS)
-def test_blocks_that_were_freed_between_chains_are_not_read(
-    how: str, place: Place, below: Path
-) -> None:
+def test_blocks_freed_between_chains_are_not_read(how: str, place: Place, below: Path) -> None:
     numbers = [30, 600, 31]
     with hopping(below, place, os.O_RDONLY | os.O_DIRECT) as one:
         again(one, numbers)
@@ -517,7 +519,7 @@ def test_blocks_that_were_freed_between_chains_are_not_read(
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("how", CUTTERS)
-def test_truncation_waits_for_a_chain(how: str, place: Place, device: Device, below: Path) -> None:
+def test_truncate_waits_for_a_chain(how: str, place: Place, device: Device, below: Path) -> None:
     with hopping(below, place, os.O_RDONLY | os.O_DIRECT) as one:
         again(one, [1])
         again(one, [600])
@@ -534,7 +536,9 @@ def test_truncation_waits_for_a_chain(how: str, place: Place, device: Device, be
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_truncation_waits_for_no_chain_for_long(place: Place, device: Device, f: Path) -> None:
+def test_truncate_waits_for_a_long_chain_only_until_it_is_interrupted(
+    place: Place, device: Device, f: Path
+) -> None:
     """A chain over a slow device ends before its last block, and the next one comes later."""
     with (
         functions.load("hops", ENDLESS),
@@ -566,7 +570,7 @@ def test_truncation_waits_for_no_chain_for_long(place: Place, device: Device, f:
         assert 1 < status.device_steps + status.chained < 64
 
 
-def test_blocks_that_were_moved_between_chains_are_not_read(files: Path, f: Path) -> None:
+def test_blocks_moved_between_chains_are_not_read(files: Path, f: Path) -> None:
     """By defragmentation, which changes nothing of the file that can be seen, but opens it."""
     donor = files / "donor"
     with hopping(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
@@ -587,7 +591,9 @@ def test_blocks_that_were_moved_between_chains_are_not_read(files: Path, f: Path
         assert in_one_go(status, Place.KERNEL, 3)
 
 
-def test_a_reader_makes_nobody_wait_with_an_open_for_writing(device: Device, f: Path) -> None:
+def test_chain_of_an_unprivileged_reader_delays_no_open_for_writing(
+    device: Device, f: Path
+) -> None:
     """Who could have no lease by fcntl(2) holds no writer up; the blocks stay all the same."""
     f.parent.chmod(0o755)
     f.chmod(0o644)
@@ -625,7 +631,7 @@ print(one.result().hex(), one.status().chained, flush=True)
     assert chained == "3"
 
 
-def test_nobody_waits_for_a_run_that_rests(f: Path) -> None:
+def test_open_for_writing_does_not_wait_for_an_idle_run(f: Path) -> None:
     for place in PLACES:
         with hopping(f, place) as one:
             again(one, [600])
@@ -635,7 +641,7 @@ def test_nobody_waits_for_a_run_that_rests(f: Path) -> None:
             assert in_one_go(status, place, 2)
 
 
-def test_blocks_that_are_anothers_by_now(device: Device, files: Path) -> None:
+def test_chains_read_no_blocks_that_another_file_was_given(device: Device, files: Path) -> None:
     """The file is rewritten, punched, cut off and written anew, and its blocks given to another."""
     path, other = files / "f", files / "other"
     size = 64
@@ -709,7 +715,9 @@ def test_blocks_that_are_anothers_by_now(device: Device, files: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_device_errors(place: Place, device: Device, f: Path) -> None:
+def test_chain_returns_the_right_blocks_despite_device_errors(
+    place: Place, device: Device, f: Path
+) -> None:
     failed = 0
     with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
         again(one, [600])
@@ -733,7 +741,7 @@ def test_device_errors(place: Place, device: Device, f: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_function_that_is_unloaded(place: Place, device: Device, f: Path) -> None:
+def test_run_fails_after_its_function_was_unloaded(place: Place, device: Device, f: Path) -> None:
     with contextlib.ExitStack() as stack:
         loaded = stack.enter_context(functions.load("hops", HOPS))
         one = stack.enter_context(functions.run("hops", f, offsets([]), place=place))
@@ -750,7 +758,7 @@ def test_a_function_that_is_unloaded(place: Place, device: Device, f: Path) -> N
             one.result()
 
 
-def test_a_signal_ends_a_chain(device: Device, f: Path) -> None:
+def test_signal_ends_an_endless_chain(device: Device, f: Path) -> None:
     """Wherever it is, and not at its end."""
     code = f"""
 import os
@@ -778,7 +786,7 @@ one.go_on()
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_killed_reader_ends_while_the_device_does_not_answer(
+def test_killed_reader_ends_while_the_device_holds_its_chain(
     place: Place, device: Device, f: Path
 ) -> None:
     code = f"""
@@ -811,7 +819,9 @@ one.result()
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_power_goes(place: Place, mountpoint: Path) -> None:
+def test_power_off_during_a_chain_fails_it_or_returns_the_right_blocks(
+    place: Place, mountpoint: Path
+) -> None:
     csd_device.load()
     path = mountpoint / "f"
     with csd_device.csd(size_mib=64, power=1) as device:
@@ -830,7 +840,7 @@ def test_power_goes(place: Place, mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_device_that_takes_its_time(place: Place, device: Device, f: Path) -> None:
+def test_chain_waits_the_latency_of_each_block(place: Place, device: Device, f: Path) -> None:
     """Each block, and not only the first, is waited for."""
     with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
         again(one, [600])
@@ -848,7 +858,7 @@ def test_a_device_that_takes_its_time(place: Place, device: Device, f: Path) -> 
         assert took >= 4 * 0.003
 
 
-def test_a_chain_is_held_on_its_way(device: Device, f: Path) -> None:
+def test_chain_held_at_a_later_block_delays_writers_until_its_end(device: Device, f: Path) -> None:
     """As any read is; and who waits for the file waits for all of it."""
     with hopping(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
         again(one, [600])
@@ -872,7 +882,7 @@ def test_a_chain_is_held_on_its_way(device: Device, f: Path) -> None:
         assert in_one_go(status, Place.KERNEL, 4)
 
 
-def test_many_at_once(f: Path) -> None:
+def test_chains_of_many_runs_of_one_file_return_the_right_blocks(f: Path) -> None:
     """Runs of one file share it, each with a lease of its own."""
     with functions.load("hops", HOPS):
         runs = [functions.run("hops", f, offsets([]), place=PLACES[n % 2]) for n in range(6)]

@@ -37,7 +37,9 @@ DEADLINE_S = 60
 # Reads
 
 
-def test_a_read_comes_from_the_backing_file(mountpoint: Path, lower: Path) -> None:
+def test_read_of_a_mapped_file_returns_the_backing_files_bytes(
+    mountpoint: Path, lower: Path
+) -> None:
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
         whole(m, backing(lower, fill("b")))
@@ -45,7 +47,9 @@ def test_a_read_comes_from_the_backing_file(mountpoint: Path, lower: Path) -> No
             assert read(m / "f") == fill("b")
 
 
-def test_any_part_of_it(mountpoint: Path, lower: Path) -> None:
+def test_read_of_any_offset_and_size_of_a_mapped_file_needs_no_daemon(
+    mountpoint: Path, lower: Path
+) -> None:
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
         whole(m, backing(lower, fill("b")))
@@ -69,7 +73,7 @@ def test_read_ahead_is_answered_without_the_daemon(mountpoint: Path, lower: Path
         assert "read" not in m.asked()
 
 
-def test_mmap_and_splice(mountpoint: Path, lower: Path) -> None:
+def test_mmap_and_sendfile_of_a_mapped_file_need_no_daemon(mountpoint: Path, lower: Path) -> None:
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
         whole(m, backing(lower, fill("b")))
@@ -84,7 +88,7 @@ def test_mmap_and_splice(mountpoint: Path, lower: Path) -> None:
         assert "read" not in m.asked()
 
 
-def test_behind_a_short_backing_file_are_zeros(mountpoint: Path, lower: Path) -> None:
+def test_map_beyond_the_end_of_the_backing_file_shows_zeros(mountpoint: Path, lower: Path) -> None:
     """The daemon says that the file is longer than it is: as if the daemon had read it."""
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
@@ -95,7 +99,7 @@ def test_behind_a_short_backing_file_are_zeros(mountpoint: Path, lower: Path) ->
         assert read_direct(m / "f", BLOCK) == fill("b")[:100]
 
 
-def test_a_hole_is_zeros(mountpoint: Path, lower: Path) -> None:
+def test_hole_of_the_backing_file_reads_as_zeros(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, b"")
     os.truncate(path, SIZE)
     with mounted(mountpoint) as m:
@@ -105,7 +109,9 @@ def test_a_hole_is_zeros(mountpoint: Path, lower: Path) -> None:
         assert "read" not in m.asked()
 
 
-def test_a_backing_file_read_past_its_page_cache(mountpoint: Path, lower: Path) -> None:
+def test_backing_file_opened_with_o_direct_is_read_at_any_alignment(
+    mountpoint: Path, lower: Path
+) -> None:
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
         m.call("map_extent", "f", backing(lower, fill("b")), os.O_RDONLY | os.O_DIRECT)
@@ -119,7 +125,7 @@ def test_a_backing_file_read_past_its_page_cache(mountpoint: Path, lower: Path) 
 # What is not mapped
 
 
-def test_what_is_not_mapped_comes_from_the_daemon(mountpoint: Path, lower: Path) -> None:
+def test_read_of_an_unmapped_range_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint, path="direct") as m:
         make(m, "f", fill("d"))
@@ -143,7 +149,9 @@ def test_what_is_not_mapped_comes_from_the_daemon(mountpoint: Path, lower: Path)
             assert read(m / "g") == fill("d")
 
 
-def test_extents_against_a_model(mountpoint: Path, lower: Path) -> None:
+def test_random_extents_serve_the_bytes_that_a_model_predicts(
+    mountpoint: Path, lower: Path
+) -> None:
     """Random extents, cut by later ones, unmapped in part; each byte is of who owns it."""
     rng = random.Random(20261121)
     letters = "abc"
@@ -180,7 +188,7 @@ def test_extents_against_a_model(mountpoint: Path, lower: Path) -> None:
         assert served > 50
 
 
-def test_ranges_that_overflow_are_refused(mountpoint: Path, lower: Path) -> None:
+def test_map_of_a_range_that_overflows_fails(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
@@ -193,7 +201,7 @@ def test_ranges_that_overflow_are_refused(mountpoint: Path, lower: Path) -> None
             assert map_error(m, "f", path, os.O_RDONLY, **span) == errno.EOVERFLOW
 
 
-def test_nonsense_is_refused(mountpoint: Path, lower: Path) -> None:
+def test_map_with_invalid_arguments_fails(mountpoint: Path, lower: Path) -> None:
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
         path = backing(lower, fill("b"))
@@ -221,7 +229,7 @@ def test_nonsense_is_refused(mountpoint: Path, lower: Path) -> None:
         assert m.call("raw_map", good, 0, "/dev/zero", os.O_RDONLY) == errno.EINVAL
 
 
-def test_only_who_may_can_map(mountpoint: Path, lower: Path) -> None:
+def test_map_without_privilege_fails(mountpoint: Path, lower: Path) -> None:
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
         path = backing(lower, fill("b"))
@@ -229,7 +237,7 @@ def test_only_who_may_can_map(mountpoint: Path, lower: Path) -> None:
         assert m.call("raw_map", good, 0, path, os.O_RDONLY, 1000) == errno.EPERM
 
 
-def test_a_descriptor_without_a_mount_maps_nothing(lower: Path) -> None:
+def test_map_by_a_device_without_a_mount_fails(lower: Path) -> None:
     raw = struct.pack("=QQQQQiI", 1, 0, 4096, 0, 0, 0, 0)
     fd = os.open("/dev/efuse", os.O_RDWR)
     try:
@@ -239,7 +247,9 @@ def test_a_descriptor_without_a_mount_maps_nothing(lower: Path) -> None:
         os.close(fd)
 
 
-def test_a_mount_backs_only_a_deeper_one(mountpoint: Path, lower: Path) -> None:
+def test_only_a_mount_of_greater_stack_depth_is_backed_by_another(
+    mountpoint: Path, lower: Path
+) -> None:
     """The depth of a mount is fixed when it is mounted: no circle can be made of two."""
     first, second = mountpoint / "1", mountpoint / "2"
     first.mkdir()
@@ -258,7 +268,7 @@ def test_a_mount_backs_only_a_deeper_one(mountpoint: Path, lower: Path) -> None:
         deep.call("unmap_extents", "f")
 
 
-def test_what_an_overlay_above_shows_backs_nothing_below_it(
+def test_map_to_a_file_of_an_overlay_above_the_mount_fails(
     mountpoint: Path, lower: Path, tmp_path: Path
 ) -> None:
     """The overlay is mounted before anything is mapped: FUSE must not get deeper afterwards."""
@@ -287,7 +297,7 @@ def test_what_an_overlay_above_shows_backs_nothing_below_it(
 
 
 @pytest.mark.parametrize("depth", ["0", "3", "x"])
-def test_a_stack_depth_that_makes_no_sense_fails(mountpoint: Path, depth: str) -> None:
+def test_mount_with_an_invalid_stack_depth_fails(mountpoint: Path, depth: str) -> None:
     with pytest.raises(MountError, match="EINVAL"):
         mount_efuse(str(mountpoint), MountOptions.parse([f"stack_depth={depth}"]))
 
@@ -295,7 +305,7 @@ def test_a_stack_depth_that_makes_no_sense_fails(mountpoint: Path, depth: str) -
 # What changes
 
 
-def test_an_earlier_version_is_not_served(mountpoint: Path, lower: Path) -> None:
+def test_extents_of_an_earlier_version_are_not_served(mountpoint: Path, lower: Path) -> None:
     path, newer = backing(lower, fill("b")), backing(lower, fill("n"), "newer")
     with mounted(mountpoint, path="direct") as m:
         make(m, "f", fill("d"))
@@ -312,7 +322,7 @@ def test_an_earlier_version_is_not_served(mountpoint: Path, lower: Path) -> None
             assert read_direct(m / "f", BLOCK, BLOCK) == fill("d")[BLOCK : 2 * BLOCK]
 
 
-def test_a_sealed_backing_file_that_changes_is_not_served(mountpoint: Path, lower: Path) -> None:
+def test_sealed_backing_file_is_not_served_after_it_changed(mountpoint: Path, lower: Path) -> None:
     def append(path: str) -> None:
         with open(path, "ab") as file:
             file.write(b"x")
@@ -341,7 +351,7 @@ def test_a_sealed_backing_file_that_changes_is_not_served(mountpoint: Path, lowe
                 assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK], change
 
 
-def test_a_sealed_backing_file_that_changes_while_it_is_read_is_not_served(
+def test_sealed_backing_file_that_changes_during_a_read_is_not_served(
     mountpoint: Path, lower: Path
 ) -> None:
     size = 64 * BLOCK
@@ -376,7 +386,7 @@ def test_a_sealed_backing_file_that_changes_while_it_is_read_is_not_served(
         os.close(fd)
 
 
-def test_nothing_is_sealed_that_somebody_may_write(mountpoint: Path, lower: Path) -> None:
+def test_seal_of_a_file_with_a_writable_map_fails(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint, path="direct") as m:
         make(m, "f", fill("d"))
@@ -389,7 +399,7 @@ def test_nothing_is_sealed_that_somebody_may_write(mountpoint: Path, lower: Path
         assert read_direct(m / "f", BLOCK) == b"x" + fill("b")[1:BLOCK]
 
 
-def test_a_truncated_backing_file_is_not_served_behind_its_end(
+def test_read_beyond_the_end_of_a_truncated_backing_file_goes_to_the_daemon(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, fill("b"))
@@ -402,7 +412,9 @@ def test_a_truncated_backing_file_is_not_served_behind_its_end(
         assert read_direct(m / "f", BLOCK) == fill("b")[:BLOCK]
 
 
-def test_a_replaced_backing_file_is_the_one_that_was_mapped(mountpoint: Path, lower: Path) -> None:
+def test_mapped_backing_file_is_served_after_its_name_was_replaced(
+    mountpoint: Path, lower: Path
+) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
@@ -411,7 +423,7 @@ def test_a_replaced_backing_file_is_the_one_that_was_mapped(mountpoint: Path, lo
         assert read(m / "f") == fill("b")
 
 
-def test_a_reused_nodeid_has_no_extents(mountpoint: Path, lower: Path) -> None:
+def test_reused_nodeid_has_no_extents(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint, reuse_nodeids=True) as m:
         make(m, "f", fill("d"))
@@ -425,7 +437,7 @@ def test_a_reused_nodeid_has_no_extents(mountpoint: Path, lower: Path) -> None:
             assert read(m / "g") == fill("e")
 
 
-def test_a_backing_file_is_let_go(mountpoint: Path, lower: Path) -> None:
+def test_backing_file_is_released_when_unmapped_or_unmounted(mountpoint: Path, lower: Path) -> None:
     """Unmapped, forgotten and unmounted: the lower file system can be unmounted then."""
     image, point = lower / "image", lower / "point"
     image.write_bytes(bytes(1 << 22))
@@ -452,7 +464,7 @@ def test_a_backing_file_is_let_go(mountpoint: Path, lower: Path) -> None:
 # Writes
 
 
-def test_a_write_goes_to_the_backing_file(mountpoint: Path, lower: Path) -> None:
+def test_write_to_a_mapped_file_goes_to_the_backing_file(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint) as m:
         make(m, "f", fill("b"))
@@ -467,7 +479,9 @@ def test_a_write_goes_to_the_backing_file(mountpoint: Path, lower: Path) -> None
         assert "read" not in m.asked()
 
 
-def test_a_write_past_the_page_cache(mountpoint: Path, lower: Path) -> None:
+def test_direct_write_to_a_mapped_file_goes_to_the_backing_file(
+    mountpoint: Path, lower: Path
+) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint) as m:
         make(m, "f", fill("b"))
@@ -482,7 +496,7 @@ def test_a_write_past_the_page_cache(mountpoint: Path, lower: Path) -> None:
         assert Path(path).read_bytes() == expected
 
 
-def test_a_write_that_is_not_mapped_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:
+def test_write_outside_a_writable_extent_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
@@ -498,7 +512,9 @@ def test_a_write_that_is_not_mapped_goes_to_the_daemon(mountpoint: Path, lower: 
         assert bytes(m.call("inode", "f").data[BLOCK - 1 : BLOCK + 4]) == b"hello"
 
 
-def test_only_the_daemon_makes_a_file_of_pieces_longer(mountpoint: Path, lower: Path) -> None:
+def test_write_that_extends_a_partly_mapped_file_goes_to_the_daemon(
+    mountpoint: Path, lower: Path
+) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
@@ -510,7 +526,9 @@ def test_only_the_daemon_makes_a_file_of_pieces_longer(mountpoint: Path, lower: 
         assert Path(path).stat().st_size == SIZE
 
 
-def test_a_whole_file_grows_in_the_kernel(mountpoint: Path, lower: Path) -> None:
+def test_append_to_a_wholly_mapped_file_is_answered_in_the_kernel(
+    mountpoint: Path, lower: Path
+) -> None:
     path = backing(lower, b"")
     with mounted(mountpoint) as m:
         make(m, "f", b"")
@@ -523,7 +541,9 @@ def test_a_whole_file_grows_in_the_kernel(mountpoint: Path, lower: Path) -> None
         assert Path(path).read_bytes() == b"".join(b"line %d\n" % n for n in range(50))
 
 
-def test_an_append_goes_to_the_real_end(mountpoint: Path, lower: Path) -> None:
+def test_append_goes_to_the_end_that_the_backing_file_has_now(
+    mountpoint: Path, lower: Path
+) -> None:
     """Somebody else has appended to the backing file: nothing of it is overwritten."""
     path = backing(lower, b"first\n")
     with mounted(mountpoint) as m:
@@ -540,7 +560,7 @@ def test_an_append_goes_to_the_real_end(mountpoint: Path, lower: Path) -> None:
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
 @pytest.mark.parametrize("offset", [0, BLOCK])
-def test_an_append_stays_within_its_extent(
+def test_append_to_a_backing_file_that_ends_before_its_extent_goes_to_the_daemon(
     mountpoint: Path, lower: Path, consistency: str, offset: int
 ) -> None:
     """The backing file may end before it, where the bytes are none of that file."""
@@ -556,7 +576,9 @@ def test_an_append_stays_within_its_extent(
         assert Path(path).read_bytes() == b"a head of others"
 
 
-def test_an_append_goes_below_no_other_extent(mountpoint: Path, lower: Path) -> None:
+def test_append_where_another_extent_is_mapped_goes_to_the_daemon(
+    mountpoint: Path, lower: Path
+) -> None:
     """The end of its own backing file lies where another one is mapped."""
     path, above = backing(lower, b"base", "base"), backing(lower, fill("a", 2 * BLOCK), "above")
     with mounted(mountpoint, consistency="exclusive") as m:
@@ -571,7 +593,7 @@ def test_an_append_goes_below_no_other_extent(mountpoint: Path, lower: Path) -> 
         assert Path(path).read_bytes() == b"base"
 
 
-def test_a_write_goes_where_it_says_though_the_daemons_descriptor_appends_by_now(
+def test_write_keeps_its_offset_after_the_backing_descriptor_was_set_to_append(
     mountpoint: Path, lower: Path
 ) -> None:
     """To the daemon: a file system below may append by the flag of the file."""
@@ -593,7 +615,7 @@ _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["read_and_written", "mapped"])
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
-def test_a_write_says_itself_whether_it_appends(
+def test_rwf_append_and_noappend_override_the_flags_of_the_file(
     mountpoint: Path, lower: Path, consistency: str, mapped: bool
 ) -> None:
     """Whatever its file's flags are. A file that is mapped for writing goes FUSE's own way."""
@@ -618,7 +640,7 @@ def test_a_write_says_itself_whether_it_appends(
         os.close(other)
 
 
-def test_a_write_voids_what_was_known(mountpoint: Path, lower: Path) -> None:
+def test_write_in_the_kernel_voids_the_attributes(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint, consistency="exclusive") as m:
         make(m, "f", fill("b"))
@@ -631,7 +653,7 @@ def test_a_write_voids_what_was_known(mountpoint: Path, lower: Path) -> None:
         assert "getattr" in m.asked()
 
 
-def test_bits_that_a_write_takes_away_are_the_daemons(mountpoint: Path, lower: Path) -> None:
+def test_write_that_removes_setuid_bits_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     os.chmod(path, 0o6777)
     with mounted(mountpoint) as m:
@@ -649,7 +671,7 @@ def test_bits_that_a_write_takes_away_are_the_daemons(mountpoint: Path, lower: P
         os.close(fd)
 
 
-def test_a_full_lower_file_system_is_told_to_the_writer(mountpoint: Path, lower: Path) -> None:
+def test_write_to_a_full_lower_file_system_fails(mountpoint: Path, lower: Path) -> None:
     """The daemon is asked in the end, and its answer is the writer's."""
     with small(lower) as point, mounted(mountpoint) as m:
         make(m, "f", b"")
@@ -670,7 +692,9 @@ def test_a_full_lower_file_system_is_told_to_the_writer(mountpoint: Path, lower:
         m.call("unmap_extents", "f")
 
 
-def test_an_error_below_is_told_to_who_reads_or_writes(mountpoint: Path, lower: Path) -> None:
+def test_read_and_write_after_an_error_of_the_lower_file_system_fail(
+    mountpoint: Path, lower: Path
+) -> None:
     """The daemon is asked in the end, as here it fails likewise: nobody hears of success."""
     with small(lower) as point, mounted(mountpoint, path="direct") as m:
         path = point / "b"
@@ -690,7 +714,7 @@ def test_an_error_below_is_told_to_who_reads_or_writes(mountpoint: Path, lower: 
         m.call("unmap_extents", "f")
 
 
-def test_what_is_written_stays_when_the_daemon_dies(mountpoint: Path, lower: Path) -> None:
+def test_acknowledged_writes_survive_the_death_of_the_daemon(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, b"")
     with mounted(mountpoint) as m:
         make(m, "f", b"")
@@ -717,7 +741,7 @@ def test_what_is_written_stays_when_the_daemon_dies(mountpoint: Path, lower: Pat
 # Choice
 
 
-def test_a_forced_path(mountpoint: Path, lower: Path) -> None:
+def test_forced_path_daemon_sends_reads_to_the_daemon(mountpoint: Path, lower: Path) -> None:
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
         whole(m, backing(lower, fill("b")))
@@ -740,7 +764,7 @@ int select_path(struct efuse_req *req)
 """
 
 
-def test_a_program_that_chooses(mountpoint: Path, lower: Path) -> None:
+def test_select_path_handler_chooses_the_path(mountpoint: Path, lower: Path) -> None:
     with mounted(mountpoint, attach=False) as m:
         m.attach(handlers={"select_path": _CHOOSER})
         make(m, "f", fill("d"))
@@ -755,7 +779,7 @@ def test_a_program_that_chooses(mountpoint: Path, lower: Path) -> None:
 # While it is in use
 
 
-def test_extents_change_under_load(mountpoint: Path, lower: Path) -> None:
+def test_reads_are_never_torn_while_extents_change(mountpoint: Path, lower: Path) -> None:
     """Each block that is read is of one file that was mapped, or the daemon's; never torn."""
     names = "bcd"
     blocks = {x: fill(x, 64 * BLOCK) for x in names}
@@ -794,7 +818,7 @@ def test_extents_change_under_load(mountpoint: Path, lower: Path) -> None:
         assert seen == set(names)
 
 
-def test_after_unmap_nothing_is_written_any_more(mountpoint: Path, lower: Path) -> None:
+def test_no_write_reaches_the_backing_file_after_unmap(mountpoint: Path, lower: Path) -> None:
     """Each WRITE is so long that the unmapping nearly always comes amid one."""
     size = 8 << 20
     path = backing(lower, bytes(size))
@@ -832,7 +856,7 @@ def test_after_unmap_nothing_is_written_any_more(mountpoint: Path, lower: Path) 
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
 @pytest.mark.parametrize("how", ["map", "unmap"])
-def test_content_of_another_extent_is_not_older_in_fuses_pages(
+def test_pages_show_the_new_content_after_an_extent_was_replaced(
     mountpoint: Path, lower: Path, consistency: str, how: str
 ) -> None:
     old, new = fill("o", 2 * BLOCK), fill("n", 2 * BLOCK)
@@ -865,7 +889,7 @@ def _sent(fd: int, position: int) -> bytes:
         return os.pread(copy.fileno(), 8, 0)
 
 
-def test_pages_that_are_kept_are_not_older_than_one_that_a_map_brings(
+def test_kept_pages_are_not_older_than_a_page_that_a_map_has_shown(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, b"%08d" % 0 * (200 * BLOCK // 8))
@@ -890,7 +914,7 @@ def _first(fd: int) -> bytes:
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
-def test_pages_that_the_daemon_lets_fuse_keep_are_of_what_is_mapped(
+def test_pages_kept_over_an_open_show_the_mapped_file(
     mountpoint: Path, lower: Path, consistency: str
 ) -> None:
     """Of an OPEN, which says that they may be kept."""
@@ -905,7 +929,7 @@ def test_pages_that_the_daemon_lets_fuse_keep_are_of_what_is_mapped(
             os.close(fd)
 
 
-def test_an_append_leaves_no_page_where_fuse_believed_the_end(
+def test_append_leaves_no_stale_page_at_the_end_that_fuse_believed(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, fill("d", BLOCK))
@@ -923,7 +947,7 @@ def test_an_append_leaves_no_page_where_fuse_believed_the_end(
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
-def test_reads_do_not_go_back_behind_a_map_that_is_gone(
+def test_reads_do_not_go_back_after_stores_by_a_map_that_was_closed(
     tmp_path: Path, mountpoint: Path, lower: Path, kind: str
 ) -> None:
     """Its stores have moved no time, and nothing else tells of them any more."""
@@ -965,7 +989,7 @@ def _old(when: os.stat_result) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["plain", "overlay"])
-def test_reads_do_not_go_back_behind_a_store_that_moves_no_time(
+def test_reads_do_not_go_back_after_a_store_that_changes_no_timestamp(
     request: pytest.FixtureRequest, lower: Path, mountpoint: Path, kind: str
 ) -> None:
     """Into a page of the backing file that was stored into before."""
@@ -987,7 +1011,7 @@ def test_reads_do_not_go_back_behind_a_store_that_moves_no_time(
     os.close(below)
 
 
-def test_reads_do_not_go_back_while_a_write_below_takes_long(
+def test_reads_do_not_go_back_during_a_long_write_to_the_backing_file(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """It sets the time of the backing file before it brings any bytes."""

@@ -149,14 +149,14 @@ def test_device_kernel_and_python_agree(call: Shipped, device: Device, files: Pa
             assert (status.device_steps, status.kernel_steps) == (0, blocks(size))
 
 
-def test_a_known_checksum(files: Path) -> None:
+def test_crc32c_of_the_check_string_is_the_known_value(files: Path) -> None:
     (files / "f").write_bytes(b"123456789")
     with functions.load("crc32c"):
         found, _ = result(Crc32c(), files / "f", Place.DEVICE)
     assert Crc32c().decode(found) == 0xE3069283  # the check value of the catalogues of CRCs
 
 
-def test_a_file_on_no_device_is_the_kernels(tmp_path: Path) -> None:
+def test_file_on_no_device_is_read_by_the_kernel(tmp_path: Path) -> None:
     csd_device.load()
     data = noise(5 * BLOCK + 3)
     (tmp_path / "f").write_bytes(data)
@@ -167,7 +167,9 @@ def test_a_file_on_no_device_is_the_kernels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "fails"), [(60 << 10, False), ((60 << 10) + 1, True)])
-def test_grep_remembers_the_beginning_of_a_line(files: Path, before: int, fails: bool) -> None:
+def test_grep_prints_a_line_longer_than_a_block_or_fails(
+    files: Path, before: int, fails: bool
+) -> None:
     """Of a line that goes on for long, and whose match begins with a block."""
     first = b"short\n" * 1000
     first += b"." * (-(len(first) + before) % BLOCK - 1) + b"\n"
@@ -188,7 +190,7 @@ def test_grep_remembers_the_beginning_of_a_line(files: Path, before: int, fails:
     assert found == b"short\n" * 1000 + b"short match\n"
 
 
-def test_holes_and_what_is_not_written_yet(files: Path) -> None:
+def test_holes_and_unwritten_blocks_are_read_by_the_kernel(files: Path) -> None:
     path = files / "f"
     data = bytearray(600 * BLOCK + 5)
     with path.open("wb") as file, functions.load("count"):
@@ -202,7 +204,7 @@ def test_holes_and_what_is_not_written_yet(files: Path) -> None:
     assert status.why == Why.UNMAPPED
 
 
-def test_a_range_of_a_file(files: Path) -> None:
+def test_run_over_a_range_sees_only_the_range(files: Path) -> None:
     data = noise(40 * BLOCK + 9)
     (files / "f").write_bytes(data)
     call = CALLS[0]
@@ -232,7 +234,7 @@ def _jump(path: Path, offsets: list[int], place: Place, **more: int) -> list[tup
 
 
 @pytest.mark.parametrize("place", [Place.DEVICE, Place.KERNEL])
-def test_a_function_goes_from_block_to_block(files: Path, place: Place) -> None:
+def test_function_jumps_to_blocks_of_its_range_only(files: Path, place: Place) -> None:
     (files / "f").write_bytes(numbered(range(700)))
     with functions.load("jumps", JUMPS):
         wanted = [0, 5, 699, 5, 6, 300]
@@ -249,7 +251,7 @@ def test_a_function_goes_from_block_to_block(files: Path, place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", [Place.DEVICE, Place.KERNEL])
-def test_output_is_not_limited_as_a_whole(files: Path, place: Place) -> None:
+def test_output_of_any_total_size_is_returned(files: Path, place: Place) -> None:
     data = noise(500 * BLOCK + 1234)
     (files / "f").write_bytes(data)
     with (
@@ -266,7 +268,7 @@ def test_output_is_not_limited_as_a_whole(files: Path, place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", [Place.DEVICE, Place.KERNEL])
-def test_output_of_a_call_overflows_fails(files: Path, place: Place) -> None:
+def test_output_of_one_call_beyond_its_limit_fails(files: Path, place: Place) -> None:
     (files / "f").write_bytes(noise(BLOCK))
     with (
         functions.load("overflows", OVERFLOWS),
@@ -279,7 +281,9 @@ def test_output_of_a_call_overflows_fails(files: Path, place: Place) -> None:
 @pytest.mark.parametrize(
     ("number", "said"), [(-errno.EDOM, "EDOM"), (2, "EPROTO"), (-512, "EPROTO")]
 )
-def test_what_a_function_returns(files: Path, number: int, said: str) -> None:
+def test_invalid_return_value_of_a_function_fails_the_run(
+    files: Path, number: int, said: str
+) -> None:
     (files / "f").write_bytes(noise(BLOCK))
     args = struct.pack("<q", number)
     with functions.load("returns", RETURNS):
@@ -292,7 +296,7 @@ def test_what_a_function_returns(files: Path, number: int, said: str) -> None:
 
 
 @pytest.mark.parametrize("text", [WRITES, LARGE_BLOCK, BLOCK_AT_THE_END])
-def test_what_a_function_may_not_do_fails(text: str) -> None:
+def test_load_of_a_function_that_the_verifier_refuses_fails(text: str) -> None:
     csd_device.load()
     with pytest.raises(VerifierError):
         functions.load("denied", text)
@@ -301,7 +305,7 @@ def test_what_a_function_may_not_do_fails(text: str) -> None:
 # Who asks
 
 
-def test_begin_fails(files: Path) -> None:
+def test_run_with_invalid_arguments_fails(files: Path) -> None:
     (files / "f").write_bytes(b"x")
     with functions.load("count"):
         with pytest.raises(AttachError, match="EEXIST"):
@@ -322,7 +326,7 @@ def test_begin_fails(files: Path) -> None:
             functions.run("count", files / "f", Count().encode(), offset=100)
 
 
-def test_anybody_may_run_what_they_may_read(files: Path) -> None:
+def test_unprivileged_user_runs_a_function_over_readable_files_only(files: Path) -> None:
     files.chmod(0o755)
     (files / "f").write_bytes(b"a\nb\n")
     (files / "f").chmod(0o644)
@@ -341,7 +345,7 @@ def test_anybody_may_run_what_they_may_read(files: Path) -> None:
     assert "PermissionError" in done.stderr.splitlines()[-1]
 
 
-def test_a_private_function_is_for_its_loaders_user(files: Path) -> None:
+def test_private_function_is_refused_to_another_user(files: Path) -> None:
     files.chmod(0o755)
     (files / "f").write_bytes(b"a\n")
     (files / "f").chmod(0o644)
@@ -358,7 +362,7 @@ def test_a_private_function_is_for_its_loaders_user(files: Path) -> None:
         assert "EACCES" in done.stderr.splitlines()[-1]
 
 
-def test_stream_in_trio(files: Path) -> None:
+def test_stream_yields_all_output_in_trio(files: Path) -> None:
     data = noise(300 * BLOCK)
     (files / "f").write_bytes(data)
 
@@ -394,7 +398,7 @@ def test_truncate_waits_for_the_device(device: Device, files: Path) -> None:
     assert status.device_steps == 200
 
 
-def test_device_errors_are_nobodys_business(device: Device, files: Path) -> None:
+def test_run_returns_the_right_result_despite_a_device_error(device: Device, files: Path) -> None:
     data = noise(600 * BLOCK)
     (files / "f").write_bytes(data)
     os.sync()
@@ -408,7 +412,7 @@ def test_device_errors_are_nobodys_business(device: Device, files: Path) -> None
     assert (status.device_steps, status.kernel_steps) == (536, 64)
 
 
-def test_unload_while_it_runs(device: Device, files: Path) -> None:
+def test_run_fails_when_its_function_is_unloaded(device: Device, files: Path) -> None:
     (files / "f").write_bytes(noise(200 * BLOCK))
     os.sync()
     with functions.load("count"):
@@ -421,7 +425,7 @@ def test_unload_while_it_runs(device: Device, files: Path) -> None:
     assert "ESTALE" in str(one.error)
 
 
-def test_a_signal_ends_the_wait(device: Device, files: Path) -> None:
+def test_signal_ends_the_wait_for_the_device(device: Device, files: Path) -> None:
     (files / "f").write_bytes(noise(200 * BLOCK))
     os.sync()
     with functions.load("count"):
@@ -439,7 +443,7 @@ def test_a_signal_ends_the_wait(device: Device, files: Path) -> None:
             device.write("hold", 0)
 
 
-def test_power_goes_while_it_runs(mountpoint: Path) -> None:
+def test_power_off_during_a_run_fails_it_or_returns_the_right_result(mountpoint: Path) -> None:
     csd_device.load()
     data = noise(200 * BLOCK)
     with csd_device.csd(size_mib=64, power=1) as device, functions.load("count"):
@@ -457,7 +461,7 @@ def test_power_goes_while_it_runs(mountpoint: Path) -> None:
     assert one.found == CALLS[0].reference(data) or "EIO" in str(one.error)
 
 
-def test_many_at_once(device: Device, files: Path) -> None:
+def test_many_runs_at_the_same_time_return_the_right_results(device: Device, files: Path) -> None:
     wanted = {}
     for n in range(6):
         data = noise(100 * BLOCK + n, n)

@@ -84,7 +84,7 @@ def look(path: Path, wanted: bytes, device_steps: int, why: Why | None) -> None:
         assert status.why == why
 
 
-def test_a_file_in_its_inode(tmp_path: Path) -> None:
+def test_inline_file_is_read_by_the_kernel(tmp_path: Path) -> None:
     root = tmp_path / "fs"
     with file_system(root, "mkfs.ext4", "-q", "-b", "4096", "-I", "1024", "-O", "inline_data"):
         small = noise(500)
@@ -96,7 +96,7 @@ def test_a_file_in_its_inode(tmp_path: Path) -> None:
         look(root / "large", DATA, blocks(len(DATA)), None)
 
 
-def test_a_file_whose_data_is_journaled(tmp_path: Path) -> None:
+def test_file_with_journaled_data_is_read_by_the_kernel(tmp_path: Path) -> None:
     root = tmp_path / "fs"
     make = ("mkfs.ext4", "-q", "-b", "4096")
     with file_system(root, *make, options="data=journal"):
@@ -104,7 +104,7 @@ def test_a_file_whose_data_is_journaled(tmp_path: Path) -> None:
         look(root / "f", DATA, 0, Why.UNMAPPED)
 
 
-def test_an_encrypted_file(tmp_path: Path) -> None:
+def test_encrypted_file_is_read_by_the_kernel(tmp_path: Path) -> None:
     root = tmp_path / "fs"
     with file_system(root, "mkfs.ext4", "-q", "-b", "4096", "-O", "encrypt"):
         encrypt(root)
@@ -138,7 +138,7 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def test_a_file_with_verity(tmp_path: Path) -> None:
+def test_file_with_verity_is_read_by_the_kernel(tmp_path: Path) -> None:
     root = tmp_path / "fs"
     with file_system(root, "mkfs.ext4", "-q", "-b", "4096", "-O", "verity"):
         (root / "f").write_bytes(DATA)
@@ -147,7 +147,7 @@ def test_a_file_with_verity(tmp_path: Path) -> None:
         look(root / "f", DATA, 0, Why.CONTENT)
 
 
-def test_a_file_that_shares_its_blocks(tmp_path: Path) -> None:
+def test_file_with_shared_blocks_is_read_by_the_kernel(tmp_path: Path) -> None:
     """On xfs, the last who shares a block may give it to another file while the device reads."""
     root = tmp_path / "fs"
     with file_system(root, "mkfs.xfs", "-q"):
@@ -159,7 +159,7 @@ def test_a_file_that_shares_its_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1024, 2048])
-def test_small_blocks(tmp_path: Path, size: int) -> None:
+def test_file_system_with_small_blocks_is_read_by_the_kernel(tmp_path: Path, size: int) -> None:
     root = tmp_path / "fs"
     with file_system(root, "mkfs.ext4", "-q", "-b", f"{size}"):
         (root / "f").write_bytes(DATA)
@@ -167,14 +167,14 @@ def test_small_blocks(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ext2", "ext3", "ext4"])
-def test_a_plain_file(tmp_path: Path, kind: str) -> None:
+def test_plain_file_of_ext2_to_ext4_is_read_by_the_device(tmp_path: Path, kind: str) -> None:
     root = tmp_path / "fs"
     with file_system(root, f"mkfs.{kind}", "-q", "-b", "4096"):
         (root / "f").write_bytes(DATA)
         look(root / "f", DATA, blocks(len(DATA)), None)
 
 
-def test_a_file_below_an_overlay_is_the_kernels(tmp_path: Path) -> None:
+def test_file_of_an_overlay_is_read_by_the_kernel(tmp_path: Path) -> None:
     root, merged = tmp_path / "fs", tmp_path / "merged"
     with file_system(root, "mkfs.ext4", "-q", "-b", "4096"):
         for name in ("lower", "upper", "work"):
@@ -194,7 +194,7 @@ UNSIZED = ("/proc/filesystems", "/proc/crypto")
 
 
 @pytest.mark.parametrize("name", UNSIZED)
-def test_a_file_without_a_size_is_read_until_it_ends(name: str) -> None:
+def test_file_without_a_size_is_read_until_it_ends(name: str) -> None:
     path = Path(name)
     wanted = path.read_bytes()
     assert os.stat(path).st_size == 0
@@ -214,7 +214,7 @@ def test_a_file_without_a_size_is_read_until_it_ends(name: str) -> None:
             assert one.result() == CALL.reference(wanted[BLOCK : BLOCK + 100])
 
 
-def test_a_function_that_jumps_ends_in_a_file_without_a_size() -> None:
+def test_jump_beyond_the_end_of_a_file_without_a_size_fails() -> None:
     path = Path(UNSIZED[1])
     wanted = path.read_bytes()
 
@@ -237,7 +237,7 @@ def test_a_function_that_jumps_ends_in_a_file_without_a_size() -> None:
             jump(last, 0, max_steps=2)
 
 
-def test_a_file_that_only_user_space_can_read_fails() -> None:
+def test_file_that_only_user_space_can_read_goes_to_the_daemon() -> None:
     for place in Place:
         with pytest.raises(UnreadableError, match="EOPNOTSUPP"):
             functions.run(CALL.name, "/proc/self/maps", CALL.encode(), place=place)
@@ -249,7 +249,7 @@ def test_a_file_that_only_user_space_can_read_fails() -> None:
     assert "read(2)" in str(outcome.why)
 
 
-def test_an_empty_file_has_no_blocks(files: Path) -> None:
+def test_run_over_an_empty_file_reads_no_blocks(files: Path) -> None:
     (files / "f").write_bytes(b"")
     for place in Place:
         found, status = result(CALL, files / "f", place)
@@ -287,7 +287,7 @@ def test_defragmentation_waits_for_the_device(device: Device, files: Path) -> No
     os.close(donor)
 
 
-def test_renamed_while_it_runs(device: Device, files: Path) -> None:
+def test_run_keeps_its_file_when_another_takes_the_name(device: Device, files: Path) -> None:
     """A run is of a file, not of a name."""
     (files / "f").write_bytes(DATA)
     (files / "other").write_bytes(b"\x01" * len(DATA))

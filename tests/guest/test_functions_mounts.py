@@ -69,7 +69,7 @@ def test_only_the_result_crosses_the_link(device: Device, m: Forced) -> None:
             assert m.answered() == before
 
 
-def test_what_was_written_is_seen(m: Forced) -> None:
+def test_run_sees_what_was_written_through_the_mount(m: Forced) -> None:
     data = bytearray(DATA)
     fd = os.open(m / "f", os.O_RDWR)
     with functions.load("count"):
@@ -89,7 +89,7 @@ def test_what_was_written_is_seen(m: Forced) -> None:
 
 
 @pytest.mark.parametrize("path", ["daemon", "cache"])
-def test_another_path_is_the_kernels(m: Forced, path: str) -> None:
+def test_file_with_another_forced_path_is_read_by_the_kernel(m: Forced, path: str) -> None:
     with functions.load("count"):
         m.connection.forced_path = path
         split(str(m / "f"), DATA, 0, Why.DAEMON)
@@ -97,7 +97,7 @@ def test_another_path_is_the_kernels(m: Forced, path: str) -> None:
         at_device(m / "f", DATA)
 
 
-def test_plain_fuse_is_the_kernels(files: Path, point: Path) -> None:
+def test_file_of_plain_fuse_is_read_by_the_kernel(files: Path, point: Path) -> None:
     (files / "f").write_bytes(DATA)
     run("bindfs", files, point)
     try:
@@ -107,7 +107,7 @@ def test_plain_fuse_is_the_kernels(files: Path, point: Path) -> None:
         run("umount", point)
 
 
-def test_a_file_of_several_pieces(hole: Mount, files: Path) -> None:
+def test_file_of_several_extents_is_read_by_the_device(hole: Mount, files: Path) -> None:
     """As many blocks as follow each other where they lie are the device's at a time."""
     (files / "a").write_bytes(noise(8 * BLOCK, 1) + DATA[: 10 * BLOCK])
     (files / "b").write_bytes(DATA[10 * BLOCK :])
@@ -118,7 +118,7 @@ def test_a_file_of_several_pieces(hole: Mount, files: Path) -> None:
     at_device(hole / "f", DATA)
 
 
-def test_what_is_not_mapped_is_the_kernels(hole: Mount, files: Path) -> None:
+def test_unmapped_range_is_read_by_the_kernel(hole: Mount, files: Path) -> None:
     data = DATA[: 30 * BLOCK + 5]
     (files / "a").write_bytes(data)
     make(hole, "f", data)
@@ -126,7 +126,9 @@ def test_what_is_not_mapped_is_the_kernels(hole: Mount, files: Path) -> None:
     split(hole / "f", data, 10, Why.DAEMON)
 
 
-def test_a_piece_that_ends_within_a_block(hole: Mount, files: Path) -> None:
+def test_last_block_of_an_extent_that_ends_within_it_is_read_by_the_kernel(
+    hole: Mount, files: Path
+) -> None:
     """Bytes behind the piece are of the same block of the device, and not the file's."""
     data = DATA[: 30 * BLOCK + 5]
     (files / "a").write_bytes(data[: 10 * BLOCK + 100] + b"\x01" * BLOCK)
@@ -139,7 +141,7 @@ def test_a_piece_that_ends_within_a_block(hole: Mount, files: Path) -> None:
     at_device(hole / "f", data[: 10 * BLOCK + 100])
 
 
-def test_a_piece_that_begins_within_a_block(hole: Mount, files: Path) -> None:
+def test_extent_that_begins_within_a_block_is_read_by_the_kernel(hole: Mount, files: Path) -> None:
     data = DATA[: 30 * BLOCK]
     (files / "a").write_bytes(b"\x01" * 8 + data)
     make(hole, "f", data)
@@ -147,7 +149,9 @@ def test_a_piece_that_begins_within_a_block(hole: Mount, files: Path) -> None:
     split(hole / "f", data, 0, Why.UNMAPPED)
 
 
-def test_a_file_that_is_longer_than_its_backing_file(hole: Mount, files: Path) -> None:
+def test_range_beyond_the_end_of_the_backing_file_is_read_by_the_kernel(
+    hole: Mount, files: Path
+) -> None:
     data = DATA[: 10 * BLOCK] + bytes(20 * BLOCK)
     (files / "a").write_bytes(data[: 10 * BLOCK])
     make(hole, "f", data)
@@ -155,7 +159,7 @@ def test_a_file_that_is_longer_than_its_backing_file(hole: Mount, files: Path) -
     split(hole / "f", data, 10, Why.DAEMON)
 
 
-def test_a_sealed_file_is_the_kernels(hole: Mount, files: Path) -> None:
+def test_sealed_file_is_read_by_the_kernel(hole: Mount, files: Path) -> None:
     run("mount", "-o", "remount,iversion", files)
     (files / "a").write_bytes(DATA)
     make(hole, "f", DATA)
@@ -163,7 +167,7 @@ def test_a_sealed_file_is_the_kernels(hole: Mount, files: Path) -> None:
     split(hole / "f", DATA, 0, Why.DAEMON)
 
 
-def test_a_file_that_the_daemon_wants_to_see_read_is_the_kernels(files: Path, point: Path) -> None:
+def test_direct_io_file_is_read_by_the_kernel(files: Path, point: Path) -> None:
     (files / "a").write_bytes(DATA)
     with mounted(point, attach=False, open_flags=1) as m, functions.load("count"):
         make(m, "f", DATA)
@@ -171,7 +175,7 @@ def test_a_file_that_the_daemon_wants_to_see_read_is_the_kernels(files: Path, po
         split(m / "f", DATA, 0, Why.DAEMON)
 
 
-def test_the_size_is_the_servers(hole: Mount, files: Path) -> None:
+def test_run_asks_the_daemon_for_the_size(hole: Mount, files: Path) -> None:
     """A file became longer of which the kernel has the size as it was."""
     (files / "a").write_bytes(DATA)
     make(hole, "f", DATA[: 5 * BLOCK])
@@ -229,7 +233,7 @@ def _stacks(pid: int) -> str:
     return "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stack"))
 
 
-def test_the_caller_stays_who_they_are(m: Forced) -> None:
+def test_run_at_the_device_keeps_the_credentials_of_the_caller(m: Forced) -> None:
     """The device reads with the daemon's rights; behind it the caller has their own again."""
     fd = os.open(m / "f", os.O_RDONLY)
 
@@ -245,7 +249,7 @@ def test_the_caller_stays_who_they_are(m: Forced) -> None:
     os.close(fd)
 
 
-def test_it_shows_in_the_access_time(m: Forced, files: Path) -> None:
+def test_run_at_the_device_updates_the_access_time(m: Forced, files: Path) -> None:
     os.utime(m / "f", (1000, 2000))
     assert force_stat(m / "f").st_size == len(DATA)
     assert os.stat(m / "f").st_atime == 1000
@@ -256,7 +260,7 @@ def test_it_shows_in_the_access_time(m: Forced, files: Path) -> None:
     assert os.stat(m / "f").st_atime_ns == accessed
 
 
-def test_overwritten_meanwhile(m: Forced) -> None:
+def test_blocks_overwritten_during_a_run_are_seen_old_or_new(m: Forced) -> None:
     """Each look sees each block as it was or as it is: never a third thing."""
     old, new = b"\x01" * BLOCK, b"\x02" * BLOCK
     count = 64
@@ -289,7 +293,7 @@ def test_overwritten_meanwhile(m: Forced) -> None:
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto"])
-def test_what_it_has_shown_is_not_taken_back(files: Path, point: Path, consistency: str) -> None:
+def test_read_after_a_run_returns_nothing_older(files: Path, point: Path, consistency: str) -> None:
     """A READ that the data cache answers shows nothing older."""
     (files / "f").write_bytes(DATA)
     with forced(files, point, "cache", consistency=consistency) as m, functions.load("count"):

@@ -76,7 +76,7 @@ def auto(path: Path) -> Status:
     return status
 
 
-def test_both_are_tried(f: Path) -> None:
+def test_unknown_function_is_tried_at_the_device_and_in_the_kernel(f: Path) -> None:
     """Of a function that nobody knows, the first batches are the device's and the next ones not."""
     status = auto(f)
     assert status.device_steps >= 2 * WINDOW
@@ -84,7 +84,7 @@ def test_both_are_tried(f: Path) -> None:
     assert status.device_steps + status.kernel_steps == SIZE // BLOCK
 
 
-def test_slow_cores_are_left_alone(device: Device, f: Path) -> None:
+def test_device_with_slow_cores_is_rarely_chosen(device: Device, f: Path) -> None:
     slow_cores(device)
     for _ in range(2):
         auto(f)
@@ -97,7 +97,7 @@ def test_slow_cores_are_left_alone(device: Device, f: Path) -> None:
     assert device.read("chosen_kernel") - before[1] >= 7 * WINDOW // 64
 
 
-def test_a_slow_link_is_not_used(device: Device, f: Path) -> None:
+def test_slow_link_is_used_only_where_the_page_cache_helps(device: Device, f: Path) -> None:
     """But for what the page cache has: that does not cross it."""
     data = DATA[: 2 * WINDOW * BLOCK]
     os.truncate(f, len(data))
@@ -135,7 +135,7 @@ def until_noticed(path: Path) -> None:
     until_tried(lambda: auto(path), 1000)
 
 
-def test_what_changes_is_noticed(device: Device, f: Path) -> None:
+def test_device_that_became_faster_is_chosen_again(device: Device, f: Path) -> None:
     """The cores were slow and are not any more."""
     slow_cores(device)
     for _ in range(2):
@@ -147,7 +147,9 @@ def test_what_changes_is_noticed(device: Device, f: Path) -> None:
 
 
 @pytest.mark.parametrize(("forced", "at_device"), [(1, True), (2, False)])
-def test_a_place_is_forced(device: Device, f: Path, forced: int, at_device: bool) -> None:
+def test_forced_place_is_used_for_all_batches(
+    device: Device, f: Path, forced: int, at_device: bool
+) -> None:
     """Whatever is known, or not."""
     device.write("forced", forced)
     for _ in range(3):
@@ -157,7 +159,7 @@ def test_a_place_is_forced(device: Device, f: Path, forced: int, at_device: bool
         assert (status.device_steps, status.kernel_steps) == steps
 
 
-def test_a_forced_place_goes_before_a_policy(device: Device, f: Path) -> None:
+def test_forced_place_overrides_a_policy(device: Device, f: Path) -> None:
     device.write("forced", 2)
     with functions.load_policy(SAYS.format("CSD_DEVICE")):
         before = device.read("chosen_policy")
@@ -165,7 +167,7 @@ def test_a_forced_place_goes_before_a_policy(device: Device, f: Path) -> None:
         assert device.read("chosen_policy") == before
 
 
-def test_without_a_share_nothing_slower_is_tried(device: Device, f: Path) -> None:
+def test_try_share_of_0_tries_no_slower_place(device: Device, f: Path) -> None:
     slow_cores(device)
     for _ in range(2):
         auto(f)
@@ -180,7 +182,7 @@ def test_without_a_share_nothing_slower_is_tried(device: Device, f: Path) -> Non
     until_noticed(f)
 
 
-def test_loads_of_the_same_function_share_what_is_known(device: Device, f: Path) -> None:
+def test_loads_of_one_function_share_their_measurements(device: Device, f: Path) -> None:
     """A dot tells them apart, as for one that is loaded for a single run."""
     slow_cores(device)
     for _ in range(3):
@@ -200,7 +202,7 @@ def again(one: Run, call: Shipped) -> Status:
     return one.status()
 
 
-def test_what_was_known_longest_makes_room(device: Device, files: Path) -> None:
+def test_measurements_of_the_oldest_function_are_replaced(device: Device, files: Path) -> None:
     """A run that was there before is not told what is known of another function."""
     slow_cores(device)
     path = files / "small"
@@ -226,7 +228,7 @@ def test_what_was_known_longest_makes_room(device: Device, files: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [10, 3000])
-def test_a_lookup_is_a_single_choice(device: Device, files: Path, count: int) -> None:
+def test_btree_lookup_is_one_choice(device: Device, files: Path, count: int) -> None:
     """However many blocks it goes through, and if the root is the block behind the header, too."""
     items = {n: b"%064d" % n for n in range(count)}
     path = files / "tree"
@@ -245,7 +247,7 @@ def test_a_lookup_is_a_single_choice(device: Device, files: Path, count: int) ->
         assert device.read("chosen_device") + device.read("chosen_kernel") - before == 20
 
 
-def test_a_run_that_goes_again_is_measured_by_itself(device: Device, files: Path) -> None:
+def test_restarted_run_is_measured_apart_from_its_first_pass(device: Device, files: Path) -> None:
     """From block to block: what a first pass takes says nothing of the following ones."""
     slow_cores(device)
     call = BtreeLookup(7)
@@ -266,7 +268,7 @@ def test_a_run_that_goes_again_is_measured_by_itself(device: Device, files: Path
     assert all(status.device_steps == 0 for status in passes[2:])
 
 
-def test_tries_that_find_nothing_new_become_rarer(device: Device, files: Path) -> None:
+def test_tries_in_vain_become_rarer(device: Device, files: Path) -> None:
     """By the time that the device itself has counted for batches, not by how many there were."""
     share, delay_ns = 4, 20_000_000
     device.write("try_share", share)
@@ -322,7 +324,7 @@ int choose(struct csd_batch *batch)
 """
 
 
-def test_a_policy_says_where(device: Device, f: Path) -> None:
+def test_policy_chooses_the_place(device: Device, f: Path) -> None:
     for _ in range(3):
         auto(f)
     asked = device.read("chosen_policy")
@@ -346,7 +348,7 @@ def test_a_policy_says_where(device: Device, f: Path) -> None:
     assert device.read("chosen_policy") == said
 
 
-def test_a_policy_that_is_refused(device: Device) -> None:
+def test_invalid_policy_fails(device: Device) -> None:
     with pytest.raises(VerifierError):
         functions.load_policy(WRITES)
     with pytest.raises(CompileError, match="is no member"):
@@ -360,7 +362,7 @@ def test_a_policy_that_is_refused(device: Device) -> None:
         pass
 
 
-def test_predictions_are_compared(device: Device, f: Path) -> None:
+def test_predicted_times_are_compared_with_actual_times(device: Device, f: Path) -> None:
     names = ("predicted_ns", "actual_ns", "error_ns")
     auto(f)
     before = [device.read(name) for name in names]
@@ -373,7 +375,7 @@ def test_predictions_are_compared(device: Device, f: Path) -> None:
     assert abs(predicted - actual) <= error
 
 
-def test_a_busy_device_is_waited_for_no_longer_than_it_pays(device: Device, f: Path) -> None:
+def test_busy_device_is_not_chosen(device: Device, f: Path) -> None:
     """Commands that are ahead count: one whose cores are all taken is not asked."""
     for _ in range(2):
         auto(f)
@@ -398,7 +400,9 @@ def test_a_busy_device_is_waited_for_no_longer_than_it_pays(device: Device, f: P
             run("umount", other)
 
 
-def test_a_mount_chooses_too(device: Device, f: Path, tmp_path: Path) -> None:
+def test_file_of_a_mount_is_scheduled_by_its_backing_file(
+    device: Device, f: Path, tmp_path: Path
+) -> None:
     """The page cache that counts is the backing file's."""
     slow_cores(device)
     with forced(f.parent, tmp_path / "efuse", "auto", consistency="exclusive") as m:
@@ -408,7 +412,9 @@ def test_a_mount_chooses_too(device: Device, f: Path, tmp_path: Path) -> None:
     assert status.kernel_steps >= SIZE // BLOCK - WINDOW
 
 
-def test_power_goes_while_it_chooses(mountpoint: Path) -> None:
+def test_removal_of_the_device_during_a_scheduled_run_fails_it_or_returns_the_right_result(
+    mountpoint: Path,
+) -> None:
     csd_device.load()
     with csd_device.csd(size_mib=64, power=1) as device, functions.load("count"):
         run("mkfs.ext4", "-q", "-b", str(BLOCK), device.path)

@@ -120,7 +120,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_at_the_device(disk: Device, files: Path) -> None:
+def test_run_reports_the_blocks_looked_at_by_the_device(disk: Device, files: Path) -> None:
     (files / "log").write_bytes(LOG)
     os.sync()
     before = disk.read("link_read_bytes")
@@ -133,7 +133,7 @@ def test_at_the_device(disk: Device, files: Path) -> None:
     assert loaded() == {}
 
 
-def test_what_functions_emit_is_printed(disk: Device, files: Path) -> None:
+def test_run_prints_what_a_function_emits(disk: Device, files: Path) -> None:
     (files / "log").write_bytes(LOG)
     items = [(key, b"%08d" % key * 8) for key in range(5000)]
     (files / "tree").write_bytes(build(items))
@@ -147,7 +147,7 @@ def test_what_functions_emit_is_printed(disk: Device, files: Path) -> None:
     assert said.stderr == "btree_lookup: 3 blocks at the device\n"
 
 
-def test_what_is_mounted_is_not_removed(disk: Device, files: Path) -> None:
+def test_remove_and_power_off_of_a_mounted_device_fail(disk: Device, files: Path) -> None:
     for refused in (("remove", "one"), ("set", "one", "power=0")):
         error = csd(*refused, status=1).stderr
         assert f"it is mounted on {files} (EBUSY)" in error
@@ -160,7 +160,7 @@ def test_what_is_mounted_is_not_removed(disk: Device, files: Path) -> None:
     assert csd_json("list") == []
 
 
-def test_set(disk: Device) -> None:
+def test_set_changes_attributes_or_says_why_not(disk: Device) -> None:
     error = csd("set", "one", "cores=8", status=1).stderr
     assert "fixed while there is power (EBUSY)" in error
     csd("set", "one", "power=0", "cores=8", "power=1", "link_mib_per_s=500")
@@ -170,13 +170,13 @@ def test_set(disk: Device) -> None:
     assert "it takes 1 to 64 cores" in csd("set", "one", "cores=65", status=2).stderr
 
 
-def test_in_the_kernel(log: Path) -> None:
+def test_run_over_a_file_on_no_device_reports_the_kernel(log: Path) -> None:
     said = csd("run", "count", "--pattern", "error", log)
     assert said.stdout == f"lines    3000\nmatches  3000\nsize     {len(LOG)}\n"
     assert said.stderr == f"count: {BLOCKS} blocks in the kernel: {Why.NO_DEVICE.said}\n"
 
 
-def test_without_the_module(log: Path) -> None:
+def test_run_without_the_module_uses_the_twin(log: Path) -> None:
     module("unload")
     try:
         assert not json.loads(module("status", "--json").stdout)["loaded"]
@@ -192,7 +192,7 @@ def test_without_the_module(log: Path) -> None:
     assert csd_json("list") == []
 
 
-def test_module_in_use_is_not_unloaded(disk: Device) -> None:
+def test_unload_of_a_module_in_use_fails(disk: Device) -> None:
     error = module("unload", status=1).stderr
     assert "csd.ko could not be unloaded" in error
     assert "try: efuse csd remove" in error
@@ -201,7 +201,7 @@ def test_module_in_use_is_not_unloaded(disk: Device) -> None:
     assert found["users"] > 0
 
 
-def test_a_loaded_function_stays(log: Path) -> None:
+def test_loaded_function_is_used_by_every_user(log: Path) -> None:
     csd("load", "count")
     try:
         assert loaded() == {"count": True}
@@ -218,7 +218,7 @@ def test_a_loaded_function_stays(log: Path) -> None:
     assert "ENOENT" in csd("unload", "count", status=1).stderr
 
 
-def test_who_may_not_load_has_the_twin(log: Path) -> None:
+def test_run_by_an_unprivileged_user_uses_the_twin(log: Path) -> None:
     said = as_nobody("run", "count", "--pattern", "error", log, "--json")
     found = json.loads(said.stdout)
     assert found["result"] == FOUND
@@ -234,7 +234,7 @@ def test_who_may_not_load_has_the_twin(log: Path) -> None:
     ]
 
 
-def test_a_function_of_ones_own(log: Path, tmp_path: Path) -> None:
+def test_function_of_a_c_file_is_loaded_and_run(log: Path, tmp_path: Path) -> None:
     (tmp_path / "copy.c").write_text(COPY)
     csd("load", tmp_path / "copy.c")
     try:
@@ -247,7 +247,9 @@ def test_a_function_of_ones_own(log: Path, tmp_path: Path) -> None:
         csd("unload", "copy")
 
 
-def test_a_policy_says_where(disk: Device, files: Path, tmp_path: Path) -> None:
+def test_policy_load_replace_and_unload_change_the_place(
+    disk: Device, files: Path, tmp_path: Path
+) -> None:
     (files / "log").write_bytes(LOG)
     os.sync()
 
@@ -278,7 +280,7 @@ def test_a_policy_says_where(disk: Device, files: Path, tmp_path: Path) -> None:
     assert "there is none (ENOENT)" in csd("policy", "unload", status=1).stderr
 
 
-def test_stat_shows_what_a_device_did(disk: Device, files: Path) -> None:
+def test_stat_shows_the_counters_of_a_device(disk: Device, files: Path) -> None:
     (files / "log").write_bytes(LOG)
     os.sync()
     csd("run", "count", "--pattern", "error", files / "log")
@@ -300,7 +302,7 @@ def test_stat_shows_what_a_device_did(disk: Device, files: Path) -> None:
     assert json.loads(efuse("stat", "--json"))["devices"] == []
 
 
-def test_top_shows_what_a_device_does(disk: Device, files: Path) -> None:
+def test_top_shows_the_rates_of_a_device(disk: Device, files: Path) -> None:
     log = files / "log"
     log.write_bytes(LOG)
     os.sync()
