@@ -73,7 +73,7 @@ def serve(channels: list[Channel], sizes: list[Future[int]]) -> None:
 
 
 @pytest.mark.usefixtures("balanced")
-def test_a_channel_that_is_not_loaded_gets_what_its_cpu_sends(
+def test_unloaded_channel_gets_the_requests_of_its_cpu(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     for cpu in (0, 1):
@@ -84,7 +84,7 @@ def test_a_channel_that_is_not_loaded_gets_what_its_cpu_sends(
 
 
 @pytest.mark.usefixtures("balanced")
-def test_a_loaded_channel_shares_with_one_that_has_less(
+def test_loaded_channel_shares_requests_with_one_that_has_fewer(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     sizes, seen = [], []
@@ -97,7 +97,7 @@ def test_a_loaded_channel_shares_with_one_that_has_less(
 
 
 @pytest.mark.usefixtures("balanced")
-def test_the_threshold_is_what_loaded_means(
+def test_channel_below_the_threshold_shares_no_requests(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     manual_daemon.connection.threshold = 3
@@ -110,7 +110,7 @@ def test_the_threshold_is_what_loaded_means(
 
 
 @pytest.mark.usefixtures("balanced")
-def test_what_the_daemon_works_on_counts_as_load(
+def test_requests_in_flight_count_as_load(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     first = manual_daemon.ask(0)
@@ -125,7 +125,9 @@ def test_what_the_daemon_works_on_counts_as_load(
 
 
 @pytest.mark.usefixtures("balanced")
-def test_a_slow_channel_gets_less(manual_daemon: ManualDaemon, channels: list[Channel]) -> None:
+def test_slow_channel_gets_fewer_requests(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     """It counts how long a channel takes for what it has, not only how much it has."""
     quick, slow = channels
     for _ in range(30):  # the first times are those of a cold machine
@@ -145,7 +147,7 @@ def test_a_slow_channel_gets_less(manual_daemon: ManualDaemon, channels: list[Ch
     serve(channels, sizes)
 
 
-def test_with_own_every_channel_keeps_its_requests(
+def test_policy_own_keeps_requests_on_their_channel(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     manual_daemon.connection.policy = "own"
@@ -158,7 +160,7 @@ def test_with_own_every_channel_keeps_its_requests(
     assert manual_daemon.channel(0, "elsewhere") == 0
 
 
-def test_with_own_a_reader_beside_the_channels_still_takes_what_waits(
+def test_policy_own_lets_a_reader_of_the_device_take_requests(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     manual_daemon.connection.policy = "own"
@@ -170,7 +172,7 @@ def test_with_own_a_reader_beside_the_channels_still_takes_what_waits(
     assert size.result(DEADLINE_S) == 6
 
 
-def test_a_change_of_policy_frees_what_waits(
+def test_change_of_policy_wakes_a_worker_for_waiting_requests(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     """A worker that sleeps, and may not take what waits elsewhere, may do so now."""
@@ -186,7 +188,7 @@ def test_a_change_of_policy_frees_what_waits(
     assert size.result(DEADLINE_S) == 8
 
 
-def test_a_cpu_without_a_channel_sends_to_the_nearest(manual_daemon: ManualDaemon) -> None:
+def test_cpu_without_a_channel_sends_to_the_nearest(manual_daemon: ManualDaemon) -> None:
     sizes = [manual_daemon.ask(1)]
     assert depths(manual_daemon) == [0, 1]  # as long as there is none
     only = Channel(manual_daemon.fd, 0, slots=8)
@@ -203,7 +205,7 @@ def test_a_cpu_without_a_channel_sends_to_the_nearest(manual_daemon: ManualDaemo
     only.close()
 
 
-def test_a_killed_callers_request_is_no_load(
+def test_request_of_a_killed_caller_does_not_count_as_load(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     for cpu in (0, 1):
@@ -241,7 +243,9 @@ def _read_ahead_on(cpu: int, fd: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("spread", "placed"), [(1, [1, 3]), (0, [4, 0])])
-def test_parts_of_a_large_read_are_spread(mountpoint: Path, spread: int, placed: list[int]) -> None:
+def test_parts_of_a_large_read_are_spread_over_channels(
+    mountpoint: Path, spread: int, placed: list[int]
+) -> None:
     """They are of the background: for them a home that has one is loaded already.
 
     The other channel passes for a quick one, since it has not had any.
@@ -307,7 +311,7 @@ def _help_out(channel: Channel, got_one: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("spin_ns", [0, 1_000_000])
-def test_what_was_left_to_a_worker_that_took_another_is_taken(
+def test_request_left_to_a_busy_worker_is_taken_by_another(
     manual_daemon: ManualDaemon, channels: list[Channel], spin_ns: int
 ) -> None:
     """Two callers find the worker of their CPU about to look and wake nobody; it takes one.
@@ -338,7 +342,7 @@ def test_what_was_left_to_a_worker_that_took_another_is_taken(
             helping.result(DEADLINE_S)
 
 
-def test_a_request_goes_to_a_worker_that_looks(
+def test_request_goes_to_a_polling_worker(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     """The other channel has no worker: whatever is sent to it has to be stolen."""
@@ -364,7 +368,9 @@ def _stat_often(path: Path, cpu: int, times: int) -> set[int]:
     return {os.stat(path).st_size for _ in range(times)}
 
 
-def test_sysfs_shows_who_sleeps(manual_daemon: ManualDaemon, channels: list[Channel]) -> None:
+def test_sysfs_counts_the_sleeping_workers(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     assert manual_daemon.channel(0, "sleeping") == 0
     assert [manual_daemon.channel(cpu, "slots") for cpu in (0, 1)] == [4, 4]
     with ThreadPoolExecutor(2) as pool:
@@ -408,7 +414,7 @@ def saying(manual_daemon: ManualDaemon, cpu: int) -> Iterator[None]:
         yield
 
 
-def test_a_program_says_where_requests_go(
+def test_select_channel_handler_chooses_the_channel(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     with saying(manual_daemon, 1):
@@ -422,7 +428,7 @@ def test_a_program_says_where_requests_go(
         assert manual_daemon.channel(0, "elsewhere") == 4
 
 
-def test_a_program_without_opinion_leaves_it_to_the_kernel(
+def test_select_channel_handler_that_declines_leaves_it_to_the_kernel(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     with saying(manual_daemon, -1):
@@ -433,7 +439,7 @@ def test_a_program_without_opinion_leaves_it_to_the_kernel(
 
 
 @pytest.mark.parametrize("said", [2, 4096, 0x7FFFFFFF])
-def test_a_cpu_that_is_none_is_garbage(
+def test_select_channel_handler_that_returns_no_cpu_is_counted(
     manual_daemon: ManualDaemon, channels: list[Channel], said: int
 ) -> None:
     with saying(manual_daemon, said):
@@ -443,7 +449,9 @@ def test_a_cpu_that_is_none_is_garbage(
         assert manual_daemon.connection.garbage == 1
 
 
-def test_a_cpu_without_a_channel_is_garbage(manual_daemon: ManualDaemon) -> None:
+def test_select_channel_handler_that_returns_a_cpu_without_a_channel_is_counted(
+    manual_daemon: ManualDaemon,
+) -> None:
     only = Channel(manual_daemon.fd, 0)
     with saying(manual_daemon, 1):
         size = manual_daemon.ask(1)
@@ -453,7 +461,7 @@ def test_a_cpu_without_a_channel_is_garbage(manual_daemon: ManualDaemon) -> None
     only.close()
 
 
-def test_without_channels_a_program_is_not_asked(manual_daemon: ManualDaemon) -> None:
+def test_select_channel_handler_is_not_called_without_channels(manual_daemon: ManualDaemon) -> None:
     with saying(manual_daemon, 1):
         size = manual_daemon.ask(0)
         assert depths(manual_daemon) == [1, 0]
@@ -498,7 +506,9 @@ int select_channel(struct efuse_placement *placement)
 """
 
 
-def test_what_a_program_is_told(manual_daemon: ManualDaemon, channels: list[Channel]) -> None:
+def test_select_channel_handler_sees_the_load_of_each_channel(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     first = manual_daemon.ask(0)
     message = channels[0].next()
     manual_daemon.connection.threshold = 7
@@ -542,6 +552,8 @@ int select_channel(struct efuse_placement *placement)
 @pytest.mark.parametrize(
     "text", [_ASKING_FOR_AN_OPCODE, _ASKING_FOR_A_PATH], ids=["opcode", "path"]
 )
-def test_it_may_call_nothing_else(manual_daemon: ManualDaemon, text: str) -> None:
+def test_select_channel_handler_with_another_kfunc_fails(
+    manual_daemon: ManualDaemon, text: str
+) -> None:
     with pytest.raises(VerifierError), program(manual_daemon, text):
         pass

@@ -129,7 +129,7 @@ def held(
 # Settings
 
 
-def test_defaults() -> None:
+def test_attributes_of_a_new_device_have_their_defaults() -> None:
     with csd() as device:
         names = {path.name for path in device.directory.iterdir()}
         assert names == set(DEFAULTS)
@@ -137,7 +137,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_range(name: str) -> None:
+def test_attribute_out_of_range_fails(name: str) -> None:
     least, most = RANGES[name]
     with csd() as device:
         for bad in [most + 1, *([least - 1] if least else []), 2**64]:
@@ -160,7 +160,7 @@ def test_other_logical_block_size_fails() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(DEFAULTS) - set(RANGES)))
-def test_write_to_what_is_read_only_fails(name: str) -> None:
+def test_write_to_a_read_only_attribute_fails(name: str) -> None:
     with csd() as device, pytest.raises(PermissionError):
         device.write(name, 0)
 
@@ -174,7 +174,7 @@ def test_geometry_while_powered_fails(name: str) -> None:
         device.write(name, DEFAULTS[name])
 
 
-def test_time_and_faults_while_powered() -> None:
+def test_times_and_faults_can_be_set_while_powered() -> None:
     with csd(power=1) as device:
         for name in set(RANGES) - set(GEOMETRY) - {"power", "hold"}:
             device.write(name, RANGES[name][1])
@@ -182,7 +182,7 @@ def test_time_and_faults_while_powered() -> None:
 
 
 @pytest.mark.parametrize("size", [512, 4096])
-def test_geometry_of_the_disk(size: int) -> None:
+def test_disk_has_the_geometry_that_was_set(size: int) -> None:
     with csd(size_mib=10, queues=2, depth=7, logical_block_size=size, power=1) as device:
         with opened(device.path) as fd:
             assert number(fd, BLKGETSIZE64, "Q") == 10 * MIB
@@ -204,7 +204,7 @@ def test_largest_size_takes_no_memory() -> None:
         assert pread(fd, 4096, end - 4096) == bytes(4096)
 
 
-def test_devices_do_not_share() -> None:
+def test_devices_have_separate_contents() -> None:
     with csd(size_mib=1, power=1) as one, csd(size_mib=1, power=1) as other:
         assert one.path != other.path
         with opened(one.path) as fd:
@@ -266,7 +266,7 @@ def test_discarded_bytes_are_zero(request_: int) -> None:
         assert pread(fd, size, 0) == bytes(size)
 
 
-def test_partition() -> None:
+def test_partition_is_found_again_after_power() -> None:
     entry = struct.pack("<B3sB3sII", 0, b"", 0x83, b"", 8, 1000)
     table = bytes(446) + entry + bytes(48) + b"\x55\xaa"
     with csd(size_mib=4, power=1) as device, opened(device.path) as fd:
@@ -281,7 +281,7 @@ def test_partition() -> None:
             assert pread(part, 4096, 512) == noise(4096)
 
 
-def test_what_is_freed_can_be_had_again() -> None:
+def test_discard_and_removal_free_memory() -> None:
     """Neither a discard nor the end of a device leaks: four times its memory would be missing."""
     size = 128 * MIB
     data = noise(MIB)
@@ -296,7 +296,7 @@ def test_what_is_freed_can_be_had_again() -> None:
     until(lambda: before - available() < size)
 
 
-def test_discard_beside_reads_and_writes() -> None:
+def test_discard_during_reads_and_writes_leaves_whole_sectors() -> None:
     """Each sector is one that was written, or zeroes."""
     size = MIB
     blocks = [bytes([n]) * 4096 for n in range(1, 5)]
@@ -326,7 +326,7 @@ def test_discard_beside_reads_and_writes() -> None:
     assert not any(strange)
 
 
-def test_fio_verifies(tmp_path: Path) -> None:
+def test_fio_verifies_many_jobs_on_the_model(tmp_path: Path) -> None:
     """Several jobs at several queues, with many requests each under way, on the model's time."""
     with csd(
         size_mib=64,
@@ -370,7 +370,7 @@ def ext4(device: Device, point: Path, *, make: bool = True) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("block", [512, 4096])
-def test_files_survive(mountpoint: Path, block: int) -> None:
+def test_files_survive_unmount_and_power(mountpoint: Path, block: int) -> None:
     """An unmount, and that the power goes after it."""
     files = {f"f{n}": noise(n * 50_000, n) for n in range(10)}
     with csd(size_mib=64, logical_block_size=block, power=1) as device:
@@ -388,7 +388,7 @@ def test_files_survive(mountpoint: Path, block: int) -> None:
         run("fsck.ext4", "-f", "-n", device.path)
 
 
-def test_fsx(mountpoint: Path) -> None:
+def test_fsx_finds_no_difference_on_ext4(mountpoint: Path) -> None:
     with csd(size_mib=64, queues=2, power=1) as device:
         run("mkfs.ext4", "-q", device.path)
         run("mount", "-o", "discard", device.path, mountpoint)
@@ -429,7 +429,7 @@ def test_next_requests_fail() -> None:
         assert read_error(fd) == 0
 
 
-def test_hold() -> None:
+def test_held_requests_end_when_released() -> None:
     """What is held is neither done nor fails, until it is let go."""
     data = noise(4096)
     with csd(size_mib=1, queues=2, power=1) as device, opened(device.path) as fd:
@@ -452,7 +452,7 @@ def test_hold() -> None:
             assert pread(fd, 4096, 4096) == data
 
 
-def test_depth_limits_what_is_held() -> None:
+def test_depth_limits_the_held_requests() -> None:
     with csd(size_mib=1, depth=2, power=1) as device, opened(device.path) as fd:
         device.write("hold", 1)
         with ThreadPoolExecutor(4) as pool:
@@ -466,7 +466,7 @@ def test_depth_limits_what_is_held() -> None:
 # Power
 
 
-def test_power_off_fails_what_is_held() -> None:
+def test_power_off_fails_held_requests() -> None:
     with csd(size_mib=1, queues=2, power=1) as device, opened(device.path) as fd:
         path = device.path
         acts: list[Callable[[], Any]] = [lambda: read_error(fd)] * 4
@@ -484,7 +484,7 @@ def test_power_off_fails_what_is_held() -> None:
             assert read_error(again) == 0
 
 
-def test_removal_fails_what_is_held() -> None:
+def test_removal_fails_held_requests() -> None:
     with csd(size_mib=1, power=1) as device, opened(device.path) as fd:
         with held(device, [lambda: read_error(fd)] * 2) as (_, done):
             device.directory.rmdir()
@@ -492,7 +492,7 @@ def test_removal_fails_what_is_held() -> None:
         assert pread(fd, 4096, 0) == b""
 
 
-def test_power_off_fails_what_waits_for_its_time() -> None:
+def test_power_off_fails_delayed_requests() -> None:
     with csd(size_mib=1, delay_ns=0, power=1) as device, opened(device.path) as fd:
         device.write("delay_ns", 60 * NS)
         before = device.read("reads")
@@ -506,7 +506,7 @@ def test_power_off_fails_what_waits_for_its_time() -> None:
             assert time.monotonic() - start < 60
 
 
-def test_power_as_it_is_already() -> None:
+def test_setting_the_same_power_changes_nothing() -> None:
     with csd(size_mib=1) as device:
         device.write("power", 0)
         device.write("power", 1)
@@ -531,7 +531,9 @@ def test_bytes_survive_power_and_growth_but_not_shrinking() -> None:
 
 @pytest.mark.parametrize("how", ["power", "rmdir"])
 @pytest.mark.parametrize("hold", [False, True], ids=["idle", "held"])
-def test_power_off_below_a_file_system(mountpoint: Path, how: str, hold: bool) -> None:
+def test_power_off_below_a_mounted_file_system_keeps_synced_files(
+    mountpoint: Path, how: str, hold: bool
+) -> None:
     with csd(size_mib=64, power=1) as device, ThreadPoolExecutor(1) as pool:
         with ext4(device, mountpoint):
             (mountpoint / "kept").write_bytes(noise(MIB))
@@ -556,7 +558,7 @@ def test_power_off_below_a_file_system(mountpoint: Path, how: str, hold: bool) -
                 assert (mountpoint / "kept").read_bytes() == noise(MIB)
 
 
-def test_power_comes_and_goes_beside_requests() -> None:
+def test_requests_during_changes_of_power_end() -> None:
     stop = threading.Event()
 
     def use(device: Device) -> int:
@@ -587,7 +589,7 @@ def test_power_comes_and_goes_beside_requests() -> None:
         assert sum(each.result() for each in done) >= 30
 
 
-def test_unload_while_there_is_a_device_fails() -> None:
+def test_unload_while_a_device_exists_fails() -> None:
     with csd(), pytest.raises(ModuleBuildError, match="in use"):
         csd_device.unload()
     with csd(size_mib=1, power=1) as device:
@@ -624,7 +626,7 @@ MODEL = {
 
 
 @pytest.mark.parametrize("length", [512, 4096, 256 * 1024])
-def test_one_request_takes_its_time(length: int) -> None:
+def test_request_takes_at_least_the_time_of_the_model(length: int) -> None:
     least = 5_000_000 + pipe_ns(length, 50) + pipe_ns(length, 100)
     with csd(size_mib=1, **MODEL, power=1) as device, opened(device.path) as fd:
         assert elapsed_ns(lambda: pread(fd, length, 0)) >= least
@@ -632,7 +634,7 @@ def test_one_request_takes_its_time(length: int) -> None:
         assert elapsed_ns(lambda: zero(fd, BLKDISCARD, 0, MIB)) >= 5_000_000
 
 
-def test_counters() -> None:
+def test_requests_are_counted() -> None:
     data = noise(12 * 1024)
     with csd(size_mib=1, power=1) as device, opened(device.path) as fd:
         for model in (0, 1):
@@ -652,7 +654,7 @@ def test_counters() -> None:
 
 @pytest.mark.parametrize("pipe", ["media_mib_per_s", "link_mib_per_s"])
 @pytest.mark.parametrize("way", ["read", "write"])
-def test_requests_share_a_pipe(pipe: str, way: str) -> None:
+def test_requests_share_the_bandwidth_of_a_pipe(pipe: str, way: str) -> None:
     """Both at once take as long as one after the other."""
     length = 256 * 1024
     with csd(size_mib=1, queues=2, model=1, power=1) as device, opened(device.path) as fd:
@@ -670,7 +672,7 @@ def test_requests_share_a_pipe(pipe: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("units", [1, 2, 4])
-def test_requests_share_units(units: int) -> None:
+def test_requests_share_the_media_units(units: int) -> None:
     latency = 20_000_000
     with csd(size_mib=1, model=1, media_units=units, power=1) as device, opened(device.path) as fd:
         device.write("media_latency_ns", latency)
@@ -683,7 +685,7 @@ def test_requests_share_units(units: int) -> None:
             assert time.monotonic_ns() - start >= 4 // units * latency
 
 
-def test_delay_without_the_model() -> None:
+def test_delay_ns_delays_requests_without_the_model() -> None:
     with csd(size_mib=1, power=1) as device, opened(device.path) as fd:
         device.write("delay_ns", 10_000_000)
         assert elapsed_ns(lambda: pread(fd, 4096, 0)) >= 10_000_000

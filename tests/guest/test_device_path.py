@@ -100,17 +100,17 @@ def check_part(path: Path | str, wanted: bytes, offset: int = 0) -> None:
     assert read_direct(str(path), len(wanted), offset) == wanted
 
 
-def test_the_bytes_come_from_the_device(device: Device, m: Forced, files: Path) -> None:
+def test_read_is_answered_by_the_device(device: Device, m: Forced, files: Path) -> None:
     by_device(m, device, lambda: check(m / "f", DATA))
     assert resident(files / "f") == 0
 
 
 @pytest.mark.parametrize("size", [BLOCK, 7 * BLOCK, 1 << 20, 8 << 20])
-def test_any_size(device: Device, m: Forced, size: int) -> None:
+def test_read_of_any_size_is_answered_by_the_device(device: Device, m: Forced, size: int) -> None:
     by_device(m, device, lambda: check(m / "f", DATA, size))
 
 
-def test_pages_of_fuse(device: Device, m: Forced, files: Path) -> None:
+def test_mapped_pages_are_filled_by_the_device(device: Device, m: Forced, files: Path) -> None:
     def look() -> None:
         with (
             (m / "f").open("rb") as file,
@@ -122,12 +122,12 @@ def test_pages_of_fuse(device: Device, m: Forced, files: Path) -> None:
     assert resident(files / "f") == 0
 
 
-def test_behind_the_end_of_the_file_is_nothing(m: Forced) -> None:
+def test_read_beyond_the_end_returns_nothing(m: Forced) -> None:
     assert read_direct(str(m / "f"), BLOCK, BLOCKS * BLOCK) == DATA[-77:]
     assert read_direct(str(m / "f"), BLOCK, (BLOCKS + 1) * BLOCK) == b""
 
 
-def test_what_is_written_is_read(device: Device, m: Forced, files: Path) -> None:
+def test_read_after_write_returns_the_new_bytes(device: Device, m: Forced, files: Path) -> None:
     data = bytearray(DATA)
     data[BLOCK : 2 * BLOCK] = b"w" * BLOCK
     assert write(str(m / "f"), b"w" * BLOCK, BLOCK) == BLOCK
@@ -141,7 +141,7 @@ def test_what_is_written_is_read(device: Device, m: Forced, files: Path) -> None
     by_device(m, device, lambda: check(m / "f", bytes(data[: 3 * BLOCK + 5])))
 
 
-def test_dirty_pages_of_fuse_are_read(m: Forced) -> None:
+def test_read_after_a_store_by_a_map_returns_the_new_bytes(m: Forced) -> None:
     data = bytearray(DATA)
     with (m / "f").open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
         view[7 * BLOCK : 7 * BLOCK + 3] = data[7 * BLOCK : 7 * BLOCK + 3] = b"xyz"
@@ -151,7 +151,7 @@ def test_dirty_pages_of_fuse_are_read(m: Forced) -> None:
 
 
 @pytest.mark.parametrize(("offset", "size"), [(1, BLOCK), (100, 100), (BLOCK, 511)])
-def test_what_is_not_aligned_is_the_direct_paths(m: Forced, offset: int, size: int) -> None:
+def test_unaligned_read_takes_the_direct_path(m: Forced, offset: int, size: int) -> None:
     wanted = DATA[offset : offset + size]
 
     def look() -> None:
@@ -162,13 +162,13 @@ def test_what_is_not_aligned_is_the_direct_paths(m: Forced, offset: int, size: i
     by_direct_path(m, look)
 
 
-def test_files_elsewhere_are_the_direct_paths(hole: Mount, lower: Path) -> None:
+def test_file_on_no_device_takes_the_direct_path(hole: Mount, lower: Path) -> None:
     make(hole, "f", DATA)
     hole.call("map_extent", "f", backing(lower, DATA), os.O_RDONLY)
     by_direct_path(hole, lambda: check(hole / "f", DATA))
 
 
-def test_a_file_in_pieces_of_which_not_all_are_on_a_device(
+def test_read_over_extents_off_the_device_takes_the_direct_path(
     device: Device, hole: Mount, files: Path, lower: Path
 ) -> None:
     """A READ is the device's or it is not: the path that is counted has all of it."""
@@ -183,7 +183,7 @@ def test_a_file_in_pieces_of_which_not_all_are_on_a_device(
     by_direct_path(hole, lambda: check(path, DATA, 64 * BLOCK))
 
 
-def test_a_sealed_file_that_was_changed_is_the_daemons(hole: Mount, files: Path) -> None:
+def test_changed_sealed_file_is_read_by_the_daemon(hole: Mount, files: Path) -> None:
     run("mount", "-o", "remount,iversion", files)
     (files / "a").write_bytes(DATA)
     make(hole, "f", b"d" * len(DATA))
@@ -195,14 +195,16 @@ def test_a_sealed_file_that_was_changed_is_the_daemons(hole: Mount, files: Path)
     assert answered(hole)["daemon"] == 1
 
 
-def test_an_error_of_the_device_is_nobodys_business(device: Device, m: Forced) -> None:
+def test_read_after_one_error_of_the_device_takes_the_direct_path(
+    device: Device, m: Forced
+) -> None:
     device.write("fail_next", 1)
     by_direct_path(m, lambda: check_part(m / "f", DATA[:BLOCK]))
     assert device.read("fail_next") == 0
     by_device(m, device, lambda: check(m / "f", DATA))
 
 
-def test_an_error_that_stays_is_the_callers(device: Device, m: Forced) -> None:
+def test_read_from_a_device_that_always_fails_fails(device: Device, m: Forced) -> None:
     device.write("fail_every", 1)
     try:
         fails(errno.EIO, read_direct, str(m / "f"), BLOCK)
@@ -211,7 +213,7 @@ def test_an_error_that_stays_is_the_callers(device: Device, m: Forced) -> None:
     by_device(m, device, lambda: check(m / "f", DATA))
 
 
-def test_power_goes(tmp_path: Path, point: Path) -> None:
+def test_power_off_during_a_read_fails_it(tmp_path: Path, point: Path) -> None:
     """A READ that the device has ends with the power, and so does the mount's use of it."""
     directory = tmp_path / "lower"
     directory.mkdir()
@@ -250,7 +252,7 @@ def test_unmap_waits_for_the_device(device: Device, hole: Mount, files: Path) ->
     assert read_direct(str(hole / "f"), BLOCK) == b"d" * BLOCK
 
 
-def test_blocks_that_are_anothers_by_now(device: Device, m: Forced, files: Path) -> None:
+def test_truncate_waits_for_a_read_by_the_device(device: Device, m: Forced, files: Path) -> None:
     """While the device reads a file its blocks stay its own: whoever cuts it short waits."""
     size = 64 * BLOCK
     os.truncate(m / "f", size)
@@ -270,7 +272,7 @@ def test_blocks_that_are_anothers_by_now(device: Device, m: Forced, files: Path)
     assert reading.result() == DATA[:size]
 
 
-def test_the_caller_stays_who_they_are(device: Device, m: Forced) -> None:
+def test_read_by_the_device_keeps_the_credentials_of_the_caller(device: Device, m: Forced) -> None:
     fd = os.open(m / "f", os.O_RDONLY | os.O_DIRECT)
 
     def look() -> bytes:
@@ -320,7 +322,9 @@ int path_done(struct efuse_req *req)
 """
 
 
-def test_a_policy_sends_reads_to_the_device(device: Device, files: Path, point: Path) -> None:
+def test_select_path_handler_sends_reads_to_the_device(
+    device: Device, files: Path, point: Path
+) -> None:
     (files / "a").write_bytes(DATA)
     chill(files / "a")
     with mounted(point, attach=False, consistency="exclusive") as m:
@@ -398,7 +402,7 @@ def reader(files: Path, point: Path) -> Iterator[Reader]:
 BACKWARDS = list(range(BLOCKS - 1, -1, -1))
 
 
-def test_what_the_page_cache_has_not_is_probed_both_ways(reader: Reader) -> None:
+def test_uncached_reads_probe_the_direct_path_and_the_device(reader: Reader) -> None:
     reader.m.connection.round = 20
     reader.m.connection.probes = 4
     gained = reader.during(BACKWARDS[:100])
@@ -415,14 +419,14 @@ def test_what_the_page_cache_has_not_is_probed_both_ways(reader: Reader) -> None
         assert gained[path].actual_ns > 0
 
 
-def test_what_the_page_cache_has_is_not_asked_of_the_device(reader: Reader, files: Path) -> None:
+def test_cached_blocks_are_not_read_by_the_device(reader: Reader, files: Path) -> None:
     (files / "a").read_bytes()
     gained = reader.during(BACKWARDS)
     assert gained["device"].chosen == 0
     assert gained["direct"].requests + gained["cache"].requests == BLOCKS
 
 
-def test_what_follows_the_read_before_is_left_to_read_ahead(reader: Reader) -> None:
+def test_sequential_reads_are_left_to_read_ahead(reader: Reader) -> None:
     gained = reader.during(range(BLOCKS))
     assert gained["device"].chosen == 0
 
@@ -437,7 +441,7 @@ def test_what_follows_the_read_before_is_left_to_read_ahead(reader: Reader) -> N
         (2 * 10**6, 10**6, 0.0, "device"),
     ],
 )
-def test_the_predicted_time_decides(
+def test_path_with_the_shorter_predicted_time_is_chosen(
     reader: Reader, cold_ns: int, device_ns: int, again: float, wanted: str
 ) -> None:
     assert reader.m.attachment

@@ -62,7 +62,7 @@ def pieces(m: Mount, first: str, second: str) -> None:
         )  # fmt: skip
 
 
-def test_a_write_under_way_does_not_go_where_only_reading_is_mapped_by_now(
+def test_write_in_flight_does_not_go_into_an_extent_remapped_for_reading(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     """As when the second half of a file becomes shared, and has to be copied before a write."""
@@ -83,7 +83,7 @@ def test_a_write_under_way_does_not_go_where_only_reading_is_mapped_by_now(
 
 
 @pytest.mark.parametrize("how", ["map_extent", "unmap_extents"])
-def test_what_takes_an_extent_away_waits_for_writes_through_it(
+def test_map_or_unmap_of_an_extent_waits_for_writes_through_it(
     mountpoint: Path, lower: Path, slow: Path, how: str
 ) -> None:
     old, new = backing(slow, fill("a", BLOCK)), backing(lower, fill("n", BLOCK))
@@ -102,7 +102,7 @@ def test_what_takes_an_extent_away_waits_for_writes_through_it(
 
 
 @pytest.mark.parametrize("how", ["map_extent", "unmap_extents", "version"])
-def test_what_takes_a_part_of_an_extent_away_waits_for_writes_through_it(
+def test_map_or_unmap_of_a_part_of_an_extent_waits_for_writes_through_it(
     mountpoint: Path, lower: Path, slow: Path, how: str
 ) -> None:
     """The rest of it stays mapped, and is used again behind that, but for one of an old version."""
@@ -132,7 +132,7 @@ def test_what_takes_a_part_of_an_extent_away_waits_for_writes_through_it(
         assert read_direct(m / "f", BLOCK, BLOCK) == second
 
 
-def test_what_takes_a_second_part_of_an_extent_away_waits_for_writes_from_before_the_first(
+def test_second_partial_unmap_waits_for_writes_from_before_the_first(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     base = backing(slow, fill("a", 2 * BLOCK))
@@ -157,7 +157,7 @@ def unmap_second_block(device: int, nodeid: int) -> None:
     unmap_extents(device, nodeid, offset=BLOCK, length=BLOCK)
 
 
-def test_the_rest_of_an_extent_that_is_cut_is_used_meanwhile(
+def test_rest_of_an_extent_is_read_while_a_partial_unmap_waits(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     """By what begins while writes from before are waited for."""
@@ -179,7 +179,7 @@ def test_the_rest_of_an_extent_that_is_cut_is_used_meanwhile(
         os.close(fd)
 
 
-def test_nothing_is_mapped_after_unmount(mountpoint: Path, lower: Path) -> None:
+def test_map_after_unmount_fails(mountpoint: Path, lower: Path) -> None:
     """The backing file would stay open for as long as the daemon keeps its device open."""
     path = backing(lower, fill("o", BLOCK))
     m = Mount(mountpoint, Options())
@@ -196,7 +196,7 @@ def test_nothing_is_mapped_after_unmount(mountpoint: Path, lower: Path) -> None:
         m.close()
 
 
-def test_nothing_is_sealed_while_a_write_is_under_way(
+def test_seal_during_a_write_to_the_backing_file_fails(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """It has counted its change before it brings any bytes."""
@@ -240,7 +240,7 @@ def test_extents_of_another_file_change_without_waiting(
 
 
 @pytest.mark.parametrize("busy", ["first", "second"])
-def test_unmap_waits_for_no_io_through_another_extent(
+def test_unmap_does_not_wait_for_io_through_another_extent(
     mountpoint: Path, lower: Path, slow: Path, busy: str
 ) -> None:
     """Another unmap, of a part of both, waits for the WRITE through the busy one."""
@@ -281,7 +281,7 @@ def store(path: str, data: bytes) -> int:
     return len(data)
 
 
-def test_write_back_of_a_slow_file_holds_up_no_other(
+def test_write_back_of_a_slow_file_does_not_delay_another(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     paths = {"f": backing(slow, fill("a", BLOCK)), "g": backing(lower, fill("b", BLOCK))}

@@ -54,7 +54,7 @@ def publish(m: Mount, cache: DataCache, epoch: int, data: bytes = fill("d")) -> 
 # What is served
 
 
-def test_what_was_published_is_read_without_the_daemon(mountpoint: Path) -> None:
+def test_published_data_is_read_without_the_daemon(mountpoint: Path) -> None:
     with publishing(mountpoint) as (m, cache):
         done = publish(m, cache, m.connection.epoch)
         assert (done.stored, done.busy, done.newer) == (BLOCKS, 0, 0)
@@ -69,7 +69,7 @@ def test_what_was_published_is_read_without_the_daemon(mountpoint: Path) -> None
         assert path_count(m, "partial") == 0
 
 
-def test_published_bytes_are_those_that_are_served(mountpoint: Path) -> None:
+def test_read_returns_the_published_bytes_not_the_daemons(mountpoint: Path) -> None:
     """Other bytes than the daemon has: so it is the cache that answers, and not by chance."""
     with publishing(mountpoint) as (m, cache):
         publish(m, cache, m.connection.epoch, fill("p"))
@@ -79,7 +79,7 @@ def test_published_bytes_are_those_that_are_served(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
-def test_the_end_of_a_published_file(mountpoint: Path, size: int) -> None:
+def test_published_file_ends_where_the_publisher_says(mountpoint: Path, size: int) -> None:
     with publishing(mountpoint) as (m, cache):
         make(m, "g", fill("g", size))
         nodeid = m.call("nodeid", "g")
@@ -90,7 +90,7 @@ def test_the_end_of_a_published_file(mountpoint: Path, size: int) -> None:
         assert "read" not in m.asked()
 
 
-def test_only_what_was_not_published_is_asked_for(mountpoint: Path) -> None:
+def test_only_unpublished_blocks_go_to_the_daemon(mountpoint: Path) -> None:
     with publishing(mountpoint) as (m, cache):
         nodeid, epoch = m.call("nodeid", "f"), m.connection.epoch
         part = fill("d")[2 * BLOCK : 6 * BLOCK]
@@ -101,7 +101,7 @@ def test_only_what_was_not_published_is_asked_for(mountpoint: Path) -> None:
         assert requests(m) == [(0, 2 * BLOCK), (6 * BLOCK, 2 * BLOCK)]
 
 
-def test_published_data_ends_with_its_time(mountpoint: Path) -> None:
+def test_published_data_expires(mountpoint: Path) -> None:
     with publishing(mountpoint, consistency="ttl", attr_timeout=3600.0) as (m, cache):
         nodeid = m.call("nodeid", "f")
 
@@ -118,7 +118,7 @@ def test_published_data_ends_with_its_time(mountpoint: Path) -> None:
             assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
 
 
-def test_a_strict_mount_serves_nothing(mountpoint: Path) -> None:
+def test_published_data_is_not_served_in_strict_mode(mountpoint: Path) -> None:
     with publishing(mountpoint, consistency="strict") as (m, cache):
         publish(m, cache, m.connection.epoch, fill("p"))
         with m.passed("read", "declined"):
@@ -130,7 +130,7 @@ def test_a_strict_mount_serves_nothing(mountpoint: Path) -> None:
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__[1:])
 @pytest.mark.parametrize("when", ["before", "behind"])
-def test_data_from_before_a_change(
+def test_data_from_before_a_change_is_not_served(
     mountpoint: Path, change: Callable[[Mount], bytes], when: str
 ) -> None:
     with publishing(mountpoint) as (m, cache):
@@ -147,7 +147,7 @@ def test_data_from_before_a_change(
         assert read(m / "f", 1 << 17) == expected
 
 
-def test_data_from_before_a_write_of_its_block(mountpoint: Path) -> None:
+def test_data_from_before_a_write_of_its_block_is_not_served(mountpoint: Path) -> None:
     with publishing(mountpoint) as (m, cache):
         epoch = m.connection.epoch
         write(m / "f", b"w" * BLOCK, 3 * BLOCK, os.O_DIRECT)
@@ -161,7 +161,7 @@ def test_data_from_before_a_write_of_its_block(mountpoint: Path) -> None:
 
 @pytest.mark.parametrize("point", ["before", "after"])
 @pytest.mark.parametrize("epoch_read", ["before", "within"])
-def test_data_read_while_a_write_is_in_flight(
+def test_data_read_while_a_write_is_in_flight_is_not_served(
     mountpoint: Path, point: str, epoch_read: str
 ) -> None:
     """Before or after the daemon has carried it out: neither is served, then or later."""
@@ -190,7 +190,7 @@ def test_data_read_while_a_write_is_in_flight(
             assert read_direct(m / "f", BLOCK) == b"w" * BLOCK
 
 
-def test_old_data_does_not_push_out_new(mountpoint: Path) -> None:
+def test_publish_of_older_data_keeps_newer_blocks(mountpoint: Path) -> None:
     with publishing(mountpoint) as (m, cache):
         epoch = m.connection.epoch
         write(m / "f", b"w", 0, os.O_DIRECT)
@@ -202,7 +202,7 @@ def test_old_data_does_not_push_out_new(mountpoint: Path) -> None:
             assert read_direct(m / "f", SIZE) == warm_data
 
 
-def test_data_of_a_nodeid_that_stands_for_another_file(mountpoint: Path) -> None:
+def test_data_published_for_a_reused_nodeid_is_not_served(mountpoint: Path) -> None:
     with publishing(mountpoint, reuse_nodeids=True) as (m, cache):
         nodeid, epoch = m.call("nodeid", "f"), m.connection.epoch
         publish(m, cache, epoch)
@@ -220,7 +220,7 @@ def test_data_of_a_nodeid_that_stands_for_another_file(mountpoint: Path) -> None
                 assert read(m / name) == fill(name)
 
 
-def test_an_epoch_that_is_none_of_the_connections(mountpoint: Path) -> None:
+def test_data_with_an_invalid_epoch_is_not_served(mountpoint: Path) -> None:
     with publishing(mountpoint) as (m, cache):
         for block, epoch in enumerate((m.connection.epoch + (1 << 40), NEVER_NS, 0)):
             publish(m, cache, epoch, fill("p"))
@@ -229,7 +229,9 @@ def test_an_epoch_that_is_none_of_the_connections(mountpoint: Path) -> None:
                 assert read_direct(m / "f", BLOCK, block * BLOCK) == part
 
 
-def test_publishers_readers_and_writers_at_once(mountpoint: Path) -> None:
+def test_reads_beside_publisher_and_writer_are_not_torn_and_do_not_go_back(
+    mountpoint: Path,
+) -> None:
     """Each block always holds one number, which never falls: nothing is torn or goes back."""
     with publishing(mountpoint, capacity={"blocks": 16}) as (m, cache):
         numbered = Numbered(m)
@@ -251,7 +253,7 @@ def test_publishers_readers_and_writers_at_once(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", [1, WRITER - 1, WRITER, 0xFFFFFFFF])
-def test_locks_in_disorder_cost_their_slots(mountpoint: Path, lock: int) -> None:
+def test_slots_with_a_corrupted_lock_are_not_used(mountpoint: Path, lock: int) -> None:
     with publishing(mountpoint) as (m, cache):
         warm(m)
         overwrite_tags(m, 0, struct.pack("=I", lock))
@@ -268,7 +270,7 @@ def test_locks_in_disorder_cost_their_slots(mountpoint: Path, lock: int) -> None
             assert read_direct(m / "g", SIZE) == fill("g")
 
 
-def test_who_died_with_a_slot_in_hand_costs_that_slot(mountpoint: Path) -> None:
+def test_slot_locked_by_a_dead_publisher_is_not_used(mountpoint: Path) -> None:
     """The seven others of its set are learned into and published into as ever."""
     with publishing(mountpoint, capacity={"blocks": 8}) as (m, cache):
         assert m.attachment
@@ -300,7 +302,7 @@ def _die_publishing(cache: DataCache, nodeid: int, epoch: int, ready: int) -> No
         cache.publish(nodeid, 0, fill("d"), epoch=epoch, valid_ns=NEVER_NS, end=True)
 
 
-def test_a_publisher_that_is_killed(mountpoint: Path) -> None:
+def test_reads_are_right_after_a_publisher_was_killed(mountpoint: Path) -> None:
     """At whatever instruction: the bytes that are served are the right ones."""
     with publishing(mountpoint) as (m, cache):
         nodeid, lost = m.call("nodeid", "f"), 0
@@ -347,7 +349,7 @@ class _Prefetching(Passthrough):
         return opened
 
 
-def test_a_file_system_publishes_what_it_prefetches(mountpoint: Path, tmp_path: Path) -> None:
+def test_prefetching_file_system_publishes_its_data(mountpoint: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     data = os.urandom(40 * BLOCK + 5)
