@@ -43,7 +43,7 @@ def refused(manual_daemon: ManualDaemon) -> int:
 
 
 @pytest.mark.parametrize("cpu", [0, 1])
-def test_a_request_and_its_answer_go_through_a_slot(
+def test_request_and_reply_go_through_a_slot(
     manual_daemon: ManualDaemon, channels: list[Channel], cpu: int
 ) -> None:
     size = manual_daemon.ask(cpu)
@@ -55,7 +55,7 @@ def test_a_request_and_its_answer_go_through_a_slot(
     assert manual_daemon.channel(cpu, "stolen") == 0
 
 
-def test_one_call_delivers_a_reply_and_brings_the_next_request(
+def test_next_delivers_a_reply_and_fetches_a_request(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     manual_daemon.connection.policy = "own"
@@ -68,7 +68,7 @@ def test_one_call_delivers_a_reply_and_brings_the_next_request(
 
 
 @pytest.mark.parametrize("sent", [0, 1])
-def test_a_worker_takes_what_waits_for_another_channel(
+def test_worker_takes_a_request_that_waits_for_another_channel(
     manual_daemon: ManualDaemon, channels: list[Channel], sent: int
 ) -> None:
     size = manual_daemon.ask(sent)
@@ -82,7 +82,7 @@ def test_a_worker_takes_what_waits_for_another_channel(
 
 @pytest.mark.parametrize("sent", [0, 1])
 @pytest.mark.parametrize("works", [0, 1])
-def test_a_worker_that_waits_is_woken_by_a_request_of_any_cpu(
+def test_sleeping_worker_is_woken_by_a_request_of_any_cpu(
     manual_daemon: ManualDaemon, channels: list[Channel], sent: int, works: int
 ) -> None:
     """The other channel has no worker."""
@@ -94,7 +94,7 @@ def test_a_worker_that_waits_is_woken_by_a_request_of_any_cpu(
     assert size.result(DEADLINE_S) == 5
 
 
-def test_a_reader_beside_the_channels_is_woken_if_no_worker_waits(
+def test_reader_of_the_device_is_woken_if_no_worker_sleeps(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     os.set_blocking(manual_daemon.fd, True)
@@ -107,7 +107,7 @@ def test_a_reader_beside_the_channels_is_woken_if_no_worker_waits(
 
 @pytest.mark.parametrize("policy", ["least", "own"])
 @pytest.mark.parametrize("spin_ns", [0, 1_000_000])
-def test_who_does_not_sleep_there_looks_and_is_woken_in_poll(
+def test_nonblocking_worker_polls_and_is_woken_in_epoll(
     manual_daemon: ManualDaemon, policy: str, spin_ns: int
 ) -> None:
     """One worker for all CPUs, who sleeps in poll(2) on another descriptor of the mount."""
@@ -145,7 +145,7 @@ def _ask(manual_daemon: ManualDaemon, cpu: int, times: int) -> list[int]:
     return [os.stat(manual_daemon.mountpoint).st_size for _ in range(times)]
 
 
-def test_a_request_larger_than_a_slot_comes_in_the_buffer(manual_daemon: ManualDaemon) -> None:
+def test_request_larger_than_a_slot_comes_in_the_buffer(manual_daemon: ManualDaemon) -> None:
     channel = Channel(manual_daemon.fd, 0)
     value = os.urandom(20000)
     with ThreadPoolExecutor(1) as pool:
@@ -159,7 +159,7 @@ def test_a_request_larger_than_a_slot_comes_in_the_buffer(manual_daemon: ManualD
 
 
 @pytest.mark.parametrize(("beyond", "fits"), [(0, True), (1, False)])
-def test_a_request_fits_a_slot_if_it_ends_with_it(
+def test_request_of_exactly_the_slot_size_fits(
     manual_daemon: ManualDaemon, beyond: int, fits: bool
 ) -> None:
     """Before it is left what makes data of a WRITE begin at a page; see REQUEST_START."""
@@ -176,7 +176,7 @@ def test_a_request_fits_a_slot_if_it_ends_with_it(
     channel.close()
 
 
-def test_a_request_larger_than_a_slot_is_left_for_who_wants_small_ones(
+def test_next_small_leaves_a_request_larger_than_a_slot(
     manual_daemon: ManualDaemon,
 ) -> None:
     """The reply that the call has brought is delivered."""
@@ -200,7 +200,7 @@ def test_a_request_larger_than_a_slot_is_left_for_who_wants_small_ones(
 
 @pytest.mark.parametrize("worker", ["with-a-buffer", "of-small-ones"])
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_request_larger_than_slot_and_buffer_fails_and_what_is_behind_it_goes_on(
+def test_request_larger_than_slot_and_buffer_fails_alone(
     mountpoint: Path, worker: str, behind: bool
 ) -> None:
     manual_daemon = ManualDaemon(mountpoint, max_write=4096)
@@ -237,7 +237,7 @@ def test_a_request_larger_than_slot_and_buffer_fails_and_what_is_behind_it_goes_
     manual_daemon.close()
 
 
-def test_a_worker_that_waits_for_a_slot_is_told_of_one(manual_daemon: ManualDaemon) -> None:
+def test_worker_that_waits_for_a_free_slot_is_woken(manual_daemon: ManualDaemon) -> None:
     channel = Channel(manual_daemon.fd, 0, slots=1)
     first = manual_daemon.ask(0)
     message = channel.next()
@@ -256,7 +256,7 @@ def test_a_worker_that_waits_for_a_slot_is_told_of_one(manual_daemon: ManualDaem
     channel.close()
 
 
-def test_a_reply_may_be_written_and_the_slot_given_back(
+def test_slot_is_free_again_after_a_reply_by_write(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     for number in range(10):  # more than there are slots
@@ -267,7 +267,7 @@ def test_a_reply_may_be_written_and_the_slot_given_back(
         channels[0].reply(message.slot, 0)
 
 
-def test_with_every_slot_in_use_requests_wait_and_can_be_read(
+def test_requests_wait_and_can_be_read_while_all_slots_are_in_use(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     manual_daemon.connection.policy = "own"
@@ -283,7 +283,7 @@ def test_with_every_slot_in_use_requests_wait_and_can_be_read(
 
 
 @pytest.mark.parametrize("on", ["channel", "mount"])
-def test_a_request_may_be_answered_on_any_descriptor(
+def test_reply_on_any_descriptor_is_taken(
     manual_daemon: ManualDaemon, channels: list[Channel], on: str
 ) -> None:
     for number in range(10):
@@ -294,7 +294,7 @@ def test_a_request_may_be_answered_on_any_descriptor(
         channels[0].reply(message.slot, 0)
 
 
-def test_a_request_is_answered_once_whoever_answers(
+def test_only_one_of_several_replies_is_taken(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     for number in range(200):
@@ -319,7 +319,7 @@ def _answer(ready: threading.Barrier, fd: int, raw: bytes) -> int:
     return 0
 
 
-def test_an_interrupt_comes_through_a_slot(
+def test_interrupt_comes_through_a_slot(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     with manual_daemon.program(0) as program:
@@ -337,7 +337,7 @@ def test_an_interrupt_comes_through_a_slot(
 # What ends
 
 
-def test_a_worker_that_is_interrupted_loses_nothing(
+def test_worker_interrupted_by_a_signal_loses_no_reply(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     """The reply was delivered all the same."""
@@ -364,7 +364,7 @@ def _stop(_number: int, _frame: Any) -> None:
     raise _Stopped
 
 
-def test_workers_hear_that_the_connection_is_aborted(
+def test_abort_wakes_workers_with_enodev(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     sizes = [manual_daemon.ask(cpu) for cpu in (0, 1)]
@@ -383,7 +383,9 @@ def test_workers_hear_that_the_connection_is_aborted(
         channels[0].next(held.slot, answer(channels[0], held, 1))
 
 
-def test_requests_of_a_channel_that_is_closed(manual_daemon: ManualDaemon) -> None:
+def test_close_of_a_channel_fails_taken_requests_and_leaves_others(
+    manual_daemon: ManualDaemon,
+) -> None:
     """What it had taken fails, as of a reader that is closed; what it had not, others get."""
     channel = Channel(manual_daemon.fd, 0)
     taken = manual_daemon.ask(0)
@@ -399,7 +401,7 @@ def test_requests_of_a_channel_that_is_closed(manual_daemon: ManualDaemon) -> No
     again.close()
 
 
-def test_a_reader_is_woken_when_the_last_channel_is_closed(manual_daemon: ManualDaemon) -> None:
+def test_close_of_the_last_channel_wakes_a_reader(manual_daemon: ManualDaemon) -> None:
     channel = Channel(manual_daemon.fd, 0, slots=1)
     first, second = manual_daemon.ask(0), manual_daemon.ask(0)
     message = channel.next()
@@ -428,7 +430,7 @@ WRONG_SETUPS: list[tuple[dict[str, int], int]] = [
 
 
 @pytest.mark.parametrize(("wrong", "number"), WRONG_SETUPS, ids=str)
-def test_channels_that_make_no_sense_are_refused(
+def test_channel_with_invalid_setup_fails(
     manual_daemon: ManualDaemon, wrong: dict[str, int], number: int
 ) -> None:
     fd = by_hand.tied(manual_daemon.fd)
@@ -442,7 +444,7 @@ def re_errno(number: int) -> str:
     return rf"\[Errno {number}\]"
 
 
-def test_a_cpu_has_one_channel_and_a_descriptor_is_one(manual_daemon: ManualDaemon) -> None:
+def test_second_channel_of_a_cpu_or_descriptor_fails(manual_daemon: ManualDaemon) -> None:
     one, two = by_hand.tied(manual_daemon.fd), by_hand.tied(manual_daemon.fd)
     by_hand.make(one, 0)
     with pytest.raises(OSError, match=re_errno(errno.EBUSY)):
@@ -454,7 +456,7 @@ def test_a_cpu_has_one_channel_and_a_descriptor_is_one(manual_daemon: ManualDaem
     os.close(two)
 
 
-def test_a_descriptor_of_no_mount_is_no_channel() -> None:
+def test_channel_without_a_mount_fails() -> None:
     fd = os.open("/dev/efuse", os.O_RDWR)
     with pytest.raises(OSError, match=re_errno(errno.ENOTCONN)):
         by_hand.make(fd, 0)
@@ -479,7 +481,7 @@ def test_a_descriptor_of_no_mount_is_no_channel() -> None:
         *("two-flags", "flag"),
     ],
 )
-def test_calls_that_make_no_sense_do_nothing(
+def test_next_with_invalid_arguments_fails_and_changes_nothing(
     manual_daemon: ManualDaemon, channels: list[Channel], wrong: Callable[[Message], dict[str, int]]
 ) -> None:
     size = manual_daemon.ask(0)
@@ -493,7 +495,9 @@ def test_calls_that_make_no_sense_do_nothing(
     assert size.result(DEADLINE_S) == 3
 
 
-def test_a_slot_is_given_back_once(manual_daemon: ManualDaemon, channels: list[Channel]) -> None:
+def test_second_reply_by_the_same_slot_fails(
+    manual_daemon: ManualDaemon, channels: list[Channel]
+) -> None:
     size = manual_daemon.ask(0)
     message = channels[0].next()
     length = answer(channels[0], message, 3)
@@ -513,7 +517,7 @@ def test_a_slot_is_given_back_once(manual_daemon: ManualDaemon, channels: list[C
     ],
     ids=["short", "too-long", "too-short"],
 )
-def test_a_reply_that_is_none_leaves_the_request_to_be_answered(
+def test_malformed_reply_leaves_the_request_unanswered(
     manual_daemon: ManualDaemon, channels: list[Channel], make_wrong: Callable[[bytes], bytes]
 ) -> None:
     size = manual_daemon.ask(0)
@@ -530,7 +534,7 @@ def test_a_reply_that_is_none_leaves_the_request_to_be_answered(
 @pytest.mark.parametrize("number", [-1, 512, 524, 999, 2000])
 @pytest.mark.parametrize("by", ["slot", "write"])
 @pytest.mark.parametrize("body", [b"", root_attributes(1)], ids=["bare", "with-a-body"])
-def test_a_reply_whose_error_no_program_knows_fails_the_request(
+def test_reply_with_an_invalid_errno_fails_the_request(
     manual_daemon: ManualDaemon, channels: list[Channel], by: str, number: int, body: bytes
 ) -> None:
     size = manual_daemon.ask(0)
@@ -552,7 +556,7 @@ def test_a_reply_whose_error_no_program_knows_fails_the_request(
         os.write(manual_daemon.fd, reply(message, 2))
 
 
-def test_an_answer_to_an_interrupt_whose_error_no_program_knows_leaves_the_request(
+def test_reply_to_an_interrupt_with_an_invalid_errno_leaves_the_request(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     size = manual_daemon.ask(0)
@@ -564,7 +568,7 @@ def test_an_answer_to_an_interrupt_whose_error_no_program_knows_leaves_the_reque
     assert size.result(DEADLINE_S) == 3
 
 
-def test_a_reply_of_another_size_fails_the_request(
+def test_reply_of_a_wrong_size_fails_the_request(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     size = manual_daemon.ask(0)
@@ -577,7 +581,7 @@ def test_a_reply_of_another_size_fails_the_request(
     assert error.errno == errno.EIO
 
 
-def test_a_reply_to_nothing_is_dropped(
+def test_reply_to_an_unknown_request_is_dropped(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     size = manual_daemon.ask(0)
@@ -593,7 +597,7 @@ def test_a_reply_to_nothing_is_dropped(
 # The mapping
 
 
-def test_only_a_channel_is_mapped_and_only_shared_and_as_large_as_it_is(
+def test_map_other_than_shared_and_within_a_channel_fails(
     manual_daemon: ManualDaemon,
 ) -> None:
     with pytest.raises(OSError, match=re_errno(errno.ENODEV)):
@@ -608,7 +612,7 @@ def test_only_a_channel_is_mapped_and_only_shared_and_as_large_as_it_is(
     channel.close()
 
 
-def test_slots_are_empty_at_first(manual_daemon: ManualDaemon) -> None:
+def test_slots_of_a_new_channel_are_zero(manual_daemon: ManualDaemon) -> None:
     for _ in range(2):
         channel = Channel(manual_daemon.fd, 0, slots=64)
         assert channel.memory[:].count(0) == len(channel.memory)
@@ -626,7 +630,7 @@ print(os.WTERMSIG(os.wait()[1]))
 """
 
 
-def test_a_forked_child_has_no_part_in_the_mapping(manual_daemon: ManualDaemon) -> None:
+def test_forked_child_does_not_inherit_the_mapping(manual_daemon: ManualDaemon) -> None:
     channel = Channel(manual_daemon.fd, 0)
     command = [sys.executable, "-c", _FORKED, str(channel.fd)]
     done = subprocess.run(
@@ -636,7 +640,7 @@ def test_a_forked_child_has_no_part_in_the_mapping(manual_daemon: ManualDaemon) 
     channel.close()
 
 
-def test_replies_that_change_while_they_are_read_are_taken_once(
+def test_reply_that_changes_while_it_is_read_is_copied_once(
     manual_daemon: ManualDaemon,
 ) -> None:
     """A scribbler runs over the reply's memory; no answer is of two, and none is invented."""

@@ -67,7 +67,7 @@ class Thread(threading.Thread):
         return self.rounds
 
 
-def test_nothing_is_kept_twice(m: Forced, lower: Path) -> None:
+def test_read_and_write_leave_no_pages_in_fuse(m: Forced, lower: Path) -> None:
     assert read(m / "f") == DATA
     assert write(m / "f", fill("w")[:BLOCK], BLOCK) == BLOCK
     assert read(m / "f", BLOCK, BLOCK) == fill("w")[:BLOCK]
@@ -78,13 +78,13 @@ def test_nothing_is_kept_twice(m: Forced, lower: Path) -> None:
     assert m.answered()["daemon"] == 0
 
 
-def test_a_write_grows_the_file(m: Forced, lower: Path) -> None:
+def test_write_beyond_the_end_grows_the_file(m: Forced, lower: Path) -> None:
     assert write(m / "f", b"end", SIZE + 5) == 3
     assert os.stat(m / "f").st_size == SIZE + 8
     assert (lower / "f").read_bytes() == DATA + bytes(5) + b"end"
 
 
-def test_a_map_sees_what_is_written(m: Forced) -> None:
+def test_map_shows_what_write_has_written(m: Forced) -> None:
     with open(m / "f", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
         assert view[:] == DATA
         assert cached_pages(m / "f") == SIZE // BLOCK
@@ -94,7 +94,7 @@ def test_a_map_sees_what_is_written(m: Forced) -> None:
         assert view[:] == DATA[: BLOCK - 1] + b"new" + DATA[BLOCK + 2 :]
 
 
-def test_what_is_dirty_is_read_and_kept(m: Forced, lower: Path) -> None:
+def test_read_and_write_respect_bytes_stored_by_a_map(m: Forced, lower: Path) -> None:
     with open(m / "f", "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
         view[:4] = b"mmap"
         assert read(m / "f", 8) == b"mmap" + DATA[4:8]
@@ -104,7 +104,7 @@ def test_what_is_dirty_is_read_and_kept(m: Forced, lower: Path) -> None:
     assert (lower / "f").read_bytes() == b"mmapfile" + DATA[8:]
 
 
-def test_stores_and_writes_of_the_same_pages_lose_nothing(m: Forced, lower: Path) -> None:
+def test_stores_and_writes_to_the_same_pages_are_all_kept(m: Forced, lower: Path) -> None:
     """One stores to the first words by a map, which comes and goes; one writes the second ones."""
     pages, rounds = 4, 150
     fd = os.open(m / "f", os.O_RDWR)
@@ -152,7 +152,9 @@ def _store(fd: int, offset: int, data: bytes) -> None:
         view[offset : offset + len(data)] = data
 
 
-def test_a_write_waits_for_what_became_dirty_while_it_waited(mountpoint: Path, lower: Path) -> None:
+def test_write_waits_for_pages_that_became_dirty_before_it_got_the_lock(
+    mountpoint: Path, lower: Path
+) -> None:
     """All was clean when it was called: it looks once more when it has the inode's lock."""
     with written_through(mountpoint, path := backing(lower, DATA)) as (m, fd):
         m.hold("setattr", "before")
@@ -174,9 +176,7 @@ def test_a_write_waits_for_what_became_dirty_while_it_waited(mountpoint: Path, l
     assert Path(path).read_bytes() == b"from a map" + DATA[10:11] + b"from pwrite" + DATA[22:]
 
 
-def test_a_store_waits_for_a_write_that_waits_for_another_page(
-    mountpoint: Path, lower: Path
-) -> None:
+def test_store_waits_for_a_write_that_waits_for_another_page(mountpoint: Path, lower: Path) -> None:
     """All was clean when the write looked. Until the pages are gone, none is stored to."""
     with written_through(mountpoint, path := backing(lower, DATA)) as (m, fd):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -202,7 +202,7 @@ def test_a_store_waits_for_a_write_that_waits_for_another_page(
     assert Path(path).read_bytes() == wanted
 
 
-def test_a_read_shows_in_the_access_time(m: Forced, lower: Path) -> None:
+def test_read_updates_the_access_time(m: Forced, lower: Path) -> None:
     os.utime(m / "f", (1000, 2000))
     fd = os.open(m / "f", os.O_RDONLY)
     for _ in range(2):
@@ -219,7 +219,7 @@ def test_a_read_shows_in_the_access_time(m: Forced, lower: Path) -> None:
     assert m.answered()["direct"] > 0
 
 
-def test_appends_do_not_meet(m: Forced, lower: Path) -> None:
+def test_concurrent_appends_do_not_overlap(m: Forced, lower: Path) -> None:
     def append(letter: bytes) -> None:
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
         for _ in range(50):
@@ -237,7 +237,7 @@ def test_appends_do_not_meet(m: Forced, lower: Path) -> None:
     assert m.answered()["direct"] >= 150
 
 
-def test_limits_of_the_writer(m: Forced, lower: Path) -> None:
+def test_write_beyond_rlimit_fsize_is_cut_or_fails(m: Forced, lower: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE + 2, hard))
@@ -254,7 +254,9 @@ def test_limits_of_the_writer(m: Forced, lower: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT])
-def test_a_buffer_that_ends_in_nothing(m: Forced, lower: Path, flags: int) -> None:
+def test_buffer_that_ends_at_unmapped_memory_moves_what_fits_or_fails(
+    m: Forced, lower: Path, flags: int
+) -> None:
     """What fits is moved, or nothing is; no other byte changes."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = libc.pread.restype = libc.pwrite.restype = ctypes.c_ssize_t
@@ -277,7 +279,7 @@ def test_a_buffer_that_ends_in_nothing(m: Forced, lower: Path, flags: int) -> No
 
 
 @pytest.mark.parametrize("at", [8, BLOCK + 8])
-def test_a_buffer_that_is_the_file_itself(m: Forced, lower: Path, at: int) -> None:
+def test_write_from_a_map_of_the_same_file_ends(m: Forced, lower: Path, at: int) -> None:
     """It ends, and what is not written to stays; of a part that overlaps nobody says what it is."""
     with open(m / "f", "r+b") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
         part = memoryview(view)[:BLOCK]
@@ -289,7 +291,7 @@ def test_a_buffer_that_is_the_file_itself(m: Forced, lower: Path, at: int) -> No
         assert data[at : at + BLOCK] == DATA[:BLOCK]
 
 
-def test_the_daemon_may_have_to_fill_the_buffer(mountpoint: Path, lower: Path) -> None:
+def test_read_into_a_buffer_that_the_daemon_must_fill_ends(mountpoint: Path, lower: Path) -> None:
     """It has one thread: in an ioctl it waits for I/O to end, and then it answers page faults."""
     path = backing(lower, DATA)
     with mounted(mountpoint, path="direct") as m:
@@ -311,7 +313,7 @@ def test_the_daemon_may_have_to_fill_the_buffer(mountpoint: Path, lower: Path) -
             reading.stop()
 
 
-def test_buffers_that_are_not_there_yet(m: Forced) -> None:
+def test_read_into_untouched_buffers_returns_all_bytes(m: Forced) -> None:
     """In parts, some of whose pages were never touched."""
     rng = random.Random(20261122)
     with open(m / "f", "rb") as file:
@@ -347,7 +349,7 @@ int write(struct efuse_req *req)
 """
 
 
-def test_a_program_refuses_each(mountpoint: Path, lower: Path) -> None:
+def test_handler_refuses_a_read_or_write_with_its_errno(mountpoint: Path, lower: Path) -> None:
     with mounted(mountpoint, attach=False) as m:
         m.attach(handlers={"read": _REFUSING, "write": _REFUSING})
         make(m, "f", fill("d"))
@@ -359,7 +361,9 @@ def test_a_program_refuses_each(mountpoint: Path, lower: Path) -> None:
     assert (lower / "backing").read_bytes() == b"yes" + DATA[3:]
 
 
-def test_append_asks_where_the_file_ends_if_others_write_it(mountpoint: Path, lower: Path) -> None:
+def test_append_goes_to_the_end_after_a_write_behind_the_mount(
+    mountpoint: Path, lower: Path
+) -> None:
     (lower / "f").write_bytes(DATA)
     with forced(lower, mountpoint, "direct", consistency="ttl", attr_timeout=0) as m:
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)
@@ -370,9 +374,7 @@ def test_append_asks_where_the_file_ends_if_others_write_it(mountpoint: Path, lo
     assert (lower / "f").read_bytes() == DATA + b"othermine"
 
 
-def test_append_past_the_page_cache_goes_behind_what_is_dirty(
-    mountpoint: Path, lower: Path
-) -> None:
+def test_direct_append_goes_behind_dirty_pages(mountpoint: Path, lower: Path) -> None:
     """In a write-back mount the backing file may end before it."""
     (lower / "f").write_bytes(DATA)
     options = {"consistency": "exclusive", "writeback": True}
@@ -391,7 +393,7 @@ def test_append_past_the_page_cache_goes_behind_what_is_dirty(
         assert (lower / "f").read_bytes() == DATA + fill("w", BLOCK) + fill("a", BLOCK)
 
 
-def test_append_goes_behind_what_the_daemon_has_told_of(mountpoint: Path, lower: Path) -> None:
+def test_append_goes_behind_what_the_daemon_announced(mountpoint: Path, lower: Path) -> None:
     """Also in exclusive mode, where the daemon says so when somebody else has written."""
     path = Path(backing(lower, fill("b", 100)))
     with mounted(mountpoint, consistency="exclusive", entry_timeout=60.0, attr_timeout=60.0) as one:
@@ -417,7 +419,7 @@ def test_append_goes_behind_what_the_daemon_has_told_of(mountpoint: Path, lower:
         assert os.stat(one / "f").st_size == path.stat().st_size
 
 
-def test_a_small_file_makes_no_large_buffer_present(m: Forced, lower: Path) -> None:
+def test_read_of_a_small_file_touches_no_more_of_a_large_buffer(m: Forced, lower: Path) -> None:
     """Of a buffer that nobody has touched, what the file does not fill stays untouched."""
     (lower / "small").write_bytes(DATA)
 
@@ -435,7 +437,7 @@ def test_a_small_file_makes_no_large_buffer_present(m: Forced, lower: Path) -> N
     m.show_that_it_ran(1)
 
 
-def test_a_large_file_fills_a_buffer_that_nobody_has_touched(m: Forced, lower: Path) -> None:
+def test_read_of_a_large_file_fills_an_untouched_buffer(m: Forced, lower: Path) -> None:
     data = fill("b", (5 << 20) + 17)
     (lower / "large").write_bytes(data)
     fd = os.open(m / "large", os.O_RDONLY)
@@ -469,7 +471,7 @@ def _reads_of_stores_ask_nobody(m: Forced, lower: Path, name: str) -> bool:
         return m.answered() == brought
 
 
-def test_a_limit_of_the_writer_is_one_of_positions_in_the_file(
+def test_rlimit_fsize_applies_to_positions_in_the_file_not_the_backing_file(
     mountpoint: Path, lower: Path
 ) -> None:
     """The bytes lie far behind the limit in the backing file."""

@@ -16,7 +16,7 @@ RESENT = 1 << 63
 NOTIFY_RESEND = 7
 
 
-def test_a_request_waits_in_the_queue_of_the_cpu_that_sent_it(manual_daemon: ManualDaemon) -> None:
+def test_request_waits_in_the_queue_of_the_cpu_that_sent_it(manual_daemon: ManualDaemon) -> None:
     for cpu in (0, 1):
         size = manual_daemon.ask(cpu)
         assert [manual_daemon.channel(c, "depth") for c in (0, 1)] == [
@@ -30,7 +30,7 @@ def test_a_request_waits_in_the_queue_of_the_cpu_that_sent_it(manual_daemon: Man
 
 @pytest.mark.parametrize("sent", [0, 1])
 @pytest.mark.parametrize("read", [0, 1])
-def test_a_reader_of_another_cpu_steals_it(
+def test_reader_on_another_cpu_steals_a_request(
     manual_daemon: ManualDaemon, sent: int, read: int
 ) -> None:
     size = manual_daemon.ask(sent)
@@ -40,7 +40,7 @@ def test_a_reader_of_another_cpu_steals_it(
     assert manual_daemon.channel(1 - sent, "stolen") == 0
 
 
-def test_a_reader_prefers_the_queue_of_its_own_cpu(manual_daemon: ManualDaemon) -> None:
+def test_reader_prefers_the_queue_of_its_own_cpu(manual_daemon: ManualDaemon) -> None:
     asked = [manual_daemon.ask(0), manual_daemon.ask(1)]
     requests = [manual_daemon.read(1), manual_daemon.read(0)]
     assert [manual_daemon.channel(c, "stolen") for c in (0, 1)] == [0, 0]
@@ -49,7 +49,7 @@ def test_a_reader_prefers_the_queue_of_its_own_cpu(manual_daemon: ManualDaemon) 
     assert [a.result(DEADLINE_S) for a in asked] == [10, 11]
 
 
-def test_requests_of_all_queues_have_different_numbers(manual_daemon: ManualDaemon) -> None:
+def test_requests_of_all_queues_have_different_unique_numbers(manual_daemon: ManualDaemon) -> None:
     asked = [manual_daemon.ask(cpu) for _ in range(10) for cpu in (0, 1)]
     requests = [manual_daemon.read() for _ in asked]
     assert len({r.unique for r in requests}) == len(requests)
@@ -59,7 +59,7 @@ def test_requests_of_all_queues_have_different_numbers(manual_daemon: ManualDaem
     assert sorted(a.result(DEADLINE_S) for a in asked) == list(range(len(asked)))
 
 
-def test_a_queue_that_nobody_reads_is_not_starved(manual_daemon: ManualDaemon) -> None:
+def test_queue_without_a_reader_is_served_by_another_cpu(manual_daemon: ManualDaemon) -> None:
     mine = [manual_daemon.ask(0) for _ in range(40)]
     other = manual_daemon.ask(1)
     for _ in range(16):
@@ -71,7 +71,7 @@ def test_a_queue_that_nobody_reads_is_not_starved(manual_daemon: ManualDaemon) -
     assert [a.result(DEADLINE_S) for a in mine] == [5] * 40
 
 
-def test_with_nothing_to_read_a_reader_does_not_wait_if_it_need_not(
+def test_nonblocking_read_without_requests_fails_with_eagain(
     manual_daemon: ManualDaemon,
 ) -> None:
     with pytest.raises(BlockingIOError):
@@ -80,7 +80,7 @@ def test_with_nothing_to_read_a_reader_does_not_wait_if_it_need_not(
 
 @pytest.mark.parametrize("sent", [0, 1])
 @pytest.mark.parametrize("read", [0, 1])
-def test_poll_tells_of_a_request_on_any_cpu(
+def test_poll_reports_a_request_of_any_cpu(
     manual_daemon: ManualDaemon, sent: int, read: int
 ) -> None:
     os.sched_setaffinity(0, {read})
@@ -95,7 +95,7 @@ def test_poll_tells_of_a_request_on_any_cpu(
 
 
 @pytest.mark.parametrize("sent", [0, 1])
-def test_a_request_wakes_a_reader_of_another_cpu(manual_daemon: ManualDaemon, sent: int) -> None:
+def test_request_wakes_a_reader_on_another_cpu(manual_daemon: ManualDaemon, sent: int) -> None:
     os.set_blocking(manual_daemon.fd, True)
     with ThreadPoolExecutor(1) as pool:
         sleeper = pool.submit(manual_daemon.read, 1 - sent)
@@ -115,7 +115,7 @@ def test_each_of_many_sleeping_readers_is_woken(manual_daemon: ManualDaemon) -> 
     assert sorted(a.result(DEADLINE_S) for a in asked) == list(range(8))
 
 
-def test_an_interrupt_reaches_a_reader_of_another_cpu(manual_daemon: ManualDaemon) -> None:
+def test_interrupt_reaches_a_reader_on_another_cpu(manual_daemon: ManualDaemon) -> None:
     program = manual_daemon.program(1)
     with program:
         request = manual_daemon.read(1)
@@ -130,7 +130,7 @@ def test_an_interrupt_reaches_a_reader_of_another_cpu(manual_daemon: ManualDaemo
         assert program.wait(DEADLINE_S) == -signal.SIGTERM
 
 
-def test_a_request_whose_caller_died_is_not_read(manual_daemon: ManualDaemon) -> None:
+def test_request_of_a_dead_caller_is_not_read(manual_daemon: ManualDaemon) -> None:
     for cpu in (0, 1):
         with manual_daemon.program(cpu) as program:
             program.kill()
@@ -140,7 +140,7 @@ def test_a_request_whose_caller_died_is_not_read(manual_daemon: ManualDaemon) ->
         manual_daemon.read()
 
 
-def test_requests_of_every_queue_fail_when_the_connection_is_aborted(
+def test_abort_fails_the_requests_of_every_queue(
     manual_daemon: ManualDaemon,
 ) -> None:
     asked = [manual_daemon.ask(cpu) for _ in range(3) for cpu in (0, 1)]
@@ -154,7 +154,7 @@ def test_requests_of_every_queue_fail_when_the_connection_is_aborted(
     assert [manual_daemon.channel(cpu, "depth") for cpu in (0, 1)] == [0, 0]
 
 
-def test_what_was_read_and_not_answered_is_sent_again_in_its_order(
+def test_resend_sends_unanswered_requests_in_their_order(
     manual_daemon: ManualDaemon,
 ) -> None:
     asked = [manual_daemon.ask(cpu) for _ in range(3) for cpu in (0, 1)]

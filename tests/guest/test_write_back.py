@@ -55,7 +55,7 @@ def test_dirty_pages_go_to_the_backing_file(mountpoint: Path, lower: Path, offse
         assert direct_writes(m) > 0
 
 
-def test_the_file_grows_by_dirty_pages(mountpoint: Path, lower: Path) -> None:
+def test_dirty_pages_grow_the_backing_file(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, b"")
     with mapped(mountpoint, path) as m:
         for n in range(20):
@@ -65,7 +65,7 @@ def test_the_file_grows_by_dirty_pages(mountpoint: Path, lower: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [0, WRITEBACK_CACHE])
-def test_mapped_memory_goes_to_the_backing_file(mountpoint: Path, lower: Path, flags: int) -> None:
+def test_stores_by_a_map_go_to_the_backing_file(mountpoint: Path, lower: Path, flags: int) -> None:
     path = backing(lower, fill("b", 64 * BLOCK))
     with mapped(mountpoint, path, flags) as m:
         with open(m / "f", "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
@@ -79,7 +79,7 @@ def test_mapped_memory_goes_to_the_backing_file(mountpoint: Path, lower: Path, f
         assert "write" not in m.asked()
 
 
-def test_nothing_is_lost_at_the_end_of_a_mount(mountpoint: Path, lower: Path) -> None:
+def test_unmount_writes_back_all_dirty_pages(mountpoint: Path, lower: Path) -> None:
     """Neither what close() waits for nor what is still dirty in mapped memory."""
     path = backing(lower, bytes(1 << 23))
     with mapped(mountpoint, path) as m:
@@ -92,7 +92,7 @@ def test_nothing_is_lost_at_the_end_of_a_mount(mountpoint: Path, lower: Path) ->
     assert Path(path).read_bytes() == fill("w", 1 << 22) + fill("m", 1 << 22)
 
 
-def test_a_full_lower_file_system_is_told_by_fsync(mountpoint: Path, lower: Path) -> None:
+def test_fsync_fails_when_the_lower_file_system_is_full(mountpoint: Path, lower: Path) -> None:
     with small(lower) as point:
         (point / "b").touch()
         with mapped(mountpoint, str(point / "b")) as m:
@@ -103,7 +103,7 @@ def test_a_full_lower_file_system_is_told_by_fsync(mountpoint: Path, lower: Path
             m.call("unmap_extents", "f")
 
 
-def test_a_write_that_fits_only_in_part_is_no_success(mountpoint: Path, lower: Path) -> None:
+def test_fsync_fails_when_only_a_part_fits(mountpoint: Path, lower: Path) -> None:
     """The last room of the lower file system: FUSE asks nobody how much of a WRITE was done."""
     with small(lower) as point:
         (point / "b").touch()
@@ -123,7 +123,7 @@ def test_a_write_that_fits_only_in_part_is_no_success(mountpoint: Path, lower: P
             m.call("unmap_extents", "f")
 
 
-def test_an_error_below_is_told_by_fsync(mountpoint: Path, lower: Path) -> None:
+def test_fsync_fails_after_an_error_of_the_lower_file_system(mountpoint: Path, lower: Path) -> None:
     with small(lower) as point:
         (point / "b").write_bytes(fill("b"))
         with mapped(mountpoint, str(point / "b")) as m:
@@ -136,7 +136,7 @@ def test_an_error_below_is_told_by_fsync(mountpoint: Path, lower: Path) -> None:
             m.call("unmap_extents", "f")
 
 
-def test_what_is_too_large_for_the_daemon_goes_to_it_in_parts(mountpoint: Path) -> None:
+def test_write_larger_than_the_daemon_takes_is_sent_in_parts(mountpoint: Path) -> None:
     size = 1 << 23
     with mounted(mountpoint, consistency="exclusive", generic_flags=WRITEBACK_CACHE) as m:
         m.connection.max_request = size
@@ -148,7 +148,7 @@ def test_what_is_too_large_for_the_daemon_goes_to_it_in_parts(mountpoint: Path) 
         assert m.asked().count("write") > m.count("write", "requests") - before
 
 
-def test_a_forced_daemon_gets_them(mountpoint: Path, lower: Path) -> None:
+def test_forced_path_daemon_sends_dirty_pages_to_the_daemon(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mapped(mountpoint, path) as m:
         m.connection.forced_path = "daemon"
@@ -157,7 +157,7 @@ def test_a_forced_daemon_gets_them(mountpoint: Path, lower: Path) -> None:
         assert Path(path).read_bytes() == fill("b")
 
 
-def test_an_aborted_connection_leaves_nobody_waiting(mountpoint: Path, lower: Path) -> None:
+def test_fsync_and_close_end_after_abort(mountpoint: Path, lower: Path) -> None:
     m = Mount(mountpoint, Options(generic_flags=WRITEBACK_CACHE), ("default_permissions",))
     try:
         make(m, "f", bytes(1 << 22))

@@ -49,16 +49,16 @@ def serve(channel: Channel, sizes: list[Future[int]]) -> None:
     assert sorted(size.result(DEADLINE_S) for size in sizes) == list(range(len(sizes)))
 
 
-def test_the_machine_is_what_this_is_about() -> None:
+def test_guest_has_two_nodes() -> None:
     for cpu, node in NODE.items():
         assert Path(f"/sys/devices/system/cpu/cpu{cpu}/node{node}").exists()
 
 
-def test_each_channel_knows_its_node(manual_daemon: ManualDaemon) -> None:
+def test_sysfs_shows_the_node_of_each_channel(manual_daemon: ManualDaemon) -> None:
     assert {cpu: manual_daemon.channel(cpu, "node") for cpu in CPUS} == NODE
 
 
-def test_slots_lie_in_the_memory_of_the_cpus_node(
+def test_slots_are_in_memory_of_the_node_of_the_cpu(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     """As the kernel says of the mapping's pages, whoever has made it."""
@@ -74,7 +74,7 @@ def test_slots_lie_in_the_memory_of_the_cpus_node(
 @pytest.mark.parametrize(
     ("first", "second", "far"), [(0, 1, (2, 3)), (1, 0, (2, 3)), (3, 2, (0, 1))]
 )
-def test_a_loaded_channel_shares_with_its_node_first(
+def test_loaded_channel_shares_requests_with_its_node_first(
     manual_daemon: ManualDaemon,
     channels: list[Channel],
     first: int,
@@ -93,7 +93,7 @@ def test_a_loaded_channel_shares_with_its_node_first(
     serve(channels[0], sizes)
 
 
-def test_with_a_threshold_the_node_is_filled_first(
+def test_channels_of_the_node_are_filled_to_the_threshold_first(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
     manual_daemon.connection.threshold = 2
@@ -112,7 +112,7 @@ def test_with_a_threshold_the_node_is_filled_first(
         ((0, 3), {0: 0, 1: 0, 2: 3, 3: 3}),
     ],
 )
-def test_a_cpu_without_a_channel_has_its_home_on_its_node(
+def test_cpu_without_a_channel_sends_to_one_on_its_node(
     manual_daemon: ManualDaemon, made: tuple[int, ...], homes: dict[int, int]
 ) -> None:
     manual_daemon.connection.policy = "own"
@@ -129,7 +129,7 @@ def test_a_cpu_without_a_channel_has_its_home_on_its_node(
         channel.close()
 
 
-def test_a_reader_prefers_what_was_sent_on_its_node(manual_daemon: ManualDaemon) -> None:
+def test_reader_prefers_requests_of_its_node(manual_daemon: ManualDaemon) -> None:
     sizes = [manual_daemon.ask(cpu) for cpu in (0, 3)]
     for number, cpu in enumerate((2, 1)):  # beside each of them
         manual_daemon.answer(manual_daemon.read(cpu), number)
