@@ -49,7 +49,9 @@ def _aggregated(values: list[bytes]) -> Aggregated:
 
 
 @pytest.mark.parametrize("way", ["device", "kernel", "pread"])
-def test_each_way_answers_as_a_dict(kv: ModuleType, index: int, way: str) -> None:
+def test_lookups_ranges_and_aggregates_return_what_a_dict_does(
+    kv: ModuleType, index: int, way: str
+) -> None:
     items = kv.make_items(COUNT)
     for what, questions in kv.make_questions(COUNT).items():
         with functions.load(questions[0].name), kv.asking(way, index, questions) as ask:
@@ -69,14 +71,14 @@ def test_each_way_answers_as_a_dict(kv: ModuleType, index: int, way: str) -> Non
                 assert (device > 0, kernel > 0) == (way == "device", way == "kernel")
 
 
-def test_the_questions_have_answers(kv: ModuleType) -> None:
+def test_questions_of_the_example_have_answers(kv: ModuleType) -> None:
     """Some of the keys, and all of the ranges."""
     items, questions = kv.make_items(COUNT), kv.make_questions(COUNT)
     assert 0 < sum(question.key in items for question in questions["lookup"]) < 40
     assert all(question.first < max(items) for question in questions["range"])
 
 
-def test_the_example_prints_a_table(files: Path) -> None:
+def test_example_prints_a_table(files: Path) -> None:
     printed = run(sys.executable, EXAMPLE, files / "index", "20000").stdout
     rows = re.findall(r"^(\w+) +(\w+) +(\d+) +(\d+) +(\d+) +(\d+)$", printed, re.MULTILINE)
     assert [row[:2] for row in rows] == [

@@ -21,7 +21,7 @@ LEAVES, LAST = 358, 361
 """How many leaves there are, from block 1 on, and the root's block."""
 
 
-def test_a_tree_of_three_levels(files: Path) -> None:
+def test_btree_functions_agree_over_a_tree_of_three_levels(files: Path) -> None:
     data = build(ITEMS.items())
     assert len(data) == (LAST + 1) * BLOCK
     with functions.load("btree_lookup"):
@@ -92,7 +92,7 @@ LEAF_DAMAGES = {
 
 
 @pytest.mark.parametrize("what", [*DAMAGES, *LEAF_DAMAGES])
-def test_a_damaged_tree_fails(what: str, files: Path) -> None:
+def test_damaged_tree_fails(what: str, files: Path) -> None:
     offset, patch = (DAMAGES | LEAF_DAMAGES)[what]
     data = bytearray(build(ITEMS.items()))
     assert data[offset : offset + len(patch)] != patch
@@ -105,7 +105,7 @@ def test_a_damaged_tree_fails(what: str, files: Path) -> None:
                 result(call, files / "f", Place.DEVICE)
 
 
-def test_a_tree_that_is_cut_off_fails(files: Path) -> None:
+def test_truncated_tree_fails(files: Path) -> None:
     data = build(ITEMS.items())
     for size, said in ((0, "EUCLEAN"), (BLOCK, "ERANGE"), (len(data) - 1, "EUCLEAN")):
         with functions.load("btree_lookup"):
@@ -114,7 +114,7 @@ def test_a_tree_that_is_cut_off_fails(files: Path) -> None:
                 result(BtreeLookup(0), files / "f", Place.DEVICE)
 
 
-def test_a_tree_whose_leaves_are_cut_off_fails(files: Path) -> None:
+def test_tree_with_truncated_leaves_fails(files: Path) -> None:
     """The root is the first block: whoever follows the leaves comes to the file's end."""
     leaves = [(key, bytes(64)) for key in range(100)]
     data = bytearray(build(leaves))  # Header, two leaves, root.

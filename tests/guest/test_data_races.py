@@ -74,7 +74,7 @@ class Readers:
 
 
 @pytest.mark.parametrize("path", WORDS)
-def test_readers_of_a_file_that_is_cut_see_no_foreign_bytes(
+def test_reads_during_truncation_return_no_bytes_of_other_files(
     lower: Path, mountpoint: Path, path: str
 ) -> None:
     """Its blocks are other files' meanwhile; at the end it has no name any more."""
@@ -103,7 +103,7 @@ def test_readers_of_a_file_that_is_cut_see_no_foreign_bytes(
 
 
 @pytest.mark.parametrize("path", WORDS)
-def test_what_was_synced_from_a_map_is_read_past_the_page_cache(
+def test_direct_read_after_msync_returns_the_stored_bytes(
     lower: Path, mountpoint: Path, path: str
 ) -> None:
     with forced(lower, mountpoint, path) as m:
@@ -169,7 +169,7 @@ class Writer(threading.Thread):
 
 
 @pytest.mark.parametrize("path", WORDS)
-def test_what_was_acknowledged_is_there_when_the_daemon_is_killed(
+def test_acknowledged_writes_survive_a_kill_of_the_daemon(
     lower: Path, mountpoint: Path, path: str
 ) -> None:
     with (

@@ -45,7 +45,7 @@ def of_kind(listener: Listener, kind: EventKind) -> list[Event]:
     return [event for event in listener.read() if event.kind is kind]
 
 
-def test_an_evicted_block_is_told(mountpoint: Path) -> None:
+def test_eviction_of_a_block_is_an_event(mountpoint: Path) -> None:
     """Each block that the cache loses, and no other: the nine of a set of eight make one."""
     with cached(mountpoint, capacity={"blocks": 8}) as m, listening(m) as listener:
         begun = monotonic_ns()
@@ -76,7 +76,7 @@ def test_an_evicted_block_is_told(mountpoint: Path) -> None:
             assert read_direct(m / "h", BLOCK, there * BLOCK) == part
 
 
-def test_notifications_are_told(mountpoint: Path) -> None:
+def test_notification_is_an_event(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         os.mkdir(m / "d")
         make(m, "d/x", b"x")
@@ -104,7 +104,7 @@ def test_notifications_are_told(mountpoint: Path) -> None:
             assert {(e.opcode, e.offset, e.length) for e in told} == {(0, 0, 0)}
 
 
-def test_a_change_by_a_request_is_told(mountpoint: Path) -> None:
+def test_change_by_a_request_is_an_event(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         make(m, "g", fill("g"))
         nodeid, target = m.call("nodeid", "f"), m.call("nodeid", "g")
@@ -140,7 +140,7 @@ def _map_write(path: str, data: bytes, offset: int) -> None:
         view.flush()
 
 
-def test_a_write_to_a_backing_file_is_told(mountpoint: Path, lower: Path) -> None:
+def test_write_in_the_kernel_is_an_event(mountpoint: Path, lower: Path) -> None:
     """It is all that the daemon hears of it; from the ranges it can tell what to read there."""
     with cached(mountpoint) as m:
         before = fill("b")
@@ -175,7 +175,7 @@ def test_a_write_to_a_backing_file_is_told(mountpoint: Path, lower: Path) -> Non
             assert [e.path for e in of_kind(listener, EventKind.EPOCH)] == ["daemon"]
 
 
-def test_nothing_is_told_while_nobody_listens(mountpoint: Path) -> None:
+def test_no_events_are_recorded_without_a_listener(mountpoint: Path) -> None:
     with cached(mountpoint, capacity={"blocks": 8}) as m:
         data = fill("h", 64 * BLOCK)
         make(m, "h", data)
@@ -205,7 +205,7 @@ def test_nothing_is_told_while_nobody_listens(mountpoint: Path) -> None:
             ring.close()
 
 
-def test_a_full_ring_loses_events_and_counts_them(mountpoint: Path) -> None:
+def test_full_ring_counts_lost_events(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         assert m.attachment
         nodeid = m.call("nodeid", "f")
@@ -234,7 +234,7 @@ def test_a_full_ring_loses_events_and_counts_them(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_waiting_ends_with_an_event_or_the_time(mountpoint: Path) -> None:
+def test_wait_ends_with_an_event_or_after_the_time_out(mountpoint: Path) -> None:
     with cached(mountpoint) as m, listening(m) as listener:
         assert listener.wait(0.01) == []
         m.call("inval_inode", "f")
@@ -242,7 +242,7 @@ def test_waiting_ends_with_an_event_or_the_time(mountpoint: Path) -> None:
         assert event.kind is EventKind.EPOCH
 
 
-def test_two_mounts_tell_each_its_own(mountpoint: Path) -> None:
+def test_listener_gets_events_of_its_mount_only(mountpoint: Path) -> None:
     first, second = mountpoint / "1", mountpoint / "2"
     first.mkdir()
     second.mkdir()
@@ -274,7 +274,7 @@ def _use(path: Path, data: bytes) -> None:
     assert read(str(path)) == data
 
 
-def test_a_file_system_awaits_events_until_the_unmount(mountpoint: Path, tmp_path: Path) -> None:
+def test_file_system_receives_events_until_unmount(mountpoint: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     data = fill("p", 40 * BLOCK)

@@ -104,7 +104,7 @@ def _learned(m: Mount, kind: Kind, name: str) -> tuple[int, bytes, bytes, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_value_with_a_wrong_byte_asked(m: Mount, kind: Kind) -> None:
+def test_value_with_a_wrong_byte_is_not_used(m: Mount, kind: Kind) -> None:
     fd, key, raw, right = _learned(m, kind, "f")
     for at in range(kind.checked_bytes or len(raw)):
         fd, key, raw, right = _learned(m, kind, "f")
@@ -116,7 +116,7 @@ def test_value_with_a_wrong_byte_asked(m: Mount, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_value_under_anothers_key_asked(m: Mount, kind: Kind) -> None:
+def test_value_under_another_key_is_not_used(m: Mount, kind: Kind) -> None:
     _, _, raw, _ = _learned(m, kind, "f")
     fd, key, _, right = _learned(m, kind, "g")
     libbpf.map_update(fd, key, raw)
@@ -124,7 +124,7 @@ def test_value_under_anothers_key_asked(m: Mount, kind: Kind) -> None:
         assert kind.ask(m, "g") == right
 
 
-def test_grant_of_a_truncation_asked(m: Mount) -> None:
+def test_grant_with_o_trunc_is_not_used(m: Mount) -> None:
     assert m.attachment is not None
     fd = os.open(m / "f", os.O_WRONLY)
     os.close(fd)

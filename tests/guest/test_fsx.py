@@ -32,7 +32,9 @@ def _exercise(exerciser: Exerciser) -> None:
 
 
 @pytest.mark.parametrize("path", WORDS)
-def test_one_descriptor(lower: Path, mountpoint: Path, path: str) -> None:
+def test_fsx_by_one_descriptor_finds_no_difference(
+    lower: Path, mountpoint: Path, path: str
+) -> None:
     (lower / "f").touch()
     with forced(lower, mountpoint, path, consistency="exclusive", attr_timeout=3600) as m:
         _exercise(Exerciser([View(m / "f")], lower / "f", SEED))
@@ -41,7 +43,9 @@ def test_one_descriptor(lower: Path, mountpoint: Path, path: str) -> None:
 
 @pytest.mark.parametrize("writeback", [False, True], ids=["write_through", "writeback"])
 @pytest.mark.parametrize("path", WORDS)
-def test_two_descriptors(lower: Path, mountpoint: Path, path: str, writeback: bool) -> None:
+def test_fsx_by_two_descriptors_finds_no_difference(
+    lower: Path, mountpoint: Path, path: str, writeback: bool
+) -> None:
     """One of them past the page cache."""
     (lower / "f").touch()
     with forced(lower, mountpoint, path, writeback=writeback) as m:
@@ -51,7 +55,9 @@ def test_two_descriptors(lower: Path, mountpoint: Path, path: str, writeback: bo
 
 
 @pytest.mark.parametrize("path", WORDS)
-def test_two_mounts(lower: Path, mountpoint: Path, path: str) -> None:
+def test_fsx_by_two_strict_mounts_finds_no_difference(
+    lower: Path, mountpoint: Path, path: str
+) -> None:
     """Of one directory: nothing is kept, so what one writes is what the other reads at once."""
     (lower / "f").touch()
     with (
@@ -115,7 +121,9 @@ class _Notifying(efuse.Passthrough):
 
 
 @pytest.mark.parametrize("path", WORDS)
-def test_two_mounts_that_notify(lower: Path, mountpoint: Path, path: str) -> None:
+def test_fsx_by_two_mounts_that_notify_finds_no_difference(
+    lower: Path, mountpoint: Path, path: str
+) -> None:
     """Each keeps what it has read until the other one says that it changed."""
     (lower / "f").touch()
     (ours, to_ours), (theirs, to_theirs) = socket.socketpair(), socket.socketpair()

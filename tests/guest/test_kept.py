@@ -112,7 +112,7 @@ def _asked(m: Mount) -> list[int]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_fuse_keeps_ends_with_each_change(mountpoint: Path, change: str) -> None:
+def test_each_change_voids_what_fuse_caches(mountpoint: Path, change: str) -> None:
     with mounted(
         mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0, ioctl=(0, 0)
     ) as m:
@@ -157,7 +157,7 @@ def _spliced(fd: int) -> bytes:
 
 @pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("how", ["open", "read", "splice"])
-def test_pages_end_with_invalidate(mountpoint: Path, how: str, is_mapped: bool) -> None:
+def test_invalidate_voids_pages(mountpoint: Path, how: str, is_mapped: bool) -> None:
     """Also those that are mapped, or that another open file has."""
     old, new = b"old " * 1024, b"NEW " * 1024
     with mounted(mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0) as m:
@@ -273,7 +273,7 @@ def test_stores_by_a_map_of_a_passthrough_file_are_seen(
 
 
 @pytest.mark.parametrize("mode", ["ttl", "cto"])
-def test_forced_attributes_behind_a_read_are_asked(mountpoint: Path, mode: str) -> None:
+def test_forced_stat_after_a_read_goes_to_the_daemon(mountpoint: Path, mode: str) -> None:
     with mounted(mountpoint, consistency=mode, entry_timeout=60.0, attr_timeout=60.0) as m:
         m.model.create("f", _OLD)
         fd = os.open(m / "f", os.O_RDONLY)
@@ -284,7 +284,7 @@ def test_forced_attributes_behind_a_read_are_asked(mountpoint: Path, mode: str) 
         os.close(fd)
 
 
-def test_links_that_a_notification_takes_late_are_asked_for_again(mountpoint: Path) -> None:
+def test_link_count_after_a_delayed_delete_notification_is_right(mountpoint: Path) -> None:
     """A DELETE waits for its directory, and takes all links from a file that has others."""
     with mounted(
         mountpoint, consistency="exclusive", declare=("nodeid_per_file",), attr_timeout=0.0
@@ -308,7 +308,7 @@ def test_links_that_a_notification_takes_late_are_asked_for_again(mountpoint: Pa
             assert os.stat(m / "e/b").st_nlink == 1
 
 
-def test_space_that_a_daemon_frees_late_is_seen(mountpoint: Path) -> None:
+def test_statfs_after_the_last_release_goes_to_the_daemon(mountpoint: Path) -> None:
     """It frees a file without a name at its last RELEASE, or at its FORGET."""
     with mounted(mountpoint, consistency="exclusive", attr_timeout=60.0, entry_timeout=60.0) as m:
         m.model.create("f", b"data")

@@ -30,7 +30,7 @@ def forgotten(m: Mount) -> None:
 
 
 @pytest.mark.parametrize("new", [False, True])
-def test_mapping_a_nodeid_whose_forget_was_not_read_fails(
+def test_map_of_a_nodeid_with_an_unread_forget_fails(
     mountpoint: Path, lower: Path, new: bool
 ) -> None:
     secret = backing(lower, fill("s"), "secret")
@@ -48,9 +48,7 @@ def test_mapping_a_nodeid_whose_forget_was_not_read_fails(
         assert bytes(m.call("inode", "two").data[:7]) == b"for two"
 
 
-def test_mapping_a_nodeid_that_the_kernel_does_not_hold_fails(
-    mountpoint: Path, lower: Path
-) -> None:
+def test_map_of_a_nodeid_that_the_kernel_does_not_hold_fails(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("b"))
     with mounted(mountpoint, reuse_nodeids=True) as m:
         make(m, "f", fill("d"))
@@ -70,7 +68,7 @@ def test_mapping_a_nodeid_that_the_kernel_does_not_hold_fails(
             assert read(m / "g") == fill("g")
 
 
-def test_what_is_mapped_again_before_the_forget_is_read_stays(
+def test_map_of_a_nodeid_looked_up_again_before_its_forget_stays(
     mountpoint: Path, lower: Path
 ) -> None:
     """The daemon has not forgotten the inode that it hands out once more."""
@@ -88,7 +86,9 @@ def test_what_is_mapped_again_before_the_forget_is_read_stays(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_file_is_read_as_another_of_its_nodeid(mountpoint: Path, lower: Path, seed: int) -> None:
+def test_file_is_never_read_as_an_earlier_one_of_its_nodeid(
+    mountpoint: Path, lower: Path, seed: int
+) -> None:
     """Random lives: the bytes of each file name it, wherever they lie."""
     rng = random.Random(seed)
     with mounted(

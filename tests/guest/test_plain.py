@@ -77,7 +77,7 @@ def work(one: Served) -> None:
 
 
 @pytest.mark.parametrize("hooks", [HOOKS[:1], HOOKS[1:2]], ids=["tracepoints", "functions"])
-def test_counts_are_those_of_the_daemon(served: Serve, hooks: tuple[object, ...]) -> None:
+def test_request_counts_agree_with_the_daemon(served: Serve, hooks: tuple[object, ...]) -> None:
     one = served()
     with RequestCounters(hooks) as counters:  # type: ignore[arg-type]
         before = one.report()["requests"]
@@ -103,7 +103,7 @@ def test_counts_are_those_of_the_daemon(served: Serve, hooks: tuple[object, ...]
     assert found["mkdir"].errors == 0
 
 
-def test_known_calls_are_counted_one_by_one(served: Serve) -> None:
+def test_each_request_is_counted_once(served: Serve) -> None:
     one = served(options=("allow_other",))
     with RequestCounters() as counters:
         for _ in range(100):
@@ -116,7 +116,7 @@ def test_known_calls_are_counted_one_by_one(served: Serve) -> None:
     assert found.keys() == {"getattr", "lookup"}
 
 
-def test_mounts_are_kept_apart(served: Serve) -> None:
+def test_requests_are_counted_by_mount(served: Serve) -> None:
     one, other = served(), served()
     with RequestCounters() as counters:
         for _ in range(7):
@@ -127,7 +127,7 @@ def test_mounts_are_kept_apart(served: Serve) -> None:
         assert counts(counters, other)["getattr"].requests == 11
 
 
-def test_mounts_may_come_and_go(served: Serve) -> None:
+def test_later_mount_of_the_same_number_starts_at_zero(served: Serve) -> None:
     one = served()
 
     def sample(plain: PlainMounts, each: Served) -> Sample:
@@ -155,7 +155,7 @@ def test_mounts_may_come_and_go(served: Serve) -> None:
         assert (change["init"], change["getattr"]) == (1, second.opcodes["getattr"].requests)
 
 
-def test_times_are_those_that_the_daemon_took(served: Serve) -> None:
+def test_time_of_a_request_includes_a_stop_of_the_daemon(served: Serve) -> None:
     """A daemon that is stopped takes as long as it is."""
     one = served()
     with RequestCounters() as counters:
@@ -172,7 +172,9 @@ def test_times_are_those_that_the_daemon_took(served: Serve) -> None:
     assert sum(found.latency[21:]) == 1  # 268 ms or longer
 
 
-def test_what_has_no_room_is_missed(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_without_room_in_the_map_are_counted_as_missed(
+    served: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = served()
     spec = request_programs()
     small = {**spec.maps, "sent_ns": replace(spec.maps["sent_ns"], max_entries=1)}
@@ -189,7 +191,7 @@ def test_what_has_no_room_is_missed(served: Serve, monkeypatch: pytest.MonkeyPat
         assert counts(counters, one)["getattr"].requests == 1
 
 
-def test_nothing_stays_attached(served: Serve) -> None:
+def test_counting_leaves_no_programs_attached(served: Serve) -> None:
     served()
     before = set(libbpf.link_ids())
     with RequestCounters():
@@ -204,7 +206,7 @@ def test_nothing_stays_attached(served: Serve) -> None:
     eventually(lambda: set(libbpf.link_ids()) <= before)
 
 
-def test_stat_says_what_it_counted_and_for_how_long(served: Serve) -> None:
+def test_stat_shows_counts_and_the_time_span(served: Serve) -> None:
     one = served()
     ends = threading.Event()
 

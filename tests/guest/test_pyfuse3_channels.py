@@ -71,7 +71,7 @@ def on(operations: efuse.Operations, mountpoint: Path, *, channels: bool = True)
 
 
 @pytest.mark.parametrize("channels", [True, False])
-def test_every_request_comes_through_the_channel(
+def test_all_requests_come_through_the_channel(
     lower: Path, mountpoint: Path, channels: bool
 ) -> None:
     passthrough = efuse.Passthrough(lower, entry_timeout=0, attr_timeout=0)
@@ -86,7 +86,7 @@ def test_every_request_comes_through_the_channel(
         assert one.brought() >= one.sent() - 1 if channels else one.brought() == 0
 
 
-def test_the_environment_says_that_none_are_wanted(
+def test_efuse_channels_0_in_the_environment_disables_channels(
     mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EFUSE_CHANNELS", "0")
@@ -98,7 +98,9 @@ def test_the_environment_says_that_none_are_wanted(
 
 @pytest.mark.parametrize("policy", ["least", "own"])
 @pytest.mark.parametrize("spin_ns", [0, 50_000])
-def test_callers_at_once_get_their_own_answers(mountpoint: Path, policy: str, spin_ns: int) -> None:
+def test_concurrent_callers_get_their_own_answers(
+    mountpoint: Path, policy: str, spin_ns: int
+) -> None:
     with on(BlockingFileSystem(), mountpoint) as one:
         one.connection.policy = policy
         one.connection.spin_ns = spin_ns
@@ -107,7 +109,7 @@ def test_callers_at_once_get_their_own_answers(mountpoint: Path, policy: str, sp
         assert one.brought() >= one.sent() - 1
 
 
-def test_a_directory_is_read_with_its_attributes(mountpoint: Path) -> None:
+def test_directory_is_listed_with_attributes(mountpoint: Path) -> None:
     with on(BlockingFileSystem(1000), mountpoint) as one:
         for _ in range(2):
             found = {e.name: e.stat(follow_symlinks=False).st_size for e in os.scandir(mountpoint)}
@@ -115,7 +117,7 @@ def test_a_directory_is_read_with_its_attributes(mountpoint: Path) -> None:
         assert one.brought() >= one.sent() - 1
 
 
-def test_names_are_looked_up_and_forgotten(mountpoint: Path) -> None:
+def test_forgets_come_through_the_channel(mountpoint: Path) -> None:
     def storm(path: Path) -> None:
         for _ in range(5):
             assert sum(os.stat(path / f"f{i}").st_size for i in range(300)) > 0
@@ -131,7 +133,7 @@ def test_names_are_looked_up_and_forgotten(mountpoint: Path) -> None:
 # Handlers that do not return at once
 
 
-def test_others_are_served_while_handlers_sleep(mountpoint: Path) -> None:
+def test_requests_are_served_while_other_handlers_sleep(mountpoint: Path) -> None:
     """More of them than pyfuse3 keeps waiting; what they reply comes later, and comes."""
     with on(BlockingFileSystem(), mountpoint) as one:
         read_beside_sleepers(mountpoint)
@@ -139,7 +141,7 @@ def test_others_are_served_while_handlers_sleep(mountpoint: Path) -> None:
         assert one.connection.waiting == 0
 
 
-def test_callers_that_are_killed_leave_nothing(mountpoint: Path) -> None:
+def test_killed_callers_leave_no_waiting_requests(mountpoint: Path) -> None:
     with on(BlockingFileSystem(), mountpoint) as one:
         waiting = [Call(act, mountpoint, "gate") for _ in range(8)]
         act(mountpoint, "asleep", 8)
@@ -154,7 +156,7 @@ def test_callers_that_are_killed_leave_nothing(mountpoint: Path) -> None:
                 call.result()
 
 
-def test_a_handler_that_forks_keeps_its_channel(mountpoint: Path) -> None:
+def test_channel_works_after_a_handler_forked(mountpoint: Path) -> None:
     with on(BlockingFileSystem(), mountpoint) as one:
         act(mountpoint, "fork")
         read_all(mountpoint, 3)
@@ -164,7 +166,7 @@ def test_a_handler_that_forks_keeps_its_channel(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["least", "own"])
-def test_what_was_invalidated_is_asked_for_again(mountpoint: Path, policy: str) -> None:
+def test_getattr_after_invalidate_goes_to_the_daemon(mountpoint: Path, policy: str) -> None:
     """Amid requests of others: a notification of another thread passes no reply."""
     with on(BlockingFileSystem(), mountpoint) as one:
         one.connection.policy = policy
@@ -183,7 +185,7 @@ async def _serve(
     await efuse.serve(operations, mountpoint, required=True, task_status=task_status)
 
 
-def test_other_tasks_of_the_program_have_their_turn(mountpoint: Path) -> None:
+def test_other_trio_tasks_run_under_load(mountpoint: Path) -> None:
     """While one request follows the other."""
     turns = 0
 
@@ -240,7 +242,7 @@ def _in_use() -> tuple[int, int]:
     return found.uordblks + found.hblkhd, sys.getallocatedblocks()
 
 
-def test_fifty_mounts_in_a_process_leave_nothing(mountpoint: Path) -> None:
+def test_fifty_mounts_in_one_process_leak_nothing(mountpoint: Path) -> None:
     async def once() -> None:
         async with trio.open_nursery() as nursery:
             state = await nursery.start(_serve, BlockingFileSystem(), mountpoint)
@@ -276,7 +278,7 @@ def _read_until_gone(path: Path) -> str:
             return errno.errorcode[error.errno or 0]
 
 
-def test_it_ends_by_a_signal_amid_load(mountpoint: Path) -> None:
+def test_signal_under_load_ends_the_daemon(mountpoint: Path) -> None:
     with on(BlockingFileSystem(), mountpoint) as one:
         calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
         until(lambda: one.brought() > 200)
@@ -286,7 +288,7 @@ def test_it_ends_by_a_signal_amid_load(mountpoint: Path) -> None:
     assert not connections()
 
 
-def test_it_ends_by_an_unmount_amid_load(mountpoint: Path) -> None:
+def test_unmount_under_load_ends_the_daemon(mountpoint: Path) -> None:
     one = On(start(BlockingFileSystem, mountpoint, required=True))
     calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
     until(lambda: one.brought() > 200)
@@ -296,7 +298,7 @@ def test_it_ends_by_an_unmount_amid_load(mountpoint: Path) -> None:
     assert not connections()
 
 
-def test_callers_of_a_daemon_that_is_killed_are_told(mountpoint: Path) -> None:
+def test_callers_of_a_killed_daemon_get_errors(mountpoint: Path) -> None:
     with (
         pytest.raises(efuse.errors.MountError, match="-9"),
         on(BlockingFileSystem(), mountpoint) as one,
@@ -311,7 +313,7 @@ def test_callers_of_a_daemon_that_is_killed_are_told(mountpoint: Path) -> None:
     unmount(str(mountpoint))
 
 
-def test_two_processes_serve_a_mount_each(mountpoint: Path) -> None:
+def test_two_processes_serve_one_mount_each(mountpoint: Path) -> None:
     (mountpoint / "a").mkdir()
     (mountpoint / "b").mkdir()
     with (

@@ -100,7 +100,7 @@ def _prepare(m: Mount) -> None:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "by_caller"])
 @pytest.mark.parametrize("what", WRITERS)
-def test_reader_sees_nothing_older_than_its_question(
+def test_reader_sees_no_state_older_than_its_request(
     mountpoint: Path, what: str, shared: bool
 ) -> None:
     change, ask = WRITERS[what]
@@ -133,7 +133,7 @@ def _come_and_go(m: Mount, progress: Progress) -> None:
     progress.write(change)
 
 
-def test_name_that_comes_and_goes(mountpoint: Path) -> None:
+def test_readers_of_a_changing_name_see_its_current_state(mountpoint: Path) -> None:
     def look(m: Mount, progress: Progress) -> int:
         sure = 0
         while (done := progress.done) < ROUNDS:
@@ -152,7 +152,7 @@ def test_name_that_comes_and_goes(mountpoint: Path) -> None:
         assert not _exists(m / "name")
 
 
-def test_everything_at_once(mountpoint: Path) -> None:
+def test_concurrent_changes_leave_a_consistent_tree(mountpoint: Path) -> None:
     def churn(m: Mount, seed: int) -> None:
         for number in range(60):
             mine, shared = m / f"c{seed}", m / f"s{number % 4}"

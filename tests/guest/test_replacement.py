@@ -13,7 +13,7 @@ from tests.perf.traces import lru_hits, zipf, zipf_and_scans
 
 
 @pytest.mark.parametrize("make_trace", [zipf, zipf_and_scans])
-def test_it_keeps_nearly_what_lru_would(
+def test_full_cache_has_nearly_the_hits_of_lru(
     mountpoint: Path, make_trace: Callable[[int], list[int]]
 ) -> None:
     """In sets of eight ways, without a list that all CPUs share."""

@@ -81,7 +81,7 @@ def test_each_round_begins_with_probes_of_both(reader: Reader) -> None:
     assert sum(c.requests for c in gained.values()) == 100
 
 
-def test_each_size_of_request_has_rounds_of_its_own(reader: Reader) -> None:
+def test_each_request_size_has_its_own_rounds(reader: Reader) -> None:
     reader.m.connection.probes = 2
     small = reader.during(lambda: [reader.read(block) for block in range(4)] and None)
     large = reader.during(lambda: [reader.read(4 * n, 4 * BLOCK) for n in range(8)] and None)
@@ -89,14 +89,14 @@ def test_each_size_of_request_has_rounds_of_its_own(reader: Reader) -> None:
     assert [large[path].probes for path in PATHS] == [0, 2, 2, 0]
 
 
-def test_without_probes_there_are_none(reader: Reader) -> None:
+def test_probes_of_0_probes_nothing(reader: Reader) -> None:
     reader.m.connection.probes = 0
     gained = reader.during(lambda: [reader.read(block) for block in range(200)] and None)
     assert [gained[path].probes for path in PATHS] == [0, 0, 0, 0]
     assert gained["direct"].requests == 200
 
 
-def test_the_choice_follows_the_load_within_a_round(reader: Reader) -> None:
+def test_choice_changes_with_the_load_within_a_round(reader: Reader) -> None:
     """A block that is read again is worth a try of the cache, which was only probed before."""
     once = reader.during(lambda: [reader.read(block) for block in range(BLOCKS)] and None)
     assert [once[path].probes for path in PATHS] == [0, 4, 4, 0]
@@ -111,7 +111,7 @@ def test_the_choice_follows_the_load_within_a_round(reader: Reader) -> None:
         assert counters.error_ns >= abs(counters.predicted_ns - counters.actual_ns)
 
 
-def test_what_is_voided_is_not_served_whatever_is_chosen(reader: Reader) -> None:
+def test_voided_blocks_are_not_served_on_any_path(reader: Reader) -> None:
     def voided() -> None:
         for n in range(500):
             reader.read(n % 8)
@@ -122,7 +122,7 @@ def test_what_is_voided_is_not_served_whatever_is_chosen(reader: Reader) -> None
     assert gained["cache"].partial == gained["cache"].requests
 
 
-def test_a_change_of_path_is_told(reader: Reader) -> None:
+def test_change_of_path_is_an_event(reader: Reader) -> None:
     """Read once: backing files. Read again and again: some time the cache is worth a try."""
     reader.m.connection.round = 100
     assert reader.m.attachment
@@ -176,7 +176,9 @@ int path_done(struct efuse_req *req)
 """
 
 
-def test_a_policy_of_ones_own(mountpoint: Path, lower: Path) -> None:
+def test_select_path_and_path_done_handlers_choose_and_measure(
+    mountpoint: Path, lower: Path
+) -> None:
     with mounted(mountpoint, attach=False, consistency="exclusive") as m:
         m.attach(handlers={"select_path": _POLICY, "path_done": _POLICY})
         assert m.attachment

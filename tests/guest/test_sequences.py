@@ -198,7 +198,9 @@ class _Sequence:
 @pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize("nodeids", ["for_ever", "used_again", "per_name"])
 @pytest.mark.parametrize("who_checks", ["kernel", "daemon"])
-def test_a_mount_shows_the_truth(mountpoint: Path, who_checks: str, nodeids: str) -> None:
+def test_mount_shows_the_models_state_after_random_changes(
+    mountpoint: Path, who_checks: str, nodeids: str
+) -> None:
     per_name = nodeids == "per_name"
     promises = () if per_name else ("nodeid_per_file",)
     with mounted(

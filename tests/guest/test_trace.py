@@ -77,7 +77,7 @@ def change(m: Path) -> None:
     (m / "other").rmdir()
 
 
-def test_requests_of_plain_fuse(mountpoint: Path) -> None:
+def test_trace_shows_the_requests_of_plain_fuse(mountpoint: Path) -> None:
     with mounted(mountpoint, *PLAIN) as m:
         fd = os.open(m / "file", os.O_RDONLY)
         with watching(m) as watch:
@@ -104,7 +104,7 @@ def test_requests_of_plain_fuse(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_requests_of_efuse(mountpoint: Path) -> None:
+def test_trace_shows_the_path_and_reason_of_requests_on_efuse(mountpoint: Path) -> None:
     with mounted(mountpoint, *ACCELERATED) as m:
         fd = os.open(m / "file", os.O_RDONLY)
         with watching(m) as watch:
@@ -128,7 +128,7 @@ def test_requests_of_efuse(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_an_open_in_the_kernel_and_its_release(mountpoint: Path) -> None:
+def test_trace_shows_an_open_in_the_kernel_and_its_release(mountpoint: Path) -> None:
     with mounted(mountpoint, *ACCELERATED) as m:
         read(m / "file", 100)
         with watching(m) as watch:
@@ -152,7 +152,7 @@ def test_an_open_in_the_kernel_and_its_release(mountpoint: Path) -> None:
             assert reads <= {"direct", "cache"}
 
 
-def test_path_of_a_read(mountpoint: Path) -> None:
+def test_trace_shows_the_path_of_a_read(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         data = fill("h", 3 * BLOCK)
         make(m, "h", data)
@@ -166,7 +166,9 @@ def test_path_of_a_read(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
-def test_background_requests_have_their_caller(mountpoint: Path, options: tuple[str, ...]) -> None:
+def test_trace_shows_the_caller_of_background_requests(
+    mountpoint: Path, options: tuple[str, ...]
+) -> None:
     with mounted(mountpoint, *options) as m, watching(m) as watch:
         found: list[Request] = []
         (m / "file").write_bytes(b"more")
@@ -196,7 +198,7 @@ def test_lost_requests_are_counted(mountpoint: Path, options: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
-def test_two_watch_and_another_mount_is_not_seen(
+def test_two_watchers_see_only_the_requests_of_their_mount(
     mountpoint: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -234,7 +236,7 @@ def leaves_nothing(action: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("options", [PLAIN, ACCELERATED])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_of_a_trace(
+def test_trace_that_ends_by_a_signal_leaves_no_programs(
     mountpoint: Path, options: tuple[str, ...], number: int
 ) -> None:
     with mounted(mountpoint, *options) as m:
@@ -248,7 +250,7 @@ def test_nothing_is_left_of_a_trace(
         leaves_nothing(trace)
 
 
-def test_trace_prints_what_was_asked_before_ctrl_c(mountpoint: Path) -> None:
+def test_trace_prints_the_requests_before_ctrl_c(mountpoint: Path) -> None:
     with mounted(mountpoint, *PLAIN) as m:
         command = beside("trace", "--json", "--opcode", "LOOKUP", "--errors", "--name", "g*", m)
         # The mount is watched a moment later than the programs are there.
@@ -277,7 +279,7 @@ def select_line(command: Beside, lines: list[str]) -> str:
     return lines[-1]
 
 
-def test_advice_on_plain_fuse(mountpoint: Path) -> None:
+def test_advice_counts_the_repeated_requests_of_plain_fuse(mountpoint: Path) -> None:
     with mounted(mountpoint, *PLAIN) as m, watching(m, digests=True) as watch:
         for _ in range(3):
             os.statvfs(m)
