@@ -20,8 +20,7 @@ from efuse.tracing import Request
 from efuse.tracing.advice import NEEDS
 from efuse.units import share
 from tests.documents import named
-from tests.unit.test_tracing import entry, request
-from tests.unit.test_tracing_advice import getattr_, lookup
+from tests.unit.recorded_requests import entry, getattr_, lookup, request
 
 HERE = "tests/unit/test_cli_tracing.py"
 REQUESTS = [

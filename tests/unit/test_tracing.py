@@ -6,41 +6,15 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from efuse import opcodes, paths
 from efuse.tracing import PATHS, REASONS, Filter, Names, Request, as_json, header, line
 from tests.documents import named
+from tests.unit.recorded_requests import entry, raw, request
 
 NOON_NS = 1_700_000_000_123_456_789
-
-
-def raw(opcode: str, nodeid: int = 1, *names: bytes, **more: Any) -> bytes:
-    """Return a request in the layout of ``trace.c``."""
-    value = {
-        "time_ns": 5_000, "ns": 1_200_000, "digest": 0, "ret": 0, "connection": 40, "pid": 77,
-        "thread": 78, "uid": 1000, "by": 1, "reason": 0, "flags": 0, "comm": b"cat",
-        "arguments": b"", "answer": b"", **more,
-    }  # fmt: skip
-    first, second = ([len(name) for name in names] + [0, 0])[:2]
-    return struct.pack(
-        "=QQQQqIIIIIBBBBHHHH16s64s128s", value["time_ns"], value["ns"], nodeid, value["digest"],
-        value["ret"], value["connection"], opcodes.number(opcode), value["pid"], value["thread"],
-        value["uid"], value["by"], value["reason"], value["flags"], 0, first, second,
-        len(value["arguments"]), len(value["answer"]), value["comm"], value["arguments"],
-        value["answer"],
-    ) + b"".join(names)  # fmt: skip
-
-
-def request(opcode: str, nodeid: int = 1, *names: bytes, **more: Any) -> Request:
-    return Request.decode(raw(opcode, nodeid, *names, **more))
-
-
-def entry(nodeid: int, attributes: bytes = b"") -> bytes:
-    """Return a ``struct fuse_entry_out``."""
-    return (struct.pack("=QQ", nodeid, 0) + bytes(24) + attributes).ljust(128, b"\0")
 
 
 def test_layout_is_that_of_the_program() -> None:

@@ -12,22 +12,10 @@ import pytest
 
 from efuse import paths
 from efuse.tracing import Advice, Advisor, OpcodeAdvice, Request, advice
-from tests.unit.test_tracing import entry, request
+from tests.unit.recorded_requests import ATTR, attr_out, entry, getattr_, lookup, request
 
-ATTR, OTHER_ATTR = b"a" * 88, b"b" * 88
+OTHER_ATTR = b"b" * 88
 DIGESTED = 4
-
-
-def attr_out(attributes: bytes, valid: int = 1) -> bytes:
-    return struct.pack("=QII", valid, 0, 0) + attributes
-
-
-def getattr_(nodeid: int = 2, attributes: bytes = ATTR, **more: Any) -> Request:
-    return request("getattr", nodeid, answer=attr_out(attributes), **more)
-
-
-def lookup(name: bytes = b"f", nodeid: int = 2, attributes: bytes = ATTR, **more: Any) -> Request:
-    return request("lookup", 1, name, answer=entry(nodeid, attributes), **more)
 
 
 def read(offset: int = 0, digest: int = 7, **more: Any) -> Request:
