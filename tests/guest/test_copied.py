@@ -83,7 +83,7 @@ def test_each_copy_is_counted_once(
     assert in_proc * _SIZE <= of_proc < in_proc * _SIZE + _HEADS
 
 
-def test_two_daemons_are_kept_apart(source: Path, tmp_path: Path) -> None:
+def test_copied_bytes_are_counted_by_daemon(source: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     with (
         mounted("fuse", source, one, "passthrough_ll") as plain,

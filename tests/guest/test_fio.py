@@ -110,7 +110,7 @@ def test_fio_verifies_all_shapes_at_once(
         m.show_that_it_ran(400)
 
 
-def test_programs_come_and_go_while_fio_verifies(
+def test_fio_verifies_while_programs_are_attached_and_detached(
     lower: Path, mountpoint: Path, tmp_path: Path
 ) -> None:
     """With and without handlers in turn, and at each moment between."""

@@ -45,7 +45,7 @@ def _instance(source: Path, consistency: str) -> efuse.Passthrough:
 
 @pytest.mark.parametrize("made_by", [Rot, _instance], ids=["class", "instance"])
 @pytest.mark.parametrize("consistency", MODES)
-def test_what_read_and_write_change_is_changed(
+def test_overridden_read_and_write_change_the_data(
     mountpoint: Path, tmp_path: Path, consistency: str, made_by: Callable[..., efuse.Passthrough]
 ) -> None:
     source = tmp_path / "source"
@@ -104,7 +104,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("name", sorted(ACTS))
-def test_an_overridden_handler_is_called_each_time(
+def test_overridden_handler_is_called_each_time(
     mountpoint: Path, tmp_path: Path, name: str
 ) -> None:
     """Where replies have no timeout: FUSE itself keeps nothing. The others are answered."""

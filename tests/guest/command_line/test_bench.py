@@ -40,19 +40,19 @@ def _requests(report: Any, workload: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("workload", _WORKLOADS)
-def test_bench_saw_what_is_there(report: Any, workload: str) -> None:
+def test_bench_verifies_each_workload(report: Any, workload: str) -> None:
     results = [r for r in report["results"] if r["workload"] == workload]
     assert {r["system"] for r in results} == set(_SYSTEMS)
     assert all(r["verified"] for r in results)
 
 
 @pytest.mark.parametrize("workload", _WORKLOADS)
-def test_bench_on_efuse_asks_the_daemon_less(report: Any, workload: str) -> None:
+def test_bench_on_efuse_sends_fewer_requests_to_the_daemon(report: Any, workload: str) -> None:
     requests = _requests(report, workload)
     assert requests["efuse"] <= requests["fuse"] * _MOST_REQUESTS.get(workload, 1)
 
 
-def test_the_clock_of_instructions_counts_what_was_worked() -> None:
+def test_instructions_clock_counts_work() -> None:
     clock = CLOCKS["instructions"]
     before, began = clock(), time.thread_time_ns()
     while time.thread_time_ns() - began < 50_000_000:

@@ -48,7 +48,7 @@ def skew(report: Any) -> Any:
     return _only(report, "skew")
 
 
-def test_scale_compares_the_transports_by_threads(scale: Any) -> None:
+def test_scale_measures_each_transport_at_each_number_of_threads(scale: Any) -> None:
     assert {(r["workload"], r["system"]) for r in scale["results"]} == {
         (f"scale-{kind}-{threads}", system)
         for kind in ("stat", "read")
@@ -57,7 +57,7 @@ def test_scale_compares_the_transports_by_threads(scale: Any) -> None:
     }
 
 
-def test_scale_verified_and_measured_all(scale: Any) -> None:
+def test_scale_verifies_and_has_all_measures(scale: Any) -> None:
     for result in scale["results"]:
         assert result["verified"] and result["value"] > 0
         assert result["daemon"] == "passthrough_ll" and result["daemon_requests"] > 0
@@ -73,14 +73,14 @@ def test_scale_verified_and_measured_all(scale: Any) -> None:
             assert measures["caller_switches"]["value"] > 0
 
 
-def test_scale_has_ratios_of_what_was_measured(scale: Any) -> None:
+def test_scale_has_ratios_of_all_measures(scale: Any) -> None:
     measures = ("value", "latency_p99", "queueing_p99", "switches")
     over = {(r["over"], r["measure"]) for r in scale["ratios"] if r["of"] == "efuse"}
     for system in TRANSPORTS[:-1]:
         assert {(system, name) for name in measures} <= over
 
 
-def test_skew_sends_from_one_cpu_and_balances_only_where_it_is_meant_to(skew: Any) -> None:
+def test_skew_is_balanced_except_by_policy_own(skew: Any) -> None:
     results = {r["system"]: r for r in skew["results"]}
     assert set(results) == set(BALANCED)
     assert all(result["verified"] for result in results.values())
@@ -113,7 +113,7 @@ def _proven(name: str, source: Path, mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TRANSPORTS)
-def test_a_transport_proves_itself(name: str, source: Path, mountpoint: Path) -> None:
+def test_transport_is_proven_by_its_counters(name: str, source: Path, mountpoint: Path) -> None:
     _proven(name, source, mountpoint)
 
 
@@ -126,7 +126,7 @@ def test_a_transport_proves_itself(name: str, source: Path, mountpoint: Path) ->
         ("efuse", "efuse-queues"),
     ],
 )
-def test_another_transport_than_claimed_is_noticed(
+def test_proof_of_another_transport_than_claimed_fails(
     claimed: str, used: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = transport._words
@@ -139,7 +139,7 @@ def test_another_transport_than_claimed_is_noticed(
         _proven(claimed, source, mountpoint)
 
 
-def test_requests_that_the_kernel_answered_are_noticed(
+def test_proof_of_requests_answered_in_the_kernel_fails(
     source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "_OPTIONS", "cache=always,timeout=3600")

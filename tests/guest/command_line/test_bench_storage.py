@@ -35,7 +35,7 @@ def _results(tmp_path: Path, *words: str) -> dict[tuple[str, str], Any]:
     return {(r["workload"], r["system"]): r["measures"] for r in report["results"]}
 
 
-def test_bench_scans_where_it_says(tmp_path: Path) -> None:
+def test_bench_scans_at_the_named_place(tmp_path: Path) -> None:
     found = _results(tmp_path, "--workload", "scan,select,aggregate")
     assert len(found) == len(PROFILES) * 3 * 2 * 4
     for (workload, place), measures in found.items():
@@ -53,7 +53,7 @@ def test_bench_scans_where_it_says(tmp_path: Path) -> None:
             assert link >= 64 << 10
 
 
-def test_bench_looks_up_where_it_says(tmp_path: Path) -> None:
+def test_bench_looks_up_at_the_named_place(tmp_path: Path) -> None:
     found = _results(tmp_path, "--workload", "lookup", "--system", "device,kernel")
     assert len(found) == len(PROFILES) * 6 * 2 * 2
     for (workload, place), measures in found.items():

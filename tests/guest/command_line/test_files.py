@@ -23,7 +23,7 @@ def _use(m: Mount, name: str) -> tuple[int, int]:
     return use.hits, use.misses
 
 
-def test_blocks_hits_and_misses_of_each_file(mountpoint: Path) -> None:
+def test_blocks_hits_and_misses_are_counted_by_file(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         os.mkdir(m / "dir")
         make(m, "dir/g", fill("g", 3 * BLOCK))
@@ -52,7 +52,7 @@ def test_blocks_between_gaps_count_once(mountpoint: Path) -> None:
         assert _use(m, "f") == (3, 6)
 
 
-def test_nothing_is_counted_while_nobody_watches(mountpoint: Path) -> None:
+def test_nothing_is_counted_without_a_watcher(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         assert m.attachment is not None
         geometry = m.attachment.maps["geometry"]
@@ -72,7 +72,7 @@ def test_nothing_is_counted_while_nobody_watches(mountpoint: Path) -> None:
         assert _use(m, "f") == hits
 
 
-def test_evicted_blocks_and_a_file_without_any(mountpoint: Path) -> None:
+def test_evicted_blocks_are_counted(mountpoint: Path) -> None:
     with cached(mountpoint, capacity={"blocks": 64}) as m:
         data = fill("h", 256 * BLOCK)
         make(m, "h", data)
@@ -89,14 +89,14 @@ def test_evicted_blocks_and_a_file_without_any(mountpoint: Path) -> None:
         assert found.used <= 64
 
 
-def test_mount_without_a_data_cache_says_so(mountpoint: Path) -> None:
+def test_mount_without_a_data_cache_has_capacity_0(mountpoint: Path) -> None:
     with cached(mountpoint, capacity={"blocks": 0}) as m:
         read_direct(m / "f", SIZE)
         found = watch(m.connection.id)
         assert (found.capacity, found.used, found.files) == (0, 0, ())
 
 
-def test_command_line_shows_the_same(mountpoint: Path) -> None:
+def test_maps_files_prints_the_counts(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         watch(m.connection.id)
         for _ in range(2):

@@ -48,7 +48,7 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("size", [0, 8])
-def test_a_large_read_or_write_is_one_request(source: Path, mountpoint: Path, size: int) -> None:
+def test_large_read_or_write_is_one_request(source: Path, mountpoint: Path, size: int) -> None:
     """As large as the mount option says; without it, in what the daemon takes.
 
     Past FUSE's page cache each call is one request; so the daemon is asked.
@@ -77,7 +77,7 @@ def test_a_large_read_or_write_is_one_request(source: Path, mountpoint: Path, si
         assert writes >= 8
 
 
-def test_sizes_of_the_command_line_are_the_mounts(source: Path, mountpoint: Path) -> None:
+def test_mount_options_set_the_sizes(source: Path, mountpoint: Path) -> None:
     options = ["--data-cache", "1M", "--max-request", "2M", "--max-readdir", "64K"]
     words = ("mount", "passthrough", source, mountpoint, "--require", *options)
     with _mounted(mountpoint, *words) as connection:
@@ -88,7 +88,7 @@ def test_sizes_of_the_command_line_are_the_mounts(source: Path, mountpoint: Path
 @pytest.mark.parametrize(
     ("daemon", "cache"), [(passthrough_ll_command, None), (bindfs_command, "64M")]
 )
-def test_a_daemon_has_a_data_cache_if_asked_for(
+def test_run_with_data_cache_serves_reads_from_it(
     source: Path, mountpoint: Path, tmp_path: Path, daemon: object, cache: str | None
 ) -> None:
     options = ["--data-cache", cache] if cache else []
@@ -120,7 +120,7 @@ def _memory(name: str) -> int:
     raise AssertionError(name)
 
 
-def test_a_huge_data_cache(source: Path, mountpoint: Path) -> None:
+def test_data_cache_of_half_the_memory_works(source: Path, mountpoint: Path) -> None:
     """Half of the memory that is to be had; all of it can be reached."""
     size = min(2 << 30, _memory("MemAvailable") // 2) >> 20
     words = ("mount", "passthrough", source, mountpoint, "--require", "--json")
@@ -135,7 +135,7 @@ def test_a_huge_data_cache(source: Path, mountpoint: Path) -> None:
         assert _count(connection, "read", "daemon") == before
 
 
-def test_a_data_cache_larger_than_the_memory_fails(source: Path, mountpoint: Path) -> None:
+def test_data_cache_larger_than_the_memory_fails(source: Path, mountpoint: Path) -> None:
     size = 2 * _memory("MemTotal") >> 20
     words = ["mount", "passthrough", source, mountpoint, "--require", "--data-cache", f"{size}M"]
     said, hint = run_efuse(*words, status=1).stderr.splitlines()
@@ -146,7 +146,7 @@ def test_a_data_cache_larger_than_the_memory_fails(source: Path, mountpoint: Pat
     assert not os.path.ismount(mountpoint)
 
 
-def test_a_daemon_without_memory_for_its_data_cache_runs_on(
+def test_run_without_memory_for_the_data_cache_is_not_accelerated(
     source: Path, mountpoint: Path, tmp_path: Path
 ) -> None:
     size = 2 * _memory("MemTotal") >> 20

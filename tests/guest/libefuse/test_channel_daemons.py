@@ -76,7 +76,7 @@ def served(daemon: ChannelDaemon) -> bool:
 
 
 @pytest.mark.parametrize("program", [passthrough_ll, passthrough_fh, sshfs])
-def test_data_names_and_attributes_are_the_lower_ones(
+def test_daemon_with_channels_shows_the_lower_files(
     program: Daemon, lower: Path, mountpoint: Path
 ) -> None:
     source = lower / "source"
@@ -93,7 +93,7 @@ def test_data_names_and_attributes_are_the_lower_ones(
 
 
 @pytest.mark.parametrize("program", [passthrough_ll, passthrough_fh])
-def test_run_gives_channels_to_a_daemon_in_the_background(
+def test_run_gives_channels_to_a_background_daemon(
     program: Daemon, lower: Path, mountpoint: Path
 ) -> None:
     words = [word for word in program(lower) if word != "-f"]
@@ -114,7 +114,7 @@ def _maps(pid: int) -> bool:
         return False
 
 
-def test_a_daemon_forgets_what_the_kernel_drops(lower: Path, mountpoint: Path) -> None:
+def test_forgets_reach_the_daemon(lower: Path, mountpoint: Path) -> None:
     """passthrough_ll holds a descriptor of each inode that the kernel knows."""
     for number in range(600):
         (lower / str(number)).touch()
@@ -134,7 +134,9 @@ def test_a_daemon_forgets_what_the_kernel_drops(lower: Path, mountpoint: Path) -
 
 @pytest.mark.parametrize("name", ["plain", "thread"])
 @pytest.mark.parametrize("size", [1, 8000, 100_000, 300_000])
-def test_replies_of_any_size_from_any_thread(looper: ChannelDaemon, name: str, size: int) -> None:
+def test_reply_of_any_size_from_any_thread_arrives(
+    looper: ChannelDaemon, name: str, size: int
+) -> None:
     """From the handler, or from another thread when the worker has gone on."""
     looper.wait_for_channels()
     for _ in range(20):
@@ -142,7 +144,7 @@ def test_replies_of_any_size_from_any_thread(looper: ChannelDaemon, name: str, s
     assert looper.brought() > 0
 
 
-def test_two_mounts_in_one_process(tmp_path: Path) -> None:
+def test_two_mounts_in_one_process_have_channels(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
@@ -168,7 +170,7 @@ def test_two_mounts_in_one_process(tmp_path: Path) -> None:
         assert daemon.end() == 0
 
 
-def test_a_daemon_linked_with_libefuse(mountpoint: Path) -> None:
+def test_daemon_linked_with_libefuse_uses_channels(mountpoint: Path) -> None:
     """tests/host/test_libefuse.py builds the same as an author does, with pkg-config."""
     program, environment = hello()
     with started([program, "-f", mountpoint], mountpoint, **environment) as daemon:
@@ -200,7 +202,7 @@ def _in_read(pid: int) -> int:
     return found
 
 
-def test_the_channel_of_a_worker_that_is_blocked_is_drained(
+def test_channel_of_a_blocked_worker_is_served_by_others(
     looper: ChannelDaemon, pool: ThreadPoolExecutor
 ) -> None:
     reads = _blocked(looper, pool, 1)
@@ -209,9 +211,7 @@ def test_the_channel_of_a_worker_that_is_blocked_is_drained(
     assert reads[0].result(DEADLINE_S) == LOOP_DAEMON_DATA[:100]
 
 
-def test_workers_are_added_when_all_are_blocked(
-    looper: ChannelDaemon, pool: ThreadPoolExecutor
-) -> None:
+def test_workers_are_added_when_all_block(looper: ChannelDaemon, pool: ThreadPoolExecutor) -> None:
     reads = _blocked(looper, pool, CPUS + 3)
     assert served(looper)
     looper.say(b"." * len(reads))
@@ -219,9 +219,7 @@ def test_workers_are_added_when_all_are_blocked(
         assert each.result(DEADLINE_S) == LOOP_DAEMON_DATA[:100]
 
 
-def test_nobody_else_is_woken_for_a_worker_that_is_about_to_look(
-    lower: Path, mountpoint: Path
-) -> None:
+def test_request_to_a_worker_about_to_poll_wakes_no_other(lower: Path, mountpoint: Path) -> None:
     """It shares a CPU with its caller, who sends the next request when it has been answered."""
     prepare(lower / "file")
     with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
@@ -235,7 +233,7 @@ def test_nobody_else_is_woken_for_a_worker_that_is_about_to_look(
     assert min(woken) < 0.01, woken
 
 
-def test_there_are_no_more_threads_than_the_daemon_allows(
+def test_daemon_limited_to_one_thread_has_one_channel(
     mountpoint: Path, pool: ThreadPoolExecutor
 ) -> None:
     with started([loop_daemon(), "1", mountpoint], mountpoint) as daemon:
@@ -248,7 +246,7 @@ def test_there_are_no_more_threads_than_the_daemon_allows(
         until(lambda: daemon.waiting() == 1)
 
 
-def test_a_reply_does_not_wait_for_what_its_handler_does_then(
+def test_early_reply_does_not_wait_for_the_end_of_its_handler(
     looper: ChannelDaemon, pool: ThreadPoolExecutor
 ) -> None:
     """After a pause, and amid requests, when replies go with the call for the next."""
@@ -266,7 +264,7 @@ def _stat_often(path: Path) -> None:
         os.stat(path)
 
 
-def test_a_handler_may_notify_of_what_it_has_replied_to(
+def test_notification_after_a_reply_in_the_same_handler_ends(
     looper: ChannelDaemon, pool: ThreadPoolExecutor
 ) -> None:
     """The notification waits for a page that the reply unlocks."""
@@ -276,7 +274,7 @@ def test_a_handler_may_notify_of_what_it_has_replied_to(
         traffic.result(DEADLINE_S)
 
 
-def test_threads_and_children_of_handlers_run_on_any_cpu(looper: ChannelDaemon) -> None:
+def test_threads_and_children_of_handlers_may_run_on_any_cpu(looper: ChannelDaemon) -> None:
     assert served(looper)
     handler, again, *others = map(int, read(looper.path / "affinity").split())
     assert handler == again == 1
@@ -285,7 +283,7 @@ def test_threads_and_children_of_handlers_run_on_any_cpu(looper: ChannelDaemon) 
     assert others == [CPUS] * 8 + [1]
 
 
-def test_a_daemon_stays_on_the_cpus_that_it_was_started_on(mountpoint: Path) -> None:
+def test_daemon_stays_on_the_cpus_of_its_affinity(mountpoint: Path) -> None:
     words = [loop_daemon(), "0", mountpoint]
     with started(words, mountpoint, before=("taskset", "-c", "1")) as daemon:
         assert served(daemon)
@@ -297,7 +295,7 @@ def test_a_daemon_stays_on_the_cpus_that_it_was_started_on(mountpoint: Path) -> 
 # Interrupts, and the end
 
 
-def test_a_daemon_hears_of_a_signal_to_its_caller(looper: ChannelDaemon) -> None:
+def test_signal_to_a_caller_interrupts_its_handler(looper: ChannelDaemon) -> None:
     for _ in range(5):
         with subprocess.Popen(["cat", looper.path / "interrupt"]) as caller:
             assert looper.hear() == b"waiting\n"
@@ -308,9 +306,7 @@ def test_a_daemon_hears_of_a_signal_to_its_caller(looper: ChannelDaemon) -> None
 
 @pytest.mark.parametrize("channels", ["1", "0"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_a_daemon_as_without_channels(
-    mountpoint: Path, number: signal.Signals, channels: str
-) -> None:
+def test_signal_ends_the_daemon(mountpoint: Path, number: signal.Signals, channels: str) -> None:
     words = [loop_daemon(), "0", mountpoint]
     with started(words, mountpoint, EFUSE_CHANNELS=channels) as daemon:
         assert served(daemon)
@@ -319,7 +315,7 @@ def test_a_signal_ends_a_daemon_as_without_channels(
         assert not os.path.ismount(mountpoint)
 
 
-def test_a_handler_may_end_the_session(mountpoint: Path) -> None:
+def test_handler_ends_the_session(mountpoint: Path) -> None:
     with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
         fd = os.open(mountpoint / "exit", os.O_RDONLY)
         assert os.read(fd, 100) == LOOP_DAEMON_DATA[:100]
@@ -329,7 +325,7 @@ def test_a_handler_may_end_the_session(mountpoint: Path) -> None:
         assert not os.path.ismount(mountpoint)
 
 
-def test_a_session_ends_when_it_is_aborted(looper: ChannelDaemon, pool: ThreadPoolExecutor) -> None:
+def test_abort_ends_the_session(looper: ChannelDaemon, pool: ThreadPoolExecutor) -> None:
     reads = _blocked(looper, pool, CPUS)
     looper.connection.abort()
     for each in reads:
@@ -338,7 +334,7 @@ def test_a_session_ends_when_it_is_aborted(looper: ChannelDaemon, pool: ThreadPo
     assert looper.process.wait(DEADLINE_S) == 0
 
 
-def test_a_daemon_that_is_killed_leaves_errors_and_nothing_else(
+def test_killed_daemon_fails_its_callers_and_frees_the_module(
     mountpoint: Path, pool: ThreadPoolExecutor, module_file: Path
 ) -> None:
     with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
@@ -363,7 +359,7 @@ def test_a_daemon_that_is_killed_leaves_errors_and_nothing_else(
     ids=["single", "unwanted"],
 )
 @pytest.mark.parametrize("program", [passthrough_ll, passthrough_fh])
-def test_a_daemon_works_without_channels(
+def test_daemon_works_without_channels(
     program: Daemon, more: list[str], environment: dict[str, str], lower: Path, mountpoint: Path
 ) -> None:
     with started([*program(lower), *more, mountpoint], mountpoint, **environment) as daemon:
@@ -374,7 +370,9 @@ def test_a_daemon_works_without_channels(
         assert daemon.end() == 0
 
 
-def test_a_daemon_of_libfuse_2_works_and_says_nothing(lower: Path, mountpoint: Path) -> None:
+def test_daemon_of_libfuse_2_works_without_channels_or_messages(
+    lower: Path, mountpoint: Path
+) -> None:
     with started([*bindfs(lower), mountpoint], mountpoint) as daemon:
         write_and_compare(mountpoint, lower)
         assert mapped(daemon.pid) == 0
@@ -383,7 +381,7 @@ def test_a_daemon_of_libfuse_2_works_and_says_nothing(lower: Path, mountpoint: P
         assert daemon.end() == 0
 
 
-def test_run_without_channels(lower: Path, mountpoint: Path) -> None:
+def test_run_with_no_channels_uses_none(lower: Path, mountpoint: Path) -> None:
     words = [word for word in passthrough_ll(lower) if word != "-f"]
     options = ["--require", "--no-channels"]
     subprocess.run([*EFUSE, "run", *options, "--", *words, mountpoint], check=True)
@@ -394,7 +392,7 @@ def test_run_without_channels(lower: Path, mountpoint: Path) -> None:
         unmount(str(mountpoint))
 
 
-def test_a_daemon_without_channels_for_it_says_why(lower: Path, mountpoint: Path) -> None:
+def test_daemon_that_cannot_make_channels_says_why(lower: Path, mountpoint: Path) -> None:
     """It may open too few files."""
     words = ["prlimit", "--nofile=5", *passthrough_ll(lower), mountpoint]
     with started(words, mountpoint) as daemon:

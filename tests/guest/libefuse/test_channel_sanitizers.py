@@ -69,7 +69,7 @@ def _load(mountpoint: Path, lower: Path, number: int) -> None:
     change_names(here)
 
 
-def test_a_daemon_under_load(build: Build, lower: Path, mountpoint: Path) -> None:
+def test_load_gives_no_sanitizer_reports(build: Build, lower: Path, mountpoint: Path) -> None:
     with build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon:
         before = daemon.brought()
         with ThreadPoolExecutor(3) as pool:
@@ -85,7 +85,9 @@ def _sent(daemon: ChannelDaemon) -> int:
 
 
 @pytest.mark.parametrize("how", ["signal", "abort"])
-def test_the_end_amid_requests(build: Build, lower: Path, mountpoint: Path, how: str) -> None:
+def test_end_under_load_gives_no_sanitizer_reports(
+    build: Build, lower: Path, mountpoint: Path, how: str
+) -> None:
     with (
         ThreadPoolExecutor(4) as pool,  # whose callers end with the daemon, if by nothing else
         build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon,
@@ -105,7 +107,7 @@ def test_the_end_amid_requests(build: Build, lower: Path, mountpoint: Path, how:
         assert status == (1 if how == "signal" else 0), daemon.said()
 
 
-def test_handlers_of_every_kind(build: Build, mountpoint: Path) -> None:
+def test_handlers_of_every_kind_give_no_sanitizer_reports(build: Build, mountpoint: Path) -> None:
     with build.started([str(loop_daemon()), "0", str(mountpoint)], mountpoint) as daemon:
         with ThreadPoolExecutor(8) as pool:
             for _ in range(_ROUNDS):

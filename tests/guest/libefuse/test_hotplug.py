@@ -61,7 +61,7 @@ def go_on(users: list[User], daemon: ChannelDaemon) -> None:
     assert daemon.brought() > brought
 
 
-def test_a_cpu_goes_and_comes_back_under_load(
+def test_requests_are_served_while_a_cpu_goes_offline_and_online(
     lower: Path, mountpoint: Path, switched: Path
 ) -> None:
     data = os.urandom(SIZE)
@@ -87,7 +87,7 @@ def test_a_cpu_goes_and_comes_back_under_load(
         assert daemon.end() == 0
 
 
-def test_what_waits_for_a_cpu_that_goes_is_served(
+def test_requests_queued_for_a_cpu_that_goes_offline_are_served(
     lower: Path, mountpoint: Path, switched: Path
 ) -> None:
     """Its worker may be in the middle of anything."""
@@ -112,7 +112,7 @@ def _stat_on(cpu: int, path: Path) -> int:
     return path.stat().st_size
 
 
-def test_cpu_that_is_off_at_the_start_has_no_worker_and_is_served(
+def test_cpu_offline_at_the_start_has_no_worker_and_is_served(
     lower: Path, mountpoint: Path, switched: Path
 ) -> None:
     """Its requests go to the nearest channel when it has come."""
