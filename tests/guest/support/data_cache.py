@@ -20,7 +20,7 @@ BLOCKS = -(-SIZE // BLOCK)
 
 @contextlib.contextmanager
 def cached(mountpoint: Path, **options: Any) -> Iterator[Mount]:
-    """Mount a file system with one file, ``f``, of which the cache holds nothing."""
+    """Mount a file system with one file, ``f``, whose blocks the cache does not hold."""
     with mounted(mountpoint, **({"consistency": "exclusive"} | options)) as m:
         make(m, "f", fill("d"))
         m.log()
