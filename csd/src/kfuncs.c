@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The kfuncs of kfuncs.h, and which member may call which kfunc. */
 #include "csd_i.h"
+#include "function.h"
 #include "kfuncs.h"
 
 #include <linux/bpf.h>

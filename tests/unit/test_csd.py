@@ -34,7 +34,7 @@ class Kernel:
     def __init__(self) -> None:
         source = paths.data("csd") / "src"
         self.text = (source / "config.c").read_text()
-        header = (source / "csd_i.h").read_text()
+        header = (source / "device/device_i.h").read_text()
         defines = re.findall(
             r"^#define\s+(CSD_\w+)\s+(\([^)]*\)|\w+)", header + self.text, re.MULTILINE
         )

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What the struct_ops types of csd.ko have in common: access checks, members and names. */
-#include "csd_i.h"
-#include "struct_ops.h"
+#include "program_i.h"
 
 #include <linux/ctype.h>
 

@@ -6,7 +6,7 @@
  * discard frees it after that. Bytes written to it then are lost, as if the write had come before
  * the discard.
  */
-#include "csd_i.h"
+#include "device_i.h"
 
 static void csd_page_free(struct rcu_head *head)
 {

@@ -4,7 +4,7 @@
  * file that the daemon mapped the range to. efuse.ko tells. In the other direction, csd_reads()
  * tells efuse.ko about files on csd.ko's devices.
  */
-#include "csd_i.h"
+#include "run_i.h"
 
 #include <linux/fs.h>
 #include <linux/magic.h>
@@ -67,6 +67,6 @@ void csd_lower_end(struct file *file, struct efuse_lower *lower)
  */
 csd_resident_t csd_reads(const struct file *file)
 {
-	return csd_offload_reads(file) ? NULL : csd_resident;
+	return csd_why_direct(file) ? NULL : csd_resident;
 }
 EXPORT_SYMBOL_GPL(csd_reads);

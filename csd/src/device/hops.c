@@ -10,7 +10,7 @@
  * Sending the next read from the driver's completion, with a program that finds it, is taken from
  * XRP (Zhong et al., OSDI 2022).
  */
-#include "csd_i.h"
+#include "device_i.h"
 
 static struct csd_hops *csd_hops_of(struct csd_request *request)
 {
@@ -52,7 +52,7 @@ static bool csd_hops_next(struct request *rq)
 	} else if (!request->work.error && csd_hops_of(request)->arrived(csd_hops_of(request))) {
 		if (csd_request_hold(request->device, rq))
 			return false;
-		if (!csd_device_fails(request->device))
+		if (!csd_request_fails(request->device))
 			return true;
 		status = BLK_STS_IOERR;
 	}

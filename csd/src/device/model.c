@@ -16,7 +16,7 @@
  *
  * A read is done at link(medium(at)), a write at medium(link(at)). A request that moves no bytes,
  * such as a discard, is a write of 0 bytes. A command is charged the medium for each of its ranges,
- * and the link for its result. The time of its cores is computed in command.c.
+ * and the link for its result. The time of its cores is computed in cores.c.
  *
  * Computing the end at the beginning is exact as long as requests come to each resource in the
  * order in which they came to the device: each resource serves in that order, in a time that
@@ -24,7 +24,7 @@
  * are mixed, or commands with either, an early request may find a resource taken by one that needs
  * it only later, and waits for it. The computed time is never shorter than a device's would be.
  */
-#include "csd_i.h"
+#include "device_i.h"
 
 #include <linux/math64.h>
 

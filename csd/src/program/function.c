@@ -5,11 +5,9 @@
  * A run holds a struct csd_entry, not the program, which goes when its link ends. Each call of the
  * program is in a read section of csd_calls. Unregistering waits for the end of these sections.
  */
-#include "csd_i.h"
-#include "struct_ops.h"
+#include "program_i.h"
+#include "function.h"
 
-#include <linux/bpf.h>
-#include <linux/bpf_verifier.h>
 #include <linux/btf.h>
 #include <linux/cred.h>
 #include <linux/module.h>

@@ -14,7 +14,7 @@
  * Blocks in the page cache are read faster from there, and a chain leaves nothing in the page
  * cache. So some passes use the page cache, unless the file is open with O_DIRECT.
  */
-#include "csd_i.h"
+#include "run_i.h"
 
 #include <linux/err.h>
 #include <linux/fs.h>
@@ -52,7 +52,7 @@ static enum csd_unchained csd_chain_why(const struct csd_run *run)
 	 * On other file systems blocks may move during a chain, or may have moved before the next
 	 * chain without leaving a trace.
 	 */
-	if (csd_offload_why(run->file) || !IS_I_VERSION(file_inode(run->file)))
+	if (csd_why_file(run->file) || !IS_I_VERSION(file_inode(run->file)))
 		return CSD_UNCHAINED_FILESYSTEM;
 	return CSD_UNCHAINED_NOT;
 }

@@ -3,7 +3,7 @@
  * Blocks that the kernel looks at. They are read as any reader of the file would read them, with
  * the file's locks and through its page cache, so they are correct for any file.
  */
-#include "csd_i.h"
+#include "run_i.h"
 
 #include <linux/fs.h>
 #include <linux/sched/signal.h>

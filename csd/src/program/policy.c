@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* struct csd_policy as a struct_ops type, and the registered policy. */
-#include "csd_i.h"
+#include "program_i.h"
 #include "policy.h"
-#include "struct_ops.h"
 
-#include <linux/bpf.h>
-#include <linux/bpf_verifier.h>
 #include <linux/btf.h>
 
 static struct csd_policy __rcu *csd_policy;

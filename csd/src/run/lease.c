@@ -7,7 +7,7 @@
  * here, and a chain that uses them relies on two things.
  *
  * First, no block leaves its place while the chain reads: the chain counts as direct I/O of the
- * inode (inode_dio_begin()). The file systems that csd_offload_why() accepts wait for direct I/O,
+ * inode (inode_dio_begin()). The file systems that csd_why_file() accepts wait for direct I/O,
  * under the inode's exclusive lock, before they take a block away from a file, for whatever reason:
  * truncate by a path, a descriptor or O_TRUNC, an overlay above, hole punching, defragmentation.
  *
@@ -25,7 +25,7 @@
  * chain's caller could have had such a lease by fcntl(2). A lease that is not in use is given up
  * immediately.
  */
-#include "csd_i.h"
+#include "run_i.h"
 
 #include <linux/cred.h>
 #include <linux/file.h>

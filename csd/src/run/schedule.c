@@ -20,10 +20,9 @@
  * The share is 1 / ``try_share`` of the device, read at each decision. The device's ``forced``
  * takes precedence over all of this, and over a policy.
  */
-#include "csd_i.h"
+#include "run_i.h"
 
 #include <linux/fs.h>
-#include <linux/pagemap.h>
 
 #define CSD_TRY		32	/* blocks of a try; the first batches at a device are larger */
 #define CSD_PATIENCE	16	/* least number of batches between two tries */
@@ -85,36 +84,6 @@ static struct csd_cost *csd_cost_of(struct csd_schedule *schedule, struct csd_ru
 		run->costs_id = costs->id;
 	}
 	return &costs->size[run->choice.size];
-}
-
-/**
- * csd_resident - count the blocks of a file that the page cache has
- * @file: the file
- * @position: offset of the first block in the file, in bytes
- * @blocks: number of blocks to check
- *
- * Context: process context.
- * Return: number of these blocks in the page cache; blocks that are still being read do not count
- */
-u32 csd_resident(const struct file *file, u64 position, u32 blocks)
-{
-	XA_STATE(xas, &file->f_mapping->i_pages, position >> PAGE_SHIFT);
-	pgoff_t first = position >> PAGE_SHIFT, last = first + blocks - 1;
-	struct folio *folio;
-	u32 resident = 0;
-
-	rcu_read_lock();
-	xas_for_each(&xas, folio, last) {
-		if (xas_retry(&xas, folio) || xa_is_value(folio))
-			continue;
-		if (folio_test_uptodate(folio))
-			resident += min(folio_next_index(folio) - 1, last) -
-				    max(folio->index, first) + 1;
-		if (folio_next_index(folio) > last)
-			break;
-	}
-	rcu_read_unlock();
-	return min(resident, blocks);
 }
 
 /* Time in ns until the commands ahead of a new one are done. */

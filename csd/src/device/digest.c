@@ -13,7 +13,7 @@
  * The pages begin with a mark. Where the mark is gone, the file system itself has filled the page:
  * with zeroes of a hole, or with the file's bytes if it does no direct I/O on this file.
  */
-#include "csd_i.h"
+#include "device_i.h"
 
 #include <linux/bvec.h>
 #include <linux/fs.h>
