@@ -42,7 +42,7 @@ int step(struct csd_run *run)
 		at += sizeof(struct btree_item);
 	}
 	state->sums = sums;
-	return btree_go_on(run, block, &state->tree, &items);
+	return btree_next_leaf(run, block, &state->tree, &items);
 }
 
 int finish(struct csd_run *run)

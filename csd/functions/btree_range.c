@@ -20,7 +20,7 @@ int step(struct csd_run *run)
 		return ret;
 	csd_emit_block(run, BTREE_AT(btree_item, items.from, key),
 		       (items.to - items.from) * sizeof(struct btree_item));
-	return btree_go_on(run, block, tree, &items);
+	return btree_next_leaf(run, block, tree, &items);
 }
 
 int finish(struct csd_run *run)

@@ -136,10 +136,10 @@ static int begin(int fd, uint32_t place, const uint64_t *key)
 
 static void ask(int run, const uint64_t *key, struct answer *answer)
 {
-	struct csd_again again = { .args = (uintptr_t)key, .args_size = sizeof(*key) };
+	struct csd_restart restart = { .args = (uintptr_t)key, .args_size = sizeof(*key) };
 
-	if (ioctl(run, CSD_IOC_AGAIN, &again))
-		err(1, "again");
+	if (ioctl(run, CSD_IOC_RESTART, &restart))
+		err(1, "restart");
 	answer->size = read(run, answer->value, VALUE_SIZE);
 	if (answer->size < 0)
 		err(1, "btree_lookup");

@@ -3,8 +3,8 @@
 
 For each device profile (:mod:`efuse.csd.profiles`) a device with the same files is made. The places
 take turns. A function over a whole file is one run that is restarted for each pass; the daemon
-place is its twin in Python. Lookups are those of :mod:`efuse.bench.lookup`, where the daemon place
-is a C program that goes from block to block with pread(2).
+place is its reference implementation in Python. Lookups are those of :mod:`efuse.bench.lookup`,
+where the daemon place is a C program that goes from block to block with pread(2).
 
 In the cold state the page cache has nothing of the file before each run, and lookups open the file
 with O_DIRECT. In the warm state the page cache has the whole file.
@@ -103,7 +103,8 @@ class _Cell:
     """A workload that is measured at all places.
 
     :ivar name: name of the workload, such as ``slow-link-scan-64K-cold``.
-    :ivar daemon: what runs at the daemon place, ``twin`` or ``pread``.
+    :ivar daemon: what runs at the daemon place: ``twin`` (the function's reference implementation)
+        or ``pread``.
     :ivar ways: functions that run a round, by place.
     """
 
@@ -271,7 +272,7 @@ def _whole(
             ways[place.name.lower()] = _repeated(
                 device, fd, warm, runs, wanted, _in_kernel(one, call.encode())
             )
-        ways["daemon"] = _repeated(device, fd, warm, runs, wanted, _by_twin(path, call))
+        ways["daemon"] = _repeated(device, fd, warm, runs, wanted, _by_reference(path, call))
         yield ways
 
 
@@ -281,14 +282,14 @@ _Run = Callable[[], tuple[bytes, int, int]]
 
 def _in_kernel(one: functions.Run, args: bytes) -> _Run:
     def go() -> tuple[bytes, int, int]:
-        one.again(args)
+        one.restart(args)
         raw, status = one.result(), one.status()
         return raw, status.device_steps, status.kernel_steps
 
     return go
 
 
-def _by_twin(path: Path, call: Shipped) -> _Run:
+def _by_reference(path: Path, call: Shipped) -> _Run:
     def go() -> tuple[bytes, int, int]:
         with anywhere.begin(call, path, "daemon") as work:
             return b"".join(work), 0, 0

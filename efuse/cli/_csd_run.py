@@ -14,7 +14,7 @@ import click
 
 from efuse.cli._output import echo, print_json
 from efuse.errors import UsageError
-from efuse.functions.anywhere import WHERE, Outcome, Work, begin, begin_loaded
+from efuse.functions.anywhere import WHERE, Execution, Outcome, begin, begin_loaded
 from efuse.functions.catalog import COMMANDS
 from efuse.functions.command import Command
 
@@ -52,19 +52,19 @@ def _of_shipped(command: Command) -> click.Command:
     def act(file: Path, place: str, as_json: bool, progress: bool | None, **values: object) -> None:
         call = command.call(**values)
         show = _Bar(progress, streams=command.found is not None and not as_json)
-        with begin(call, file, place) as work, show:
+        with begin(call, file, place) as execution, show:
             if as_json:
-                result = command.fields(call.decode(b"".join(show.pieces(work))))
-                _print_json(command.name, file, result, work.outcome())
+                result = command.fields(call.decode(b"".join(show.pieces(execution))))
+                _print_json(command.name, file, result, execution.outcome())
                 return
             if command.found is not None:
-                _stream(command.found(call, show.pieces(work)))
+                _stream(command.found(call, show.pieces(execution)))
             else:
-                result = call.decode(b"".join(show.pieces(work)))
+                result = call.decode(b"".join(show.pieces(execution)))
                 show.close()
                 for line in command.text(result):
                     click.echo(line)
-            outcome = work.outcome()
+            outcome = execution.outcome()
         echo(f"{command.name}: {outcome}", err=True)
 
     example = f"\b\nefuse csd run {command.name} {command.example}"
@@ -85,13 +85,13 @@ def _of_loaded(name: str) -> click.Command:
                 f"the arguments cannot be {args!r}: {error}", hint="two digits a byte: --args 0a00"
             ) from error
         show = _Bar(progress, streams=not as_json)
-        with begin_loaded(name, raw, file, place) as work, show:
+        with begin_loaded(name, raw, file, place) as execution, show:
             if as_json:
-                result = {"output": b"".join(show.pieces(work)).hex()}
-                _print_json(name, file, result, work.outcome())
+                result = {"output": b"".join(show.pieces(execution)).hex()}
+                _print_json(name, file, result, execution.outcome())
                 return
-            _stream(show.pieces(work))
-            outcome = work.outcome()
+            _stream(show.pieces(execution))
+            outcome = execution.outcome()
         echo(f"{name}: {outcome}", err=True)
 
     option = click.Option(
@@ -166,18 +166,18 @@ class _Bar(ExitStack):
         self._wanted = wanted
         self._update: Callable[[int, int], None] | None = None
 
-    def pieces(self, work: Work) -> Iterator[bytes]:
+    def pieces(self, execution: Execution) -> Iterator[bytes]:
         """Iterate over the function's output, and show the progress."""
-        while (some := work.go_on()) != b"":
+        while (some := execution.step()) != b"":
             if self._wanted and time.monotonic() >= self._from:
-                self._show(work)
+                self._show(execution)
             if some is not None:
                 yield some
 
-    def _show(self, work: Work) -> None:
+    def _show(self, execution: Execution) -> None:
         if self._update is None:
             self._update = self._begin()
-        status = work.status()
+        status = execution.status()
         self._update(status.position, status.end)
 
     def _begin(self) -> Callable[[int, int], None]:

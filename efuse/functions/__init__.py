@@ -8,7 +8,7 @@
         print(wanted.decode(run.result()))
 """
 
-from efuse.functions.anywhere import Outcome, Work, begin, begin_loaded
+from efuse.functions.anywhere import Execution, Outcome, begin, begin_loaded
 from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
 from efuse.functions.catalog import COMMANDS, SHIPPED, Shipped
 from efuse.functions.command import Command
@@ -41,6 +41,7 @@ __all__ = [
     "Count",
     "Counted",
     "Crc32c",
+    "Execution",
     "Field",
     "Filter",
     "Grep",
@@ -57,7 +58,6 @@ __all__ = [
     "Status",
     "Unchained",
     "Why",
-    "Work",
     "begin",
     "begin_loaded",
     "compile_function",

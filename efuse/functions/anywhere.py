@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Run a function over any file: at the device or in the kernel if possible, else in this process.
 
-This process runs the function's twin in Python.
+This process runs the function's reference implementation, which is in Python.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from efuse.errors import (
 )
 from efuse.functions.catalog import Shipped
 from efuse.functions.loading import Loaded, function_text, load
+from efuse.functions.reference import RandomAccess, Streaming
 from efuse.functions.running import CONTROL, Place, Run, Status, Why, run
-from efuse.functions.twin import InPieces, Walking
 
-__all__ = ["WHERE", "Outcome", "Work", "begin", "begin_loaded"]
+__all__ = ["WHERE", "Execution", "Outcome", "begin", "begin_loaded"]
 
 WHERE = ("auto", "device", "kernel", "daemon")
 """The places that a user can ask for; ``daemon`` is the calling process."""
@@ -62,12 +62,12 @@ class Outcome:
             )
             if count
         ]
-        said = ", ".join(parts) or "no blocks"
-        return f"{said}: {self.why}" if self.why else said
+        places = ", ".join(parts) or "no blocks"
+        return f"{places}: {self.why}" if self.why else places
 
 
-class Work(Closing):
-    """A run of a function over a file at any place; an iterator of the function's output.
+class Execution(Closing):
+    """The execution of a function over a file at any place; an iterator of the function's output.
 
     :param run: the run, in the kernel or in this process. Closed with this object.
     :param why_here: why the run is in this process, in words; None: it is in the kernel.
@@ -75,18 +75,18 @@ class Work(Closing):
     """
 
     def __init__(
-        self, run: Run | _TwinRun, why_here: str | None = None, loaded: Loaded | None = None
+        self, run: Run | _ReferenceRun, why_here: str | None = None, loaded: Loaded | None = None
     ) -> None:
         self._run = run
         self._why_here = why_here
         self._loaded = loaded
 
-    def go_on(self) -> bytes | None:
-        """Look at some more blocks and return their output; see `Run.go_on`."""
-        return self._run.go_on()
+    def step(self) -> bytes | None:
+        """Look at some more blocks and return their output; see `Run.step`."""
+        return self._run.step()
 
     def __iter__(self) -> Iterator[bytes]:
-        while (some := self.go_on()) != b"":
+        while (some := self.step()) != b"":
             if some is not None:
                 yield some
 
@@ -97,9 +97,9 @@ class Work(Closing):
     def outcome(self) -> Outcome:
         """Return where the run has looked at blocks so far."""
         status = self.status()
-        if isinstance(self._run, _TwinRun):
+        if isinstance(self._run, _ReferenceRun):
             return Outcome(0, 0, self._run.blocks, self._why_here, False)
-        why = None if status.why is Why.NOT else status.why.said
+        why = None if status.why is Why.NOT else status.why.description
         return Outcome(status.device_steps, status.kernel_steps, 0, why, self._loaded is not None)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Work(Closing):
             self._loaded.close()
 
 
-def begin(call: Shipped, file: str | os.PathLike[str], where: str = "auto") -> Work:
+def begin(call: Shipped, file: str | os.PathLike[str], where: str = "auto") -> Execution:
     """Begin to run a shipped function over a file.
 
     A function that is not in the kernel is loaded for this run only, if possible.
@@ -134,29 +134,33 @@ def begin(call: Shipped, file: str | os.PathLike[str], where: str = "auto") -> W
                 if where != "auto":
                     raise
                 why_here = f"{call.name} is not loaded, and cannot be: {error}"
-        return Work(_TwinRun(call, os.dup(fd)), why_here)
+        return Execution(_ReferenceRun(call, os.dup(fd)), why_here)
     finally:
         os.close(fd)
 
 
-def begin_loaded(name: str, args: bytes, file: str | os.PathLike[str], where: str = "auto") -> Work:
+def begin_loaded(
+    name: str, args: bytes, file: str | os.PathLike[str], where: str = "auto"
+) -> Execution:
     """Begin to run a function that is in the kernel over a file; it need not be a shipped one.
 
     :param name: name of the function.
     :param args: arguments as the function takes them.
     :param file: path of any readable file.
     :param where: one of `WHERE`, except ``daemon``.
-    :raises UsageError: *where* is ``daemon``: only shipped functions have a twin in Python.
+    :raises UsageError: *where* is ``daemon``: only shipped functions have a reference
+        implementation.
     :raises EfuseError: the file cannot be read, or the run cannot begin.
     """
     if where == "daemon":
         raise UsageError(
-            f"the storage function {name!r} cannot run in this process: it has no twin in Python",
+            f"the storage function {name!r} cannot run in this process: it has no reference"
+            " implementation",
             hint="--place kernel",
         )
     fd = _open(name, file)
     try:
-        return Work(run(name, fd, args, place=_PLACES[where]))
+        return Execution(run(name, fd, args, place=_PLACES[where]))
     finally:
         os.close(fd)
 
@@ -178,7 +182,7 @@ def _open(name: str, file: str | os.PathLike[str]) -> int:
 def _why_here(fd: int, where: str) -> str | None:
     """Return why the kernel need not be asked, in words, or None if it is to be asked."""
     if where == "daemon":
-        return Why.ASKED.said
+        return Why.ASKED.description
     if where == "auto":
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
@@ -188,41 +192,41 @@ def _why_here(fd: int, where: str) -> str | None:
     return None
 
 
-def _begin_in_kernel(call: Shipped, fd: int, where: str) -> Work:
+def _begin_in_kernel(call: Shipped, fd: int, where: str) -> Execution:
     args, place = call.encode(), _PLACES[where]
     try:
-        return Work(run(call.name, fd, args, place=place))
+        return Execution(run(call.name, fd, args, place=place))
     except NoFunctionError:
         pass
     # A private name: no other process can depend on it, so that unloading it hurts nothing.
     loaded = load(f"{call.name}.{os.getpid()}", function_text(call.name))
     try:
-        return Work(run(loaded.name, fd, args, place=place), loaded=loaded)
+        return Execution(run(loaded.name, fd, args, place=place), loaded=loaded)
     except BaseException:
         loaded.close()
         raise
 
 
-class _TwinRun(Closing):
-    """A run of a twin over a file, with the methods of `Run`.
+class _ReferenceRun(Closing):
+    """A run of a reference implementation over a file, with the methods of `Run`.
 
-    :ivar blocks: number of blocks that the twin has looked at.
+    :ivar blocks: number of blocks that it has looked at.
     """
 
     def __init__(self, call: Shipped, fd: int) -> None:
         self._name = call.name
         self._file = os.fdopen(fd, "rb")
-        if isinstance(call, Walking):
+        if isinstance(call, RandomAccess):
             self._parts = self._walk(call)
         else:
-            assert isinstance(call, InPieces)
+            assert isinstance(call, Streaming)
             self._parts = self._read(call)
         self._position = 0
         self._emitted = 0
         self._done = False
         self.blocks = 0
 
-    def go_on(self) -> bytes | None:
+    def step(self) -> bytes | None:
         try:
             some = next(self._parts, None)
         except OSError as error:
@@ -242,17 +246,17 @@ class _TwinRun(Closing):
     def close(self) -> None:
         self._file.close()
 
-    def _read(self, call: InPieces) -> Iterator[bytes]:
-        """Iterate over the output of a twin that takes the file piece by piece."""
-        twin = call.twin()
+    def _read(self, call: Streaming) -> Iterator[bytes]:
+        """Iterate over the output of a reference implementation that takes the file in order."""
+        reference = call.stream()
         while data := self._file.read(_PIECE):
             self._position += len(data)
             self.blocks += -(-len(data) // _BLOCK)
-            yield twin.step(data)
-        yield twin.finish()
+            yield reference.step(data)
+        yield reference.finish()
 
-    def _walk(self, call: Walking) -> Iterator[bytes]:
-        """Iterate over the output of a twin that goes from block to block."""
+    def _walk(self, call: RandomAccess) -> Iterator[bytes]:
+        """Iterate over the output of a reference implementation that goes from block to block."""
 
         def read(number: int) -> bytes:
             self._position = number * _BLOCK

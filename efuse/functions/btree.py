@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``btree_lookup``, ``btree_range``, ``btree_aggregate``, over a file that `build` made.
 
-Besides the methods of all functions, each class has ``walk()``: the twin in Python, which reads
-each block when it knows its number.
+Besides the methods of all functions, each class has ``walk()``: the reference implementation, which
+reads each block when it knows its number.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _VALUE = 8  # Offset of the value in an item, bytes.
 _FIRST_FIELD = Field(0)
 
 
-class _Walking(ABC):
-    """Base of the twins that go from block to block."""
+class _RandomAccess(ABC):
+    """Base of the reference implementations that go from block to block."""
 
     @abstractmethod
     def walk(self, read: ReadBlock) -> bytes:
@@ -49,7 +49,7 @@ class _Walking(ABC):
 
 
 @dataclass(frozen=True)
-class BtreeLookup(_Walking):
+class BtreeLookup(_RandomAccess):
     """Emit the value of a key, or nothing.
 
     :param key: the key, 0 to 2**64 - 1.
@@ -79,7 +79,7 @@ class BtreeLookup(_Walking):
 
 
 @dataclass(frozen=True)
-class BtreeRange(_Walking):
+class BtreeRange(_RandomAccess):
     """Emit the items whose keys are in a range.
 
     :param first: the smallest key of the range.
@@ -109,7 +109,7 @@ class BtreeRange(_Walking):
 
 
 @dataclass(frozen=True)
-class BtreeAggregate(_Walking):
+class BtreeAggregate(_RandomAccess):
     """Count the items whose keys are in a range, and find the sum, least and most of a field.
 
     :param first: the smallest key of the range.

@@ -21,7 +21,7 @@ class Shipped(Protocol):
         """Return the arguments as the function takes them."""
 
     def reference(self, data: bytes) -> bytes:
-        """Return the function's output over *data*, computed by its twin in Python."""
+        """Return the function's output over *data*, computed by its reference implementation."""
 
     def decode(self, raw: bytes) -> Any:
         """Convert the function's output to Python values."""

@@ -11,7 +11,7 @@ import click
 
 from efuse.functions.command import BYTES, Command
 from efuse.functions.patterns import check_pattern, encode_pattern
-from efuse.functions.twin import Twin, whole
+from efuse.functions.reference import Reference, whole
 
 __all__ = ["COMMAND", "Count", "Counted"]
 
@@ -53,18 +53,18 @@ class Count:
 
     def reference(self, data: bytes) -> bytes:
         """Return the function's output over *data*, the contents of the file."""
-        return whole(self.twin(), data)
+        return whole(self.stream(), data)
 
-    def twin(self) -> Twin:
-        """Return the function's twin in Python."""
-        return _Twin(self.pattern)
+    def stream(self) -> Reference:
+        """Return the function's reference implementation, at the beginning of a file."""
+        return _Reference(self.pattern)
 
     def decode(self, raw: bytes) -> Counted:
         """Return the result that the function emitted."""
         return Counted(*_RESULT.unpack(raw))
 
 
-class _Twin:
+class _Reference:
     def __init__(self, pattern: bytes) -> None:
         self._pattern = pattern
         self._lines = 0

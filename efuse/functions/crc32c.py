@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from efuse.functions.command import Command
-from efuse.functions.twin import Twin, whole
+from efuse.functions.reference import Reference, whole
 
 __all__ = ["COMMAND", "Crc32c"]
 
@@ -37,11 +37,11 @@ class Crc32c:
 
     def reference(self, data: bytes) -> bytes:
         """Return the function's output over *data*, the contents of the file."""
-        return whole(self.twin(), data)
+        return whole(self.stream(), data)
 
-    def twin(self) -> Twin:
-        """Return the function's twin in Python."""
-        return _Twin()
+    def stream(self) -> Reference:
+        """Return the function's reference implementation, at the beginning of a file."""
+        return _Reference()
 
     def decode(self, raw: bytes) -> int:
         """Return the checksum that the function emitted."""
@@ -49,7 +49,7 @@ class Crc32c:
         return int(crc)
 
 
-class _Twin:
+class _Reference:
     def __init__(self) -> None:
         self._table = _table()
         self._crc = 0xFFFFFFFF

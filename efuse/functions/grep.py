@@ -12,8 +12,8 @@ import click
 from efuse.errors import UsageError
 from efuse.functions.command import BYTES, Command
 from efuse.functions.patterns import check_pattern, encode_pattern
+from efuse.functions.reference import Reference, whole
 from efuse.functions.running import failure
-from efuse.functions.twin import Twin, whole
 
 __all__ = ["COMMAND", "Grep"]
 
@@ -54,18 +54,18 @@ class Grep:
 
         :raises EfuseError: the function fails.
         """
-        return whole(self.twin(), data)
+        return whole(self.stream(), data)
 
-    def twin(self) -> Twin:
-        """Return the function's twin in Python."""
-        return _Twin(self)
+    def stream(self) -> Reference:
+        """Return the function's reference implementation, at the beginning of a file."""
+        return _Reference(self)
 
     def decode(self, raw: bytes) -> list[bytes]:
         """Return the lines that the function emitted, without their newlines."""
         return raw.removesuffix(b"\n").split(b"\n") if raw else []
 
 
-class _Twin:
+class _Reference:
     def __init__(self, call: Grep) -> None:
         self._call = call
         self._position = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from efuse.errors import UsageError
-from efuse.functions.twin import Twin, whole
+from efuse.functions.reference import Reference, whole
 
 __all__ = ["Aggregate", "Aggregated", "Field", "Filter", "Histogram", "Histogrammed", "Records"]
 
@@ -212,11 +212,11 @@ class Aggregate:
 
     def reference(self, data: bytes) -> bytes:
         """Return the function's output over *data*, the contents of the file."""
-        return whole(self.twin(), data)
+        return whole(self.stream(), data)
 
-    def twin(self) -> Twin:
-        """Return the function's twin in Python."""
-        return _AggregateTwin(self)
+    def stream(self) -> Reference:
+        """Return the function's reference implementation, at the beginning of a file."""
+        return _AggregateReference(self)
 
     def decode(self, raw: bytes) -> Aggregated:
         """Return the result that the function emitted."""
@@ -274,11 +274,11 @@ class Histogram:
 
     def reference(self, data: bytes) -> bytes:
         """Return the function's output over *data*, the contents of the file."""
-        return whole(self.twin(), data)
+        return whole(self.stream(), data)
 
-    def twin(self) -> Twin:
-        """Return the function's twin in Python."""
-        return _HistogramTwin(self)
+    def stream(self) -> Reference:
+        """Return the function's reference implementation, at the beginning of a file."""
+        return _HistogramReference(self)
 
     def decode(self, raw: bytes) -> Histogrammed:
         """Return the result that the function emitted."""
@@ -286,7 +286,7 @@ class Histogram:
         return Histogrammed(below, tuple(counts), above)
 
 
-class _AggregateTwin:
+class _AggregateReference:
     def __init__(self, call: Aggregate) -> None:
         self._call = call
         self._sums = Sums()
@@ -300,7 +300,7 @@ class _AggregateTwin:
         return self._sums.encode()
 
 
-class _HistogramTwin:
+class _HistogramReference:
     def __init__(self, call: Histogram) -> None:
         self._call = call
         self._counts = [0] * (call.ranges + 2)

@@ -38,10 +38,10 @@ CONTROL = "/dev/csd"
 
 _SETUP = struct.Struct("<32siIQQQQII")
 _STATUS = struct.Struct("<QQ3QQIIQII")
-_AGAIN = struct.Struct("<QII")
+_RESTART = struct.Struct("<QII")
 _IOC_RUN = 1 << 30 | _SETUP.size << 16 | 0xC5 << 8
 _IOC_STATUS = 2 << 30 | _STATUS.size << 16 | 0xC5 << 8 | 1
-_IOC_AGAIN = 1 << 30 | _AGAIN.size << 16 | 0xC5 << 8 | 2
+_IOC_RESTART = 1 << 30 | _RESTART.size << 16 | 0xC5 << 8 | 2
 _READ_BYTES = 256 << 10
 
 
@@ -68,12 +68,12 @@ class Why(enum.IntEnum):
     SLOWER = 9
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The reason in words."""
-        return _SAID[self]
+        return _DESCRIPTIONS[self]
 
 
-_SAID = {
+_DESCRIPTIONS = {
     Why.NOT: "the device does",
     Why.NO_DEVICE: "the file lies on no device of csd.ko",
     Why.FILESYSTEM: "its file system is not known to keep blocks in their place",
@@ -144,7 +144,7 @@ class Run(Closing):
         self._name = name
         os.set_blocking(fd, False)
 
-    def go_on(self) -> bytes | None:
+    def step(self) -> bytes | None:
         """Look at some more blocks and return what the function has emitted.
 
         :returns: the output; None if there is none yet; ``b""`` when the run is done.
@@ -158,7 +158,7 @@ class Run(Closing):
             raise failure(self._name, error.errno or 0) from error
 
     def __iter__(self) -> Iterator[bytes]:
-        while (some := self.go_on()) != b"":
+        while (some := self.step()) != b"":
             if some is not None:
                 yield some
 
@@ -166,7 +166,7 @@ class Run(Closing):
         """Iterate over the output. The run proceeds in a thread of trio, and can be cancelled."""
         import trio  # slow to import
 
-        while (some := await trio.to_thread.run_sync(self.go_on)) != b"":
+        while (some := await trio.to_thread.run_sync(self.step)) != b"":
             if some is not None:
                 yield some
 
@@ -177,7 +177,7 @@ class Run(Closing):
         :raises EfuseError: the function failed, or the file could not be read.
         """
         parts = []
-        while (some := self.go_on()) != b"":
+        while (some := self.step()) != b"":
             if some is not None:
                 parts.append(some)
             if progress is not None:
@@ -194,7 +194,7 @@ class Run(Closing):
         place, chain = Why(why), Unchained(because)
         return Status(position, end, device, kernel, emitted, bool(done), place, chained, chain)
 
-    def again(self, args: bytes = b"") -> None:
+    def restart(self, args: bytes = b"") -> None:
         """Restart the run with other arguments. Output that has not been read is lost.
 
         This is for many small queries of one file: the run keeps what the kernel has found out
@@ -206,7 +206,7 @@ class Run(Closing):
         """
         buffer = bytearray(args)
         try:
-            fcntl.ioctl(self._fd, _IOC_AGAIN, _AGAIN.pack(_address(buffer), len(args), 0))
+            fcntl.ioctl(self._fd, _IOC_RESTART, _RESTART.pack(_address(buffer), len(args), 0))
         except OSError as error:
             raise _not_begun(self._name, len(args), error) from error
 
@@ -321,5 +321,5 @@ def failure(name: str, number: int) -> EfuseError:
     """
     why = _WHYS.get(number)
     code = errno.errorcode.get(number, str(number))
-    said = f"{why} ({code})" if why else reason(number)
-    return EfuseError(f"the storage function {name!r} failed: {said}")
+    description = f"{why} ({code})" if why else reason(number)
+    return EfuseError(f"the storage function {name!r} failed: {description}")

@@ -16,7 +16,7 @@ from efuse.functions.btree_file import BLOCK, CHILD, HEADER, ITEM, NODE, build
 from tests.guest.support.functions import agree, result
 
 ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
-"""Their leaves are more than a digest has, and have two nodes and a root above them."""
+"""Their leaves are more than a layout has, and have two nodes and a root above them."""
 LEAVES, LAST = 358, 361
 """How many leaves there are, from block 1 on, and the root's block."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs that go again: from block to block below the file system, which waits for each chain."""
+"""Restarted runs: from block to block below the file system, which waits for each chain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.guest.support import csd_device
 from tests.guest.support.csd_device import Device, noise
 from tests.guest.support.functions import (
     BLOCK,
-    HOPS,
+    CHAINING,
     Background,
     jumps_args,
     jumps_seen,
@@ -40,9 +40,9 @@ from tests.guest.support.shell import run
 
 EXT4_IOC_MOVE_EXT = 0xC028660F
 COUNT = 700
-"""Blocks of a file: more than a digest has."""
+"""Blocks of a file: more than a layout has."""
 PLACES = (Place.KERNEL, Place.DEVICE)
-ENDLESS = HOPS.replace("at->number++ & 15", "0")
+ENDLESS = CHAINING.replace("at->number++ & 15", "0")
 """Takes the first of the blocks over and over."""
 ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
 
@@ -68,22 +68,22 @@ CSD_FLAGS(CSD_JUMPS)
 
 
 def offsets(numbers: Sequence[int]) -> bytes:
-    """Return the arguments of HOPS for blocks by their numbers."""
+    """Return the arguments of CHAINING for blocks by their numbers."""
     return jumps_args([number * BLOCK for number in numbers])
 
 
 def seen(numbers: Sequence[int], add: int = 0) -> list[tuple[int, int]]:
-    """Return what HOPS sees, whose file's blocks have their own numbers plus *add*."""
+    """Return what CHAINING sees, whose file's blocks have their own numbers plus *add*."""
     return [(number * BLOCK, number + add) for number in (0, *numbers)]
 
 
 @contextlib.contextmanager
-def hopping(path: Path, place: Place = Place.KERNEL, flags: int = os.O_RDONLY) -> Iterator[Run]:
-    """A run of HOPS that has gone once, over a file of which the page cache has nothing."""
-    with functions.load("hops", HOPS):
+def chaining(path: Path, place: Place = Place.KERNEL, flags: int = os.O_RDONLY) -> Iterator[Run]:
+    """A run of CHAINING that has ended once, over a file of which the page cache has nothing."""
+    with functions.load("chaining", CHAINING):
         fd = os.open(path, flags)
         try:
-            with functions.run("hops", fd, offsets([]), place=place) as one:
+            with functions.run("chaining", fd, offsets([]), place=place) as one:
                 one.result()
                 assert one.status().chained == 0
                 if place == Place.KERNEL:
@@ -101,9 +101,9 @@ def cool(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def again(one: Run, numbers: Sequence[int]) -> tuple[list[tuple[int, int]], Status]:
-    """Let HOPS go again."""
-    one.again(offsets(numbers))
+def restart(one: Run, numbers: Sequence[int]) -> tuple[list[tuple[int, int]], Status]:
+    """Restart CHAINING."""
+    one.restart(offsets(numbers))
     return jumps_seen(one.result()), one.status()
 
 
@@ -125,8 +125,8 @@ def f(files: Path) -> Path:
 
 @contextlib.contextmanager
 def held(device: Device, one: Run, numbers: Sequence[int]) -> Iterator[Background]:
-    """HOPS goes again, and the device holds its first request; until the block ends."""
-    one.again(offsets(numbers))
+    """CHAINING is restarted, and the device holds its first request; until the block ends."""
+    one.restart(offsets(numbers))
     # What is not known yet of where the file's blocks are is found out by other requests.
     device.write("hold", 1)
     try:
@@ -163,7 +163,7 @@ def reader(code: str, *prefix: str) -> Iterator[Reader]:
         yield Reader(process)
 
 
-# What goes again
+# Restarts
 
 
 def test_run_restarts_with_other_arguments(files: Path) -> None:
@@ -176,32 +176,32 @@ def test_run_restarts_with_other_arguments(files: Path) -> None:
             functions.run("count", files / "f", Count().encode(), place=place) as one,
         ):
             for call in calls:
-                one.again(call.encode())
+                one.restart(call.encode())
                 assert one.result() == call.reference(data)
                 # As much of it as it likes: it begins anew.
-                one.again(call.encode())
-                one.go_on()
+                one.restart(call.encode())
+                one.step()
             status = one.status()
             assert status.chained == 0
             if place == Place.KERNEL:
                 assert status.unchained == Unchained.FOLLOWS
             with pytest.raises(EfuseError, match="EMSGSIZE"):
-                one.again(b"1")
+                one.restart(b"1")
             with (files / "f").open("ab") as file:
                 file.write(b"x" * BLOCK)
-            one.again(calls[0].encode())
+            one.restart(calls[0].encode())
             assert one.result() == calls[0].reference(data + b"x" * BLOCK)
             (files / "f").write_bytes(data)
 
 
 def test_run_restarts_after_an_error(f: Path) -> None:
     for place in PLACES:
-        with hopping(f, place) as one:
+        with chaining(f, place) as one:
             for _ in range(3):
-                one.again(offsets([COUNT]))
+                one.restart(offsets([COUNT]))
                 with pytest.raises(EfuseError, match="ERANGE"):
                     one.result()
-                found, status = again(one, [5, 3])
+                found, status = restart(one, [5, 3])
                 assert found == seen([5, 3])
                 assert in_one_go(status, place, 3)
 
@@ -222,12 +222,12 @@ def test_btree_lookup_reads_four_blocks_in_one_chain(
     ):
         one.result()
         # Where the blocks are is found out.
-        one.again(call.encode())
+        one.restart(call.encode())
         one.result()
         before = device.read("commands"), device.read("reads")
         for key in keys:
             call = BtreeLookup(key)
-            one.again(call.encode())
+            one.restart(call.encode())
             assert call.decode(one.result()) == ITEMS.get(key)
             # The header, the root, a node and a leaf.
             assert in_one_go(one.status(), place, 4)
@@ -257,7 +257,7 @@ def test_btree_range_returns_the_items_of_the_range(place: Place, files: Path) -
         for _ in range(40):
             first = source.randrange(60_000)
             call = BtreeRange(first, first + source.randrange(30_000))
-            one.again(call.encode())
+            one.restart(call.encode())
             wanted = [(k, v) for k, v in ITEMS.items() if call.first <= k <= call.last]
             assert call.decode(one.result()) == wanted
 
@@ -269,24 +269,24 @@ def test_chain_with_much_output_is_not_interrupted(place: Place, f: Path) -> Non
         assert one.result() == wanted
         cool(f)
         for _ in range(3):
-            one.again()
+            one.restart()
             assert one.result() == wanted
             assert in_one_go(one.status(), place, 12)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_chain_that_exceeds_its_steps_or_range_fails(place: Place, f: Path) -> None:
-    with functions.load("hops", HOPS):
+    with functions.load("chaining", CHAINING):
         for limits, numbers, said in (
             ({"max_steps": 9}, [0] * 16, "ELOOP"),
             ({"offset": BLOCK}, [0], "ERANGE"),
             ({"length": 5 * BLOCK}, [5], "ERANGE"),
         ):
-            with functions.run("hops", f, offsets([]), place=place, **limits) as one:
+            with functions.run("chaining", f, offsets([]), place=place, **limits) as one:
                 one.result()
                 cool(f)
                 for _ in range(2):
-                    one.again(offsets(numbers))
+                    one.restart(offsets(numbers))
                     with pytest.raises(EfuseError, match=said):
                         one.result()
                 steps = one.status().device_steps + one.status().chained
@@ -297,13 +297,13 @@ def test_chain_that_exceeds_its_steps_or_range_fails(place: Place, f: Path) -> N
 def test_chain_sees_zeros_after_a_range_that_ends_within_a_block(place: Place, files: Path) -> None:
     path, high = files / "f", 1 << 40
     path.write_bytes(numbered(high + n for n in range(10)))
-    with functions.load("hops", HOPS):
+    with functions.load("chaining", CHAINING):
         length = 5 * BLOCK + 4
-        with functions.run("hops", path, offsets([]), length=length, place=place) as one:
+        with functions.run("chaining", path, offsets([]), length=length, place=place) as one:
             one.result()
             cool(path)
             for _ in range(2):
-                found, status = again(one, [5, 4])
+                found, status = restart(one, [5, 4])
                 # Of the last block there are four bytes, and zeroes.
                 assert found == [(0, high), (5 * BLOCK, 5), (4 * BLOCK, high + 4)]
                 assert in_one_go(status, place, 3)
@@ -312,11 +312,11 @@ def test_chain_sees_zeros_after_a_range_that_ends_within_a_block(place: Place, f
 def test_endless_chain_ends_at_max_steps(device: Device, f: Path) -> None:
     """Who goes on for ever lets others have the file now and then, and is ended."""
     with (
-        functions.load("hops", ENDLESS),
-        functions.run("hops", f, offsets([7]), max_steps=1000, place=Place.KERNEL) as one,
+        functions.load("chaining", ENDLESS),
+        functions.run("chaining", f, offsets([7]), max_steps=1000, place=Place.KERNEL) as one,
     ):
         for _ in range(2):
-            one.again(offsets([7]))
+            one.restart(offsets([7]))
             with pytest.raises(EfuseError, match="ELOOP"):
                 one.result()
             cool(f)
@@ -334,12 +334,12 @@ def test_chain_reads_the_last_block_and_holes(place: Place, files: Path) -> None
     # Not there, and not written yet.
     run("fallocate", "-p", "-o", str(3 * BLOCK), "-l", str(2 * BLOCK), path)
     run("fallocate", "-o", str(4 * BLOCK), "-l", str(BLOCK), path)
-    with hopping(path, place) as one:
+    with chaining(path, place) as one:
         for _ in range(3):
-            found, status = again(one, [10, 2])
+            found, status = restart(one, [10, 2])
             assert found == seen([10, 2])
             assert in_one_go(status, place, 3)
-            found, status = again(one, [2, 3, 5, 4, 1])
+            found, status = restart(one, [2, 3, 5, 4, 1])
             assert found == [(n * BLOCK, 0 if n in (3, 4) else n) for n in (0, 2, 3, 5, 4, 1)]
             # Those that the file system was asked for may have brought others with them.
             assert status.device_steps + status.chained in range(2, 5)
@@ -347,10 +347,10 @@ def test_chain_reads_the_last_block_and_holes(place: Place, files: Path) -> None
 
 
 def test_cached_blocks_are_read_through_the_file_system(device: Device, f: Path) -> None:
-    with hopping(f) as one:
+    with chaining(f) as one:
         reasons = []
         for passes in range(2, 42):
-            found, status = again(one, [500, 9])
+            found, status = restart(one, [500, 9])
             assert found == seen([500, 9])
             # One of 16 brings it into the page cache, where the following ones find it.
             assert status.chained == (0 if passes >= 16 else 3)
@@ -358,10 +358,10 @@ def test_cached_blocks_are_read_through_the_file_system(device: Device, f: Path)
         assert reasons.count(Unchained.NOT) == 14
         assert reasons.count(Unchained.WARMS) == 2
         assert reasons.count(Unchained.CACHED) == 24
-    with hopping(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
+    with chaining(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
         f.read_bytes()
         for _ in range(40):
-            found, status = again(one, [500, 9])
+            found, status = restart(one, [500, 9])
             assert (found, status.chained) == (seen([500, 9]), 3)
 
 
@@ -370,22 +370,22 @@ def test_cached_blocks_are_read_through_the_file_system(device: Device, f: Path)
 def test_chain_sees_what_was_written_between_passes(place: Place, flags: int, f: Path) -> None:
     """While the file is open for writing, and behind that."""
     numbers = [30, 600, 31]
-    with hopping(f, place, flags) as one:
+    with chaining(f, place, flags) as one:
         for version in range(0, 4000, 1000):
-            found, status = again(one, numbers)
+            found, status = restart(one, numbers)
             assert found == seen(numbers, version)
             assert in_one_go(status, place, 4)
             with f.open("r+b") as file:
                 file.write(numbered(range(version + 1000, version + 1000 + COUNT)))
                 file.flush()
-                found, status = again(one, numbers)
+                found, status = restart(one, numbers)
                 assert found == seen(numbers, version + 1000)
                 assert status.chained == 0
                 if place == Place.KERNEL:
                     direct = flags & os.O_DIRECT
                     assert status.unchained == (Unchained.WRITTEN if direct else Unchained.CACHED)
             # Dirty, and nobody has it open any more.
-            found, status = again(one, numbers)
+            found, status = restart(one, numbers)
             assert found == seen(numbers, version + 1000)
             if flags & os.O_DIRECT:
                 assert in_one_go(status, place, 4)
@@ -394,8 +394,8 @@ def test_chain_sees_what_was_written_between_passes(place: Place, flags: int, f:
 
 def test_run_by_a_writable_descriptor_makes_no_chains(f: Path) -> None:
     """But not below the file system."""
-    with hopping(f, flags=os.O_RDWR) as one:
-        found, status = again(one, [30])
+    with chaining(f, flags=os.O_RDWR) as one:
+        found, status = restart(one, [30])
         assert (found, status.chained) == (seen([30]), 0)
         assert status.unchained == Unchained.WRITTEN
 
@@ -403,8 +403,8 @@ def test_run_by_a_writable_descriptor_makes_no_chains(f: Path) -> None:
 def test_file_on_no_device_makes_no_chains(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(numbered(range(COUNT)))
-    with hopping(path) as one:
-        found, status = again(one, [1, 300])
+    with chaining(path) as one:
+        found, status = restart(one, [1, 300])
         assert found == seen([1, 300])
         assert (status.chained, status.unchained) == (0, Unchained.FILESYSTEM)
 
@@ -434,9 +434,9 @@ def test_open_for_writing_waits_for_a_chain(
 ) -> None:
     """Until the chain is through, which sees what was there."""
     data = f.read_bytes()
-    with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
-        again(one, [1])
-        again(one, [600])
+    with chaining(f, place, os.O_RDONLY | os.O_DIRECT) as one:
+        restart(one, [1])
+        restart(one, [600])
         f.read_bytes()  # The device answers nobody then.
         with held(device, one, [600, 5, 4]) as waiting:
             opener = threading.Thread(target=OPENERS[what], args=(f,), daemon=True)
@@ -454,7 +454,7 @@ def test_open_for_writing_waits_for_a_chain(
         status = waiting.end(last=False)
         assert jumps_seen(waiting.found or b"") == seen([600, 5, 4])
         assert in_one_go(status, place, 4)
-        one.again(offsets([1]))
+        one.restart(offsets([1]))
         found = outcome(one.result)
         if what == "replace":
             assert "ERANGE" in str(found)
@@ -501,9 +501,9 @@ def below(files: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("how", CUTTERS)
 def test_blocks_freed_between_chains_are_not_read(how: str, place: Place, below: Path) -> None:
     numbers = [30, 600, 31]
-    with hopping(below, place, os.O_RDONLY | os.O_DIRECT) as one:
-        again(one, numbers)
-        found, status = again(one, numbers)
+    with chaining(below, place, os.O_RDONLY | os.O_DIRECT) as one:
+        restart(one, numbers)
+        found, status = restart(one, numbers)
         assert found == seen(numbers)
         assert in_one_go(status, place, 4)
         CUTTERS[how](below)
@@ -511,18 +511,18 @@ def test_blocks_freed_between_chains_are_not_read(how: str, place: Place, below:
         # Another file takes the blocks.
         below.with_name("secret").write_bytes(numbered([666] * (4 * COUNT)))
         os.sync()
-        assert again(one, numbers)[0] == []
+        assert restart(one, numbers)[0] == []
         os.truncate(_overlay(below), COUNT * BLOCK)
-        found, _ = again(one, numbers)
+        found, _ = restart(one, numbers)
         assert found == [(number * BLOCK, 0) for number in (0, *numbers)]
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("how", CUTTERS)
 def test_truncate_waits_for_a_chain(how: str, place: Place, device: Device, below: Path) -> None:
-    with hopping(below, place, os.O_RDONLY | os.O_DIRECT) as one:
-        again(one, [1])
-        again(one, [600])
+    with chaining(below, place, os.O_RDONLY | os.O_DIRECT) as one:
+        restart(one, [1])
+        restart(one, [600])
         with held(device, one, [600, 5, 4]) as waiting:
             cutter = threading.Thread(target=CUTTERS[how], args=(below,), daemon=True)
             cutter.start()
@@ -532,7 +532,7 @@ def test_truncate_waits_for_a_chain(how: str, place: Place, device: Device, belo
         status = waiting.end(last=False)
         assert jumps_seen(waiting.found or b"") == seen([600, 5, 4])
         assert in_one_go(status, place, 4)
-        assert again(one, [600, 5, 4])[0] == []
+        assert restart(one, [600, 5, 4])[0] == []
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -541,18 +541,18 @@ def test_truncate_waits_for_a_long_chain_only_until_it_is_interrupted(
 ) -> None:
     """A chain over a slow device ends before its last block, and the next one comes later."""
     with (
-        functions.load("hops", ENDLESS),
-        functions.run("hops", f, offsets([7]), max_steps=200, place=place) as one,
+        functions.load("chaining", ENDLESS),
+        functions.run("chaining", f, offsets([7]), max_steps=200, place=place) as one,
     ):
         with pytest.raises(EfuseError, match="ELOOP"):
             one.result()
         cool(f)
         # Where its blocks are is known then.
-        one.again(offsets([7]))
+        one.restart(offsets([7]))
         with pytest.raises(EfuseError, match="ELOOP"):
             one.result()
         cool(f)
-        one.again(offsets([7]))
+        one.restart(offsets([7]))
         device.write("media_latency_ns", 400_000_000)
         device.write("model", 1)
         try:
@@ -573,8 +573,8 @@ def test_truncate_waits_for_a_long_chain_only_until_it_is_interrupted(
 def test_blocks_moved_between_chains_are_not_read(files: Path, f: Path) -> None:
     """By defragmentation, which changes nothing of the file that can be seen, but opens it."""
     donor = files / "donor"
-    with hopping(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
-        again(one, [600])
+    with chaining(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
+        restart(one, [600])
         donor.write_bytes(bytes(COUNT * BLOCK))
         os.sync()
         version = os.stat(f).st_ctime_ns
@@ -586,7 +586,7 @@ def test_blocks_moved_between_chains_are_not_read(files: Path, f: Path) -> None:
         os.sync()
         assert os.stat(f).st_ctime_ns == version
         for _ in range(2):
-            found, status = again(one, [600, 31])
+            found, status = restart(one, [600, 31])
             assert found == seen([600, 31])
         assert in_one_go(status, Place.KERNEL, 3)
 
@@ -601,17 +601,17 @@ def test_chain_of_an_unprivileged_reader_delays_no_open_for_writing(
 import os, sys
 from efuse.functions import Place, run
 fd = os.open({str(f)!r}, os.O_RDONLY | os.O_DIRECT)
-one = run("hops", fd, {offsets([])!r}, place=Place.KERNEL)
+one = run("chaining", fd, {offsets([])!r}, place=Place.KERNEL)
 one.result()
 for numbers in ({offsets([600, 5])!r}, {offsets([5, 600])!r}):
-    one.again(numbers)
+    one.restart(numbers)
     one.result()
 print(one.status().chained, flush=True)
 sys.stdin.readline()
-one.again({offsets([600, 5])!r})
+one.restart({offsets([600, 5])!r})
 print(one.result().hex(), one.status().chained, flush=True)
 """
-    with functions.load("hops", HOPS), reader(code, *AS_NOBODY) as child:
+    with functions.load("chaining", CHAINING), reader(code, *AS_NOBODY) as child:
         assert child.said() == "3\n"
         device.write("hold", 1)
         try:
@@ -633,10 +633,10 @@ print(one.result().hex(), one.status().chained, flush=True)
 
 def test_open_for_writing_does_not_wait_for_an_idle_run(f: Path) -> None:
     for place in PLACES:
-        with hopping(f, place) as one:
-            again(one, [600])
+        with chaining(f, place) as one:
+            restart(one, [600])
             os.close(os.open(f, os.O_WRONLY | os.O_NONBLOCK))
-            found, status = again(one, [600])
+            found, status = restart(one, [600])
             assert found == seen([600])
             assert in_one_go(status, place, 2)
 
@@ -675,10 +675,10 @@ def test_chains_read_no_blocks_that_another_file_was_given(device: Device, files
     os.sync()
     whole = 0
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    with functions.load("hops", HOPS):
+    with functions.load("chaining", CHAINING):
         writer = threading.Thread(target=write)
         runs = [
-            functions.run("hops", fd, offsets([]), length=size * BLOCK, place=place)
+            functions.run("chaining", fd, offsets([]), length=size * BLOCK, place=place)
             for place in (*PLACES, Place.AUTO)
         ]
         writer.start()
@@ -686,7 +686,7 @@ def test_chains_read_no_blocks_that_another_file_was_given(device: Device, files
         while not stop.is_set():
             for one in runs:
                 numbers = [source.randrange(size) for _ in range(6)]
-                one.again(offsets(numbers))
+                one.restart(offsets(numbers))
                 found = outcome(one.result)
                 status = one.status()
                 if isinstance(found, str):
@@ -703,7 +703,7 @@ def test_chains_read_no_blocks_that_another_file_was_given(device: Device, files
                     assert len(versions) == 1, blocks
         writer.join(DEADLINE_S)
         for one in runs:
-            found, _ = again(one, [5, 63])
+            found, _ = restart(one, [5, 63])
             assert found == seen([5, 63], 1000 * rounds)
             one.close()
     os.close(fd)
@@ -719,14 +719,14 @@ def test_chain_returns_the_right_blocks_despite_device_errors(
     place: Place, device: Device, f: Path
 ) -> None:
     failed = 0
-    with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
-        again(one, [600])
+    with chaining(f, place, os.O_RDONLY | os.O_DIRECT) as one:
+        restart(one, [600])
         for every in (1, 2, 3, 5):
             # Who reads by way of the file system may not be hit: the page cache has it all.
             f.read_bytes()
             for _ in range(6):
                 device.write("fail_every", every)
-                found, status = again(one, [600, 4, 7, 300])
+                found, status = restart(one, [600, 4, 7, 300])
                 device.write("fail_every", 0)
                 assert found == seen([600, 4, 7, 300])
                 failed += not in_one_go(status, place, 5)
@@ -736,24 +736,24 @@ def test_chain_returns_the_right_blocks_despite_device_errors(
                     assert status.why == Why.FAILED
         # The kernel's are five requests, and the device's is one.
         assert failed >= (6 if place == Place.DEVICE else 24)
-        found, status = again(one, [600])
+        found, status = restart(one, [600])
         assert in_one_go(status, place, 2)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_run_fails_after_its_function_was_unloaded(place: Place, device: Device, f: Path) -> None:
     with contextlib.ExitStack() as stack:
-        loaded = stack.enter_context(functions.load("hops", HOPS))
-        one = stack.enter_context(functions.run("hops", f, offsets([]), place=place))
+        loaded = stack.enter_context(functions.load("chaining", CHAINING))
+        one = stack.enter_context(functions.run("chaining", f, offsets([]), place=place))
         one.result()
         cool(f)
-        again(one, [600])
+        restart(one, [600])
         cool(f)
         with held(device, one, [600, 3]) as waiting:
             loaded.close()
         waiting.end(last=False)
         assert "ESTALE" in str(waiting.error)
-        one.again(offsets([]))
+        one.restart(offsets([]))
         with pytest.raises(EfuseError, match="ESTALE"):
             one.result()
 
@@ -764,12 +764,12 @@ def test_signal_ends_an_endless_chain(device: Device, f: Path) -> None:
 import os
 from efuse.functions import Place, run
 fd = os.open({str(f)!r}, os.O_RDONLY | os.O_DIRECT)
-one = run("hops", fd, {offsets([])!r}, place=Place.KERNEL, max_steps=1 << 20)
+one = run("chaining", fd, {offsets([])!r}, place=Place.KERNEL, max_steps=1 << 20)
 one.result()
-one.again({offsets([7])!r})
-one.go_on()
+one.restart({offsets([7])!r})
+one.step()
 """
-    with functions.load("hops", ENDLESS):
+    with functions.load("chaining", ENDLESS):
         device.write("delay_ns", 50_000_000)
         try:
             with subprocess.Popen([sys.executable, "-c", code]) as child:
@@ -793,17 +793,17 @@ def test_killed_reader_ends_while_the_device_holds_its_chain(
 import os, sys
 from efuse.functions import Place, run
 fd = os.open({str(f)!r}, os.O_RDONLY | os.O_DIRECT)
-one = run("hops", fd, {offsets([])!r}, place=Place({place.value}))
+one = run("chaining", fd, {offsets([])!r}, place=Place({place.value}))
 one.result()
 for _ in range(2):
-    one.again({offsets([600])!r})
+    one.restart({offsets([600])!r})
     one.result()
 print("ready", flush=True)
 sys.stdin.readline()
-one.again({offsets([600])!r})
+one.restart({offsets([600])!r})
 one.result()
 """
-    with functions.load("hops", HOPS), reader(code) as child:
+    with functions.load("chaining", CHAINING), reader(code) as child:
         assert child.said() == "ready\n"
         device.write("hold", 1)
         try:
@@ -829,8 +829,8 @@ def test_power_off_during_a_chain_fails_it_or_returns_the_right_blocks(
         run("mount", device.path, mountpoint)
         path.write_bytes(numbered(range(COUNT)))
         os.sync()
-        with hopping(path, place, os.O_RDONLY | os.O_DIRECT) as one:
-            again(one, [600])
+        with chaining(path, place, os.O_RDONLY | os.O_DIRECT) as one:
+            restart(one, [600])
             with held(device, one, [600, 1]) as waiting:
                 device.write("power", 0)
             waiting.end()
@@ -842,13 +842,13 @@ def test_power_off_during_a_chain_fails_it_or_returns_the_right_blocks(
 @pytest.mark.parametrize("place", PLACES)
 def test_chain_waits_the_latency_of_each_block(place: Place, device: Device, f: Path) -> None:
     """Each block, and not only the first, is waited for."""
-    with hopping(f, place, os.O_RDONLY | os.O_DIRECT) as one:
-        again(one, [600])
+    with chaining(f, place, os.O_RDONLY | os.O_DIRECT) as one:
+        restart(one, [600])
         device.write("media_latency_ns", 3_000_000)
         device.write("model", 1)
         try:
             began = time.monotonic()
-            found, status = again(one, [600, 3, 5])
+            found, status = restart(one, [600, 3, 5])
             took = time.monotonic() - began
         finally:
             device.write("model", 0)
@@ -860,9 +860,9 @@ def test_chain_waits_the_latency_of_each_block(place: Place, device: Device, f: 
 
 def test_chain_held_at_a_later_block_delays_writers_until_its_end(device: Device, f: Path) -> None:
     """As any read is; and who waits for the file waits for all of it."""
-    with hopping(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
-        again(one, [600])
-        one.again(offsets([600, 3, 5]))
+    with chaining(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
+        restart(one, [600])
+        one.restart(offsets([600, 3, 5]))
         reads = device.read("reads")
         device.write("delay_ns", 1_000_000_000)
         try:
@@ -884,15 +884,15 @@ def test_chain_held_at_a_later_block_delays_writers_until_its_end(device: Device
 
 def test_chains_of_many_runs_of_one_file_return_the_right_blocks(f: Path) -> None:
     """Runs of one file share it, each with a lease of its own."""
-    with functions.load("hops", HOPS):
-        runs = [functions.run("hops", f, offsets([]), place=PLACES[n % 2]) for n in range(6)]
+    with functions.load("chaining", CHAINING):
+        runs = [functions.run("chaining", f, offsets([]), place=PLACES[n % 2]) for n in range(6)]
         for one in runs:
             one.result()
         cool(f)
         for round_ in range(5):
             numbers = [600 - round_, 3, 400]
             for one in runs:
-                one.again(offsets(numbers))
+                one.restart(offsets(numbers))
             ones = [Background(one) for one in runs]
             for one in ones:
                 status = one.end(last=False)

@@ -49,7 +49,7 @@ from tests.guest.support.manual_daemon import DEADLINE_S, until
 from tests.guest.support.shell import run
 
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 300 * BLOCK + 77)
-"""The last is more than a digest has."""
+"""The last is more than a layout has."""
 
 RECORDS = Records(64, Filter(Field(6, 2, signed=False), 1000, 40000))
 CALLS: tuple[Shipped, ...] = (

@@ -23,7 +23,7 @@ from tests.guest.support import csd_device
 from tests.guest.support.csd_device import Device, noise
 from tests.guest.support.functions import (
     BLOCK,
-    HOPS,
+    CHAINING,
     background,
     blocks,
     jumps_args,
@@ -206,7 +206,7 @@ def test_file_without_a_size_is_read_until_it_ends(name: str) -> None:
                 status = one.status()
                 assert (status.device_steps, status.kernel_steps) == (0, blocks(len(wanted)))
                 assert (status.end, status.why) == (len(wanted), why)
-                one.again(CALL.encode())
+                one.restart(CALL.encode())
         # All of it that is in a range.
         with functions.run(
             CALL.name, path, CALL.encode(), place=place, offset=BLOCK, length=100
@@ -220,12 +220,12 @@ def test_jump_beyond_the_end_of_a_file_without_a_size_fails() -> None:
 
     def jump(*numbers: int, **more: int) -> list[tuple[int, int]]:
         args = jumps_args([number * BLOCK for number in numbers])
-        with functions.run("hops", path, args, **more) as one:
+        with functions.run("chaining", path, args, **more) as one:
             one.result()
-            one.again(args)
+            one.restart(args)
             return jumps_seen(one.result())
 
-    with functions.load("hops", HOPS):
+    with functions.load("chaining", CHAINING):
         last = blocks(len(wanted)) - 1
         assert [at for at, _ in jump(last, 0)] == [0, last * BLOCK, 0]
         with pytest.raises(EfuseError, match="ERANGE"):

@@ -195,9 +195,9 @@ def test_loads_of_one_function_share_their_measurements(device: Device, f: Path)
         assert one.status().device_steps <= WINDOW
 
 
-def again(one: Run, call: Shipped) -> Status:
-    """Let a run go again to the end; the status is that of this pass."""
-    one.again(call.encode())
+def restart(one: Run, call: Shipped) -> Status:
+    """Restart a run and let it end; return the status of this pass."""
+    one.restart(call.encode())
     one.result()
     return one.status()
 
@@ -213,7 +213,7 @@ def test_measurements_of_the_oldest_function_are_replaced(device: Device, files:
         functions.run("first", path, CALL.encode()) as one,
     ):
         for _ in range(8):
-            status = again(one, CALL)
+            status = restart(one, CALL)
         assert status.device_steps == 0
         for number in range(KNOWN):
             name = f"other{number}"
@@ -222,9 +222,9 @@ def test_measurements_of_the_oldest_function_are_replaced(device: Device, files:
                 functions.run(name, path, CALL.encode()) as other,
             ):
                 for _ in range(5):
-                    status = again(other, CALL)
+                    status = restart(other, CALL)
                 assert status.device_steps == 0
-        assert again(one, CALL).device_steps == 1
+        assert restart(one, CALL).device_steps == 1
 
 
 @pytest.mark.parametrize("count", [10, 3000])
@@ -242,7 +242,7 @@ def test_btree_lookup_is_one_choice(device: Device, files: Path, count: int) -> 
         before = device.read("chosen_device") + device.read("chosen_kernel")
         for n in range(20):
             call = BtreeLookup(n)
-            one.again(call.encode())
+            one.restart(call.encode())
             assert call.decode(one.result()) == items.get(n)
         assert device.read("chosen_device") + device.read("chosen_kernel") - before == 20
 
@@ -263,7 +263,7 @@ def test_restarted_run_is_measured_apart_from_its_first_pass(device: Device, fil
         with functions.run("own", path, call.encode()) as one:
             one.result()
             assert one.status().device_steps == 0
-            passes = [again(one, call) for _ in range(6)]
+            passes = [restart(one, call) for _ in range(6)]
     assert all(status.kernel_steps == 0 for status in passes[:2])
     assert all(status.device_steps == 0 for status in passes[2:])
 
@@ -281,11 +281,11 @@ def test_tries_in_vain_become_rarer(device: Device, files: Path) -> None:
         functions.run("rare", path, CALL.encode()) as one,
     ):
         for _ in range(8):
-            again(one, CALL)
+            restart(one, CALL)
 
         def spent_ns() -> int:
             before = device.read("actual_ns")
-            until_tried(lambda: again(one, CALL), 200_000)
+            until_tried(lambda: restart(one, CALL), 200_000)
             return device.read("actual_ns") - before
 
         for _ in range(4):

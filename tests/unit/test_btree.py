@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Files that hold a B+ tree, and the Python twins of the functions that walk them."""
+"""Files that hold a B+ tree, and the reference implementations of the functions over them."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def test_a_command_whose_output_is_a_stream(file: Path, monkeypatch: pytest.Monk
         def reference(self, data: bytes) -> bytes:
             return data
 
-        def twin(self) -> Copy:
+        def stream(self) -> Copy:
             return self
 
         def step(self, data: bytes) -> bytes:
@@ -310,7 +310,7 @@ def test_interrupt_is_130(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(anywhere.Work, "go_on", interrupted)
+    monkeypatch.setattr(anywhere.Execution, "step", interrupted)
     out, err = efuse(capsys, "csd", "run", "count", file, status=130)
     assert (out, err.strip()) == ("", "efuse: interrupted")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The Python side of the storage functions: arguments, twins, and refusals."""
+"""The Python side of the storage functions: arguments, reference implementations, and refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from efuse.functions import (
     Shipped,
     Why,
 )
-from efuse.functions.twin import InPieces
+from efuse.functions.reference import Streaming
 
 
 def test_every_shipped_function_has_a_text() -> None:
@@ -43,7 +43,7 @@ def test_every_shipped_function_has_a_command() -> None:
 
 
 def test_every_reason_has_words() -> None:
-    assert all(why.said for why in Why)
+    assert all(why.description for why in Why)
 
 
 def test_members_are_those_of_the_struct() -> None:
@@ -125,10 +125,10 @@ def test_crc32c_of_the_catalogues() -> None:
 )
 def test_twins_see_the_same_in_pieces(call: Shipped) -> None:
     data = bytes(random.Random(2).choices(b"aab\n\0\xff", k=3 * 4096 + 77))
-    assert isinstance(call, InPieces)
-    twin = call.twin()
-    parts = [twin.step(data[at : at + 4096]) for at in range(0, len(data), 4096)]
-    assert b"".join(parts) + twin.finish() == call.reference(data)
+    assert isinstance(call, Streaming)
+    reference = call.stream()
+    parts = [reference.step(data[at : at + 4096]) for at in range(0, len(data), 4096)]
+    assert b"".join(parts) + reference.finish() == call.reference(data)
 
 
 def _grep(pattern: bytes, data: bytes) -> bytes | None:
@@ -157,24 +157,24 @@ def test_grep_in_pieces(seed: int) -> None:
         parts.append(b"." * source.choice((0, 3, 70_000)))
         parts.append(source.choice((b"\n", b"\n", b"")))
     data = b"".join(parts)
-    twin, emitted, size = Grep(pattern).twin(), b"", 4096 * source.randrange(1, 9)
+    reference, emitted, size = Grep(pattern).stream(), b"", 4096 * source.randrange(1, 9)
     wanted = _grep(pattern, data)
     if wanted is None:
         with pytest.raises(EfuseError, match="EOVERFLOW"):
             for at in range(0, len(data), size):
-                twin.step(data[at : at + size])
+                reference.step(data[at : at + size])
         return
     for at in range(0, len(data), size):
-        emitted += twin.step(data[at : at + size])
-        assert len(twin._line) <= (60 << 10) + 2 * 4096  # type: ignore[attr-defined]
-    assert emitted + twin.finish() == wanted == Grep(pattern).reference(data)
+        emitted += reference.step(data[at : at + size])
+        assert len(reference._line) <= (60 << 10) + 2 * 4096  # type: ignore[attr-defined]
+    assert emitted + reference.finish() == wanted == Grep(pattern).reference(data)
 
 
 def test_count_across_pieces() -> None:
-    twin = Count(b"abc").twin()
+    reference = Count(b"abc").stream()
     for piece in (b"ab", b"c", b"a", b"b", b"cab", b"c"):
-        twin.step(piece)
-    assert Count().decode(twin.finish()) == Counted(0, 3, 9)
+        reference.step(piece)
+    assert Count().decode(reference.finish()) == Counted(0, 3, 9)
 
 
 def test_aggregate() -> None:

@@ -13,7 +13,7 @@ from efuse.errors import AttachError, EfuseError, NoFunctionError, NotSupportedE
 from efuse.functions import Count, Grep, Outcome, anywhere, begin, begin_loaded
 
 DATA = b"a\n" * 700_000
-"""Larger than the pieces that a twin gets."""
+"""Larger than the pieces that a reference implementation gets."""
 
 
 @pytest.fixture

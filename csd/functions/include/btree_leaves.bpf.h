@@ -48,7 +48,7 @@ static inline int btree_find(const u8 *block, struct btree *tree, const struct b
 }
 
 /* Goes on with the next leaf, if needed. Returns the value that step() has to return. */
-static inline int btree_go_on(struct csd_run *run, const u8 *block, struct btree *tree,
+static inline int btree_next_leaf(struct csd_run *run, const u8 *block, struct btree *tree,
 			      const struct btree_items *items)
 {
 	const struct btree_node *node = (const struct btree_node *)block;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Commands and hops on their way to a device: each is a request of the device's queue, like a read.
- * cores.c does what a command asks for, hops.c reads what hops name.
+ * Commands and resubmissions on their way to a device. Each is a request of the device's queue,
+ * like a read. cores.c carries out commands, resubmission.c carries out resubmissions.
  */
 #include "device_i.h"
 
@@ -15,7 +15,7 @@ struct csd_waiter {
 
 /**
  * csd_work_stopped - must a command be ended?
- * @work: the work of the command or hops
+ * @work: the work of the command or resubmission
  *
  * Return: 0, or the negative errno to end it with
  */
@@ -70,15 +70,16 @@ static void csd_command_wait(struct csd_request *request, struct csd_waiter *wai
 }
 
 /**
- * csd_work_send - send a command or hops to a device, and wait for the end
+ * csd_work_send - send a command or resubmission to a device, and wait for the end
  * @bdev: the device's block device, a whole disk or a partition
- * @cmd: the command; NULL if @hops is sent
- * @hops: the hops; NULL if @cmd is sent
+ * @cmd: the command; NULL if @resubmission is sent
+ * @resubmission: the resubmission; NULL if @cmd is sent
  *
  * Context: process context, may sleep.
  * Return: 0 or a negative errno
  */
-int csd_work_send(struct block_device *bdev, struct csd_command *cmd, struct csd_hops *hops)
+int csd_work_send(struct block_device *bdev, struct csd_command *cmd,
+		  struct csd_resubmission *resubmission)
 {
 	struct csd_waiter waiter = {
 		.done = COMPLETION_INITIALIZER_ONSTACK(waiter.done),
@@ -92,7 +93,7 @@ int csd_work_send(struct block_device *bdev, struct csd_command *cmd, struct csd
 		return PTR_ERR(rq);
 	request = blk_mq_rq_to_pdu(rq);
 	request->work.command = cmd;
-	request->work.hops = hops;
+	request->work.resubmission = resubmission;
 	request->work.start = (u64)get_start_sect(bdev) << SECTOR_SHIFT;
 	request->work.size = bdev_nr_bytes(bdev);
 	request->work.cancelled = false;

@@ -4,8 +4,8 @@
  *
  * While requests are held, a new request waits in a list. After that, or without a hold
  * immediately, the device decides whether the request fails, carries it out, and ends it by a timer
- * at the time that model.c computes. All but the end, and the work of hops, is done in process
- * context, where memory can be waited for.
+ * at the time that model.c computes. All but the end, and the work of a resubmission, is done in
+ * process context, where memory can be waited for.
  *
  * Power fails as if the plug was pulled: requests that are held, that wait for their time or that
  * come later fail, and data that the host had not sent is lost. Data that was written is there when
@@ -34,8 +34,8 @@ static void csd_request_complete(struct request *rq)
 {
 	struct csd_request *request = blk_mq_rq_to_pdu(rq);
 
-	if (req_op(rq) == REQ_OP_DRV_IN && request->work.hops && !request->status)
-		csd_hops_due(rq);
+	if (req_op(rq) == REQ_OP_DRV_IN && request->work.resubmission && !request->status)
+		csd_resubmission_due(rq);
 	else
 		blk_mq_end_request(rq, request->status);
 }
@@ -122,8 +122,8 @@ static void csd_request_do(struct request *rq)
 		csd_request_zero(device, rq);
 		break;
 	case REQ_OP_DRV_IN:
-		if (request->work.hops)
-			csd_hops_go(rq);
+		if (request->work.resubmission)
+			csd_resubmission_start(rq);
 		else
 			csd_work_queue(device, rq);
 		break;
@@ -137,8 +137,8 @@ static blk_status_t csd_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_mq
 	struct csd_request *request = blk_mq_rq_to_pdu(bd->rq);
 
 	blk_mq_start_request(bd->rq);
-	/* A digest's read takes no time of the device. */
-	if (req_op(bd->rq) == REQ_OP_READ && csd_digest_catch(bd->rq))
+	/* A layout's read takes no time of the device. */
+	if (req_op(bd->rq) == REQ_OP_READ && csd_layout_catch(bd->rq))
 		csd_request_end(bd->rq, BLK_STS_OK, 0);
 	else if (!csd_request_hold(request->device, bd->rq))
 		csd_request_do(bd->rq);

@@ -53,29 +53,29 @@ u64 csd_model_core(struct csd_model *model, u64 ns);
 void csd_model_reset(struct csd_model *model);
 void csd_model_init(struct csd_model *model);
 
-/* digest.c */
-#define CSD_WINDOW	256	/* most blocks of a digest */
+/* layout.c */
+#define CSD_WINDOW	256	/* most blocks of a layout */
 
 /**
- * struct csd_spot - where a block of a file is
- * @blocks: number of blocks of the file that are contiguous on the device from there on; 0: the
+ * struct csd_extent - contiguous blocks of a file, or a single one that is not on the device
+ * @blocks: number of blocks of the file that are contiguous on the device; 0: the
  *         block is not on the device
- * @sector: start of the block on the device, if it is there
+ * @sector: start of the blocks on the device, if they are there
  * @data: bytes of the block, if it is not on the device
  */
-struct csd_spot {
+struct csd_extent {
 	u32 blocks;
 	sector_t sector;
 	u8 *data;
 };
 
-struct csd_digest *csd_digest_alloc(void);
-void csd_digest_free(struct csd_digest *digest);
-int csd_digest_take(struct csd_digest *digest, struct file *file, u64 position, u32 blocks);
-void csd_digest_give(struct csd_digest *digest);
-bool csd_digest_find(const struct csd_digest *digest, u64 position, struct csd_spot *spot);
-u32 csd_digest_len(const struct csd_digest *digest, u64 position);
-bool csd_digest_catch(struct request *rq);
+struct csd_layout *csd_layout_alloc(void);
+void csd_layout_free(struct csd_layout *layout);
+int csd_layout_take(struct csd_layout *layout, struct file *file, u64 position, u32 blocks);
+void csd_layout_give(struct csd_layout *layout);
+bool csd_layout_find(const struct csd_layout *layout, u64 position, struct csd_extent *extent);
+u32 csd_layout_len(const struct csd_layout *layout, u64 position);
+bool csd_layout_catch(struct request *rq);
 
 /* command.c */
 
@@ -107,11 +107,11 @@ struct csd_command {
 
 int csd_command_run(struct block_device *bdev, struct csd_command *cmd);
 
-/* The work of a request that is a command or hops. */
+/* The work of a request that is a command or resubmission. */
 struct csd_work {
 	struct work_struct work;
 	struct csd_command *command;
-	struct csd_hops *hops;	/* NULL for a command */
+	struct csd_resubmission *resubmission;	/* NULL for a command */
 	u64 start;		/* of the block device in the disk, bytes */
 	u64 size;
 	u64 queued_ns;		/* time at which the device got it */
@@ -120,7 +120,8 @@ struct csd_work {
 };
 
 int csd_command_run(struct block_device *bdev, struct csd_command *cmd);
-int csd_work_send(struct block_device *bdev, struct csd_command *cmd, struct csd_hops *hops);
+int csd_work_send(struct block_device *bdev, struct csd_command *cmd,
+		  struct csd_resubmission *resubmission);
 int csd_work_stopped(struct csd_work *work);
 int csd_work_check(const struct csd_work *work, const struct csd_range *range);
 
@@ -130,24 +131,24 @@ void csd_work_queue(struct csd_device *device, struct request *rq);
 int csd_cores_init(void);
 void csd_cores_exit(void);
 
-/* hops.c */
+/* resubmission.c */
 
 /**
- * struct csd_hops - reads of blocks, each of which names the next
+ * struct csd_resubmission - reads of blocks, each of which names the next
  * @sector: start of the next block in the block device
  * @data: destination, CSD_BLOCK_SIZE bytes
  * @arrived: is called when the block has arrived. Returns whether to read another block, at
  *         @sector. Called in any context, one at a time.
  */
-struct csd_hops {
+struct csd_resubmission {
 	sector_t sector;
 	void *data;
-	bool (*arrived)(struct csd_hops *hops);
+	bool (*arrived)(struct csd_resubmission *resubmission);
 };
 
-int csd_hops_run(struct block_device *bdev, struct csd_hops *hops);
-void csd_hops_go(struct request *rq);
-void csd_hops_due(struct request *rq);
+int csd_resubmission_run(struct block_device *bdev, struct csd_resubmission *resubmission);
+void csd_resubmission_start(struct request *rq);
+void csd_resubmission_due(struct request *rq);
 
 /* What run/schedule.c keeps for each device. */
 enum csd_size { CSD_SMALL, CSD_MEDIUM, CSD_LARGE, CSD_CHAIN, CSD_NR_SIZES };

@@ -136,8 +136,8 @@ static bool csd_request_unhold(struct csd_device *device, struct request *rq)
 }
 
 /**
- * csd_request_leave - have a cancelled command or hops end soon, whatever the device waits for
- * @rq: the request, whose work is marked as cancelled; it may have ended by now, but is not freed
+ * csd_request_leave - have a cancelled request end soon, whatever the device waits for
+ * @rq: a command or resubmission that is marked as cancelled; it may have ended, but is not freed
  *
  * Context: process context.
  */

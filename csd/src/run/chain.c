@@ -2,14 +2,14 @@
 /*
  * Chains: in this kernel, a function goes from block to block below the file system.
  *
- * The completion of one block's read starts the read of the block that the function names (hops.c).
- * The place of that block on the device is remembered, and the block cannot leave the place
- * meanwhile (lease.c). Everything else is read through the file system by host.c, which is always
- * correct. So is the rest of a chain that cannot go on.
+ * The completion of one block's read starts the read of the block that the function names
+ * (resubmission.c). The place of that block on the device is remembered, and the block cannot leave
+ * the place meanwhile (lease.c). Everything else is read through the file system by host.c, which
+ * is always correct. So is the rest of a chain that cannot go on.
  *
- * Taking a block away from the file has to wait for a chain. So a chain ends after CSD_HOPS blocks,
- * or with the first block that arrives after CSD_CHAIN_TIME. The next chain begins under the
- * inode's lock, and so queues up behind the tasks that waited for this one.
+ * Taking a block away from the file has to wait for a chain. So a chain ends after
+ * CSD_CHAIN_BLOCKS blocks, or with the first block that arrives after CSD_CHAIN_TIME. The next
+ * chain begins under the inode's lock, and so queues up behind the tasks that waited for this one.
  *
  * Blocks in the page cache are read faster from there, and a chain leaves nothing in the page
  * cache. So some passes use the page cache, unless the file is open with O_DIRECT.
@@ -21,15 +21,15 @@
 
 #define CSD_WARM	16	/* one pass out of so many uses the page cache */
 #define CSD_CHAIN_TIME	(2 * HZ)
-#define CSD_LOOKS	3	/* digests to take if the file changes meanwhile */
+#define CSD_LOOKS	3	/* layouts to take if the file changes meanwhile */
 
 static int csd_chain_alloc(struct csd_run *run)
 {
 	struct csd_lease *lease;
 
-	if (!run->digest)
-		run->digest = csd_digest_alloc();
-	if (!run->digest)
+	if (!run->layout)
+		run->layout = csd_layout_alloc();
+	if (!run->layout)
 		return -ENOMEM;
 	if (run->lease)
 		return 0;
@@ -154,9 +154,9 @@ static int csd_chain_fill(struct csd_run *run)
 	u64 begun = ktime_get_ns();
 	int err;
 
-	/* A digest takes the inode's lock, which a task that waits for this chain holds already. */
+	/* A layout takes the inode's lock, which a task that waits for this chain holds already. */
 	csd_lease_let(run->lease);
-	err = csd_lease_fill(run->lease, run->digest, run->position) ?: csd_chain_keep(run);
+	err = csd_lease_fill(run->lease, run->layout, run->position) ?: csd_chain_keep(run);
 	run->choice.apart_ns += ktime_get_ns() - begun;
 	return err;
 }
@@ -194,39 +194,40 @@ u32 csd_chain_len(const struct csd_run *run)
 	return min_t(u64, run->window_end - run->position, CSD_BLOCK_SIZE);
 }
 
-static struct csd_run *csd_run_of(struct csd_hops *hops)
+static struct csd_run *csd_run_of(struct csd_resubmission *resubmission)
 {
-	return container_of(hops, struct csd_run, hops);
+	return container_of(resubmission, struct csd_run, resubmission);
 }
 
-static bool csd_chain_arrived(struct csd_hops *hops)
+static bool csd_chain_arrived(struct csd_resubmission *resubmission)
 {
-	struct csd_run *run = csd_run_of(hops);
+	struct csd_run *run = csd_run_of(resubmission);
 	u32 len = csd_chain_len(run);
 	struct csd_range range;
 
 	/* Bytes past the end of the file must not be seen. */
 	memset(run->buffer + len, 0, CSD_BLOCK_SIZE - len);
 	csd_run_step(run, CSD_KERNEL, run->buffer, len);
-	if (csd_run_follows(run) || !csd_run_ready(run) || !--run->hops_left ||
+	if (csd_run_follows(run) || !csd_run_ready(run) || !--run->chain_left ||
 	    csd_chain_late(run) || csd_chain_find(run, &range) <= 0)
 		return false;
-	hops->sector = range.sector;
+	resubmission->sector = range.sector;
 	return true;
 }
 
-static int csd_chain_hops(struct csd_run *run)
+static int csd_chain_resubmit(struct csd_run *run)
 {
 	struct csd_range range;
 	int ret = csd_chain_look(run, &range);
 
 	if (ret <= 0)
 		return ret ?: -ENODATA;
-	run->hops.sector = range.sector;
-	run->hops.data = run->buffer;
-	run->hops.arrived = csd_chain_arrived;
-	run->hops_left = CSD_HOPS;
-	return csd_hops_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev), &run->hops);
+	run->resubmission.sector = range.sector;
+	run->resubmission.data = run->buffer;
+	run->resubmission.arrived = csd_chain_arrived;
+	run->chain_left = CSD_CHAIN_BLOCKS;
+	return csd_resubmission_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev),
+				    &run->resubmission);
 }
 
 /* Is the run's next block in the page cache? csd_choose() may have looked it up already. */
@@ -268,7 +269,7 @@ int csd_chain(struct csd_run *run, u64 end)
 	why = why ?: csd_chain_cached(run);
 	why = why ?: csd_chain_begin(run, end);
 	if (!why) {
-		err = csd_chain_hops(run);
+		err = csd_chain_resubmit(run);
 		csd_chain_end(run);
 		run->chained += run->steps[CSD_KERNEL] - steps;
 		if (!err || err == -EINTR)

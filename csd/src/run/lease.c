@@ -2,8 +2,8 @@
 /*
  * Leases: where a file's blocks are, remembered from one chain to the next.
  *
- * A digest keeps a window of a file in place by a direct read in flight. To go from block to block,
- * a digest for each block would cost more than the block. So the results of digests are remembered
+ * A layout keeps a window of a file in place by a direct read in flight. To go from block to block,
+ * a layout for each block would cost more than the block. So the results of layouts are remembered
  * here, and a chain that uses them relies on two things.
  *
  * First, no block leaves its place while the chain reads: the chain counts as direct I/O of the
@@ -11,12 +11,12 @@
  * under the inode's exclusive lock, before they take a block away from a file, for whatever reason:
  * truncate by a path, a descriptor or O_TRUNC, an overlay above, hole punching, defragmentation.
  *
- * Second, no block has left its place since a digest found it: csd_lease_keep() compares, under the
+ * Second, no block has left its place since a layout found it: csd_lease_keep() compares, under the
  * inode's shared lock, the traces of such changes. All changes but one increment i_version under
  * the inode's lock, or, if they fail half-way, change the size. Defragmentation (EXT4_IOC_MOVE_EXT)
  * leaves no trace, but needs a descriptor that is open for writing. While there is one, no chain
  * begins. The read lease (fcntl(2), F_SETLEASE) that is kept on the file tells of each open for
- * writing since. Dirty pages in the page cache are found out in the same way: digests write them to
+ * writing since. Dirty pages in the page cache are found out in the same way: layouts write them to
  * the device, and whatever makes more of them increments i_version or has the file open for
  * writing.
  *
@@ -301,10 +301,11 @@ int csd_lease_find(struct csd_lease *lease, u64 position, sector_t *sector)
 }
 
 /* Remembers the place of some blocks. Returns the number of blocks, or a negative errno. */
-static int csd_lease_note(struct csd_lease *lease, unsigned long index, const struct csd_spot *spot)
+static int csd_lease_note(struct csd_lease *lease, unsigned long index,
+			  const struct csd_extent *extent)
 {
-	u32 blocks = spot->blocks ?: 1;
-	void *place = spot->blocks ? csd_place_make(index, spot->sector) :
+	u32 blocks = extent->blocks ?: 1;
+	void *place = extent->blocks ? csd_place_make(index, extent->sector) :
 				     xa_mk_value(CSD_NO_PLACE);
 
 	return mtree_store_range(&lease->places, index, index + blocks - 1, place, GFP_KERNEL) ?:
@@ -313,8 +314,8 @@ static int csd_lease_note(struct csd_lease *lease, unsigned long index, const st
 
 /**
  * csd_lease_fill - find out the place of a block of the file, and of the blocks around it
- * @lease: a lease in use whose blocks are not kept, because a digest takes the inode's lock
- * @digest: a digest that is not held
+ * @lease: a lease in use whose blocks are not kept, because a layout takes the inode's lock
+ * @layout: a layout that is not held
  * @position: offset of the block in the file, in bytes
  *
  * The places are valid if the next csd_lease_keep() does not forget them.
@@ -322,10 +323,10 @@ static int csd_lease_note(struct csd_lease *lease, unsigned long index, const st
  * Context: process context, may sleep.
  * Return: 0 or a negative errno; -ENODATA if the file ends before the block
  */
-int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 position)
+int csd_lease_fill(struct csd_lease *lease, struct csd_layout *layout, u64 position)
 {
 	u64 size = i_size_read(file_inode(lease->file));
-	struct csd_spot spot;
+	struct csd_extent extent;
 	u64 blocks;
 	int ret;
 
@@ -335,15 +336,15 @@ int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 posit
 		csd_lease_forget(lease);
 	position = round_down(position, CSD_WINDOW * CSD_BLOCK_SIZE);
 	blocks = min_t(u64, DIV_ROUND_UP(size - position, CSD_BLOCK_SIZE), CSD_WINDOW);
-	ret = csd_digest_take(digest, lease->file, position, blocks);
+	ret = csd_layout_take(layout, lease->file, position, blocks);
 	if (ret)
 		return ret;
-	while (ret >= 0 && csd_digest_find(digest, position, &spot)) {
-		ret = csd_lease_note(lease, position / CSD_BLOCK_SIZE, &spot);
+	while (ret >= 0 && csd_layout_find(layout, position, &extent)) {
+		ret = csd_lease_note(lease, position / CSD_BLOCK_SIZE, &extent);
 		position += ret * CSD_BLOCK_SIZE;
 		lease->nr_places++;
 	}
-	csd_digest_give(digest);
+	csd_layout_give(layout);
 	return min(ret, 0);
 }
 

@@ -14,28 +14,28 @@ static struct csd_run *csd_run_of(struct csd_command *cmd)
 	return container_of(cmd, struct csd_run, command);
 }
 
-static bool csd_offload_find(const struct csd_run *run, struct csd_spot *spot)
+static bool csd_offload_find(const struct csd_run *run, struct csd_extent *extent)
 {
 	return run->position < run->window_end &&
-	       csd_digest_find(run->digest, run->position + run->window_shift, spot);
+	       csd_layout_find(run->layout, run->position + run->window_shift, extent);
 }
 
 /* Number of bytes of the run's next block that are in the file and in the range. */
 static u32 csd_offload_len(const struct csd_run *run)
 {
-	return min_t(u64, csd_digest_len(run->digest, run->position + run->window_shift),
+	return min_t(u64, csd_layout_len(run->layout, run->position + run->window_shift),
 		     run->window_end - run->position);
 }
 
 static int csd_offload_next(struct csd_command *cmd, struct csd_range *range)
 {
 	struct csd_run *run = csd_run_of(cmd);
-	struct csd_spot spot;
+	struct csd_extent extent;
 
-	if (!csd_run_ready(run) || !csd_offload_find(run, &spot) || !spot.blocks)
+	if (!csd_run_ready(run) || !csd_offload_find(run, &extent) || !extent.blocks)
 		return 0;
-	range->sector = spot.sector;
-	range->bytes = spot.blocks * CSD_BLOCK_SIZE;
+	range->sector = extent.sector;
+	range->bytes = extent.blocks * CSD_BLOCK_SIZE;
 	return 1;
 }
 
@@ -69,26 +69,26 @@ static u64 csd_offload_result(struct csd_command *cmd)
 	return run->output_end - run->sent;
 }
 
-/* Goes through the window of the run's digest. Returns 0 or a negative errno. */
+/* Goes through the window of the run's layout. Returns 0 or a negative errno. */
 static int csd_offload_window(struct csd_run *run, struct block_device *bdev)
 {
-	struct csd_spot spot;
+	struct csd_extent extent;
 	int err = 0;
 	u32 len;
 
 	run->command.next = csd_offload_next;
 	run->command.block = csd_offload_block;
 	run->command.result = csd_offload_result;
-	while (!err && csd_run_ready(run) && csd_offload_find(run, &spot)) {
-		if (spot.blocks) {
+	while (!err && csd_run_ready(run) && csd_offload_find(run, &extent)) {
+		if (extent.blocks) {
 			run->sent = run->output_end;
 			err = csd_command_run(bdev, &run->command);
 			continue;
 		}
 		run->why = CSD_WHY_UNMAPPED;
 		len = csd_offload_len(run);
-		memset(spot.data + len, 0, CSD_BLOCK_SIZE - len);
-		csd_run_step(run, CSD_KERNEL, spot.data, len);
+		memset(extent.data + len, 0, CSD_BLOCK_SIZE - len);
+		csd_run_step(run, CSD_KERNEL, extent.data, len);
 	}
 	return err;
 }
@@ -98,12 +98,12 @@ static int csd_leased_next(struct csd_command *cmd, struct csd_range *range)
 	struct csd_run *run = csd_run_of(cmd);
 	int ret;
 
-	if (!csd_run_ready(run) || !run->hops_left || csd_chain_late(run))
+	if (!csd_run_ready(run) || !run->chain_left || csd_chain_late(run))
 		return 0;
 	ret = csd_chain_find(run, range);
 	if (ret <= 0)
 		return 0;
-	run->hops_left--;
+	run->chain_left--;
 	run->ahead = min(CSD_AHEAD_GROWTH * run->ahead, CSD_WINDOW);
 	return 1;
 }
@@ -120,7 +120,7 @@ static int csd_leased_block(struct csd_command *cmd, const void *data, u32 size)
 
 /*
  * Goes from block to block in a single command, while a chain keeps all blocks in place. Returns 0
- * or a negative errno; -EOPNOTSUPP if each block has to be found by a digest.
+ * or a negative errno; -EOPNOTSUPP if each block has to be found by a layout.
  */
 static int csd_offload_leased(struct csd_run *run, u64 end)
 {
@@ -135,7 +135,7 @@ static int csd_offload_leased(struct csd_run *run, u64 end)
 		run->command.block = csd_leased_block;
 		run->command.result = csd_offload_result;
 		run->sent = run->output_end;
-		run->hops_left = CSD_HOPS;
+		run->chain_left = CSD_CHAIN_BLOCKS;
 		ret = csd_command_run(bdev_whole(file_inode(run->file)->i_sb->s_bdev),
 				      &run->command);
 	} else {
@@ -158,24 +158,24 @@ static u64 csd_offload_whole(const struct csd_run *run, u64 end, const struct ef
 	return round_down(lower->length, CSD_BLOCK_SIZE);
 }
 
-/* Goes through as much as one digest of the file can hold. Returns 0 or a negative errno. */
+/* Goes through as much as one layout of the file can hold. Returns 0 or a negative errno. */
 static int csd_offload_held(struct csd_run *run, const struct efuse_lower *lower, u64 length)
 {
 	u64 steps_left = run->steps_left;
 	int err;
 
-	if (!run->digest)
-		run->digest = csd_digest_alloc();
-	if (!run->digest)
+	if (!run->layout)
+		run->layout = csd_layout_alloc();
+	if (!run->layout)
 		return -ENOMEM;
 	run->window_shift = lower->position - run->position;
 	run->window_end = run->position + length;
-	err = csd_digest_take(run->digest, lower->file, lower->position,
+	err = csd_layout_take(run->layout, lower->file, lower->position,
 			      DIV_ROUND_UP(length, CSD_BLOCK_SIZE));
 	if (err)
 		return err;
 	err = csd_offload_window(run, bdev_whole(file_inode(lower->file)->i_sb->s_bdev));
-	csd_digest_give(run->digest);
+	csd_layout_give(run->layout);
 	/* No block was there, because the file became shorter. A read(2) will tell. */
 	if (!err && csd_run_ready(run) && run->steps_left == steps_left)
 		err = -ENODATA;

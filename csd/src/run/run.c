@@ -25,7 +25,7 @@ static bool csd_run_over(const struct csd_run *run)
  */
 static int csd_run_here(struct csd_run *run, u64 end, u64 blocks)
 {
-	u32 left = CSD_HOPS;
+	u32 left = CSD_CHAIN_BLOCKS;
 	int err;
 
 	for (;;) {
@@ -93,7 +93,7 @@ static int csd_run_batch(struct csd_run *run)
 }
 
 /* Advances the run until there is output to read, or the run is over. With @once, by one batch. */
-static int csd_run_go_on(struct csd_run *run, bool once)
+static int csd_run_advance(struct csd_run *run, bool once)
 {
 	int err;
 
@@ -120,7 +120,7 @@ static ssize_t csd_run_read(struct file *file, char __user *buffer, size_t size,
 
 	if (mutex_lock_interruptible(&run->mutex))
 		return -EINTR;
-	ret = csd_run_go_on(run, file->f_flags & O_NONBLOCK);
+	ret = csd_run_advance(run, file->f_flags & O_NONBLOCK);
 	waiting = run->output_end - run->output_start;
 	if (waiting) {
 		size = min(size, waiting);
@@ -207,18 +207,18 @@ static int csd_run_rewind(struct csd_run *run)
 	return 0;
 }
 
-static long csd_run_again(struct csd_run *run, const struct csd_again __user *argp)
+static long csd_run_restart(struct csd_run *run, const struct csd_restart __user *argp)
 {
-	struct csd_again again;
+	struct csd_restart restart;
 	long ret;
 
-	if (copy_from_user(&again, argp, sizeof(again)))
+	if (copy_from_user(&restart, argp, sizeof(restart)))
 		return -EFAULT;
-	if (again.flags)
+	if (restart.flags)
 		return -EINVAL;
 	if (mutex_lock_interruptible(&run->mutex))
 		return -EINTR;
-	ret = csd_run_bring_args(run, again.args, again.args_size) ?: csd_run_rewind(run);
+	ret = csd_run_bring_args(run, restart.args, restart.args_size) ?: csd_run_rewind(run);
 	/* The arguments may be partly new: the run must not go on with them. */
 	if (ret && ret != -EMSGSIZE)
 		run->error = ret;
@@ -231,8 +231,8 @@ static long csd_run_ioctl(struct file *file, unsigned int cmd, unsigned long arg
 	switch (cmd) {
 	case CSD_IOC_STATUS:
 		return csd_run_status(file->private_data, (void __user *)arg);
-	case CSD_IOC_AGAIN:
-		return csd_run_again(file->private_data, (void __user *)arg);
+	case CSD_IOC_RESTART:
+		return csd_run_restart(file->private_data, (void __user *)arg);
 	}
 	return -ENOTTY;
 }
@@ -240,7 +240,7 @@ static long csd_run_ioctl(struct file *file, unsigned int cmd, unsigned long arg
 static void csd_run_free(struct csd_run *run)
 {
 	csd_lease_free(run->lease);
-	csd_digest_free(run->digest);
+	csd_layout_free(run->layout);
 	kvfree(run->buffer);
 	kvfree(run->output);
 	kvfree(run->scratch);

@@ -87,13 +87,13 @@ struct csd_choice {
  * @why: enum csd_why of the last block that the kernel looked at
  * @unchained: enum csd_unchained of the last block that the kernel read through the file system
  * @buffer: CSD_BUFFER bytes
- * @digest: digest of the file that has the bytes; NULL until it is needed
- * @window_shift: offset to add to a position in @file for the position in the digest's file
- * @window_end: end of the digest's window, as a position in @file
+ * @layout: layout of the file that has the bytes; NULL until it is needed
+ * @window_shift: offset to add to a position in @file for the position in the layout's file
+ * @window_end: end of the layout's window, as a position in @file
  * @lease: lease on the file, and where its blocks are; NULL until it is needed
  * @command: the command that is sent to the device
- * @hops: the hops that are sent to the device
- * @hops_left: number of ranges that the current chain may still read
+ * @resubmission: the reads of a chain that are sent to the device
+ * @chain_left: number of ranges that the current chain may still read
  * @chain_until: jiffies after which the current chain has to end
  * @follows: number of blocks looked at since csd_next() was called last
  * @choice: the place of the current batch
@@ -145,13 +145,13 @@ struct csd_run {
 	enum csd_unchained unchained;
 
 	u8 *buffer;
-	struct csd_digest *digest;
+	struct csd_layout *layout;
 	u64 window_shift;
 	u64 window_end;
 	struct csd_lease *lease;
 	struct csd_command command;
-	struct csd_hops hops;
-	u32 hops_left;
+	struct csd_resubmission resubmission;
+	u32 chain_left;
 	unsigned long chain_until;
 	u64 follows;
 	struct csd_choice choice;
@@ -195,10 +195,11 @@ void csd_lease_let(struct csd_lease *lease);
 u64 csd_lease_size(const struct csd_lease *lease);
 void csd_lease_end(struct csd_lease *lease);
 int csd_lease_find(struct csd_lease *lease, u64 position, sector_t *sector);
-int csd_lease_fill(struct csd_lease *lease, struct csd_digest *digest, u64 position);
+int csd_lease_fill(struct csd_lease *lease, struct csd_layout *layout, u64 position);
 
 /* chain.c */
-#define CSD_HOPS	64	/* most blocks of a chain: others want the CPU, and the file */
+/* Most blocks of a chain: others want the CPU, and the file. */
+#define CSD_CHAIN_BLOCKS	64
 enum csd_unchained csd_chain_begin(struct csd_run *run, u64 end);
 void csd_chain_end(struct csd_run *run);
 int csd_chain_find(struct csd_run *run, struct csd_range *range);

@@ -31,7 +31,7 @@ enum csd_why csd_why_direct(const struct file *file)
  *
  * - xfs: it waits, but several files may share a block. The last of them gives the block away, and
  *   waits for its own direct I/O only. An ordinary direct read holds the inode's lock meanwhile; a
- *   digest and a chain do not.
+ *   layout and a chain do not.
  * - btrfs: it does not wait, because its direct reads lock their extents. A balance moves blocks.
  *   Blocks may be compressed, shared, and on several devices.
  * - f2fs: its garbage collection moves blocks without waiting.

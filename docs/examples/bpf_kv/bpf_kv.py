@@ -40,7 +40,7 @@ class InPlace:
         self._run.result()
 
     def ask(self, question: Question) -> Answer:
-        self._run.again(question.encode())
+        self._run.restart(question.encode())
         raw, status = self._run.result(), self._run.status()
         return raw, status.device_steps, status.kernel_steps
 

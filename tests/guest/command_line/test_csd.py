@@ -173,7 +173,7 @@ def test_set_changes_attributes_or_says_why_not(disk: Device) -> None:
 def test_run_over_a_file_on_no_device_reports_the_kernel(log: Path) -> None:
     said = csd("run", "count", "--pattern", "error", log)
     assert said.stdout == f"lines    3000\nmatches  3000\nsize     {len(LOG)}\n"
-    assert said.stderr == f"count: {BLOCKS} blocks in the kernel: {Why.NO_DEVICE.said}\n"
+    assert said.stderr == f"count: {BLOCKS} blocks in the kernel: {Why.NO_DEVICE.description}\n"
 
 
 def test_run_without_the_module_uses_the_twin(log: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Helpers to run storage functions at a chosen place, and to compare them with their twins."""
+"""Helpers to run storage functions at a chosen place, and to compare them with their references."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CSD_ARGS(struct jumps)
 
 
 # JUMPS with the flag that it seldom continues with the following block.
-HOPS = JUMPS + "CSD_FLAGS(CSD_JUMPS)\n"
+CHAINING = JUMPS + "CSD_FLAGS(CSD_JUMPS)\n"
 
 
 def numbered(numbers: Iterable[int]) -> bytes:

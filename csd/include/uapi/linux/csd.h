@@ -120,10 +120,11 @@ struct csd_status {
 };
 
 /*
- * CSD_IOC_AGAIN on a run, in any state, restarts it with other arguments. Output that was not read
- * yet is lost. It is quicker than making a new run, and so are the reads of the run that follow.
+ * CSD_IOC_RESTART on a run, in any state, restarts it with other arguments. Output that was not
+ * read yet is lost. It is quicker than making a new run, and so are the reads of the run that
+ * follow.
  */
-struct csd_again {
+struct csd_restart {
 	__u64	args;			/* address of the function's arguments */
 	__u32	args_size;		/* bytes: the args_size of the function */
 	__u32	flags;			/* 0 */
@@ -132,6 +133,6 @@ struct csd_again {
 #define CSD_IOC_MAGIC	0xc5
 #define CSD_IOC_RUN	_IOW(CSD_IOC_MAGIC, 0, struct csd_setup)
 #define CSD_IOC_STATUS	_IOR(CSD_IOC_MAGIC, 1, struct csd_status)
-#define CSD_IOC_AGAIN	_IOW(CSD_IOC_MAGIC, 2, struct csd_again)
+#define CSD_IOC_RESTART	_IOW(CSD_IOC_MAGIC, 2, struct csd_restart)
 
 #endif /* _UAPI_LINUX_CSD_H */
