@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
+from efuse.cli._csd_command import Command
+from efuse.cli._csd_functions import COMMANDS
 from efuse.cli._output import echo, print_json
 from efuse.errors import UsageError
 from efuse.functions.anywhere import WHERE, Execution, Outcome, begin, begin_loaded
-from efuse.functions.catalog import COMMANDS
-from efuse.functions.command import Command
 
 __all__ = ["run"]
 

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from efuse import csd, functions
 from efuse.cli._c_text import c_text
+from efuse.cli._csd_functions import COMMANDS
 from efuse.cli._csd_policy import policy
 from efuse.cli._csd_run import run
 from efuse.cli._output import echo, json_option, print_json, print_table
@@ -20,7 +21,6 @@ from efuse.csd.attributes import ATTRIBUTES, attribute
 from efuse.csd.devices import device
 from efuse.csd.profiles import PROFILES
 from efuse.errors import EfuseError, UsageError
-from efuse.functions.catalog import COMMANDS
 from efuse.functions.running import CONTROL
 
 __all__ = ["cli"]

@@ -10,8 +10,7 @@
 
 from efuse.functions.anywhere import Execution, Outcome, begin, begin_loaded
 from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
-from efuse.functions.catalog import COMMANDS, SHIPPED, Shipped
-from efuse.functions.command import Command
+from efuse.functions.catalog import SHIPPED, Shipped
 from efuse.functions.count import Count, Counted
 from efuse.functions.crc32c import Crc32c
 from efuse.functions.grep import Grep
@@ -30,14 +29,12 @@ from efuse.functions.records import (
 from efuse.functions.running import Place, Run, Status, Unchained, Why, run
 
 __all__ = [
-    "COMMANDS",
     "SHIPPED",
     "Aggregate",
     "Aggregated",
     "BtreeAggregate",
     "BtreeLookup",
     "BtreeRange",
-    "Command",
     "Count",
     "Counted",
     "Crc32c",

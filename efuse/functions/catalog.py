@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from efuse.functions import btree_command, count, crc32c, grep, records_command
-from efuse.functions.command import Command
+from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
+from efuse.functions.count import Count
+from efuse.functions.crc32c import Crc32c
+from efuse.functions.grep import Grep
+from efuse.functions.records import Aggregate, Histogram
 
-__all__ = ["COMMANDS", "SHIPPED", "Shipped"]
+__all__ = ["SHIPPED", "Shipped"]
 
 
 class Shipped(Protocol):
@@ -27,20 +30,17 @@ class Shipped(Protocol):
         """Convert the function's output to Python values."""
 
 
-COMMANDS: Mapping[str, Command] = {
-    command.name: command
-    for command in (
-        records_command.AGGREGATE,
-        btree_command.AGGREGATE,
-        btree_command.LOOKUP,
-        btree_command.RANGE,
-        count.COMMAND,
-        crc32c.COMMAND,
-        grep.COMMAND,
-        records_command.HISTOGRAM,
+SHIPPED: Mapping[str, type[Shipped]] = {
+    shipped.name: shipped
+    for shipped in (
+        Aggregate,
+        BtreeAggregate,
+        BtreeLookup,
+        BtreeRange,
+        Count,
+        Crc32c,
+        Grep,
+        Histogram,
     )
 }
-"""The commands of the shipped functions, by name of the function."""
-
-SHIPPED: Mapping[str, type[Shipped]] = {name: each.function for name, each in COMMANDS.items()}
 """The classes of the shipped functions, by name of the function."""

@@ -7,13 +7,10 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-import click
-
-from efuse.functions.command import BYTES, Command
 from efuse.functions.patterns import check_pattern, encode_pattern
 from efuse.functions.reference import Reference, whole
 
-__all__ = ["COMMAND", "Count", "Counted"]
+__all__ = ["Count", "Counted"]
 
 _RESULT = struct.Struct("<QQQ")
 
@@ -86,12 +83,3 @@ class _Reference:
 
     def finish(self) -> bytes:
         return _RESULT.pack(self._lines, self._matches, self._size)
-
-
-COMMAND = Command(
-    Count,
-    example="--pattern error /var/log/syslog",
-    options=(
-        click.Option(["--pattern"], type=BYTES, default="", metavar="TEXT", help="Look for TEXT."),
-    ),
-)

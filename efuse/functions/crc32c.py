@@ -7,10 +7,9 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from efuse.functions.command import Command
 from efuse.functions.reference import Reference, whole
 
-__all__ = ["COMMAND", "Crc32c"]
+__all__ = ["Crc32c"]
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reversed: RFC 3720, appendix B.4.
 
@@ -63,11 +62,3 @@ class _Reference:
 
     def finish(self) -> bytes:
         return struct.pack("<I", self._crc ^ 0xFFFFFFFF)
-
-
-COMMAND = Command(
-    Crc32c,
-    example="/usr/bin/python3",
-    lines=lambda crc: [f"{crc:08x}"],
-    fields=lambda crc: {"crc32c": crc},
-)

@@ -7,15 +7,12 @@ import errno
 from dataclasses import dataclass
 from typing import ClassVar
 
-import click
-
 from efuse.errors import UsageError
-from efuse.functions.command import BYTES, Command
 from efuse.functions.patterns import check_pattern, encode_pattern
 from efuse.functions.reference import Reference, whole
 from efuse.functions.running import failure
 
-__all__ = ["COMMAND", "Grep"]
+__all__ = ["Grep"]
 
 _BLOCK = 4096
 _KEPT = 60 << 10
@@ -118,16 +115,3 @@ class _Reference:
             cut += len(line) - kept
             line = line[len(line) - kept :]
         self._line, self._cut = line, cut
-
-
-COMMAND = Command(
-    Grep,
-    example="--pattern error /var/log/syslog",
-    options=(
-        click.Option(
-            ["--pattern"], type=BYTES, required=True, metavar="TEXT", help="Look for TEXT."
-        ),
-    ),
-    fields=lambda lines: {"lines": [line.decode(errors="replace") for line in lines]},
-    found=lambda call, pieces: pieces,
-)

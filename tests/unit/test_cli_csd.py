@@ -13,8 +13,10 @@ from click.shell_completion import CompletionItem, ShellComplete
 from click.testing import CliRunner
 
 from efuse.cli import main
+from efuse.cli._csd_command import Command
+from efuse.cli._csd_functions import COMMANDS
 from efuse.csd import ATTRIBUTES, PROFILES
-from efuse.functions import COMMANDS, Command, anywhere
+from efuse.functions import anywhere
 from efuse.functions.btree_file import build
 from tests.unit.fake_configfs import FakeConfigfs
 

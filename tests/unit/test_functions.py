@@ -13,9 +13,9 @@ import pytest
 
 from efuse import paths
 from efuse.bpf.members import CSD_FUNCTION
+from efuse.cli._csd_functions import COMMANDS
 from efuse.errors import EfuseError, UsageError
 from efuse.functions import (
-    COMMANDS,
     SHIPPED,
     Aggregate,
     Count,

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The commands of functions: ``efuse csd run NAME``.
+"""What a command of a function consists of: ``efuse csd run NAME``. Few fields suffice::
 
-The module of each shipped function defines a ``COMMAND`` next to its class. Few fields suffice::
-
-    COMMAND = Command(
-        Grep,
-        example="--pattern error /var/log/syslog",
-        options=(
-            click.Option(
-                ["--pattern"], type=BYTES, required=True, metavar="TEXT", help="Look for TEXT."
-            ),
+Command(
+    Grep,
+    example="--pattern error /var/log/syslog",
+    options=(
+        click.Option(
+            ["--pattern"], type=BYTES, required=True, metavar="TEXT", help="Look for TEXT."
         ),
-        fields=lambda lines: {"lines": [line.decode(errors="replace") for line in lines]},
-        found=lambda call, pieces: pieces,
-    )
+    ),
+    fields=lambda lines: {"lines": [line.decode(errors="replace") for line in lines]},
+    found=lambda call, pieces: pieces,
+)
 """
 
 from __future__ import annotations
@@ -21,12 +19,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from efuse.functions.catalog import Shipped
+from efuse.functions import Shipped
 
 __all__ = ["BYTES", "Command", "result_fields", "result_lines"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from efuse.cli._csd_command import Command
+from efuse.cli._csd_records import FIELD, aggregated
 from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
 from efuse.functions.btree_file import ITEM
-from efuse.functions.command import Command
 from efuse.functions.records import Field
-from efuse.functions.records_command import FIELD, aggregated
 
 __all__ = ["AGGREGATE", "LOOKUP", "RANGE"]
 

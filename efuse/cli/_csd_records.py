@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from efuse.functions.command import Command, result_fields
+from efuse.cli._csd_command import Command, result_fields
 from efuse.functions.records import (
     Aggregate,
     Aggregated,
