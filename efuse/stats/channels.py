@@ -56,6 +56,10 @@ class ChannelCounters:
     def __sub__(self, before: ChannelCounters) -> ChannelCounters:
         return ChannelCounters(*(getattr(self, n) - getattr(before, n) for n in CHANNEL_COUNTERS))
 
+    def has_decreased(self, before: ChannelCounters) -> bool:
+        """Return whether a counter is lower than in *before*, an earlier sample."""
+        return any(getattr(self, name) < getattr(before, name) for name in CHANNEL_COUNTERS)
+
     @property
     def poll_hit_ratio(self) -> float | None:
         """Share of worker polls that found a request, 0 to 1; None if no worker polled."""

@@ -275,7 +275,8 @@ def rates(before: Sample, after: Sample) -> MountRates:
     """Return the activity between two samples of one connection, for each opcode with requests.
 
     Times are computed only if both samples have them. A counter that *before* does not have is
-    taken as 0 there.
+    taken as 0 there. If a counter has decreased, another mount has got the number of the
+    connection, and all counters are taken as 0 in *before*.
 
     :raises ValueError: the samples are of different connections, or in the wrong order.
     """
@@ -285,7 +286,7 @@ def rates(before: Sample, after: Sample) -> MountRates:
     if interval_ns <= 0:
         raise ValueError("the later sample comes first")
     timing = before.timing and after.timing
-    if before.since_ns != after.since_ns:
+    if before.since_ns != after.since_ns or _has_restarted(before, after, timing):
         before = Sample(before.connection, before.taken_ns)
     parts = []
     for opcode, now in sorted(after.opcodes.items()):
@@ -311,6 +312,26 @@ def rates(before: Sample, after: Sample) -> MountRates:
         channels=tuple(channel_rates(group, seconds, sent) for group in by_cpu(channels)),
         nodes=tuple(channel_rates(group, seconds, sent) for group in by_node(channels)),
         channel_total=channel_rates(every, seconds, sent) if channels else None,
+    )
+
+
+def _has_restarted(before: Sample, after: Sample, timing: bool) -> bool:
+    """Return whether a counter has decreased: *after* is a sample of another mount."""
+    for opcode, then in before.opcodes.items():
+        change = after.opcodes.get(opcode, _NONE) - then
+        if min(_numbers(change if timing else change.untimed())) < 0:
+            return True
+    no_path, no_channel = PathCounters(), Channel()
+    return (
+        after.enable_seq < before.enable_seq
+        or any(
+            after.paths.get(path, no_path).has_decreased(then, timing)
+            for path, then in before.paths.items()
+        )
+        or any(
+            after.channels.get(cpu, no_channel).counters.has_decreased(then.counters)
+            for cpu, then in before.channels.items()
+        )
     )
 
 

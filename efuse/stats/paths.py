@@ -53,6 +53,17 @@ class PathCounters:
             return PathCounters(**numbers)
         return PathCounters(**numbers, latency=tuple(map(sub, self.latency, before.latency)))
 
+    def has_decreased(self, before: PathCounters, timing: bool = True) -> bool:
+        """Return whether a counter is lower than in *before*.
+
+        :param before: an earlier sample.
+        :param timing: whether to compare the times of `PATH_TIMES` too.
+        """
+        change = self - before
+        if not timing:
+            change = change.untimed()
+        return any(number < 0 for number in (*_numbers(change), *change.latency))
+
     def quantile_ns(self, share: float) -> float | None:
         """Return the time in ns within which *share* (0 to 1) of the measured requests were served.
 

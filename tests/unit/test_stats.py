@@ -4,12 +4,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from efuse.control import Connection
 from efuse.errors import ControlError
 from efuse.stats import (
+    Channel,
     ChannelCounters,
     Counters,
     PathCounters,
@@ -177,3 +179,35 @@ def test_control_and_stats_import_no_bpf() -> None:
     code = "import sys, efuse.stats, efuse.control; print('efuse.bpf' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"opcodes": {"lookup": Counters(requests=500)}}, {}),
+        ({"opcodes": {"read": Counters(requests=1)}}, {}),
+        ({"paths": {"direct": PathCounters(requests=9)}}, {}),
+        ({"paths": {"direct": PathCounters(requests=9)}}, {"paths": {"direct": PathCounters()}}),
+        ({"channels": {0: Channel(counters=ChannelCounters(sent=9))}}, {}),
+        ({"enable_seq": 2}, {"enable_seq": 1}),
+    ],
+)
+def test_rates_when_another_mount_reuses_the_number_count_from_zero(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    found = rates(replace(BEFORE, **before), replace(AFTER, **after))
+    assert found.total.counters == AFTER.total
+    assert {row.opcode: row.per_second for row in found.opcodes} == {"getattr": 2, "lookup": 55}
+
+
+def test_rates_when_only_times_were_not_read_are_those_of_one_mount() -> None:
+    path = PathCounters(requests=5, ns=900, timed=3, latency=(3, *[0] * 105))
+    before = replace(AFTER, taken_ns=1_000_000_000, paths={"cache": path})
+    after = replace(
+        AFTER,
+        timing=False,
+        opcodes={name: counters.untimed() for name, counters in AFTER.opcodes.items()},
+        paths={"cache": path.untimed()},
+    )
+    found = rates(before, after)
+    assert (found.total.counters, found.paths) == (Counters(), ())
