@@ -35,7 +35,8 @@ class Reading:
 
     :ivar problems: errors about requested things that could not be read.
     :ivar plain: samples of the plain FUSE mounts.
-    :ivar plain_problem: the error that keeps requests of plain FUSE mounts from being counted.
+    :ivar plain_problem: the error that keeps plain FUSE mounts from being read, or their requests
+        from being counted.
     :ivar plain_missed: number of requests of plain FUSE mounts that were missed.
     """
 
@@ -83,8 +84,12 @@ def look(*, times: bool, with_maps: bool, plain: PlainMounts | None = None) -> R
     found = Reading(tuple(mounts), devices, tuple(problems))
     if plain is None:
         return found
-    others = plain.read()
-    return replace(found, plain=others, plain_problem=plain.problem, plain_missed=plain.missed)
+    try:
+        return replace(
+            found, plain=plain.read(), plain_problem=plain.problem, plain_missed=plain.missed
+        )
+    except EfuseError as error:
+        return replace(found, plain_problem=error)
 
 
 def _counted(sample: Sample) -> Sample:

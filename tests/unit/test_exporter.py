@@ -263,6 +263,22 @@ def test_plain_mounts_that_cannot_be_counted_are_said(
     assert value("plain_waiting_requests", connection="63", mountpoint="") is None
 
 
+def test_plain_mounts_that_cannot_be_read_leave_the_rest_of_the_scrape(
+    counters: FakeCounters, sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> dict[tuple[int, int], object]:
+        raise EfuseError("cannot read map 'counts' (ENOMEM)")
+
+    said: list[str] = []
+    plain = PlainMounts(lambda: counters)  # type: ignore[arg-type, return-value]
+    plain.start()
+    monkeypatch.setattr(counters, "read", refuse)
+    value = scrape(Collector(plain=plain, warn=said.append))
+    assert said == ["cannot read map 'counts' (ENOMEM)"]
+    assert (value("plain_up"), value("up")) == (0, 1)
+    assert value("waiting_requests", connection="41", mountpoint="/mnt/a") == 0
+
+
 def test_the_module_may_be_loaded_later(sysfs: FakeSysfs, configfs: FakeConfigfs) -> None:
     said: list[str] = []
     collector = Collector(warn=said.append)
