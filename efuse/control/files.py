@@ -14,6 +14,7 @@ from efuse.control.attributes import read_files
 
 __all__ = ["KeptFiles"]
 
+_MOST = 65536  # descriptors that are used, even if the limits allow more
 _SPARE = 256  # descriptors left for the rest of the process
 
 
@@ -22,8 +23,9 @@ class KeptFiles(Closing):
 
     A file is opened for each read if no descriptor is left for it. A context manager.
 
-    :param most: limit on the files that are kept open. None sets the process's soft limit of open
-        files to its hard limit or to 65536, whichever is lower, and uses all but 256 of it.
+    :param most: limit on the files that are kept open. None raises the process's soft limit of open
+        files to its hard limit or to 65536, whichever is lower, and uses all but 256 of that
+        number. A soft limit that is already higher stays.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -81,7 +83,8 @@ def _texts(kept: Mapping[str, int], names: Iterable[str]) -> list[str]:
 
 
 def _limit() -> int:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(0, wanted - _SPARE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(0, limit - _SPARE)

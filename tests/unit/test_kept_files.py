@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,22 @@ def test_samples_are_the_same_with_and_without_kept_files(tmp_path: Path) -> Non
             assert kept.opcodes["lookup"].requests == requests
             assert (kept.opcodes, kept.paths) == (anew.opcodes, anew.paths)
             assert kept.channels == anew.channels
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted"),
+    [
+        (1024, 4096, (4096, 4096)),
+        (1024, resource.RLIM_INFINITY, (65536, resource.RLIM_INFINITY)),
+        (100_000, 200_000, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_limit_of_open_files_is_raised_and_never_lowered(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, wanted: tuple[int, int] | None
+) -> None:
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, limits: set_to.append(limits))
+    KeptFiles().close()
+    assert set_to == ([] if wanted is None else [wanted])
