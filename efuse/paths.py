@@ -13,6 +13,7 @@ from pathlib import Path
 from efuse.errors import EfuseError, reason
 
 __all__ = [
+    "SYMLINKS_MAX",
     "cache",
     "check_private",
     "data",
@@ -23,6 +24,9 @@ __all__ = [
     "why_not_private",
     "write",
 ]
+
+SYMLINKS_MAX = 40
+"""Number of symbolic links that the kernel follows in one path (MAXSYMLINKS)."""
 
 _SYSTEM_CACHE = Path("/var/cache/efuse")
 
@@ -65,7 +69,7 @@ def _look(path: Path) -> tuple[str | None, bool]:
     trusted = {0, os.geteuid(), package().stat().st_uid}
     done = Path("/")
     parts = list(path.absolute().parts[1:])
-    links = 40
+    links = SYMLINKS_MAX
     while parts:
         name = parts.pop(0)
         if name == "..":
@@ -83,9 +87,9 @@ def _look(path: Path) -> tuple[str | None, bool]:
         if not stat.S_ISLNK(found.st_mode):
             done = done / name
             continue
-        links -= 1
         if not links:
             return f"{path} has too many symbolic links (ELOOP)", False
+        links -= 1
         target = (done / name).readlink()
         if target.is_absolute():
             done = Path("/")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from efuse.errors import ControlError, reason
+from efuse.paths import SYMLINKS_MAX
 
 __all__ = [
     "MOUNTINFO",
@@ -195,7 +196,7 @@ def _working_directory(path: str) -> str:
         ) from None
 
 
-def _resolve(path: str, stops: Iterable[str], links: int = 40) -> str:
+def _resolve(path: str, stops: Iterable[str], links: int = SYMLINKS_MAX) -> str:
     """Follow the symbolic links of an absolute path, without accessing a stop or what is below."""
     done = "/"
     parts = [part for part in path.split("/") if part]
@@ -207,9 +208,9 @@ def _resolve(path: str, stops: Iterable[str], links: int = 40) -> str:
             target = str(Path(done).readlink())
         except OSError:
             continue
-        links -= 1
         if not links:
             raise ControlError(f"{path}: too many levels of symbolic links (ELOOP)")
+        links -= 1
         parts = [part for part in target.split("/") if part] + parts
         done = "/" if target.startswith("/") else str(Path(done).parent)
     return done

@@ -13,6 +13,7 @@ from efuse.stats.channels import CHANNEL_COUNTERS, CHANNEL_STATE
 from efuse.stats.model import COUNTERS
 from tests import sysfs_document
 from tests.unit.fake_sysfs import VALUES, FakeSysfs
+from tests.unit.links import link_chain
 
 
 @pytest.fixture
@@ -214,6 +215,19 @@ def test_find_follows_links_up_to_the_mount(tmp_path: Path) -> None:
     assert find(mountpoint / "inside" / "passwd", mountinfo=info).connection == 60
     with pytest.raises(ControlError, match="ELOOP"):
         find(tmp_path / "loop", mountinfo=info)
+
+
+def test_find_follows_as_many_links_as_the_kernel(tmp_path: Path) -> None:
+    info = tmp_path / "mountinfo"
+    (tmp_path / "mnt").mkdir()
+    info.write_text(f"60 22 0:60 / {os.path.realpath(tmp_path / 'mnt')} rw - efuse src rw\n")
+    chain = link_chain(Path(os.path.realpath(tmp_path)), "mnt", 41)
+    assert chain[39].is_dir()
+    assert find(chain[39], mountinfo=info).connection == 60
+    with pytest.raises(OSError, match="symbolic links"):
+        chain[40].stat()
+    with pytest.raises(ControlError, match="ELOOP"):
+        find(chain[40], mountinfo=info)
 
 
 def test_parse_skips_lines_that_are_none() -> None:

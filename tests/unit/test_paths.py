@@ -14,6 +14,7 @@ from efuse import paths
 from efuse.errors import EfuseError
 from efuse.fs import preload
 from tests import access_lists
+from tests.unit.links import link_chain
 
 
 def test_cache_is_below_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -308,3 +309,11 @@ def test_a_file_is_written_whole_or_not_at_all(home: Path) -> None:
         paths.write(path, "new \udcff")
     assert path.read_text() == "old"
     assert [path.name for path in path.parent.iterdir()] == ["b"]
+
+
+def test_as_many_links_are_followed_as_by_the_kernel(home: Path) -> None:
+    chain = link_chain(home, ".cache", 41)
+    assert paths.why_not_private(chain[39]) is None
+    why = paths.why_not_private(chain[40])
+    assert why is not None
+    assert "ELOOP" in why
