@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Probe this machine for everything that eFuse needs. Probes are cached and change nothing.
 
-Each probe reports what it found, the minimum that eFuse needs, and why. This module imports no
-other module of the package.
+Each probe reports what it found, the minimum that eFuse needs, and why.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from efuse.module.kernel import PATCHED
 
 __all__ = ["Feature", "all_features", "feature", "forget", "names"]
 
@@ -57,14 +58,15 @@ def _kernel(root: Path) -> Feature:
     release = (root / "proc/sys/kernel/osrelease").read_text().strip()
     modules = (root / "proc/modules").exists()
     version = _version(release)
-    ok = (version[:2] == (6, 12) or version[0] == 7) and modules
+    ok = ".".join(map(str, version[:2])) in PATCHED and modules
+    series = " or ".join(PATCHED)
     return Feature(
         "kernel",
         release if modules else f"{release}, built without modules",
-        "6.12 or 7.x with loadable modules",
+        f"{series} with loadable modules",
         ok,
         "efuse.ko is made from these series' fs/fuse",
-        "boot Debian's 6.12 or 7.x kernel, or use: efuse guest run",
+        f"boot Debian's {series} kernel, or use: efuse guest run",
     )
 
 

@@ -64,8 +64,9 @@ from efuse.bpf.types import KernelTypes
 from efuse.bpf.verifier import refusal
 from efuse.closing import Closing
 from efuse.errors import AttachError, NotSupportedError, reason
+from efuse.module.kernel import PATCHED
 
-__all__ = ["Hook", "Tracer", "check_allowed", "shipped"]
+__all__ = ["Hook", "Tracer", "check_allowed", "may_trace", "shipped"]
 
 _ATTACH = {
     "tp_btf": libbpf.TRACE_RAW_TP,
@@ -75,7 +76,7 @@ _ATTACH = {
 _LOG_BYTES = 4 << 20
 _STATUS = Path("/proc/self/status")
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
-_KERNELS = "the programs are for Linux 6.12 and 7.3"
+_KERNELS = f"the programs are for Linux {' and '.join(PATCHED)}"
 _WHO_MAY = "run as root, or with CAP_BPF and CAP_PERFMON"
 _NOBODY_MAY = (
     "look at the kernel's lockdown and at the container's rules, or use another kernel:"
@@ -83,14 +84,22 @@ _NOBODY_MAY = (
 )
 
 
+def may_trace() -> bool:
+    """Return whether this process has the capabilities to trace: CAP_BPF and CAP_PERFMON.
+
+    CAP_SYS_ADMIN includes both. The user id does not matter: root may lack them in a container.
+    """
+    status = _STATUS.read_text()
+    held = int(status.partition("CapEff:")[2].split()[0], 16)
+    return bool(held >> _CAP_SYS_ADMIN & 1 or (held >> _CAP_BPF & 1 and held >> _CAP_PERFMON & 1))
+
+
 def check_allowed() -> None:
     """Check that this process may trace, before anything is compiled for nothing.
 
     :raises AttachError: the process lacks the capabilities.
     """
-    status = _STATUS.read_text()
-    held = int(status.partition("CapEff:")[2].split()[0], 16)
-    if not (held >> _CAP_SYS_ADMIN & 1 or (held >> _CAP_BPF & 1 and held >> _CAP_PERFMON & 1)):
+    if not may_trace():
         raise AttachError(f"cannot trace: {reason(errno.EPERM)}", hint=_WHO_MAY)
 
 

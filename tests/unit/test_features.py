@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from efuse import features
 from efuse.cli import doctor
 from efuse.features import Feature
+from efuse.module.kernel import PATCHED
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,9 @@ def _root(tmp_path: Path, release: str, *, modules: bool = True) -> Path:
         ("6.1.0-30-amd64", True, False),
         ("6.120.1", True, False),
         ("7.3.4+deb13-amd64", True, True),
+        ("6.12", True, True),
+        ("7.2.1", True, False),
+        ("7.4.1", True, False),
         ("8.12.1", True, False),
     ],
 )
@@ -44,6 +48,11 @@ def test_kernel(tmp_path: Path, release: str, modules: bool, ok: bool) -> None:
     found = features.feature("kernel", _root(tmp_path, release, modules=modules))
     assert found.ok is ok
     assert release in str(found.found)
+
+
+def test_kernel_series_are_those_with_patches(tmp_path: Path) -> None:
+    found = features.feature("kernel", _root(tmp_path, "6.12.1"))
+    assert all(series in found.needed and series in found.mend for series in PATCHED)
 
 
 def test_btf_absent(tmp_path: Path) -> None:
