@@ -6,11 +6,8 @@ BPF programs count their requests for as long as the samples are read.
 
 from __future__ import annotations
 
-import os
-import re
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from efuse import opcodes
@@ -23,11 +20,6 @@ if TYPE_CHECKING:
     from efuse.bpf.requests import Counted, RequestCounters
 
 __all__ = ["PlainMounts", "plain_connections"]
-
-
-_STATUS = Path("/proc/self/status")
-_TRACING = 1 << 38 | 1 << 39
-"""CAP_PERFMON and CAP_BPF, as bits of CapEff."""
 
 
 def plain_connections() -> dict[int, str]:
@@ -48,20 +40,14 @@ def plain_connections() -> dict[int, str]:
 def _count() -> RequestCounters:
     # Imported here: without plain FUSE mounts, libbpf is not needed.
     from efuse.bpf.requests import RequestCounters
+    from efuse.bpf.tracing import may_trace
 
-    if not _may_trace():
+    if not may_trace():
         raise NotSupportedError(
             "plain FUSE mounts are not counted: only root may trace (EPERM)",
             hint="run as root, or with CAP_BPF and CAP_PERFMON",
         )
     return RequestCounters()
-
-
-def _may_trace() -> bool:
-    if os.geteuid() == 0:
-        return True
-    found = re.search(r"^CapEff:\s*(\w+)$", _STATUS.read_text(), re.MULTILINE)
-    return found is not None and int(found[1], 16) & _TRACING == _TRACING
 
 
 class PlainMounts(Closing):

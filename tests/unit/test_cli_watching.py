@@ -407,7 +407,7 @@ def test_plain_mounts_are_shown_to_who_may_not_count(
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr("efuse.stats.plain._may_trace", lambda: False)
+    monkeypatch.setattr("efuse.bpf.tracing.may_trace", lambda: False)
     code, out, err = efuse(capsys, *command)
     assert code == 0
     said = "plain FUSE mounts are not counted: only root may trace (EPERM); try: run as root,"

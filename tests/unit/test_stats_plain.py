@@ -14,7 +14,6 @@ from efuse.bpf.requests import Counted
 from efuse.control import find, fuse_connections, fuse_waiting, mounts
 from efuse.errors import ControlError, NotSupportedError
 from efuse.stats import Counters, PlainMounts, Sample, plain_connections, rates
-from efuse.stats import plain as module
 from efuse.stats.latency import BUCKETS, added, bounds_ns, quantile_ns
 from tests.unit.fake_configfs import FakeConfigfs
 from tests.unit.fake_counters import FakeCounters
@@ -221,26 +220,22 @@ def test_without_the_right_to_trace_there_are_mounts_and_a_reason(sysfs: FakeSys
     assert tries == [1]
 
 
-@pytest.mark.parametrize(
-    ("user", "capabilities", "may"),
-    [(0, 0, True), (1000, 0x3FF_0000_0000, True), (1000, 1 << 38, False), (1000, 0, False)],
-)
-def test_root_may_trace_and_who_has_its_capabilities(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    user: int,
-    capabilities: int,
-    may: bool,
+def test_root_without_capabilities_does_not_count(
+    sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """As in a container."""
     status = tmp_path / "status"
-    status.write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\nCapBnd:\tffff\n")
-    monkeypatch.setattr("os.geteuid", lambda: user)
-    monkeypatch.setattr(module, "_STATUS", status)
-    assert module._may_trace() == may
+    status.write_text("Name:\tx\nCapEff:\t00000000a80425fb\nCapBnd:\tffff\n")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("efuse.bpf.tracing._STATUS", status)
+    sysfs.add_plain(41, "/mnt/a")
+    plain = PlainMounts()
+    plain.read()
+    assert str(plain.problem) == "plain FUSE mounts are not counted: only root may trace (EPERM)"
 
 
 def test_others_do_not_count(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_may_trace", lambda: False)
+    monkeypatch.setattr("efuse.bpf.tracing.may_trace", lambda: False)
     sysfs.add_plain(41, "/mnt/a")
     plain = PlainMounts()
     plain.read()
