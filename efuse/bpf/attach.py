@@ -114,8 +114,13 @@ class Attachment(Closing):
             for _, link_fd, value in struct_ops_links(EFUSE_OPS):
                 found, name, programs = target.describe(value)
                 if found == connection:
-                    maps = _maps_of(programs.values())
-                    attachment = cls(connection, name, os.dup(link_fd), maps)
+                    own_fd = os.dup(link_fd)
+                    try:
+                        maps = _maps_of(programs.values())
+                    except BaseException:
+                        os.close(own_fd)
+                        raise
+                    attachment = cls(connection, name, own_fd, maps)
                     directory = pin_directory(connection)
                     attachment._pins = directory if directory.is_dir() else None
                     return attachment
@@ -207,7 +212,8 @@ class Attachment(Closing):
         :param with_builtin: False to leave out the built-in handlers.
         :param spec: a compiled set, in place of *handlers*.
         :raises VerifierError: the kernel refused a program. The old set stays attached.
-        :raises AttachError: a map could not be created, or the link could not be updated.
+        :raises AttachError: a map could not be created, the link could not be updated, or the new
+            maps could not be pinned. In the last case the new set is attached.
         """
         name = self.name if name is None else name
         spec = spec or compile_handlers(handlers, with_builtin=with_builtin)
@@ -243,11 +249,24 @@ class Attachment(Closing):
         for fd in gone:
             os.close(fd)
         if self._pins:
-            for path in self._pins.iterdir():
+            self._pin_again(self._pins, kept, created)
+
+    def _pin_again(
+        self, directory: Path, kept: Collection[str], created: Mapping[str, int]
+    ) -> None:
+        """Remove the pins of maps that are not in *kept*, and pin those in *created*."""
+        try:
+            for path in directory.iterdir():
                 if path.name != _LINK and path.name not in kept:
                     path.unlink()
-            for map_name, fd in created.items():
-                libbpf.object_pin(fd, self._pins / map_name)
+            for name, fd in created.items():
+                libbpf.object_pin(fd, directory / name)
+        except OSError as error:
+            raise AttachError(
+                f"cannot pin the new maps in {directory}: {reason(error)}",
+                hint=f"the new programs are attached: efuse prog detach {self.connection},"
+                " then attach and pin them again",
+            ) from error
 
     def detach(self) -> None:
         """Detach the set even if other processes hold the link. Remove the pins, and close."""
@@ -263,8 +282,7 @@ class Attachment(Closing):
 
     def close(self) -> None:
         """Close the descriptors of the link and the maps. Further calls do nothing."""
-        for m in self._maps.values():
-            os.close(m.fd)
+        _close(self._maps)
         self._maps = {}
         if self._link_fd >= 0:
             os.close(self._link_fd)
@@ -363,9 +381,8 @@ def list_attached() -> tuple[Attached, ...]:
         for link_id, _, value in struct_ops_links(EFUSE_OPS):
             connection, name, programs = target.describe(value)
             maps = _maps_of(programs.values())
+            _close(maps)
             found.append(Attached(connection, name, tuple(programs), tuple(sorted(maps)), link_id))
-            for m in maps.values():
-                os.close(m.fd)
     return tuple(sorted(found, key=lambda attached: attached.connection))
 
 
@@ -407,21 +424,55 @@ def _agree(one: MapSpec, other: MapSpec) -> bool:
 
 
 def _maps_of(program_ids: Iterable[int]) -> dict[str, BpfMap[Any, Any]]:
-    """Return all maps that the programs use, by name. The caller closes their descriptors."""
-    map_ids: set[int] = set()
+    """Return all maps that the programs use, by name. The caller closes their descriptors.
+
+    :raises AttachError: the kernel does not let this process open them.
+    """
+    found: dict[str, BpfMap[Any, Any]] = {}
+    with ExitStack() as undo:
+        undo.callback(_close, found)
+        try:
+            for map_id in sorted(_map_ids(program_ids)):
+                m = _open_map(map_id)
+                if m is None:
+                    continue
+                if m.name in found:  # a set of another loader may have two maps of one name
+                    os.close(found.pop(m.name).fd)
+                found[m.name] = m
+        except OSError as error:
+            raise AttachError(
+                f"cannot open the maps of the programs: {reason(error)}", hint="run as root"
+            ) from error
+        undo.pop_all()
+    return found
+
+
+def _close(maps: Mapping[str, BpfMap[Any, Any]]) -> None:
+    for m in maps.values():
+        os.close(m.fd)
+
+
+def _open_map(map_id: int) -> BpfMap[Any, Any] | None:
+    fd = libbpf.map_by_id(map_id)
+    if fd is None:
+        return None
+    try:
+        return _mapping_of(fd, libbpf.map_info(fd).name)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _map_ids(program_ids: Iterable[int]) -> set[int]:
+    """Return the ids of all maps that the programs use."""
+    found: set[int] = set()
     for program_id in program_ids:
         fd = libbpf.program_by_id(program_id)
         if fd is not None:
             try:
-                map_ids.update(libbpf.program_info(fd).map_ids)
+                found.update(libbpf.program_info(fd).map_ids)
             finally:
                 os.close(fd)
-    found: dict[str, BpfMap[Any, Any]] = {}
-    for map_id in sorted(map_ids):
-        fd = libbpf.map_by_id(map_id)
-        if fd is not None:
-            info = libbpf.map_info(fd)
-            found[info.name] = _mapping_of(fd, info.name)
     return found
 
 

@@ -57,6 +57,8 @@ _NO_BATCH = (errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP)
 class BpfMap(MutableMapping[K, V], Generic[K, V]):
     """A live BPF map. The kernel and other processes may change it at any time.
 
+    Each access raises AttachError if the kernel refuses it.
+
     Iteration yields each element that stays in the map once. An element that is added or deleted
     during the iteration may be missing. ``len()`` iterates over all elements: O(n).
 
@@ -91,7 +93,10 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
         raise TypeError(f"{type(self).__name__} has no values")
 
     def __getitem__(self, key: K) -> V:
-        raw = libbpf.map_lookup(self.fd, self._encode_key(key), self._value_bytes)
+        try:
+            raw = libbpf.map_lookup(self.fd, self._encode_key(key), self._value_bytes)
+        except OSError as error:
+            raise self._unreadable(error) from error
         if raw is None:
             raise KeyError(key)
         try:
@@ -103,13 +108,13 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
         try:
             libbpf.map_update(self.fd, self._encode_key(key), self._encode(key, value))
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._unchangeable(error) from error
 
     def __delitem__(self, key: K) -> None:
         try:
             found = libbpf.map_delete(self.fd, self._encode_key(key))
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._unchangeable(error) from error
         if not found:
             raise KeyError(key)
 
@@ -153,16 +158,28 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
                 done += libbpf.map_update_batch(self.fd, keys, values, len(batch))
             except OSError as error:
                 if error.errno not in _NO_BATCH:
-                    raise self._refused(error) from error
-                for key, value in batch:
-                    libbpf.map_update(self.fd, key, value)
+                    raise self._unchangeable(error) from error
+                self._write_singly(batch)
                 done += len(batch)
         return done
 
+    def _write_singly(self, items: Iterable[tuple[bytes, bytes]]) -> None:
+        try:
+            for key, value in items:
+                libbpf.map_update(self.fd, key, value)
+        except OSError as error:
+            raise self._unchangeable(error) from error
+
     def clear(self) -> None:
-        """Delete all elements that are in the map at this moment."""
-        for raw in list(self._raw_keys()):
-            libbpf.map_delete(self.fd, raw)
+        """Delete all elements that are in the map at this moment.
+
+        :raises AttachError: the map cannot be read, or an element cannot be deleted.
+        """
+        try:
+            for raw in list(self._raw_keys()):
+                libbpf.map_delete(self.fd, raw)
+        except OSError as error:
+            raise self._unchangeable(error) from error
 
     def _raw_keys(self) -> Iterator[bytes]:
         for key, _ in self._raw_items():
@@ -182,10 +199,10 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
                 if error.errno == errno.ENOSPC:
                     count *= 2  # the next bucket holds more elements than that
                     continue
-                if error.errno in _NO_BATCH:
-                    yield from self._raw_items_singly()
-                    return
-                raise self._refused(error) from error
+                if error.errno not in _NO_BATCH:
+                    raise self._unreadable(error) from error
+                yield from self._raw_items_singly()
+                return
             for i in range(read):
                 yield (
                     keys[i * key_bytes : (i + 1) * key_bytes],
@@ -195,15 +212,23 @@ class BpfMap(MutableMapping[K, V], Generic[K, V]):
                 return
 
     def _raw_items_singly(self) -> Iterator[tuple[bytes, bytes]]:
-        key = libbpf.map_next_key(self.fd, None, self.definition.key_bytes)
-        while key is not None:
-            value = libbpf.map_lookup(self.fd, key, self._value_bytes)
+        key: bytes | None = None
+        while True:
+            try:
+                key = libbpf.map_next_key(self.fd, key, self.definition.key_bytes)
+                if key is None:
+                    return
+                value = libbpf.map_lookup(self.fd, key, self._value_bytes)
+            except OSError as error:
+                raise self._unreadable(error) from error
             if value is not None:
                 yield key, value
-            key = libbpf.map_next_key(self.fd, key, self.definition.key_bytes)
 
-    def _refused(self, error: OSError) -> AttachError:
+    def _unchangeable(self, error: OSError) -> AttachError:
         return AttachError(f"cannot change map {self.name!r}: {reason(error)}")
+
+    def _unreadable(self, error: OSError) -> AttachError:
+        return AttachError(f"cannot read map {self.name!r}: {reason(error)}")
 
 
 class Entries(BpfMap[EntryKey, Entry]):
@@ -300,9 +325,16 @@ class Tags(BpfMap[int, tuple[Tag, ...]]):
             yield from (tag for tag in tags if tag.nodeid)
 
     def held(self) -> Counter[int]:
-        """Count the cached blocks of each nodeid, reading the map through a memory mapping."""
+        """Count the cached blocks of each nodeid, reading the map through a memory mapping.
+
+        :raises AttachError: the map cannot be mapped.
+        """
         length = self.definition.max_entries * self.definition.value_bytes
-        with mmap.mmap(self.fd, length, prot=mmap.PROT_READ) as view:
+        try:
+            view = mmap.mmap(self.fd, length, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        with view:
             return Counter(Tag.nodeids(view))
 
 
