@@ -43,9 +43,7 @@ def in_c(*sources: Path) -> dict[str, str]:
     found = {}
     for path in sources:
         text = path.read_text()
-        calls = re.findall(
-            r'(?:fprintf\(stderr|fuse_log\(\w+|bpf_log\(\w+|pr_\w+\(),?\s*"(.*?)"', text
-        )
+        calls = _CALL.findall(text)
         reasons = re.findall(r"^const char \*\w+_reason\(.*?^}", text, re.MULTILINE | re.DOTALL)
         calls += [said for reason in reasons for said in re.findall(r'return "(.*?)"', reason)]
         for said in calls:

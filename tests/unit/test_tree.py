@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
-_KERNEL_SIDE = ("bpf_programs/", "kernel_patches/", "tests/debug/faults/")
+_KERNEL_SIDE = ("bpf_programs/", "csd/", "kernel_patches/", "tests/debug/faults/")
 # Texts by other authors, and formats that have no comments.
 _WITHOUT_LICENCE = re.compile(
     r"^LICENSES/|\.(json|png)$|/py\.typed$|\.patch$|/series$|^tests/data/"
