@@ -1,110 +1,214 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Find functions, structs and the offsets of members in BTF. Nothing else of it is parsed."""
+"""Read BTF: ids of functions and hooks, and offsets of members, in the kernel and its modules.
+
+libbpf parses the BTF. The kernel's own has more than a hundred thousand types: libbpf reads them in
+a few milliseconds. The BTF of a module is split BTF: its type ids and its names continue those of
+the kernel that it was built for, so reading it takes that kernel's BTF too.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import functools
+import os
 import struct
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["HEADER", "Btf", "Member"]
+from efuse.closing import Closing
+from efuse.errors import NotSupportedError, reason
 
-HEADER = struct.Struct("<HBBIIIII")
-"""``struct btf_header``: magic, version, flags, header length; then the offset and the length in
-bytes of the type section, and the offset and the length of the string section. Offsets count from
-the end of the header."""
+__all__ = ["STRUCT", "KernelTypes", "Type", "TypeMember", "Types", "libbpf"]
 
-_MAGIC = 0xEB9F
-_TYPE = struct.Struct("<III")
-_MEMBER = struct.Struct("<III")
+STRUCT = 4
+"""Kind of a struct (``BTF_KIND_STRUCT``)."""
 
-_INT, _ARRAY, _STRUCT, _UNION, _ENUM, _FUNC, _FUNC_PROTO = 1, 3, 4, 5, 6, 12, 13
-_VAR, _DATASEC, _DECL_TAG, _ENUM64 = 14, 15, 17, 19
-_LAST_KIND = 19
+_SYSFS = Path("/sys/kernel/btf")
+_UNION, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _TAG = 5, 8, 9, 10, 11, 12, 18
+_PASSED_OVER = (_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TAG)
+_HEAD = struct.Struct("=III")  # struct btf_type, and struct btf_member
 
-# Bytes that follow the common part of a type: a fixed part, and one part per `vlen` element.
-_FIXED_BYTES = {_INT: 4, _ARRAY: 12, _VAR: 4, _DECL_TAG: 4}
-_ELEMENT_BYTES = {_STRUCT: 12, _UNION: 12, _ENUM: 8, _FUNC_PROTO: 8, _DATASEC: 12, _ENUM64: 12}
-_FIXED = tuple(_FIXED_BYTES.get(kind, 0) for kind in range(_LAST_KIND + 1))
-_ELEMENT = tuple(_ELEMENT_BYTES.get(kind, 0) for kind in range(_LAST_KIND + 1))
+
+def libbpf() -> ctypes.CDLL:
+    """Return libbpf as a new object, whose functions have no declarations yet.
+
+    :raises NotSupportedError: libbpf is not installed.
+    """
+    try:
+        return ctypes.CDLL("libbpf.so.1", use_errno=True)
+    except OSError as error:
+        raise NotSupportedError(
+            f"cannot use BPF: libbpf is not installed ({error})", hint="apt-get install libbpf1"
+        ) from error
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = libbpf()
+    library.libbpf_set_print.argtypes = [ctypes.c_void_p]
+    library.libbpf_set_print.restype = ctypes.c_void_p
+    library.libbpf_set_print(None)  # errors are raised: libbpf need not print them to stderr, too
+    library.btf__parse.restype = ctypes.c_void_p
+    library.btf__parse.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    library.btf__parse_split.restype = ctypes.c_void_p
+    library.btf__parse_split.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    library.btf__type_cnt.argtypes = [ctypes.c_void_p]
+    library.btf__type_cnt.restype = ctypes.c_uint32
+    library.btf__type_by_id.restype = ctypes.c_void_p
+    library.btf__type_by_id.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+    library.btf__name_by_offset.restype = ctypes.c_char_p
+    library.btf__name_by_offset.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+    library.btf__find_by_name_kind.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32]
+    library.btf__free.argtypes = [ctypes.c_void_p]
+    library.btf__free.restype = None
+    return library
 
 
 @dataclass(frozen=True)
-class Member:
-    """One member of a struct.
-
-    :param name: name of the member.
-    :param type_id: BTF id of its type.
-    :param offset_bytes: offset in the struct, in bytes.
-    """
+class TypeMember:
+    """A member of a struct or union: ``struct btf_member``. ``bits`` is its offset in bits."""
 
     name: str
     type_id: int
-    offset_bytes: int
+    bits: int
 
 
-class Btf:
-    """One BTF blob. Only the functions and structs that are asked for are decoded.
+@dataclass(frozen=True)
+class Type:
+    """A type: ``struct btf_type``. ``size`` is a type id if the type refers to another one."""
 
-    :param blob: header, types and strings.
-    :param first_id: id of the first type in the blob: 1, or, for split BTF, the number of types of
-        the base BTF plus 1.
-    :param base_strings_bytes: size of the base BTF's string section, in bytes.
-    :param base_string: function that returns the base BTF's string at an offset.
-    :raises ValueError: the blob is damaged.
+    kind: int
+    name: str
+    size: int
+    members: tuple[TypeMember, ...] = ()
+
+
+class Types(Closing):
+    """The types in a BTF or ELF file, by id: ``struct btf``. A context manager.
+
+    :param path: path of the file.
+    :param base: for split BTF, the types that it continues. Close it after this one.
+    :ivar first: id of the first type that is not in *base*.
+    :raises OSError: the file cannot be read, or has no BTF; EINVAL if its BTF is damaged.
+    :raises NotSupportedError: libbpf is not installed.
+    """
+
+    def __init__(self, path: Path, base: Types | None = None) -> None:
+        name = os.fsencode(path)
+        self._btf: int | None = (
+            _library().btf__parse_split(name, base._btf)
+            if base
+            else _library().btf__parse(name, None)
+        )
+        if not self._btf:
+            number = ctypes.get_errno() or errno.EINVAL
+            raise OSError(number, os.strerror(number))
+        self.first = len(base) if base else 1
+
+    def close(self) -> None:
+        """Free the types. Further calls do nothing."""
+        _library().btf__free(self._btf)
+        self._btf = None
+
+    def __len__(self) -> int:
+        """Return the number of types, including ``void`` and those of the base."""
+        return int(_library().btf__type_cnt(self._btf))
+
+    def __getitem__(self, number: int) -> Type:
+        address, name, info, size = self._head(number)
+        kind = info >> 24 & 0x1F
+        members: tuple[TypeMember, ...] = ()
+        if kind in (STRUCT, _UNION):
+            length = (info & 0xFFFF) * _HEAD.size
+            raw = ctypes.string_at(address + _HEAD.size, length)
+            mask = 0xFFFFFF if info >> 31 else 0xFFFFFFFF  # the top byte is a bit field's width
+            members = tuple(
+                TypeMember(self._name(name), type_id, offset & mask)
+                for name, type_id, offset in _HEAD.iter_unpack(raw)
+            )
+        return Type(kind, self._name(name), size, members)
+
+    def find(self, kind: int, name: str) -> int | None:
+        """Return the id of the first type with this kind and name, or None."""
+        result = _library().btf__find_by_name_kind(self._btf, name.encode(), kind)
+        if result >= 0:
+            return int(result)
+        if result == -errno.ENOENT:
+            return None
+        raise OSError(-result, os.strerror(-result))
+
+    def names(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (id, kind, name) of each type that has a name and is not in the base."""
+        for number in range(self.first, len(self)):
+            _, name, info, _ = self._head(number)
+            if name:
+                yield number, info >> 24 & 0x1F, self._name(name)
+
+    def _head(self, number: int) -> tuple[int, int, int, int]:
+        """Return the address of a type, and its name, info and size."""
+        address = _library().btf__type_by_id(self._btf, number)
+        if not address:
+            raise IndexError(number)
+        name, info, size = _HEAD.unpack(ctypes.string_at(address, _HEAD.size))
+        return address, name, info, size
+
+    def _name(self, offset: int) -> str:
+        return (_library().btf__name_by_offset(self._btf, offset) or b"").decode()
+
+
+class KernelTypes(Closing):
+    """Types of the running kernel by name: a module's own first, then the kernel's.
+
+    A context manager.
+
+    :param module: name of the module. None, or a module that is built into the kernel and so has no
+        BTF of its own: only the kernel's types.
+    :param load: command that loads the module, if its own types are necessary.
+    :param sysfs: directory with the BTF files.
+    :ivar module: name of the module; None if only the kernel's types are used.
+    :raises NotSupportedError: the kernel has no BTF, or BTF cannot be read. With *load*: the module
+        is not loaded.
     """
 
     def __init__(
-        self,
-        blob: bytes,
-        *,
-        first_id: int = 1,
-        base_strings_bytes: int = 0,
-        base_string: Callable[[int], bytes] | None = None,
+        self, module: str | None = None, *, load: str | None = None, sysfs: Path | None = None
     ) -> None:
-        if len(blob) < HEADER.size:
-            raise ValueError("the BTF has no header")
-        magic, version, _flags, header, types, types_bytes, strings, strings_bytes = (
-            HEADER.unpack_from(blob)
-        )
-        if magic != _MAGIC or version != 1:
-            raise ValueError(f"no BTF of version 1 (magic {magic:#x}, version {version})")
-        if max(types + types_bytes, strings + strings_bytes) + header > len(blob):
-            raise ValueError("the BTF is cut off")
-        self._types = blob[header + types : header + types + types_bytes]
-        self._strings = blob[header + strings : header + strings + strings_bytes]
-        self._first_id = first_id
-        self._base_strings_bytes = base_strings_bytes
-        self._base_string = base_string
-        self._offsets: list[int] = []
-        self._ids: dict[tuple[int, int], int] = {}
-        self._walk()
+        sysfs = _SYSFS if sysfs is None else sysfs
+        self.module = module if module and (sysfs / module).exists() else None
+        if load and not self.module:
+            raise NotSupportedError(f"the kernel module {module} is not loaded", hint=load)
+        self._own: dict[tuple[int, str], int] = {}
+        self._open: list[Types] = []
+        try:
+            self._types = self._parse(sysfs / "vmlinux")
+            if self.module:
+                self._types = self._parse(sysfs / self.module)
+                self._own = {(kind, name): number for number, kind, name in self._types.names()}
+        except BaseException:
+            self.close()
+            raise
 
-    def _walk(self) -> None:
-        """Record the offset of each type, and the ids of the named functions and structs."""
-        at, end = 0, len(self._types)
-        while at < end:
-            if at + _TYPE.size > end:
-                raise ValueError("the BTF's types are cut off")
-            name, info, _size = _TYPE.unpack_from(self._types, at)
-            kind = info >> 24 & 0x1F
-            if not 0 < kind <= _LAST_KIND:
-                raise ValueError(f"the BTF has a type of unknown kind {kind}")
-            if name and kind in (_FUNC, _STRUCT):
-                self._ids[kind, name] = self._first_id + len(self._offsets)
-            self._offsets.append(at)
-            at += _TYPE.size + _FIXED[kind] + _ELEMENT[kind] * (info & 0xFFFF)
+    def _parse(self, path: Path) -> Types:
+        try:
+            self._open.append(Types(path, self._open[0] if self._open else None))
+        except OSError as error:
+            if self._open:
+                raise NotSupportedError(
+                    f"cannot read the types of module {path.name}: {reason(error)}",
+                    hint="run as root",
+                ) from error
+            raise NotSupportedError(
+                f"cannot read the kernel's types: {reason(error)}",
+                hint="boot a kernel with CONFIG_DEBUG_INFO_BTF=y",
+            ) from error
+        return self._open[-1]
 
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    @property
-    def repeated_structs(self) -> int:
-        """Number of names that more than one struct of this blob has."""
-        types = (_TYPE.unpack_from(self._types, at) for at in self._offsets)
-        names = Counter(name for name, info, _ in types if name and info >> 24 & 0x1F == _STRUCT)
-        return sum(times > 1 for times in names.values())
+    def close(self) -> None:
+        """Free the types. Further calls do nothing."""
+        while self._open:
+            self._open.pop().close()
 
     def function(self, name: str) -> int:
         """Return the BTF id of a function.
@@ -113,46 +217,90 @@ class Btf:
         """
         return self._find(_FUNC, name)
 
-    def struct(self, name: str) -> int:
-        """Return the BTF id of a struct.
+    def own_function(self, name: str) -> int:
+        """Return the BTF id of a function of the module.
+
+        :raises KeyError: no function of the module has that name.
+        """
+        return self._own[_FUNC, name]
+
+    def own_struct(self, name: str) -> int:
+        """Return the BTF id of a struct of the module.
+
+        :raises KeyError: no struct of the module has that name.
+        """
+        return self._own[STRUCT, name]
+
+    def typedef(self, name: str) -> int:
+        """Return the BTF id of a typedef.
+
+        :raises KeyError: no typedef has that name.
+        """
+        return self._find(_TYPEDEF, name)
+
+    def is_own(self, type_id: int) -> bool:
+        """Return whether a type is the module's own."""
+        return self.module is not None and type_id >= self._types.first
+
+    def hides(self, name: str) -> bool:
+        """Return whether a typedef of the module has the same name as one of the kernel."""
+        return (_TYPEDEF, name) in self._own and self._open[0].find(_TYPEDEF, name) is not None
+
+    def size(self, struct: str) -> int:
+        """Return the size of a struct in bytes.
 
         :raises KeyError: no struct has that name.
         """
-        return self._find(_STRUCT, name)
+        return self._types[self._find(STRUCT, struct)].size
 
-    def size(self, type_id: int) -> int:
-        """Return the size in bytes of the struct *type_id*."""
-        return int(_TYPE.unpack_from(self._types, self._offsets[type_id - self._first_id])[2])
+    def members(self, struct: str) -> tuple[TypeMember, ...]:
+        """Return the members of a struct, in order.
 
-    def members(self, type_id: int) -> tuple[Member, ...]:
-        """Return the members of the struct *type_id*, in order."""
-        at = self._offsets[type_id - self._first_id]
-        _name, info, _size = _TYPE.unpack_from(self._types, at)
-        has_bitfields = info >> 31
-        found = []
-        for i in range(info & 0xFFFF):
-            name, member_type, offset = _MEMBER.unpack_from(
-                self._types, at + _TYPE.size + i * _MEMBER.size
-            )
-            bits = offset & 0xFFFFFF if has_bitfields else offset
-            found.append(Member(self._string(name).decode(), member_type, bits // 8))
-        return tuple(found)
+        :raises KeyError: no struct has that name.
+        """
+        return self._types[self._find(STRUCT, struct)].members
+
+    def offset(self, struct: str, path: str) -> int:
+        """Return the offset of a member in a struct, in bytes.
+
+        :param path: name of the member, or names joined by dots: ``in.h.nodeid``.
+        :raises KeyError: the struct or the member does not exist.
+        :raises ValueError: the member does not begin at a byte.
+        """
+        bits = self.bit_offset(struct, path)
+        if bits % 8:
+            raise ValueError(f"struct {struct}: {path} does not begin at a byte")
+        return bits // 8
+
+    def bit_offset(self, struct: str, path: str) -> int:
+        """Return the offset of a member in a struct, in bits; see `offset`."""
+        type_id, bits = self._find(STRUCT, struct), 0
+        for name in path.split("."):
+            found = self._member(type_id, name)
+            if found is None:
+                raise KeyError(f"struct {struct} has no member {path}")
+            more, type_id = found
+            bits += more
+        return bits
+
+    def _member(self, type_id: int, name: str) -> tuple[int, int] | None:
+        """Return (offset in bits, type id) of a member. Members of anonymous structs count."""
+        kind = self._types[type_id]
+        while kind.kind in _PASSED_OVER:
+            kind = self._types[kind.size]
+        if kind.kind not in (STRUCT, _UNION):
+            return None
+        for member in kind.members:
+            if member.name == name:
+                return member.bits, member.type_id
+            if not member.name and (inner := self._member(member.type_id, name)):
+                return member.bits + inner[0], inner[1]
+        return None
 
     def _find(self, kind: int, name: str) -> int:
-        own = (b"\0" + self._strings).find(b"\0" + name.encode() + b"\0")
-        if own >= 0 and (kind, own + self._base_strings_bytes) in self._ids:
-            return self._ids[kind, own + self._base_strings_bytes]
-        for (found_kind, offset), type_id in self._ids.items():
-            if (
-                found_kind == kind
-                and offset < self._base_strings_bytes
-                and self._string(offset) == name.encode()
-            ):
-                return type_id
-        raise KeyError(name)
-
-    def _string(self, offset: int) -> bytes:
-        if offset < self._base_strings_bytes:
-            return self._base_string(offset) if self._base_string else b""
-        start = offset - self._base_strings_bytes
-        return self._strings[start : self._strings.index(b"\0", start)]
+        if (kind, name) in self._own:
+            return self._own[kind, name]
+        found = self._open[0].find(kind, name)
+        if found is None:
+            raise KeyError(name)
+        return found

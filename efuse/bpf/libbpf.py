@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse.closing import Closing
+from efuse import btf
 from efuse.errors import NotSupportedError
 
 __all__ = [
@@ -34,14 +34,10 @@ __all__ = [
     "MapInfo",
     "ProgramInfo",
     "Ring",
-    "Type",
-    "TypeMember",
-    "Types",
     "btf_by_id",
     "btf_ids",
     "btf_load",
     "btf_name",
-    "count_types",
     "link_by_id",
     "link_create",
     "link_detach",
@@ -173,26 +169,7 @@ class LinkInfo:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    try:
-        library = ctypes.CDLL("libbpf.so.1", use_errno=True)
-    except OSError as error:
-        raise NotSupportedError(
-            f"cannot load BPF programs: libbpf is not installed ({error})",
-            hint="apt-get install libbpf1",
-        ) from error
-    library.btf__parse.restype = ctypes.c_void_p
-    library.btf__parse.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    library.btf__type_cnt.argtypes = [ctypes.c_void_p]
-    library.btf__type_cnt.restype = ctypes.c_uint32
-    library.btf__parse_split.restype = ctypes.c_void_p
-    library.btf__parse_split.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    library.btf__type_by_id.restype = ctypes.c_void_p
-    library.btf__type_by_id.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
-    library.btf__name_by_offset.restype = ctypes.c_char_p
-    library.btf__name_by_offset.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
-    library.btf__find_by_name_kind.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32]
-    library.btf__free.argtypes = [ctypes.c_void_p]
-    library.btf__free.restype = None
+    library = btf.libbpf()
     library.ring_buffer__new.argtypes = [ctypes.c_int, _Sample, ctypes.c_void_p, ctypes.c_void_p]
     library.ring_buffer__new.restype = ctypes.c_void_p
     library.ring_buffer__free.argtypes = [ctypes.c_void_p]
@@ -206,87 +183,6 @@ def _checked(result: int) -> int:
     if result < 0:
         raise OSError(-result, os.strerror(-result))
     return result
-
-
-def count_types(path: Path) -> int:
-    """Return the number of types in the BTF file at *path*, not counting ``void``."""
-    with Types(path) as types:
-        return len(types) - 1
-
-
-@dataclass(frozen=True)
-class TypeMember:
-    """A member of a struct or union: ``struct btf_member``. ``bits`` is its offset in bits."""
-
-    name: str
-    type_id: int
-    bits: int
-
-
-@dataclass(frozen=True)
-class Type:
-    """A type: ``struct btf_type``. ``size`` is a type id if the type refers to another one."""
-
-    kind: int
-    name: str
-    size: int
-    members: tuple[TypeMember, ...] = ()
-
-
-class Types(Closing):
-    """The types in a BTF file, by id: ``struct btf``. Raises OSError if the file cannot be read.
-
-    :param path: path of the file.
-    :param base: for split BTF, the types that it continues. Close it after this one.
-    """
-
-    _HEAD = struct.Struct("=III")
-    _COMPOSITE = (4, 5)
-
-    def __init__(self, path: Path, base: Types | None = None) -> None:
-        name = os.fsencode(path)
-        self._btf: int | None = (
-            _library().btf__parse_split(name, base._btf)
-            if base
-            else _library().btf__parse(name, None)
-        )
-        if not self._btf:
-            number = ctypes.get_errno() or errno.EINVAL
-            raise OSError(number, os.strerror(number))
-
-    def close(self) -> None:
-        """Free the types."""
-        _library().btf__free(self._btf)
-        self._btf = None
-
-    def __len__(self) -> int:
-        """Return the number of types, including ``void`` and those of the base."""
-        return int(_library().btf__type_cnt(self._btf))
-
-    def __getitem__(self, number: int) -> Type:
-        address = _library().btf__type_by_id(self._btf, number)
-        if not address:
-            raise IndexError(number)
-        name, info, size = self._HEAD.unpack(ctypes.string_at(address, self._HEAD.size))
-        kind = info >> 24 & 0x1F
-        members: tuple[TypeMember, ...] = ()
-        if kind in self._COMPOSITE:
-            length = (info & 0xFFFF) * self._HEAD.size
-            raw = ctypes.string_at(address + self._HEAD.size, length)
-            mask = 0xFFFFFF if info >> 31 else 0xFFFFFFFF  # the top byte is a bit field's width
-            members = tuple(
-                TypeMember(self._name(name), type_id, offset & mask)
-                for name, type_id, offset in self._HEAD.iter_unpack(raw)
-            )
-        return Type(kind, self._name(name), size, members)
-
-    def find(self, kind: int, name: str) -> int | None:
-        """Return the id of the first type with this kind and name, or None."""
-        result = _library().btf__find_by_name_kind(self._btf, name.encode(), kind)
-        return None if result == -errno.ENOENT else _checked(result)
-
-    def _name(self, offset: int) -> str:
-        return (_library().btf__name_by_offset(self._btf, offset) or b"").decode()
 
 
 def _name(name: str) -> bytes:

@@ -12,13 +12,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from efuse.bpf import libbpf
-from efuse.bpf.btf import module_btf
 from efuse.bpf.link import resolve
 from efuse.bpf.members import EFUSE_OPS, Interface
 from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
 from efuse.bpf.values import Geometry
 from efuse.bpf.verifier import refusal
-from efuse.btf import Btf
+from efuse.btf import KernelTypes
 from efuse.errors import AttachError, NotSupportedError, UsageError, reason
 
 __all__ = [
@@ -42,8 +41,8 @@ class Target:
     """What loading needs to know of a loaded module.
 
     :param interface: the interface that the programs implement.
-    :param btf: BTF of the module.
-    :param btf_fd: descriptor of that BTF object.
+    :param types: types of the kernel and of the module.
+    :param btf_fd: descriptor of the module's BTF object.
     :param ops_id: BTF id of the interface's struct.
     :param members: (index in the struct, offset in the value in bytes) of each member.
     :param value_id: BTF id of ``struct bpf_struct_ops_<type>``, the value around the struct.
@@ -51,7 +50,7 @@ class Target:
     """
 
     interface: Interface
-    btf: Btf
+    types: KernelTypes
     btf_fd: int
     ops_id: int
     members: Mapping[str, tuple[int, int]]
@@ -74,28 +73,29 @@ class Target:
 
 @contextmanager
 def open_target(interface: Interface = EFUSE_OPS) -> Iterator[Target]:
-    """Open the types of the loaded module. The BTF descriptor is closed when the context ends.
+    """Open the types of the loaded module. They are closed when the context ends.
 
     :param interface: the interface that programs will implement.
     :raises NotSupportedError: the module is not loaded, or does not define the interface.
     """
-    with module_btf(interface.module, interface.load) as btf:
+    value = f"bpf_struct_ops_{interface.struct}"
+    with KernelTypes(interface.module, load=interface.load) as types:
         try:
-            ops_id = btf.struct(interface.struct)
-            value_id = btf.struct(f"bpf_struct_ops_{interface.struct}")
-            data = next(m for m in btf.members(value_id) if m.name == "data").offset_bytes
-        except (KeyError, StopIteration) as error:
+            ops_id = types.own_struct(interface.struct)
+            value_id = types.own_struct(value)
+            data = types.offset(value, "data")
+        except KeyError as error:
             raise NotSupportedError(
                 f"the loaded module {interface.module} does not define struct {interface.struct}",
                 hint=f"build the module anew, then: {interface.load}",
             ) from error
         members = {
-            member.name: (index, data + member.offset_bytes)
-            for index, member in enumerate(btf.members(ops_id))
+            member.name: (index, data + member.bits // 8)
+            for index, member in enumerate(types.members(interface.struct))
         }
         fd = module_btf_fd(interface.module)
         try:
-            yield Target(interface, btf, fd, ops_id, members, value_id, btf.size(value_id))
+            yield Target(interface, types, fd, ops_id, members, value_id, types.size(value))
         finally:
             os.close(fd)
 
@@ -178,7 +178,7 @@ def load_programs(
     kfuncs = {}
     for name in names:
         try:
-            kfuncs[name] = target.btf.function(name)
+            kfuncs[name] = target.types.own_function(name)
         except KeyError:
             continue  # resolve() names the program that needs it
     with ExitStack() as stack:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from efuse.bpf.spec import Spec
 from efuse.bpf.tracing import Hook, Tracer, shipped
-from efuse.bpf.types import KernelTypes
+from efuse.btf import KernelTypes
 from efuse.closing import Closing
 from efuse.errors import NotSupportedError
 

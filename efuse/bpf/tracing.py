@@ -60,8 +60,8 @@ from efuse.bpf.load import create_maps, module_btf_fd
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.members import TRACING
 from efuse.bpf.spec import ProgramSpec, Spec
-from efuse.bpf.types import KernelTypes
 from efuse.bpf.verifier import refusal
+from efuse.btf import KernelTypes
 from efuse.closing import Closing
 from efuse.errors import AttachError, NotSupportedError, reason
 from efuse.module.kernel import PATCHED

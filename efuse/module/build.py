@@ -15,7 +15,7 @@ from pathlib import Path
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import source
-from efuse.module.btf import check, has_btf
+from efuse.module.check import check, has_btf
 from efuse.module.kernel import Kernel
 from efuse.module.root import THERE, in_root
 
@@ -120,7 +120,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
         tree = of.write(work, paths.data(of.data), target)
         say(f"compiling {module.name} for {target.release}")
         make(target, tree, work)
-        check(tree / module.name)
+        check(tree / module.name, _objects_with_btf(target, work) / "vmlinux")
         fresh = work / "result"
         fresh.mkdir(mode=0o755)
         paths.make_private(Path(shutil.copy(tree / module.name, fresh)))
@@ -217,6 +217,8 @@ def _objects_with_btf(target: Kernel, work: Path) -> Path:
             hint="scripts/setup, which keeps the image in the cache",
         )
     shadow = work / "objects"
+    if shadow.exists():
+        return shadow
     shadow.mkdir()
     for entry in target.headers.iterdir():
         if entry.name != "vmlinux":

@@ -20,10 +20,11 @@ __all__ = ["install", "write_source"]
 # Directory in which DKMS looks for sources.
 _SOURCES = Path("/usr/src")
 
-# The files of `python3 -m efuse.module` and `efuse.module.btf`. They import nothing but Python.
+# The files of `python3 -m efuse.module` and `efuse.module.check`. They need nothing but Python, and
+# the latter libbpf.
 _PYTHON = (
-    *("__init__.py", "btf.py", "errors.py", "paths.py"),
-    *(f"module/{name}.py" for name in ("__init__", "__main__", "btf", "kernel", "source")),
+    *("__init__.py", "btf.py", "closing.py", "errors.py", "paths.py"),
+    *(f"module/{name}.py" for name in ("__init__", "__main__", "check", "kernel", "source")),
 )
 
 

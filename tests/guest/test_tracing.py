@@ -15,7 +15,7 @@ from efuse.bpf import libbpf
 from efuse.bpf.compile import compile_text
 from efuse.bpf.members import TRACING
 from efuse.bpf.tracing import Hook, Tracer
-from efuse.bpf.types import KernelTypes
+from efuse.btf import KernelTypes
 from efuse.errors import NotSupportedError
 from tests.guest.support.forked import efuse
 from tests.guest.support.shell import run

@@ -17,9 +17,9 @@ import efuse
 from efuse import paths
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import __main__ as completed
-from efuse.module import btf, build, dkms, kernel, source
+from efuse.module import build, check, dkms, kernel, source
 from efuse.module.kernel import Kernel
-from tests.unit.test_btf import blob
+from tests.unit.btf_builder import kernel_btf, module_btf
 
 _PATCH = """\
 --- a/fs/fuse/inode.c
@@ -77,12 +77,12 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def _elf_with_btf(path: Path) -> None:
+def _elf_with_btf(path: Path, btf: bytes) -> None:
     source_file = path.with_suffix(".c")
     source_file.write_text("int some;\n")
     subprocess.run(["gcc", "-c", "-o", path, source_file], check=True)
     section = path.with_suffix(".section")
-    section.write_bytes(blob())
+    section.write_bytes(btf)
     subprocess.run(["objcopy", "--add-section", f".BTF={section}", path], check=True)
 
 
@@ -92,9 +92,10 @@ def target(tmp_path: Path) -> Kernel:
     headers = tmp_path / "headers"
     headers.mkdir()
     (headers / "Module.symvers").touch()
-    _elf_with_btf(headers / "vmlinux")
+    _elf_with_btf(headers / "vmlinux", kernel_btf().bytes())
+    (headers / "module.section").write_bytes(module_btf())
     (headers / "Makefile").write_text(
-        f"SECTIONS := --add-section .BTF={headers}/vmlinux.section\n{_KBUILD}"
+        f"SECTIONS := --add-section .BTF={headers}/module.section\n{_KBUILD}"
     )
     return Kernel("6.12.1-test", headers)
 
@@ -171,7 +172,7 @@ def test_build_is_kept_until_something_changes(
     said: list[str] = []
     assert build.built(target) is None
     module = build.build(target, say=said.append)
-    assert btf.has_btf(module)
+    check.check(module, target.headers / "vmlinux")
     assert said[-1] == "compiling efuse.ko for 6.12.1-test"
     assert build.built(target) == module
     said.clear()
@@ -186,7 +187,7 @@ def test_build_by_force_replaces(archive: Path, patches: Path, target: Kernel) -
     module = build.build(target)
     module.write_text("broken")
     assert build.build(target, force=True) == module
-    assert btf.has_btf(module)
+    check.check(module, target.headers / "vmlinux")
 
 
 def test_build_without_btf_fails(archive: Path, patches: Path, target: Kernel) -> None:
@@ -197,7 +198,7 @@ def test_build_without_btf_fails(archive: Path, patches: Path, target: Kernel) -
 
 
 def test_build_whose_types_are_unmerged_fails(archive: Path, patches: Path, target: Kernel) -> None:
-    (target.headers / "vmlinux.section").write_bytes(blob(structs=2))
+    (target.headers / "module.section").write_bytes(module_btf(structs=2))
     with pytest.raises(ModuleBuildError, match="left 1 of its structs unmerged") as caught:
         build.build(target)
     assert "libbpf 1.7" in str(caught.value.hint)
@@ -205,8 +206,8 @@ def test_build_whose_types_are_unmerged_fails(archive: Path, patches: Path, targ
 
 
 def test_build_whose_types_are_damaged_fails(archive: Path, patches: Path, target: Kernel) -> None:
-    (target.headers / "vmlinux.section").write_bytes(blob()[:-1])
-    with pytest.raises(ModuleBuildError, match=r"types of efuse\.ko cannot be read: .* cut off"):
+    (target.headers / "module.section").write_bytes(module_btf()[:-1])
+    with pytest.raises(ModuleBuildError, match=r"types of efuse\.ko cannot be read: .*EINVAL"):
         build.build(target)
 
 
@@ -228,20 +229,14 @@ def test_btf_is_taken_out_of_the_image(archive: Path, patches: Path, target: Ker
     (target.headers / "vmlinux").rename(image)
     (source.pristine() / "scripts/extract-vmlinux").write_text('cat "$1"\n')
     module = build.build(Kernel(target.release, target.headers, image))
-    assert btf.has_btf(module)
+    check.check(module, image)
     assert not (target.headers / "vmlinux").exists()
-
-
-def test_section_of_an_elf_file(tmp_path: Path) -> None:
-    _elf_with_btf(tmp_path / "some")
-    assert btf.section(tmp_path / "some", ".BTF") == blob()
-    assert btf.section(tmp_path / "some", ".BT") is None
 
 
 def test_has_btf_of_another_file(tmp_path: Path) -> None:
     for text in ("", ".BTF", "\x7fELF\x02\x01.BTF"):
         (tmp_path / "text").write_text(text)
-        assert not btf.has_btf(tmp_path / "text")
+        assert not check.has_btf(tmp_path / "text")
 
 
 def test_dkms_source_names_its_version(patches: Path, tmp_path: Path) -> None:
@@ -274,15 +269,21 @@ def test_dkms_source_completes_itself_without_more_than_python(
     assert "Traceback" not in ended[1]
 
 
-def test_dkms_source_checks_types_without_more_than_python(patches: Path, tmp_path: Path) -> None:
-    module = tmp_path / "some"
-    _elf_with_btf(module)
-    assert _run_in_dkms_source(tmp_path / "one", "efuse.module.btf", module) == (0, "")
+def test_dkms_source_checks_types_without_more_than_python_and_libbpf(
+    patches: Path, tmp_path: Path
+) -> None:
+    module, vmlinux = tmp_path / "some", tmp_path / "vmlinux"
+    _elf_with_btf(vmlinux, kernel_btf().bytes())
+    _elf_with_btf(module, module_btf())
+    ended = _run_in_dkms_source(tmp_path / "one", "efuse.module.check", module, vmlinux)
+    assert ended == (0, "")
     module.write_text("no module")
-    status, said = _run_in_dkms_source(tmp_path / "two", "efuse.module.btf", module)
+    status, said = _run_in_dkms_source(tmp_path / "two", "efuse.module.check", module, vmlinux)
     assert status == 1
     assert said.startswith("efuse: some was built without BTF")
     assert "\ntry: " in said
+    _, said = _run_in_dkms_source(tmp_path / "three", "efuse.module.check", module, module)
+    assert said.startswith(f"efuse: the kernel's BTF was not found: {module} carries none")
 
 
 def test_source_is_completed_where_dkms_builds(
