@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from efuse import paths
 from efuse.bpf.members import Interface
@@ -26,12 +26,10 @@ from efuse.bpf.spec import (
     MapSpec,
     ProgramSpec,
     Reference,
+    Source,
     Spec,
 )
 from efuse.errors import CompileError, NotSupportedError
-
-if TYPE_CHECKING:
-    from efuse.bpf.compile import Source
 
 __all__ = ["run"]
 

@@ -7,26 +7,18 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from efuse import paths
 from efuse.bpf.members import EFUSE_OPS, Interface
-from efuse.bpf.spec import Spec
+from efuse.bpf.spec import Source, Spec
 from efuse.errors import EfuseError
 
-__all__ = ["Source", "builtin", "builtin_sources", "compile_sources", "compile_text", "store"]
+__all__ = ["builtin", "builtin_sources", "compile_sources", "compile_text", "store"]
 
 # Increase it when the conversion of the compiler's output changes. It invalidates the cache.
 _VERSION = 4
-
-
-@dataclass(frozen=True)
-class Source:
-    """A C text, and its name in error messages."""
-
-    name: str
-    text: str
 
 
 def builtin_sources() -> tuple[Source, ...]:
@@ -75,7 +67,7 @@ def compile_sources(
             path = directory / f"{digest}.json"
             if path.is_file():
                 return _named(Spec.from_json(paths.check_private(path).read_text()), sources)
-    from efuse.bpf.bcc import run  # imported here because it is slow and rarely needed
+    from efuse.bpf.bcc import run  # imported here because it is rarely needed
 
     spec = run(sources, interface, _include_directories(interface), digest)
     store(spec, paths.cache() / "specs")

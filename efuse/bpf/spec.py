@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A compiled program set before it is loaded: instructions that refer to the kernel by name.
+"""A program set before it is loaded: C texts, and instructions that refer to the kernel by name.
 
 Pure: no system calls. Specs compare by content.
 """
@@ -22,6 +22,7 @@ __all__ = [
     "MapSpec",
     "ProgramSpec",
     "Reference",
+    "Source",
     "Spec",
 ]
 
@@ -37,6 +38,14 @@ MAP_RINGBUF = 27
 _GHOSTS = 4  # Elements of `ghosts` per slot, as in maps.c.
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """A C text, and its name in error messages."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True, order=True)

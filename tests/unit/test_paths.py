@@ -192,10 +192,11 @@ def test_what_is_gone_is_not_used(home: Path) -> None:
 
 def test_a_compiled_program_of_another_user_is_not_loaded(home: Path) -> None:
     from efuse.bpf import compile as compiling
+    from efuse.bpf.spec import Source
 
     directory = home / ".cache/efuse/specs"
     directory.mkdir()
-    digest = compiling._digest((compiling.Source("x.c", "int x;"),), compiling.EFUSE_OPS)
+    digest = compiling._digest((Source("x.c", "int x;"),), compiling.EFUSE_OPS)
     spec = directory / f"{digest}.json"
     spec.write_text("{}")
     os.chown(spec, NOBODY, NOBODY)
