@@ -32,7 +32,7 @@ class Feature:
     :ivar needed: the minimum that eFuse needs.
     :ivar ok: whether this machine meets the minimum.
     :ivar why: what eFuse needs it for.
-    :ivar mend: how to get it; empty if there is no way on this machine.
+    :ivar fix: how to get it; empty if there is no way on this machine.
     :ivar required: whether eFuse cannot run on this machine's own kernel without it.
     """
 
@@ -41,7 +41,7 @@ class Feature:
     needed: str
     ok: bool
     why: str
-    mend: str = ""
+    fix: str = ""
     required: bool = True
 
 

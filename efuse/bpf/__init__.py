@@ -24,14 +24,14 @@ from efuse.bpf.publish import Published, publish, read_epoch
 from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
 from efuse.bpf.values import (
     Attributes,
-    Blob,
-    BlobKey,
     Entry,
     EntryKey,
     Grant,
     GrantKey,
     Stamp,
     Volume,
+    XattrKey,
+    XattrValue,
 )
 
 __all__ = [
@@ -39,8 +39,6 @@ __all__ = [
     "Attached",
     "Attachment",
     "Attributes",
-    "Blob",
-    "BlobKey",
     "DataCache",
     "Entry",
     "EntryKey",
@@ -57,6 +55,8 @@ __all__ = [
     "Stamp",
     "Verified",
     "Volume",
+    "XattrKey",
+    "XattrValue",
     "attach",
     "check",
     "compile_handlers",

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from efuse.bpf import libbpf
 from efuse.bpf.compose import Handlers, compile_handlers
-from efuse.bpf.links import struct_ops_links, value_of
 from efuse.bpf.load import (
     Target,
     create_maps,
@@ -26,6 +25,7 @@ from efuse.bpf.load import (
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.members import EFUSE_OPS
 from efuse.bpf.spec import MAP_RINGBUF, MapSpec, Spec
+from efuse.bpf.struct_ops import struct_ops_links, value_of
 from efuse.closing import Closing
 from efuse.errors import AttachError, UsageError, reason
 from efuse.kernel_fs import BPFFS, mount_bpffs

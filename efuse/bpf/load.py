@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from efuse.bpf import libbpf
-from efuse.bpf.link import resolve
 from efuse.bpf.members import EFUSE_OPS, Interface
+from efuse.bpf.relocation import relocate
 from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
 from efuse.bpf.values import Geometry
-from efuse.bpf.verifier import refusal
+from efuse.bpf.verifier import verifier_error
 from efuse.btf import KernelTypes
 from efuse.errors import AttachError, NotSupportedError, UsageError, reason
 
@@ -180,7 +180,7 @@ def load_programs(
         try:
             kfuncs[name] = target.types.own_function(name)
         except KeyError:
-            continue  # resolve() names the program that needs it
+            continue  # relocate() names the program that needs it
     with ExitStack() as stack:
         fds = {}
         for member, program in programs.items():
@@ -189,7 +189,7 @@ def load_programs(
                     f"the loaded module {target.interface.module} has no member {member!r}",
                     hint=f"build the module anew, then: {target.interface.load}",
                 )
-            code = resolve(program, kfuncs=kfuncs, map_fds=map_fds)
+            code = relocate(program, kfuncs=kfuncs, map_fds=map_fds)
             fds[member] = _load(target, member, program, code)
             stack.callback(os.close, fds[member])
         yield fds
@@ -212,7 +212,7 @@ def _load(target: Target, member: str, program: ProgramSpec, code: bytes) -> int
     fd, log = attempt(_LOG_BYTES)
     if fd >= 0:
         return fd
-    raise refusal(member, program, -fd, log)
+    raise verifier_error(member, program, -fd, log)
 
 
 def create_set(

@@ -14,8 +14,6 @@ from efuse.bpf.spec import MAP_RINGBUF, WAYS, MapSpec
 from efuse.bpf.values import (
     TAG_BYTES,
     Attributes,
-    Blob,
-    BlobKey,
     Entry,
     EntryKey,
     FileUse,
@@ -24,22 +22,24 @@ from efuse.bpf.values import (
     GrantKey,
     Tag,
     Volume,
+    XattrKey,
+    XattrValue,
 )
 from efuse.errors import AttachError, reason
 
 __all__ = [
     "Attrs",
-    "Blobs",
     "BpfMap",
     "Entries",
     "Files",
     "GeometryMap",
     "Grants",
     "PerCpu",
+    "RawMap",
     "Ring",
     "Tags",
     "Volumes",
-    "Words",
+    "XattrValues",
     "mapping",
 ]
 
@@ -275,20 +275,20 @@ class Volumes(_ByNodeid[Volume]):
         return Volume.decode(raw, self._encode_key(key))
 
 
-class Blobs(BpfMap[BlobKey, Blob]):
+class XattrValues(BpfMap[XattrKey, XattrValue]):
     """``blobs``: answers to READLINK, GETXATTR and LISTXATTR."""
 
-    def _encode_key(self, key: BlobKey) -> bytes:
-        return BlobKey(*key).encode()
+    def _encode_key(self, key: XattrKey) -> bytes:
+        return XattrKey(*key).encode()
 
-    def _decode_key(self, raw: bytes) -> BlobKey:
-        return BlobKey.decode(raw)
+    def _decode_key(self, raw: bytes) -> XattrKey:
+        return XattrKey.decode(raw)
 
-    def _encode(self, key: BlobKey, value: Blob) -> bytes:
-        return value.encode(BlobKey(*key).seed())
+    def _encode(self, key: XattrKey, value: XattrValue) -> bytes:
+        return value.encode(XattrKey(*key).seed())
 
-    def _decode(self, key: BlobKey, raw: bytes) -> Blob:
-        return Blob.decode(raw, BlobKey(*key).seed())
+    def _decode(self, key: XattrKey, raw: bytes) -> XattrValue:
+        return XattrValue.decode(raw, XattrKey(*key).seed())
 
 
 class Grants(BpfMap[GrantKey, Grant]):
@@ -371,7 +371,7 @@ class Ring(BpfMap[Any, Any]):
         return iter(())
 
 
-class Words(BpfMap[Any, Any]):
+class RawMap(BpfMap[Any, Any]):
     """A custom map. Keys and values of 1, 2, 4 or 8 bytes are ints; others are bytes."""
 
     def _encode_key(self, key: int | bytes) -> bytes:
@@ -388,7 +388,7 @@ class Words(BpfMap[Any, Any]):
 
 
 class PerCpu(BpfMap[Any, tuple[Any, ...]]):
-    """A custom map with one value per possible CPU, each represented as by `Words`."""
+    """A custom map with one value per possible CPU, each represented as by `RawMap`."""
 
     def __init__(self, fd: int, name: str, definition: MapSpec) -> None:
         super().__init__(fd, name, definition)
@@ -430,7 +430,7 @@ def _to_word(raw: bytes) -> int | bytes:
 _TYPES: Mapping[str, tuple[type[BpfMap[Any, Any]], int, int]] = {
     "entries": (Entries, 264, Entry.value_bytes),
     "attrs": (Attrs, 8, Attributes.value_bytes),
-    "blobs": (Blobs, 272, Blob.value_bytes),
+    "blobs": (XattrValues, 272, XattrValue.value_bytes),
     "grants": (Grants, 24, Grant.value_bytes),
     "volumes": (Volumes, 8, Volume.value_bytes),
     "tags": (Tags, 4, TAG_BYTES * WAYS),
@@ -443,7 +443,7 @@ def mapping(fd: int, name: str, definition: MapSpec) -> BpfMap[Any, Any]:
     """Return the mapping for the map *fd*.
 
     A map with one value per CPU becomes a `PerCpu`, whose values are tuples. A ring buffer becomes
-    a `Ring`, a built-in map its own type, and any other map a `Words`.
+    a `Ring`, a built-in map its own type, and any other map a `RawMap`.
     """
     if definition.type in _PER_CPU:
         return PerCpu(fd, name, definition)
@@ -452,4 +452,4 @@ def mapping(fd: int, name: str, definition: MapSpec) -> BpfMap[Any, Any]:
     known = _TYPES.get(name)
     if known and known[1:] == (definition.key_bytes, definition.value_bytes):
         return known[0](fd, name, definition)
-    return Words(fd, name, definition)
+    return RawMap(fd, name, definition)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from efuse.bpf.spec import INSTRUCTION_BYTES, ProgramSpec
 from efuse.errors import CompileError
 
-__all__ = ["MODULE_FD_INDEX", "STRUCTURE", "resolve"]
+__all__ = ["MODULE_FD_INDEX", "STRUCTURE", "relocate"]
 
 MODULE_FD_INDEX = 1
 """Index of the module's BTF descriptor in the fd_array of the load. 0 means the kernel's BTF."""
@@ -22,7 +22,7 @@ _PSEUDO_MAP_FD = 1
 _PSEUDO_KFUNC_CALL = 2
 
 
-def resolve(
+def relocate(
     program: ProgramSpec,
     *,
     map_fds: Mapping[str, int],

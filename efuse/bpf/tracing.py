@@ -55,12 +55,12 @@ from typing import Any, Literal
 from efuse import paths
 from efuse.bpf import libbpf
 from efuse.bpf.compile import compile_text
-from efuse.bpf.link import STRUCTURE, resolve
 from efuse.bpf.load import create_maps, module_btf_fd
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.members import TRACING
+from efuse.bpf.relocation import STRUCTURE, relocate
 from efuse.bpf.spec import ProgramSpec, Spec
-from efuse.bpf.verifier import refusal
+from efuse.bpf.verifier import verifier_error
 from efuse.btf import KernelTypes
 from efuse.closing import Closing
 from efuse.errors import AttachError, NotSupportedError, reason
@@ -199,7 +199,7 @@ class Tracer(Closing):
             structures = _structures([spec.programs[name] for name in hooks], types)
             attached = []
             for name, hook in hooks.items():
-                code = resolve(spec.programs[name], map_fds=map_fds, structures=structures)
+                code = relocate(spec.programs[name], map_fds=map_fds, structures=structures)
                 fd = _load(name, spec.programs[name], code, hook, types, btf_fd)
                 self._open.callback(os.close, fd)
                 self._programs.append(fd)
@@ -269,7 +269,7 @@ def _load(
     fd, log = attempt(_LOG_BYTES)
     if fd >= 0:
         return fd
-    raise refusal(name, program, -fd, log)
+    raise verifier_error(name, program, -fd, log)
 
 
 def _words(hook: Hook) -> str:

@@ -22,8 +22,6 @@ __all__ = [
     "NEVER_NS",
     "TAG_BYTES",
     "Attributes",
-    "Blob",
-    "BlobKey",
     "Entry",
     "EntryKey",
     "FileUse",
@@ -34,6 +32,8 @@ __all__ = [
     "Tag",
     "Value",
     "Volume",
+    "XattrKey",
+    "XattrValue",
     "caller_of",
 ]
 
@@ -99,7 +99,7 @@ class EntryKey(NamedTuple):
         return _NODEID.pack(self.parent) + self.name
 
 
-class BlobKey(NamedTuple):
+class XattrKey(NamedTuple):
     """Key of ``blobs``: the question that a blob answers.
 
     :param nodeid: nodeid of the inode.
@@ -319,7 +319,7 @@ class Attributes:
 
 
 @dataclass(frozen=True)
-class Blob:
+class XattrValue:
     """Value of ``blobs``: the answer to READLINK, GETXATTR or LISTXATTR.
 
     :param data: the answer, up to 984 bytes.

@@ -9,7 +9,7 @@ from efuse import paths
 from efuse.bpf.spec import Line, ProgramSpec
 from efuse.errors import VerifierError, reason
 
-__all__ = ["explain", "refusal"]
+__all__ = ["explain", "verifier_error"]
 
 _INSTRUCTION = re.compile(r"^\s*(\d+): (?:\([0-9a-f]{2}\)|R\d|frame\d)")
 # Lines that do not give the reason: register states, summaries, the verifier's own notes.
@@ -42,7 +42,7 @@ def explain(log: str, program: ProgramSpec) -> tuple[str, Line | None]:
     return why, where
 
 
-def refusal(member: str, program: ProgramSpec, number: int, log: str) -> VerifierError:
+def verifier_error(member: str, program: ProgramSpec, number: int, log: str) -> VerifierError:
     """Save the verifier's log to a file and return the exception for a refused program.
 
     :param number: errno of BPF_PROG_LOAD, positive.

@@ -75,8 +75,8 @@ def cli(as_json: bool) -> None:
             echo(f"{mark:<5}{check.name:<9}{check.found or 'not found'}")
             if not check.ok:
                 echo(f"     {'':<9}needed: {check.needed}, because {check.why}")
-                if check.mend:
-                    echo(f"     {'':<9}try: {check.mend}")
+                if check.fix:
+                    echo(f"     {'':<9}try: {check.fix}")
         ready = any(check.name == "guest" and check.ok for check in found)
         if works:
             echo("eFuse works here.")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from efuse.bpf import libbpf
-from efuse.bpf.links import struct_ops_links
 from efuse.bpf.load import NAME_MAX, Target, open_target
 from efuse.bpf.members import CSD_FUNCTION
+from efuse.bpf.struct_ops import struct_ops_links
 from efuse.errors import AttachError, NoFunctionError, reason
 from efuse.functions.loading import pin_of
 

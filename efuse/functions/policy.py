@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 from efuse.bpf import libbpf
-from efuse.bpf.links import struct_ops_links
 from efuse.bpf.members import CSD_POLICY
+from efuse.bpf.struct_ops import struct_ops_links
 from efuse.errors import AttachError, NoPolicyError, reason
 from efuse.functions.loading import Linked, compiled_set, link
 from efuse.kernel_fs import BPFFS

@@ -188,7 +188,7 @@ def test_pinned_set_outlives_its_attachment(tiny: Tiny) -> None:
         with bpf.Attachment.open_pinned(directory) as again:
             assert again.connection == tiny.connection
             assert again.name == "pinned"
-            key = bpf.BlobKey(FIRST + 1, 22, b"user.tiny")
+            key = bpf.XattrKey(FIRST + 1, 22, b"user.tiny")
             assert again.maps["blobs"][key].data == xattr(FIRST + 1)
         assert tiny.read("ops") == "pinned"
         bpf.Attachment.open(tiny.connection).detach()

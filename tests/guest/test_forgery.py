@@ -58,7 +58,7 @@ KINDS = (
         "blobs",
         "getxattr",
         lambda m, name: os.getxattr(m / name, "user.x"),
-        lambda _m, nodeid, _: bpf.BlobKey(nodeid, opcodes.number("getxattr"), b"user.x").encode(),
+        lambda _m, nodeid, _: bpf.XattrKey(nodeid, opcodes.number("getxattr"), b"user.x").encode(),
         41,  # a head and a byte
     ),
     Kind(

@@ -53,7 +53,7 @@ def test_learned_values_are_as_the_daemon_said(tiny: Tiny, attachment: Attachmen
     stat = os.stat(path)
     for name in ("st_ino", "st_mode", "st_nlink", "st_size", "st_mtime_ns"):
         assert getattr(attributes, name) == getattr(stat, name)
-    blob = attachment.maps["blobs"][bpf.BlobKey(nodeid, GETXATTR, b"user.tiny")]
+    blob = attachment.maps["blobs"][bpf.XattrKey(nodeid, GETXATTR, b"user.tiny")]
     assert blob.data == xattr(nodeid)
 
 
@@ -114,7 +114,7 @@ def test_value_written_raw_with_a_wrong_checksum_is_none(
     path = tiny.path / "f11"
     os.getxattr(path, "user.tiny")
     blobs = attachment.maps["blobs"]
-    key = bpf.BlobKey(FIRST + 11, GETXATTR, b"user.tiny")
+    key = bpf.XattrKey(FIRST + 11, GETXATTR, b"user.tiny")
     raw = bytearray(libbpf.map_lookup(blobs.fd, key.encode(), 1024) or b"")
     raw[40] ^= 0xFF
     libbpf.map_update(blobs.fd, key.encode(), bytes(raw))
@@ -128,8 +128,8 @@ def test_value_under_another_inodes_key_is_refused(tiny: Tiny, attachment: Attac
     path = tiny.path / "f12"
     os.getxattr(path, "user.tiny")
     blobs = attachment.maps["blobs"]
-    mine = bpf.BlobKey(FIRST + 12, GETXATTR, b"user.tiny")
-    other = bpf.BlobKey(FIRST + 13, GETXATTR, b"user.tiny")
+    mine = bpf.XattrKey(FIRST + 12, GETXATTR, b"user.tiny")
+    other = bpf.XattrKey(FIRST + 13, GETXATTR, b"user.tiny")
     raw = libbpf.map_lookup(blobs.fd, mine.encode(), 1024)
     assert raw is not None
     libbpf.map_update(blobs.fd, other.encode(), raw)
@@ -242,5 +242,5 @@ def test_store_refused_by_the_kernel_names_the_map(attachment: Attachment) -> No
     blobs = attachment.maps["blobs"]
     closed = type(blobs)(1 << 20, "blobs", blobs.definition)
     with pytest.raises(AttachError, match="'blobs'") as caught:
-        closed[bpf.BlobKey(1, GETXATTR)] = bpf.Blob()
+        closed[bpf.XattrKey(1, GETXATTR)] = bpf.XattrValue()
     assert errno.errorcode[errno.EBADF] in str(caught.value)

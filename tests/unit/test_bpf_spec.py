@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from efuse.bpf.compose import compose
-from efuse.bpf.link import resolve
+from efuse.bpf.relocation import relocate
 from efuse.bpf.spec import Line, MapSpec, ProgramSpec, Reference, Spec
 from efuse.errors import CompileError, UsageError
 
@@ -115,7 +115,7 @@ def test_compose_of_one_member_twice_fails() -> None:
 
 
 def test_resolve_puts_numbers_for_names() -> None:
-    code = resolve(
+    code = relocate(
         spec().programs["lookup"], kfuncs={"efuse_req_uid": 130001}, map_fds={"denied": 9}
     )
     assert instructions(code) == [
@@ -129,10 +129,10 @@ def test_resolve_puts_numbers_for_names() -> None:
 def test_resolve_puts_offsets_for_fields() -> None:
     program = ProgramSpec(MAP + EXIT, (Reference(0, "field", "fuse_req.in.h.nodeid"),))
     fields = {("field", "fuse_req.in.h.nodeid"): 72, ("size", "fuse_req.in.h.nodeid"): 1}
-    code = resolve(program, map_fds={}, structures=fields)
+    code = relocate(program, map_fds={}, structures=fields)
     assert instructions(code) == [(0x18, 1, 0, 0, 72), (0, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]
 
 
 def test_resolve_of_unknown_kfunc_fails() -> None:
     with pytest.raises(CompileError, match="efuse_req_uid"):
-        resolve(spec().programs["lookup"], kfuncs={}, map_fds={"denied": 9})
+        relocate(spec().programs["lookup"], kfuncs={}, map_fds={"denied": 9})

@@ -12,14 +12,14 @@ import pytest
 
 from efuse.bpf.values import (
     Attributes,
-    Blob,
-    BlobKey,
     Entry,
     EntryKey,
     Grant,
     GrantKey,
     Stamp,
     Volume,
+    XattrKey,
+    XattrValue,
     caller_of,
 )
 
@@ -48,17 +48,17 @@ CASES: list[tuple[Any, bytes, bytes, Any, bytes]] = [
         bytes.fromhex("2a000000000000000300000000000000"),
     ),
     (
-        BlobKey(5, 22, b"user.x"),
+        XattrKey(5, 22, b"user.x"),
         bytes.fromhex("05000000000000001600000000000000") + b"user.x" + bytes(250),
         bytes.fromhex("050000000000000016000000") + b"user.x",
-        Blob(b"value", stamp=STAMP),
+        XattrValue(b"value", stamp=STAMP),
         bytes.fromhex("0000000005000000") + b"value",
     ),
     (
-        BlobKey(5, 22, b"user.x"),
+        XattrKey(5, 22, b"user.x"),
         bytes.fromhex("05000000000000001600000000000000") + b"user.x" + bytes(250),
         bytes.fromhex("050000000000000016000000") + b"user.x",
-        Blob(error=-errno.ENODATA, stamp=STAMP),
+        XattrValue(error=-errno.ENODATA, stamp=STAMP),
         bytes.fromhex("c3ffffff00000000"),
     ),
     (
@@ -151,9 +151,9 @@ def test_decode_under_another_name_fails() -> None:
 
 
 def test_blob_bytes_behind_its_length_do_not_count() -> None:
-    raw = bytearray(Blob(b"abc").encode(b""))
+    raw = bytearray(XattrValue(b"abc").encode(b""))
     raw[-1] = 0xFF
-    assert Blob.decode(bytes(raw), b"").data == b"abc"
+    assert XattrValue.decode(bytes(raw), b"").data == b"abc"
 
 
 def test_name_of_255_bytes_round_trips() -> None:
@@ -169,4 +169,4 @@ def test_name_that_cannot_be_fails(name: bytes) -> None:
 
 def test_blob_too_long_fails() -> None:
     with pytest.raises(ValueError, match="984"):
-        Blob(bytes(985)).encode(b"")
+        XattrValue(bytes(985)).encode(b"")

@@ -52,13 +52,13 @@ def test_kernel(tmp_path: Path, release: str, modules: bool, ok: bool) -> None:
 
 def test_kernel_series_are_those_with_patches(tmp_path: Path) -> None:
     found = features.feature("kernel", _root(tmp_path, "6.12.1"))
-    assert all(series in found.needed and series in found.mend for series in PATCHED)
+    assert all(series in found.needed and series in found.fix for series in PATCHED)
 
 
 def test_btf_absent(tmp_path: Path) -> None:
     found = features.feature("btf", tmp_path)
     assert (found.ok, found.found) == (False, None)
-    assert "CONFIG_DEBUG_INFO_BTF" in found.mend
+    assert "CONFIG_DEBUG_INFO_BTF" in found.fix
 
 
 def test_module_version_is_read(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_every_feature_says_what_and_why(tmp_path: Path) -> None:
     found = features.all_features(_root(tmp_path, "6.12.1"))
     assert [each.name for each in found] == list(features.names())
     assert all(each.needed and each.why for each in found)
-    assert all(each.mend for each in found if each.required)
+    assert all(each.fix for each in found if each.required)
 
 
 def _doctor(

@@ -13,7 +13,7 @@
 #include <linux/fuse.h>
 
 /*
- * A number that only the running kernel knows; efuse.bpf.link replaces the placeholder. The
+ * A number that only the running kernel knows; efuse.bpf.relocation replaces the placeholder. The
  * compiler cannot look into the asm, and so computes nothing with the placeholder.
  */
 #define KERNEL_NUMBER(name, number)					\
