@@ -24,27 +24,26 @@ from efuse.cli._output import (
 from efuse.control import find, mounts
 from efuse.display import shown
 from efuse.stats.latency import quantile_ns
-from efuse.tui.channels import (
+from efuse.tables.channel_table import (
     CHANNEL_TOTAL_HEADERS,
     CHANNELS,
     balance_words,
     channel_rates_of,
     channel_totals,
 )
-from efuse.tui.columns import steady
-from efuse.tui.detail import bucket_words
-from efuse.tui.devices import (
+from efuse.tables.columns import steady
+from efuse.tables.device_table import (
     DEVICE_TOTAL_HEADERS,
     DEVICE_TOTAL_UNITS,
     DEVICE_UNITS,
     DEVICES,
     device_total_row,
 )
-from efuse.tui.grid import Column, cells
-from efuse.tui.model import Row, mount_name
-from efuse.tui.mounts import state_words
-from efuse.tui.paths import PATHS, TOTAL_HEADERS, total_row
-from efuse.tui.spark import bar
+from efuse.tables.grid import Column, cells
+from efuse.tables.path_table import PATHS, TOTAL_HEADERS, total_row
+from efuse.tables.rows import Row, mount_name
+from efuse.tables.spark import bar
+from efuse.tables.words import bucket_words, state_words
 from efuse.units import count, duration, share
 
 __all__ = ["cli"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``efuse top``: pure state and rendering, a small terminal loop, and plain output."""
 
-from efuse.tui.grid import Order
+from efuse.tables.grid import Order
 from efuse.tui.loop import run
 from efuse.tui.model import Model
 from efuse.tui.plain import plain

@@ -6,16 +6,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from efuse.stats.latency import Latency, bounds_ns, quantile_ns
+from efuse.stats.latency import Latency, quantile_ns
 from efuse.stats.model import Counters, OpcodeRates
-from efuse.tui.frame import Line, line
-from efuse.tui.grid import Column, grid
-from efuse.tui.model import Key, Model, Row, mount_name
+from efuse.tables.grid import Column, grid
+from efuse.tables.rows import Row, mount_name
+from efuse.tables.spark import bar, sparkline
+from efuse.tables.text import Line, line
+from efuse.tables.words import bucket_words
+from efuse.tui.model import Key, Model
 from efuse.tui.opcodes import opcode_rows
-from efuse.tui.spark import bar, sparkline
 from efuse.units import count, duration, share
 
-__all__ = ["REASON_WORDS", "bucket_words", "detail_lines", "detail_title"]
+__all__ = ["REASON_WORDS", "detail_lines", "detail_title"]
 
 _COUNTS = {
     "requests": "made by the kernel",
@@ -191,9 +193,3 @@ def _latencies(rates: OpcodeRates, ever: Latency, total: Counters, width: int) -
         line(""),
         *_table(("TOOK", "RATE/s", "SHARE", "EVER"), rows, width),
     ]
-
-
-def bucket_words(bucket: int) -> str:
-    """Return the bound of a latency bucket (`efuse.stats.latency`) as text: ``< 4.1 us``."""
-    start, end = bounds_ns(bucket)
-    return f"< {duration(end)}" if end is not None else f">= {duration(start)}"

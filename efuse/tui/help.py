@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from efuse.tui.frame import Line, line
+from efuse.tables.text import Line, line
 from efuse.tui.tabs import tab_of
 from efuse.tui.view import KEYS, View
 

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``efuse top`` knows, and the rows of its tables. Pure values."""
+"""What ``efuse top`` knows. Pure values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from efuse.stats.history import History
 from efuse.stats.model import MountRates
 from efuse.stats.snapshot import Change, Snapshot, change
 
-__all__ = ["Key", "Model", "Row", "mount_name"]
-
-What = TypeVar("What")
+__all__ = ["Key", "Model"]
 
 Key = tuple[int | None, str]
 """Identity of a row: the connection, or None, and the name of a thing of it, or ""."""
@@ -42,26 +39,3 @@ class Model:
         """Return the rates of one mount, or of all if *connection* is None or gone."""
         chosen = tuple(m for m in self.change.mounts if m.after.connection == connection)
         return chosen or self.change.mounts
-
-
-@dataclass(frozen=True, slots=True)
-class Row(Generic[What]):
-    """One row of a table.
-
-    :ivar what: the rates that the row shows.
-    :ivar history: earlier rates.
-    :ivar mount: name of the mount.
-    :ivar connection: number of the mount's connection.
-    :ivar is_plain: whether it is a plain FUSE mount.
-    """
-
-    what: What
-    history: tuple[float, ...] = ()
-    mount: str = ""
-    connection: int | None = None
-    is_plain: bool = False
-
-
-def mount_name(m: MountRates) -> str:
-    """Return the mount point, or the number of the connection if it is not mounted here."""
-    return m.after.mountpoint or f"#{m.after.connection}"

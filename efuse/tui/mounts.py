@@ -7,12 +7,14 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
-from efuse.stats.model import MapUsage, MountRates, Sample
+from efuse.stats.model import MapUsage, MountRates
 from efuse.stats.snapshot import Change
-from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time, word
-from efuse.tui.frame import Line, line
-from efuse.tui.grid import Column
-from efuse.tui.model import Model, Row, mount_name
+from efuse.tables.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time, word
+from efuse.tables.grid import Column
+from efuse.tables.rows import Row, mount_name
+from efuse.tables.text import Line, line
+from efuse.tables.words import state_words
+from efuse.tui.model import Model
 from efuse.units import count, duration, share
 
 __all__ = [
@@ -22,7 +24,6 @@ __all__ = [
     "mount_row",
     "mount_rows",
     "note_lines",
-    "state_words",
     "total_line",
 ]
 
@@ -139,17 +140,6 @@ def mount_rows(model: Model) -> list[Row[MountRates]]:
 def mount_row(m: MountRates, history: tuple[float, ...] = ()) -> Row[MountRates]:
     """Return the row for a mount."""
     return Row(m, history, mount_name(m), m.after.connection, m.after.is_plain)
-
-
-def state_words(sample: Sample) -> tuple[str, str, str]:
-    """Return what is attached to a mount, the style for that, and the rest of the state."""
-    waiting = "" if sample.waiting is None else f"  {sample.waiting} waiting"
-    if sample.is_plain:
-        span = "" if sample.counted_ns is None else f"  counted for {duration(sample.counted_ns)}"
-        return "plain FUSE", "", f"{waiting}{span}"
-    attached = sample.state == "attached"
-    state, style = (f"{sample.ops} attached", "green") if attached else ("plain", "yellow")
-    return state, style, f"  {sample.consistency}{waiting}"
 
 
 def state_line(m: MountRates, width: int) -> Line:

@@ -8,11 +8,12 @@ from typing import Any
 
 from efuse.stats.latency import BUCKETS, Latency
 from efuse.stats.model import Counters, MountRates, OpcodeRates
-from efuse.tui.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time, word
-from efuse.tui.frame import cut
-from efuse.tui.grid import Column
-from efuse.tui.model import Model, Row, mount_name
-from efuse.tui.spark import sparkline
+from efuse.tables.columns import HISTORY, MOUNT, number, of_efuse, of_plain, ratio, time, word
+from efuse.tables.grid import Column
+from efuse.tables.rows import Row, mount_name
+from efuse.tables.spark import sparkline
+from efuse.tables.text import cut
+from efuse.tui.model import Model
 from efuse.units import count
 
 __all__ = ["OPCODES", "opcode_row", "opcode_rows"]

@@ -10,15 +10,17 @@ from rich.console import RenderableType
 
 from efuse.stats.model import MountRates
 from efuse.stats.snapshot import Change
-from efuse.tui.channels import CHANNELS, channel_line, channel_rates_of
-from efuse.tui.columns import steady
-from efuse.tui.devices import DEVICE_UNITS, DEVICES
-from efuse.tui.frame import Frame, Line, line
-from efuse.tui.grid import Column, Order, grid, in_order
-from efuse.tui.model import Row
+from efuse.tables.channel_table import CHANNELS, channel_rates_of
+from efuse.tables.columns import steady
+from efuse.tables.device_table import DEVICE_UNITS, DEVICES
+from efuse.tables.grid import Column, Order, grid, in_order
+from efuse.tables.path_table import PATHS
+from efuse.tables.rows import Row
+from efuse.tables.text import Line, line
+from efuse.tui.frame import Frame
 from efuse.tui.mounts import mount_lines, note_lines
 from efuse.tui.opcodes import OPCODES
-from efuse.tui.paths import PATHS
+from efuse.tui.rows import channel_line
 
 __all__ = ["plain"]
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from rich.console import RenderableType
 
+from efuse.tables.grid import grid
+from efuse.tables.text import Line, cut, line, text_of, width_of
 from efuse.tui.detail import detail_lines, detail_title
-from efuse.tui.frame import Frame, Line, cut, line, text_of, width_of
-from efuse.tui.grid import grid
+from efuse.tui.frame import Frame
 from efuse.tui.help import help_lines
 from efuse.tui.model import Model
 from efuse.tui.tabs import Rows, key_of, rows, tab_of

@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from efuse.tui.channels import CHANNELS, channel_line, channel_rows
-from efuse.tui.devices import DEVICE_UNITS, DEVICES, device_rows
-from efuse.tui.frame import Line, line
-from efuse.tui.grid import Column, in_order
-from efuse.tui.model import Key, Model, Row
+from efuse.tables.channel_table import CHANNELS
+from efuse.tables.device_table import DEVICE_UNITS, DEVICES
+from efuse.tables.grid import Column, in_order
+from efuse.tables.path_table import PATHS
+from efuse.tables.rows import Row
+from efuse.tables.text import Line, line
+from efuse.tui.model import Key, Model
 from efuse.tui.mounts import MOUNTS, mount_details, mount_rows, note_lines, total_line
 from efuse.tui.opcodes import OPCODES, opcode_rows
-from efuse.tui.paths import PATHS, path_rows
+from efuse.tui.rows import channel_line, channel_rows, device_rows, path_rows
 from efuse.tui.view import TABS, View
 
 __all__ = ["Rows", "Tab", "key_of", "rows", "tab_of"]

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from efuse.tui.channels import CHANNEL_VIEWS, CHANNELS, ChannelView
-from efuse.tui.devices import DEVICES
-from efuse.tui.grid import Order, sorts
+from efuse.tables.channel_table import CHANNEL_VIEWS, CHANNELS, ChannelView
+from efuse.tables.device_table import DEVICES
+from efuse.tables.grid import Order, sorts
+from efuse.tables.path_table import PATHS
 from efuse.tui.model import Key
 from efuse.tui.mounts import MOUNTS
 from efuse.tui.opcodes import OPCODES
-from efuse.tui.paths import PATHS
 
 __all__ = ["KEYS", "SORTS", "TABS", "TAB_NAMES", "Shown", "TabName", "View", "press"]
 

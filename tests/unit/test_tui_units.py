@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 import pytest
 
-from efuse.tui.spark import sparkline
+from efuse.tables.spark import sparkline
 from efuse.units import count, duration, share
 
 

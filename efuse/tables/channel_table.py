@@ -17,10 +17,9 @@ from efuse.stats.channels import (
     together,
 )
 from efuse.stats.model import MountRates
-from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time
-from efuse.tui.frame import Line, line
-from efuse.tui.grid import Column
-from efuse.tui.model import Model, Row, mount_name
+from efuse.tables.columns import HISTORY, MOUNT, number, ratio, time
+from efuse.tables.grid import Column
+from efuse.tables.rows import Row
 from efuse.units import duration, share
 
 __all__ = [
@@ -29,9 +28,7 @@ __all__ = [
     "CHANNEL_VIEWS",
     "ChannelView",
     "balance_words",
-    "channel_line",
     "channel_rates_of",
-    "channel_rows",
     "channel_total_row",
     "channel_totals",
 ]
@@ -160,32 +157,3 @@ def channel_rates_of(m: MountRates, view: ChannelView = "auto") -> tuple[Channel
     if view == "auto":
         view = "cpus" if len(m.channels) <= _FEW_CPUS else "nodes"
     return m.channels if view == "cpus" else m.nodes
-
-
-def channel_rows(
-    model: Model, connection: int | None, view: ChannelView = "auto"
-) -> list[Row[ChannelRates]]:
-    """Return one row per channel or per NUMA node, as *view* selects."""
-    rows = []
-    for m in model.mounts(connection):
-        name, owner = mount_name(m), m.after.connection
-        of_cpus = channel_rates_of(m, view) is m.channels
-        for rates in channel_rates_of(m, view):
-            kind, which = ("cpu", rates.group.cpus[0]) if of_cpus else ("node", rates.group.node)
-            history = () if which is None else model.history.of(kind, owner, which)
-            rows.append(Row(rates, history, name, owner))
-    return rows
-
-
-def channel_line(m: MountRates) -> Line:
-    """Return a line with the settings of a mount's channels."""
-    words = [*balance_words(m.after.balance)]
-    if m.channel_total is not None:
-        words += [
-            ("elsewhere", share(m.channel_total.elsewhere_share)),
-            ("stolen", share(m.channel_total.stolen_share)),
-        ]
-    parts: list[str | tuple[str, str]] = []
-    for name, value in words:
-        parts += [(f"{name} ", "dim"), value if name == words[-1][0] else f"{value}  "]
-    return line(*parts)

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from efuse.stats.paths import PathCounters, PathRates
-from efuse.tui.columns import HISTORY, MOUNT, number, ratio, time, word
-from efuse.tui.grid import Column
-from efuse.tui.model import Model, Row, mount_name
+from efuse.stats.paths import PathCounters
+from efuse.tables.columns import HISTORY, MOUNT, number, ratio, time, word
+from efuse.tables.grid import Column
+from efuse.tables.rows import Row
 from efuse.units import duration, share
 
-__all__ = ["PATHS", "TOTAL_HEADERS", "path_rows", "total_row"]
+__all__ = ["PATHS", "TOTAL_HEADERS", "total_row"]
 
 PATHS: tuple[Column[Row[Any]], ...] = (
     word(
@@ -36,22 +36,6 @@ PATHS: tuple[Column[Row[Any]], ...] = (
 
 TOTAL_HEADERS = ("PATH", "CHOSEN", "REQUESTS", "PARTIAL", "BYTES", "PROBES", "P50", "P99", "OFF")
 """Titles for `total_row`. All columns except the first are numbers."""
-
-
-def path_rows(model: Model, connection: int | None) -> list[Row[PathRates]]:
-    """Return one row for each path that was ever taken."""
-    rows = []
-    for m in model.mounts(connection):
-        name, owner = mount_name(m), m.after.connection
-        taken = {rates.path for rates in m.paths}
-        ever = [p for p, c in m.after.paths.items() if c.requests or c.chosen]
-        for rates in (*m.paths, *(_idle(path) for path in sorted(ever) if path not in taken)):
-            rows.append(Row(rates, model.history.of("path", owner, rates.path), name, owner))
-    return rows
-
-
-def _idle(path: str) -> PathRates:
-    return PathRates(path, 0.0, 0.0, 0.0, None, None, None, None, None, PathCounters())
 
 
 def total_row(path: str, counters: PathCounters) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from efuse.tui.grid import Column
-from efuse.tui.model import Row
-from efuse.tui.spark import sparkline
+from efuse.tables.grid import Column
+from efuse.tables.rows import Row
+from efuse.tables.spark import sparkline
 from efuse.units import count, duration, share
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from efuse.tui.frame import Line, cell_len, clean, cut
+from efuse.tables.text import Line, cell_len, clean, cut
 
 __all__ = ["Column", "Order", "cells", "grid", "in_order", "sorts"]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from efuse.stats.devices import DeviceRates, DeviceSample
-from efuse.tui.columns import HISTORY, number, ratio, word
-from efuse.tui.frame import cut
-from efuse.tui.grid import Column
-from efuse.tui.model import Model, Row
+from efuse.tables.columns import HISTORY, number, ratio, word
+from efuse.tables.grid import Column
+from efuse.tables.rows import Row
+from efuse.tables.text import cut
 from efuse.units import count, duration, share
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "DEVICE_TOTAL_HEADERS",
     "DEVICE_TOTAL_UNITS",
     "DEVICE_UNITS",
-    "device_rows",
     "device_total_row",
 ]
 
@@ -105,11 +104,6 @@ DEVICES: tuple[Column[Row[Any]], ...] = (
         least=5,
     ),
 )  # fmt: skip
-
-
-def device_rows(model: Model) -> list[Row[DeviceRates]]:
-    """Return one row for each device that has power."""
-    return [Row(r, model.history.of("device", r.after.name)) for r in model.change.devices]
 
 
 def device_total_row(sample: DeviceSample) -> tuple[str, ...]:

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Text for the state of a mount, and for the bounds of latencies."""
+
+from __future__ import annotations
+
+from efuse.stats.latency import bounds_ns
+from efuse.stats.model import Sample
+from efuse.units import duration
+
+__all__ = ["bucket_words", "state_words"]
+
+
+def state_words(sample: Sample) -> tuple[str, str, str]:
+    """Return what is attached to a mount, the style for that, and the rest of the state."""
+    waiting = "" if sample.waiting is None else f"  {sample.waiting} waiting"
+    if sample.is_plain:
+        span = "" if sample.counted_ns is None else f"  counted for {duration(sample.counted_ns)}"
+        return "plain FUSE", "", f"{waiting}{span}"
+    attached = sample.state == "attached"
+    state, style = (f"{sample.ops} attached", "green") if attached else ("plain", "yellow")
+    return state, style, f"  {sample.consistency}{waiting}"
+
+
+def bucket_words(bucket: int) -> str:
+    """Return the bound of a latency bucket (`efuse.stats.latency`) as text: ``< 4.1 us``."""
+    start, end = bounds_ns(bucket)
+    return f"< {duration(end)}" if end is not None else f">= {duration(start)}"
