@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Convert samples of `efuse.stats` to the metrics of `efuse.exporter.catalog`."""
+"""Convert samples of `efuse.stats` to the metrics of `efuse.exporter.metrics`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector as BaseCollector
 
 from efuse.exporter.buckets import BOUNDS_NS, cumulative
-from efuse.exporter.catalog import METRICS, Kind, Metric, Needs, Scope
+from efuse.exporter.metrics import METRICS, Kind, Metric, Needs, Scope
 from efuse.exporter.reading import PlainOpcode, Reading, look
 from efuse.stats import PlainMounts
 

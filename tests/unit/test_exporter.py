@@ -14,7 +14,7 @@ from efuse import csd
 from efuse.errors import EfuseError
 from efuse.exporter import Collector, exposition
 from efuse.exporter.buckets import BOUNDS_NS, cumulative
-from efuse.exporter.catalog import METRICS, Kind, Needs
+from efuse.exporter.metrics import METRICS, Kind, Needs
 from efuse.stats import (
     REASONS,
     Channel,

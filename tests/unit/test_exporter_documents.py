@@ -17,7 +17,7 @@ from grafana_foundation_sdk.models import dashboard as grafana
 from efuse import paths
 from efuse.cli.exporter import cli as command
 from efuse.exporter import Collector, exposition
-from efuse.exporter.catalog import METRICS, Kind
+from efuse.exporter.metrics import METRICS, Kind
 from tests.unit.fake_configfs import FakeConfigfs
 from tests.unit.fake_sysfs import FakeSysfs
 
