@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from efuse import paths, stats, tui
+from efuse import locations, stats, tui
 from efuse.bench.lower import command, ext4
 from efuse.bench.machine import machine, versions
 from efuse.bench.report import Report, Result, ratios
@@ -112,19 +112,19 @@ def source_tree() -> Path:
     archive = kernel.source_archive()
     identity = f"{archive.resolve()} {archive.stat().st_mtime_ns} {_PARTS}"
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    target = paths.cache() / "demo" / f"{name}.tar"
+    target = locations.cache() / "demo" / f"{name}.tar"
     if target.exists():
-        return paths.check_private(target)
+        return locations.check_private(target)
     _say(f"unpacking {', '.join(_PARTS)} of {archive.name} (once)")
-    paths.make_directory(target.parent)
+    locations.make_directory(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         words = ["tar", "-xf", str(archive), "-C", work, "--strip-components=1"]
         words += ["--wildcards", "--no-wildcards-match-slash", "--anchored"]
         command(*words, *(f"*/{part}" for part in _PARTS))
         new = target.with_suffix(".new")
         command("tar", "-C", work, "-cf", new, ".")
-        paths.make_private(new).replace(target)
-    return paths.check_private(target)
+        locations.make_private(new).replace(target)
+    return locations.check_private(target)
 
 
 def _digest(program: str, directory: Path) -> tuple[float, str]:
@@ -277,7 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         begin = time.monotonic()
         archive = given.tree or source_tree()
-        out = paths.make_directory(paths.cache() / "demo") / f"{os.getpid()}.json"
+        out = locations.make_directory(locations.cache() / "demo") / f"{os.getpid()}.json"
         words = [sys.executable, "-m", "efuse.demo", "--json", str(out), "--tree", str(archive)]
         try:
             result = run(words, Options())

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import EfuseError, reason
 
 __all__ = ["library", "sources"]
@@ -20,13 +20,13 @@ def library(name: str) -> Path:
     :param name: a target of ``libefuse/Makefile``.
     :raises EfuseError: the library cannot be built.
     """
-    return paths.made_once("libefuse", name, sources(), _make)
+    return locations.made_once("libefuse", name, sources(), _make)
 
 
 def sources() -> tuple[Path, ...]:
     """Return the source files of the libraries."""
-    source = paths.data("libefuse")
-    header = paths.data("kernel_patches") / "include" / "uapi" / "linux" / "efuse.h"
+    source = locations.data("libefuse")
+    header = locations.data("kernel_patches") / "include" / "uapi" / "linux" / "efuse.h"
     return (*sorted(source.glob("*.[ch]")), source / "preload.map", source / "Makefile", header)
 
 
@@ -41,7 +41,7 @@ def _make(out: Path) -> None:
 def _make_plainly(out: Path) -> None:
     try:
         done = subprocess.run(
-            ["make", "-s", "-C", str(paths.data("libefuse")), f"OUT={out.parent}", str(out)],
+            ["make", "-s", "-C", str(locations.data("libefuse")), f"OUT={out.parent}", str(out)],
             capture_output=True,
             text=True,
             check=False,

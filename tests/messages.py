@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from efuse import errors, paths
+from efuse import errors, locations
 
 __all__ = ["ERRORS", "in_c", "in_python"]
 
@@ -27,14 +27,14 @@ _LEVELS = {"error", "info", "warning"}
 def in_python() -> dict[str, str]:
     """Return the messages of the package, with the place of each."""
     found: dict[str, str] = {}
-    for path in sorted(paths.package().rglob("*.py")):
+    for path in sorted(locations.package().rglob("*.py")):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and node.args and _is_message(node):
-                place = f"{path.relative_to(paths.package())}:{node.lineno}"
+                place = f"{path.relative_to(locations.package())}:{node.lineno}"
                 for template in _templates(node.args[0], tree):
                     found[template] = place
-                    place = f"{path.relative_to(paths.package())}:{node.lineno}"
+                    place = f"{path.relative_to(locations.package())}:{node.lineno}"
     return found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.bench.programs import compiled
 from efuse.errors import EfuseError
 from efuse.functions.btree_file import BLOCK, ITEM, MOST, build
@@ -60,7 +60,7 @@ def write_tree(path: Path, items: Mapping[int, bytes]) -> int:
 
 def lookup_program() -> Path:
     """Return the path of the program; compile it if it is not in the cache."""
-    include = paths.data("csd") / "include" / "uapi"
+    include = locations.data("csd") / "include" / "uapi"
     header = include / "linux" / "csd.h"
     return compiled("programs", "lookup", [_SOURCE, header], [f"-I{include}"])
 

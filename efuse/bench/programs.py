@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.bench.ring import RING
 from efuse.errors import EfuseError, NotSupportedError, UsageError, reason
 
@@ -121,7 +121,7 @@ def _sources(name: str) -> list[Path]:
         found = [_LIBFUSE_EXAMPLES / f for f in ("passthrough_ll.c", "passthrough_helpers.h")]
         hint = "apt-get install libfuse3-dev"
     else:
-        root = paths.package().parent
+        root = locations.package().parent
         found = [*sorted((root / _OUR_EXAMPLE).glob("*.[ch]")), root / _UAPI / "linux/efuse.h"]
         hint = "run it from a checkout"
     missing = [path for path in found if not path.exists()]
@@ -132,12 +132,12 @@ def _sources(name: str) -> list[Path]:
 
 def _set_up() -> Path:
     """Return the directory into which scripts/setup-libfuse has built libfuse."""
-    directory = paths.cache() / "libfuse"
+    directory = locations.cache() / "libfuse"
     if not (directory / "version").exists():
         raise NotSupportedError(
             f"{SID} is not here: {directory} has no libfuse", hint="scripts/setup-libfuse"
         )
-    return paths.check_private(directory)
+    return locations.check_private(directory)
 
 
 def libfuse(daemon: str | None) -> dict[str, str]:
@@ -177,7 +177,7 @@ def compiled(kind: str, name: str, sources: Sequence[Path], flags: Sequence[str]
     :param flags: arguments for gcc.
     :raises EfuseError: the program cannot be compiled.
     """
-    return paths.made_once(kind, name, sources, lambda out: _compile(sources, flags, out))
+    return locations.made_once(kind, name, sources, lambda out: _compile(sources, flags, out))
 
 
 def _compile(sources: Sequence[Path], flags: Sequence[str], out: Path) -> None:

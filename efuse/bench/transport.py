@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.bench import ring
 from efuse.bench.foreground import Program
 from efuse.bench.load import stamp_library
@@ -190,6 +190,6 @@ def _balance(name: str, connection: int, stack: ExitStack) -> None:
     if name == "efuse-own":
         Connection(connection).policy = "own"
     if name == "efuse-bpf":
-        text = (paths.data("bpf_programs") / "examples" / f"{_BALANCER}.c").read_text()
+        text = (locations.data("bpf_programs") / "examples" / f"{_BALANCER}.c").read_text()
         handlers = {"select_channel": text}
         stack.enter_context(attach(connection, handlers, name=_BALANCER, with_builtin=False))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf.members import Interface
 from efuse.bpf.spec import (
     INSTRUCTION_BYTES,
@@ -99,7 +99,7 @@ def run(
 def _run_bcc(
     text: str, sources: Sequence[Source], include: Sequence[Path]
 ) -> tuple[dict[str, Any], str]:
-    programs = paths.data("bpf_programs")
+    programs = locations.data("bpf_programs")
     multiarch = f"/usr/include/{os.uname().machine}-linux-gnu"
     cflags = ["-Wno-ignored-attributes", "-Wno-unused-variable", "-Wno-macro-redefined"]
     cflags += ["-fno-builtin-exit"]  # exit() is a member here; clang's builtin does not return
@@ -214,7 +214,7 @@ def _map(m: dict[str, Any]) -> MapSpec:
 
 
 def _kfunc_names(interface: Interface) -> dict[int, str]:
-    header = paths.data(interface.data) / interface.include / interface.header
+    header = locations.data(interface.data) / interface.include / interface.header
     found = re.findall(r"\(\*(\w+)\)\([^;]*?_KFUNC\((\d+)\)", header.read_text())
     return {int(number): name for name, number in found}
 

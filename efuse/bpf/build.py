@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf.compile import builtin, compile_text, store
 from efuse.bpf.members import TRACING
 from efuse.errors import EfuseError
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         print(store(builtin(use_shipped=False), Path(arguments[0])))
-        for path in sorted((paths.data("bpf_programs") / "tracing").glob("*.c")):
+        for path in sorted((locations.data("bpf_programs") / "tracing").glob("*.c")):
             text = path.read_text()
             spec = compile_text(text, path.name, interface=TRACING, cached=False)
             print(store(spec, Path(arguments[0])))

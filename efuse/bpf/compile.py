@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf.members import EFUSE_OPS, Interface
 from efuse.bpf.spec import Source, Spec
 from efuse.errors import EfuseError
@@ -23,7 +23,7 @@ _VERSION = 4
 
 def builtin_sources() -> tuple[Source, ...]:
     """Return the files of the built-in handlers, ``maps.c`` first."""
-    directory = paths.data("bpf_programs")
+    directory = locations.data("bpf_programs")
     names = sorted((path.name for path in directory.glob("*.c")), key=lambda n: (n != "maps.c", n))
     return tuple(Source(name, (directory / name).read_text()) for name in names)
 
@@ -66,29 +66,29 @@ def compile_sources(
         for directory in _spec_directories():
             path = directory / f"{digest}.json"
             if path.is_file():
-                return _named(Spec.from_json(paths.check_private(path).read_text()), sources)
+                return _named(Spec.from_json(locations.check_private(path).read_text()), sources)
     from efuse.bpf.bcc import run  # imported here because it is rarely needed
 
     spec = run(sources, interface, _include_directories(interface), digest)
-    store(spec, paths.cache() / "specs")
+    store(spec, locations.cache() / "specs")
     return spec
 
 
 def store(spec: Spec, directory: Path) -> Path:
     """Write *spec* into *directory*, where `compile_sources` finds it by hash. Return the path."""
-    return paths.write(directory / f"{spec.source_hash}.json", spec.to_json())
+    return locations.write(directory / f"{spec.source_hash}.json", spec.to_json())
 
 
 def _spec_directories() -> Iterable[Path]:
     with contextlib.suppress(EfuseError):  # a checkout has no compiled specs
-        yield paths.data("specs")
-    yield paths.cache() / "specs"
+        yield locations.data("specs")
+    yield locations.cache() / "specs"
 
 
 def _include_directories(interface: Interface) -> tuple[Path, ...]:
     return (
-        paths.data(interface.data) / interface.include,
-        paths.data(interface.uapi) / "include" / "uapi",
+        locations.data(interface.data) / interface.include,
+        locations.data(interface.uapi) / "include" / "uapi",
     )
 
 

@@ -52,7 +52,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf import libbpf
 from efuse.bpf.compile import compile_text
 from efuse.bpf.load import create_maps, module_btf_fd
@@ -110,7 +110,7 @@ def shipped(name: str) -> Spec:
     :raises CompileError: compiling was necessary and failed.
     :raises NotSupportedError: compiling is necessary and BCC is not installed.
     """
-    path = paths.data("bpf_programs") / "tracing" / f"{name}.c"
+    path = locations.data("bpf_programs") / "tracing" / f"{name}.c"
     return compile_text(path.read_text(), path.name, interface=TRACING)
 
 

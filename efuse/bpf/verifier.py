@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf.spec import Line, ProgramSpec
 from efuse.errors import VerifierError, reason
 
@@ -52,7 +52,7 @@ def verifier_error(member: str, program: ProgramSpec, number: int, log: str) -> 
     hint = None
     if log:
         # One file per member: the latest log is the one to read.
-        path = paths.write(paths.cache() / "verifier" / f"{member}.log", log)
+        path = locations.write(locations.cache() / "verifier" / f"{member}.log", log)
         hint = f"read the verifier's whole log in {path}"
     return VerifierError(
         f"the kernel refused the handler of {member}{place}: {why or reason(number)}",

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from efuse import bench, paths
+from efuse import bench, locations
 from efuse.cli import _bench_compare, _bench_report
 from efuse.cli._bench_progress import LineSink, progress
 from efuse.cli._kernels import chosen, kernel_option
@@ -244,8 +244,8 @@ def _run_in_guest(
             f"a guest does not see {state}: it has a directory of its own there",
             hint="keep the state somewhere else",
         )
-    paths.make_directory(paths.cache())
-    out = paths.cache() / f"bench-{os.getpid()}.json"
+    locations.make_directory(locations.cache())
+    out = locations.cache() / f"bench-{os.getpid()}.json"
     # The table is printed by this process, not in the guest.
     words = ["sh", "-c", 'exec "$@" > /dev/null', "sh"]
     words += [sys.executable, "-c", _EFUSE, "bench", "--json", str(out)]

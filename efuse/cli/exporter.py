@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import click
 
-from efuse import paths
+from efuse import locations
 from efuse.cli._output import echo
 from efuse.errors import NotSupportedError
 from efuse.stats import PlainMounts
@@ -64,7 +64,7 @@ def cli(listen: str, times: bool, maps: bool, plain: bool, once: bool, dashboard
             "--plain counts from when the exporter begins, so with --once there is nothing: use one"
         )
     if dashboard:
-        click.echo((paths.package() / "exporter" / "dashboard.json").read_text(), nl=False)
+        click.echo((locations.package() / "exporter" / "dashboard.json").read_text(), nl=False)
         return
     try:
         from efuse import exporter

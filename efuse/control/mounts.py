@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from efuse.errors import ControlError, reason
-from efuse.paths import SYMLINKS_MAX
+from efuse.locations import SYMLINKS_MAX
 
 __all__ = [
     "MOUNTINFO",

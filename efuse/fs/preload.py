@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import EfuseError, reason
 from efuse.libefuse import library
 
@@ -32,7 +32,7 @@ def preload_library() -> Path:
     copied = _RUNTIME / made.parent.name / made.name
     if not copied.exists():
         _copy(made, copied)
-    return paths.check_private(copied)
+    return locations.check_private(copied)
 
 
 def _can_be_named(path: Path) -> bool:
@@ -41,10 +41,10 @@ def _can_be_named(path: Path) -> bool:
 
 def _copy(made: Path, copied: Path) -> None:
     try:
-        paths.make_directory(copied.parent)
+        locations.make_directory(copied.parent)
         with tempfile.TemporaryDirectory(dir=copied.parent) as scratch:
             shutil.copy(made, Path(scratch) / made.name)
-            paths.make_private(Path(scratch) / made.name)
+            locations.make_private(Path(scratch) / made.name)
             os.replace(Path(scratch) / made.name, copied)  # noqa: PTH105 - atomic
     except OSError as error:
         raise EfuseError(

@@ -9,7 +9,7 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf import libbpf
 from efuse.bpf.compile import compile_text
 from efuse.bpf.compose import entry
@@ -45,7 +45,7 @@ def function_text(name: str) -> str:
 
     :raises UsageError: no shipped function has this name.
     """
-    directory = paths.data("csd") / "functions"
+    directory = locations.data("csd") / "functions"
     path = directory / f"{name}.c"
     if not path.is_file():
         known = sorted(found.stem for found in directory.glob("*.c"))

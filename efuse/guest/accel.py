@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import EfuseError
 
 __all__ = ["QEMU", "Acceleration", "cached", "die_with_parent", "probe"]
@@ -57,7 +57,7 @@ def die_with_parent() -> None:
 
 
 def _cache_file() -> Path:
-    return paths.cache() / "guests" / "acceleration.json"
+    return locations.cache() / "guests" / "acceleration.json"
 
 
 def _boot_id() -> str:
@@ -70,7 +70,7 @@ def cached() -> Acceleration | None:
     A result that another user can change is ignored.
     """
     try:
-        known = json.loads(paths.check_private(_cache_file()).read_text())
+        known = json.loads(locations.check_private(_cache_file()).read_text())
         if known["boot_id"] != _boot_id():
             return None
         return Acceleration(bool(known["kvm"]), str(known["why"]))
@@ -88,7 +88,7 @@ def probe(image: Path) -> Acceleration:
         return known
     answer = _try_kvm(image)
     kept = {"boot_id": _boot_id(), "kvm": answer.kvm, "why": answer.why}
-    paths.write(_cache_file(), json.dumps(kept))
+    locations.write(_cache_file(), json.dumps(kept))
     return answer
 
 

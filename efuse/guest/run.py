@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import EmulatorError, GuestError, NotSupportedError, UsageError
 from efuse.guest import accel, kernel_log
 from efuse.guest.machine import Machine, Processes, started
@@ -95,7 +95,7 @@ def _note(text: str) -> None:
 
 
 def _guests() -> Path:
-    return paths.cache() / "guests"
+    return locations.cache() / "guests"
 
 
 def _sweep() -> None:
@@ -128,7 +128,7 @@ def is_shared(path: Path) -> bool:
 
     A guest has its own /dev, /tmp and /run.
     """
-    shown = _kept_paths(Path.cwd(), Path(sys.prefix), paths.package())
+    shown = _kept_paths(Path.cwd(), Path(sys.prefix), locations.package())
     return path.resolve().parts[1:2] != ("dev",) and set(_kept_paths(path)) <= set(shown)
 
 
@@ -194,7 +194,7 @@ def _write_directory(
     shown = _kept_paths(
         cwd,
         Path(sys.prefix),
-        paths.package(),
+        locations.package(),
         directory,
         target.headers,
         *([target.modules] if target.modules else []),
@@ -436,7 +436,7 @@ def run(
     if options.module:
         modules[MODULE] = module_build.build(target, say=say)
         modules[CSD_MODULE] = module_build.build(target, module_build.CSD, say=say)
-    paths.make_directory(_guests())
+    locations.make_directory(_guests())
     _sweep()
     acceleration = (
         accel.Acceleration(False, "instructions are counted")

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import EfuseError
 from efuse.module import kernel, source
 
@@ -24,7 +24,7 @@ def main(directory: Path, release: str) -> None:
     version = kernel.version(release)
     try:
         archive = kernel.source_archive(version=version)
-        source.write_tree(directory, paths.data("kernel_patches"), archive, version)
+        source.write_tree(directory, locations.data("kernel_patches"), archive, version)
     except EfuseError as error:
         print(f"efuse: {error}\ntry: {error.hint}", file=sys.stderr)
         sys.exit(1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import source
 from efuse.module.check import check, has_btf
@@ -89,14 +89,14 @@ def _directory(target: Kernel, of: Source) -> Path:
         if path.is_file()
     ]
     archive = target.archive.stat()
-    key = source.content_hash(paths.data(of.data), target.release, *stat, str(archive.st_size))
-    return paths.cache() / "modules" / key
+    key = source.content_hash(locations.data(of.data), target.release, *stat, str(archive.st_size))
+    return locations.cache() / "modules" / key
 
 
 def built(target: Kernel, of: Source = EFUSE) -> Path | None:
     """Return the module built from the present sources for ``target``, or None if there is none."""
     module = _directory(target, of) / f"{of.name}.ko"
-    return paths.check_private(module) if module.is_file() else None
+    return locations.check_private(module) if module.is_file() else None
 
 
 def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool = False) -> Path:
@@ -112,23 +112,23 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     directory = _directory(target, of)
     module = directory / f"{of.name}.ko"
     if module.is_file() and not force:
-        return paths.check_private(module)
-    paths.make_directory(directory.parent)
+        return locations.check_private(module)
+    locations.make_directory(directory.parent)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as name:
         work = Path(name)
         say(f"preparing {of.said}")
-        tree = of.write(work, paths.data(of.data), target)
+        tree = of.write(work, locations.data(of.data), target)
         say(f"compiling {module.name} for {target.release}")
         make(target, tree, work)
         check(tree / module.name, _objects_with_btf(target, work) / "vmlinux")
         fresh = work / "result"
         fresh.mkdir(mode=0o755)
-        paths.make_private(Path(shutil.copy(tree / module.name, fresh)))
+        locations.make_private(Path(shutil.copy(tree / module.name, fresh)))
         # Two builds at the same time have the same result: the second one replaces the first.
         if directory.exists():
             shutil.rmtree(directory)
         fresh.rename(directory)
-    return paths.check_private(module)
+    return locations.check_private(module)
 
 
 UNDISTILLED = ("RESOLVE_BTFIDS_FLAGS=", "MODULE_PAHOLE_FLAGS=")
@@ -165,7 +165,7 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
         env=environment,
     )
     said = result.stdout.replace(THERE, str(work))
-    log = paths.write(paths.cache() / "modules" / "build.log", said)
+    log = locations.write(locations.cache() / "modules" / "build.log", said)
     if result.returncode != 0:
         raise ModuleBuildError(
             f"the module cannot be compiled for {target.release}:\n{_errors(said, tree)}",

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import efuse
-from efuse import paths
+from efuse import locations
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import kernel, source
 from efuse.module.build import EFUSE, UNDISTILLED, Say, Source
@@ -23,7 +23,7 @@ _SOURCES = Path("/usr/src")
 # The files of `python3 -m efuse.module` and `efuse.module.check`. They need nothing but Python, and
 # the latter libbpf.
 _PYTHON = (
-    *("__init__.py", "btf.py", "closing.py", "errors.py", "paths.py"),
+    *("__init__.py", "btf.py", "closing.py", "errors.py", "locations.py"),
     *(f"module/{name}.py" for name in ("__init__", "__main__", "check", "kernel", "source")),
 )
 
@@ -38,13 +38,13 @@ def write_source(target: Path, version: str, of: Source = EFUSE) -> None:
         ``@KERNELS@``, and `UNDISTILLED` replaces ``@UNDISTILLED@``.
     :param of: the module.
     """
-    data = paths.data(of.data)
+    data = locations.data(of.data)
     if of is EFUSE:
         ours = shutil.ignore_patterns("dkms.conf.in", "README.md")
         shutil.copytree(data, target / of.data, ignore=ours)
         for name in _PYTHON:
             (target / "efuse" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(paths.package() / name, target / "efuse" / name)
+            shutil.copy(locations.package() / name, target / "efuse" / name)
     else:
         source.write_csd_tree(target, data)
     kernels = "|".join(map(re.escape, kernel.PATCHED))
@@ -92,7 +92,7 @@ def install(release: str | None = None, of: Source = EFUSE, *, say: Say = print)
         raise NotSupportedError("the module cannot be installed: that needs root", hint="sudo")
     wanted = release or os.uname().release
     if of is EFUSE:
-        source.series(paths.data(of.data), kernel.version(wanted))
+        source.series(locations.data(of.data), kernel.version(wanted))
         kernel.source_archive(version=kernel.version(wanted))
     version = efuse.__version__
     target = _SOURCES / f"{of.package}-{version}"

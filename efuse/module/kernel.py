@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import NotSupportedError
 
 __all__ = [
@@ -113,7 +113,7 @@ def find(root: Path = Path("/"), release: str | None = None) -> Kernel:
         modules = place / "lib/modules" / newest
         if image.is_file() and (modules / "modules.dep").is_file():
             if place == kept:
-                paths.check_private(place)
+                locations.check_private(place)
             return Kernel(newest, headers, image, modules)
     return Kernel(newest, headers)
 
@@ -130,7 +130,7 @@ def _of_flavour(release: str) -> bool:
 
 
 def _unpacked() -> Path:
-    return paths.cache() / "kernels"
+    return locations.cache() / "kernels"
 
 
 def _whole(root: Path) -> Kernel | None:
@@ -142,7 +142,7 @@ def _whole(root: Path) -> Kernel | None:
     headers = root / "usr/src" / f"linux-headers-{release}"
     if not (headers / "Module.symvers").is_file():
         return None
-    paths.check_private(headers)
+    locations.check_private(headers)
     return Kernel(
         release,
         headers,

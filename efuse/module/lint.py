@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.module import build, kernel, source
 
 __all__ = ["checkpatch", "compile_remarks", "csd_remarks", "main"]
@@ -112,7 +112,7 @@ def _pristine_remarks(target: kernel.Kernel) -> set[str]:
 
 def main() -> None:
     """Print all remarks. Exit with status 1 if there is one."""
-    kernel_patches, csd = paths.data("kernel_patches"), paths.data("csd")
+    kernel_patches, csd = locations.data("kernel_patches"), locations.data("csd")
     checks = [
         ("efuse.ko: checkpatch", checkpatch(kernel_patches)),
         ("csd.ko: checkpatch", checkpatch(csd)),

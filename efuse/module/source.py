@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import kernel
 
@@ -46,10 +46,10 @@ def pristine(archive: Path | None = None) -> Path:
     archive = archive or kernel.source_archive()
     stat = archive.stat()
     identity = f"{archive.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()
-    target = paths.cache() / "sources" / hashlib.sha256(identity).hexdigest()[:16]
+    target = locations.cache() / "sources" / hashlib.sha256(identity).hexdigest()[:16]
     if target.is_dir():
-        return paths.check_private(target)
-    paths.make_directory(target.parent)
+        return locations.check_private(target)
+    locations.make_directory(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as work:
         tree = Path(work) / "tree"
         tree.mkdir(mode=0o755)
@@ -64,7 +64,7 @@ def pristine(archive: Path | None = None) -> Path:
         # If another process has unpacked it by now, its result is the same.
         if not target.is_dir():
             tree.rename(target)
-    return paths.check_private(target)
+    return locations.check_private(target)
 
 
 def series(kernel_patches: Path, version: str) -> Path:
@@ -112,7 +112,7 @@ def content_hash(sources: Path, *more: str) -> str:
 
 def _exports() -> Path:
     """Return the directory of the headers for what ``efuse.ko`` exports."""
-    return paths.data("kernel_patches") / "include/linux"
+    return locations.data("kernel_patches") / "include/linux"
 
 
 def write_pristine(target: Path, archive: Path | None = None) -> Path:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from efuse import bpf, paths
+from efuse import bpf, locations
 from efuse.errors import VerifierError
 from tests.guest.support import wire
 from tests.guest.support.channel import NO_SLOT, Channel, Message
 from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes, until
 
-EXAMPLES = paths.data("bpf_programs") / "examples"
+EXAMPLES = locations.data("bpf_programs") / "examples"
 GETATTR = 3
 FUSE_ASYNC_READ = 1
 PART = 128 << 10  # of a READ, by what the daemon said to INIT

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from efuse import bpf, paths
+from efuse import bpf, locations
 from efuse.errors import VerifierError
 from tests.guest.support.tiny_fs import FIRST, Tiny, content, serve, xattr
 
@@ -173,7 +173,7 @@ def test_builtin_programs_cost_the_verifier_little() -> None:
     "name", ["deny_uid.c", "count_opcode.c", "hide_name.c", "latency.c", "least_loaded.c"]
 )
 def test_examples_are_accepted(name: str) -> None:
-    text = (paths.data("bpf_programs") / "examples" / name).read_text()
+    text = (locations.data("bpf_programs") / "examples" / name).read_text()
     members = [m for m in bpf.MEMBERS if f"\nint {m}(" in text]
     assert members
     assert bpf.check(dict.fromkeys(members, text))

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf import compile_handlers
 from efuse.bpf.compile import builtin, compile_text
 from efuse.bpf.members import MEMBERS
 from efuse.bpf.spec import MapSpec
 from efuse.errors import CompileError, UsageError
 
-EXAMPLES = paths.data("bpf_programs") / "examples"
+EXAMPLES = locations.data("bpf_programs") / "examples"
 
 TEXT = """// The first line.
 #include "efuse.bpf.h"

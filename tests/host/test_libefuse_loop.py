@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.bench.programs import built
 from efuse.fs.mountpoint import unmount
 from tests.conftest import Eventually
 from tests.libefuse.callers import ask_until_it_fails
 from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
 
-_ROOT = paths.package().parent
+_ROOT = locations.package().parent
 _DATA = bytes((i * 31 + i // 251) & 0xFF for i in range(300000))
 _DEADLINE_S = 60
 _CPUS = os.cpu_count() or 1

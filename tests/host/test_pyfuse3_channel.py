@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.fs.mountpoint import unmount
 from tests.blocking_file_system import SIZES, act, poke, read_all, read_beside_sleepers
 from tests.conftest import Eventually
 from tests.libefuse.sanitizers import ADDRESS, SANITIZER_OPTIONS, THREAD
 
-_ROOT = paths.package().parent
+_ROOT = locations.package().parent
 _DEADLINE_S = 60
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import efuse
-from efuse import paths
+from efuse import locations
 from tests.commands import run_output
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ def offline() -> dict[str, str]:
     declared = tomllib.loads(_PROJECT)
     needed = [*declared["project"]["dependencies"], *declared["build-system"]["requires"]]
     key = hashlib.sha256(repr((needed, sys.version)).encode()).hexdigest()[:16]
-    house = paths.cache() / "wheels" / key
+    house = locations.cache() / "wheels" / key
     if not house.is_dir():
         house.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=house.parent, prefix=".new-") as work:

@@ -7,9 +7,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 
-_ROOT = paths.package().parent
+_ROOT = locations.package().parent
 
 
 class Installed:
@@ -17,7 +17,14 @@ class Installed:
 
     def __init__(self, base: Path) -> None:
         self.prefix = base / "prefix"
-        words = ["make", "-s", "-C", paths.data("libefuse"), f"OUT={base}", f"PREFIX={self.prefix}"]
+        words = [
+            "make",
+            "-s",
+            "-C",
+            locations.data("libefuse"),
+            f"OUT={base}",
+            f"PREFIX={self.prefix}",
+        ]
         subprocess.run([*words, "install"], check=True)
         lib = self.prefix / "lib"
         self.environment = {

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse import libefuse, paths
+from efuse import libefuse, locations
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,21 @@ class Sanitizer:
 
         def made(out: Path) -> None:
             flags = f"CFLAGS=-O1 -g -fno-omit-frame-pointer {self.flags}"
-            words = ["make", "-s", "-C", paths.data("libefuse"), f"OUT={out.parent}", flags, out]
+            words = [
+                "make",
+                "-s",
+                "-C",
+                locations.data("libefuse"),
+                f"OUT={out.parent}",
+                flags,
+                out,
+            ]
             subprocess.run(words, check=True)
 
         # The key includes this file, which has the flags.
         kind = f"sanitized/{self.libraries[0]}"
         sources = (*libefuse.sources(), Path(__file__))
-        return paths.made_once(kind, "libefuse-preload.so", sources, made)
+        return locations.made_once(kind, "libefuse-preload.so", sources, made)
 
 
 # AddressSanitizer does not notice that pthread_cancel(3) has unwound a stack.

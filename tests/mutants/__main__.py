@@ -19,7 +19,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from tests.commands import EFUSE
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +94,7 @@ def _tried(mutant: Mutant) -> tuple[bool, str]:
 
     :raises ValueError: the fault cannot be compiled.
     """
-    with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="mutant-") as name:
+    with tempfile.TemporaryDirectory(dir=locations.cache(), prefix="mutant-") as name:
         root = Path(name)
         _copy(root)
         mutant.apply(root)

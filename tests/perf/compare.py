@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import EfuseError
 from efuse.guest.run import Options, run
 
@@ -50,8 +50,8 @@ def compare(baseline: dict[str, int], found: dict[str, int]) -> list[str]:
 
 def measured() -> dict[str, object]:
     """Measure in a guest whose clock counts instructions; return the results."""
-    paths.cache().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=paths.cache()) as directory:
+    locations.cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=locations.cache()) as directory:
         out = Path(directory) / "found.json"
         words = [sys.executable, "-m", "tests.perf.measure", str(out)]
         result = run(words, Options(cpus=1, icount=True))

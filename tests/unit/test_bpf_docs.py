@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 
-ROOT = paths.package().parent
+ROOT = locations.package().parent
 DOCUMENT = ROOT / "docs" / "writing-a-handler.md"
 
 
@@ -30,7 +30,7 @@ def test_python_is_from_the_example() -> None:
 
 @pytest.mark.parametrize("name", sorted(p.name for p in Path(ROOT / "docs").glob("*.md")))
 def test_kfuncs_in_the_documents_exist(name: str) -> None:
-    header = (paths.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
+    header = (locations.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
     kfuncs = set(re.findall(r"\(\*(\w+)\)\(", header))
     used = set(
         re.findall(

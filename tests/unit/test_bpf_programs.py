@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf.compile import builtin_sources
 from efuse.bpf.members import MEMBERS
 from efuse.bpf.spec import Line, ProgramSpec
@@ -13,13 +13,13 @@ from efuse.bpf.verifier import explain
 
 
 def test_members_are_those_of_the_struct() -> None:
-    header = (paths.data("kernel_patches") / "src" / "efuse_ops.h").read_text()
+    header = (locations.data("kernel_patches") / "src" / "efuse_ops.h").read_text()
     assert tuple(re.findall(r"\(\*(\w+)\)\(", header)) == MEMBERS
 
 
 def test_kfuncs_are_those_of_the_kernel() -> None:
-    kernel = (paths.data("kernel_patches") / "src" / "kfuncs.h").read_text()
-    declared = (paths.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
+    kernel = (locations.data("kernel_patches") / "src" / "kfuncs.h").read_text()
+    declared = (locations.data("bpf_programs") / "include" / "efuse.bpf.h").read_text()
     kfuncs = re.findall(r"^(?:const )?\w+ \*?(efuse_\w+)\(struct", kernel, re.MULTILINE)
     numbers = re.findall(r"\(\*(\w+)\)\([^;]*?EFUSE_KFUNC\((\d+)\)", declared)
     assert [name for name, _ in numbers] == kfuncs

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import EfuseError, UsageError
 from efuse.functions import BtreeAggregate, BtreeLookup, BtreeRange, Field
 from efuse.functions.btree_file import BLOCK, CHILD, HEADER, ITEM, MOST, NODE, build
@@ -60,7 +60,7 @@ def test_a_walk_reads_a_block_of_each_level() -> None:
 
 
 def test_the_format_is_that_of_the_functions() -> None:
-    header = (paths.data("csd") / "functions/include/btree.bpf.h").read_text()
+    header = (locations.data("csd") / "functions/include/btree.bpf.h").read_text()
     sizes = {"u64": 8, "u32": 4, "u16": 2, "u8": 64}
     for name, entry in (("header", HEADER), ("node", NODE), ("item", ITEM), ("child", CHILD)):
         found = re.search(rf"struct btree_{name} \{{(.*?)\}};", header, re.DOTALL)

@@ -13,7 +13,7 @@ from efuse.stats.channels import CHANNEL_COUNTERS, CHANNEL_STATE
 from efuse.stats.model import COUNTERS
 from tests import sysfs_document
 from tests.unit.fake_sysfs import VALUES, FakeSysfs
-from tests.unit.links import link_chain
+from tests.unit.symlinks import link_chain
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from efuse import csd, paths
+from efuse import csd, locations
 from efuse.csd import ATTRIBUTES, PROFILES, Kind
 from efuse.errors import ControlError, NotSupportedError, UsageError
 from efuse.functions import Place
@@ -32,7 +32,7 @@ class Kernel:
     """The attributes that config.c defines."""
 
     def __init__(self) -> None:
-        source = paths.data("csd") / "src"
+        source = locations.data("csd") / "src"
         self.text = (source / "config.c").read_text()
         header = (source / "device/device_i.h").read_text()
         defines = re.findall(

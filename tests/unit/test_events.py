@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 import efuse
-from efuse import paths
+from efuse import locations
 from efuse.bpf.events import EVENT_BYTES, Event, EventKind, Listener
 from efuse.bpf.maps import Ring, mapping
 from efuse.bpf.spec import MAP_RINGBUF, MapSpec
@@ -22,7 +22,7 @@ from efuse.errors import MountError, NotSupportedError
 from efuse.fs.acceleration import Acceleration
 from efuse.fs.events import Events
 
-HEADER = paths.data("kernel_patches") / "include" / "uapi" / "linux" / "efuse.h"
+HEADER = locations.data("kernel_patches") / "include" / "uapi" / "linux" / "efuse.h"
 
 
 def event(nodeid: int = 5) -> Event:

@@ -14,7 +14,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as grafana
 
-from efuse import paths
+from efuse import locations
 from efuse.cli.exporter import cli as command
 from efuse.exporter import Collector, exposition
 from efuse.exporter.metrics import METRICS, Kind
@@ -51,7 +51,7 @@ def check(expression: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def dashboard() -> dict[str, Any]:
-    text = (paths.package() / "exporter" / "dashboard.json").read_text()
+    text = (locations.package() / "exporter" / "dashboard.json").read_text()
     found: dict[str, Any] = json.loads(text)
     return found
 

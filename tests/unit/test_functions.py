@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf.members import CSD_FUNCTION
 from efuse.cli._csd_functions import COMMANDS
 from efuse.errors import EfuseError, UsageError
@@ -33,7 +33,7 @@ from efuse.functions.reference import Streaming
 
 
 def test_every_shipped_function_has_a_text() -> None:
-    texts = {path.stem for path in (paths.data("csd") / "functions").glob("*.c")}
+    texts = {path.stem for path in (locations.data("csd") / "functions").glob("*.c")}
     assert set(SHIPPED) == texts
 
 
@@ -47,15 +47,15 @@ def test_every_reason_has_words() -> None:
 
 
 def test_members_are_those_of_the_struct() -> None:
-    header = (paths.data("csd") / "src" / "function.h").read_text()
+    header = (locations.data("csd") / "src" / "function.h").read_text()
     assert tuple(re.findall(r"\(\*(\w+)\)\(", header)) == CSD_FUNCTION.members
     numbers = re.findall(r"^\tu32 (\w+);", header, re.MULTILINE)
     assert CSD_FUNCTION.constants == tuple(numbers)
 
 
 def test_kfuncs_are_those_of_the_kernel() -> None:
-    kernel = (paths.data("csd") / "src" / "kfuncs.c").read_text()
-    declared = (paths.data("csd") / "functions" / "include" / "csd.bpf.h").read_text()
+    kernel = (locations.data("csd") / "src" / "kfuncs.c").read_text()
+    declared = (locations.data("csd") / "functions" / "include" / "csd.bpf.h").read_text()
     names = re.findall(r"BTF_ID_FLAGS\(func, (\w+)", kernel)
     numbers = re.findall(r"\(\*(\w+)\)\([^;]*?CSD_KFUNC\((\d+)\)", declared)
     assert [name for name, _ in numbers] == names

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 import efuse
-from efuse import paths
+from efuse import locations
 from efuse.cli.main import cli
 from efuse.fs import run
 
 
 def test_the_library_has_the_package_version() -> None:
-    makefile = (paths.data("libefuse") / "Makefile").read_text()
+    makefile = (locations.data("libefuse") / "Makefile").read_text()
     assert re.findall(r"^VERSION := (.*)$", makefile, re.MULTILINE) == [efuse.__version__]
 
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf.compile import builtin
 from tests.documents import ROOT
 from tests.sysfs_document import files
@@ -16,9 +16,9 @@ from tests.sysfs_document import files
 _TEXT = (ROOT / "docs/limits.md").read_text()
 _NAMED = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", _TEXT)
 _LIMITS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", _TEXT, re.MULTILINE))
-_UAPI = (paths.data("kernel_patches") / "include/uapi/linux/efuse.h").read_text()
+_UAPI = (locations.data("kernel_patches") / "include/uapi/linux/efuse.h").read_text()
 _KERNEL = "\n".join(
-    path.read_text() for path in sorted((paths.data("kernel_patches") / "src").glob("*.[ch]"))
+    path.read_text() for path in sorted((locations.data("kernel_patches") / "src").glob("*.[ch]"))
 )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import efuse
-from efuse import paths
+from efuse import locations
 from efuse.errors import ModuleBuildError, NotSupportedError
 from efuse.module import __main__ as completed
 from efuse.module import build, check, dkms, kernel, source
@@ -52,7 +52,7 @@ def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "src/ours.c").write_text("int ours;\n")
     (directory / "include/uapi/linux/efuse.h").write_text("#define EFUSE 1\n")
     (directory / "dkms.conf.in").write_text('PACKAGE_VERSION="@VERSION@"\n')
-    monkeypatch.setattr(paths, "data", lambda name: tmp_path / name)
+    monkeypatch.setattr(locations, "data", lambda name: tmp_path / name)
     return directory
 
 
@@ -124,7 +124,7 @@ def test_pristine_of_a_broken_archive_fails(archive: Path) -> None:
     archive.write_bytes(b"no archive")
     with pytest.raises(ModuleBuildError, match="could not be unpacked"):
         source.pristine()
-    assert not list((paths.cache() / "sources").iterdir())
+    assert not list((locations.cache() / "sources").iterdir())
 
 
 def test_tree_is_laid_out_as_in_a_kernel(archive: Path, patches: Path, tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_dkms_builds_for_the_kernels_that_there_are_patches_for(
     assert found
     for release in ("6.12.117+deb12-amd64", "7.3.4+deb13-amd64"):
         assert re.search(found[1], release)
-        source.series(paths.data("kernel_patches"), kernel.version(release))
+        source.series(locations.data("kernel_patches"), kernel.version(release))
     for release in ("6.1.0-49-amd64", "7.30.1", "6.120.1", "17.3.1"):
         assert not re.search(found[1], release)
 

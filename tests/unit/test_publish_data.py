@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.bpf.cache import BLOCK_BYTES, DataCache
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.spec import WAYS, MapSpec
 from efuse.bpf.values import NEVER_NS, TAG_BYTES, Tag
 from efuse.errors import NotSupportedError, UsageError
 
-ROOT = paths.package().parent
+ROOT = locations.package().parent
 SETS = 64
 
 

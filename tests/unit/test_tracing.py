@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from efuse import opcodes, paths
+from efuse import locations, opcodes
 from efuse.tracing import PATHS, REASONS, Filter, Names, Request, as_json, header, line
 from tests.documents import named
 from tests.unit.recorded_requests import entry, raw, request
@@ -18,7 +18,7 @@ NOON_NS = 1_700_000_000_123_456_789
 
 
 def test_layout_is_that_of_the_program() -> None:
-    text = (paths.data("bpf_programs") / "tracing" / "trace.c").read_text()
+    text = (locations.data("bpf_programs") / "tracing" / "trace.c").read_text()
     fields = re.search(r"struct request \{\n(.*?)\n\};", text, re.DOTALL)
     assert fields
     kinds = {"u64": "Q", "s64": "q", "u32": "I", "u8": "B", "u16": "H", "char": "B"}
@@ -31,7 +31,7 @@ def test_layout_is_that_of_the_program() -> None:
 
 
 def test_paths_and_reasons_are_the_kernels() -> None:
-    sources = paths.data("kernel_patches")
+    sources = locations.data("kernel_patches")
     uapi = (sources / "include/uapi/linux/efuse.h").read_text()
     header_text = (sources / "src/efuse_i.h").read_text()
     numbers = {int(n): name.lower() for name, n in re.findall(r"EFUSE_PATH_(\w+)\t+= (\d)", uapi)}

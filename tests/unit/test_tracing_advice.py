@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.tracing import Advice, Advisor, OpcodeAdvice, Request, advice
 from tests.unit.recorded_requests import ATTR, attr_out, entry, getattr_, lookup, request
 
@@ -181,7 +181,7 @@ def test_name_that_the_kernel_does_not_learn_is_no_hit() -> None:
 
 
 def test_limits_are_those_of_the_kernel() -> None:
-    header = (paths.data("kernel_patches") / "include/uapi/linux/efuse.h").read_text()
+    header = (locations.data("kernel_patches") / "include/uapi/linux/efuse.h").read_text()
     assert f"#define EFUSE_NAME_LEN\t\t{advice._NAME_BYTES + 1}\t" in header
     assert f"#define EFUSE_BLOB_LEN\t\t{advice._BLOB_BYTES}\t" in header
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from efuse import bpf, opcodes, paths
+from efuse import bpf, locations, opcodes
 from tests.guest.support.daemons import mounted
 from tests.guest.support.forked import run_efuse
 from tests.guest.support.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
-EXAMPLES = paths.data("bpf_programs") / "examples"
+EXAMPLES = locations.data("bpf_programs") / "examples"
 HEAD = '#include "efuse.bpf.h"\n'
 
 # One text for several tests: BCC takes its time in the guest.
@@ -237,11 +237,11 @@ def test_notify_handler_sees_what_the_daemon_says(mountpoint: Path) -> None:
 
 
 def test_example_of_the_document_keeps_a_user_out(tiny: Tiny) -> None:
-    example = paths.package().parent / "docs" / "examples" / "handlers" / "deny_user.py"
+    example = locations.package().parent / "docs" / "examples" / "handlers" / "deny_user.py"
     path = tiny.path / "f6"
     with subprocess.Popen(
         [sys.executable, example, tiny.path, "1000", EXAMPLES / "deny_uid.c"],
-        env={**os.environ, "PYTHONPATH": str(paths.package().parent)},
+        env={**os.environ, "PYTHONPATH": str(locations.package().parent)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

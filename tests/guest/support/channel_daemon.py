@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.bench.programs import built
 from efuse.control import Connection, find
 from efuse.errors import ControlError
@@ -23,7 +23,7 @@ from tests.guest.support.manual_daemon import DEADLINE_S, until
 
 CPUS = os.cpu_count() or 1
 _IOCTL, _EFUSE_IOC_NEXT = "16", "0xc018e543"
-_ROOT = paths.package().parent
+_ROOT = locations.package().parent
 _LOOP_DAEMON = _ROOT / "tests/libefuse/loop_daemon.c"
 
 
@@ -35,7 +35,7 @@ def loop_daemon() -> Path:
         words = ["gcc", "-O1", "-g", "-o", out, _LOOP_DAEMON, *flags.split(), "-pthread"]
         subprocess.run(words, check=True)
 
-    return paths.made_once("daemons", "loop_daemon", [_LOOP_DAEMON], compiled)
+    return locations.made_once("daemons", "loop_daemon", [_LOOP_DAEMON], compiled)
 
 
 def hello() -> tuple[Path, dict[str, str]]:
@@ -48,7 +48,7 @@ def hello() -> tuple[Path, dict[str, str]]:
         words = ["gcc", "-o", out, sources[0], f"-I{_ROOT / 'libefuse'}", shared, *flags.split()]
         subprocess.run(words, check=True)
 
-    program = paths.made_once("daemons", "hello", sources, compiled)
+    program = locations.made_once("daemons", "hello", sources, compiled)
     return program, {"LD_LIBRARY_PATH": str(shared.parent)}
 
 
@@ -72,7 +72,7 @@ def passthrough_fh(source: Path) -> list[str]:
         words = ["gcc", "-O1", "-DHAVE_UTIMENSAT", "-o", out, files[0], *flags.split()]
         subprocess.run(words, check=True)
 
-    program = paths.made_once("daemons", "passthrough_fh", files, compiled)
+    program = locations.made_once("daemons", "passthrough_fh", files, compiled)
     return [str(program), "-f", "-o", f"modules=subdir,subdir={source}"]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from efuse import paths
+from efuse import locations
 from efuse.bench.load import load_program, stamp_library
 from efuse.bench.lookup import lookup_program
 from efuse.bench.programs import COMPILED, built
@@ -27,14 +27,14 @@ from tests.guest.support.channel_daemon import hello, loop_daemon, passthrough_f
 from tests.libefuse.sanitizers import ADDRESS, THREAD
 
 _TESTS = Path(__file__).parents[1]
-_ROOT = paths.package().parent
+_ROOT = locations.package().parent
 LIBRARIES = ("preload", "publish", "python")
 
 
 def handlers(interface: Interface) -> Iterator[str]:
     """Yield the C texts that the tests attach or load."""
     directories = {EFUSE_OPS: "examples", CSD_FUNCTION: "functions"}
-    for path in sorted((paths.data(interface.data) / directories[interface]).glob("*.c")):
+    for path in sorted((locations.data(interface.data) / directories[interface]).glob("*.c")):
         yield path.read_text()
     for path in sorted(_TESTS.rglob("test_*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)

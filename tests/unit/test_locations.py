@@ -10,32 +10,32 @@ from typing import Any
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 from efuse.errors import EfuseError
 from efuse.fs import preload
 from tests import access_lists
-from tests.unit.links import link_chain
+from tests.unit.symlinks import link_chain
 
 
 def test_cache_is_below_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert paths.cache() == tmp_path / ".cache/efuse"
+    assert locations.cache() == tmp_path / ".cache/efuse"
 
 
 def test_cache_obeys_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert paths.cache() == tmp_path / "efuse"
+    assert locations.cache() == tmp_path / "efuse"
 
 
 def test_cache_ignores_a_relative_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
-    assert paths.cache() == tmp_path / ".cache/efuse"
+    assert locations.cache() == tmp_path / ".cache/efuse"
 
 
 def test_data_in_a_checkout() -> None:
-    assert (paths.data("kernel_patches") / "6.12/series").is_file()
+    assert (locations.data("kernel_patches") / "6.12/series").is_file()
 
 
 def test_data_of_an_installed_package_comes_first(
@@ -44,19 +44,19 @@ def test_data_of_an_installed_package_comes_first(
     package = tmp_path / "efuse"
     for directory in (package / "_data/libefuse", tmp_path / "libefuse"):
         directory.mkdir(parents=True)
-    monkeypatch.setattr(paths, "package", lambda: package)
-    assert paths.data("libefuse") == package / "_data/libefuse"
+    monkeypatch.setattr(locations, "package", lambda: package)
+    assert locations.data("libefuse") == package / "_data/libefuse"
 
 
 def test_data_missing_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(paths, "package", lambda: tmp_path / "efuse")
+    monkeypatch.setattr(locations, "package", lambda: tmp_path / "efuse")
     with pytest.raises(EfuseError, match="'specs' is missing"):
-        paths.data("specs")
+        locations.data("specs")
 
 
 def test_data_of_unknown_name_fails() -> None:
     with pytest.raises(ValueError, match="passwords"):
-        paths.data("passwords")
+        locations.data("passwords")
 
 
 NOBODY = 65534
@@ -69,28 +69,28 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     home = tmp_path / "home"
     (home / ".cache/efuse/kind").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(paths, "_SYSTEM_CACHE", tmp_path / "system")
+    monkeypatch.setattr(locations, "_SYSTEM_CACHE", tmp_path / "system")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     return home
 
 
 @pytest.mark.parametrize("which", ["", ".cache", ".cache/efuse"])
 def test_root_does_not_use_a_cache_in_a_directory_of_another_user(home: Path, which: str) -> None:
-    assert paths.cache() == home / ".cache/efuse"
+    assert locations.cache() == home / ".cache/efuse"
     os.chown(home / which, NOBODY, NOBODY)
-    assert paths.cache() == home.parent / "system"
+    assert locations.cache() == home.parent / "system"
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o702])
 @pytest.mark.parametrize("which", ["", ".cache", ".cache/efuse"])
 def test_root_does_not_use_a_cache_that_others_can_write(home: Path, which: str, mode: int) -> None:
     (home / which).chmod(mode)
-    assert paths.cache() == home.parent / "system"
+    assert locations.cache() == home.parent / "system"
 
 
 def test_root_uses_its_own_cache_below_a_sticky_directory(home: Path) -> None:
     home.chmod(0o1777)
-    assert paths.cache() == home / ".cache/efuse"
+    assert locations.cache() == home / ".cache/efuse"
 
 
 def test_root_does_not_follow_a_link_to_a_directory_of_another_user(home: Path) -> None:
@@ -99,9 +99,9 @@ def test_root_does_not_follow_a_link_to_a_directory_of_another_user(home: Path) 
     (home / ".cache/efuse/kind").rmdir()
     (home / ".cache/efuse").rmdir()
     (home / ".cache/efuse").symlink_to("../../elsewhere/../elsewhere")
-    assert paths.cache() == home / ".cache/efuse"
+    assert locations.cache() == home / ".cache/efuse"
     os.chown(elsewhere, NOBODY, NOBODY)
-    assert paths.cache() == home.parent / "system"
+    assert locations.cache() == home.parent / "system"
 
 
 @pytest.mark.parametrize("group", [0, NOBODY])
@@ -109,16 +109,16 @@ def test_a_file_that_others_can_change_is_not_made_use_of(home: Path, group: int
     def make(file: Path) -> None:
         file.write_text("ours")
 
-    made = paths.made_once("kind", "name", [], make)
-    assert paths.made_once("kind", "name", [], make) == made
+    made = locations.made_once("kind", "name", [], make)
+    assert locations.made_once("kind", "name", [], make) == made
     os.chown(made, -1, group)
     made.chmod(0o664 if group else 0o646)
     with pytest.raises(EfuseError, match=r"is not used: .*can be written by .* \(EPERM\)"):
-        paths.made_once("kind", "name", [], make)
+        locations.made_once("kind", "name", [], make)
     made.chmod(0o644)
     os.chown(made, NOBODY, -1)
     with pytest.raises(EfuseError, match="belongs to user 65534"):
-        paths.made_once("kind", "name", [], make)
+        locations.made_once("kind", "name", [], make)
 
 
 @pytest.mark.parametrize("which", [".cache", ".cache/efuse", ".cache/efuse/kind"])
@@ -140,18 +140,18 @@ def test_a_directory_that_another_user_makes_first_is_not_used(
 
     def copy() -> None:
         monkeypatch.setattr(preload, "library", lambda _name: home.parent / "a b/digest/shim.so")
-        monkeypatch.setattr(preload, "_RUNTIME", paths.cache() / "kind")
+        monkeypatch.setattr(preload, "_RUNTIME", locations.cache() / "kind")
         preload.preload_library()
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     (home.parent / "a b/digest").mkdir(parents=True)
     (home.parent / "a b/digest/shim.so").touch()
-    assert paths.cache() == home / ".cache/efuse"
-    directory = paths.cache() / "kind"
+    assert locations.cache() == home / ".cache/efuse"
+    directory = locations.cache() / "kind"
     for use in (
-        lambda: paths.made_once("kind", "name", [], make),
-        lambda: paths.write(directory / "name", "ours"),
-        lambda: paths.make_directory(directory / "further"),
+        lambda: locations.made_once("kind", "name", [], make),
+        lambda: locations.write(directory / "name", "ours"),
+        lambda: locations.make_directory(directory / "further"),
         copy,
     ):
         with pytest.raises(EfuseError, match="belongs to user 65534"):
@@ -167,7 +167,7 @@ def test_what_another_user_makes_beside_the_maker_is_not_used(home: Path) -> Non
         os.chown(file, NOBODY, NOBODY)
 
     with pytest.raises(EfuseError, match="belongs to user 65534"):
-        paths.made_once("kind", "name", [], make)
+        locations.made_once("kind", "name", [], make)
 
 
 @pytest.mark.parametrize("permissions", [5, 7])
@@ -178,16 +178,16 @@ def test_root_does_not_use_a_cache_that_an_access_control_list_lets_others_write
     directory = home / ".cache"
     os.chown(directory, 0, 0)
     directory.chmod(0o775)
-    assert paths.cache() == directory / "efuse"
+    assert locations.cache() == directory / "efuse"
     listed = access_lists.encoded(7, 5, 5, mask=permissions, users={NOBODY: permissions})
     os.setxattr(directory, access_lists.ACCESS, listed)
     is_private = permissions == 5
-    assert paths.cache() == (directory / "efuse" if is_private else home.parent / "system")
+    assert locations.cache() == (directory / "efuse" if is_private else home.parent / "system")
 
 
 def test_what_is_gone_is_not_used(home: Path) -> None:
     with pytest.raises(EfuseError, match=r"is not used: it was removed meanwhile \(ENOENT\)"):
-        paths.check_private(home / ".cache/efuse/none")
+        locations.check_private(home / ".cache/efuse/none")
 
 
 def test_a_compiled_program_of_another_user_is_not_loaded(home: Path) -> None:
@@ -270,7 +270,7 @@ def test_an_answer_on_guests_of_another_user_is_not_believed(home: Path) -> None
     from efuse.guest import accel
 
     known = {"boot_id": accel._boot_id(), "kvm": True, "why": "a forged one"}
-    path = paths.write(paths.cache() / "guests/acceleration.json", json.dumps(known))
+    path = locations.write(locations.cache() / "guests/acceleration.json", json.dumps(known))
     assert accel.cached() == accel.Acceleration(True, "a forged one")
     os.chown(path, NOBODY, NOBODY)
     assert accel.cached() is None
@@ -293,28 +293,28 @@ def test_what_is_kept_without_an_umask_is_made_use_of(home: Path, no_umask: None
         file.chmod(0o777)
 
     shutil.rmtree(home / ".cache")
-    made = paths.made_once("kind", "name", [], make)
+    made = locations.made_once("kind", "name", [], make)
     assert made.stat().st_mode & 0o777 == 0o755
     for kept in (
-        paths.made_once("kind", "name", [], make),
-        compiling.store(Spec({}, {}, "digest"), paths.cache() / "specs"),
-        paths.write(paths.cache() / "a/b/c", "text"),
+        locations.made_once("kind", "name", [], make),
+        compiling.store(Spec({}, {}, "digest"), locations.cache() / "specs"),
+        locations.write(locations.cache() / "a/b/c", "text"),
     ):
-        assert paths.check_private(kept).is_file()
-        assert paths.cache() == home / ".cache/efuse"
+        assert locations.check_private(kept).is_file()
+        assert locations.cache() == home / ".cache/efuse"
 
 
 def test_a_file_is_written_whole_or_not_at_all(home: Path) -> None:
-    path = paths.write(home / "a/b", "old")
+    path = locations.write(home / "a/b", "old")
     with pytest.raises(UnicodeEncodeError):
-        paths.write(path, "new \udcff")
+        locations.write(path, "new \udcff")
     assert path.read_text() == "old"
     assert [path.name for path in path.parent.iterdir()] == ["b"]
 
 
 def test_as_many_links_are_followed_as_by_the_kernel(home: Path) -> None:
     chain = link_chain(home, ".cache", 41)
-    assert paths.why_not_private(chain[39]) is None
-    why = paths.why_not_private(chain[40])
+    assert locations.why_not_private(chain[39]) is None
+    why = locations.why_not_private(chain[40])
     assert why is not None
     assert "ELOOP" in why
