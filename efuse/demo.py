@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from efuse import locations, stats, tui
+from efuse.bench.environment import machine, versions
 from efuse.bench.lower import command, ext4
-from efuse.bench.machine import machine, versions
 from efuse.bench.report import Report, Result, ratios
 from efuse.bench.systems import System, mounted
 from efuse.bench.usage import Usage

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Benchmarks: run workloads on several systems that mount the same files, and compare them."""
 
-from efuse.bench.catalog import DATA, DEFAULT, METADATA, WORKLOADS
+from efuse.bench.environment import Settings
 from efuse.bench.lower import LOWER
-from efuse.bench.machine import Settings
+from efuse.bench.registry import DATA, DEFAULT, METADATA, WORKLOADS
 from efuse.bench.report import (
     Ratio,
     Report,

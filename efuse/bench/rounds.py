@@ -9,8 +9,8 @@ from pathlib import Path
 
 from efuse.bench.clock import CLOCKS, Clock
 from efuse.bench.copied import CopiedBytes
+from efuse.bench.environment import Settings
 from efuse.bench.lines import copied_line, round_line
-from efuse.bench.machine import Settings
 from efuse.bench.systems import System, is_efuse
 from efuse.bench.usage import Usage
 from efuse.bench.workload import Measure, Outcome, Workload

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from efuse.bench.catalog import WORKLOADS
+from efuse.bench.environment import Settings, machine, versions
 from efuse.bench.lower import lower
-from efuse.bench.machine import Settings, machine, versions
 from efuse.bench.programs import SID, libfuse
+from efuse.bench.registry import WORKLOADS
 from efuse.bench.report import COPIED, Report, Result, RoundCounters, Series
 from efuse.bench.requests import expanded
 from efuse.bench.ring import RING

@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from efuse import functions
+from efuse.bench.environment import Settings, machine, versions
 from efuse.bench.lines import cell_line
 from efuse.bench.lookup import lookups, tree, write_tree
 from efuse.bench.lower import LOWER, load_csd, on_device
-from efuse.bench.machine import Settings, machine, versions
 from efuse.bench.report import Report, Result, Series
 from efuse.bench.state import keep, resumed
 from efuse.csd import Device

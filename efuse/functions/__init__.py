@@ -10,7 +10,6 @@
 
 from efuse.functions.anywhere import Execution, Outcome, begin, begin_loaded
 from efuse.functions.btree import BtreeAggregate, BtreeLookup, BtreeRange
-from efuse.functions.catalog import SHIPPED, Shipped
 from efuse.functions.count import Count, Counted
 from efuse.functions.crc32c import Crc32c
 from efuse.functions.grep import Grep
@@ -27,6 +26,7 @@ from efuse.functions.records import (
     Records,
 )
 from efuse.functions.running import Place, Run, Status, Unchained, Why, run
+from efuse.functions.shipped import SHIPPED, Shipped
 
 __all__ = [
     "SHIPPED",

@@ -21,10 +21,10 @@ from efuse.errors import (
     UsageError,
     reason,
 )
-from efuse.functions.catalog import Shipped
 from efuse.functions.loading import Loaded, function_text, load
 from efuse.functions.reference import RandomAccess, Streaming
 from efuse.functions.running import CONTROL, Place, Run, Status, Why, run
+from efuse.functions.shipped import Shipped
 
 __all__ = ["WHERE", "Execution", "Outcome", "begin", "begin_loaded"]
 

@@ -22,7 +22,7 @@ from typing import BinaryIO
 from efuse import locations
 from efuse.errors import EmulatorError, GuestError, NotSupportedError, UsageError
 from efuse.guest import accel, kernel_log
-from efuse.guest.machine import Machine, Processes, started
+from efuse.guest.processes import Machine, Processes, started
 from efuse.module import build as module_build
 from efuse.module import kernel
 from efuse.module.kernel import Kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from efuse.errors import NotSupportedError
 from efuse.guest import accel
-from efuse.guest.machine import missing_programs
+from efuse.guest.processes import missing_programs
 from efuse.module import build, kernel
 
 __all__ = ["status"]

@@ -35,7 +35,7 @@ def check(module: Path, vmlinux: Path) -> None:
     the kernel refuses a struct_ops whose struct is not the same type as in its value type.
 
     :param module: the module.
-    :param vmlinux: ELF file with the BTF of the kernel that it was built for.
+    :param vmlinux: ELF or BTF file with the types of the kernel that it was built for.
     :raises ModuleBuildError: the module has no BTF, damaged BTF, or types that were not merged.
     :raises NotSupportedError: the kernel has no BTF, or libbpf is not installed.
     """

@@ -14,7 +14,7 @@ import pytest
 
 import efuse
 from efuse.errors import ModuleBuildError
-from efuse.module import btf, live
+from efuse.module import check, live
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -46,9 +46,9 @@ def test_version_in_sysfs_is_the_package_version() -> None:
     assert live.status().version == efuse.__version__
 
 
-def test_btf_is_registered(module_file: Path) -> None:
+def test_btf_is_registered_and_merged(module_file: Path) -> None:
     assert Path("/sys/kernel/btf/efuse").stat().st_size > 0
-    assert btf.has_btf(module_file)
+    check.check(module_file, Path("/sys/kernel/btf/vmlinux"))
 
 
 def test_status_of_the_loaded_module() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from efuse.bench import Report, Result
 from efuse.bench.counter import SentRequests
-from efuse.bench.machine import machine, versions
+from efuse.bench.environment import machine, versions
 from efuse.bench.report import ratios
 from efuse.bench.usage import kernel_counts
 from efuse.control import find

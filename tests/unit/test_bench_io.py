@@ -12,9 +12,9 @@ import pytest
 
 from efuse.bench import DATA, METADATA, REQUESTS, WORKLOADS
 from efuse.bench.clock import CLOCKS
+from efuse.bench.environment import Settings
 from efuse.bench.fio import Rates, rates
 from efuse.bench.io import IoWorkload
-from efuse.bench.machine import Settings
 from efuse.bench.programs import PROGRAMS, SID, command, libfuse
 from efuse.bench.ring import RING
 from efuse.bench.run import _lower_mib, _together

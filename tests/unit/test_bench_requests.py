@@ -14,10 +14,10 @@ import pytest
 
 from efuse.bench import BALANCED, KNOWN, REQUESTS, SCALE, Settings, ring
 from efuse.bench import usage as usage_module
-from efuse.bench.catalog import METADATA
 from efuse.bench.clock import CLOCKS
 from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.programs import SID
+from efuse.bench.registry import METADATA
 from efuse.bench.requests import expanded
 from efuse.bench.ring import RING
 from efuse.bench.rounds import _switches

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 from efuse.cli import guest as cli_guest
 from efuse.errors import EmulatorError, GuestError, NotSupportedError, UsageError
-from efuse.guest import accel, kernel_log, machine, run
+from efuse.guest import accel, kernel_log, processes, run
 from efuse.guest.accel import Acceleration
-from efuse.guest.machine import Machine, Processes
+from efuse.guest.processes import Machine, Processes
 from efuse.guest.run import _Follower, _fstab_word, _judge, _kept_paths, _write_directory
 from efuse.module.kernel import Kernel
 
@@ -244,10 +244,10 @@ def test_kernel_parameters_are_appended() -> None:
 
 
 def test_missing_programs_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "missing_programs", lambda: ["virtiofsd"])
+    monkeypatch.setattr(processes, "missing_programs", lambda: ["virtiofsd"])
     with (
         pytest.raises(NotSupportedError, match="virtiofsd not found"),
-        machine.started(Machine(Path("vmlinuz"), _EMULATED), tmp_path),
+        processes.started(Machine(Path("vmlinuz"), _EMULATED), tmp_path),
     ):
         pytest.fail("it started")
 
