@@ -15,7 +15,7 @@ from efuse.bpf.members import EFUSE_OPS, Interface
 from efuse.bpf.spec import Source, Spec
 from efuse.errors import EfuseError
 
-__all__ = ["builtin", "builtin_sources", "compile_sources", "compile_text", "store"]
+__all__ = ["builtin", "builtin_sources", "compile_text", "store"]
 
 # Increase it when the conversion of the compiler's output changes. It invalidates the cache.
 _VERSION = 4

@@ -21,12 +21,6 @@ from efuse import btf
 from efuse.errors import NotSupportedError
 
 __all__ = [
-    "ANY",
-    "LINK_STRUCT_OPS",
-    "MAP_ARRAY",
-    "MAP_HASH",
-    "MAP_LRU_HASH",
-    "MAP_STRUCT_OPS",
     "TRACE_FENTRY",
     "TRACE_FEXIT",
     "TRACE_RAW_TP",
@@ -64,9 +58,9 @@ __all__ = [
     "tracing_load",
 ]
 
-MAP_HASH, MAP_ARRAY, MAP_LRU_HASH, MAP_STRUCT_OPS = 1, 2, 9, 26
-ANY = 0
-LINK_STRUCT_OPS = 9
+_MAP_STRUCT_OPS = 26
+_ANY = 0
+_LINK_STRUCT_OPS = 9
 
 TRACE_RAW_TP, TRACE_FENTRY, TRACE_FEXIT = 23, 24, 25
 
@@ -216,7 +210,7 @@ def struct_ops_map_create(
         raise NotSupportedError(f"cannot load BPF programs: {machine} is not supported")
     attr = bytearray(80)
     flags = _F_LINK | _F_VTYPE_BTF_OBJ_FD
-    struct.pack_into("<IIIII", attr, 0, MAP_STRUCT_OPS, 4, value_bytes, 1, flags)
+    struct.pack_into("<IIIII", attr, 0, _MAP_STRUCT_OPS, 4, value_bytes, 1, flags)
     attr[28 : 28 + len(_name(name))] = _name(name)
     struct.pack_into("<I", attr, 48, btf_fd)
     struct.pack_into("<I", attr, 60, value_type_id)
@@ -245,7 +239,7 @@ def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
     return value.raw
 
 
-def map_update(fd: int, key: bytes, value: bytes, flags: int = ANY) -> None:
+def map_update(fd: int, key: bytes, value: bytes, flags: int = _ANY) -> None:
     """Store *value* for *key*."""
     _checked(_library().bpf_map_update_elem(fd, key, value, ctypes.c_uint64(flags)))
 
@@ -507,7 +501,7 @@ def link_info(fd: int) -> LinkInfo:
     """Return the kernel's description of a link."""
     # struct bpf_link_info: type, id, prog_id; for struct_ops, then map_id
     link_type, number, _program, _pad, map_id = struct.unpack_from("<IIIII", _info(fd, 64))
-    return LinkInfo(number, link_type, map_id if link_type == LINK_STRUCT_OPS else 0)
+    return LinkInfo(number, link_type, map_id if link_type == _LINK_STRUCT_OPS else 0)
 
 
 class Ring:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from efuse.bpf.spec import INSTRUCTION_BYTES, ProgramSpec
 from efuse.errors import CompileError
 
-__all__ = ["MODULE_FD_INDEX", "STRUCTURE", "relocate"]
+__all__ = ["STRUCTURE", "relocate"]
 
 MODULE_FD_INDEX = 1
 """Index of the module's BTF descriptor in the fd_array of the load. 0 means the kernel's BTF."""

@@ -16,9 +16,7 @@ from mmap import mmap
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 __all__ = [
-    "BLOB_BYTES",
     "FOR_IDS",
-    "NAME_BYTES",
     "NEVER_NS",
     "TAG_BYTES",
     "Attributes",

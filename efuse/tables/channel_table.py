@@ -29,7 +29,6 @@ __all__ = [
     "ChannelView",
     "balance_words",
     "channel_rates_of",
-    "channel_total_row",
     "channel_totals",
 ]
 

@@ -18,7 +18,6 @@ __all__ = [
     "of_efuse",
     "of_plain",
     "ratio",
-    "ratio_style",
     "steady",
     "time",
     "word",

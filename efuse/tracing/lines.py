@@ -11,7 +11,7 @@ from efuse import display
 from efuse.tracing.request import Request
 from efuse.units import duration
 
-__all__ = ["WIDE", "as_json", "header", "line"]
+__all__ = ["as_json", "header", "line"]
 
 WIDE = 96
 """Width in columns from which lines have milliseconds and the name of the caller's thread."""

@@ -12,7 +12,7 @@ from typing import Self
 
 from efuse import opcodes
 
-__all__ = ["ENTRY_ANSWERS", "PATHS", "REASONS", "Request"]
+__all__ = ["PATHS", "REASONS", "Request"]
 
 PATHS: Mapping[int, str] = MappingProxyType(
     {

@@ -21,7 +21,7 @@ from efuse.stats.snapshot import Snapshot
 from efuse.tui.keys import decode
 from efuse.tui.state import State
 
-__all__ = ["Sampler", "run"]
+__all__ = ["run"]
 
 
 class Sampler(Protocol):

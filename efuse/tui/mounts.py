@@ -21,7 +21,6 @@ __all__ = [
     "MOUNTS",
     "mount_details",
     "mount_lines",
-    "mount_row",
     "mount_rows",
     "note_lines",
     "total_line",

@@ -16,7 +16,7 @@ from efuse.tables.text import cut
 from efuse.tui.model import Model
 from efuse.units import count
 
-__all__ = ["OPCODES", "opcode_row", "opcode_rows"]
+__all__ = ["OPCODES", "opcode_rows"]
 
 
 def _reasons(row: Row[OpcodeRates]) -> str:

@@ -14,7 +14,7 @@ from efuse.tui.model import Key
 from efuse.tui.mounts import MOUNTS
 from efuse.tui.opcodes import OPCODES
 
-__all__ = ["KEYS", "SORTS", "TABS", "TAB_NAMES", "Shown", "TabName", "View", "press"]
+__all__ = ["KEYS", "SORTS", "TABS", "TAB_NAMES", "Shown", "View", "press"]
 
 
 @dataclass(frozen=True, slots=True)
