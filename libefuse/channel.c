@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/* See channel.h. The kernel's side is kernel_patches/src/channel.c. */
+/* See channel.h. The kernel's side is kernel_patches/src/transport/channel.c. */
 #define _GNU_SOURCE
 #include "channel.h"
 #include "cancellable.h"

@@ -2,7 +2,7 @@
 /*
  * The daemon's side of the data cache; see publish.h.
  *
- * The kernel's side is kernel_patches/src/blocks.c, with bpf_programs/blocks.c and learn.c. The
+ * The kernel's side is kernel_patches/src/cache/blocks.c, with bpf_programs/blocks.c and learn.c. The
  * hash, the lock and the choice of a slot must be the same here.
  */
 #include "publish.h"

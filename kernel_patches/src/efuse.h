@@ -110,7 +110,7 @@ struct efuse_passed {
  */
 #define EFUSE_STACK_DEPTH	1
 
-/* Module and connection: see main.c and conn.c. */
+/* Module and connection: see main.c and core/conn.c. */
 int efuse_init(void);
 void efuse_exit(void);
 int efuse_stack_depth(unsigned int *depth, unsigned int wanted);
@@ -124,7 +124,7 @@ void efuse_conn_limits(struct fuse_conn *fc);
 u32 efuse_daemon_max_write(const struct fuse_conn *fc);
 u32 efuse_read_size(const struct fuse_conn *fc);
 
-/* Requests: see dispatch.c. */
+/* Requests: see dispatch.c and background.c. */
 ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 			     struct fuse_args *args);
 void efuse_background_end(struct fuse_req *req, int error);
@@ -141,7 +141,7 @@ struct folio *efuse_readdir_folio(struct fuse_conn *fc, unsigned int *length);
 size_t efuse_readdir_size(const struct fuse_conn *fc, size_t plain);
 unsigned int efuse_readdir_pages(struct page **pages, unsigned int nr);
 
-/* /dev/efuse: see ioctl.c, channel.c, polling.c and adopt.c. */
+/* /dev/efuse: see ioctl.c, channel.c, polling.c and migrate.c. */
 long efuse_dev_ioctl(struct file *file, unsigned int cmd, void __user *argp);
 int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma);
 void efuse_channel_close(struct fuse_dev *fud);
@@ -172,7 +172,7 @@ void efuse_queues_resend(struct list_head *requests);
 bool efuse_queues_expired(struct fuse_chan *fch);
 void efuse_queues_abort(struct fuse_conn *fc, struct list_head *to_end);
 
-/* Lookup counts: see lookup.c. */
+/* Lookup counts: see lookup.c; FORGETs: see forget.c. */
 bool efuse_lookup_counts(const struct fuse_attr *attr);
 void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 			 struct fuse_entry_out *outarg);

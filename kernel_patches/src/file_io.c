@@ -42,26 +42,6 @@ static struct efuse_conn *efuse_file_conn(const struct kiocb *iocb, const struct
 	return ec;
 }
 
-/* Has every byte that was written to the file reached the place where READ and WRITE find it? */
-bool efuse_file_clean(struct inode *inode)
-{
-	struct address_space *mapping = inode->i_mapping;
-	struct fuse_inode *fi = get_fuse_inode(inode);
-
-	/* Of a dirty page, first it is dirty, then under write-back, then a WRITE. */
-	if (mapping_tagged(mapping, PAGECACHE_TAG_DIRTY))
-		return false;
-	smp_rmb(); /* The states are checked in the order in which a page has them. */
-	if (mapping_tagged(mapping, PAGECACHE_TAG_WRITEBACK))
-		return false;
-	smp_rmb(); /* The states are checked in the order in which a page has them. */
-	/* The page is clean, its copy is in a WRITE that is not answered yet. */
-	if (efuse_copies_pending(fi))
-		return false;
-	smp_rmb(); /* A copy that leaves the tree for a moment is counted as a WRITE. */
-	return !READ_ONCE(fi->writectr);
-}
-
 /**
  * efuse_write_flags - return the file's flags as a WRITE carries them
  * @iocb: the write

@@ -18,7 +18,7 @@ _NAMED = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", _TEXT)
 _LIMITS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", _TEXT, re.MULTILINE))
 _UAPI = (locations.data("kernel_patches") / "include/uapi/linux/efuse.h").read_text()
 _KERNEL = "\n".join(
-    path.read_text() for path in sorted((locations.data("kernel_patches") / "src").glob("*.[ch]"))
+    path.read_text() for path in sorted((locations.data("kernel_patches") / "src").rglob("*.[ch]"))
 )
 
 

@@ -33,7 +33,7 @@ def test_layout_is_that_of_the_program() -> None:
 def test_paths_and_reasons_are_the_kernels() -> None:
     sources = locations.data("kernel_patches")
     uapi = (sources / "include/uapi/linux/efuse.h").read_text()
-    header_text = (sources / "src/efuse_i.h").read_text()
+    header_text = (sources / "src/core/core_i.h").read_text()
     numbers = {int(n): name.lower() for name, n in re.findall(r"EFUSE_PATH_(\w+)\t+= (\d)", uapi)}
     by = re.search(r"enum efuse_by \{(.*?)\}", header_text, re.DOTALL)
     assert by

@@ -11,7 +11,7 @@ from tests.messages import ERRORS, in_c, in_python
 
 _TEXT = (ROOT / "docs/troubleshooting.md").read_text()
 _ROWS = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", _TEXT, re.MULTILINE))
-_SOURCES = [*(ROOT / "libefuse").glob("*.c"), *(ROOT / "kernel_patches/src").glob("*.c")]
+_SOURCES = [*(ROOT / "libefuse").glob("*.c"), *(ROOT / "kernel_patches/src").rglob("*.c")]
 _SOURCES += (ROOT / "csd/src").rglob("*.c")
 _MESSAGES = {
     said: place for said, place in {**in_python(), **in_c(*_SOURCES)}.items() if said.strip("…")

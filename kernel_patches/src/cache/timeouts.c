@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Timeouts of FUSE's own caches of dentries, attributes, pages and listings. FUSE takes them from
+ * the daemon's replies. Here they are changed according to the mode, before the caller sees the
+ * reply. In strict mode they become 0. In exclusive mode they are raised: replaced by a bucket and
+ * an epoch that kept.c checks at each use, since FUSE's caches are faster than any handler.
+ *
+ * In exclusive mode a reply that has crossed a change of its objects gets no timeout at all. FUSE
+ * itself would believe the reply that arrives last.
+ */
+#include "cache_i.h"
+
+/* Clear the bits of a reply that are marks of the kernel's own answers. */
+void efuse_strip(struct fuse_args *args)
+{
+	struct fuse_entry_out *entry = efuse_out_entry(args);
+	struct fuse_open_out *open = efuse_out_open(args);
+
+	if (entry)
+		entry->attr.flags &= ~EFUSE_ATTR_UNCOUNTED;
+	if (open)
+		open->open_flags &= ~EFUSE_FOPEN_LOCAL;
+}
+
+/* Raise one timeout, or set it to 0 if the bucket has changed since the request was issued. */
+static void efuse_raise_one(const struct efuse_req *req, const struct efuse_changes *ch,
+			    u16 bucket, u64 *secs, u32 *nsecs)
+{
+	bool own = false;
+
+	if (efuse_epoch_holds(req->ec, ch, bucket, req->args->efuse.epoch, &own)) {
+		efuse_raise_time(bucket, own ? ch->epoch : req->args->efuse.epoch, secs, nsecs);
+	} else {
+		*secs = 0;
+		*nsecs = 0;
+	}
+}
+
+static void efuse_raise_attr(const struct efuse_req *req, const struct efuse_changes *ch,
+			     u64 nodeid, const struct fuse_attr *attr, u64 *secs, u32 *nsecs)
+{
+	/* A file with several nodeids keeps the daemon's timeout: see efuse_shared(). */
+	if (!efuse_shared(req->ec, attr))
+		efuse_raise_one(req, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), secs, nsecs);
+}
+
+static void efuse_raise_entry(const struct efuse_req *req, const struct efuse_changes *ch,
+			      const char *name, u32 len, struct fuse_entry_out *entry)
+{
+	/* Dentries are visible to all callers. */
+	if (efuse_conn_caller_free(req->ec)) {
+		entry->entry_valid = 0;
+		entry->entry_valid_nsec = 0;
+		/* At each use the directory's rights are checked, too, against the same epoch. */
+		if (name && efuse_epoch_quiet(req->ec, efuse_bucket_inode(req->args->nodeid,
+									  EFUSE_KIND_RIGHTS),
+					      req->args->efuse.epoch))
+			efuse_raise_one(req, ch,
+					efuse_bucket_entry(req->args->nodeid, name, len),
+					&entry->entry_valid, &entry->entry_valid_nsec);
+	}
+	if (entry->nodeid)
+		efuse_raise_attr(req, ch, entry->nodeid, &entry->attr, &entry->attr_valid,
+				 &entry->attr_valid_nsec);
+}
+
+static void efuse_end_entry(struct fuse_entry_out *entry)
+{
+	entry->entry_valid = 0;
+	entry->entry_valid_nsec = 0;
+	entry->attr_valid = 0;
+	entry->attr_valid_nsec = 0;
+}
+
+/* Raise the timeouts of all entries of a READDIRPLUS, or set them to 0 if @ch is NULL. */
+static void efuse_raise_dirents(const struct efuse_req *req, const struct efuse_changes *ch)
+{
+	struct fuse_direntplus *plus;
+	size_t left;
+	char *at = efuse_dirents_start(req, &left);
+
+	while ((plus = efuse_dirents_next(&at, &left))) {
+		if (plus->entry_out.nodeid && ch)
+			efuse_raise_entry(req, ch, plus->dirent.name, plus->dirent.namelen,
+					  &plus->entry_out);
+		else
+			efuse_end_entry(&plus->entry_out);
+	}
+}
+
+/* Let FUSE keep pages or the listing over this open. @nodeid: the inode that was opened. */
+static void efuse_raise_open(struct efuse_req *req, u64 nodeid, struct fuse_open_out *open)
+{
+	if (open->open_flags & (FOPEN_DIRECT_IO | FOPEN_PASSTHROUGH))
+		return;
+	if (efuse_refresh_nodeid(req->fm, nodeid))
+		open->open_flags |= efuse_raised_open(req, open->fh);
+}
+
+static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_changes *ch)
+{
+	struct fuse_args *args = req->args;
+	struct fuse_entry_out *entry = efuse_out_entry(args);
+	struct fuse_attr_out *attr = efuse_out_attr(args);
+	struct fuse_open_out *open = efuse_out_open(args);
+	u32 len;
+	const char *name = efuse_req_name_at(args, 0, &len);
+
+	/* Nodeid 0 means ENOENT, too, but with a timeout. */
+	if (args->opcode == FUSE_LOOKUP && req->error == -ENOENT && entry &&
+	    efuse_conn_caller_free(req->ec)) {
+		memset(entry, 0, sizeof(*entry));
+		req->error = 0;
+		req->ret = 0;
+	}
+	if (args->opcode == FUSE_LINK)
+		efuse_linked(req->fm, efuse_arg_newdir(args));
+	if (req->error)
+		return;
+
+	if (entry)
+		efuse_raise_entry(req, ch, name, len, entry);
+	if (attr)
+		efuse_raise_attr(req, ch, args->nodeid, &attr->attr, &attr->attr_valid,
+				 &attr->attr_valid_nsec);
+	if (open && !(efuse_arg_flags(args) & O_TRUNC))
+		efuse_raise_open(req, entry ? entry->nodeid : args->nodeid, open);
+	if (args->opcode == FUSE_READDIRPLUS)
+		efuse_raise_dirents(req, ch);
+}
+
+/*
+ * The daemon lets FUSE keep its pages over an OPEN, but they may be void: the daemon may have
+ * mapped another content since. Not for an OPEN that truncates: FUSE drops all pages after it. None
+ * may be written back here, since the file is empty already and FUSE may let no WRITE through.
+ */
+static void efuse_refresh_open(const struct efuse_req *req)
+{
+	const struct fuse_entry_out *entry = efuse_out_entry(req->args);
+	const struct fuse_open_out *open = efuse_out_open(req->args);
+
+	if (!req->error && open && open->open_flags & FOPEN_KEEP_CACHE &&
+	    !(efuse_arg_flags(req->args) & O_TRUNC))
+		efuse_refresh_nodeid(req->fm, entry ? entry->nodeid : req->args->nodeid);
+}
+
+/* Strict mode: FUSE must not cache anything of the reply. */
+static void efuse_end_strict(struct efuse_req *req)
+{
+	struct fuse_statx_out *statx;
+	struct fuse_args *args = req->args;
+	struct fuse_entry_out *entry = efuse_out_entry(args);
+	struct fuse_attr_out *attr = efuse_out_attr(args);
+	struct fuse_open_out *open = efuse_out_open(args);
+
+	if (req->error)
+		return;
+	if (entry)
+		efuse_end_entry(entry);
+	if (attr) {
+		attr->attr_valid = 0;
+		attr->attr_valid_nsec = 0;
+	}
+	if (args->opcode == FUSE_STATX && args->out_args[0].size == sizeof(*statx)) {
+		statx = args->out_args[0].value;
+		statx->attr_valid = 0;
+		statx->attr_valid_nsec = 0;
+	}
+	if (open)
+		open->open_flags &= ~(FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR);
+	if (args->opcode == FUSE_READDIRPLUS)
+		efuse_raise_dirents(req, NULL);
+}
+
+/**
+ * efuse_raise - set the timeouts of a reply according to the mode
+ * @req: a request that the daemon has answered; learning from the reply is done
+ * @ch: the changes that the request made, ended
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch)
+{
+	switch (READ_ONCE(req->ec->consistency)) {
+	case EFUSE_STRICT:
+		efuse_end_strict(req);
+		break;
+	case EFUSE_EXCLUSIVE:
+		if (rcu_access_pointer(req->ec->ops))
+			efuse_raise_exclusive(req, ch);
+		break;
+	}
+	efuse_refresh_open(req);
+}

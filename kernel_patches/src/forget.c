@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0
+/* FORGETs: a nodeid that the daemon forgets loses its extents, and what is known of it. */
+#include "efuse_i.h"
+
+/**
+ * efuse_forget_request - the daemon is about to forget a nodeid
+ * @ec: connection
+ * @nodeid: the nodeid
+ *
+ * Ends all extents of the nodeid, unless the kernel holds an inode of it.
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_forget_request(struct efuse_conn *ec, u64 nodeid)
+{
+	bool held;
+
+	if (!xa_load(&ec->backed, nodeid))
+		return;
+	/* A holder of killsb may be waiting for the daemon, which is the current task. */
+	held = down_read_trylock(&ec->fc->killsb);
+	if (!held || !efuse_inode_alive(ec, nodeid))
+		efuse_extents_forget(ec, nodeid);
+	if (held)
+		up_read(&ec->fc->killsb);
+}
+
+/**
+ * efuse_forgotten - a FORGET is about to be queued
+ * @fc: connection
+ * @forget: the FORGET
+ * @nodeid: nodeid of the inode
+ *
+ * Context: process context, may sleep; memory reclaim may call this.
+ */
+void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 nodeid)
+{
+	struct efuse_conn *ec = efuse_conn_get(fc);
+
+	if (!ec)
+		return;
+	forget->efuse_changes = !READ_ONCE(ec->stable_nodeids);
+	if (forget->efuse_changes)
+		efuse_epoch_enter(ec, efuse_bucket_life(nodeid));
+	efuse_extents_forget(ec, nodeid);
+}
+
+/**
+ * efuse_forget_read - the daemon is about to read a FORGET
+ * @fiq: the queue that the FORGET was in
+ * @forget: the FORGET
+ *
+ * Ends the extents that were mapped and the values that were published for the nodeid while the
+ * FORGET was queued. If the kernel holds an inode of this nodeid again, it is still the same inode,
+ * since the daemon has not forgotten it yet: then its extents stay.
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *forget)
+{
+	struct efuse_conn *ec = efuse_conn_get(efuse_queue_conn(fiq));
+	u64 nodeid = forget->forget_one.nodeid;
+
+	if (!ec)
+		return;
+	efuse_forget_request(ec, nodeid);
+	/* A file without a name is freed now or soon. */
+	efuse_epoch_bump(ec, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
+	if (forget->efuse_changes)
+		efuse_epoch_leave(ec, efuse_bucket_life(nodeid));
+}

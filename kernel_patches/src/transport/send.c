@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Sends a request to the daemon, and handles its reply. */
+#include "transport_i.h"
+#include "../core/trace.h"
+
+/* Accounts for a request that is about to be sent to the daemon. */
+static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
+			struct efuse_changes *ch)
+{
+	efuse_changes_issue(ch, ec, fm, args);
+	efuse_epoch_begin(ec, ch);
+	args->efuse.epoch = efuse_epoch_now(ec);
+	args->efuse.by = EFUSE_PATH_DAEMON;
+	args->efuse.start_ns = efuse_timed(ec) ? ktime_get_ns() : 0;
+	efuse_count(ec, args->opcode, EFUSE_DAEMON);
+}
+
+/*
+ * CREATE opened a file that was made by another client, and may have truncated it. That is known
+ * only now. In exclusive mode there is no other client.
+ */
+static void efuse_created_over(struct efuse_req *req)
+{
+	const struct fuse_entry_out *entry = efuse_out_entry(req->args);
+
+	if (req->args->opcode != FUSE_CREATE || req->error || !entry ||
+	    !(efuse_arg_flags(req->args) & O_TRUNC) ||
+	    READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE)
+		return;
+	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_DATA));
+	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_WHOLE));
+	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_ATTR));
+	req->ended = entry->nodeid;
+	req->ended_epoch = efuse_epoch_now(req->ec);
+}
+
+/* Handles the daemon's reply before the caller sees it. */
+void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
+{
+	struct efuse_conn *ec = req->ec;
+	struct fuse_args *args = req->args;
+	struct efuse_ops *ops;
+	bool blocks;
+
+	if (efuse_changes_cancelled(args, req->error)) {
+		efuse_epoch_cancel(ec, ch);
+		ch->nr = 0;
+		ch->nr_blocks = 0;
+		req->ended = 0;
+	} else {
+		efuse_epoch_end(ec, ch, args->efuse.epoch);
+		req->ended = ch->content;
+		req->ended_epoch = ch->epoch;
+	}
+	efuse_created_over(req);
+	/* The VFS will look the name up again, and must not find what it has now. */
+	if (req->error == -ESTALE)
+		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_LIFE));
+	if (args->efuse.revalidate && !req->error)
+		efuse_lower_attrs(req->fm, args->nodeid);
+
+	if (req->error)
+		efuse_count(ec, args->opcode, EFUSE_ERRORS);
+	if (args->efuse.start_ns) {
+		efuse_count_n(ec, args->opcode, EFUSE_DAEMON_NS,
+			      ktime_get_ns() - args->efuse.start_ns);
+		efuse_count(ec, args->opcode, EFUSE_DAEMON_TIMED);
+	}
+
+	rcu_read_lock();
+	ops = rcu_dereference(ec->ops);
+	if (ops && ops->reply)
+		ops->reply(req, req->error);
+	if (ops && ops->learn)
+		efuse_learn(req, ops, ch);
+	blocks = ops && ops->block && efuse_is_io(args);
+	rcu_read_unlock();
+	if (blocks)
+		efuse_blocks_learn(req, ch);
+}
+
+/**
+ * efuse_send - send a request to the daemon and wait for its answer
+ * @req: the request; @req->ret and @req->error hold the answer afterwards
+ * @idmap: the mount's idmap, for __fuse_simple_request()
+ *
+ * Context: process context, may sleep.
+ */
+void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
+{
+	struct efuse_changes ch __uninitialized;
+
+	efuse_issue(req->ec, req->fm, req->args, &ch);
+	req->ret = __fuse_simple_request(idmap, req->fm, req->args);
+	req->error = min_t(ssize_t, req->ret, 0);
+	efuse_strip(req->args);
+	efuse_replied(req, &ch);
+	efuse_raise(req, &ch);
+	efuse_part_callers(req);
+}
+
+/**
+ * efuse_background_send - send a request to the daemon without waiting for the answer
+ * @ec: connection
+ * @fm: mount
+ * @args: the request
+ * @gfp_flags: for the request's memory
+ *
+ * Return: 0 or a negative errno; args->end() is called only after 0
+ */
+int efuse_background_send(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
+			  gfp_t gfp_flags)
+{
+	struct efuse_changes ch __uninitialized;
+	int err;
+
+	args->efuse.fm = fm;
+	efuse_issue(ec, fm, args, &ch);
+	err = __fuse_simple_background(fm, args, gfp_flags);
+	/* Not sent, so efuse_background_end() will not be called. */
+	if (err) {
+		efuse_epoch_cancel(ec, &ch);
+		if (trace_efuse_request_enabled())
+			efuse_trace(ec, fm, args, err);
+	}
+	return err;
+}
