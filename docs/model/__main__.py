@@ -86,7 +86,7 @@ def _breaks(pool: Pool) -> None:
         "code half as fast": (large(instruction_ns=0.8), load),
         "two callers on each CPU": (large(), replace(load, callers=2)),
         "every request in the background": (large(), replace(load, background=True)),
-        "every reply on another descriptor": (large(), replace(load, adopted=True)),
+        "every reply on another descriptor": (large(), replace(load, migrated=True)),
         "callers that think": (large(), free),
         "the same, waitq for nothing": (large(), replace(free, without=frozenset({"waitq"}))),
         "the same, who looks lets others wait": (large(), replace(free, considerate=False)),

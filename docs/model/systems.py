@@ -17,7 +17,7 @@ from docs.model.machine import RESCHED, SLEEP, SPIN, Hardware, Line, Machine, Pa
 SYSTEMS = ("fuse", "queues", "channels")
 
 ROTATION = 4
-LUCK, LUCK_PAUSE = 8, 32
+MAX_SPIN_CREDIT, SPIN_PAUSE = 8, 32
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Load:
     :ivar background: every request is one: it takes fc->bg_lock, to be sent and to be ended.
     :ivar considerate: see `Machine`.
     :ivar without: names of locks and counters that cost nothing.
-    :ivar adopted: every reply comes on another descriptor: it takes fc->lock.
+    :ivar migrated: every reply comes on another descriptor: it takes fc->lock.
     """
 
     cpus: int
@@ -65,7 +65,7 @@ class Load:
     idle: int = 0
     think_ns: float = 0.0
     background: bool = False
-    adopted: bool = False
+    migrated: bool = False
     considerate: bool = True
     without: frozenset[str] = frozenset()
 
@@ -81,18 +81,18 @@ class Result:
 
 
 @dataclass
-class _Luck:
-    credit: int = LUCK
+class _SpinCredit:
+    credit: int = MAX_SPIN_CREDIT
     skipped: int = 0
 
     def tries(self) -> bool:
         if self.credit:
             return True
-        self.skipped = (self.skipped + 1) % LUCK_PAUSE
+        self.skipped = (self.skipped + 1) % SPIN_PAUSE
         return not self.skipped
 
     def tell(self, hit: bool) -> None:
-        self.credit = min(self.credit + 1, LUCK) if hit else max(self.credit - 1, 0)
+        self.credit = min(self.credit + 1, MAX_SPIN_CREDIT) if hit else max(self.credit - 1, 0)
 
 
 @dataclass
@@ -109,13 +109,13 @@ class _Queue:
     line: Line = field(default_factory=Line)
     items: deque[_Request] = field(default_factory=deque)
     channel: Line = field(default_factory=Line)
-    coming: bool = False
+    replying: bool = False
     polls: bool = False
     claimed: bool = False
     sleeper: Thread | None = None
     looks: int = 0
-    worker_luck: _Luck = field(default_factory=_Luck)
-    caller_luck: _Luck = field(default_factory=_Luck)
+    worker_credit: _SpinCredit = field(default_factory=_SpinCredit)
+    caller_credit: _SpinCredit = field(default_factory=_SpinCredit)
 
 
 class Simulation:
@@ -181,10 +181,10 @@ class Simulation:
             yield machine.change(cpu, queue.line, self.hold_ns, "queue")
             queue.items.append(request)
             yield from self._wake(cpu, queue)
-            if self.system == "channels" and queue.cpu != cpu and queue.caller_luck.tries():
+            if self.system == "channels" and queue.cpu != cpu and queue.caller_credit.tries():
                 if not request.done:
                     yield SPIN
-                queue.caller_luck.tell(request.done)
+                queue.caller_credit.tell(request.done)
             while not request.done:
                 yield SLEEP
             yield self.caller_ns
@@ -193,12 +193,12 @@ class Simulation:
             self.times.append((begin, machine.now))
 
     def _choose(self, cpu: int) -> _Queue:
-        """The own queue, unless its worker is not coming and one of the node looks: that one's."""
+        """The own queue, or a polling worker's of the node if the own worker is not replying."""
         if self.system == "fuse":
             return self.queues[0]
         if self.system == "channels":
             own = self.queues[cpu]
-            if own.coming and not own.items:
+            if own.replying and not own.items:
                 return own
             for queue in self._node_from(cpu):
                 if queue.polls and not queue.claimed:
@@ -209,7 +209,7 @@ class Simulation:
     def _wake(self, cpu: int, queue: _Queue) -> Steps:
         machine = self.machine
         if self.system == "channels":
-            if queue.coming:
+            if queue.replying:
                 return
             looked: list[Line] = []
             for other in (queue, *self._node_from(cpu), *self._all_from(cpu)):
@@ -246,21 +246,21 @@ class Simulation:
                     continue
                 yield machine.change(cpu, queue.line, self.hold_ns, "queue")
                 request = queue.items.popleft() if queue.items else None
-                # Whoever found this worker coming or looking has woken nobody.
+                # Whoever found this worker replying or polling has woken nobody.
                 if self.system == "channels" and own.items:
                     yield from self._wake(cpu, own)
             work_ns = self.daemon_ns * machine.random.uniform(0.5, 1.5)
             yield work_ns
             machine.spent["daemon"] += work_ns
-            if self.load.adopted:
+            if self.load.migrated:
                 yield machine.change(cpu, self.lock, self.hold_ns, "fc->lock")
             if self.load.background:
                 yield machine.change(cpu, self.bg, self.hold_ns, "bg_lock")
             request.done = True
-            own.coming = True
+            own.replying = True
             yield machine.wake(request.caller, cpu, self.hands_over)
             yield RESCHED
-            own.coming = False
+            own.replying = False
 
     def _find(self, cpu: int) -> Generator[float, None, _Queue | None]:
         """Look as efuse_queue_find() does."""
@@ -296,14 +296,14 @@ class Simulation:
         own = self.queues[cpu % len(self.queues)]
         lines = [queue.line for queue in self.queues]
         if self.system == "channels":
-            if self.load.cpus > 1 and own.worker_luck.tries():
+            if self.load.cpus > 1 and own.worker_credit.tries():
                 yield machine.change(cpu, own.channel, 0.0, "queue")
                 own.polls = True
                 self._pollers[cpu] = thread
                 if not own.items:
                     yield SPIN
                 own.polls = own.claimed = False
-                own.worker_luck.tell(bool(own.items))
+                own.worker_credit.tell(bool(own.items))
                 if own.items:
                     return
             yield machine.change(cpu, own.channel, self.hold_ns, "queue")

@@ -46,7 +46,7 @@ def read_epoch(connection: int) -> int:
 
     :raises ControlError: there is no such connection, or this user may not read its epoch.
     """
-    path = _SYSFS / str(connection) / "stamp"
+    path = _SYSFS / str(connection) / "epoch"
     try:
         return int(path.read_text())
     except OSError as error:

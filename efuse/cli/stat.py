@@ -231,7 +231,10 @@ def _print_opcodes(sample: stats.Sample) -> None:
     state, _, ends = state_words(sample)
     more = ""
     if not sample.is_plain:
-        more = f"  learned {sample.learned}  map full {sample.map_full}  garbage {sample.garbage}"
+        more = (
+            f"  learned {sample.learned}  map full {sample.map_full}"
+            f"  invalid verdicts {sample.invalid_verdicts}"
+        )
     name = shown(sample.mountpoint) or "(not mounted here)"
     echo(f"{name}  connection {sample.connection}  {state}{ends}{more}")
     if sample.exit_info != "none":

@@ -103,7 +103,7 @@ class Connection:
     handleless = switch("file handles mean nothing to the daemon: OPEN may be answered here")
     flush_free = switch("FLUSH does nothing in the daemon when nothing was written")
     lazy_atime = switch("access times may be reported late")
-    stamp = number("current epoch, which a published value has to carry", mode=0o400, default="any")
+    epoch = number("current epoch, which a published value has to carry", mode=0o400, default="any")
     _invalidate = trigger("void all that was learned or published so far")
     _abort = trigger("abort the connection: every request fails from now on")
     waiting = number("requests in flight at the daemon", unit="requests")
@@ -174,7 +174,7 @@ class Connection:
         default=50_000,
         file="channels/spin_ns",
     )
-    garbage = number("verdicts of handlers that mean nothing", unit="verdicts")
+    invalid_verdicts = number("verdicts of handlers that mean nothing", unit="verdicts")
 
     def __init__(self, connection: int, *, root: Path = ROOT) -> None:
         """Open the connection with the number *connection*.
@@ -220,11 +220,6 @@ class Connection:
     def attributes(cls) -> dict[str, Attribute[Any]]:
         """Return all attributes by name, in the order of the documentation."""
         return {a.name: a for a in vars(cls).values() if isinstance(a, Attribute)}
-
-    @property
-    def epoch(self) -> int:
-        """The current epoch. A value published with it is valid until the next invalidation."""
-        return self.stamp
 
     def invalidate(self) -> None:
         """Void everything that was learned or published so far (write ``invalidate``)."""

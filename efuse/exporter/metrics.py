@@ -132,7 +132,12 @@ _MOUNTS = (
     _gauge("waiting_requests", Scope.MOUNT, "waiting", "Requests in flight at the daemon"),
     _counter("learned_values", Scope.MOUNT, "learned", "Values handed to the maps since the mount"),
     _counter("map_full_values", Scope.MOUNT, "map_full", "Values that the maps did not take"),
-    _counter("garbage_verdicts", Scope.MOUNT, "garbage", "Verdicts of handlers that mean nothing"),
+    _counter(
+        "invalid_verdicts",
+        Scope.MOUNT,
+        "invalid_verdicts",
+        "Verdicts of handlers that mean nothing",
+    ),
 )
 
 _OPCODES = (
@@ -230,7 +235,7 @@ _CHANNELS = (
         "How long the daemon had a request in a slot, a moving mean",
     ),
     _gauge(
-        "channel_looking", Scope.CHANNEL, "looking", "Workers of the channel that poll for requests"
+        "channel_polling", Scope.CHANNEL, "polling", "Workers of the channel that poll for requests"
     ),
     _gauge("channel_sleeping", Scope.CHANNEL, "sleeping", "Workers of the channel that sleep"),
     _counter(

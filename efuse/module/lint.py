@@ -20,8 +20,8 @@ _IGNORED = "FILE_PATH_CHANGES,EMAIL_SUBJECT,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,MI
 _IGNORED += ",ENOSYS,EXPORT_SYMBOL,MACRO_ARG_UNUSED,MACRO_ARG_REUSE"
 # Lines of a patch are aligned like the kernel code around them.
 _IGNORED_IN_PATCHES = ",PARENTHESIS_ALIGNMENT"
-# Trace events are written in the style of the kernel's own.
-_IGNORED_IN_EVENTS = ",PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE"
+# Trace events are written in the style of the kernel's own; the path of their header has a slash.
+_IGNORED_IN_EVENTS = ",PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE,SPACING"
 
 
 def checkpatch(sources: Path) -> list[str]:

@@ -94,7 +94,7 @@ class Channel:
     depth: int = 0
     in_flight: int = 0
     service_ns: int = 0
-    looking: int = 0
+    polling: int = 0
     sleeping: int = 0
     counters: ChannelCounters = field(default_factory=ChannelCounters)
 
@@ -124,7 +124,7 @@ class ChannelGroup:
     depth: int
     in_flight: int
     service_ns: float | None
-    looking: int
+    polling: int
     sleeping: int
     counters: ChannelCounters
 
@@ -140,7 +140,7 @@ def together(channels: Mapping[int, Channel]) -> ChannelGroup:
         depth=sum(c.depth for c in every),
         in_flight=sum(c.in_flight for c in every),
         service_ns=_mean_service_ns(channels),
-        looking=sum(c.looking for c in every),
+        polling=sum(c.polling for c in every),
         sleeping=sum(c.sleeping for c in every),
         counters=sum((c.counters for c in every), ChannelCounters()),
     )

@@ -44,7 +44,7 @@ REASONS = (
     "not_alive",
     "no_handler",
     "declined",
-    "garbage",
+    "invalid_verdict",
     "unmapped",
     "failed",
 )
@@ -70,7 +70,7 @@ class Counters:
     not_alive: int = 0
     no_handler: int = 0
     declined: int = 0
-    garbage: int = 0
+    invalid_verdict: int = 0
     unmapped: int = 0
     failed: int = 0
     hit_ns: int = 0
@@ -157,7 +157,7 @@ class Sample:
     :ivar waiting: requests in flight at the daemon; None if the kernel does not show it.
     :ivar learned: values handed to the maps.
     :ivar map_full: values that the maps did not take.
-    :ivar garbage: invalid verdicts of handlers.
+    :ivar invalid_verdicts: invalid verdicts of handlers.
     :ivar opcodes: counters of each opcode that was requested, by name.
     :ivar latency: times of the daemon by opcode, for a ``fuse`` mount, with the buckets of
         `efuse.stats.latency`.
@@ -181,7 +181,7 @@ class Sample:
     waiting: int | None = 0
     learned: int = 0
     map_full: int = 0
-    garbage: int = 0
+    invalid_verdicts: int = 0
     opcodes: Mapping[str, Counters] = field(default_factory=dict)
     latency: Mapping[str, Latency] = field(default_factory=dict)
     paths: Mapping[str, PathCounters] = field(default_factory=dict)

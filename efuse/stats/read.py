@@ -62,7 +62,7 @@ def read(
         waiting=connection.waiting,
         learned=connection.learned,
         map_full=connection.map_full,
-        garbage=connection.garbage,
+        invalid_verdicts=connection.invalid_verdicts,
         opcodes=opcodes,
         paths={p: _read_path(read, connection.path / "paths" / p, timing) for p in PATHS},
         balance=Balance(

@@ -119,7 +119,7 @@ def channel_total_row(group: ChannelGroup, name: str = "") -> tuple[str, ...]:
         str(group.depth),
         str(group.in_flight),
         duration(group.service_ns),
-        str(group.looking),
+        str(group.polling),
         str(group.sleeping),
         share(counters.poll_hit_ratio),
         share(counters.spin_hit_ratio),

@@ -25,7 +25,7 @@ PATHS: Mapping[int, str] = MappingProxyType(
         7: "kernel",
     }
 )
-"""What answered a request: the values of ``enum efuse_path`` and ``enum efuse_by``."""
+"""What answered a request: the values of ``enum efuse_path`` and ``enum efuse_answered_by``."""
 
 REASONS: Mapping[int, str] = MappingProxyType(
     {
@@ -36,7 +36,7 @@ REASONS: Mapping[int, str] = MappingProxyType(
         9: "not_alive",
         10: "no_handler",
         11: "declined",
-        12: "garbage",
+        12: "invalid_verdict",
         13: "unmapped",
         14: "failed",
     }

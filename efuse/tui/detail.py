@@ -35,7 +35,7 @@ REASON_WORDS = {
     "not_alive": "the kernel does not hold the inode",
     "no_handler": "no handler, or it passed it",
     "declined": "not allowed now (mode, flags, size)",
-    "garbage": "the handler's verdict means nothing",
+    "invalid_verdict": "the handler's verdict means nothing",
     "unmapped": "not all is mapped to backing files",
     "failed": "a backing file failed",
 }

@@ -184,8 +184,8 @@ def maps_line(m: MountRates) -> Line:
     parts: list[str | tuple[str, str]] = [("maps ", "dim")]
     if sample.map_full:
         parts.append((f"FULL {count(sample.map_full)}  ", "bold red"))
-    if sample.garbage:
-        parts.append((f"GARBAGE {count(sample.garbage)}  ", "bold red"))
+    if sample.invalid_verdicts:
+        parts.append((f"INVALID VERDICTS {count(sample.invalid_verdicts)}  ", "bold red"))
     for usage in sample.maps:
         parts.append((f"{usage.name} {share(usage.ratio)}  ", "red" if usage.ratio > 0.95 else ""))
     return line(*parts, f"learned {count(sample.learned)}")

@@ -37,8 +37,8 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 	if (!efuse_passed(&req, EFUSE_NO_HANDLER)) {
 		/* The parts are waited for, so only a request that is too large is split. */
 		if (efuse_arg_size(args) <= efuse_daemon_limit(&req))
-			return efuse_ask_in_parts(&req) && efuse_ask_behind(&req);
-		efuse_ask_all(&req);
+			return efuse_split_needed(&req) && efuse_split_background(&req);
+		efuse_split_all(&req);
 		efuse_path_done(&req, EFUSE_PATH_DAEMON);
 	}
 	trace_efuse_request(&req, req.ret);
@@ -47,14 +47,15 @@ static bool efuse_background_taken(struct efuse_conn *ec, struct fuse_mount *fm,
 }
 
 /**
- * efuse_background_now - carry out a background request that efuse_later() took
+ * efuse_background_now - carry out a background request that efuse_defer() took
  * @ec: connection
  * @fm: mount
  * @args: the request; may be freed once args->end() was called
  *
  * Context: process context, may sleep, but memory reclaim must not enter a file system.
  */
-static void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args)
+static void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm,
+				 struct fuse_args *args)
 {
 	int err;
 
@@ -65,7 +66,7 @@ static void efuse_background_now(struct efuse_conn *ec, struct fuse_mount *fm, s
 		efuse_args_end(fm, args, err);
 }
 
-static bool efuse_later_wanted(struct efuse_conn *ec, const struct fuse_args *args)
+static bool efuse_defer_wanted(struct efuse_conn *ec, const struct fuse_args *args)
 {
 	if (efuse_arg_size(args) > ec->daemon_write)
 		return true;
@@ -73,15 +74,15 @@ static bool efuse_later_wanted(struct efuse_conn *ec, const struct fuse_args *ar
 }
 
 /* Does what fuse_drop_waiting() does: an abort waits until the count is 0. */
-static void efuse_later_done(struct fuse_conn *fc)
+static void efuse_deferred_done(struct fuse_conn *fc)
 {
 	if (atomic_dec_and_test(&efuse_chan(fc)->num_waiting) && !efuse_connected(fc))
 		wake_up_all(&efuse_chan(fc)->blocked_waitq);
 }
 
-static void efuse_later_work(struct work_struct *work)
+static void efuse_deferred_work(struct work_struct *work)
 {
-	struct fuse_args *args = container_of(work, struct fuse_args, efuse.later);
+	struct fuse_args *args = container_of(work, struct fuse_args, efuse.deferred);
 	unsigned int flags = current->flags;
 	unsigned int nofs = memalloc_nofs_save();
 	struct fuse_mount *fm = args->efuse.fm;
@@ -94,13 +95,13 @@ static void efuse_later_work(struct work_struct *work)
 	current->flags |= PF_LOCAL_THROTTLE;
 	efuse_background_now(efuse_conn_get(fc), fm, args);
 	/* @args, which contains @work, may be freed by now. */
-	efuse_later_done(fc);
+	efuse_deferred_done(fc);
 	current_restore_flags(flags, PF_LOCAL_THROTTLE);
 	memalloc_nofs_restore(nofs);
 }
 
 /**
- * efuse_later - hand a background WRITE to a worker, which can sleep
+ * efuse_defer - hand a background WRITE to a worker, which can sleep
  * @ec: connection
  * @fm: mount
  * @args: the request
@@ -109,19 +110,19 @@ static void efuse_later_work(struct work_struct *work)
  * Context: any that may take a spinlock.
  * Return: true if a worker carries the request out and calls args->end()
  */
-static bool efuse_later(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
-		 gfp_t gfp_flags)
+static bool efuse_defer(struct efuse_conn *ec, struct fuse_mount *fm, struct fuse_args *args,
+			gfp_t gfp_flags)
 {
-	/* Pairs with efuse_later_prepare(). */
-	struct workqueue_struct *queue = smp_load_acquire(&ec->later_queue);
+	/* Pairs with efuse_deferred_prepare(). */
+	struct workqueue_struct *queue = smp_load_acquire(&ec->deferred_queue);
 
 	if (args->opcode != FUSE_WRITE || gfp_flags == GFP_KERNEL || !queue ||
-	    !efuse_connected(fm->fc) || !efuse_later_wanted(ec, args))
+	    !efuse_connected(fm->fc) || !efuse_defer_wanted(ec, args))
 		return false;
 	atomic_inc(&efuse_chan(fm->fc)->num_waiting);
 	args->efuse.fm = fm;
-	INIT_WORK(&args->efuse.later, efuse_later_work);
-	queue_work(queue, &args->efuse.later);
+	INIT_WORK(&args->efuse.deferred, efuse_deferred_work);
+	queue_work(queue, &args->efuse.deferred);
 	return true;
 }
 
@@ -148,7 +149,7 @@ int fuse_simple_background(struct fuse_mount *fm, struct fuse_args *args, gfp_t 
 		return 0;
 	}
 
-	if (efuse_later(ec, fm, args, gfp_flags) ||
+	if (efuse_defer(ec, fm, args, gfp_flags) ||
 	    efuse_background_taken(ec, fm, args, gfp_flags))
 		return 0;
 	return efuse_background_send(ec, fm, args, gfp_flags);

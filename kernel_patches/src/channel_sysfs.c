@@ -76,9 +76,9 @@ static u32 efuse_sleepers(struct efuse_channel *channel)
 }
 
 EFUSE_CHANNEL_ATTR(slots, channel->slots);
-EFUSE_CHANNEL_ATTR(in_flight, READ_ONCE(channel->held));
+EFUSE_CHANNEL_ATTR(in_flight, READ_ONCE(channel->nr_in_flight));
 EFUSE_CHANNEL_ATTR(service_ns, READ_ONCE(channel->service_ns));
-EFUSE_CHANNEL_ATTR(looking, efuse_poll_free(channel));
+EFUSE_CHANNEL_ATTR(polling, efuse_poll_free(channel));
 EFUSE_CHANNEL_ATTR(sleeping, efuse_sleepers(channel));
 
 /* A counter of events on the CPU. */
@@ -117,7 +117,7 @@ static const struct attribute *efuse_channel_attrs[] = {
 	&depth_attr.attr,
 	&in_flight_attr.attr,
 	&service_ns_attr.attr,
-	&looking_attr.attr,
+	&polling_attr.attr,
 	&sleeping_attr.attr,
 	&sent_attr.attr,
 	&stolen_attr.attr,

@@ -122,8 +122,8 @@ static bool efuse_handled(struct efuse_req *req)
 	 */
 	if (req->replied) {
 		if (verdict != EFUSE_REPLIED)
-			this_cpu_inc(ec->stats->garbage);
-		req->args->efuse.by = EFUSE_BY_HANDLER;
+			this_cpu_inc(ec->stats->invalid_verdicts);
+		req->args->efuse.answered_by = EFUSE_ANSWERED_BY_HANDLER;
 		efuse_count(ec, opcode, EFUSE_HITS);
 		return true;
 	}
@@ -131,12 +131,12 @@ static bool efuse_handled(struct efuse_req *req)
 		return efuse_passed(req, req->reason ?: EFUSE_MISS);
 	if (verdict < 0 && verdict >= -EFUSE_MAX_ERRNO && verdict != EFUSE_NOT_IMPLEMENTED) {
 		req->ret = verdict;
-		req->args->efuse.by = EFUSE_BY_REFUSAL;
+		req->args->efuse.answered_by = EFUSE_ANSWERED_BY_REFUSAL;
 		efuse_count(ec, opcode, EFUSE_REFUSED);
 		return true;
 	}
-	this_cpu_inc(ec->stats->garbage);
-	return efuse_passed(req, EFUSE_GARBAGE);
+	this_cpu_inc(ec->stats->invalid_verdicts);
+	return efuse_passed(req, EFUSE_INVALID_VERDICT);
 }
 
 /*
@@ -221,8 +221,8 @@ ssize_t efuse_simple_request(struct mnt_idmap *idmap, struct fuse_mount *fm,
 	/* A FORGET sent as a request: for a READDIRPLUS entry that was not used. */
 	if (args->opcode == FUSE_FORGET)
 		efuse_forget_request(ec, args->nodeid);
-	if (efuse_is_io(args) && efuse_ask_in_parts(&req))
-		efuse_ask_all(&req);
+	if (efuse_is_io(args) && efuse_split_needed(&req))
+		efuse_split_all(&req);
 	else
 		efuse_send(&req, idmap);
 	if (efuse_is_io(args))

@@ -46,7 +46,7 @@ struct vm_area_struct;
  * @predicted_ns: READ, WRITE: duration that select_path() predicted, 0 if it did not
  * @note: READ, WRITE: number that select_path() passes on to path_done()
  * @fm: request in the background: its mount
- * @later: WRITE in the background that a worker carries out: its work item
+ * @deferred: WRITE in the background that a worker carries out: its work item
  * @iter: READ, WRITE without pages: the caller's own buffer; else NULL
  * @child: UNLINK, RMDIR, RENAME: nodeids of the inodes under the names, which the request
  *	   changes in addition to the directories; 0 if there is none
@@ -60,7 +60,7 @@ struct vm_area_struct;
  * @unkept: READ: the data that it brings must not be learned
  * @measured: READ, WRITE: path_done() is called with the duration
  * @path: READ, WRITE: the selected path, enum efuse_path
- * @by: what has answered the request: enum efuse_path or enum efuse_by
+ * @answered_by: what has answered the request: enum efuse_path or enum efuse_answered_by
  * @reason: why the request went to the daemon: enum efuse_counter, 0 if it did not
  */
 struct efuse_args {
@@ -71,7 +71,7 @@ struct efuse_args {
 	u64 predicted_ns;
 	u32 note;
 	struct fuse_mount *fm;
-	struct work_struct later;
+	struct work_struct deferred;
 	struct iov_iter *iter;
 	u64 child[2];
 	bool local:1;
@@ -83,7 +83,7 @@ struct efuse_args {
 	bool unkept:1;
 	bool measured:1;
 	u8 path;
-	u8 by;
+	u8 answered_by;
 	u8 reason;
 };
 
@@ -147,7 +147,7 @@ int efuse_dev_mmap(struct file *file, struct vm_area_struct *vma);
 void efuse_channel_close(struct fuse_dev *fud);
 void efuse_request_spin(struct fuse_req *req);
 bool efuse_reply_refused(const struct fuse_conn *fc, struct fuse_out_header *oh, size_t *nbytes);
-bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash);
+bool efuse_request_migrate(struct fuse_dev *fud, u64 unique, u32 hash);
 
 /* Details that a request's arguments do not contain, writes without a request: see changes.c. */
 void efuse_file_init(struct fuse_mount *fm, struct fuse_file *ff);

@@ -3,11 +3,11 @@
  * eFuse's internal interface. The files are in rooms, each with one header, which has one section
  * for each .c file. A file calls only its own room and those below it:
  *
- *   .			modules, connections, sysfs, BPF, the dispatch of requests	efuse_i.h
- *   io/		paths of READs and WRITEs, backing files			io_i.h
- *   transport/		queues, channels, sending					transport_i.h
- *   cache/		answers from the kernel, and what makes them void		cache_i.h
- *   core/		connections, requests, callers, counters			core_i.h
+ *   efuse_i.h		(top) the module, sysfs, BPF, the dispatch of requests
+ *   io/io_i.h		paths of READs and WRITEs, backing files
+ *   transport/transport_i.h	queues, channels, sending
+ *   cache/cache_i.h	answers from the kernel, and what makes them void
+ *   core/core_i.h	connections, requests, callers, counters
  *
  * Locks, from the outermost inwards:
  *

@@ -28,10 +28,10 @@ struct efuse_placement;
  *
  * * ``0`` - the request goes to the daemon as in plain FUSE;
  * * ``EFUSE_REPLIED`` - the request is answered. This is valid only if the member called an
- *   efuse_reply_*() kfunc that returned EFUSE_REPLIED; otherwise it is garbage;
+ *   efuse_reply_*() kfunc that returned EFUSE_REPLIED; otherwise it is an invalid verdict;
  * * ``-1`` to ``-511``, but not ``-ENOSYS`` (which would switch the opcode off for the whole
  *   mount) - the request fails with that errno;
- * * any other value is counted as garbage, and the request goes to the daemon.
+ * * any other value is counted as an invalid verdict, and the request goes to the daemon.
  *
  * An absent member is the same as one that returns 0. Requests that the daemon must see are sent
  * to it whatever a member returns: FORGET, RELEASE and RELEASEDIR of a file that the daemon
@@ -91,7 +91,7 @@ struct efuse_placement;
  *	Also called for requests in the background, if their sender may sleep. May call
  *	efuse_req_*(), efuse_path_info(), efuse_path_predict() and efuse_path_resident().
  *	Returns an enum efuse_path, to which EFUSE_PATH_MEASURE and EFUSE_PATH_PROBE may be
- *	added. Any other value is counted as garbage and treated as EFUSE_PATH_AUTO.
+ *	added. Any other value is counted as an invalid verdict and treated as EFUSE_PATH_AUTO.
  *	EFUSE_PATH_AUTO selects the direct path if the daemon has mapped extents of the file,
  *	else the cache if the request is a READ and the set has a @block, else the daemon. A
  *	path that cannot take the request leaves it to the daemon, with one exception:
@@ -109,8 +109,8 @@ struct efuse_placement;
  * @select_channel: A request is about to be sent to a daemon that has channels. Called in any
  *	context, also for requests in the background. May call efuse_placement_info() and
  *	efuse_channel_load(). Returns the CPU whose channel gets the request, or a negative
- *	number to use the kernel's own choice. A CPU without a channel is counted as garbage,
- *	and the kernel's own choice is used.
+ *	number to use the kernel's own choice. A CPU without a channel is counted as an
+ *	invalid verdict, and the kernel's own choice is used.
  * @notify: The daemon has sent a notification that invalidates or stores something. Values that
  *	it makes void are void before the member is called. May call efuse_notify_*(). The
  *	return value is ignored.

@@ -41,7 +41,7 @@ void efuse_forgotten(struct fuse_conn *fc, struct fuse_forget_link *forget, u64 
 		return;
 	forget->efuse_changes = !READ_ONCE(ec->stable_nodeids);
 	if (forget->efuse_changes)
-		efuse_epoch_enter(ec, efuse_bucket_life(nodeid));
+		efuse_epoch_enter(ec, efuse_bucket_identity(nodeid));
 	efuse_extents_forget(ec, nodeid);
 }
 
@@ -67,5 +67,5 @@ void efuse_forget_read(struct fuse_iqueue *fiq, const struct fuse_forget_link *f
 	/* A file without a name is freed now or soon. */
 	efuse_epoch_bump(ec, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
 	if (forget->efuse_changes)
-		efuse_epoch_leave(ec, efuse_bucket_life(nodeid));
+		efuse_epoch_leave(ec, efuse_bucket_identity(nodeid));
 }

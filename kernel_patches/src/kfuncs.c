@@ -214,7 +214,7 @@ __bpf_kfunc u32 efuse_learn_map(struct efuse_req *req)
 {
 	if (req->block)
 		return EFUSE_MAP_BLOCKS;
-	return req->lesson ? req->lesson->map : EFUSE_MAP_NONE;
+	return req->learn_item ? req->learn_item->map : EFUSE_MAP_NONE;
 }
 
 __bpf_kfunc int efuse_learn_block(struct efuse_req *req, void *tag, u32 tag__sz, void *data,
@@ -238,9 +238,9 @@ __bpf_kfunc u8 *efuse_learn_key(struct efuse_req *req, const u64 rdwr_buf_size)
 		[EFUSE_MAP_VOLUMES] = sizeof(u64),
 	};
 
-	if (!req->lesson || rdwr_buf_size != sizes[req->lesson->map])
+	if (!req->learn_item || rdwr_buf_size != sizes[req->learn_item->map])
 		return NULL;
-	return (u8 *)&req->lesson->key;
+	return (u8 *)&req->learn_item->key;
 }
 
 __bpf_kfunc u8 *efuse_learn_value(struct efuse_req *req, const u64 rdwr_buf_size)
@@ -253,9 +253,9 @@ __bpf_kfunc u8 *efuse_learn_value(struct efuse_req *req, const u64 rdwr_buf_size
 		[EFUSE_MAP_VOLUMES] = sizeof(struct efuse_volume),
 	};
 
-	if (!req->lesson || rdwr_buf_size != sizes[req->lesson->map])
+	if (!req->learn_item || rdwr_buf_size != sizes[req->learn_item->map])
 		return NULL;
-	return (u8 *)&req->lesson->value;
+	return (u8 *)&req->learn_item->value;
 }
 
 __bpf_kfunc u32 efuse_notify_code(struct efuse_notify *n)

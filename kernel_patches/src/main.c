@@ -99,7 +99,7 @@ void efuse_conn_settle(struct fuse_conn *fc)
 
 	if (!ec)
 		return;
-	efuse_later_settle(ec);
+	efuse_deferred_settle(ec);
 	efuse_extents_settle(ec);
 }
 

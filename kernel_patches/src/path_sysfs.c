@@ -82,7 +82,7 @@ static ssize_t max_request_store(struct kobject *kobj, struct kobj_attribute *at
 	    bytes < READ_ONCE(ec->max_request))
 		return -EINVAL;
 	/* Workers carry out WRITEs of write-back that are larger than the daemon accepts. */
-	err = bytes ? efuse_later_prepare(ec) : 0;
+	err = bytes ? efuse_deferred_prepare(ec) : 0;
 	if (err)
 		return err;
 	WRITE_ONCE(ec->max_request, bytes);

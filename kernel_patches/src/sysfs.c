@@ -88,7 +88,7 @@ static ssize_t consistency_store(struct kobject *kobj, struct kobj_attribute *at
 	WRITE_ONCE(ec->consistency, mode);
 	/* Values that were learned under the rules of another mode are void. */
 	efuse_epoch_void(ec);
-	efuse_lower(ec->fc);
+	efuse_timeouts_expire(ec->fc);
 	return count;
 }
 
@@ -126,7 +126,7 @@ static ssize_t efuse_declaration_store(struct kobject *kobj, struct kobj_attribu
 	efuse_epoch_void(ec);
 	/* FUSE's own caches may rely on the declaration that has ended. */
 	if (ended)
-		efuse_lower(ec->fc);
+		efuse_timeouts_expire(ec->fc);
 	return count;
 }
 
@@ -147,7 +147,7 @@ static struct efuse_declaration efuse_declarations[] = {
 /* efuse_conn_attrs[] lists each of them. */
 static_assert(ARRAY_SIZE(efuse_declarations) == 6);
 
-static ssize_t stamp_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+static ssize_t epoch_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%llu\n", efuse_epoch_now(efuse_conn_of(kobj)));
 }
@@ -172,7 +172,7 @@ static ssize_t invalidate_store(struct kobject *kobj, struct kobj_attribute *att
 	if (err)
 		return err;
 	efuse_epoch_void(ec);
-	efuse_lower(ec->fc);
+	efuse_timeouts_expire(ec->fc);
 	return count;
 }
 
@@ -215,7 +215,7 @@ static ssize_t efuse_total_show(struct kobject *kobj, struct kobj_attribute *att
 static struct efuse_total efuse_totals[] = {
 	EFUSE_TOTAL(learned),
 	EFUSE_TOTAL(map_full),
-	EFUSE_TOTAL(garbage),
+	EFUSE_TOTAL(invalid_verdicts),
 };
 
 static struct kobj_attribute state_attr = __ATTR_RO(state);
@@ -223,7 +223,7 @@ static struct kobj_attribute ops_attr = __ATTR_RO(ops);
 static struct kobj_attribute enable_seq_attr = __ATTR_RO(enable_seq);
 static struct kobj_attribute exit_info_attr = __ATTR_RO(exit_info);
 static struct kobj_attribute consistency_attr = __ATTR_RW(consistency);
-static struct kobj_attribute stamp_attr = __ATTR_RO_MODE(stamp, 0400);
+static struct kobj_attribute epoch_attr = __ATTR_RO_MODE(epoch, 0400);
 static struct kobj_attribute invalidate_attr = __ATTR_WO(invalidate);
 static struct kobj_attribute abort_attr = __ATTR_WO(abort);
 static struct kobj_attribute waiting_attr = __ATTR_RO(waiting);
@@ -240,7 +240,7 @@ static struct attribute *efuse_conn_attrs[] = {
 	&efuse_declarations[3].attr.attr,
 	&efuse_declarations[4].attr.attr,
 	&efuse_declarations[5].attr.attr,
-	&stamp_attr.attr,
+	&epoch_attr.attr,
 	&invalidate_attr.attr,
 	&abort_attr.attr,
 	&waiting_attr.attr,
@@ -265,7 +265,7 @@ static void efuse_conn_release(struct kobject *kobj)
 {
 	struct efuse_conn *ec = efuse_conn_of(kobj);
 
-	efuse_later_free(ec);
+	efuse_deferred_free(ec);
 	efuse_extents_free(ec);
 	efuse_queues_free(ec);
 	call_rcu(&ec->rcu, efuse_conn_free_rcu);

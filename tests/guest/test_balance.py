@@ -435,7 +435,7 @@ def test_select_channel_handler_that_declines_leaves_it_to_the_kernel(
         sizes = [manual_daemon.ask(0), manual_daemon.ask(0)]
         assert depths(manual_daemon) == [1, 1]
         serve(channels, sizes)
-        assert manual_daemon.connection.garbage == 0
+        assert manual_daemon.connection.invalid_verdicts == 0
 
 
 @pytest.mark.parametrize("said", [2, 4096, 0x7FFFFFFF])
@@ -446,7 +446,7 @@ def test_select_channel_handler_that_returns_no_cpu_is_counted(
         size = manual_daemon.ask(1)
         assert depths(manual_daemon) == [0, 1]
         serve(channels, [size])
-        assert manual_daemon.connection.garbage == 1
+        assert manual_daemon.connection.invalid_verdicts == 1
 
 
 def test_select_channel_handler_that_returns_a_cpu_without_a_channel_is_counted(
@@ -457,7 +457,7 @@ def test_select_channel_handler_that_returns_a_cpu_without_a_channel_is_counted(
         size = manual_daemon.ask(1)
         assert depths(manual_daemon) == [1, 0]
         serve([only], [size])
-        assert manual_daemon.connection.garbage == 1
+        assert manual_daemon.connection.invalid_verdicts == 1
     only.close()
 
 
@@ -467,7 +467,7 @@ def test_select_channel_handler_is_not_called_without_channels(manual_daemon: Ma
         assert depths(manual_daemon) == [1, 0]
         manual_daemon.answer(manual_daemon.read(), 3)
         assert size.result(DEADLINE_S) == 3
-        assert manual_daemon.connection.garbage == 0
+        assert manual_daemon.connection.invalid_verdicts == 0
 
 
 _SPY = """

@@ -771,9 +771,9 @@ def test_select_path_handler_chooses_the_path(mountpoint: Path, lower: Path) -> 
         whole(m, backing(lower, fill("b")))
         assert read_direct(m / "f", 10) == fill("d")[:10]
         assert read_direct(m / "f", 10, BLOCK) == fill("b")[BLOCK : BLOCK + 10]
-        garbage = int((m.connection.path / "garbage").read_text())
+        invalid = int((m.connection.path / "invalid_verdicts").read_text())
         assert read_direct(m / "f", 10, 2 * BLOCK) == fill("b")[2 * BLOCK : 2 * BLOCK + 10]
-        assert int((m.connection.path / "garbage").read_text()) == garbage + 1
+        assert int((m.connection.path / "invalid_verdicts").read_text()) == invalid + 1
 
 
 # While it is in use

@@ -181,9 +181,9 @@ def test_fragment_invalidate(serving: Serving) -> None:
 
     async def act(operations: Fragments, file: Path) -> None:
         connection = Connection.at(file.parent)
-        before = connection.stamp
+        before = connection.epoch
         await operations.execute(block)
-        assert connection.stamp > before
+        assert connection.epoch > before
         assert (await trio.to_thread.run_sync(os.stat, file)).st_size == len(DATA)
 
     serving(act)

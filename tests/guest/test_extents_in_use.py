@@ -305,6 +305,6 @@ def _worker_waits() -> bool:
     """Does a kernel worker wait within our write to a lower file?"""
     for stack in Path("/proc").glob("[0-9]*/stack"):
         with contextlib.suppress(OSError):
-            if "efuse_later_work" in (text := stack.read_text()) and "percpu" in text:
+            if "efuse_deferred_work" in (text := stack.read_text()) and "percpu" in text:
                 return True
     return False

@@ -230,12 +230,12 @@ def test_key_of_a_wrong_size_is_null(tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("verdict", [2, 1, 77777, -38, -512, -4095, -2147483647])
 def test_garbage_verdict_is_counted_and_passed(tiny: Tiny, verdict: int) -> None:
-    before = int(tiny.read("garbage")), tiny.count("getxattr", "garbage")
+    before = int(tiny.read("invalid_verdicts")), tiny.count("getxattr", "invalid_verdict")
     with bpf.attach(tiny.connection, {"getxattr": VERDICT}) as attachment:
         attachment.maps["verdict"][0] = verdict
         assert os.getxattr(tiny.path / "f1", "user.tiny") == xattr(FIRST + 1)
-    assert int(tiny.read("garbage")) == before[0] + 1
-    assert tiny.count("getxattr", "garbage") == before[1] + 1
+    assert int(tiny.read("invalid_verdicts")) == before[0] + 1
+    assert tiny.count("getxattr", "invalid_verdict") == before[1] + 1
 
 
 def test_garbage_verdict_of_open_still_opens(tiny: Tiny) -> None:

@@ -186,11 +186,11 @@ def test_select_path_and_path_done_handlers_choose_and_measure(
         m.call("map_extent", "f", backing(lower, DATA), os.O_RDONLY)
         m.log()
         r = Reader(m)
-        before = m.connection.garbage
+        before = m.connection.invalid_verdicts
         gained = r.during(lambda: [r.read(block) for block in (0, 1, 1)] and None)
         r.close()
         assert "read" not in m.asked()
-        assert m.connection.garbage == before
+        assert m.connection.invalid_verdicts == before
         seen = m.attachment.maps["seen"].read_all()
         # Path, whether it was enough, whether a time was taken; the second READ of block 1 wins.
         assert seen == {0: 2 | 1 << 16, BLOCK: 3 | 1 << 16}

@@ -91,7 +91,7 @@ def test_stat_of_a_mount_shows_its_channels(
         poll_hits=9, poll_misses=1, others_woken=5, brought=54, refused=3,
     )  # fmt: skip
     sysfs.count_channel(
-        41, 1, node=1, slots=4, looking=1, sent=40, elsewhere=7, spin_hits=1, brought=46
+        41, 1, node=1, slots=4, polling=1, sent=40, elsewhere=7, spin_hits=1, brought=46
     )
     code, out, _ = efuse(capsys, "stat", "41")
     assert code == 0

@@ -73,8 +73,8 @@ def test_invalidate_and_abort_write_one(sysfs: FakeSysfs) -> None:
 
 
 def test_a_file_with_nonsense_fails(sysfs: FakeSysfs) -> None:
-    sysfs.add(41, stamp="-3")
-    with pytest.raises(ControlError, match="stamp holds '-3'"):
+    sysfs.add(41, epoch="-3")
+    with pytest.raises(ControlError, match="epoch holds '-3'"):
         _ = Connection(41, root=sysfs.root).epoch
 
 

@@ -65,7 +65,7 @@ def scrape(collector: Collector) -> Callable[..., float | None]:
 def test_a_mount_is_its_state_and_its_counts(sysfs: FakeSysfs) -> None:
     sysfs.add(
         41, "/mnt/a", exit_info='replace 0 by "another"', waiting="3", map_full="5",
-        enable_seq="2", garbage="4",
+        enable_seq="2", invalid_verdicts="4",
     )  # fmt: skip
     value = scrape(Collector())
     mount = {"connection": "41", "mountpoint": "/mnt/a"}
@@ -75,7 +75,7 @@ def test_a_mount_is_its_state_and_its_counts(sysfs: FakeSysfs) -> None:
     assert value("learned_values_total", **mount) == 12
     assert value("map_full_values_total", **mount) == 5
     assert value("program_sets_attached_total", **mount) == 2
-    assert value("garbage_verdicts_total", **mount) == 4
+    assert value("invalid_verdicts_total", **mount) == 4
     assert value("up") == 1
 
 
@@ -162,13 +162,13 @@ def test_without_times_the_kernel_takes_none(
 def test_channels_are_told_apart_by_cpu_and_node(sysfs: FakeSysfs) -> None:
     sysfs.add(41, "/mnt/a", nodes=(0, 1))
     sysfs.count_channel(
-        41, 1, node=1, slots=4, depth=2, in_flight=3, service_ns=9000, looking=1, sleeping=2,
+        41, 1, node=1, slots=4, depth=2, in_flight=3, service_ns=9000, polling=1, sleeping=2,
         sent=60, stolen=6, poll_hits=9, poll_misses=1, spin_hits=7, spin_misses=8, elsewhere=5,
         others_woken=10, brought=54, refused=11,
     )  # fmt: skip
     value = scrape(Collector())
     channel = {"connection": "41", "mountpoint": "/mnt/a", "cpu": "1", "node": "1"}
-    now = {"slots": 4, "depth": 2, "in_flight": 3, "looking": 1, "sleeping": 2}
+    now = {"slots": 4, "depth": 2, "in_flight": 3, "polling": 1, "sleeping": 2}
     assert {name: value(f"channel_{name}", **channel) for name in now} == now
     assert value("channel_service_seconds", **channel) == pytest.approx(9e-6)
     counted = {

@@ -103,9 +103,9 @@ def test_between_leaves_out_mounts_that_came_or_went() -> None:
 
 
 def test_passed_is_in_order_of_frequency() -> None:
-    counters = Counters(stale=2, miss=1, garbage=5, declined=2)
+    counters = Counters(stale=2, miss=1, invalid_verdict=5, declined=2)
     assert list(counters.passed.items()) == [
-        ("garbage", 5),
+        ("invalid_verdict", 5),
         ("declined", 2),
         ("stale", 2),
         ("miss", 1),

@@ -27,7 +27,7 @@ AFTER = {
         depth=3,
         in_flight=2,
         service_ns=100_000,
-        looking=1,
+        polling=1,
         counters=ChannelCounters(
             sent=400,
             stolen=60,
@@ -96,7 +96,7 @@ def test_rows_are_in_the_order_of_nodes() -> None:
 def test_rates_of_a_node_are_those_of_its_cpus_together() -> None:
     found = row(model(), 0, 2)
     assert (found.group.slots, found.group.depth, found.group.in_flight) == (8, 4, 3)
-    assert (found.group.looking, found.group.sleeping) == (1, 1)
+    assert (found.group.polling, found.group.sleeping) == (1, 1)
     assert found.group.counters == ChannelCounters(
         sent=400,
         stolen=60,

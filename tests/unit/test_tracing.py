@@ -35,9 +35,9 @@ def test_paths_and_reasons_are_the_kernels() -> None:
     uapi = (sources / "include/uapi/linux/efuse.h").read_text()
     header_text = (sources / "src/core/core_i.h").read_text()
     numbers = {int(n): name.lower() for name, n in re.findall(r"EFUSE_PATH_(\w+)\t+= (\d)", uapi)}
-    by = re.search(r"enum efuse_by \{(.*?)\}", header_text, re.DOTALL)
+    by = re.search(r"enum efuse_answered_by \{(.*?)\}", header_text, re.DOTALL)
     assert by
-    for number, name in enumerate(re.findall(r"EFUSE_BY_(\w+)", by[1]), len(numbers)):
+    for number, name in enumerate(re.findall(r"EFUSE_ANSWERED_BY_(\w+)", by[1]), len(numbers)):
         numbers[number] = name.lower()
     assert numbers.pop(0) == "auto"
     assert dict(PATHS) == numbers

@@ -9,7 +9,7 @@
 
 #include <linux/statfs.h>
 
-static int efuse_pass(struct efuse_req *req, enum efuse_counter reason)
+static int efuse_decline(struct efuse_req *req, enum efuse_counter reason)
 {
 	req->reason = reason;
 	return EFUSE_PASS;
@@ -61,8 +61,8 @@ static enum efuse_counter efuse_stamp_refused(struct efuse_req *req,
 	return 0;
 }
 
-static bool efuse_still(const struct efuse_req *req, u64 nodeid, enum efuse_kind kind,
-			const struct efuse_stamp *stamp)
+static bool efuse_unchanged(const struct efuse_req *req, u64 nodeid, enum efuse_kind kind,
+			    const struct efuse_stamp *stamp)
 {
 	return efuse_epoch_valid(req->ec, efuse_bucket_inode(nodeid, kind), stamp->epoch);
 }
@@ -70,10 +70,10 @@ static bool efuse_still(const struct efuse_req *req, u64 nodeid, enum efuse_kind
 static bool efuse_attrs_valid(const struct efuse_req *req, u64 nodeid,
 			      const struct efuse_stamp *stamp)
 {
-	return efuse_still(req, nodeid, EFUSE_KIND_ATTR, stamp) &&
-	       efuse_still(req, nodeid, EFUSE_KIND_LIFE, stamp) &&
+	return efuse_unchanged(req, nodeid, EFUSE_KIND_ATTR, stamp) &&
+	       efuse_unchanged(req, nodeid, EFUSE_KIND_IDENTITY, stamp) &&
 	       (READ_ONCE(req->ec->lazy_atime) ||
-		efuse_still(req, nodeid, EFUSE_KIND_ATIME, stamp));
+		efuse_unchanged(req, nodeid, EFUSE_KIND_ATIME, stamp));
 }
 
 /* Attributes do not depend on the caller. Returns 0, or the reason for a refusal. */
@@ -119,8 +119,8 @@ static enum efuse_counter efuse_entry_refused(struct efuse_req *req,
 	/* The nodeid of the directory may have been reused, or its permissions changed. */
 	if (!efuse_epoch_valid(req->ec, efuse_bucket_entry(args->nodeid, name, len),
 			       entry->stamp.epoch) ||
-	    !efuse_still(req, args->nodeid, EFUSE_KIND_LIFE, &entry->stamp) ||
-	    !efuse_still(req, args->nodeid, EFUSE_KIND_RIGHTS, &entry->stamp))
+	    !efuse_unchanged(req, args->nodeid, EFUSE_KIND_IDENTITY, &entry->stamp) ||
+	    !efuse_unchanged(req, args->nodeid, EFUSE_KIND_RIGHTS, &entry->stamp))
 		return EFUSE_STALE;
 	return 0;
 }
@@ -131,15 +131,16 @@ static void efuse_attrs_time(const struct efuse_req *req, u64 nodeid,
 	const struct fuse_attr *attr = (const struct fuse_attr *)attrs->attr;
 
 	if (efuse_exclusive(req) && !efuse_shared(req->ec, attr))
-		efuse_raise_time(efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), attrs->stamp.epoch,
-				 secs, nsecs);
+		efuse_time_extend(efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), attrs->stamp.epoch,
+				  secs, nsecs);
 	else
 		efuse_remaining(attrs->stamp.expires_ns, now, secs, nsecs);
 }
 
 /*
- * Dentries are visible to all callers. So in exclusive mode their timeout is raised only if answers
- * do not depend on the caller; and a name that others must not be shown gets no timeout at all.
+ * Dentries are visible to all callers. So in exclusive mode their timeout is extended only if
+ * answers do not depend on the caller; and a name that others must not be shown gets no timeout at
+ * all.
  */
 static void efuse_entry_time(const struct efuse_req *req, const struct efuse_entry *entry,
 			     u64 now, struct fuse_entry_out *out)
@@ -148,8 +149,8 @@ static void efuse_entry_time(const struct efuse_req *req, const struct efuse_ent
 	const char *name = efuse_req_name_at(req->args, 0, &len);
 
 	if (efuse_exclusive(req) && efuse_conn_caller_free(req->ec))
-		efuse_raise_time(efuse_bucket_entry(req->args->nodeid, name, len),
-				 entry->stamp.epoch, &out->entry_valid, &out->entry_valid_nsec);
+		efuse_time_extend(efuse_bucket_entry(req->args->nodeid, name, len),
+				  entry->stamp.epoch, &out->entry_valid, &out->entry_valid_nsec);
 	else if (efuse_names_shared(req->ec))
 		efuse_remaining(entry->stamp.expires_ns, now, &out->entry_valid,
 				&out->entry_valid_nsec);
@@ -168,27 +169,27 @@ int efuse_answer_entry(struct efuse_req *req, const void *entry_mem, u32 entry_s
 
 	if (!out || req->replied || req->args->opcode != FUSE_LOOKUP ||
 	    entry_size != sizeof(entry) || attrs_size != sizeof(attrs))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	memcpy(&entry, entry_mem, sizeof(entry));
 	memcpy(&attrs, attrs_mem, sizeof(attrs));
 
 	reason = efuse_entry_refused(req, &entry, now);
 	if (reason)
-		return efuse_pass(req, reason);
+		return efuse_decline(req, reason);
 	if (entry.nodeid <= FUSE_ROOT_ID)
-		return efuse_pass(req, EFUSE_DECLINED);
-	if (!efuse_still(req, entry.nodeid, EFUSE_KIND_LIFE, &entry.stamp))
-		return efuse_pass(req, EFUSE_STALE);
+		return efuse_decline(req, EFUSE_DECLINED);
+	if (!efuse_unchanged(req, entry.nodeid, EFUSE_KIND_IDENTITY, &entry.stamp))
+		return efuse_decline(req, EFUSE_STALE);
 	reason = efuse_attrs_refused(req, entry.nodeid, &attrs, now);
 	if (reason)
-		return efuse_pass(req, reason);
+		return efuse_decline(req, reason);
 
 	/* The last check: it takes a lookup count, which the caller then owns. */
 	taken = efuse_take_lookup(req->fm, entry.nodeid, entry.generation, attr->mode,
 				  min(entry.stamp.epoch, attrs.stamp.epoch));
 	if (taken == EFUSE_TAKEN_UNFIT ||
 	    (taken != EFUSE_TAKEN && !READ_ONCE(req->ec->stable_nodeids)))
-		return efuse_pass(req, EFUSE_NOT_ALIVE);
+		return efuse_decline(req, EFUSE_NOT_ALIVE);
 	if (taken != EFUSE_TAKEN)
 		attr->flags |= EFUSE_ATTR_UNCOUNTED;
 
@@ -209,14 +210,14 @@ int efuse_answer_negative(struct efuse_req *req, const void *mem, u32 size)
 	u64 now = ktime_get_ns();
 
 	if (!out || req->replied || req->args->opcode != FUSE_LOOKUP || size != sizeof(entry))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	memcpy(&entry, mem, sizeof(entry));
 
 	reason = efuse_entry_refused(req, &entry, now);
 	if (reason)
-		return efuse_pass(req, reason);
+		return efuse_decline(req, reason);
 	if (entry.nodeid)
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 
 	/* Nodeid 0 means ENOENT, with a timeout. */
 	memset(out, 0, sizeof(*out));
@@ -261,14 +262,14 @@ int efuse_answer_attrs(struct efuse_req *req, const void *mem, u32 size)
 	u64 now = ktime_get_ns();
 
 	if (!out || req->replied || req->args->opcode != FUSE_GETATTR || size != sizeof(attrs))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	memcpy(&attrs, mem, sizeof(attrs));
 
 	reason = efuse_attrs_refused(req, req->args->nodeid, &attrs, now);
 	if (!reason)
 		reason = efuse_getattr_refused(req, attr->mode);
 	if (reason)
-		return efuse_pass(req, reason);
+		return efuse_decline(req, reason);
 
 	memset(out, 0, sizeof(*out));
 	out->attr = *attr;
@@ -288,14 +289,15 @@ static enum efuse_counter efuse_blob_refused(struct efuse_req *req,
 		return reason;
 	if (efuse_acl_is_the_vfs(req))
 		return EFUSE_DECLINED;
-	if (!efuse_still(req, nodeid, EFUSE_KIND_LIFE, &head->stamp))
+	if (!efuse_unchanged(req, nodeid, EFUSE_KIND_IDENTITY, &head->stamp))
 		return EFUSE_STALE;
 	if (req->args->opcode == FUSE_READLINK)
-		return efuse_still(req, nodeid, EFUSE_KIND_DATA, &head->stamp) ? 0 : EFUSE_STALE;
-	if (!efuse_still(req, nodeid, EFUSE_KIND_XATTR, &head->stamp))
+		return efuse_unchanged(req, nodeid, EFUSE_KIND_DATA, &head->stamp) ? 0 :
+										EFUSE_STALE;
+	if (!efuse_unchanged(req, nodeid, EFUSE_KIND_XATTR, &head->stamp))
 		return EFUSE_STALE;
 	/* A write may remove an xattr (security.capability), but never adds one. */
-	if (!head->error && !efuse_still(req, nodeid, EFUSE_KIND_DATA, &head->stamp))
+	if (!head->error && !efuse_unchanged(req, nodeid, EFUSE_KIND_DATA, &head->stamp))
 		return EFUSE_STALE;
 	return 0;
 }
@@ -349,19 +351,19 @@ int efuse_answer_blob(struct efuse_req *req, const void *mem, u32 size)
 	if (req->replied || size != sizeof(*blob) ||
 	    (args->opcode != FUSE_GETXATTR && args->opcode != FUSE_LISTXATTR &&
 	     args->opcode != FUSE_READLINK))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	memcpy(&head, blob, EFUSE_BLOB_HEAD);
 	if (head.len > EFUSE_BLOB_LEN ||
 	    (head.error && (head.error != -ENODATA || head.len)))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 
 	reason = efuse_blob_refused(req, &head);
 	if (reason)
-		return efuse_pass(req, reason);
+		return efuse_decline(req, reason);
 
 	room = efuse_blob_room(req, head.len, &ret);
 	if (ret == -EIO)
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	/* The copy is checked in place. If it is wrong, the daemon's answer overwrites it. */
 	if (room)
 		memcpy(room, blob->data, head.len);
@@ -370,7 +372,7 @@ int efuse_answer_blob(struct efuse_req *req, const void *mem, u32 size)
 	crc = crc32_le(crc, (u8 *)&head + sizeof(u32), EFUSE_BLOB_HEAD - sizeof(u32));
 	crc = ~crc32_le(crc, room ?: blob->data, head.len);
 	if (crc != head.stamp.check)
-		return efuse_pass(req, EFUSE_STALE);
+		return efuse_decline(req, EFUSE_STALE);
 
 	if (head.error)
 		return efuse_replied(req, head.error);
@@ -394,23 +396,23 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	struct fuse_open_out *out;
 
 	if (req->replied || size != sizeof(grant))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	if (args->opcode != FUSE_ACCESS &&
 	    ((args->opcode != FUSE_OPEN && args->opcode != FUSE_OPENDIR) ||
 	     !READ_ONCE(req->ec->handleless) || mode == EFUSE_CTO ||
 	     efuse_arg_flags(args) & O_TRUNC))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	memcpy(&grant, mem, sizeof(grant));
 
 	efuse_grant_key(&key, req);
 	if (efuse_check(efuse_seed_grant(&key), &grant, sizeof(grant)) != grant.stamp.check)
-		return efuse_pass(req, EFUSE_STALE);
+		return efuse_decline(req, EFUSE_STALE);
 	reason = efuse_stamp_refused(req, &grant.stamp, ktime_get_ns());
 	if (reason)
-		return efuse_pass(req, reason);
-	if (!efuse_still(req, args->nodeid, EFUSE_KIND_RIGHTS, &grant.stamp) ||
-	    !efuse_still(req, args->nodeid, EFUSE_KIND_LIFE, &grant.stamp))
-		return efuse_pass(req, EFUSE_STALE);
+		return efuse_decline(req, reason);
+	if (!efuse_unchanged(req, args->nodeid, EFUSE_KIND_RIGHTS, &grant.stamp) ||
+	    !efuse_unchanged(req, args->nodeid, EFUSE_KIND_IDENTITY, &grant.stamp))
+		return efuse_decline(req, EFUSE_STALE);
 	if (args->opcode == FUSE_ACCESS)
 		return efuse_replied(req, 0);
 
@@ -419,16 +421,16 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 	 */
 	if ((mode == EFUSE_EXCLUSIVE || grant.open_flags & FOPEN_KEEP_CACHE) &&
 	    args->opcode == FUSE_OPEN && !efuse_kept(req->ec, req->fm, args->nodeid))
-		return efuse_pass(req, EFUSE_STALE);
+		return efuse_decline(req, EFUSE_STALE);
 	/* A grant cannot open a backing file again. EFUSE_FOPEN_LOCAL is no flag of a daemon. */
 	if (grant.open_flags & (FOPEN_PASSTHROUGH | EFUSE_FOPEN_LOCAL))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	out = efuse_out_open(args);
 	memset(out, 0, sizeof(*out));
 	out->fh = args->nodeid;
 	out->open_flags = grant.open_flags | EFUSE_FOPEN_LOCAL;
 	if (mode == EFUSE_EXCLUSIVE && !(grant.open_flags & FOPEN_DIRECT_IO))
-		out->open_flags |= efuse_raised_open(req, out->fh);
+		out->open_flags |= efuse_extended_open(req, out->fh);
 	return efuse_replied(req, 0);
 }
 
@@ -443,14 +445,14 @@ int efuse_answer_volume(struct efuse_req *req, const void *mem, u32 size)
 
 	if (req->replied || args->opcode != FUSE_STATFS || size != sizeof(volume) ||
 	    args->out_args[0].size != sizeof(*out) || !efuse_exclusive(req))
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	memcpy(&volume, mem, sizeof(volume));
 
 	if (efuse_check(efuse_seed_nodeid(args->nodeid), &volume, sizeof(volume)) !=
-	    volume.stamp.check || !efuse_still(req, 0, EFUSE_KIND_VOLUME, &volume.stamp))
-		return efuse_pass(req, EFUSE_STALE);
+	    volume.stamp.check || !efuse_unchanged(req, 0, EFUSE_KIND_VOLUME, &volume.stamp))
+		return efuse_decline(req, EFUSE_STALE);
 	if (volume.stamp.expires_ns <= ktime_get_ns())
-		return efuse_pass(req, EFUSE_EXPIRED);
+		return efuse_decline(req, EFUSE_EXPIRED);
 
 	memset(out, 0, sizeof(*out));
 	memcpy(&out->st, volume.st, sizeof(volume.st));
@@ -464,6 +466,6 @@ int efuse_answer_flush(struct efuse_req *req)
 	if (req->replied || req->args->opcode != FUSE_FLUSH ||
 	    !READ_ONCE(req->ec->flush_free) || known->written || known->locked ||
 	    READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
-		return efuse_pass(req, EFUSE_DECLINED);
+		return efuse_decline(req, EFUSE_DECLINED);
 	return efuse_replied(req, 0);
 }

@@ -185,7 +185,7 @@ static bool efuse_block_find(struct efuse_req *req, struct efuse_ops *ops,
 	answered = ops->block(req) == EFUSE_REPLIED;
 	req->block = NULL;
 	if (answered != at->found)
-		this_cpu_inc(req->ec->stats->garbage);
+		this_cpu_inc(req->ec->stats->invalid_verdicts);
 	return at->found;
 }
 
@@ -303,8 +303,8 @@ static bool efuse_block_holds(const struct efuse_req *req, const struct efuse_ch
 	}
 	at->epoch = ch->epoch;
 	return test_bit(at->number - ch->block, ch->own_blocks) &&
-	       efuse_epoch_valid(req->ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE), issued) &&
-	       efuse_epoch_quiet(req->ec, efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE), issued);
+	       efuse_epoch_valid(req->ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT), issued) &&
+	       efuse_epoch_quiet(req->ec, efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY), issued);
 }
 
 static void efuse_block_learn(struct efuse_req *req, struct efuse_ops *ops,

@@ -12,7 +12,7 @@
 #define EFUSE_VOLUME_NS		(10ULL * NSEC_PER_SEC)	/* a daemon may free space at any time */
 
 /* A value from a reply, with its key, for the member learn(); built by learn.c. */
-struct efuse_lesson {
+struct efuse_learn_item {
 	u32 map;
 	union {
 		u64 nodeid;
@@ -92,9 +92,9 @@ enum efuse_kind {
 	EFUSE_KIND_ATIME,
 	EFUSE_KIND_XATTR,
 	EFUSE_KIND_DATA,	/* content: any change of it */
-	EFUSE_KIND_WHOLE,	/* content: other changes than WRITEs, which change blocks */
-	EFUSE_KIND_END,		/* content: its end, where it has grown */
-	EFUSE_KIND_LIFE,	/* the inode that the nodeid stands for */
+	EFUSE_KIND_CONTENT,	/* content: other changes than WRITEs, which change blocks */
+	EFUSE_KIND_EOF,		/* content: its end, where it has grown */
+	EFUSE_KIND_IDENTITY,	/* the inode that the nodeid stands for */
 	EFUSE_KIND_VOLUME,	/* free space of the file system, with nodeid 0 */
 	EFUSE_KIND_RIGHTS,	/* permissions: who may open the file or search the directory */
 	EFUSE_KIND_PAGES,	/* content: changes that bypass FUSE's page cache */
@@ -142,12 +142,12 @@ enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 genera
 bool efuse_inode_alive(struct efuse_conn *ec, u64 nodeid);
 
 u64 efuse_inode_size(struct fuse_mount *fm, u64 nodeid);
-static inline u16 efuse_bucket_life(u64 nodeid)
+static inline u16 efuse_bucket_identity(u64 nodeid)
 {
-	return efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE);
+	return efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY);
 }
 
-u64 efuse_life_mark(const struct efuse_conn *ec, u64 nodeid);
+u64 efuse_identity_mark(const struct efuse_conn *ec, u64 nodeid);
 
 /* answer.c */
 int efuse_answer_entry(struct efuse_req *req, const void *entry, u32 entry_size,
@@ -244,21 +244,21 @@ void efuse_learn(struct efuse_req *req, struct efuse_ops *ops,
 		 const struct efuse_changes *ch);
 
 /* timeouts.c */
-#define EFUSE_RAISED_SECS	(10ULL * 365 * 24 * 3600)
+#define EFUSE_EXTENDED_SECS	(10ULL * 365 * 24 * 3600)
 
-void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch);
+void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch);
 void efuse_strip(struct fuse_args *args);
 
 /* kept.c */
-/* Flag of a raised timeout: the word is not a time, but a bucket and an epoch. See kept.c. */
-#define EFUSE_TIME_RAISED	BIT_ULL(62)
+/* Flag of an extended timeout: the word is not a time, but a bucket and an epoch. See kept.c. */
+#define EFUSE_TIME_EXTENDED	BIT_ULL(62)
 
-static inline bool efuse_time_raised(u64 time)
+static inline bool efuse_time_extended(u64 time)
 {
-	return time & EFUSE_TIME_RAISED;
+	return time & EFUSE_TIME_EXTENDED;
 }
 
-void efuse_raise_time(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs);
+void efuse_time_extend(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs);
 bool efuse_time_ended(const struct efuse_conn *ec, u64 time);
 bool efuse_shared(const struct efuse_conn *ec, const struct fuse_attr *attr);
 bool efuse_shared_nodeid(struct fuse_mount *fm, u64 nodeid);
@@ -267,8 +267,8 @@ bool efuse_refresh_nodeid(struct fuse_mount *fm, u64 nodeid);
 u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid);
 
 void efuse_linked(struct fuse_mount *fm, u64 nodeid);
-void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid);
-void efuse_lower(struct fuse_conn *fc);
+void efuse_timeouts_expire_attrs(struct fuse_mount *fm, u64 nodeid);
+void efuse_timeouts_expire(struct fuse_conn *fc);
 
 /* pages.c */
 bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len);

@@ -53,7 +53,7 @@ static void efuse_changes_linked(struct efuse_changes *ch, u64 nodeid)
 {
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
-	efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_CONTENT);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_RIGHTS);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_PAGES);
@@ -64,8 +64,8 @@ static void efuse_changes_content(struct efuse_changes *ch, u64 nodeid)
 {
 	ch->content = nodeid;
 	efuse_changes_data(ch, nodeid);
-	efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
-	efuse_changes_inode(ch, nodeid, EFUSE_KIND_END);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_CONTENT);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_EOF);
 }
 
 /* A WRITE changes the blocks that it touches, and perhaps the end of the file. */
@@ -78,7 +78,7 @@ static void efuse_changes_written(struct efuse_changes *ch, const struct fuse_ar
 	ch->content = args->nodeid;
 	efuse_changes_data(ch, args->nodeid);
 	if (args->efuse.extends)
-		efuse_changes_inode(ch, args->nodeid, EFUSE_KIND_END);
+		efuse_changes_inode(ch, args->nodeid, EFUSE_KIND_EOF);
 	if (nr > EFUSE_MAX_BLOCKS) {
 		efuse_changes_content(ch, args->nodeid);
 		return;
@@ -114,7 +114,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 
 	case FUSE_FORGET:
 		/* A FORGET that is sent as a request: of a READDIRPLUS entry that was not used. */
-		efuse_changes_inode(ch, nodeid, EFUSE_KIND_LIFE);
+		efuse_changes_inode(ch, nodeid, EFUSE_KIND_IDENTITY);
 		return;
 
 	case FUSE_SETATTR:
@@ -170,7 +170,7 @@ void efuse_changes_of(struct efuse_changes *ch, const struct fuse_args *args)
 		if (args->efuse.revalidate) {
 			ch->content = nodeid;
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
-			efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
+			efuse_changes_inode(ch, nodeid, EFUSE_KIND_CONTENT);
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
 			efuse_changes_inode(ch, nodeid, EFUSE_KIND_XATTR);
 		}
@@ -357,7 +357,7 @@ static void efuse_changes_mapped(struct efuse_changes *ch, u64 nodeid)
 {
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_DATA);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_ATTR);
-	efuse_changes_inode(ch, nodeid, EFUSE_KIND_WHOLE);
+	efuse_changes_inode(ch, nodeid, EFUSE_KIND_CONTENT);
 	efuse_changes_inode(ch, nodeid, EFUSE_KIND_PAGES);
 }
 

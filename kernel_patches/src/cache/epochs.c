@@ -154,9 +154,9 @@ bool efuse_epoch_block_valid(const struct efuse_conn *ec, u64 nodeid, u64 block,
 	const u16 bucket = efuse_block_bucket(nodeid, block);
 
 	return efuse_word_quiet(efuse_word(&ec->block_buckets, bucket), epoch) &&
-	       efuse_epoch_valid(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE), epoch) &&
-	       efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE), epoch) &&
-	       (!last || efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_END),
+	       efuse_epoch_valid(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT), epoch) &&
+	       efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY), epoch) &&
+	       (!last || efuse_epoch_quiet(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_EOF),
 					   epoch));
 }
 

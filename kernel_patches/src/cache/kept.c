@@ -2,8 +2,8 @@
 /*
  * FUSE's own caches: dentries, attributes, listings, pages. In exclusive mode their contents live
  * as long as they are true. So the word in which FUSE stores a timeout does not hold a time, but a
- * bucket and an epoch (see epochs.c). Such a raised timeout is checked whenever it is used, so no
- * change can be lost between a check and a later use.
+ * bucket and an epoch (see epochs.c). Such an extended timeout is checked whenever it is used, so
+ * no change can be lost between a check and a later use.
  *
  * Pages and listings are checked when a file is opened or read, against an epoch in the inode.
  */
@@ -15,23 +15,23 @@
 
 #define EFUSE_TIME_EPOCH	(BIT_ULL(EFUSE_EPOCH_BITS) - 1)
 /*
- * The nanoseconds of a raised timeout in a reply. A daemon gains nothing by sending them: it could
- * send a long timeout as well.
+ * The nanoseconds of an extended timeout in a reply. A daemon gains nothing by sending them: it
+ * could send a long timeout as well.
  */
-#define EFUSE_NSEC_RAISED	U32_MAX
+#define EFUSE_NSEC_EXTENDED	U32_MAX
 
 /**
- * efuse_raise_time - make a raised timeout for a reply
+ * efuse_time_extend - make an extended timeout for a reply
  * @bucket: bucket of the value that the timeout is for
  * @epoch: epoch of the value
  * @secs: set to the seconds of the reply's timeout
  * @nsecs: set to the nanoseconds of the reply's timeout
  */
-void efuse_raise_time(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs)
+void efuse_time_extend(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs)
 {
-	*secs = EFUSE_TIME_RAISED | (u64)bucket << EFUSE_EPOCH_BITS |
+	*secs = EFUSE_TIME_EXTENDED | (u64)bucket << EFUSE_EPOCH_BITS |
 		(epoch & EFUSE_TIME_EPOCH);
-	*nsecs = EFUSE_NSEC_RAISED;
+	*nsecs = EFUSE_NSEC_EXTENDED;
 }
 
 /**
@@ -40,17 +40,17 @@ void efuse_raise_time(u16 bucket, u64 epoch, u64 *secs, u32 *nsecs)
  * @nsecs: nanoseconds of the reply's timeout
  * @plain: time in jiffies that plain FUSE would store
  *
- * Return: a raised timeout, or @plain
+ * Return: an extended timeout, or @plain
  */
 u64 efuse_time(u64 secs, u32 nsecs, u64 plain)
 {
-	if (nsecs == EFUSE_NSEC_RAISED && efuse_time_raised(secs))
-		return secs & (EFUSE_TIME_RAISED | (EFUSE_TIME_RAISED - 1));
-	return min(plain, EFUSE_TIME_RAISED - 1);
+	if (nsecs == EFUSE_NSEC_EXTENDED && efuse_time_extended(secs))
+		return secs & (EFUSE_TIME_EXTENDED | (EFUSE_TIME_EXTENDED - 1));
+	return min(plain, EFUSE_TIME_EXTENDED - 1);
 }
 
-/* Are raised timeouts valid? Only in exclusive mode, and while a program set is attached. */
-static bool efuse_raises(const struct efuse_conn *ec)
+/* Are extended timeouts valid? Only in exclusive mode, and while a program set is attached. */
+static bool efuse_extends(const struct efuse_conn *ec)
 {
 	return READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE && rcu_access_pointer(ec->ops);
 }
@@ -58,17 +58,17 @@ static bool efuse_raises(const struct efuse_conn *ec)
 /* Has a timeout that FUSE stores ended? */
 bool efuse_time_ended(const struct efuse_conn *ec, u64 time)
 {
-	if (!efuse_time_raised(time))
+	if (!efuse_time_extended(time))
 		return time_before64(time, get_jiffies_64()) ||
 		       (ec && READ_ONCE(ec->consistency) == EFUSE_STRICT);
-	return !ec || !efuse_raises(ec) ||
+	return !ec || !efuse_extends(ec) ||
 	       !efuse_epoch_valid(ec, (u16)(time >> EFUSE_EPOCH_BITS),
 				  time & EFUSE_TIME_EPOCH);
 }
 
 /*
- * Has the timeout of a dentry ended? Called at each use of a dentry. A raised one also depends on
- * the permissions of the directory.
+ * Has the timeout of a dentry ended? Called at each use of a dentry. An extended one also depends
+ * on the permissions of the directory.
  */
 bool efuse_dentry_ended(const struct dentry *entry, u64 time)
 {
@@ -78,7 +78,7 @@ bool efuse_dentry_ended(const struct dentry *entry, u64 time)
 
 	if (efuse_time_ended(ec, time))
 		return true;
-	if (!efuse_time_raised(time))
+	if (!efuse_time_extended(time))
 		return false;
 	rcu_read_lock();
 	dir = d_inode_rcu(READ_ONCE(entry->d_parent));
@@ -106,12 +106,12 @@ u64 efuse_inode_valid_ns(struct fuse_mount *fm, u64 nodeid)
 	inode = efuse_inode_rcu(fm, nodeid);
 	until = inode ? READ_ONCE(get_fuse_inode(inode)->i_time) : 0;
 	rcu_read_unlock();
-	if (efuse_time_raised(until))
+	if (efuse_time_extended(until))
 		return efuse_time_ended(efuse_conn_get(fm->fc), until) ? 0 :
-			EFUSE_RAISED_SECS * NSEC_PER_SEC;
+			EFUSE_EXTENDED_SECS * NSEC_PER_SEC;
 	/* Limited, since the sum with a clock must not overflow. */
 	return time_after64(until, now) ?
-		jiffies64_to_nsecs(min_t(u64, until - now, EFUSE_RAISED_SECS * HZ)) : 0;
+		jiffies64_to_nsecs(min_t(u64, until - now, EFUSE_EXTENDED_SECS * HZ)) : 0;
 }
 
 /* Initialize an inode, which has no pages: its pages are true since the current epoch. */
@@ -243,11 +243,11 @@ void efuse_linked(struct fuse_mount *fm, u64 nodeid)
 }
 
 /**
- * efuse_lower_attrs - make FUSE's attributes and ACLs of an inode invalid
+ * efuse_timeouts_expire_attrs - make FUSE's attributes and ACLs of an inode invalid
  * @fm: mount
  * @nodeid: nodeid of the inode
  */
-void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid)
+void efuse_timeouts_expire_attrs(struct fuse_mount *fm, u64 nodeid)
 {
 	struct inode *inode;
 
@@ -264,7 +264,7 @@ void efuse_lower_attrs(struct fuse_mount *fm, u64 nodeid)
  * End the timeouts of all names in a directory. Negative dentries have no inode and can only be
  * found through their directory.
  */
-static void efuse_lower_names(struct inode *dir)
+static void efuse_expire_names(struct inode *dir)
 {
 	struct dentry *dentry = d_find_any_alias(dir);
 	struct dentry *child, *prev;
@@ -302,7 +302,7 @@ again:
 	dput(dentry);
 }
 
-static void efuse_lower_inode(struct fuse_conn *fc, struct inode *inode)
+static void efuse_expire_inode(struct fuse_conn *fc, struct inode *inode)
 {
 	struct fuse_inode *fi = get_fuse_inode(inode);
 
@@ -316,10 +316,10 @@ static void efuse_lower_inode(struct fuse_conn *fc, struct inode *inode)
 	/* Does not wait for the daemon, which may be the task that writes to sysfs. */
 	invalidate_mapping_pages(inode->i_mapping, 0, -1);
 	if (S_ISDIR(inode->i_mode))
-		efuse_lower_names(inode);
+		efuse_expire_names(inode);
 }
 
-static void efuse_lower_sb(struct fuse_conn *fc, struct super_block *sb)
+static void efuse_expire_sb(struct fuse_conn *fc, struct super_block *sb)
 {
 	struct inode *inode, *last = NULL;
 
@@ -331,7 +331,7 @@ static void efuse_lower_sb(struct fuse_conn *fc, struct super_block *sb)
 		spin_unlock(&sb->s_inode_list_lock);
 		iput(last);
 		last = inode;
-		efuse_lower_inode(fc, inode);
+		efuse_expire_inode(fc, inode);
 		cond_resched();
 		spin_lock(&sb->s_inode_list_lock);
 	}
@@ -340,18 +340,18 @@ static void efuse_lower_sb(struct fuse_conn *fc, struct super_block *sb)
 }
 
 /**
- * efuse_lower - end all timeouts of FUSE's own caches, and drop clean pages
+ * efuse_timeouts_expire - end all timeouts of FUSE's own caches, and drop clean pages
  * @fc: connection
  *
  * Context: process context, may sleep; takes killsb.
  */
-void efuse_lower(struct fuse_conn *fc)
+void efuse_timeouts_expire(struct fuse_conn *fc)
 {
 	struct fuse_mount *fm;
 
 	down_read(&fc->killsb);
 	list_for_each_entry(fm, &fc->mounts, fc_entry)
 		if (fm->sb)
-			efuse_lower_sb(fc, fm->sb);
+			efuse_expire_sb(fc, fm->sb);
 	up_read(&fc->killsb);
 }

@@ -42,7 +42,7 @@ struct inode *efuse_inode_rcu(struct fuse_mount *fm, u64 nodeid)
 enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 generation, u32 mode,
 				   u64 epoch)
 {
-	u16 life = efuse_bucket_inode(nodeid, EFUSE_KIND_LIFE);
+	u16 identity = efuse_bucket_inode(nodeid, EFUSE_KIND_IDENTITY);
 	struct inode *inode = efuse_inode_rcu(fm, nodeid);
 	enum efuse_taken taken = EFUSE_TAKEN_UNFIT;
 	struct fuse_inode *fi;
@@ -55,7 +55,7 @@ enum efuse_taken efuse_take_lookup(struct fuse_mount *fm, u64 nodeid, u64 genera
 	if (!(efuse_inode_state(inode) & (I_NEW | I_CREATING | I_FREEING | I_WILL_FREE)) &&
 	    get_node_id(inode) == nodeid && inode->i_generation == (u32)generation &&
 	    !inode_wrong_type(inode, mode) && !fuse_is_bad(inode) &&
-	    efuse_epoch_valid(efuse_conn_get(fm->fc), life, epoch)) {
+	    efuse_epoch_valid(efuse_conn_get(fm->fc), identity, epoch)) {
 		spin_lock(&fi->lock);
 		if (fi->nlookup) {
 			fi->nlookup--;
@@ -124,10 +124,10 @@ void efuse_return_lookup(struct fuse_mount *fm, struct fuse_forget_link *forget,
 }
 
 /*
- * The life of a nodeid. A nodeid stands for an inode from the reply that introduces it until the
- * daemon reads the last FORGET of it. Before that, the daemon cannot reuse the nodeid for another
- * inode. So a FORGET is a change (EFUSE_KIND_LIFE) that is in flight from when it is queued until
- * the daemon reads it.
+ * The identity of a nodeid. A nodeid stands for an inode from the reply that introduces it until
+ * the daemon reads the last FORGET of it. Before that, the daemon cannot reuse the nodeid for
+ * another inode. So a FORGET is a change (EFUSE_KIND_IDENTITY) that is in flight from when it is
+ * queued until the daemon reads it.
  */
 
 /**
@@ -156,7 +156,7 @@ bool efuse_inode_alive(struct efuse_conn *ec, u64 nodeid)
 }
 
 /* A number that differs after any FORGET of the nodeid was queued or read. */
-u64 efuse_life_mark(const struct efuse_conn *ec, u64 nodeid)
+u64 efuse_identity_mark(const struct efuse_conn *ec, u64 nodeid)
 {
-	return efuse_epoch_word(ec, efuse_bucket_life(nodeid));
+	return efuse_epoch_word(ec, efuse_bucket_identity(nodeid));
 }

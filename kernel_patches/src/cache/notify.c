@@ -29,7 +29,7 @@ static void efuse_notify_content(struct fuse_conn *fc, u64 nodeid, u32 code)
 		return;
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR));
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
-	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_XATTR));
 	efuse_changes_add(&ch, efuse_bucket_inode(nodeid, EFUSE_KIND_RIGHTS));
 	efuse_changes_add(&ch, efuse_bucket_inode(0, EFUSE_KIND_VOLUME));
@@ -92,5 +92,5 @@ void efuse_notify_all(struct fuse_conn *fc)
 	if (!ec)
 		return;
 	efuse_epoch_void(ec);
-	efuse_lower(fc);
+	efuse_timeouts_expire(fc);
 }

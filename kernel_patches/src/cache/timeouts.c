@@ -2,8 +2,8 @@
 /*
  * Timeouts of FUSE's own caches of dentries, attributes, pages and listings. FUSE takes them from
  * the daemon's replies. Here they are changed according to the mode, before the caller sees the
- * reply. In strict mode they become 0. In exclusive mode they are raised: replaced by a bucket and
- * an epoch that kept.c checks at each use, since FUSE's caches are faster than any handler.
+ * reply. In strict mode they become 0. In exclusive mode they are extended: replaced by a bucket
+ * and an epoch that kept.c checks at each use, since FUSE's caches are faster than any handler.
  *
  * In exclusive mode a reply that has crossed a change of its objects gets no timeout at all. FUSE
  * itself would believe the reply that arrives last.
@@ -22,30 +22,30 @@ void efuse_strip(struct fuse_args *args)
 		open->open_flags &= ~EFUSE_FOPEN_LOCAL;
 }
 
-/* Raise one timeout, or set it to 0 if the bucket has changed since the request was issued. */
-static void efuse_raise_one(const struct efuse_req *req, const struct efuse_changes *ch,
-			    u16 bucket, u64 *secs, u32 *nsecs)
+/* Extends one timeout, or sets it to 0 if the bucket has changed since the request was issued. */
+static void efuse_extend_one(const struct efuse_req *req, const struct efuse_changes *ch,
+			     u16 bucket, u64 *secs, u32 *nsecs)
 {
 	bool own = false;
 
 	if (efuse_epoch_holds(req->ec, ch, bucket, req->args->efuse.epoch, &own)) {
-		efuse_raise_time(bucket, own ? ch->epoch : req->args->efuse.epoch, secs, nsecs);
+		efuse_time_extend(bucket, own ? ch->epoch : req->args->efuse.epoch, secs, nsecs);
 	} else {
 		*secs = 0;
 		*nsecs = 0;
 	}
 }
 
-static void efuse_raise_attr(const struct efuse_req *req, const struct efuse_changes *ch,
-			     u64 nodeid, const struct fuse_attr *attr, u64 *secs, u32 *nsecs)
+static void efuse_extend_attr(const struct efuse_req *req, const struct efuse_changes *ch,
+			      u64 nodeid, const struct fuse_attr *attr, u64 *secs, u32 *nsecs)
 {
 	/* A file with several nodeids keeps the daemon's timeout: see efuse_shared(). */
 	if (!efuse_shared(req->ec, attr))
-		efuse_raise_one(req, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), secs, nsecs);
+		efuse_extend_one(req, ch, efuse_bucket_inode(nodeid, EFUSE_KIND_ATTR), secs, nsecs);
 }
 
-static void efuse_raise_entry(const struct efuse_req *req, const struct efuse_changes *ch,
-			      const char *name, u32 len, struct fuse_entry_out *entry)
+static void efuse_extend_entry(const struct efuse_req *req, const struct efuse_changes *ch,
+			       const char *name, u32 len, struct fuse_entry_out *entry)
 {
 	/* Dentries are visible to all callers. */
 	if (efuse_conn_caller_free(req->ec)) {
@@ -55,13 +55,13 @@ static void efuse_raise_entry(const struct efuse_req *req, const struct efuse_ch
 		if (name && efuse_epoch_quiet(req->ec, efuse_bucket_inode(req->args->nodeid,
 									  EFUSE_KIND_RIGHTS),
 					      req->args->efuse.epoch))
-			efuse_raise_one(req, ch,
-					efuse_bucket_entry(req->args->nodeid, name, len),
+			efuse_extend_one(req, ch,
+					 efuse_bucket_entry(req->args->nodeid, name, len),
 					&entry->entry_valid, &entry->entry_valid_nsec);
 	}
 	if (entry->nodeid)
-		efuse_raise_attr(req, ch, entry->nodeid, &entry->attr, &entry->attr_valid,
-				 &entry->attr_valid_nsec);
+		efuse_extend_attr(req, ch, entry->nodeid, &entry->attr, &entry->attr_valid,
+				  &entry->attr_valid_nsec);
 }
 
 static void efuse_end_entry(struct fuse_entry_out *entry)
@@ -72,8 +72,8 @@ static void efuse_end_entry(struct fuse_entry_out *entry)
 	entry->attr_valid_nsec = 0;
 }
 
-/* Raise the timeouts of all entries of a READDIRPLUS, or set them to 0 if @ch is NULL. */
-static void efuse_raise_dirents(const struct efuse_req *req, const struct efuse_changes *ch)
+/* Extends the timeouts of all entries of a READDIRPLUS, or sets them to 0 if @ch is NULL. */
+static void efuse_extend_dirents(const struct efuse_req *req, const struct efuse_changes *ch)
 {
 	struct fuse_direntplus *plus;
 	size_t left;
@@ -81,23 +81,23 @@ static void efuse_raise_dirents(const struct efuse_req *req, const struct efuse_
 
 	while ((plus = efuse_dirents_next(&at, &left))) {
 		if (plus->entry_out.nodeid && ch)
-			efuse_raise_entry(req, ch, plus->dirent.name, plus->dirent.namelen,
-					  &plus->entry_out);
+			efuse_extend_entry(req, ch, plus->dirent.name, plus->dirent.namelen,
+					   &plus->entry_out);
 		else
 			efuse_end_entry(&plus->entry_out);
 	}
 }
 
 /* Let FUSE keep pages or the listing over this open. @nodeid: the inode that was opened. */
-static void efuse_raise_open(struct efuse_req *req, u64 nodeid, struct fuse_open_out *open)
+static void efuse_extend_open(struct efuse_req *req, u64 nodeid, struct fuse_open_out *open)
 {
 	if (open->open_flags & (FOPEN_DIRECT_IO | FOPEN_PASSTHROUGH))
 		return;
 	if (efuse_refresh_nodeid(req->fm, nodeid))
-		open->open_flags |= efuse_raised_open(req, open->fh);
+		open->open_flags |= efuse_extended_open(req, open->fh);
 }
 
-static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_changes *ch)
+static void efuse_extend_exclusive(struct efuse_req *req, const struct efuse_changes *ch)
 {
 	struct fuse_args *args = req->args;
 	struct fuse_entry_out *entry = efuse_out_entry(args);
@@ -119,14 +119,14 @@ static void efuse_raise_exclusive(struct efuse_req *req, const struct efuse_chan
 		return;
 
 	if (entry)
-		efuse_raise_entry(req, ch, name, len, entry);
+		efuse_extend_entry(req, ch, name, len, entry);
 	if (attr)
-		efuse_raise_attr(req, ch, args->nodeid, &attr->attr, &attr->attr_valid,
-				 &attr->attr_valid_nsec);
+		efuse_extend_attr(req, ch, args->nodeid, &attr->attr, &attr->attr_valid,
+				  &attr->attr_valid_nsec);
 	if (open && !(efuse_arg_flags(args) & O_TRUNC))
-		efuse_raise_open(req, entry ? entry->nodeid : args->nodeid, open);
+		efuse_extend_open(req, entry ? entry->nodeid : args->nodeid, open);
 	if (args->opcode == FUSE_READDIRPLUS)
-		efuse_raise_dirents(req, ch);
+		efuse_extend_dirents(req, ch);
 }
 
 /*
@@ -169,17 +169,17 @@ static void efuse_end_strict(struct efuse_req *req)
 	if (open)
 		open->open_flags &= ~(FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR);
 	if (args->opcode == FUSE_READDIRPLUS)
-		efuse_raise_dirents(req, NULL);
+		efuse_extend_dirents(req, NULL);
 }
 
 /**
- * efuse_raise - set the timeouts of a reply according to the mode
+ * efuse_timeouts_extend - set the timeouts of a reply according to the mode
  * @req: a request that the daemon has answered; learning from the reply is done
  * @ch: the changes that the request made, ended
  *
  * Context: process context, may sleep.
  */
-void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch)
+void efuse_timeouts_extend(struct efuse_req *req, const struct efuse_changes *ch)
 {
 	switch (READ_ONCE(req->ec->consistency)) {
 	case EFUSE_STRICT:
@@ -187,7 +187,7 @@ void efuse_raise(struct efuse_req *req, const struct efuse_changes *ch)
 		break;
 	case EFUSE_EXCLUSIVE:
 		if (rcu_access_pointer(req->ec->ops))
-			efuse_raise_exclusive(req, ch);
+			efuse_extend_exclusive(req, ch);
 		break;
 	}
 	efuse_refresh_open(req);

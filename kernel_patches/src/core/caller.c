@@ -142,7 +142,7 @@ bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp)
 }
 
 /**
- * efuse_raised_open - get the open flags that let FUSE cache more in exclusive mode
+ * efuse_extended_open - get the open flags that let FUSE cache more in exclusive mode
  * @req: an OPEN or OPENDIR
  * @fh: handle of its reply
  *
@@ -152,7 +152,7 @@ bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp)
  *
  * Return: FOPEN_* to add to the reply's
  */
-u32 efuse_raised_open(const struct efuse_req *req, u64 fh)
+u32 efuse_extended_open(const struct efuse_req *req, u64 fh)
 {
 	if (req->args->opcode == FUSE_OPENDIR && efuse_conn_caller_free(req->ec) &&
 	    efuse_handle_is_any(req->args, fh))

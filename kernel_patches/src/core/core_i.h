@@ -60,7 +60,7 @@ enum efuse_counter {
 	EFUSE_NOT_ALIVE,
 	EFUSE_NO_HANDLER,
 	EFUSE_DECLINED,
-	EFUSE_GARBAGE,
+	EFUSE_INVALID_VERDICT,
 	EFUSE_UNMAPPED,
 	EFUSE_FAILED,
 	/* Times, and how many requests they are of. */
@@ -72,10 +72,10 @@ enum efuse_counter {
 };
 
 /* What answered a request, if not a path of enum efuse_path. */
-enum efuse_by {
-	EFUSE_BY_HANDLER = EFUSE_NR_PATHS,
-	EFUSE_BY_REFUSAL,	/* a handler that refused it */
-	EFUSE_BY_KERNEL,	/* the kernel, without a handler */
+enum efuse_answered_by {
+	EFUSE_ANSWERED_BY_HANDLER = EFUSE_NR_PATHS,
+	EFUSE_ANSWERED_BY_REFUSAL,	/* a handler that refused it */
+	EFUSE_ANSWERED_BY_KERNEL,	/* the kernel, without a handler */
 };
 
 /* Counters per path. path_sysfs.c has their names in sysfs. */
@@ -123,7 +123,7 @@ struct efuse_stats {
 	u64 channel[EFUSE_NR_CHANNEL_COUNTERS];
 	u64 learned;
 	u64 map_full;
-	u64 garbage;
+	u64 invalid_verdicts;
 	u64 evicted;
 	atomic_t depth;		/* see struct efuse_path_info; requests may end on another CPU */
 };
@@ -170,7 +170,7 @@ struct efuse_buckets {
  * @forced_path: path of every READ and WRITE, or EFUSE_PATH_AUTO
  * @round: the program probes all paths once in this many READs of a kind
  * @probes: how many READs of a round probe each path
- * @later_queue: workers for WRITEs of write-back, NULL until needed; see deferred.c
+ * @deferred_queue: workers for WRITEs of write-back, NULL until needed; see deferred.c
  * @daemon_read: the most bytes of a READ that the daemon accepts; 0 until INIT is answered
  * @daemon_write: the most bytes of a WRITE that the daemon accepts; 0 until INIT is answered
  * @max_request: the most bytes of a READ or WRITE that FUSE makes; 0: what the daemon accepts
@@ -222,7 +222,7 @@ struct efuse_conn {
 	u8 forced_path;
 	u32 round;
 	u32 probes;
-	struct workqueue_struct *later_queue;
+	struct workqueue_struct *deferred_queue;
 	u32 daemon_read;
 	u32 daemon_write;
 	u32 max_request;
@@ -268,7 +268,7 @@ enum efuse_stop {
  * @stop: READ, WRITE that a path tried: enum efuse_stop
  * @appended: append by the direct path: end of the file after it; 0: nothing was appended
  * @racy: data that the direct path has read may be newer than FUSE's pages of that range
- * @lesson: the value that learn() is called for, if that is not a block; else NULL
+ * @learn_item: the value that learn() is called for, if that is not a block; else NULL
  * @block: the block that block() or learn() is called for; else NULL
  * @path: data for select_path() and path_done()
  * @ended: nodeid of the file whose former data is void now, 0: none; for reply() and written()
@@ -289,7 +289,7 @@ struct efuse_req {
 	u8 stop;
 	u64 appended;
 	bool racy;
-	struct efuse_lesson *lesson;
+	struct efuse_learn_item *learn_item;
 	struct efuse_block *block;
 	struct efuse_path_info path;
 	u64 ended;
@@ -407,7 +407,7 @@ u64 efuse_caller(struct efuse_req *req);
 u64 efuse_caller_stamp(struct efuse_req *req);
 bool efuse_caller_is(struct efuse_req *req, const struct efuse_stamp *stamp);
 bool efuse_names_shared(const struct efuse_conn *ec);
-u32 efuse_raised_open(const struct efuse_req *req, u64 fh);
+u32 efuse_extended_open(const struct efuse_req *req, u64 fh);
 void efuse_part_callers(struct efuse_req *req);
 
 /* trace.c */
@@ -431,7 +431,7 @@ static inline void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 	req->stop = EFUSE_STOP_ALL;
 	req->appended = 0;
 	req->racy = false;
-	req->lesson = NULL;
+	req->learn_item = NULL;
 	req->block = NULL;
 	if (efuse_is_io(args))
 		memset(&req->path, 0, sizeof(req->path));
@@ -443,7 +443,7 @@ static inline void efuse_req_init(struct efuse_req *req, struct efuse_conn *ec,
 static inline void efuse_begin(struct fuse_args *args)
 {
 	args->efuse.begun_ns = tracepoint_enabled(efuse_request) ? ktime_get_ns() : 0;
-	args->efuse.by = EFUSE_BY_KERNEL;
+	args->efuse.answered_by = EFUSE_ANSWERED_BY_KERNEL;
 	args->efuse.reason = 0;
 }
 

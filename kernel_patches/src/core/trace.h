@@ -16,9 +16,9 @@
 			 { EFUSE_PATH_DIRECT, "direct" },		\
 			 { EFUSE_PATH_CACHE, "cache" },			\
 			 { EFUSE_PATH_DEVICE, "device" },		\
-			 { EFUSE_BY_HANDLER, "handler" },		\
-			 { EFUSE_BY_REFUSAL, "refusal" },		\
-			 { EFUSE_BY_KERNEL, "kernel" })
+			 { EFUSE_ANSWERED_BY_HANDLER, "handler" },		\
+			 { EFUSE_ANSWERED_BY_REFUSAL, "refusal" },		\
+			 { EFUSE_ANSWERED_BY_KERNEL, "kernel" })
 
 #define EFUSE_SHOW_REASON(reason)					\
 	__print_symbolic(reason,					\
@@ -30,13 +30,13 @@
 			 { EFUSE_NOT_ALIVE, "not_alive" },		\
 			 { EFUSE_NO_HANDLER, "no_handler" },		\
 			 { EFUSE_DECLINED, "declined" },		\
-			 { EFUSE_GARBAGE, "garbage" },			\
+			 { EFUSE_INVALID_VERDICT, "invalid_verdict" },			\
 			 { EFUSE_UNMAPPED, "unmapped" },		\
 			 { EFUSE_FAILED, "failed" })
 
 /*
- * @req: the request; @req->args->efuse has what answered it (@by), and why it went to the daemon
- *	 (@reason)
+ * @req: the request; @req->args->efuse has what answered it (@answered_by), and why it went to the
+ *	 daemon (@reason)
  * @ret: result for the caller: bytes, 0 or a negative errno
  */
 TRACE_EVENT(efuse_request,
@@ -62,7 +62,7 @@ TRACE_EVENT(efuse_request,
 		__entry->ns		= req->args->efuse.begun_ns ?
 					  ktime_get_ns() - req->args->efuse.begun_ns : 0;
 		__entry->ret		= ret;
-		__entry->by		= req->args->efuse.by;
+		__entry->by		= req->args->efuse.answered_by;
 		__entry->reason		= req->args->efuse.reason;
 	),
 

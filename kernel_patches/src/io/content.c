@@ -133,14 +133,14 @@ static void efuse_content_note(struct efuse_backing *eb, const struct efuse_cont
  * every READ, and each READ would drop all pages.
  */
 bool efuse_content_seen(struct efuse_conn *ec, u64 nodeid, struct efuse_backing *eb,
-			       const struct efuse_content *before)
+			const struct efuse_content *before)
 {
 	bool same = efuse_content_same(&eb->content, efuse_content_inode(eb->file));
 
 	smp_rmb(); /* Pairs with efuse_content_note(). */
 	if (same && !READ_ONCE(eb->content.racy) && !before->racy)
 		return false;
-	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
 	if (!same || !before->racy)
 		efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
 	efuse_content_note(eb, before);

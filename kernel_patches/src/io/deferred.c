@@ -10,23 +10,23 @@
 #include <linux/workqueue.h>
 
 /**
- * efuse_later_prepare - create the connection's workqueue before a WRITE needs it
+ * efuse_deferred_prepare - create the connection's workqueue before a WRITE needs it
  * @ec: connection
  *
  * Context: process context, may sleep.
  * Return: 0 or -ENOMEM
  */
-int efuse_later_prepare(struct efuse_conn *ec)
+int efuse_deferred_prepare(struct efuse_conn *ec)
 {
 	struct workqueue_struct *queue;
 
-	if (READ_ONCE(ec->later_queue))
+	if (READ_ONCE(ec->deferred_queue))
 		return 0;
 	queue = alloc_workqueue("efuse/%u", WQ_MEM_RECLAIM | WQ_UNBOUND, 0, ec->id);
 	if (!queue)
 		return -ENOMEM;
-	/* Pairs with efuse_later(). */
-	if (cmpxchg(&ec->later_queue, NULL, queue))
+	/* Pairs with efuse_defer(). */
+	if (cmpxchg(&ec->deferred_queue, NULL, queue))
 		destroy_workqueue(queue);
 	return 0;
 }
@@ -35,14 +35,14 @@ int efuse_later_prepare(struct efuse_conn *ec)
  * Waits for the workers of an unmounted connection. Its requests are answered, but a worker may
  * still be returning.
  */
-void efuse_later_settle(struct efuse_conn *ec)
+void efuse_deferred_settle(struct efuse_conn *ec)
 {
-	if (ec->later_queue)
-		flush_workqueue(ec->later_queue);
+	if (ec->deferred_queue)
+		flush_workqueue(ec->deferred_queue);
 }
 
-void efuse_later_free(struct efuse_conn *ec)
+void efuse_deferred_free(struct efuse_conn *ec)
 {
-	if (ec->later_queue)
-		destroy_workqueue(ec->later_queue);
+	if (ec->deferred_queue)
+		destroy_workqueue(ec->deferred_queue);
 }

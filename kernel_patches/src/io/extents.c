@@ -237,8 +237,8 @@ static struct efuse_use **efuse_uses_ended(struct efuse_use **over)
  * Waits until no task holds the extents through these uses. If the caller is killed, workers wait
  * instead.
  *
- * Each use is released as soon as it has ended, even while others are in progress: the list may hold the next
- * use of the same extent, and another change of the tree may wait for this one.
+ * Each use is released as soon as it has ended, even while others are in progress: the list may
+ * hold the next use of the same extent, and another change of the tree may wait for this one.
  */
 static int efuse_uses_wait(struct efuse_conn *ec, struct efuse_use *over)
 {
@@ -474,7 +474,7 @@ out_put:
 static void efuse_backed_changed(struct efuse_conn *ec, u64 nodeid)
 {
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_DATA));
-	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_WHOLE));
+	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_CONTENT));
 	efuse_epoch_bump(ec, efuse_bucket_inode(nodeid, EFUSE_KIND_PAGES));
 }
 
@@ -653,18 +653,18 @@ static int efuse_backed_change(struct efuse_conn *ec, u64 nodeid, struct efuse_b
  */
 static bool efuse_nodeid_stands(struct efuse_conn *ec, u64 nodeid, bool new)
 {
-	return efuse_inode_alive(ec, nodeid) || (new && !efuse_life_ends(ec, nodeid));
+	return efuse_inode_alive(ec, nodeid) || (new && !efuse_identity_ends(ec, nodeid));
 }
 
 /*
- * Checks a change of a nodeid's extents. @mark is the result of efuse_life_mark() before the
+ * Checks a change of a nodeid's extents. @mark is the result of efuse_identity_mark() before the
  * change. If a FORGET of the nodeid, or of another one of the same bucket, was queued or read
  * meanwhile, the extents may belong to an inode that is gone: all of them are removed.
  */
 static int efuse_backed_settle(struct efuse_conn *ec, u64 nodeid, u64 mark,
 			       struct efuse_replaced *replaced)
 {
-	if (efuse_life_mark(ec, nodeid) == mark)
+	if (efuse_identity_mark(ec, nodeid) == mark)
 		return 0;
 	efuse_backed_erase(ec, nodeid, replaced);
 	return -ESTALE;
@@ -692,7 +692,7 @@ static int efuse_map_try(struct efuse_conn *ec, const struct efuse_extent *exten
 	flags = efuse_extents_lock(ec);
 	if (eb->resident)
 		WRITE_ONCE(ec->on_device, true);
-	mark = efuse_life_mark(ec, extent->nodeid);
+	mark = efuse_identity_mark(ec, extent->nodeid);
 	if (ec->extents_ended)
 		err = -ENOTCONN;
 	if (ec->extents_ended ||
@@ -724,7 +724,7 @@ static int efuse_map(struct efuse_conn *ec, const struct efuse_extent *extent)
 
 	err = efuse_extent_check(extent);
 	if (!err && extent->flags & EFUSE_EXTENT_WRITE)
-		err = efuse_later_prepare(ec);
+		err = efuse_deferred_prepare(ec);
 	if (err)
 		return err;
 	eb = efuse_backing_new(ec, extent);
@@ -755,7 +755,7 @@ static int efuse_unmap_try(struct efuse_conn *ec, const struct efuse_unmap *rang
 	/* Not waited for, for the reason in efuse_map_try(). */
 	held = down_read_trylock(&ec->fc->killsb);
 	flags = efuse_extents_lock(ec);
-	mark = efuse_life_mark(ec, range->nodeid);
+	mark = efuse_identity_mark(ec, range->nodeid);
 	/* No version is kept for a nodeid that the kernel does not hold. */
 	alive = !held || efuse_inode_alive(ec, range->nodeid);
 	file = range->version && alive ?

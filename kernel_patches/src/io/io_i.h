@@ -141,10 +141,10 @@ int efuse_device_resident(struct efuse_req *req);
 
 /* split.c */
 size_t efuse_daemon_limit(const struct efuse_req *req);
-bool efuse_ask_in_parts(const struct efuse_req *req);
-void efuse_ask_all(struct efuse_req *req);
-bool efuse_ask_behind(struct efuse_req *req);
-ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len);
+bool efuse_split_needed(const struct efuse_req *req);
+void efuse_split_all(struct efuse_req *req);
+bool efuse_split_background(struct efuse_req *req);
+ssize_t efuse_split_fill(struct efuse_req *req, size_t at, size_t len);
 
 /* paths.c */
 bool efuse_path_take(struct efuse_req *req);
@@ -162,8 +162,8 @@ static inline bool efuse_path_backed(const struct efuse_conn *ec)
 }
 
 /* deferred.c */
-int efuse_later_prepare(struct efuse_conn *ec);
-void efuse_later_settle(struct efuse_conn *ec);
-void efuse_later_free(struct efuse_conn *ec);
+int efuse_deferred_prepare(struct efuse_conn *ec);
+void efuse_deferred_settle(struct efuse_conn *ec);
+void efuse_deferred_free(struct efuse_conn *ec);
 
 #endif /* _FS_FUSE_EFUSE_IO_I_H */

@@ -52,7 +52,7 @@ void efuse_path_done(struct efuse_req *req, enum efuse_path path)
 	u64 start_ns = args->efuse.path_start_ns ?: args->efuse.start_ns;
 	u64 ns, bytes = 0;
 
-	req->args->efuse.by = path;
+	req->args->efuse.answered_by = path;
 	if (!req->error)
 		bytes = args->opcode == FUSE_READ ? args->out_args[0].size : out->size;
 	efuse_count_path(req->ec, path, EFUSE_PATH_REQUESTS, 1);

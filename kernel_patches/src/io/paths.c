@@ -71,7 +71,7 @@ static enum efuse_path efuse_path_ask(struct efuse_req *req, const struct efuse_
 	said = ops->select_path(req);
 	path = said & ~(EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE);
 	if (path >= EFUSE_NR_PATHS) {
-		this_cpu_inc(req->ec->stats->garbage);
+		this_cpu_inc(req->ec->stats->invalid_verdicts);
 		return EFUSE_PATH_AUTO;
 	}
 	args->measured = said & EFUSE_PATH_MEASURE;
@@ -130,7 +130,7 @@ static bool efuse_path_cache(struct efuse_req *req)
 			req->reason = req->reason ?: EFUSE_MISS;
 			return false;
 		}
-		ret = efuse_ask_fill(req, done, gap);
+		ret = efuse_split_fill(req, done, gap);
 		if (ret < 0) {
 			req->reason = EFUSE_FAILED;
 			req->stop = ret == -EFAULT ? EFUSE_STOP_FAULT : EFUSE_STOP_ERROR;

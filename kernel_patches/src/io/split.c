@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Ask for a READ or WRITE in parts, each with a request of its own: because the daemon takes less
+ * Splits a READ or WRITE into parts, each with a request of its own: because the daemon takes less
  * than the whole in one request, or because the data cache has the rest.
  *
  * If the request's data lies in the caller's own pages, a part may get pages of the kernel instead.
@@ -56,12 +56,12 @@ size_t efuse_daemon_limit(const struct efuse_req *req)
 }
 
 /**
- * efuse_ask_in_parts - must the daemon be asked for a request in parts?
+ * efuse_split_needed - must a request be split?
  * @req: a READ or WRITE
  *
  * Return: true if the request is too large for the daemon, or needs pages of the kernel
  */
-bool efuse_ask_in_parts(const struct efuse_req *req)
+bool efuse_split_needed(const struct efuse_req *req)
 {
 	return efuse_arg_size(req->args) > efuse_daemon_limit(req) ||
 	       (req->args->user_pages && efuse_bounced(req));
@@ -223,8 +223,8 @@ static struct efuse_part *efuse_part_new(struct efuse_req *req, struct efuse_dat
 	return part;
 }
 
-/* Asks the daemon for a part. Returns the bytes it moved, or a negative errno. */
-static ssize_t efuse_part_ask(struct efuse_part *part)
+/* Sends a part to the daemon. Returns the bytes it moved, or a negative errno. */
+static ssize_t efuse_part_send(struct efuse_part *part)
 {
 	struct fuse_args *args = &part->io.ap.args;
 
@@ -257,18 +257,18 @@ static EFUSE_END(efuse_part_end)
 	efuse_args_end(sent, whole, error);
 }
 
-/* Fills a part from backing files if they have all of it, else by asking the daemon. */
+/* Fills a part from backing files if they have all of it, else by the daemon. */
 static ssize_t efuse_part_fill(struct efuse_part *part)
 {
 	if (efuse_path_direct(&part->req)) {
 		efuse_blocks_learn(&part->req, NULL);
 		return part->req.ret;
 	}
-	return efuse_part_ask(part);
+	return efuse_part_send(part);
 }
 
-static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos, size_t len,
-			 ssize_t (*ask)(struct efuse_part *part))
+static ssize_t efuse_split_part(struct efuse_req *req, struct efuse_data *data, u64 pos, size_t len,
+				ssize_t (*carry_out)(struct efuse_part *part))
 {
 	struct efuse_data at = *data;
 	struct efuse_part *part;
@@ -277,7 +277,7 @@ static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos
 	part = efuse_part_new(req, data, pos, len);
 	if (!part)
 		return -ENOMEM;
-	ret = ask(part);
+	ret = carry_out(part);
 	req->racy |= part->req.racy;
 	if (ret > 0 && part->bounced && req->args->opcode == FUSE_READ &&
 	    efuse_part_copy(part, at, ret) < ret)
@@ -287,11 +287,11 @@ static ssize_t efuse_ask(struct efuse_req *req, struct efuse_data *data, u64 pos
 }
 
 /*
- * Asks part by part until one is short. Adds the bytes moved to @done. Returns 0 or a negative
- * errno.
+ * Carries out part by part until one is short. Adds the bytes moved to @done. Returns 0 or a
+ * negative errno.
  */
-static int efuse_ask_range(struct efuse_req *req, size_t at, size_t len,
-			   ssize_t (*ask)(struct efuse_part *part), size_t *done)
+static int efuse_split_range(struct efuse_req *req, size_t at, size_t len,
+			     ssize_t (*carry_out)(struct efuse_part *part), size_t *done)
 {
 	size_t limit = efuse_daemon_limit(req);
 	u64 pos = efuse_arg_offset(req->args) + at;
@@ -301,7 +301,7 @@ static int efuse_ask_range(struct efuse_req *req, size_t at, size_t len,
 	efuse_data_skip(&data, at);
 	while (*done < len) {
 		size_t want = min(len - *done, limit);
-		ssize_t ret = efuse_ask(req, &data, pos + *done, want, ask);
+		ssize_t ret = efuse_split_part(req, &data, pos + *done, want, carry_out);
 
 		if (ret < 0)
 			return ret;
@@ -313,7 +313,7 @@ static int efuse_ask_range(struct efuse_req *req, size_t at, size_t len,
 }
 
 /**
- * efuse_ask_fill - fill in a part of a READ
+ * efuse_split_fill - fill in a part of a READ
  * @req: the READ
  * @at: start of the part in the READ's data, bytes
  * @len: size of the part, bytes
@@ -321,21 +321,21 @@ static int efuse_ask_range(struct efuse_req *req, size_t at, size_t len,
  * Context: process context, may sleep.
  * Return: bytes filled in, fewer than @len only at the end of the file; or a negative errno
  */
-ssize_t efuse_ask_fill(struct efuse_req *req, size_t at, size_t len)
+ssize_t efuse_split_fill(struct efuse_req *req, size_t at, size_t len)
 {
 	size_t done = 0;
 
-	return efuse_ask_range(req, at, len, efuse_part_fill, &done) ?: done;
+	return efuse_split_range(req, at, len, efuse_part_fill, &done) ?: done;
 }
 
 /**
- * efuse_ask_behind - send a background request to the daemon with pages of the kernel
+ * efuse_split_background - send a background request to the daemon with pages of the kernel
  * @req: a READ or WRITE that the daemon takes in one request
  *
  * Context: process context, may sleep.
  * Return: true if the request is sent; args->end() will be called then
  */
-bool efuse_ask_behind(struct efuse_req *req)
+bool efuse_split_background(struct efuse_req *req)
 {
 	struct fuse_args *whole = req->args;
 	struct efuse_data data;
@@ -354,7 +354,7 @@ bool efuse_ask_behind(struct efuse_req *req)
 }
 
 /**
- * efuse_ask_all - ask the daemon for a READ or WRITE in parts
+ * efuse_split_all - send a READ or WRITE to the daemon in parts
  * @req: the request; @req->ret and @req->error hold the answer afterwards
  *
  * A WRITE that fails after some bytes were written is a short WRITE, not a failed one. A READ
@@ -363,7 +363,7 @@ bool efuse_ask_behind(struct efuse_req *req)
  *
  * Context: process context, may sleep.
  */
-void efuse_ask_all(struct efuse_req *req)
+void efuse_split_all(struct efuse_req *req)
 {
 	size_t done = 0, size = efuse_arg_size(req->args);
 	struct fuse_args *args = req->args;
@@ -371,7 +371,7 @@ void efuse_ask_all(struct efuse_req *req)
 	bool write_back = efuse_is_write_back(args);
 	int err;
 
-	err = efuse_ask_range(req, 0, size, efuse_part_ask, &done);
+	err = efuse_split_range(req, 0, size, efuse_part_send, &done);
 	if (!err && write_back && done < size)
 		err = -EIO;
 	if (err && (args->opcode == FUSE_READ || write_back || !done)) {

@@ -27,7 +27,7 @@ static u32 efuse_queue_load(const struct efuse_queue *queue)
 {
 	const struct efuse_channel *channel = rcu_dereference(queue->channel);
 
-	return READ_ONCE(queue->depth) + (channel ? READ_ONCE(channel->held) : 0);
+	return READ_ONCE(queue->depth) + (channel ? READ_ONCE(channel->nr_in_flight) : 0);
 }
 
 /* Expected time, in ns, from sending a request to @queue now until its reply. */
@@ -48,7 +48,7 @@ static struct efuse_queue *efuse_claim(struct efuse_conn *ec, int node, int cpu)
 	struct efuse_channel *channel;
 	int other;
 
-	if (!atomic_read(&ec->nodes[node]->looking))
+	if (!atomic_read(&ec->nodes[node]->nr_polling))
 		return NULL;
 	for_each_cpu_wrap(other, cpumask_of_node(node), cpu) {
 		channel = rcu_dereference(ec->queues[other]->channel);
@@ -85,7 +85,7 @@ static struct efuse_queue *efuse_balance(struct efuse_conn *ec, struct efuse_que
 	struct efuse_queue *found;
 
 	if (channel && (efuse_poll_claim(channel) ||
-			(atomic_read(&channel->coming) && efuse_queue_load(home) < threshold)))
+			(atomic_read(&channel->nr_replying) && efuse_queue_load(home) < threshold)))
 		return home;
 	found = efuse_claim(ec, home->node, home->cpu);
 	if (found)
@@ -123,7 +123,7 @@ static struct efuse_queue *efuse_select_channel(struct efuse_conn *ec, struct ef
 		return NULL;
 	if (said >= nr_cpu_ids || !cpu_possible(said) ||
 	    !rcu_access_pointer(ec->queues[said]->channel)) {
-		this_cpu_inc(ec->stats->garbage);
+		this_cpu_inc(ec->stats->invalid_verdicts);
 		return NULL;
 	}
 	return ec->queues[said];
@@ -151,8 +151,8 @@ const struct efuse_channel_load *efuse_load_describe(struct efuse_placement *pla
 		return NULL;
 	load->node = queue->node;
 	load->depth = READ_ONCE(queue->depth);
-	load->in_flight = READ_ONCE(channel->held);
-	load->looking = efuse_poll_free(channel);
+	load->in_flight = READ_ONCE(channel->nr_in_flight);
+	load->polling = efuse_poll_free(channel);
 	/* Only a hint: after queueing a request, the sender checks for sleepers again. */
 	load->sleeping = waitqueue_active(&channel->waitq);
 	load->service_ns = READ_ONCE(channel->service_ns);

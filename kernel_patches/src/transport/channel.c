@@ -85,7 +85,7 @@ static bool efuse_slot_reclaim(struct efuse_channel *channel, u32 slot)
 	spin_lock(&channel->lock);
 	if (channel->state[slot] == EFUSE_SLOT_DAEMON) {
 		channel->state[slot] = EFUSE_SLOT_KERNEL;
-		WRITE_ONCE(channel->held, channel->held - 1);
+		WRITE_ONCE(channel->nr_in_flight, channel->nr_in_flight - 1);
 		efuse_service_count(channel, local_clock() - channel->begun[slot]);
 		had = true;
 	}
@@ -101,7 +101,7 @@ static void efuse_slot_set(struct efuse_channel *channel, u32 slot, enum efuse_s
 	channel->state[slot] = state;
 	if (state == EFUSE_SLOT_DAEMON) {
 		channel->begun[slot] = local_clock();
-		WRITE_ONCE(channel->held, channel->held + 1);
+		WRITE_ONCE(channel->nr_in_flight, channel->nr_in_flight + 1);
 	} else if (state == EFUSE_SLOT_FREE) {
 		swap(wanted, channel->full);
 	}
@@ -278,7 +278,7 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 	if (next.flags & EFUSE_NEXT_REPLY)
 		return efuse_channel_reply(channel, next.slot, next.length);
 
-	atomic_inc(&channel->coming);
+	atomic_inc(&channel->nr_replying);
 	err = efuse_channel_reply(channel, next.slot, next.length);
 	/*
 	 * Let the task that waits for the reply run: it may send its next request before this
@@ -286,12 +286,13 @@ long efuse_channel_next(struct fuse_dev *fud, struct file *file, struct efuse_ne
 	 */
 	cond_resched();
 	/*
-	 * Full barrier: either a sender sees this worker coming, or the worker sees what was sent.
+	 * Full barrier: either a sender sees this worker replying, or the worker sees what was
+	 * sent.
 	 */
-	atomic_dec_return(&channel->coming);
+	atomic_dec_return(&channel->nr_replying);
 	length = err ?: efuse_channel_bring(channel, file, &next);
 	/*
-	 * Senders that saw this worker coming or polling have woken no other worker, and this one
+	 * Senders that saw this worker replying or polling have woken no other worker, and this one
 	 * took only one request.
 	 */
 	if (efuse_queue_filled(channel->queue))
@@ -324,7 +325,7 @@ static struct efuse_channel *efuse_channel_alloc(const struct efuse_channel_setu
 		return NULL;
 	spin_lock_init(&channel->lock);
 	init_waitqueue_head(&channel->waitq);
-	channel->luck.credit = EFUSE_LUCK;
+	channel->spin.credit = EFUSE_MAX_SPIN_CREDIT;
 	channel->slots = setup->slots;
 	channel->slot_size = setup->slot_size;
 	channel->nr_pages = 2 * setup->slots * (setup->slot_size / PAGE_SIZE);

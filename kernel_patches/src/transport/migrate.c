@@ -27,7 +27,7 @@ static struct fuse_req *efuse_request_extract(struct fuse_dev *fud, u64 unique, 
 }
 
 /**
- * efuse_request_adopt - move a request to the descriptor on which its reply arrived
+ * efuse_request_migrate - move a request to the descriptor on which its reply arrived
  * @fud: the descriptor that got the reply
  * @unique: the request's number
  * @hash: the request's index in the hash tables of struct fuse_pqueue
@@ -35,7 +35,7 @@ static struct fuse_req *efuse_request_extract(struct fuse_dev *fud, u64 unique, 
  * Context: any, without locks.
  * Return: true if another descriptor of the connection had the request; @fud has it now
  */
-bool efuse_request_adopt(struct fuse_dev *fud, u64 unique, u32 hash)
+bool efuse_request_migrate(struct fuse_dev *fud, u64 unique, u32 hash)
 {
 	struct fuse_conn *fc = efuse_dev_conn(fud);
 	struct fuse_req *req = NULL;

@@ -16,31 +16,31 @@
 #define EFUSE_POLL_FREE_MASK	0xffff
 
 /* After this many skipped polls, one is tried although polling has not paid off. */
-#define EFUSE_LUCK_PAUSE	32
+#define EFUSE_SPIN_PAUSE	32
 
 /* Is polling worth a try now? */
-static bool efuse_luck_try(struct efuse_luck *luck)
+static bool efuse_spin_try(struct efuse_spin *spin)
 {
 	u8 skipped;
 
 	/* With one CPU, polling keeps the other side from running. */
 	if (num_online_cpus() == 1)
 		return false;
-	if (READ_ONCE(luck->credit))
+	if (READ_ONCE(spin->credit))
 		return true;
-	skipped = READ_ONCE(luck->skipped) + 1;
-	WRITE_ONCE(luck->skipped, skipped % EFUSE_LUCK_PAUSE);
-	return skipped == EFUSE_LUCK_PAUSE;
+	skipped = READ_ONCE(spin->skipped) + 1;
+	WRITE_ONCE(spin->skipped, skipped % EFUSE_SPIN_PAUSE);
+	return skipped == EFUSE_SPIN_PAUSE;
 }
 
-static void efuse_luck_tell(struct efuse_luck *luck, bool hit)
+static void efuse_spin_update(struct efuse_spin *spin, bool hit)
 {
-	u8 credit = READ_ONCE(luck->credit);
+	u8 credit = READ_ONCE(spin->credit);
 
-	if (hit && credit < EFUSE_LUCK)
-		WRITE_ONCE(luck->credit, credit + 1);
+	if (hit && credit < EFUSE_MAX_SPIN_CREDIT)
+		WRITE_ONCE(spin->credit, credit + 1);
 	else if (!hit && credit)
-		WRITE_ONCE(luck->credit, credit - 1);
+		WRITE_ONCE(spin->credit, credit - 1);
 }
 
 /* Is there other work for this CPU or this task? */
@@ -49,15 +49,15 @@ static bool efuse_wanted(void)
 	return need_resched() || !single_task_running() || signal_pending(current);
 }
 
-static atomic_t *efuse_looking(struct efuse_channel *channel)
+static atomic_t *efuse_nr_polling(struct efuse_channel *channel)
 {
-	return &channel->ec->nodes[channel->queue->node]->looking;
+	return &channel->ec->nodes[channel->queue->node]->nr_polling;
 }
 
 static void efuse_poll_begin(struct efuse_channel *channel)
 {
 	atomic_add(EFUSE_POLL_FREE, &channel->polls);
-	atomic_inc(efuse_looking(channel));
+	atomic_inc(efuse_nr_polling(channel));
 }
 
 /* Full barrier: either a sender sees the polling worker, or the worker sees what was sent. */
@@ -69,7 +69,7 @@ static void efuse_poll_end(struct efuse_channel *channel)
 		done = old >= EFUSE_POLL_CLAIMED ? EFUSE_POLL_CLAIMED : EFUSE_POLL_FREE;
 	} while (!atomic_try_cmpxchg(&channel->polls, &old, old - done));
 	if (done == EFUSE_POLL_FREE)
-		atomic_dec(efuse_looking(channel));
+		atomic_dec(efuse_nr_polling(channel));
 }
 
 /**
@@ -105,7 +105,7 @@ bool efuse_poll(struct efuse_channel *channel)
 	 * would occupy another CPU.
 	 */
 	if (!ns || efuse_poll_any(channel) || !cpu_online(channel->queue->cpu) ||
-	    !efuse_luck_try(&channel->luck))
+	    !efuse_spin_try(&channel->spin))
 		return false;
 	end = local_clock() + ns;
 	efuse_poll_begin(channel);
@@ -116,7 +116,7 @@ bool efuse_poll(struct efuse_channel *channel)
 		cpu_relax();
 	} while (local_clock() < end);
 	efuse_poll_end(channel);
-	efuse_luck_tell(&channel->luck, filled);
+	efuse_spin_update(&channel->spin, filled);
 	efuse_count_channel(ec, filled ? EFUSE_POLL_HITS : EFUSE_POLL_MISSES);
 	return filled;
 }
@@ -136,7 +136,7 @@ bool efuse_poll_claim(struct efuse_channel *channel)
 			return false;
 	} while (!atomic_try_cmpxchg(&channel->polls, &old,
 				     old - EFUSE_POLL_FREE + EFUSE_POLL_CLAIMED));
-	atomic_dec(efuse_looking(channel));
+	atomic_dec(efuse_nr_polling(channel));
 	return true;
 }
 
@@ -158,7 +158,7 @@ void efuse_request_spin(struct fuse_req *req)
 	 * FUSE's own queue has no channel. A worker on this very CPU cannot run while this polls.
 	 */
 	if (!ns || !queue || !rcu_access_pointer(queue->channel) ||
-	    queue->cpu == raw_smp_processor_id() || !efuse_luck_try(&queue->luck))
+	    queue->cpu == raw_smp_processor_id() || !efuse_spin_try(&queue->spin))
 		return;
 	end = local_clock() + ns;
 	do {
@@ -167,6 +167,6 @@ void efuse_request_spin(struct fuse_req *req)
 			break;
 		cpu_relax();
 	} while (local_clock() < end);
-	efuse_luck_tell(&queue->luck, hit);
+	efuse_spin_update(&queue->spin, hit);
 	efuse_count_channel(ec, hit ? EFUSE_SPIN_HITS : EFUSE_SPIN_MISSES);
 }

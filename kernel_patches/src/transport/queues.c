@@ -69,7 +69,7 @@ static bool efuse_queue_forgets(const struct fuse_iqueue *fiq, u64 nodeid, u16 b
 
 		if (its == nodeid || ++nr > EFUSE_MAX_FORGETS)
 			return true;
-		*others += efuse_bucket_inode(its, EFUSE_KIND_LIFE) == bucket;
+		*others += efuse_bucket_inode(its, EFUSE_KIND_IDENTITY) == bucket;
 	}
 	return false;
 }
@@ -78,7 +78,7 @@ static bool efuse_queue_forgets(const struct fuse_iqueue *fiq, u64 nodeid, u16 b
  * efuse_queues_forget - does a FORGET of a nodeid wait to be read?
  * @ec: connection
  * @nodeid: the nodeid
- * @bucket: the nodeid's bucket of EFUSE_KIND_LIFE
+ * @bucket: the nodeid's bucket of EFUSE_KIND_IDENTITY
  * @others: set to the number of waiting FORGETs of other nodeids in @bucket
  *
  * Context: process context.
@@ -108,16 +108,16 @@ static bool efuse_queues_forget(struct efuse_conn *ec, u64 nodeid, u16 bucket, u
 }
 
 /**
- * efuse_life_ends - is there a FORGET of a nodeid that the daemon has not read?
+ * efuse_identity_ends - is there a FORGET of a nodeid that the daemon has not read?
  * @ec: connection
  * @nodeid: the nodeid
  *
  * Context: process context.
  * Return: false only if there is none; true also if that cannot be told.
  */
-bool efuse_life_ends(struct efuse_conn *ec, u64 nodeid)
+bool efuse_identity_ends(struct efuse_conn *ec, u64 nodeid)
 {
-	u16 bucket = efuse_bucket_life(nodeid);
+	u16 bucket = efuse_bucket_identity(nodeid);
 	u64 in_flight = efuse_epoch_in_flight(ec, bucket), others;
 
 	if (!in_flight)
@@ -167,7 +167,7 @@ static bool efuse_queue_wake_worker(const struct efuse_queue *queue)
 	if (!channel && READ_ONCE(queue->home) == queue)
 		return false;
 	if (channel) {
-		if (atomic_read(&channel->coming) || efuse_poll_any(channel) ||
+		if (atomic_read(&channel->nr_replying) || efuse_poll_any(channel) ||
 		    efuse_channel_wake(channel))
 			return true;
 		/*
@@ -591,7 +591,7 @@ static struct efuse_queue *efuse_queue_alloc(struct fuse_conn *fc, int cpu)
 	queue->cpu = cpu;
 	queue->node = max(cpu_to_node(cpu), 0);
 	queue->home = queue;
-	queue->luck.credit = EFUSE_LUCK;
+	queue->spin.credit = EFUSE_MAX_SPIN_CREDIT;
 	fiq = &queue->iq;
 	spin_lock_init(&fiq->lock);
 	init_waitqueue_head(&fiq->waitq);

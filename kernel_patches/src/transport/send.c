@@ -10,7 +10,7 @@ static void efuse_issue(struct efuse_conn *ec, struct fuse_mount *fm, struct fus
 	efuse_changes_issue(ch, ec, fm, args);
 	efuse_epoch_begin(ec, ch);
 	args->efuse.epoch = efuse_epoch_now(ec);
-	args->efuse.by = EFUSE_PATH_DAEMON;
+	args->efuse.answered_by = EFUSE_PATH_DAEMON;
 	args->efuse.start_ns = efuse_timed(ec) ? ktime_get_ns() : 0;
 	efuse_count(ec, args->opcode, EFUSE_DAEMON);
 }
@@ -28,7 +28,7 @@ static void efuse_created_over(struct efuse_req *req)
 	    READ_ONCE(req->ec->consistency) == EFUSE_EXCLUSIVE)
 		return;
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_DATA));
-	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_WHOLE));
+	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_CONTENT));
 	efuse_epoch_bump(req->ec, efuse_bucket_inode(entry->nodeid, EFUSE_KIND_ATTR));
 	req->ended = entry->nodeid;
 	req->ended_epoch = efuse_epoch_now(req->ec);
@@ -55,9 +55,9 @@ void efuse_replied(struct efuse_req *req, struct efuse_changes *ch)
 	efuse_created_over(req);
 	/* The VFS will look the name up again, and must not find what it has now. */
 	if (req->error == -ESTALE)
-		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_LIFE));
+		efuse_epoch_bump(ec, efuse_bucket_inode(args->nodeid, EFUSE_KIND_IDENTITY));
 	if (args->efuse.revalidate && !req->error)
-		efuse_lower_attrs(req->fm, args->nodeid);
+		efuse_timeouts_expire_attrs(req->fm, args->nodeid);
 
 	if (req->error)
 		efuse_count(ec, args->opcode, EFUSE_ERRORS);
@@ -95,7 +95,7 @@ void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap)
 	req->error = min_t(ssize_t, req->ret, 0);
 	efuse_strip(req->args);
 	efuse_replied(req, &ch);
-	efuse_raise(req, &ch);
+	efuse_timeouts_extend(req, &ch);
 	efuse_part_callers(req);
 }
 

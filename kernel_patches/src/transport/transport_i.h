@@ -8,19 +8,19 @@
 #define EFUSE_UNIQUE_STEP	2	/* of FUSE's request numbers: bit 0 marks an interrupt */
 
 /**
- * struct efuse_luck - whether polling has paid off lately
- * @credit: incremented, up to EFUSE_LUCK, when polling has succeeded, else decremented; at 0 most
- *	    polls are skipped
+ * struct efuse_spin - whether polling has paid off lately
+ * @credit: incremented, up to EFUSE_MAX_SPIN_CREDIT, when polling has succeeded, else decremented;
+ *	    at 0 most polls are skipped
  * @skipped: polls that were skipped since the last one
  *
  * Not locked: races only make it less exact.
  */
-struct efuse_luck {
+struct efuse_spin {
 	u8 credit;
 	u8 skipped;
 };
 
-#define EFUSE_LUCK	8
+#define EFUSE_MAX_SPIN_CREDIT	8
 
 /**
  * struct efuse_queue - the queue of requests of one CPU
@@ -33,7 +33,7 @@ struct efuse_luck {
  *	     channels_mutex
  * @home: queue of the nearest CPU with a channel; this queue if there is no channel; written under
  *	  channels_mutex
- * @luck: of callers that poll for the answers to requests in this queue
+ * @spin: of callers that poll for the answers to requests in this queue
  * @looks: how often a reader on this CPU looked for a request; not locked, races are harmless
  * @depth: requests in the queue; written under iq.lock
  * @sent: requests that were sent to the queue so far; written under iq.lock
@@ -45,7 +45,7 @@ struct efuse_queue {
 	struct kobject *kobj;
 	struct efuse_channel __rcu *channel;
 	struct efuse_queue *home;
-	struct efuse_luck luck;
+	struct efuse_spin spin;
 	int cpu;
 	int node;
 	u32 looks;
@@ -58,11 +58,11 @@ struct efuse_queue {
  * struct efuse_node - the workers of all channels of a NUMA node
  * @waiting: number of workers that wait for a request, polling or asleep; without those that have
  *	     O_NONBLOCK
- * @looking: number of workers that poll and that no sender has claimed
+ * @nr_polling: number of workers that poll and that no sender has claimed
  */
 struct efuse_node {
 	atomic_t waiting;
-	atomic_t looking;
+	atomic_t nr_polling;
 } ____cacheline_aligned_in_smp;
 
 enum efuse_policy {
@@ -87,16 +87,16 @@ enum efuse_policy {
  * @nr_pages: number of pages of all slots
  * @pages: array of these pages, owned by the channel
  * @bvec: array with one whole page of @pages in each element
- * @lock: protects @state, @begun, @held, @service_ns and @full; some are read without it
+ * @lock: protects @state, @begun, @nr_in_flight, @service_ns and @full; some are read without it
  * @state: enum efuse_slot_state of each slot
  * @begun: local_clock() at which the daemon got the request in each slot
- * @held: number of slots whose request the daemon is working on
+ * @nr_in_flight: number of slots whose request the daemon is working on
  * @service_ns: recent mean time that the daemon works on a request; 0: not known yet
  * @full: a worker has found no free slot; the next slot that becomes free wakes all workers
  * @waitq: wait queue of the channel's workers
- * @coming: number of workers that are delivering a reply and will poll for a request next
+ * @nr_replying: number of workers that are delivering a reply and will poll for a request next
  * @polls: numbers of workers that poll, see polling.c
- * @luck: of the workers that poll
+ * @spin: of the workers that poll
  */
 struct efuse_channel {
 	struct efuse_conn *ec;
@@ -110,13 +110,13 @@ struct efuse_channel {
 	spinlock_t lock;		/* the states of the slots */
 	u8 state[EFUSE_MAX_SLOTS];
 	u64 begun[EFUSE_MAX_SLOTS];
-	u32 held;
+	u32 nr_in_flight;
 	u32 service_ns;
 	bool full;
 	wait_queue_head_t waitq;
-	atomic_t coming;
+	atomic_t nr_replying;
 	atomic_t polls;
-	struct efuse_luck luck;
+	struct efuse_spin spin;
 };
 
 /**
@@ -159,7 +159,7 @@ void efuse_queue_wake(const struct efuse_queue *queue);
 void efuse_queues_wake_all(struct fuse_conn *fc);
 int efuse_queues_add(struct efuse_conn *ec);
 void efuse_queues_free(struct efuse_conn *ec);
-bool efuse_life_ends(struct efuse_conn *ec, u64 nodeid);
+bool efuse_identity_ends(struct efuse_conn *ec, u64 nodeid);
 
 /* send.c */
 void efuse_send(struct efuse_req *req, struct mnt_idmap *idmap);

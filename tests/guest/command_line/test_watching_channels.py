@@ -21,7 +21,7 @@ from tests.guest.support.channel import Channel
 from tests.guest.support.forked import efuse
 from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes
 
-STATE = ("node", "slots", "depth", "in_flight", "service_ns", "looking", "sleeping")
+STATE = ("node", "slots", "depth", "in_flight", "service_ns", "polling", "sleeping")
 COUNTERS = (
     *("sent", "stolen", "poll_hits", "poll_misses", "spin_hits", "spin_misses"),
     *("elsewhere", "others_woken", "brought", "refused"),
@@ -130,7 +130,7 @@ def check_table(text: str, expected: Numbers) -> None:
         row = found[str(cpu)]
         now = [v[name] for name in ("node", "slots", "depth", "in_flight")]
         assert [row[0], *row[2:5]] == [str(n) for n in now]
-        assert row[6:8] == [str(v["looking"]), str(v["sleeping"])]
+        assert row[6:8] == [str(v["polling"]), str(v["sleeping"])]
         check_share(row[8], share(v["poll_hits"], v["poll_misses"]))
         check_share(row[9], share(v["spin_hits"], v["spin_misses"]))
         counted = ("sent", "stolen", "elsewhere", "others_woken", "brought", "refused")

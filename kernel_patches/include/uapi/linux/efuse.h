@@ -259,7 +259,7 @@ struct efuse_channel_load {
 	__u32	node;		/* NUMA node of the channel's CPU */
 	__u32	depth;		/* requests that wait in the channel's queue */
 	__u32	in_flight;	/* requests that the channel's workers are processing */
-	__u32	looking;	/* workers that poll for a request and have not been claimed */
+	__u32	polling;	/* workers that poll for a request and have not been claimed */
 	__u32	sleeping;	/* 1: at least one worker sleeps */
 	__u32	service_ns;	/* recent mean time to process a request; 0: not known yet */
 };
