@@ -3,8 +3,8 @@
  * What a handler may use: the shared types, the verdicts and the kfuncs.
  *
  * BCC does not support kfuncs. Each kfunc is declared here as a helper with a number from 1000001
- * on, which is used nowhere else. efuse.bpf.relocation replaces the number by the BTF id of the kernel's
- * function.
+ * on, which is used nowhere else. efuse.bpf.relocation replaces the number by the BTF id of the
+ * kernel's function.
  */
 #ifndef _EFUSE_BPF_H
 #define _EFUSE_BPF_H

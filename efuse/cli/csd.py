@@ -22,7 +22,6 @@ from efuse.csd.devices import device
 from efuse.csd.profiles import PROFILES
 from efuse.errors import EfuseError, UsageError
 from efuse.functions.running import CONTROL
-from efuse.functions.shipped import COMMANDS
 
 __all__ = ["cli"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from efuse import paths
+from efuse import locations
 
-_SOURCE = paths.data("csd") / "src"
+_SOURCE = locations.data("csd") / "src"
 _MAY_CALL = {
     "": {"run", "program", "device"},
     "run": {"program", "device"},

@@ -39,9 +39,9 @@ static bool efuse_folio_writes(struct inode *inode, struct folio *folio)
 }
 
 /*
- * May direct I/O be storing to the folio? It pins a page that it stores to, and marks the page dirty
- * at its end. Such a page was made writable first (PG_checked, see efuse_page_mkwrite()). The pin of
- * a mere reader does not count, nor do references by maps, of which a page may have any number.
+ * May direct I/O be storing to the folio? It pins a page that it stores to, and marks the page
+ * dirty at its end. Such a page was made writable first (PG_checked, see efuse_page_mkwrite()). The
+ * pin of a mere reader does not count, nor do the references of maps: any number of them may exist.
  */
 static bool efuse_folio_pinned(struct folio *folio)
 {
@@ -200,8 +200,8 @@ void efuse_refresh_mapped(struct inode *inode)
 #define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
 
 /*
- * Wait for the WRITEs of a folio, and a moment for direct I/O that stores to it, which wakes nobody.
- * Returns 0, or a negative errno if the caller is being killed.
+ * Wait for the WRITEs of a folio, and a moment for direct I/O that stores to it. The end of direct
+ * I/O gives no wake-up. Returns 0, or a negative errno if the caller is being killed.
  */
 static int efuse_folio_wait(struct inode *inode, struct folio *folio)
 {
@@ -310,8 +310,8 @@ static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *
 }
 
 /*
- * May a locked folio be stored to? Returns VM_FAULT_LOCKED if so. Otherwise the fault has to be taken
- * again (VM_FAULT_NOPAGE), or the drop could not be noted (VM_FAULT_OOM).
+ * May a locked folio be stored to? Returns VM_FAULT_LOCKED if so. Otherwise the fault has to be
+ * taken again (VM_FAULT_NOPAGE), or the drop could not be noted (VM_FAULT_OOM).
  *
  * A clean void page is dropped before a store, since its old bytes would be written back with the
  * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
