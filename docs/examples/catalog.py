@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A directory that changes by itself: it publishes what it has and invalidates what goes.
+"""A directory that changes by itself: it publishes its names and invalidates those that change.
 
-Names are a number's words; every time /next is read, another one takes the oldest one's place.
+The files are item-0, item-1 and so on. Each read of /next removes the oldest and adds a new one.
 Run: python catalog.py MOUNTPOINT
 """
 
@@ -43,17 +43,17 @@ class Catalog(efuse.Operations):
         return entry
 
     def publish(self) -> int:
-        """Tell the kernel every name that exists, before it asks for one."""
+        """Publish every name that exists, before the kernel asks for it."""
         return self.publish_entries(
             efuse.PublishedEntry(pyfuse3.ROOT_INODE, name, self._entry(inode))
             for name, inode in self._names()
         )
 
     async def advance(self) -> None:
-        """Let the oldest name go, and make a new one."""
+        """Remove the oldest name and add a new one."""
         gone, _ = next(self._names())
         self._first += 1
-        # Both had an answer until now: the one was there, the other was not.
+        # The kernel may hold an answer for both names: the old one exists, the new one does not.
         *_, (added, _) = self._names()
         for name in (gone, added):
             await self.invalidate(parent=pyfuse3.ROOT_INODE, name=name)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * One file, "hello", by libfuse's low-level interface and libefuse's loop:
+ * A file system with one file, "hello". It uses libfuse's low-level interface and libefuse's loop:
  *
  *	cc -o hello hello.c $(pkg-config --cflags --libs libefuse)
  *	efuse run -- ./hello -f /mnt	# over channels
@@ -61,7 +61,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	fuse_reply_entry(req, &entry);
 }
 
-/* The part of @data from @offset on. */
+/* Replies with up to @size bytes of @data, beginning at @offset. */
 static void reply_part(fuse_req_t req, const char *data, size_t length, off_t offset, size_t size)
 {
 	size_t begin = (size_t)offset < length ? (size_t)offset : length;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pass-through with a rule of its own: names that begin with a dot do not exist.
+"""The pass-through file system with one more rule: names that begin with a dot do not exist.
 
 Run: efuse mount mirror:NoDots --arg source=/srv/data MOUNTPOINT
 """

@@ -68,12 +68,12 @@ class Planets(efuse.Operations):
 
 
 class PlanetsForSure(Planets):
-    """The same, with promises: what the kernel has seen, it may believe."""
+    """The same files, with promises that let the kernel answer by itself."""
 
     efuse_options = efuse.Options(
         consistency="exclusive",  # the planets change through this mount only
-        stable_nodeids=True,  # a planet's number is never given to another
-        caller_independent=True,  # everybody sees the same
+        stable_nodeids=True,  # an inode number is never given to another planet
+        caller_independent=True,  # all users see the same
         handleless=True,  # open and opendir do nothing but return a handle
-        flush_free=True,  # and there is no flush
+        flush_free=True,  # there is no flush handler
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A read-only tree out of a SQLite database: ``archive_fs.py DATABASE MOUNTPOINT``.
+"""Serve a read-only tree from a SQLite database: ``archive_fs.py DATABASE MOUNTPOINT``.
 
-All names and attributes, and the data of small files, are told to the kernel when it is mounted.
-``pack.py`` makes such a database of a tar archive.
+All names and attributes, and the data of small files, are published when the tree is mounted.
+``pack.py`` makes such a database from a tar archive.
 """
 
 import errno
@@ -19,14 +19,14 @@ import trio
 import efuse
 
 BLOCK = 4096
-SMALL = 16 * BLOCK  # Files of up to so many bytes are told in advance,
-BUDGET = 16384  # and of all files together no more than so many blocks: 64 MiB.
-ALWAYS_S = 365 * 24 * 3600  # How long plain FUSE may believe what never changes.
+SMALL = 16 * BLOCK  # The data of files of up to this many bytes is published.
+BUDGET = 16384  # The number of blocks to publish in total: 64 MiB.
+ALWAYS_S = 365 * 24 * 3600  # The timeouts of plain FUSE, since nothing ever changes.
 
 
 @dataclass
 class Node:
-    """A file; its inode number is its row's, behind the root's, which is 1."""
+    """A file of the tree. Its inode number is the number of its row plus 1, since the root is 1."""
 
     mode: int
     mtime: float = 0
@@ -35,7 +35,7 @@ class Node:
 
 
 class Archive(efuse.Operations):
-    """The table ``files`` (path, mode, mtime, data) of a database that nobody changes."""
+    """The table ``files`` (path, mode, mtime, data) of a database that never changes."""
 
     def __init__(self, database: str) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Archive(efuse.Operations):
         self._read_index()
         self._small = list(self._choose_small())
         blocks = sum(-(-self._nodes[inode].size // BLOCK) for inode in self._small)
-        # Twice the room that is needed: all that is published is to stay.
+        # The maps get twice the room that is needed, so that no published value is evicted.
         room = 2 * len(self._nodes) + 1024
         self.efuse_options = efuse.Options(
             consistency="exclusive",
@@ -78,7 +78,7 @@ class Archive(efuse.Operations):
                 yield inode
 
     def init(self) -> None:
-        """Tell the kernel all that it may be asked for, before its first request."""
+        """Publish names, attributes and small files before the kernel's first request."""
         epoch = self.efuse.epoch()
         self.publish_entries(
             (
@@ -104,7 +104,7 @@ class Archive(efuse.Operations):
         return entry
 
     def _data(self, inode: int, offset: int = 0, size: int | None = None) -> bytes:
-        if self._connection is None:  # Opened by the process that serves.
+        if self._connection is None:  # The process that serves opens its own connection.
             self._connection = self._open_database()
         if self._nodes[inode].size == 0:
             return b""

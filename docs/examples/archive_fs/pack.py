@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Make the database that archive_fs.py shows: ``pack.py DATABASE < ARCHIVE.tar[.gz|.bz2|.xz]``."""
+"""Make a database for archive_fs.py: ``pack.py DATABASE < ARCHIVE.tar[.gz|.bz2|.xz]``."""
 
 import os
 import sqlite3
@@ -13,7 +13,7 @@ ADD = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)"
 
 
 def pack(database: str, source: BinaryIO) -> int:
-    """Put a tar archive into a new database; return how many files there are."""
+    """Pack a tar archive into a new database, and return the number of its rows."""
     connection = sqlite3.connect(database)
     with connection, tarfile.open(fileobj=source, mode="r|*") as archive:
         connection.execute(SCHEMA)
@@ -26,7 +26,7 @@ def pack(database: str, source: BinaryIO) -> int:
                 mode, data = stat.S_IFDIR, None
             elif member.issym():
                 mode, data = stat.S_IFLNK, os.fsencode(member.linkname)
-            elif member.islnk():  # Another name of a file that came before.
+            elif member.islnk():  # A hard link to an earlier member.
                 target = os.fsencode(os.path.normpath(member.linkname).lstrip("/"))
                 query = "SELECT data FROM files WHERE path = ?"
                 mode, data = stat.S_IFREG, connection.execute(query, (target,)).fetchone()[0]
@@ -41,7 +41,7 @@ def pack(database: str, source: BinaryIO) -> int:
 
 
 def _add_parents(connection: sqlite3.Connection, path: bytes) -> None:
-    """Not every archive has its directories."""
+    """Add the directories above *path*, which some archives leave out."""
     query = "INSERT OR IGNORE INTO files VALUES (?, ?, 0, NULL)"
     for end, letter in enumerate(path):
         if letter == ord("/"):

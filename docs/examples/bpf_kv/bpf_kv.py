@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""An index that is asked where it lies: ``bpf_kv.py FILE [ITEMS]``, as root, with csd.ko loaded.
+"""Query an index where it is stored: ``bpf_kv.py FILE [ITEMS]``, as root, with csd.ko loaded.
 
-FILE is made, on a file system on a /dev/csdN. Each question is asked in three ways: the device
-goes from block to block, or the kernel does, or this program, with a pread(2) for each. The file is
-open with O_DIRECT, and whoever it is finds no block of it in the page cache.
+The program makes FILE, which must be on a file system on a /dev/csdN. It asks each question in
+three ways: the device goes from block to block, the kernel does, or this program does, with a
+pread(2) for each block. The page cache has no block of the file: the program opens it with O_DIRECT
+and drops the file's pages before each question.
 """
 
 import mmap
@@ -22,20 +23,20 @@ from efuse.functions.btree_file import BLOCK, build
 
 Question = BtreeLookup | BtreeRange | BtreeAggregate
 Answer = tuple[bytes, int, int]
-"""What is emitted, and the blocks that the device and the kernel have looked at."""
-SPACING = 7  # One number in so many is a key.
+"""The function's output, and the numbers of blocks that the device and the kernel examined."""
+SPACING = 7  # Every multiple of this number is a key.
 
 
 def make_items(count: int) -> dict[int, bytes]:
-    """An account and what is in it, for example."""
+    """Return *count* keys and their values: for example accounts and their balances."""
     return {SPACING * n: struct.pack("<q56s", n % 1000 - 500, b"item %d" % n) for n in range(count)}
 
 
 class InPlace:
-    """The function goes from block to block, at the device or in the kernel."""
+    """A storage function goes from block to block, at the device or in the kernel."""
 
     def __init__(self, fd: int, first: Question, place: Place) -> None:
-        """One run is for all questions: where the file's blocks are is found out once."""
+        """Start one run for all questions, so that the file's blocks are located only once."""
         self._run = functions.run(first.name, fd, first.encode(), place=place)
         self._run.result()
 
@@ -53,7 +54,7 @@ class ByPread:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._block = mmap.mmap(-1, BLOCK)  # Direct I/O wants pages.
+        self._block = mmap.mmap(-1, BLOCK)  # Direct I/O needs an aligned buffer.
 
     def _read(self, number: int) -> bytes:
         return self._block[: os.preadv(self._fd, [self._block], number * BLOCK)]
@@ -74,7 +75,10 @@ WAYS: dict[str, Callable[[int, Question], InPlace | ByPread]] = {
 
 @contextmanager
 def asking(way: str, fd: int, questions: list[Question]) -> Iterator[Callable[[Question], Answer]]:
-    """How to ask, with all found out that is found out once: each question was asked."""
+    """Yield a function that asks a question in one way.
+
+    Each question has been asked once before, so that only repeated work is measured.
+    """
     one = WAYS[way](fd, questions[0])
     for question in questions:
         one.ask(question)
@@ -83,7 +87,10 @@ def asking(way: str, fd: int, questions: list[Question]) -> Iterator[Callable[[Q
 
 
 def make_questions(count: int) -> dict[str, list[Question]]:
-    """By what they are called: keys, half of them of no item, and ranges of up to 500 items."""
+    """Return the questions of each kind: 40 keys, and 10 ranges of up to 500 items.
+
+    About half of the keys exist.
+    """
     source = random.Random(count)
     firsts = [source.randrange(SPACING * count) for _ in range(40)]
     last = 500 * SPACING
@@ -95,7 +102,7 @@ def make_questions(count: int) -> dict[str, list[Question]]:
 
 
 def link_counter(fd: int) -> Path:
-    """The device's count of the bytes that it was read by its link."""
+    """Return the configfs file that counts the bytes read over the device's link."""
     number = os.fstat(fd).st_dev
     disk = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve().name
     for index in Path("/sys/kernel/config/csd").glob("*/index"):
@@ -107,7 +114,7 @@ def link_counter(fd: int) -> Path:
 def timed(
     ask: Callable[[Question], Answer], questions: list[Question], fd: int
 ) -> tuple[list[Answer], float]:
-    """The answers, and how many microseconds one took, with nothing in the page cache."""
+    """Return the answers, and the mean time of one in us, with nothing in the page cache."""
     answers, took_ns = [], 0
     for question in questions:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -118,7 +125,7 @@ def timed(
 
 
 def compare(what: str, questions: list[Question], fd: int) -> None:
-    """Print a line for each way, and see that the answers are the same."""
+    """Print a line for each way, and check that the answers are the same."""
     counter, said = link_counter(fd), set()
     for way in WAYS:
         with asking(way, fd, questions) as ask:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Chunks of remote files in a directory: PATH/VERSION/NUMBER, the first two as digests."""
+"""Chunks of remote files, stored as PATH/VERSION/NUMBER, with digests for path and version."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ def _digest(text: str) -> str:
 
 
 class Chunks:
-    """A cache of chunks of *size* bytes; a chunk is there whole or not at all."""
+    """A cache of chunks of *size* bytes. Readers never see a part of a chunk."""
 
     def __init__(self, directory: Path, url: str, size: int) -> None:
         self.size = size
@@ -25,18 +25,18 @@ class Chunks:
         return self._directory / _digest(self._key + path) / _digest(version)
 
     def open(self, path: str, version: str, number: int, length: int) -> BinaryIO | None:
-        """Open a chunk; None if it is not there."""
+        """Open a chunk, or return None if the cache does not have it."""
         try:
             file = (self._of(path, version) / str(number)).open("rb")
         except FileNotFoundError:
             return None
         if os.fstat(file.fileno()).st_size == length:
             return file
-        file.close()  # The machine went down before it was on the disk.
+        file.close()  # The machine crashed before all of it was on the disk.
         return None
 
     def put(self, path: str, version: str, number: int, data: bytes) -> BinaryIO:
-        """Keep a chunk, and open it."""
+        """Store a chunk, and open it."""
         directory = self._of(path, version)
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
@@ -45,7 +45,7 @@ class Chunks:
         return (directory / str(number)).open("rb")
 
     def remove_others(self, path: str, version: str) -> None:
-        """Remove what there is of other versions of a file."""
+        """Remove the chunks of all other versions of a file."""
         keep = self._of(path, version)
         for other in keep.parent.glob("*"):
             if other != keep:

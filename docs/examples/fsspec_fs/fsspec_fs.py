@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Any fsspec URL, read-only, with a cache on disk: ``fsspec_fs.py URL MOUNTPOINT CACHE``.
+"""Mount an fsspec URL read-only, with a cache on disk: ``fsspec_fs.py URL MOUNTPOINT CACHE``.
 
-What has been fetched lies in files below CACHE, chunk by chunk. They are handed to the kernel,
-which reads them by itself from then on.
+Each chunk that was fetched is a file below CACHE. The daemon hands it to the kernel, which reads it
+directly from then on.
 """
 
 import argparse
@@ -28,24 +28,24 @@ log = logging.getLogger("fsspec_fs")
 T = TypeVar("T")
 
 
-# The first of them that a remote tells is what its file's content is known by.
+# The keys that tell versions of a file apart. The first one that a remote provides is used.
 IDENTITY = ("ETag", "etag", "CRC", "generation", "LastModified", "mtime", "created")
 
 
 @dataclass
 class Node:
-    """A remote file or directory, and what was last said of it."""
+    """A remote file or directory, with the last information about it."""
 
     path: str
     info: dict[str, Any]
     asked: float
-    """When the remote was asked for it, by trio's clock."""
+    """The time at which the remote was asked for *info*, by trio's clock, in seconds."""
 
     count: int = 0
-    """Of its content: it grows when the remote has another one."""
+    """The number of changes of version that were seen."""
 
     opened: int = 0
-    """What the count was when the file was opened last."""
+    """The value of *count* when the file was last opened."""
 
     fetching: trio.Lock = field(default_factory=trio.Lock)
 
@@ -67,11 +67,11 @@ def _mtime_ns(info: dict[str, Any]) -> int:
 
 
 class Remote(efuse.Operations):
-    """What lies below an fsspec URL.
+    """The files below an fsspec URL.
 
-    :param cache: a directory for chunks; what lies there is used again by the next mount.
-    :param consistency: ``cto``: whoever opens a file sees what the remote has then;
-        ``exclusive``: the remote does not change, and is asked once.
+    :param cache: a directory for chunks. The next mount uses the chunks again.
+    :param consistency: with ``cto``, an open file shows the remote's content at the time of the
+        open; with ``exclusive``, the remote does not change and is asked once.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Remote(efuse.Operations):
         chunk_bytes: int = 1 << 20,
     ) -> None:
         super().__init__()
-        # An inode number is never used again; fh is the inode's number.
+        # An inode number is never used again. The file handle is the inode number.
         self.efuse_options = efuse.Options(
             consistency=consistency,
             stable_nodeids=True,
@@ -102,7 +102,10 @@ class Remote(efuse.Operations):
         self._listings: dict[int, tuple[float, list[dict[str, Any]]]] = {}
 
     async def _ask(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call something that may wait for the remote; what it fails with is EIO."""
+        """Call a function of the remote in a thread.
+
+        :raises pyfuse3.FUSEError: ENOENT if the file does not exist, EIO if the remote fails.
+        """
         try:
             return await trio.to_thread.run_sync(function, *arguments)
         except FileNotFoundError:
@@ -118,7 +121,10 @@ class Remote(efuse.Operations):
     async def _learn(
         self, path: str, info: dict[str, Any], asked: float
     ) -> pyfuse3.EntryAttributes:
-        """Take what the remote says of a file; what was fetched of another version is void."""
+        """Store the remote's information about a file, and void what is known of other versions.
+
+        :param asked: the time at which the remote was asked, by trio's clock, in seconds.
+        """
         if info["type"] == "file" and info.get("size") is None:
             log.warning("%s: the remote does not say how large it is", path)
             raise pyfuse3.FUSEError(errno.EIO)
@@ -127,11 +133,11 @@ class Remote(efuse.Operations):
         )
         node = self._nodes.setdefault(inode, Node(path, info, asked))
         before = node.version
-        if asked >= node.asked:  # A listing may be older than what an open was told.
+        if asked >= node.asked:  # A listing may be older than the information of an open.
             node.info, node.asked = info, asked
         if node.version != before:
             node.count += 1
-            # Nothing of an earlier version can be handed over from here on.
+            # From here on no chunk of an earlier version can be handed over.
             await self.drop_backing(inode, version=node.count)
         return self._attributes(inode)
 
@@ -145,7 +151,7 @@ class Remote(efuse.Operations):
         return await self._learn(path, await self._ask(self._fs.info, path), asked)
 
     def _attributes(self, inode: int) -> pyfuse3.EntryAttributes:
-        node = self._nodes.get(inode)  # The root is none.
+        node = self._nodes.get(inode)  # The root has no Node.
         entry = pyfuse3.EntryAttributes()
         entry.st_ino = inode
         entry.st_nlink = 1
@@ -167,7 +173,7 @@ class Remote(efuse.Operations):
         return await self._look(self._path(parent_inode, os.fsdecode(name)))
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        entry = self._attributes(inode)  # An open has just asked.
+        entry = self._attributes(inode)  # They are recent if an open has just asked the remote.
         return entry if entry.attr_timeout > 0 else await self._refresh(inode)
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
@@ -215,25 +221,25 @@ class Remote(efuse.Operations):
         return b"".join(parts)
 
     async def _chunk(self, inode: int, number: int) -> BinaryIO:
-        """Open a chunk, which is fetched if need be, and hand it over to the kernel."""
+        """Open a chunk, after fetching it if necessary, and hand it over to the kernel."""
         node = self._nodes[inode]
         start = number * self._chunks.size
         async with node.fetching:
             count, version = node.count, node.version
             end = min(start + self._chunks.size, node.size)
             if start >= end:
-                raise pyfuse3.FUSEError(errno.ESTALE)  # It is shorter now.
+                raise pyfuse3.FUSEError(errno.ESTALE)  # The file is shorter now.
             file = self._chunks.open(node.path, version, number, end - start)
             if file is None:
                 data = await self._ask(self._fs.cat_file, node.path, start, end)
                 await self._refresh(inode)
                 if node.count != count:
-                    raise pyfuse3.FUSEError(errno.ESTALE)  # Nobody knows of which version it is.
+                    raise pyfuse3.FUSEError(errno.ESTALE)  # The version of the data is unknown.
                 if len(data) != end - start:
                     log.warning("%s: %d bytes came for %d", node.path, len(data), end - start)
                     raise pyfuse3.FUSEError(errno.EIO)
                 file = self._chunks.put(node.path, version, number, data)
-        length = None if end == node.size else end - start  # The last goes on to the file's end.
+        length = None if end == node.size else end - start  # The last chunk ends with the file.
         try:
             self.backing(inode, file.fileno(), offset=start, length=length, version=count)
         except MountError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Browse a git repository: ``git_fs.py REPOSITORY MOUNTPOINT``.
 
-``commits/SHA`` is the tree of a commit, which never changes; ``branches/NAME`` and ``tags/NAME``
-are symbolic links there, and what the kernel knows of one is void when it has moved.
+``commits/SHA`` is the tree of a commit, which never changes. ``branches/NAME`` and ``tags/NAME``
+are symbolic links to commits. The daemon invalidates a link when its branch or tag has moved.
 """
 
 import errno
@@ -21,8 +21,8 @@ from git_repository import Repository
 import efuse
 
 REFS = {b"branches": "refs/heads", b"tags": "refs/tags"}
-WATCH_S = 1.0  # How often the references are looked at, and how long plain FUSE believes them.
-ALWAYS_S = 365 * 24 * 3600  # How long it may believe what never changes.
+WATCH_S = 1.0  # The interval of checks for changed references, and their timeout on plain FUSE.
+ALWAYS_S = 365 * 24 * 3600  # The timeouts of everything that never changes.
 SUBMODULE = 0o160000
 HEX = set("0123456789abcdef")
 
@@ -31,16 +31,16 @@ log = logging.getLogger("git_fs")
 
 @dataclass(frozen=True)
 class Node:
-    """What an inode number stands for; the same number for the same file wherever it is."""
+    """The identity of an inode. Equal files have the same inode number in all commits."""
 
     mode: int
     oid: str = ""
-    place: tuple[int, bytes] = (0, b"")  # Parent and name, of directories and links.
-    target: bytes = b""  # Of a branch or tag.
+    place: tuple[int, bytes] = (0, b"")  # Parent and name of a directory, branch or tag.
+    target: bytes = b""  # The target of the symbolic link of a branch or tag.
 
 
 class Git(efuse.Operations):
-    # What changes are the references, and watch() says so.
+    # Only references change, and watch() invalidates them.
     efuse_options = efuse.Options(
         consistency="exclusive",
         stable_nodeids=True,
@@ -59,7 +59,7 @@ class Git(efuse.Operations):
         self._commits = self._inode(Node(stat.S_IFDIR, place=(root, b"commits")))
         self._tops = {self._inode(Node(stat.S_IFDIR, place=(root, name))): name for name in REFS}
         self._refs = self._read_refs()
-        self._in_vain: set[bytes] = set()  # Commits that were asked for and are not there.
+        self._in_vain: set[bytes] = set()  # Commits that were looked up and do not exist.
 
     def _inode(self, node: Node) -> int:
         with self._numbering:
@@ -69,14 +69,14 @@ class Git(efuse.Operations):
             return inode
 
     def _read_refs(self) -> dict[int, dict[bytes, Node]]:
-        """Return the names of each directory above the commits."""
+        """Return the names in each directory of branches or tags, by the directory's inode."""
         found: dict[int, dict[bytes, Node]] = {}
         for top, kind in self._tops.items():
             found[top] = {}
             for ref, oid in self._repository.refs(REFS[kind]).items():
                 *parts, last = ref.split(b"/")
                 parent = top
-                for part in parts:  # feature/x
+                for part in parts:  # The reference feature/x is in the directory feature.
                     directory = Node(stat.S_IFDIR, place=(parent, part))
                     found[parent][part] = directory
                     parent = self._inode(directory)
@@ -86,7 +86,7 @@ class Git(efuse.Operations):
         return found
 
     async def watch(self) -> None:
-        """Look for references that have moved, and tell the kernel."""
+        """Invalidate references that have moved, appeared or disappeared."""
         while True:
             await trio.sleep(WATCH_S)
             try:
@@ -102,7 +102,7 @@ class Git(efuse.Operations):
                 for name in old | new:
                     if old.get(name) != new.get(name):
                         await self.invalidate(parent=parent, name=name)
-            # With a reference there may have come any number of commits.
+            # Any number of commits may have come with a reference.
             in_vain, self._in_vain = self._in_vain, set()
             for name in in_vain:
                 await self.invalidate(parent=self._commits, name=name)
@@ -112,7 +112,7 @@ class Git(efuse.Operations):
             tops = (self._commits, *self._tops)
             return {self._nodes[top].place[1]: self._nodes[top] for top in tops}
         if inode == self._commits:
-            return {}  # Too many to list: each is found by its name.
+            return {}  # There are too many commits to list. lookup() finds them.
         if inode in self._refs:
             return self._refs[inode]
         node = self._nodes[inode]
@@ -155,7 +155,7 @@ class Git(efuse.Operations):
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         if parent_inode == self._commits:
-            self._in_vain.add(name)  # Before git is asked: it may come meanwhile.
+            self._in_vain.add(name)  # Before asking git, since the commit may come meanwhile.
         child = await trio.to_thread.run_sync(self._child, parent_inode, name)
         if child is None:
             raise pyfuse3.FUSEError(errno.ENOENT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the git command says of a repository."""
+"""Read a git repository through the git command."""
 
 import errno
 import functools
@@ -12,7 +12,7 @@ REFS_FORMAT = "%(refname:lstrip=2) %(objecttype) %(objectname) %(*objecttype) %(
 
 
 class Repository:
-    """What git says of a repository, from one ``git cat-file`` that goes on."""
+    """A git repository, whose objects one ``git cat-file`` process delivers."""
 
     def __init__(self, path: str) -> None:
         self._git = ("git", "-C", path)
@@ -21,20 +21,20 @@ class Repository:
             [*self._git, "cat-file", "--batch-command"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the mount.
+            start_new_session=True,  # Ctrl-C unmounts, and does not kill git.
         )
-        # A file is read in parts, and git gives it whole.
+        # The kernel reads a file in parts, but git delivers it as a whole.
         self.contents = functools.lru_cache(16)(self._contents)
 
     def _ask(self, question: str) -> tuple[str, int, bytes]:
-        """The type, size and, for ``contents``, the data of an object."""
+        """Return the type and size of an object and, for ``contents``, its data."""
         assert self._cat.stdin and self._cat.stdout
         with self._lock:
             self._cat.stdin.write(f"{question}\n".encode())
             self._cat.stdin.flush()
             words = self._cat.stdout.readline().decode().split()
             if not words:
-                raise pyfuse3.FUSEError(errno.EIO)  # It has ended.
+                raise pyfuse3.FUSEError(errno.EIO)  # The process has ended.
             if len(words) != 3:
                 return "missing", 0, b""
             size = int(words[2])
@@ -51,7 +51,7 @@ class Repository:
         return self._ask(f"contents {oid}")[2]
 
     def tree(self, oid: str) -> list[tuple[int, bytes, str]]:
-        """Return the mode, name and object of each file of a tree, or of a commit's."""
+        """Return the mode, name and object of each entry of a tree, or of the tree of a commit."""
         raw, length = self.contents(f"{oid}^{{tree}}"), len(oid) // 2
         files, at = [], 0
         while at < len(raw):
@@ -62,12 +62,15 @@ class Repository:
         return files
 
     def refs(self, prefix: str) -> dict[bytes, str]:
-        """Return the commit of each branch, or of each tag that stands for one."""
+        """Return the commit of each branch or tag below *prefix*, by name.
+
+        A tag of anything else than a commit is left out.
+        """
         command = [*self._git, "for-each-ref", f"--format={REFS_FORMAT}", prefix]
         found = {}
         for line in subprocess.run(command, check=True, capture_output=True).stdout.splitlines():
             name, *objects = line.split()
-            # An annotated tag is an object of its own, and says which commit it is for.
+            # An annotated tag is an object itself, and is followed by the object that it names.
             kind, oid = objects[-2:]
             if kind == b"commit":
                 found[name] = oid.decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Keep a user out of a mount: ``deny_user.py MOUNT UID [FILE.c]``, until Enter is pressed."""
+"""Keep a user out of a mount until Enter is pressed: ``deny_user.py MOUNT UID [FILE.c]``."""
 
 import os
 import sys

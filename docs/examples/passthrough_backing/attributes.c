@@ -37,7 +37,7 @@ static int set_times(int fd, const struct stat *st, int valid)
 		time_of(&st->st_mtim, valid & FUSE_SET_ATTR_MTIME, valid & FUSE_SET_ATTR_MTIME_NOW),
 	};
 
-	/* Of a symbolic link, too: hence not by /proc. */
+	/* An empty path, not one below /proc, so that it works for a symbolic link, too. */
 	return utimensat(fd, "", times, AT_EMPTY_PATH);
 }
 

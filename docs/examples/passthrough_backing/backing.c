@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * Tells eFuse where the bytes of an open file lie, so that it reads and writes them
- * without asking us. All else of this file system is an ordinary libfuse daemon.
+ * Maps lower files into eFuse, so that the kernel reads and writes them without this
+ * daemon. The other files of this program are an ordinary libfuse daemon.
  *
- * On plain FUSE the ioctl is refused, once; then each READ and WRITE comes to us.
+ * On plain FUSE the first ioctl fails, and no other is tried. The daemon then serves each
+ * READ and WRITE.
  */
 #include "passthrough.h"
 
@@ -15,8 +16,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int device = -1;
 
 /**
- * backing_start - begin to map
- * @fd: the session's own descriptor of /dev/efuse, or of /dev/fuse
+ * backing_start - allow files to be mapped from now on
+ * @fd: the session's descriptor of /dev/efuse or /dev/fuse
  */
 void backing_start(int fd)
 {
@@ -37,14 +38,15 @@ static int map(const struct inode *inode, int fd, bool write, bool created)
 
 /**
  * backing_map - let the kernel read, and perhaps write, a lower file by itself
- * @inode: the file's
- * @fd: the lower file, opened with
- * @flags: these; not O_APPEND. It may be closed at any time: the kernel has its own.
- * @created: the kernel may not know the inode yet: the reply will tell it
+ * @inode: the inode of the file
+ * @fd: a descriptor of the lower file. It may be closed at any time after the call, since
+ *	the kernel takes its own reference.
+ * @flags: the flags with which @fd was opened, without O_APPEND
+ * @created: whether the kernel may not know the inode until the daemon replies
  *
- * A file is mapped until the kernel forgets its nodeid. One that was only read is
- * mapped for reading: the kernel holds what it was given, and what can be written
- * cannot be executed.
+ * A file is mapped until the kernel forgets its nodeid. A file that is open read-only is
+ * mapped for reading only: the kernel keeps the lower file open, and a file that is open
+ * for writing cannot be executed.
  */
 void backing_map(struct inode *inode, int fd, int flags, bool created)
 {
@@ -57,16 +59,16 @@ void backing_map(struct inode *inode, int fd, int flags, bool created)
 		if (!map(inode, fd, wanted == MAPPED_WRITE, created))
 			inode->mapped = wanted;
 		else if (errno == ENOTTY || errno == EINVAL || errno == EPERM)
-			device = -1;	/* no eFuse, or none for us */
+			device = -1;	/* no eFuse, or no permission: never try again */
 	}
 	pthread_mutex_unlock(&lock);
 }
 
 /**
- * backing_forget - the kernel has dropped what it was told of a file
- * @inode: the file's
+ * backing_forget - note that the kernel may have dropped the mapping of a file
+ * @inode: the inode of the file
  *
- * If it knows the inode again by now, it is told again at the next open.
+ * If the kernel still knows the inode, the next open maps the file again.
  */
 void backing_forget(struct inode *inode)
 {
@@ -76,10 +78,10 @@ void backing_forget(struct inode *inode)
 }
 
 /**
- * backing_unmap - take back what the kernel was told of a file
- * @inode: the file's
+ * backing_unmap - unmap a file
+ * @inode: the inode of the file
  *
- * When it returns, nothing is read or written without us any more.
+ * When it returns, the kernel no longer reads or writes the lower file by itself.
  */
 void backing_unmap(struct inode *inode)
 {

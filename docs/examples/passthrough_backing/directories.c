@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/* Operations on open directories; fi->fh is a DIR. */
+/* Operations on open directories; fi->fh is a DIR *. */
 #include "passthrough.h"
 
 #include <dirent.h>
@@ -39,9 +39,11 @@ static bool is_dot(const char *name)
 }
 
 /*
- * Adds an entry and returns its size: more than @room if it was not added. With @plus
- * it counts as a lookup, but for "." and "..": those have nodeid 0. One that has gone
- * meanwhile takes no room.
+ * Adds an entry to a listing. With @plus the entry counts as a lookup, except for "." and
+ * "..", which have nodeid 0.
+ *
+ * Returns the size of the entry. If that is more than @room, the entry was not added. The
+ * size is 0 if the name has disappeared meanwhile.
  */
 static size_t add(fuse_req_t req, fuse_ino_t parent, char *buffer, size_t room,
 		  const struct dirent *from, bool plus)
@@ -75,7 +77,7 @@ static void list(fuse_req_t req, fuse_ino_t nodeid, size_t size, off_t offset,
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	/* The kernel has one request at a time for an open directory. */
+	/* The kernel sends one request at a time for an open directory, so no lock is needed. */
 	seekdir(stream, offset);
 	for (;;) {
 		errno = 0;

@@ -3,9 +3,10 @@
 #include "passthrough.h"
 
 /*
- * How a lower file is opened. Not O_APPEND: each WRITE comes with its offset. Not
- * O_DIRECT: it is the daemon's business how it reaches the bytes. What is written is
- * also read: by the kernel's cache, and through the mapping.
+ * Returns the flags with which to open the lower file. O_APPEND is left out, because each
+ * WRITE has an offset. O_DIRECT is left out: it is a request about the mount's page cache,
+ * not about the lower file. A file that is opened for writing is also opened for reading:
+ * the kernel's page cache and the mapping read it.
  */
 static int lower_flags(int flags)
 {
@@ -33,7 +34,7 @@ static void op_open(fuse_req_t req, fuse_ino_t nodeid, struct fuse_file_info *fi
 	}
 	opened(inode_of(nodeid), fd, flags, false, fi);
 	if (fuse_reply_open(req, fi) == -ENOENT)
-		close(fd);	/* the caller has gone */
+		close(fd);	/* the system call was interrupted */
 }
 
 static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
@@ -58,10 +59,10 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 		fuse_reply_err(req, err);
 		return;
 	}
-	/* Before the kernel knows the nodeid: the first WRITE may come at once. */
+	/* Map before replying, since the first WRITE may follow the reply immediately. */
 	opened(inode_of(entry.ino), fd, flags, true, fi);
 	if (fuse_reply_create(req, &entry, fi) == -ENOENT) {
-		/* Nobody was told; the address may come back as another file's. */
+		/* The kernel did not get the nodeid, which another file may have later. */
 		backing_unmap(inode_of(entry.ino));
 		inode_forget(entry.ino, 1);
 		close(fd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/* The inodes that the kernel knows, with how often it was told of each. */
+/* The inodes that the kernel knows, with their lookup counts. */
 #include "passthrough.h"
 
 #include <pthread.h>
@@ -37,7 +37,10 @@ static struct inode **bucket(dev_t dev, ino_t ino)
 	return &buckets[(ino ^ dev * 31) % BUCKETS];
 }
 
-/* Takes @fd: it becomes the inode's, or is closed. */
+/*
+ * Returns the inode of a lower file, with its lookup count incremented, or NULL if there is no
+ * memory. Takes over @fd: the inode keeps it, or it is closed.
+ */
 static struct inode *count(int fd, const struct stat *st)
 {
 	struct inode **head = bucket(st->st_dev, st->st_ino);
@@ -68,10 +71,10 @@ out:
 }
 
 /**
- * inode_find - look a name up and count that the kernel is told of it
+ * inode_find - look a name up and increment the lookup count of its inode
  * @parent: nodeid of the directory
- * @name: in it
- * @entry: is filled in
+ * @name: name in the directory
+ * @entry: the entry to fill in
  *
  * Return: 0 or an errno.
  */
@@ -99,9 +102,9 @@ int inode_find(fuse_ino_t parent, const char *name, struct fuse_entry_param *ent
 }
 
 /**
- * inode_forget - take lookups back; frees the inode that has none left
- * @nodeid: of the inode
- * @lookups: how many
+ * inode_forget - decrease the lookup count of an inode, and free the inode at 0
+ * @nodeid: nodeid of the inode; nothing happens for the root
+ * @lookups: number to subtract from the lookup count
  */
 void inode_forget(fuse_ino_t nodeid, uint64_t lookups)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/* passthrough_backing: the command line, and the session. */
+/* passthrough_backing: the command line and the session. */
 #include "passthrough.h"
 
 #include <stddef.h>
@@ -15,7 +15,7 @@ static const struct fuse_opt option_list[] = {
 	FUSE_OPT_END,
 };
 
-/* The first word is the lower directory; libfuse takes the second. */
+/* The first argument is the lower directory. libfuse takes the second one, the mountpoint. */
 static int take_source(void *data, const char *word, int key, struct fuse_args *args)
 {
 	(void)data;
@@ -32,7 +32,7 @@ static int take_source(void *data, const char *word, int key, struct fuse_args *
 static void op_init(void *data, struct fuse_conn_info *conn)
 {
 	(void)data;
-	/* We write as root, so the kernel has to take the set-user-id bit away. */
+	/* The daemon writes as root, so the kernel has to clear set-user-id bits. */
 	conn->want &= ~FUSE_CAP_HANDLE_KILLPRIV;
 	if (options.writeback)
 		conn->want |= conn->capable & FUSE_CAP_WRITEBACK_CACHE;
@@ -70,7 +70,7 @@ static int serve(struct fuse_session *session, const struct fuse_cmdline_opts *c
 	backing_start(fuse_session_fd(session));
 	result = cmdline->singlethread ? fuse_session_loop(session) :
 					 serve_on_threads(session, cmdline);
-	/* The number of a signal is an end as good as an unmount. */
+	/* A positive result is the signal that ended the loop, which is no error. */
 	return result < 0;
 }
 

@@ -13,7 +13,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	if (err)
 		fuse_reply_err(req, err);
 	else if (fuse_reply_entry(req, &entry) == -ENOENT)
-		inode_forget(entry.ino, 1);	/* the caller has gone: nobody was told */
+		inode_forget(entry.ino, 1);	/* the system call was interrupted */
 }
 
 static void op_forget(fuse_req_t req, fuse_ino_t nodeid, uint64_t lookups)
@@ -43,8 +43,9 @@ static void op_readlink(fuse_req_t req, fuse_ino_t nodeid)
 }
 
 /*
- * The kernel checks permissions (default_permissions), so that all is done as root;
- * what is made belongs to who made it. The group of a set-group-id directory stays.
+ * Gives a new file to the user that made it: the daemon does everything as root, since the
+ * kernel checks permissions (default_permissions). A file in a set-group-id directory
+ * keeps the group of the directory.
  */
 void names_give(const struct fuse_ctx *ctx, int parent, const char *name)
 {
@@ -55,7 +56,7 @@ void names_give(const struct fuse_ctx *ctx, int parent, const char *name)
 		fuse_log(FUSE_LOG_WARNING, "%s: cannot change the owner: %m\n", name);
 }
 
-/* Answers a request that has made @name. */
+/* Answers a request that has made @name, or has failed to. */
 static void made(fuse_req_t req, fuse_ino_t parent, const char *name, bool failed)
 {
 	if (failed) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the files of this file system share. */
+/* Declarations that the source files of this program share. */
 #ifndef PASSTHROUGH_H
 #define PASSTHROUGH_H
 
@@ -16,29 +16,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A lower inode that the kernel knows; its nodeid is its address, the root's is 1. */
+/* A lower inode that the kernel knows. Its nodeid is its address; the nodeid of the root is 1. */
 struct inode {
-	struct inode *next;	/* of the same bucket */
+	struct inode *next;	/* in the same hash bucket */
 	dev_t dev;
 	ino_t ino;
-	int fd;			/* O_PATH: also keeps the number from being used again */
-	uint64_t lookups;	/* how often the kernel was told of it */
+	int fd;			/* O_PATH; keeps the inode number from being used again */
+	uint64_t lookups;	/* lookup count */
 	int mapped;		/* MAPPED_* */
 };
 
-/* What the kernel may do with the lower file by itself. */
+/* Whether the kernel may read, or read and write, the lower file by itself. */
 enum { MAPPED_NOT, MAPPED_READ, MAPPED_WRITE };
 
 struct options {
 	char *source;
-	double timeout;		/* seconds that names and attributes are believed */
-	int writeback;		/* let the kernel gather writes */
-	int keep_cache;		/* let the kernel keep pages over an open */
+	double timeout;		/* entry and attribute timeout in seconds */
+	int writeback;		/* use the kernel's write-back cache */
+	int keep_cache;		/* keep the pages of a file when it is opened again */
 };
 
 extern struct options options;
 
-/* "/proc/self/fd/N": leads to what an O_PATH descriptor stands for. */
+/* The path "/proc/self/fd/N", by which system calls reach the file of an O_PATH descriptor. */
 struct fd_path {
 	char text[32];
 };
@@ -51,7 +51,7 @@ static inline struct fd_path fd_path(int fd)
 	return path;
 }
 
-/* Answers with errno if @failed, else with success. */
+/* Replies with errno if @failed, else with success. */
 static inline void reply(fuse_req_t req, bool failed)
 {
 	fuse_reply_err(req, failed ? errno : 0);
@@ -71,14 +71,14 @@ void backing_map(struct inode *inode, int fd, int flags, bool created);
 void backing_forget(struct inode *inode);
 void backing_unmap(struct inode *inode);
 
-/* Each fills in its operations. */
+/* Each function fills in the operations of one source file. */
 void attributes_operations(struct fuse_lowlevel_ops *ops);
 void directories_operations(struct fuse_lowlevel_ops *ops);
 void files_operations(struct fuse_lowlevel_ops *ops);
 void names_operations(struct fuse_lowlevel_ops *ops);
 void xattrs_operations(struct fuse_lowlevel_ops *ops);
 
-/* names.c: gives what @ctx's process has just made in @parent to its user. */
+/* names.c: gives a new file in the directory @parent to the user of @ctx. */
 void names_give(const struct fuse_ctx *ctx, int parent, const char *name);
 
 #endif

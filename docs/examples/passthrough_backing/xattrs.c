@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/* Operations on extended attributes; a symbolic link has none that a user may set. */
+/* Operations on extended attributes. Users cannot set any on a symbolic link. */
 #include "passthrough.h"
 
 #include <stdlib.h>
 #include <sys/xattr.h>
 
-/* Answers with the value, or with its size where nothing else was asked for. */
+/* Replies with the value, or with its size if the kernel asked for the size (@size is 0). */
 static void reply_value(fuse_req_t req, const char *value, size_t size, ssize_t length)
 {
 	if (length < 0)
