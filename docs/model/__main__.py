@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``python -m docs.model``: what the model says of 128 CPUs on 8 nodes, as tables and a plot.
+"""Print what the model predicts for 128 CPUs on 8 nodes: ``python -m docs.model``.
 
-Writes ``docs/model/scale.svg``. All of it takes some minutes.
+Prints tables and writes the plot ``docs/model/scale.svg``. It takes some minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _all(pool: Pool, asked: Iterable[_Asked]) -> list[Result]:
 
 
 def _share(result: Result) -> str:
-    """What most of a request's CPU time beside its own work goes into."""
+    """Return the largest part of a request's CPU time, except the work of caller and daemon."""
     others = {k: v for k, v in result.spent.items() if k not in ("caller", "daemon")}
     what, ns = max(others.items(), key=lambda item: item[1])
     return f"{what} {ns / 1000:.1f} us"
@@ -56,7 +56,7 @@ def _print_scale(title: str, found: dict[str, list[Result]]) -> None:
 
 
 def print_checks() -> None:
-    """Print what the guests measured, and what the model says of the same."""
+    """Print the ratios that were measured in the guests, and the ratios that the model predicts."""
     print("AGAINST THE GUESTS           measured    model")
     for cpus in (1, 2):
         for callers in (1, 2):
@@ -67,14 +67,14 @@ def print_checks() -> None:
 
 
 def modelled(cpus: int, callers: int, system: str) -> float:
-    """Return the requests per second of one of the guests, as modelled."""
+    """Return the requests per second that the model predicts for the guest with *cpus* CPUs."""
     load = Load(cpus, callers=-(-callers // cpus), idle=max(0, cpus - callers))
     hardware = guest(cpus)
     return Simulation(system, hardware, costs(system, cpus > 1), load, _SEED).run(1e9).rate
 
 
 def _breaks(pool: Pool) -> None:
-    """What 128 CPUs get if one thing were otherwise."""
+    """Print the requests per second of 128 CPUs, with one parameter changed in each line."""
     load, free = Load(128), Load(128, think_ns=THINK_NS)
     cases = {
         "as it is": (large(), load),

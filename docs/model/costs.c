@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * What the model's parameters are made of: see measure.py. Prints one line of JSON.
+ * Measures times for measure.py. Prints one line of JSON, with times in nanoseconds.
  *
- *   costs parts FILE         a system call, a message through a pipe, a switch to another
- *                            process on the same CPU and on another, a status of FILE
- *   costs load FILE MS CPU... threads on these CPUs that ask for FILE's status for MS
+ *   costs parts FILE          Time a system call, a message through a pipe, a switch to a
+ *                             process on the same CPU and on another, and a stat of FILE.
+ *   costs load FILE MS CPU... Call fstat(2) on FILE for MS milliseconds, in one thread on each
+ *                             CPU.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -80,7 +81,7 @@ static double status_ns(const char *file)
 	return (double)(now_ns(CLOCK_MONOTONIC) - begin) / ROUNDS;
 }
 
-/* A byte into a pipe and out of it again: nobody waits. */
+/* The time to write a byte into a pipe and read it again. No thread waits. */
 static double message_ns(void)
 {
 	uint64_t begin;
@@ -96,7 +97,7 @@ static double message_ns(void)
 	return (double)(now_ns(CLOCK_MONOTONIC) - begin) / ROUNDS;
 }
 
-/* The same to a process that sleeps on @cpu: half of there and back. */
+/* The time to send a byte to a process that sleeps on @cpu: half of a round trip. */
 static double away_ns(int cpu)
 {
 	int i, there[2], back[2];

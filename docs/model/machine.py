@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A machine to think with: CPUs on nodes, cache lines that move between them, threads that wait.
+"""A simulated machine: CPUs on nodes, cache lines that move between CPUs, threads that wait.
 
-A thread is a generator. It yields how many nanoseconds it computes, or `SLEEP`, `SPIN` or a
-`Pause`, and goes on when that is over; sleeping may end for nothing. All of a run follows from its
-seed.
+A thread is a generator. It yields the number of nanoseconds for which it computes, or `SLEEP`,
+`SPIN`, `RESCHED` or a `Pause`, and is resumed after that. Sleeping may end without a reason. The
+seed determines the whole run.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 SLEEP = "sleep"
-"""Yielded to wait until somebody wakes the thread."""
+"""Yielded to wait until another thread wakes this one."""
 
 SPIN = "spin"
-"""Yielded to look for `Machine.spin_ns`, until that, or until another thread wants the CPU."""
+"""Yielded to poll until the thread is woken, `Machine.spin_ns` have passed, or another thread is
+woken on the CPU."""
 
 RESCHED = "resched"
-"""Yielded where the CPU goes to who has preempted the thread: cond_resched(), or to user space."""
+"""Yielded where another thread may preempt this one: cond_resched(), a return to user space."""
 
 SLICE_NS = 3e6
-"""How long a thread keeps its CPU from others that wait for it (base_slice_ns of the scheduler)."""
+"""How long a thread may keep its CPU while others wait for it (the scheduler's base_slice_ns)."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Yielded to leave the CPU for so long."""
+    """Yielded to leave the CPU for *ns* nanoseconds."""
 
     ns: float
 
@@ -40,15 +41,15 @@ Steps = Generator[float | str | Pause, None, None]
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the machine costs.
+    """The size of the machine, and the times that its hardware takes, in nanoseconds.
 
-    :ivar cpus: as many as could ever be plugged in: the kernel has a queue for each.
-    :ivar per_node: of them on one node.
-    :ivar instruction_ns: of the code that is measured in instructions.
-    :ivar near_ns: a cache line from another CPU of the node.
-    :ivar far_ns: from one of another node.
-    :ivar overlap: how many lines are on their way at once where one after the other is looked at.
-    :ivar idle_ns: until a CPU that had nothing to do runs what was woken on it.
+    :ivar cpus: the number of possible CPUs; the kernel has a queue for each.
+    :ivar per_node: the number of CPUs on one node.
+    :ivar instruction_ns: the time of an instruction, for code that is measured in instructions.
+    :ivar near_ns: the time to fetch a cache line from another CPU of the same node.
+    :ivar far_ns: the time to fetch a cache line from a CPU of another node.
+    :ivar overlap: the number of cache lines that a scan fetches in parallel.
+    :ivar idle_ns: the time from waking a thread on an idle CPU until it runs.
     """
 
     cpus: int
@@ -61,7 +62,11 @@ class Hardware:
 
 
 class Line:
-    """A cache line, and when the last of those who want to change it will have done so."""
+    """A cache line.
+
+    :ivar holders: the CPUs that have a copy, as a bit mask.
+    :ivar free_at: the time at which the last change that was begun so far ends, in ns.
+    """
 
     __slots__ = ("free_at", "holders")
 
@@ -71,7 +76,7 @@ class Line:
 
 
 class Cpu:
-    """A CPU: who runs, and who waits for it."""
+    """A CPU, with the thread that runs and the threads that wait to run."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -83,7 +88,7 @@ class Cpu:
 
 
 class Thread:
-    """A thread. One that is not pinned may find itself on another CPU when it was woken."""
+    """A thread. Unless it is pinned, it may run on another CPU of its node after it was woken."""
 
     def __init__(self, cpu: Cpu, pinned: bool) -> None:
         self.cpu = cpu
@@ -95,10 +100,12 @@ class Thread:
 
 
 class Machine:
-    """Runs threads; *spent* counts nanoseconds of CPUs by what they were spent on.
+    """Run threads.
 
-    With *considerate* nobody looks while another thread waits for the CPU, also one that was not
-    woken but had to make room.
+    :ivar spent: the CPU time by purpose, in nanoseconds.
+    :ivar considerate: whether a thread does not start polling while another thread waits for its
+        CPU, even if that thread was not woken but had to make room.
+    :ivar free: the names of the locks and counters that cost nothing.
     """
 
     def __init__(
@@ -123,11 +130,11 @@ class Machine:
     # Memory
 
     def _distance(self, cpu: int, holders: int) -> float:
-        """How long the farthest of *holders* takes."""
+        """Return the time to reach the farthest of *holders*, in nanoseconds."""
         return self.hardware.far_ns if holders & ~self._node[cpu] else self.hardware.near_ns
 
     def read(self, cpu: int, line: Line) -> float:
-        """Return what a look at a line costs."""
+        """Return the time to read a cache line, in nanoseconds."""
         if line.holders >> cpu & 1:
             return 0.0
         near = line.holders & self._node[cpu]
@@ -135,15 +142,16 @@ class Machine:
         return self.hardware.near_ns if near else self.hardware.far_ns
 
     def write(self, cpu: int, line: Line) -> float:
-        """Return what it costs to have a line alone."""
+        """Return the time to get a cache line exclusively, in nanoseconds."""
         others = line.holders & ~(1 << cpu)
         line.holders = 1 << cpu
         return self._distance(cpu, others) if others else 0.0
 
     def change(self, cpu: int, line: Line, hold_ns: float, what: str) -> float:
-        """Return how long an atomic operation, or a lock held for *hold_ns*, takes in its turn.
+        """Return the time of an atomic operation, or of a lock that is held for *hold_ns*.
 
-        Who waits for a lock is told by another line. What is in `free` costs nothing.
+        The time includes waiting for earlier changes of the line. A thread that waits for a lock is
+        notified through a second cache line.
         """
         if what in self.free:
             return 0.0
@@ -154,7 +162,7 @@ class Machine:
         return waits + cost + hold_ns
 
     def scan(self, cpu: int, lines: list[Line], look_ns: float, what: str) -> float:
-        """Return what it costs to look at many lines."""
+        """Return the time to read *lines*, with *look_ns* of code for each, in nanoseconds."""
         cost = look_ns * len(lines)
         cost += sum(self.read(cpu, line) for line in lines) / self.hardware.overlap
         self.spent[what] += cost
@@ -163,7 +171,7 @@ class Machine:
     # Threads
 
     def start(self, cpu: int, make: Callable[[Thread], Steps], pinned: bool = True) -> Thread:
-        """Add a thread. A CPU takes part if one starts there."""
+        """Add a thread, and bring its CPU online."""
         self.cpus[cpu].online = True
         thread = Thread(self.cpus[cpu], pinned)
         thread.steps = make(thread)
@@ -172,9 +180,10 @@ class Machine:
         return thread
 
     def wake(self, thread: Thread, by: int, preempts: bool = True) -> float:
-        """Wake a thread; return what it costs the one who does, on the CPU *by*.
+        """Wake a thread, and return the time that this takes the waker, in nanoseconds.
 
-        :param preempts: it need not wait until the one who runs there sleeps.
+        :param by: the number of the waker's CPU.
+        :param preempts: whether the woken thread may preempt the running thread of its CPU.
         """
         if thread.state == "sleeping":
             self._enqueue(thread, preempts)
@@ -188,7 +197,7 @@ class Machine:
         return 0.0
 
     def run(self, until_ns: float) -> None:
-        """Go on until that time."""
+        """Run until the time *until_ns*."""
         while self._events and self._events[0][0] <= until_ns:
             self.now, _, happen = heapq.heappop(self._events)
             happen()
@@ -197,7 +206,7 @@ class Machine:
         heapq.heappush(self._events, (self.now + delay, next(self._order), happen))
 
     def _place(self, thread: Thread) -> Cpu:
-        """Where a thread is to run: where it was, unless another CPU of the node is idle."""
+        """Return the thread's CPU, or an idle CPU of its node if its CPU is busy."""
         own = thread.cpu
         if own.current is None or thread.pinned:
             return own
@@ -214,7 +223,7 @@ class Machine:
             self.spent["switch"] += self._switch_ns
             self._at(self.hardware.idle_ns + self._switch_ns, lambda: self._step(thread))
             return
-        # Who was woken slept longest: it goes first.
+        # A woken thread goes first, because it has not run for the longest time.
         cpu.waiting.appendleft(thread)
         cpu.resched |= preempts
         if cpu.current.state == "spinning":
@@ -226,7 +235,7 @@ class Machine:
         self._at(delay, lambda: self._step(thread))
 
     def _leave(self, cpu: Cpu) -> None:
-        """Give the CPU to whoever waits for it."""
+        """Give the CPU to the next waiting thread."""
         cpu.resched = False
         cpu.current = cpu.waiting.popleft() if cpu.waiting else None
         cpu.since = self.now

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Measure the model's parameters in guests, and what the model has to reproduce.
+"""Measure in guests the model's parameters, and the figures that the model has to reproduce.
 
-``python -m docs.model.measure`` writes ``docs/model/measured.json``. In a guest of one CPU the
-clock counts instructions, in one of two it is time under software emulation. A request is an
-fstat(2) that libfuse's ``passthrough_ll`` answers; nothing is kept in the kernel.
+``python -m docs.model.measure`` writes ``docs/model/measured.json``. In a guest with one CPU the
+clock counts instructions; in a guest with two CPUs it is time under software emulation. A request
+is an fstat(2) that libfuse's ``passthrough_ll`` answers. The kernel caches nothing.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CPUCLOCK_SCHED = 2
 
 
 def _cpu_ns(pid: int) -> int:
-    """Return how long a process has run: its CPU-time clock (clock_getcpuclockid(3))."""
+    """Return the CPU time of a process, by its CPU-time clock (clock_getcpuclockid(3))."""
     return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
 
 
 def _sleeps(pid: int) -> int:
-    """Return how often a process's threads gave their CPU away to wait (proc(5), status)."""
+    """Return the number of voluntary context switches of a process's threads (proc(5), status)."""
     found = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         lines = status.read_text().splitlines()
@@ -48,7 +48,7 @@ def _sleeps(pid: int) -> int:
 
 @contextmanager
 def _served(system: str, lower: Path, point: Path) -> Iterator[int]:
-    """Mount *lower* by one of the systems; give the daemon's process number."""
+    """Mount *lower* by one of the systems, and yield the daemon's process ID."""
     options = f"source={lower},cache=never,timeout=0,clone_fd"
     words = [str(built("passthrough_ll")), "-f", "-o", options, str(point)]
     if system == "fuse":
@@ -65,7 +65,11 @@ def _served(system: str, lower: Path, point: Path) -> Iterator[int]:
 
 
 def _round(costs: Path, system: str, lower: Path, point: Path) -> dict[str, dict[str, float]]:
-    """Return by number of callers: requests per second; ns of CPU and sleeps for each request."""
+    """Return the figures of one system, by the number of callers.
+
+    ``rate`` is in requests per second, ``caller`` and ``daemon`` are CPU time in nanoseconds for
+    each request, and ``sleeps`` is the number of times that the daemon sleeps for each request.
+    """
     found = {}
     cpus = os.sched_getaffinity(0)
     with _served(system, lower, point) as pid:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From what was measured to the model's parameters, and the machines that it is asked about."""
+"""Turn measurements into the model's parameters, and describe the machines to simulate."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from docs.model.machine import Hardware
 from docs.model.systems import SYSTEMS, Costs
 
 MEASURED = json.loads(Path(__file__).with_name("measured.json").read_text())
-"""What `docs.model.measure` wrote: by CPUs of the guest."""
+"""The output of `docs.model.measure`, by the number of CPUs of the guest."""
 
-# Counted in `objdump -d efuse.ko`: between spin_lock() and spin_unlock() of efuse_queue_send_req();
-# a turn of the loop in efuse_queue_search() where the queue is empty; one in efuse_channels_wake()
-# where nobody sleeps, find_next_bit() included.
+# Instructions, counted in `objdump -d efuse.ko`: from spin_lock() to spin_unlock() in
+# efuse_queue_send_req(); one pass of the loop in efuse_queue_search() for an empty queue; one pass
+# of the loop in efuse_channels_wake() for a worker that does not sleep, with find_next_bit().
 _HOLD, _LOOK, _LOOK_FOR_WORKER = 60, 21, 40
 
-# Of a switch measured as a whole, what the one who wakes pays.
+# The waker's share of the time of a switch, which was measured as a whole.
 _WAKE_SHARE = 0.5
 
-# channels/spin_ns
+# The default of channels/spin_ns.
 _SPIN_NS = 50_000.0
 
 
 def costs(system: str, emulated: bool = False) -> Costs:
-    """Return what *system* costs, of one caller in the guest with one CPU.
+    """Return the costs of *system*, measured with one caller in the guest with one CPU.
 
-    :param emulated: in that with two.
+    :param emulated: take the costs from the guest with two CPUs instead.
     """
     cpus = 2 if emulated else 1
     measured, unit = MEASURED[str(cpus)], guest(cpus).instruction_ns
     switch = measured["parts"]["switch"] / unit
     wake = switch * _WAKE_SHARE
     one = measured["systems"][system]["1"]
-    # Counted by themselves: of each side a switch and what is under a lock, of who replies a
-    # wake-up, and one of who asks if the daemon sleeps.
+    # The model counts these separately: for each side, a switch and the work under locks; for the
+    # daemon, waking the caller; for the caller, waking the daemon if it sleeps.
     sleeps = min(1.0, one["sleeps"])
     apart = switch - wake + 2 * _HOLD
     return Costs(
@@ -53,11 +53,11 @@ def costs(system: str, emulated: bool = False) -> Costs:
 
 
 def guest(cpus: int) -> Hardware:
-    """The guest: one CPU whose clock counts instructions, or two that software emulates."""
+    """Return a guest: one CPU whose clock counts instructions, or two that software emulates."""
     if cpus == 1:
         return Hardware(1, 1, 1.0, 0.0, 0.0, 1.0, 0.0)
     parts = MEASURED["2"]["parts"]
-    # The time of what nobody waits in, over its instructions.
+    # The time of operations in which no thread waits, divided by their instructions.
     instruction_ns = statistics.median(
         parts[name] / MEASURED["1"]["parts"][name] for name in ("system_call", "status", "message")
     )
@@ -65,18 +65,19 @@ def guest(cpus: int) -> Hardware:
     return Hardware(2, 2, instruction_ns, _NEAR_EMULATED_NS, 0.0, 1.0, idle_ns)
 
 
-# Emulated CPUs share the host's caches: beside an emulated instruction a line costs nothing.
+# Emulated CPUs share the host's caches, so fetching a cache line costs nothing compared with an
+# emulated instruction.
 _NEAR_EMULATED_NS = 0.0
 
 
 def large(near_ns: float = 50.0, far_ns: float = 130.0, **other: float) -> Hardware:
-    """128 CPUs on 8 nodes. All that is given here is assumed: see README.md."""
+    """Return a machine with 128 CPUs on 8 nodes. README.md explains the assumed values."""
     values = {"instruction_ns": 0.4, "overlap": 4.0, "idle_ns": 2000.0, **other}
     return Hardware(cpus=128, per_node=16, near_ns=near_ns, far_ns=far_ns, **values)
 
 
 def ratio(cpus: int, callers: int, of: str, over: str) -> float:
-    """Return a measured ratio of requests per second."""
+    """Return the measured requests per second of *of*, divided by those of *over*."""
     systems = MEASURED[str(cpus)]["systems"]
     assert {of, over} <= set(SYSTEMS)
     return float(systems[of][str(callers)]["rate"] / systems[over][str(callers)]["rate"])

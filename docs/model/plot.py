@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Throughput and p99 over CPUs as an SVG, both axes logarithmic."""
+"""Plot throughput and p99 over the number of CPUs as an SVG, with both axes logarithmic."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The ways of requests to a daemon, step by step: which lines are touched, who is woken.
+"""How requests reach a daemon, step by step: cache lines that are touched, threads that are woken.
 
-``fuse`` has one queue with one lock; ``queues`` one for each CPU, and readers that sleep in one
-place; ``channels`` one for each CPU with a worker that looks before it sleeps. Each CPU that takes
-part has callers, who ask again when they are answered, and one worker.
+``fuse`` has one queue with one lock. ``queues`` has a queue for each CPU, and all readers sleep on
+one wait queue. ``channels`` has a queue for each CPU, with a worker that polls before it sleeps.
+Each online CPU has one worker, and callers that send the next request after each answer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ MAX_SPIN_CREDIT, SPIN_PAUSE = 8, 32
 
 @dataclass(frozen=True)
 class Costs:
-    """What code takes: instructions.
+    """The costs of code, in instructions unless noted otherwise.
 
-    :ivar caller: of a request, without the switch to another thread.
-    :ivar daemon: likewise, what the daemon does for it included.
-    :ivar wake: of who wakes another.
-    :ivar switch: of a CPU from one thread to another.
-    :ivar hold: while a lock is held.
-    :ivar look: at one queue.
-    :ivar look_for_worker: at one channel.
-    :ivar spin_ns: nanoseconds of looking before sleeping.
-    :ivar hands_over: who gets a reply gets the CPU, before the worker looks for the next request.
+    :ivar caller: a request in the caller, without the switch to another thread.
+    :ivar daemon: a request in the daemon, with its own work, without the switch to another thread.
+    :ivar wake: waking a thread, in the waker.
+    :ivar switch: a switch of a CPU from one thread to another.
+    :ivar hold: the work while a lock is held.
+    :ivar look: looking at one queue.
+    :ivar look_for_worker: looking at one channel.
+    :ivar spin_ns: the time for which a thread polls before it sleeps, in nanoseconds.
+    :ivar hands_over: whether the caller that gets a reply gets the CPU before the worker looks for
+        the next request.
     """
 
     caller: float
@@ -48,16 +49,17 @@ class Costs:
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked.
+    """The load of a simulation.
 
-    :ivar cpus: how many take part, the first of the machine's; each has a worker.
-    :ivar callers: on each of them.
-    :ivar idle: the last of them that have no caller.
-    :ivar think_ns: mean time between an answer and the next request of a caller.
-    :ivar background: every request is one: it takes fc->bg_lock, to be sent and to be ended.
-    :ivar considerate: see `Machine`.
-    :ivar without: names of locks and counters that cost nothing.
-    :ivar migrated: every reply comes on another descriptor: it takes fc->lock.
+    :ivar cpus: the number of online CPUs, from CPU 0; each has a worker.
+    :ivar callers: the number of callers on each online CPU.
+    :ivar idle: the number of online CPUs without callers: the last ones.
+    :ivar think_ns: the mean time between an answer and the caller's next request, in nanoseconds.
+    :ivar background: whether every request is a background request, which takes fc->bg_lock when it
+        is sent and when it ends.
+    :ivar considerate: whether no thread starts polling while another one waits for its CPU.
+    :ivar without: the names of the locks and counters that cost nothing.
+    :ivar migrated: whether every reply comes on another descriptor, and so takes fc->lock.
     """
 
     cpus: int
@@ -72,7 +74,13 @@ class Load:
 
 @dataclass
 class Result:
-    """What came of it: requests a second, times of requests (ns), CPU time of a request (ns)."""
+    """The result of a simulation.
+
+    :ivar rate: requests per second.
+    :ivar p50: the median time of a request, in nanoseconds.
+    :ivar p99: the 99th percentile of the time of a request, in nanoseconds.
+    :ivar spent: the CPU time of a request by purpose, in nanoseconds.
+    """
 
     rate: float
     p50: float
@@ -103,7 +111,7 @@ class _Request:
 
 @dataclass
 class _Queue:
-    """A queue of requests, the channel's state beside it, and the channel's worker."""
+    """A queue of requests, with the state of its channel and of the channel's worker."""
 
     cpu: int
     line: Line = field(default_factory=Line)
@@ -150,7 +158,7 @@ class Simulation:
                 self.machine.start(cpu, self._caller)
 
     def run(self, ns: float) -> Result:
-        """Run for a while to warm up, then for *ns*."""
+        """Run for a quarter of *ns* to warm up, then measure for *ns*."""
         warm = ns / 4
         self.machine.run(warm)
         self.machine.spent.clear()
@@ -193,7 +201,11 @@ class Simulation:
             self.times.append((begin, machine.now))
 
     def _choose(self, cpu: int) -> _Queue:
-        """The own queue, or a polling worker's of the node if the own worker is not replying."""
+        """Return the queue for a request from *cpu*.
+
+        It is the CPU's own queue, unless a worker of the node polls and the CPU's own worker is not
+        about to look at an empty queue after a reply. A polling worker is claimed.
+        """
         if self.system == "fuse":
             return self.queues[0]
         if self.system == "channels":
@@ -224,7 +236,7 @@ class Simulation:
                 yield machine.change(cpu, other.channel, self.hold_ns, "queue")
                 yield machine.wake(worker, cpu)
             return
-        # FUSE takes the lock in any case.
+        # FUSE takes the lock even if no reader sleeps.
         if self.system == "fuse" or self.sleepers:
             yield machine.change(cpu, self.waitq, self.hold_ns, "waitq")
             if self.sleepers:
@@ -246,7 +258,7 @@ class Simulation:
                     continue
                 yield machine.change(cpu, queue.line, self.hold_ns, "queue")
                 request = queue.items.popleft() if queue.items else None
-                # Whoever found this worker replying or polling has woken nobody.
+                # Callers that found this worker replying or polling have woken no worker.
                 if self.system == "channels" and own.items:
                     yield from self._wake(cpu, own)
             work_ns = self.daemon_ns * machine.random.uniform(0.5, 1.5)
@@ -263,7 +275,7 @@ class Simulation:
             own.replying = False
 
     def _find(self, cpu: int) -> Generator[float, None, _Queue | None]:
-        """Look as efuse_queue_find() does."""
+        """Look for a non-empty queue in the order of efuse_queue_find()."""
         own = self.queues[cpu % len(self.queues)]
         if self.system == "fuse":
             yield self.machine.scan(cpu, [own.line], self.look_ns, "look for a request")
@@ -280,7 +292,7 @@ class Simulation:
             looked.append(queue.line)
             if not queue.items and len(looked) < size:
                 continue
-            # What was there may have gone before this comes to it.
+            # Another worker may take the request before this one gets to it.
             yield self.machine.scan(cpu, looked, self.look_ns, "look for a request")
             looked.clear()
             if queue.items and (filled or queue.cpu // size == cpu // size):
@@ -291,7 +303,7 @@ class Simulation:
         return elsewhere
 
     def _rest(self, thread: Thread) -> Steps:
-        """Look for a while, if it is a channel's worker; then sleep, unless something is there."""
+        """Poll for a while if the thread is a channel's worker. Sleep if there is no request."""
         machine, cpu = self.machine, thread.cpu.number
         own = self.queues[cpu % len(self.queues)]
         lines = [queue.line for queue in self.queues]
