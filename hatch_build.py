@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Put into the wheel what the package needs beside Python: sources, and the compiled handlers.
+"""Put into the wheel what the package needs besides Python: sources and compiled handlers.
 
-The handlers are compiled where the building machine has BCC and lets it create maps (root);
-elsewhere they are compiled at their first use.
+The handlers are compiled if the building machine has BCC and allows it to create maps (as root).
+Otherwise they are compiled when they are first used.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class DataBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Fills ``efuse/_data``."""
+    """Fill ``efuse/_data``."""
 
     _specs: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Name what goes into the wheel.
+        """List the files that go into the wheel.
 
-        :param version: ``standard``, or ``editable``, which needs nothing.
+        :param version: ``standard``, or ``editable``, which needs no files.
+        :param build_data: receives the files in its ``force_include``.
         """
         if version == "editable":
             return
@@ -47,6 +48,6 @@ class DataBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             self.app.display_warning(f"no compiled handlers in the wheel: {compiler.stderr}")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove what was compiled for the wheel."""
+        """Remove the temporary directory with the compiled handlers."""
         if self._specs is not None:
             self._specs.cleanup()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``python -m docs.site``: build the site into build/site, or where the first argument says."""
+"""Build the site: ``python -m docs.site [DIRECTORY]``, by default into build/site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from docs.site.assemble import ROOT, assemble
 
 
 def main(output: Path) -> int:
-    """Build it; return 0 if there was not even a warning."""
+    """Build the site into *output*, and return 0 if there were no errors and no warnings."""
     with tempfile.TemporaryDirectory(prefix="efuse-site-") as scratch:
         source = Path(scratch) / "source"
         assemble(source)

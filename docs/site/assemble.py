@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The directory that Sphinx reads: the documents, the pages made from code, and the pictures."""
+"""Make the directory that Sphinx reads: documents, pages generated from code, and pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _LANGUAGES = {".c": "c", ".h": "c", ".json": "json", ".py": "python", ".sh": "bash"}
 _PICTURES = (".png", ".svg")
 
-# Pages by what a reader is after. The key is the caption.
+# The pages by purpose. The key is the caption.
 _NAVIGATION = {
     "Learn": ["tutorial", "quick-start"],
     "How to": [
@@ -53,7 +53,7 @@ _NAVIGATION = {
 
 
 def assemble(directory: Path) -> None:
-    """Fill *directory*, which must not exist, with all that the site is built from."""
+    """Fill *directory*, which must not exist, with all sources of the site."""
     for name, text in _pages():
         page = directory / name
         page.parent.mkdir(parents=True, exist_ok=True)

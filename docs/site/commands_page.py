@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The page of all commands, made from what they say of themselves, as the manual pages are."""
+"""Make the page of all commands from their help texts, like the manual pages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def text() -> str:
 
 
 def _escaped(said: str) -> str:
-    """Return *said* so that Markdown takes nothing in it for mark-up."""
+    """Return *said* with all characters escaped that Markdown could take for mark-up."""
     return re.sub(r"([\\*_<>\[\]#|~$])", r"\\\1", said)
 
 

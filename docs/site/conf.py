@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sphinx's configuration; ``docs.site`` makes the directory that it reads."""
+"""Configure Sphinx. ``docs.site`` makes the directory that Sphinx reads."""
 
 import efuse
 

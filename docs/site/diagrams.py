@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pictures of docs/design.md: ``python -m docs.site.diagrams`` draws them anew."""
+"""Draw the pictures of docs/design.md: ``python -m docs.site.diagrams``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["PICTURES", "diagrams"]
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 
-_LETTER = 7.3  # px, of the 13 px in which all is written
+_LETTER = 7.3  # The width of a letter in px, at the font size of 13 px.
 _PAPER, _INK, _QUIET = "#ffffff", "#1f2933", "#7b8794"
 _USER, _KERNEL, _BPF, _DAEMON = "#e3f0ff", "#eef1f4", "#fdf0d5", "#e6f6e6"
 
@@ -23,7 +23,7 @@ class _Drawing:
     parts: list[str] = field(default_factory=list)
 
     def box(self, x: int, y: int, w: int, h: int, fill: str, *lines: str) -> None:
-        """A box with lines of text in its middle, or at its top if it is large."""
+        """Draw a box with lines of text in its middle, or at its top if the box is high."""
         for line in lines:
             assert len(line) * _LETTER < w, f"{line!r} is too long for {w} px"
         self.parts.append(
@@ -40,7 +40,7 @@ class _Drawing:
         )
 
     def arrow(self, *points: tuple[int, int], dashed: bool = False) -> None:
-        """A line through points, with a head at the last."""
+        """Draw a line through *points*, with an arrowhead at the last one."""
         path = " ".join(f"{x},{y}" for x, y in points)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         self.parts.append(
@@ -181,7 +181,7 @@ def _coherence() -> str:
 
 
 def diagrams() -> dict[str, str]:
-    """Return the pictures by the names of their files."""
+    """Return the pictures as SVG, by file name."""
     return {
         "architecture.svg": _architecture(),
         "request.svg": _request(),
@@ -190,7 +190,7 @@ def diagrams() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all pictures."""
     for name, text in diagrams().items():
         (PICTURES / name).write_text(text)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Kernel-doc comments, and what they have to be of: the declaration right behind them."""
+"""Parse kernel-doc comments, and check that each one matches the declaration that follows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ABOUT = re.compile(r"@(\w+|\.\.\.):[ \t]*(.*)")
 
 
 class Malformed(Exception):
-    """A comment that is not what kernel-doc wants, or not of what stands behind it."""
+    """A comment is not in the form of kernel-doc, or does not match the declaration after it."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,11 @@ class Comment:
     """A kernel-doc comment.
 
     :ivar kind: ``struct``, ``enum``, ``typedef`` or ``function``.
-    :ivar summary: the words behind the dash.
-    :ivar about: what it says of each member or parameter.
-    :ivar text: the description; ``@NAME`` stands for a member or parameter.
-    :ivar body: of a struct or enum: what its braces hold.
+    :ivar name: the name of the function or type.
+    :ivar summary: the text behind the dash in the first line.
+    :ivar about: the description of each member or parameter, by name.
+    :ivar text: the long description, in which ``@NAME`` refers to a member or parameter.
+    :ivar body: the text between the braces of a struct or enum; empty for other kinds.
     """
 
     kind: str
@@ -40,7 +41,10 @@ class Comment:
 def comments(text: str, path: str) -> Iterator[Comment]:
     """Iterate over the comments of a C file.
 
-    :raises Malformed: one of them is not right.
+    :param text: the text of the file.
+    :param path: the path of the file, for error messages.
+    :raises Malformed: a comment is not in the form of kernel-doc, or does not match the declaration
+        after it.
     """
     for match in _COMMENT.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
@@ -83,7 +87,7 @@ def _parsed(comment: str, declaration: str, rest: str) -> Comment:
 
 
 def _sections(lines: list[str]) -> tuple[dict[str, str], str]:
-    """Return what is said of each member, and the rest."""
+    """Return the descriptions of the members or parameters, and the rest of a comment."""
     about: dict[str, list[str]] = {}
     text: list[str] = []
     into = text
@@ -123,14 +127,14 @@ def _name(declared: str) -> str:
 
 def _members(body: str) -> list[str]:
     plain = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
-    # Of a struct or union within, its own name, or the members of one that has none.
+    # Of a nested struct or union, take its name, or its members if it has no name.
     within = r"\b(?:struct|union)\s*\w*\s*\{([^{}]*)\}"
     plain = re.sub(rf"{within}\s*;", r"\1", plain)
     plain = re.sub(within, "", plain)
     found = []
     for one in plain.split(";"):
         if one.strip():
-            # `a, *b` declares two.
+            # `a, *b` declares two members.
             first, *others = re.split(r",(?![^(]*\))", one)
             found += [_name(first), *(_name(other) for other in others)]
     return found

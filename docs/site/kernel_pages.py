@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pages of the kernel's side: made from the headers that are its contract."""
+"""Make the pages of the kernel interface from its headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ What is declared there, from the comments in them. [The kernel interface](kernel
 the way in.
 """
 
-# Page -> its title, and the headers that it is made of.
+# The title of each page, and the headers from which it is made.
 _PAGES = {
     "ops": (
         "What a program implements",
@@ -41,7 +41,10 @@ _DECLARED = re.compile(
 
 
 def pages(root: Path) -> Iterator[tuple[str, str]]:
-    """Iterate over the pages' names and texts."""
+    """Iterate over the names and texts of the pages.
+
+    :param root: the root of the repository.
+    """
     yield "kernel.md", _HEAD + toctree(f"kernel/{name}" for name in _PAGES)
     for name, (title, headers) in _PAGES.items():
         parts = [f"# {title}\n"]
@@ -50,14 +53,14 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
             parts.append(f"\n## `{Path(header).name}`\n\nIn full: [{header}](../../{header})\n")
             structs = list(comments(text, header))
             directives = map(_struct, structs) if structs else _plain(text, header)
-            # Functions and structures may have one name, as in C.
+            # A function and a structure may have the same name, as in C.
             space = f".. c:namespace:: {name}\n\n"
             parts += [f"\n```{{eval-rst}}\n{space}{one}\n```\n" for one in directives]
         yield f"kernel/{name}.md", "".join(parts)
 
 
 def _marked(text: str) -> str:
-    """Return a comment's text with its names as code."""
+    """Return the text of a comment with its identifiers marked up as code."""
     return re.sub(r"@(\w+)|(?<!`)\b(\w+\(\))|&(\w+)", r"``\1\2\3``", text)
 
 
@@ -74,7 +77,7 @@ def _struct(comment: Comment) -> str:
 
 
 def _plain(text: str, header: str) -> Iterator[str]:
-    """Iterate over a header's declarations, each with the comment before it."""
+    """Iterate over the declarations of a header, each with the comment before it."""
     inside = text[text.index("#define _") :].partition("\n")[2].rpartition("#endif")[0]
     for chunk in re.split(r"\n\s*\n(?![^{}]*\n\})", inside):
         yield from _declarations(chunk.strip("\n"), header)
@@ -129,13 +132,13 @@ def _below(signatures: list[str]) -> str:
 
 
 def _trailing(code: str) -> Iterator[str]:
-    """Iterate over what is said behind declarations of functions."""
+    """Iterate over the comments that stand behind declarations of functions."""
     for name, said in re.findall(r"(\w+)\([^;]*;[ \t]*/\* (.*?) \*/", code):
         yield f"``{name}()``: {_marked(said)}"
 
 
 def _paragraphs(said: str) -> str:
-    """Return a comment as text; what is drawn in it stays as it is."""
+    """Return a comment as reStructuredText, with indented paragraphs as literal blocks."""
     parts = []
     for part in re.split(r"\n\s*\n", said):
         if part.startswith(" "):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Links between files of the repository, turned into links between pages of the site."""
+"""Turn links between files of the repository into links between pages of the site."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _ELSEWHERE = re.compile(r"^[a-z]+:|^#")
 
 
 def page_of(path: str) -> str:
-    """Return the page that a document of the repository becomes."""
+    """Return the name of the page for a document of the repository."""
     return "index.md" if path == "README.md" else path.removeprefix("docs/")
 
 
 def source_page(path: str) -> str:
-    """Return the page that shows a file that is no document."""
+    """Return the name of the page that shows a file that is not a document."""
     return f"sources/{path}.md"
 
 
 def toctree(pages: Iterable[str], *options: str) -> str:
-    """Return the lines that put *pages* below the page they stand on."""
+    """Return a directive that puts *pages* below the page that contains it."""
     return "\n".join(["", "```{toctree}", *options, "", *pages, "```", ""])
 
 
 def rewritten(text: str, path: str, target_of: Callable[[str], str]) -> str:
-    """Return a document's *text* with its links leading to pages.
+    """Return the *text* of a document with its links replaced by links to pages.
 
-    :param path: where the document lies in the repository.
-    :param target_of: says for a path in the repository which file of the site stands for it.
+    :param path: the path of the document in the repository.
+    :param target_of: a function from a path in the repository to the file of the site for it.
     """
     here = PurePosixPath(path).parent
     page = PurePosixPath(page_of(path)).parent
@@ -52,7 +52,7 @@ def rewritten(text: str, path: str, target_of: Callable[[str], str]) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Return fenced blocks and what lies between them, in order."""
+    """Return the fenced blocks and the text between them, in order."""
     parts, end = [], 0
     for match in _FENCE.finditer(text):
         parts += [text[end : match.start()], match[0]]

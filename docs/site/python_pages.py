@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pages of the Python package: what is public, from its docstrings."""
+"""Make the pages of the Python package from the docstrings of its public names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from docs.site.links import toctree
 
 __all__ = ["pages"]
 
-# In the order in which a reader comes upon them.
+# The titles of the public packages, in the order of the pages.
 _PACKAGES = {
     "efuse.fs": "File systems",
     "efuse.bpf": "Handlers and maps",
@@ -37,7 +37,7 @@ All that is public, from its docstrings. `import efuse` gives `Operations`, `Opt
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Iterate over the pages' names and texts."""
+    """Iterate over the names and texts of the pages."""
     yield "python.md", _HEAD + toctree(f"python/{name}" for name in _PACKAGES)
     for name, title in _PACKAGES.items():
         directives = [f".. automodule:: {name}", "   :members:", "   :imported-members:", ""]
@@ -48,7 +48,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def _constants(module: ModuleType) -> Iterator[str]:
-    """Iterate over constants that *module* takes from others: only there are their docstrings."""
+    """Iterate over the constants that *module* imports, by the module that has their docstring."""
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The page of reports: what ``efuse bench report`` makes of those that are checked in."""
+"""Make the page of reports from the reports in docs/figures, like ``efuse bench report``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ All tables and figures that `efuse bench report` makes of the reports in `docs/f
 
 
 def write(root: Path, directory: Path) -> None:
-    """Write the page and its figures into *directory*."""
+    """Write the page and its figures into *directory*.
+
+    :param root: the root of the repository.
+    """
     text = [_HEAD]
     for path in sorted((root / "docs" / "figures").glob("*.json")):
         report = load(path)
