@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse bench`` at a small scale: what was seen is right, and the kernel answered it."""
+"""Run ``efuse bench`` at a small scale: the results are right, and the kernel answered."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from efuse.bench import METADATA
 from efuse.bench.clock import CLOCKS
 from tests.commands import EFUSE
 
-# Of plain FUSE's requests, when the workload has run before.
+# The largest share of plain FUSE's requests that eFuse may need after the workload has run once.
 _MOST_REQUESTS = {"stat": 0.01, "negative": 0.01, "open-close": 0.01, "tree-walk": 0.01}
 
-# A compiler's time is not worth it here, nor is a second walk's: tests/unit does all of them.
+# Compiling takes too long here, and so does a cold second walk. tests/unit covers all workloads.
 _WORKLOADS = tuple(name for name in METADATA if name not in ("build", "tree-walk-cold"))
-_SYSTEMS = ("fuse", "efuse")  # The others are measured in test_bench_io.py.
+_SYSTEMS = ("fuse", "efuse")  # test_bench_io.py measures the others.
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse bench`` with data, at a small scale: it is right, and it went where it should."""
+"""Run ``efuse bench`` with data at a small scale: the data is right and took the expected path."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_bench_runs_an_unmodified_daemon(tmp_path: Path) -> None:
     (ran,) = _report("passthrough_ll", tmp_path, ("efuse",))["results"]
     assert ran["verified"]
     assert ran["daemon"] == "passthrough_ll"
-    # It maps nothing, so all its data goes through it.
+    # The daemon maps no files, so all data goes through it.
     assert ran["paths"]["direct"] == 0 and ran["paths"]["daemon"] > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse bench`` of requests alone, at a small scale: they came on the way that was meant."""
+"""Run the request workloads of ``efuse bench`` at a small scale: requests took the right path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def _only(report: Any, workloads: str) -> Any:
-    """The part of a report that is of workloads whose names begin so."""
+    """Return the parts of a report about the workloads whose names begin with *workloads*."""
     parts = ("results", "ratios")
     return {
         part: [r for r in report[part] if r["workload"].startswith(workloads)] for part in parts
@@ -39,7 +39,7 @@ def _only(report: Any, workloads: str) -> Any:
 
 @pytest.fixture(scope="module")
 def scale(report: Any) -> Any:
-    """Of a guest of two CPUs."""
+    """Return the results of the scale workloads, from a guest with two CPUs."""
     return _only(report, "scale-")
 
 
@@ -68,7 +68,7 @@ def test_scale_verifies_and_has_all_measures(scale: Any) -> None:
                 queueing, latency = measures[f"queueing_{name}"], measures[f"latency_{name}"]
                 assert 0 < queueing["value"] < latency["value"]
         assert len(measures["daemon_switches"]["rounds"]) == 2
-        # Nobody looks for an answer there: it is slept for.
+        # In these systems callers do not poll for an answer but sleep.
         if result["system"] != "efuse":
             assert measures["caller_switches"]["value"] > 0
 
@@ -94,7 +94,7 @@ def test_skew_is_balanced_except_by_policy_own(skew: Any) -> None:
     assert moved["efuse"] > 0 and moved["efuse-bpf"] > 0, "nothing was balanced"
 
 
-# What proves it
+# How the transport is verified
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse bench`` with storage functions, at a small scale: right, and where they were sent."""
+"""Run the storage function workloads of ``efuse bench`` at a small scale."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_bench_scans_at_the_named_place(tmp_path: Path) -> None:
             assert looked == [16 * (place == "device"), 16 * (place == "kernel")]
         link = measures["link_bytes"]["value"]
         if place == "device":
-            # What the function emits, and no block.
+            # Only the function's output crosses the link, and no block.
             assert 0 < link <= (64 << 10) // 50 if kind == "select" else link < 100
         elif state == "warm":
             assert place == "auto" or link == 0
@@ -59,7 +59,7 @@ def test_bench_looks_up_at_the_named_place(tmp_path: Path) -> None:
     for (workload, place), measures in found.items():
         _, _, depth, state = workload.rsplit("-", 3)
         looked = {name: measures[name]["value"] for name in measures if name != "link_bytes"}
-        # With the header.
+        # Plus the block of the header.
         blocks = int(depth) + 1
         assert looked["device_steps"] == blocks * (place == "device")
         assert looked["kernel_steps"] == blocks * (place == "kernel")

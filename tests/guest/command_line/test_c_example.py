@@ -81,7 +81,7 @@ def test_a_file_opened_for_reading_is_not_held_for_writing(
 
 
 def _change_names(root: Path) -> None:
-    """Do one of each operation that the example has."""
+    """Do at least one of each operation that the example implements."""
     (root / "dir").mkdir()
     (root / "dir" / "a").write_bytes(b"a" * 10_000)
     os.rename(root / "dir" / "a", root / "b")
@@ -137,7 +137,7 @@ def test_names_and_attributes_are_the_lower_ones(
 def test_on_plain_fuse_it_is_a_plain_pass_through(
     program: Path, lower: Path, mountpoint: Path
 ) -> None:
-    run(program, lower, mountpoint)  # goes into the background when it is mounted
+    run(program, lower, mountpoint)  # It returns when mounted, and goes on in the background.
     try:
         _change_names(mountpoint)
         assert _listing(mountpoint) == _listing(lower)

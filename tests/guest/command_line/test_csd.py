@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse csd``: devices and functions by command, and the way that each run takes."""
+"""Test ``efuse csd``: devices and functions by command, and the place where each run executes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = b"".join(b"line %d: some error\n" % n for n in range(3000))
 FOUND = {"lines": 3000, "matches": 3000, "size": len(LOG)}
 BLOCKS = -(-len(LOG) // BLOCK)
 
-# Sends all batches to one place.
+# A policy that sends all batches to one place.
 SAYS = """
 #include "policy.bpf.h"
 int choose(struct csd_batch *batch)
@@ -38,7 +38,7 @@ int choose(struct csd_batch *batch)
 	return {};
 }}
 """
-# Emits the file.
+# A function that emits the whole file.
 COPY = """
 #include "csd.bpf.h"
 int step(struct csd_run *run)
@@ -70,7 +70,7 @@ def csd_json(*arguments: str | Path) -> Any:
 
 
 def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run ``efuse csd`` as another user."""
+    """Run ``efuse csd`` as an unprivileged user."""
     return run(*AS_NOBODY, *EFUSE, "csd", *arguments, check=False)
 
 
@@ -80,17 +80,17 @@ def loaded() -> dict[str, bool]:
 
 
 def files_of(child: subprocess.Popen[str]) -> list[str]:
-    """Return what a process has open."""
+    """Return the targets of a process's open descriptors."""
     found = []
     for fd in Path(f"/proc/{child.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it was just closed
+        with contextlib.suppress(FileNotFoundError):  # It was just closed.
             found.append(os.readlink(fd))
     return found
 
 
 @pytest.fixture
 def disk() -> Iterator[Device]:
-    """A device made by command."""
+    """Yield a device that was made by ``efuse csd create``."""
     made = csd("create", "one", "--size", "64M", "--profile", "slow-cores", "--set", "model=0")
     device = Device("one")
     assert made.stdout == f"{device.path}\n"
@@ -101,7 +101,7 @@ def disk() -> Iterator[Device]:
 
 @pytest.fixture
 def files(disk: Device, mountpoint: Path) -> Iterator[Path]:
-    """A file system on it."""
+    """Yield the mount point of a file system on the device."""
     run("mkfs.ext4", "-q", "-b", str(BLOCK), disk.path)
     run("mount", disk.path, mountpoint)
     yield mountpoint
@@ -111,7 +111,7 @@ def files(disk: Device, mountpoint: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A file on no device, that anybody may read."""
+    """Return a file that is on no csd device and that all users may read."""
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)
     path = tmp_path / "log"
@@ -289,7 +289,8 @@ def test_stat_shows_the_counters_of_a_device(disk: Device, files: Path) -> None:
     assert found["mounts"] == [str(files)]
     counters = found["counters"]
     assert counters.keys() == set(DEVICE_COUNTERS)
-    # The file system may read and write meanwhile; nobody else runs functions.
+    # Others may read and write meanwhile, such as the file system, but only this test runs
+    # functions.
     for name in ("commands", "core_busy_ns", "chosen_device", "chosen_kernel", "chosen_policy"):
         assert counters[name] == disk.read(name), name
     assert (counters["commands"], counters["chosen_device"], counters["chosen_kernel"]) == (1, 1, 0)
@@ -339,7 +340,7 @@ def test_interrupt_ends_a_run(disk: Device, files: Path) -> None:
     os.sync()
     disk.write("hold", 1)
     try:
-        # What is started in the background ignores it otherwise.
+        # A process that is started in the background ignores SIGINT otherwise.
         command = ["env", "--default-signal=INT", *EFUSE, "csd", "run", "count", files / "log"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
             until(lambda: "anon_inode:[csd-run]" in files_of(child))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse maps files``: what the data cache holds of which file, and how often it was found."""
+"""Test ``efuse maps files``: the blocks of each file in the data cache, and each file's hits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.guest.support.forked import efuse
 
 
 def _use(m: Mount, name: str) -> tuple[int, int]:
-    """Hits and misses that the kernel counted for a file so far."""
+    """Return the hits and misses that the kernel has counted for a file so far."""
     assert m.attachment is not None
     use = m.attachment.maps["files"].get(m.call("nodeid", name), FileUse())
     return use.hits, use.misses
@@ -34,7 +34,7 @@ def test_blocks_hits_and_misses_are_counted_by_file(mountpoint: Path) -> None:
         assert read_direct(m / "dir/g", 2 * BLOCK) == fill("g", 2 * BLOCK)
         found = since(before, watch(m.connection.id))
         f, g = m.call("nodeid", "f"), m.call("nodeid", "dir/g")
-        # The first READ looks for a block behind the file's end, too.
+        # The first READ also looks for the block behind the file's end.
         assert found.files == (
             FileCache(f, "f", BLOCKS, hits=2 * BLOCKS, misses=BLOCKS + 1),
             FileCache(g, "dir/g", 2, hits=0, misses=2),
@@ -64,7 +64,7 @@ def test_nothing_is_counted_without_a_watcher(mountpoint: Path) -> None:
         assert geometry[0].watched_ns > 0
         read_direct(m / "f", SIZE)
         assert _use(m, "f") == (BLOCKS, 0)
-        # The watcher has gone: the first look after its time ends the counting.
+        # Without a watcher, the first lookup after the watcher's time is over ends the counting.
         eventually(lambda: read_direct(m / "f", BLOCK) and not geometry[0].watched_ns)
         hits = _use(m, "f")
         with m.answered("read"):
@@ -77,7 +77,7 @@ def test_evicted_blocks_are_counted(mountpoint: Path) -> None:
         data = fill("h", 256 * BLOCK)
         make(m, "h", data)
         for n in range(256):
-            # It lasts for a time, and a slow kernel may take longer.
+            # Watching ends after a time, which a slow kernel may exceed.
             if n % 32 == 0:
                 watch(m.connection.id)
             assert read_direct(m / "h", BLOCK, n * BLOCK) == data[n * BLOCK : (n + 1) * BLOCK]

@@ -28,11 +28,11 @@ def test_first_screen_finds_the_same_files_without_the_daemon(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # 11 to 19 KiB in both directories: plain, eFuse learning, eFuse warm.
+    # The files of 11 to 19 KiB in both directories: plain FUSE, eFuse learning, eFuse warm.
     assert re.findall(r"^(\d+)$", done.stdout, re.MULTILINE) == ["18", "18", "18"]
     opendir = re.search(r"^opendir +(\d+) +(\d+)", done.stdout, re.MULTILINE)
     assert opendir is not None, done.stdout
-    # Each of the three directories was opened by both walks, and the second's were answered here.
+    # Both walks opened each of the three directories, and the kernel answered those of the second.
     assert (int(opendir[1]), int(opendir[2])) == (6, 3)
     total = re.search(r"^total +\d+ +\d+ +\S+ +\d+ +(\d+)", done.stdout, re.MULTILINE)
     assert total is not None and int(total[1]) < 40

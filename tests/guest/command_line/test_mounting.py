@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Mounts as an administrator makes and ends them: fstab, mount(8), signals."""
+"""Test mounts as an administrator makes and ends them: fstab, mount(8), signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HELPERS = Path("/usr/sbin")
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A directory with a file."""
+    """Return a directory with one file."""
     directory = tmp_path / "source"
     directory.mkdir()
     (directory / "f").write_bytes(b"data")
@@ -30,7 +30,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def helper(tmp_path: Path) -> Iterator[None]:
-    """Put mount.efuse where mount(8) looks for it, as docs/writing-a-file-system.md says."""
+    """Put mount.efuse where mount(8) looks for it, like docs/writing-a-file-system.md."""
     upper, work = tmp_path / "upper", tmp_path / "work"
     upper.mkdir()
     work.mkdir()
@@ -48,7 +48,7 @@ def _gone(mountpoint: Path, number: int) -> bool:
 
 
 def _answers(mountpoint: Path) -> Connection:
-    """Show that the mount gives the right bytes, by its handlers."""
+    """Check that the mount returns the right bytes, and that handlers answer."""
     connection = Connection(find(mountpoint).connection)
     assert connection.state == "attached"
     hits = connection.path / "stats" / "getxattr" / "hits"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A person's handlers beside the built-in ones, and the command line that attaches them."""
+"""Test a user's own handlers next to the built-in ones, and the command line that attaches them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.guest.support.tiny_fs import FIRST, Tiny, content, getattr_from_daemo
 EXAMPLES = locations.data("bpf_programs") / "examples"
 HEAD = '#include "efuse.bpf.h"\n'
 
-# One text for several tests: BCC takes its time in the guest.
+# One text for several tests, because compiling takes long in the guest.
 OWN = (
     HEAD
     + """
@@ -91,7 +91,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
 
 
 def as_user(uid: int, path: Path, action: str) -> int:
-    """Do *action* ("stat" or "open") as another user; return the errno, or 0."""
+    """Do *action* ("stat" or "open") as another user, and return the errno, or 0."""
     child = os.fork()
     if child == 0:
         status = 0
@@ -119,7 +119,7 @@ def test_deny_uid_in_lookup_and_open(tiny: Tiny) -> None:
         denied[1000] = 0
         assert as_user(1000, path, "stat") == errno.EACCES
         assert as_user(1000, path, "open") == errno.EACCES
-        # A name that was known before is asked for twice: to confirm it, then anew.
+        # A name that was known before is looked up twice: to revalidate it, and then again.
         assert denied[1000] >= 2
         assert tiny.count("lookup", "refused") == before + denied[1000]
         assert as_user(1001, path, "open") == 0
@@ -180,7 +180,7 @@ def test_latency_fills_its_histogram(tiny: Tiny) -> None:
         latency = attachment.maps["latency"]
         found = {slot: count for slot, count in latency.items() if count}
         assert sum(found.values()) >= 5
-        assert min(found) > 8  # nothing goes to a daemon and back within 256 ns
+        assert min(found) > 8  # A round trip to the daemon takes longer than 256 ns.
 
 
 def test_own_handler_that_passes_lets_the_builtin_answer(tiny: Tiny) -> None:
@@ -256,7 +256,7 @@ def test_example_of_the_document_keeps_a_user_out(tiny: Tiny) -> None:
 
 
 def prog(*arguments: str, status: int = 0) -> str:
-    """Run ``efuse prog``; return what it printed."""
+    """Run ``efuse prog``, and return its output, or its errors if *status* is not 0."""
     done = run_efuse("prog", *arguments, status=status)
     return done.stdout if status == 0 else done.stderr
 

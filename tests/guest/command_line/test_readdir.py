@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Directories asked for in large parts: the same names, in fewer requests, learned all the same."""
+"""Test large directory reads: the kernel learns the same names from fewer requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.guest.support.running_kernel import LINUX
 from tests.guest.support.unmodified_daemons import bindfs_command
 
 NAMES = [b"name%04d" % n for n in range(3000)]
-ENTRY_BYTES = 160  # in READDIRPLUS, of one of these names
+# The size of an entry of READDIRPLUS with one of these names, in bytes.
+ENTRY_BYTES = 160
 CACHE_DIR = 1 << 1 | 1 << 3  # FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,12 +36,12 @@ def names(path: Path) -> list[bytes]:
 
 
 def asked(m: Mount) -> int:
-    """How often the daemon was asked for a part of a directory since the last call of log()."""
+    """Return the number of directory reads that reached the daemon since the last call of log()."""
     return sum(opcode in ("readdir", "readdirplus") for opcode in m.asked())
 
 
 def least(bytes_: int) -> int:
-    """How many requests of a size a listing takes, with the one that finds nothing more."""
+    """Return the number of requests of *bytes_* that a listing takes, with the last, empty one."""
     return -(-(len(NAMES) + 2) // (bytes_ // ENTRY_BYTES)) + 1
 
 
@@ -55,12 +56,12 @@ def test_listing_is_the_same_in_fewer_requests(
         m.connection.max_readdir = size
         m.log()
         assert names(m.path) == NAMES
-        # getdents(2) may have less room than the last of them brought.
+        # A buffer of getdents(2) may have too little room for the whole of the last reply.
         assert least(size) <= asked(m) <= least(size) + 3
 
 
 OF_FUSE = 4096 if LINUX < 7 else 32768
-"""For how much FUSE asks by itself, where the caller has that much room."""
+"""The size of FUSE's own requests, in bytes, if the caller's buffer is that large."""
 
 
 def test_without_programs_a_page_is_asked_for_as_in_fuse(mountpoint: Path) -> None:
@@ -98,7 +99,7 @@ def test_every_name_of_a_large_reply_is_known_to_fuse(mountpoint: Path) -> None:
 
 
 def test_time_outs_of_a_large_reply_are_raised(mountpoint: Path) -> None:
-    """In exclusive mode FUSE's own caches have all of it, whatever the daemon's timeouts."""
+    """In exclusive mode FUSE's own caches keep the whole reply, whatever the daemon's timeouts."""
     with mounted(mountpoint, consistency="exclusive") as m:
         fill(m)
         assert names(m.path) == NAMES
@@ -179,7 +180,7 @@ def _namelen(number: int) -> Callable[[bytes], bytes]:
 
 
 class _Overwritten:
-    """A READDIRPLUS entry with another length of its name."""
+    """An entry of READDIRPLUS with a wrong length of its name."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -193,7 +194,7 @@ class _Slashed:
         return entry.replace(b"name", b"na/e")
 
 
-BAD = 150  # behind the first page, within the first reply
+BAD = 150  # After the first page, but in the first reply.
 
 
 @pytest.mark.parametrize("size", [4096, 32768])
@@ -227,7 +228,7 @@ class _Cut:
 
 @pytest.mark.parametrize("size", [4096, 32768])
 def test_an_entry_that_is_cut_is_not_believed(mountpoint: Path, size: int) -> None:
-    """As in FUSE the listing ends before it: what is there of it is no entry."""
+    """As in FUSE, the listing ends before the entry, and the kernel learns nothing from it."""
     with mounted(mountpoint, entry_timeout=3600.0, attr_timeout=3600.0) as m:
         fill(m)
         m.connection.max_readdir = size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse run``: unmodified libfuse 2 and 3 daemons whose requests the kernel answers."""
+"""Test ``efuse run``: the kernel answers requests for unmodified libfuse 2 and 3 daemons."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ _CLOSES = 'eval "exec ${EFUSE_REPORT_FD%%:*}>&-"; exec bindfs "$0" "$1"'
 def test_run_accelerates_a_daemon_that_cannot_report_its_mount(
     tmp_path: Path, command: list[str]
 ) -> None:
-    """It has cleared its environment, or closed the descriptors that it does not know."""
+    """The daemon has cleared its environment, or has closed descriptors that it does not know."""
     source, mountpoint = _directories(tmp_path, "source", "mnt")
     with _mounted([*command, str(source)], mountpoint) as connection:
         assert connection.state == "attached"
 
 
 def _kernel_tells_whose_mount_it_is(mountpoint: Path) -> bool:
-    """Whether /proc tells of an open device which mount's it is: Linux 7.3 does, 6.12 does not."""
+    """Return whether /proc shows to which mount an open device belongs (Linux 7.3, not 6.12)."""
     device = mount_efuse(str(mountpoint), MountOptions.parse(()))
     try:
         return "fuse_connection:" in Path(f"/proc/self/fdinfo/{device}").read_text()
@@ -125,7 +125,7 @@ def _kernel_tells_whose_mount_it_is(mountpoint: Path) -> bool:
 
 
 def test_required_run_of_a_mount_that_may_be_another_daemons_fails(tmp_path: Path) -> None:
-    """Its command does not name the mount point, and no report names the mount."""
+    """The command does not name the mount point, and no report names the mount."""
     source, mountpoint = _directories(tmp_path, "source", "mnt")
     is_told = _kernel_tells_whose_mount_it_is(mountpoint)
     script = tmp_path / "script"
@@ -152,7 +152,7 @@ def test_run_leaves_the_mounts_of_other_efuse_programs_to_them(
 ) -> None:
     source, mountpoint = _directories(tmp_path, "source", "mnt")
     promises = ["--require", "--consistency", "exclusive", "--promise", "caller_independent"]
-    # Not exec: the shell's end shows that the inner command has ended.
+    # Do not use exec: the end of the shell shows that the inner command has ended.
     command = ["sh", "-c", '"$@" || exit 9', "sh", *EFUSE, *inner, str(source), str(mountpoint)]
     run_efuse("run", *promises, "--", *command)
     try:
@@ -166,7 +166,8 @@ def test_run_leaves_the_mounts_of_other_efuse_programs_to_them(
 def test_run_of_a_daemon_that_mounts_by_fusermount3_unmounts_when_it_dies(
     tmp_path: Path, eventually: Callable[..., object]
 ) -> None:
-    """libfuse leaves a mount with auto_unmount to fusermount3, which waits for the daemon's end."""
+    """With auto_unmount, libfuse leaves unmounting to fusermount3, which waits for the daemon's
+    end."""
     source, mountpoint = _directories(tmp_path, "source", "mnt")
     daemon = start_daemon(["bindfs", "-f", "-o", "auto_unmount", str(source), str(mountpoint)])
     daemon.attach(Options())
@@ -202,7 +203,7 @@ def test_promises_are_not_declared_to_a_later_mount_of_the_same_number(tmp_path:
 def test_handlers_do_not_stay_on_a_later_mount_of_the_same_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken: bool
 ) -> None:
-    """The mount ends after its promises were declared, before the handlers are attached."""
+    """The mount ends after its promises were declared and before the handlers are attached."""
     source, mountpoint, later = _directories(tmp_path, "source", "mnt", "later")
     daemon = start_daemon(["bindfs", "-f", str(source), str(mountpoint)])
     with contextlib.ExitStack() as stack:
@@ -230,7 +231,7 @@ def test_handlers_do_not_stay_on_a_later_mount_of_the_same_number(
 
 def test_required_run_of_a_mount_that_ends_before_it_is_accelerated_says_so(tmp_path: Path) -> None:
     source, mountpoint = _directories(tmp_path, "source", "mnt")
-    # The command itself takes its mount away again.
+    # The command itself unmounts again.
     script = 'bindfs "$0" "$1" && umount "$1"'
     done = run_efuse("run", "--require", "--", "sh", "-c", script, source, mountpoint, status=1)
     assert "was unmounted before the handlers were attached" in done.stderr

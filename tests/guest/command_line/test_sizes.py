@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sizes that a person asks for: of requests, and of the data cache."""
+"""Test the sizes that a user can set: of requests, and of the data cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ DATA = random.Random(20261122).randbytes(8 * MIB + 5)
 
 @contextlib.contextmanager
 def _mounted(mountpoint: Path, *words: str | Path) -> Iterator[Connection]:
-    """Run ``efuse`` with *words*, which mounts, or did so before."""
+    """Run ``efuse`` with *words*, which mount a file system, and yield its connection. Unmount at
+    the end.
+
+    Without *words*, the file system must be mounted already.
+    """
     if words:
         efuse(*words)
     try:
@@ -49,9 +53,9 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("size", [0, 8])
 def test_large_read_or_write_is_one_request(source: Path, mountpoint: Path, size: int) -> None:
-    """As large as the mount option says; without it, in what the daemon takes.
+    """A request is as large as the mount option allows; without the option, as the daemon accepts.
 
-    Past FUSE's page cache each call is one request; so the daemon is asked.
+    Each call goes past FUSE's page cache and is one request, so the test counts at the daemon.
     """
     options = ["-o", f"max_request={size}M"] if size else []
     subprocess.run([*_HELPER, source, mountpoint, *options], check=True)
@@ -68,7 +72,7 @@ def test_large_read_or_write_is_one_request(source: Path, mountpoint: Path, size
         writes = _count(connection, "write", "requests") - before
         assert read_direct(path, 8 * MIB) == new
     assert (source / "f").read_bytes() == new + DATA[8 * MIB :]
-    # The caller's buffer need not begin with a whole page: then there is one more.
+    # If the caller's buffer does not begin at a page boundary, there is one more request.
     if size:
         assert 8 // size <= reads <= 8 // size + 1
         assert 8 // size <= writes <= 8 // size + 1
@@ -121,7 +125,7 @@ def _memory(name: str) -> int:
 
 
 def test_data_cache_of_half_the_memory_works(source: Path, mountpoint: Path) -> None:
-    """Half of the memory that is to be had; all of it can be reached."""
+    """The data cache takes half of the available memory, and all of it can be used."""
     size = min(2 << 30, _memory("MemAvailable") // 2) >> 20
     words = ("mount", "passthrough", source, mountpoint, "--require", "--json")
     with _mounted(mountpoint, *words, "--data-cache", f"{size}M") as connection:

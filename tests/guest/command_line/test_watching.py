@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Counters, times and the commands that show them agree with what was done on a live mount."""
+"""Counters, times, and the commands that show them agree with the operations on a live mount."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from efuse.stats import REASONS, Counters, Sample, read
 from tests.conftest import Eventually
 from tests.guest.support.forked import efuse
 
-# The handlers of pyfuse3 that have another name than the opcode.
+# The opcodes whose pyfuse3 handler has another name.
 HANDLERS = {"readdirplus": "readdir"}
 
 
 @pytest.fixture
 def source(lower: Path) -> Path:
-    """A directory with one file."""
+    """Return a directory with one file."""
     (lower / "file").write_bytes(b"x" * 100)
     os.setxattr(lower / "file", "user.present", b"value")
     return lower
@@ -34,14 +34,14 @@ def source(lower: Path) -> Path:
 
 @pytest.fixture
 def counting(source: Path, mountpoint: Path) -> Iterator[System]:
-    """The pass-through on eFuse, whose daemon says what it was asked for."""
+    """Yield the pass-through on eFuse, with a daemon that counts its requests."""
     with mounted("efuse", source, mountpoint) as made:
         yield made
 
 
 @pytest.fixture
 def system(source: Path, mountpoint: Path) -> Iterator[System]:
-    """The same, whose daemon does not say so, and need not start Python."""
+    """Yield the pass-through on eFuse, with a daemon that does not count, and so starts faster."""
     operations = Passthrough(
         source,
         consistency="exclusive",
@@ -136,7 +136,8 @@ def test_counters_add_up(system: System, connection: Connection) -> None:
     assert sample.total.hits > 0
     for opcode, counters in sample.opcodes.items():
         answered = counters.hits + counters.refused + counters.daemon
-        if opcode != "release":  # one of a file that was opened here is told to nobody
+        # The RELEASE of a file that the kernel opened by itself is not sent.
+        if opcode != "release":
             assert counters.requests == answered, opcode
         assert counters.daemon == sum(getattr(counters, r) for r in REASONS), opcode
         assert counters.errors <= counters.daemon, opcode
@@ -158,7 +159,7 @@ def test_counters_agree_with_those_of_the_daemon(counting: System, eventually: E
                 found[opcode] = (mine, theirs)
         return found
 
-    # A RELEASE is sent behind the caller's back.
+    # A RELEASE is sent asynchronously.
     eventually(lambda: not differences(), what="the counters to agree")
 
 
@@ -166,7 +167,8 @@ def test_times_are_taken_only_while_somebody_watches(
     system: System, connection: Connection, eventually: Eventually
 ) -> None:
     def timed() -> int:
-        """Return how many kernel answers were timed: reading that is not watching."""
+        """Return the number of kernel answers that were timed. Reading it does not count as
+        watching."""
         return int((connection.path / "stats" / "getxattr" / "hit_timed").read_text())
 
     get_present(system, 10)
@@ -180,7 +182,7 @@ def test_times_are_taken_only_while_somebody_watches(
     sample = read(connection, timing=True)
     taken = sample.opcodes["getxattr"]
     assert taken.hit_mean_ns is not None
-    # The calls followed each other, and so did what was measured of them.
+    # The calls did not overlap, so the sum of their measured times is at most the total.
     assert 0 < taken.hit_mean_ns * 10 <= taken_ns
 
     def is_over() -> bool:
@@ -219,7 +221,7 @@ def test_exporter_exports_what_was_done(system: System, connection: Connection) 
     assert found["efuse_requests_total", "getxattr"] == 10
     assert found["efuse_hits_total", "getxattr"] == 9
     assert found["efuse_daemon_requests_total", "getxattr"] == 1
-    # What it has read is timed from then on.
+    # The first run of the exporter starts the timing.
     get_present(system, 3)
     assert "efuse_hit_duration_seconds_count{" in efuse("exporter", "--once", "--times")
 
@@ -238,7 +240,7 @@ def test_top_once_json_has_rates_times_and_maps(
     mounts = json.loads(text)["mounts"]
     (mount,) = [m for m in mounts if m["after"]["connection"] == connection.id]
     (row,) = [r for r in mount["opcodes"] if r["opcode"] == "getxattr"]
-    # Not 1 to the last digit: the counters are read one after the other.
+    # It is not exactly 1, because the counters are read one after the other.
     assert row["hit_ratio"] > 0.9
     assert row["per_second"] > 0
     assert row["daemon_per_second"] == 0

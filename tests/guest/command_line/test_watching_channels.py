@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``efuse stat`` and ``efuse top`` show of channels is what sysfs says."""
+"""The channels that ``efuse stat`` and ``efuse top`` show are the same as in sysfs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Numbers = dict[int, dict[str, int]]
 
 
 def numbers(connection: Connection) -> Numbers:
-    """All that sysfs says of channels, by CPU."""
+    """Return the values of all channels in sysfs, by CPU."""
     return {
         int(path.name): {name: int((path / name).read_text()) for name in (*STATE, *COUNTERS)}
         for path in (connection.path / "channels").iterdir()
@@ -40,7 +40,7 @@ def numbers(connection: Connection) -> Numbers:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The rows of the table of channels by their CPUs; a time is one word."""
+    """Return the rows of the table of channels by CPU, split into words. A time is one word."""
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("NODE"))
     names = lines[start].split()
@@ -55,9 +55,9 @@ def rows(text: str) -> dict[str, list[str]]:
 
 @pytest.fixture
 def connection(tmp_path: Path, mountpoint: Path) -> Iterator[Connection]:
-    """An unmodified libfuse daemon with a channel for each CPU; nothing is answered in the kernel.
+    """Yield the connection of an unmodified libfuse daemon with a channel for each CPU.
 
-    It has served requests of each CPU.
+    The kernel answers nothing. The daemon has served requests of each CPU.
     """
     source = tmp_path / "source"
     source.mkdir()
@@ -81,7 +81,7 @@ def connection(tmp_path: Path, mountpoint: Path) -> Iterator[Connection]:
 
 @pytest.fixture
 def manual_daemon(mountpoint: Path) -> Iterator[ManualDaemon]:
-    """A mount whose requests the test answers."""
+    """Yield a mount whose requests the test answers."""
     made = ManualDaemon(mountpoint)
     made.connection.spin_ns = 0
     made.connection.consistency = "strict"
@@ -94,7 +94,7 @@ def sent(every: Numbers) -> int:
 
 
 def at_rest(connection: Connection, eventually: Eventually) -> Numbers:
-    """Wait until every worker sleeps, and return what sysfs says then."""
+    """Wait until every worker sleeps, and return the channels' values at that time."""
 
     def is_at_rest() -> bool:
         every = numbers(connection).values()
@@ -171,7 +171,7 @@ def test_stat_and_top_show_how_requests_are_sent(connection: Connection) -> None
 def test_stat_shows_where_requests_wait_and_were_sent(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    """Six of one CPU, which the balancer spreads, and of which one is at the daemon."""
+    """Six requests come from one CPU. The balancer spreads them, and one is at the daemon."""
     sizes = [manual_daemon.ask(0) for _ in range(6)]
     message = channels[0].next()
     expected = numbers(manual_daemon.connection)
@@ -220,7 +220,7 @@ def test_top_shows_what_happened_between_two_looks(
     total = mount["channel_total"]
     assert total["group"]["counters"]["sent"] > 0
     assert total["group"]["counters"]["brought"] > 0
-    # Of a running load: both are read within one sample, but not at one moment.
+    # These are of a running load: both are read in one sample, but not at the same moment.
     assert total["per_second"] == pytest.approx(mount["total"]["daemon_per_second"], rel=0.5)
     assert [node["group"]["cpus"] for node in mount["nodes"]] == [[0, 1]]
     shown = rows(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Unmodified libfuse daemons over channels: what they serve, how they block, how they end."""
+"""Test unmodified libfuse daemons over channels: what they serve, how they block, how they end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.guest.support.manual_daemon import DEADLINE_S, until
 
 @pytest.fixture
 def looper(mountpoint: Path) -> Iterator[ChannelDaemon]:
-    """tests/libefuse/loop_daemon.c with its default of threads."""
+    """Yield tests/libefuse/loop_daemon.c with its default number of threads."""
     with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
         yield daemon
 
@@ -54,7 +54,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def read(path: Path, size: int = 100) -> bytes:
-    """One READ, or as many as a readahead makes of it."""
+    """Read from a file: one READ, or those that readahead makes of it."""
     fd = os.open(path, os.O_RDONLY)
     try:
         return os.read(fd, size)
@@ -68,11 +68,11 @@ def stat_on(cpu: int, path: Path) -> int:
 
 
 def served(daemon: ChannelDaemon) -> bool:
-    """Is the root's size to be had on each CPU?"""
+    """Return whether the root's size can be read on each CPU."""
     return [stat_on(cpu, daemon.path) for cpu in range(CPUS)] == [0] * CPUS
 
 
-# What they serve
+# What the daemons serve
 
 
 @pytest.mark.parametrize("program", [passthrough_ll, passthrough_fh, sshfs])
@@ -115,7 +115,7 @@ def _maps(pid: int) -> bool:
 
 
 def test_forgets_reach_the_daemon(lower: Path, mountpoint: Path) -> None:
-    """passthrough_ll holds a descriptor of each inode that the kernel knows."""
+    """passthrough_ll holds a descriptor of each inode until the kernel forgets the inode."""
     for number in range(600):
         (lower / str(number)).touch()
     with started([*passthrough_ll(lower), mountpoint], mountpoint) as daemon:
@@ -137,7 +137,7 @@ def test_forgets_reach_the_daemon(lower: Path, mountpoint: Path) -> None:
 def test_reply_of_any_size_from_any_thread_arrives(
     looper: ChannelDaemon, name: str, size: int
 ) -> None:
-    """From the handler, or from another thread when the worker has gone on."""
+    """The handler replies, or another thread does after the worker has gone on."""
     looper.wait_for_channels()
     for _ in range(20):
         assert read(looper.path / name, size) == LOOP_DAEMON_DATA[:size]
@@ -171,7 +171,7 @@ def test_two_mounts_in_one_process_have_channels(tmp_path: Path) -> None:
 
 
 def test_daemon_linked_with_libefuse_uses_channels(mountpoint: Path) -> None:
-    """tests/host/test_libefuse.py builds the same as an author does, with pkg-config."""
+    """tests/host/test_libefuse.py builds the same program with pkg-config, as an author would."""
     program, environment = hello()
     with started([program, "-f", mountpoint], mountpoint, **environment) as daemon:
         daemon.wait_for_channels()
@@ -187,14 +187,14 @@ def test_daemon_linked_with_libefuse_uses_channels(mountpoint: Path) -> None:
 
 
 def _blocked(daemon: ChannelDaemon, pool: ThreadPoolExecutor, number: int) -> list[Future[bytes]]:
-    """Have so many handlers wait for a byte."""
+    """Block *number* handlers, each of which waits for a byte, and return their reads."""
     reads = [pool.submit(read, daemon.path / "block") for _ in range(number)]
     until(lambda: _in_read(daemon.pid) == number)
     return reads
 
 
 def _in_read(pid: int) -> int:
-    """How many threads read standard input."""
+    """Return the number of threads that read standard input."""
     found = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         words = (task / "syscall").read_text().split()
@@ -220,7 +220,7 @@ def test_workers_are_added_when_all_block(looper: ChannelDaemon, pool: ThreadPoo
 
 
 def test_request_to_a_worker_about_to_poll_wakes_no_other(lower: Path, mountpoint: Path) -> None:
-    """It shares a CPU with its caller, who sends the next request when it has been answered."""
+    """The worker shares a CPU with its caller, which sends the next request after each answer."""
     prepare(lower / "file")
     with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
         daemon.wait_for_channels()
@@ -229,7 +229,7 @@ def test_request_to_a_worker_about_to_poll_wakes_no_other(lower: Path, mountpoin
             before = daemon.others_woken()
             found = load(mountpoint / "file", "stat", 4096, 200, [0])
             woken.append((daemon.others_woken() - before) / found.requests)
-    # If nobody saw that it comes, 3 to 8 of 100 requests would.
+    # If senders did not notice the worker about to poll, 3 to 8 of 100 requests would wake another.
     assert min(woken) < 0.01, woken
 
 
@@ -249,7 +249,8 @@ def test_daemon_limited_to_one_thread_has_one_channel(
 def test_early_reply_does_not_wait_for_the_end_of_its_handler(
     looper: ChannelDaemon, pool: ThreadPoolExecutor
 ) -> None:
-    """After a pause, and amid requests, when replies go with the call for the next."""
+    """The reply comes after a pause, and also amid other requests, when replies go with the call
+    that fetches the next request."""
     for amid in (False, True):
         for _ in range(5):
             traffic = [pool.submit(_stat_often, looper.path) for _ in range(3 * amid)]
@@ -278,8 +279,8 @@ def test_threads_and_children_of_handlers_may_run_on_any_cpu(looper: ChannelDaem
     assert served(looper)
     handler, again, *others = map(int, read(looper.path / "affinity").split())
     assert handler == again == 1
-    # INIT, a thread, fork(), posix_spawnp(), vfork() with execlp() and execvp(), popen(), system();
-    # and a child that has chosen a CPU itself before it becomes another program.
+    # The children come from INIT, a thread, fork(), posix_spawnp(), vfork() with execlp() and
+    # execvp(), popen(), and system(). The last one has chosen a CPU itself before it calls exec.
     assert others == [CPUS] * 8 + [1]
 
 
@@ -292,7 +293,7 @@ def test_daemon_stays_on_the_cpus_of_its_affinity(mountpoint: Path) -> None:
         daemon.wait_for_channels()
 
 
-# Interrupts, and the end
+# Interrupts, and how daemons end
 
 
 def test_signal_to_a_caller_interrupts_its_handler(looper: ChannelDaemon) -> None:
@@ -319,7 +320,7 @@ def test_handler_ends_the_session(mountpoint: Path) -> None:
     with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
         fd = os.open(mountpoint / "exit", os.O_RDONLY)
         assert os.read(fd, 100) == LOOP_DAEMON_DATA[:100]
-        with contextlib.suppress(OSError):  # nobody hears of it any more
+        with contextlib.suppress(OSError):  # The daemon no longer gets the RELEASE.
             os.close(fd)
         assert daemon.process.wait(DEADLINE_S) == 0
         assert not os.path.ismount(mountpoint)
@@ -338,7 +339,7 @@ def test_killed_daemon_fails_its_callers_and_frees_the_module(
     mountpoint: Path, pool: ThreadPoolExecutor, module_file: Path
 ) -> None:
     with started([loop_daemon(), "0", mountpoint], mountpoint) as daemon:
-        # More than it has threads: some were brought, some were not.
+        # There are more requests than threads, so some were delivered and some were not.
         reads = [pool.submit(read, mountpoint / "block") for _ in range(14)]
         until(lambda: _in_read(daemon.pid) == 10)
         daemon.process.kill()
@@ -393,7 +394,7 @@ def test_run_with_no_channels_uses_none(lower: Path, mountpoint: Path) -> None:
 
 
 def test_daemon_that_cannot_make_channels_says_why(lower: Path, mountpoint: Path) -> None:
-    """It may open too few files."""
+    """The daemon may open too few files."""
     words = ["prlimit", "--nofile=5", *passthrough_ll(lower), mountpoint]
     with started(words, mountpoint) as daemon:
         until(lambda: "efuse: no channels: Too many open files" in daemon.said())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""libefuse's loop under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+"""Test libefuse's loop under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ _ROUNDS = 20
 
 @dataclass(frozen=True)
 class Build:
-    """The preload shim as it is built with sanitizers."""
+    """The preload shim, built with sanitizers."""
 
     shim: str
-    """What to preload: their libraries have to come first."""
+    """The libraries to preload, separated by colons: those of the sanitizers have to come first."""
 
     libraries: tuple[str, ...]
 
     @contextlib.contextmanager
     def started(self, words: list[str], mountpoint: Path) -> Iterator[ChannelDaemon]:
-        """Start a daemon with it, and show that it is there and has nothing to say."""
-        before = ("setarch", "-R")  # the addresses that ThreadSanitizer was made for
+        """Start a daemon with the shim. Check that the shim is loaded, and that nothing is
+        reported."""
+        # ThreadSanitizer needs the fixed addresses of a process without address space
+        # randomization.
+        before = ("setarch", "-R")
         with started(
             words, mountpoint, before=before, shim=self.shim, **SANITIZER_OPTIONS
         ) as daemon:
@@ -62,7 +65,7 @@ def build(request: pytest.FixtureRequest) -> Build:
 
 
 def _load(mountpoint: Path, lower: Path, number: int) -> None:
-    """What a program may do, in a directory of its own."""
+    """Do a program's usual operations in a directory of its own."""
     here, there = mountpoint / str(number), lower / str(number)
     here.mkdir()
     write_and_compare(here, there)
@@ -89,7 +92,7 @@ def test_end_under_load_gives_no_sanitizer_reports(
     build: Build, lower: Path, mountpoint: Path, how: str
 ) -> None:
     with (
-        ThreadPoolExecutor(4) as pool,  # whose callers end with the daemon, if by nothing else
+        ThreadPoolExecutor(4) as pool,  # The callers end with the daemon at the latest.
         build.started([*passthrough_ll(lower), str(mountpoint)], mountpoint) as daemon,
     ):
         roots = [os.open(mountpoint, os.O_RDONLY) for _ in range(4)]
@@ -114,7 +117,7 @@ def test_handlers_of_every_kind_give_no_sanitizer_reports(build: Build, mountpoi
                 names = ("plain", "thread", "notify")
                 reads = [pool.submit((mountpoint / name).read_bytes) for name in names]
                 assert [r.result(DEADLINE_S) for r in reads] == [LOOP_DAEMON_DATA] * 3
-            # More workers than CPUs.
+            # There are more blocked handlers than CPUs.
             blocked = [pool.submit(_first, mountpoint / "block") for _ in range(CPUS + 2)]
             early = pool.submit(_first, mountpoint / "early")
             assert early.result(DEADLINE_S) == LOOP_DAEMON_DATA[:1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""CPUs that go and come back while a daemon serves over channels."""
+"""Test that CPUs can go offline and come back while a daemon serves over channels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = 1 << 16
 
 @pytest.fixture
 def switched() -> Iterator[Path]:
-    """The switch of a CPU, which is on again in the end; and so is who may run there."""
+    """Yield the switch of a CPU. At the end, restore the CPU and the affinity of the test."""
     before = os.sched_getaffinity(0)
     yield ONLINE
     ONLINE.write_text("1")
@@ -29,7 +29,7 @@ def switched() -> Iterator[Path]:
 
 
 class User(threading.Thread):
-    """Reads a file again and again, and compares it."""
+    """A thread that reads a file again and again, and compares it."""
 
     def __init__(self, path: Path, data: bytes, stop: threading.Event) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class User(threading.Thread):
 
 
 def go_on(users: list[User], daemon: ChannelDaemon) -> None:
-    """Wait until each of them has got further, through channels."""
+    """Wait until each user has read the file three more times, through channels."""
     before, brought = [user.done for user in users], daemon.brought()
     until(
         lambda: all(
@@ -90,7 +90,7 @@ def test_requests_are_served_while_a_cpu_goes_offline_and_online(
 def test_requests_queued_for_a_cpu_that_goes_offline_are_served(
     lower: Path, mountpoint: Path, switched: Path
 ) -> None:
-    """Its worker may be in the middle of anything."""
+    """The CPU's worker may be doing anything at that time."""
     (lower / "file").write_bytes(b"data")
     with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:
         daemon.wait_for_channels()
@@ -106,7 +106,7 @@ def test_requests_queued_for_a_cpu_that_goes_offline_are_served(
 
 
 def _stat_on(cpu: int, path: Path) -> int:
-    """Ask from *cpu*, or from where it runs if that CPU is gone."""
+    """Call stat(2) on *cpu*, or on any CPU if that one is offline."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {cpu})
     return path.stat().st_size
@@ -115,7 +115,7 @@ def _stat_on(cpu: int, path: Path) -> int:
 def test_cpu_offline_at_the_start_has_no_worker_and_is_served(
     lower: Path, mountpoint: Path, switched: Path
 ) -> None:
-    """Its requests go to the nearest channel when it has come."""
+    """The CPU's requests go to the nearest channel after it has come online."""
     (lower / "file").write_bytes(b"data")
     switched.write_text("0")
     with started([*passthrough_ll(lower, "cache=never"), mountpoint], mountpoint) as daemon:

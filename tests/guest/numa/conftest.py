@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""These tests run in a guest of their own, with four CPUs on two nodes."""
+"""Run these tests in a guest of their own, with four CPUs on two nodes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Channels on a machine with two NUMA nodes: CPUs 0 and 1 are near to one, 2 and 3 to the other."""
+"""Test channels on a machine with two NUMA nodes: CPUs 0 and 1, and CPUs 2 and 3."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def manual_daemon(mountpoint: Path) -> Iterator[ManualDaemon]:
 
 @pytest.fixture
 def channels(manual_daemon: ManualDaemon) -> Iterator[list[Channel]]:
-    """One for each CPU."""
+    """Yield a channel for each CPU."""
     made = [Channel(manual_daemon.fd, cpu, SLOTS) for cpu in CPUS]
     yield made
     for each in made:
@@ -61,11 +61,12 @@ def test_sysfs_shows_the_node_of_each_channel(manual_daemon: ManualDaemon) -> No
 def test_slots_are_in_memory_of_the_node_of_the_cpu(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    """As the kernel says of the mapping's pages, whoever has made it."""
+    """numa_maps shows the nodes of the pages, which do not depend on the CPU of the creating
+    thread."""
     os.sched_setaffinity(0, {0})
     pages = 2 * SLOTS * channels[0].slot_size // os.sysconf("SC_PAGE_SIZE")
     for channel in channels:
-        assert channel.memory[:].count(0) == len(channel.memory)  # each page is there
+        assert channel.memory[:].count(0) == len(channel.memory)  # This touches each page.
     found = re.findall(r"file=/dev/efuse.*", Path("/proc/self/numa_maps").read_text())
     nodes = [dict(re.findall(r"N(\d+)=(\d+)", line)) for line in found]
     assert sorted(map(str, nodes)) == sorted(str({str(NODE[cpu]): str(pages)}) for cpu in CPUS)
@@ -85,7 +86,7 @@ def test_loaded_channel_shares_requests_with_its_node_first(
     assert [cpu for cpu in CPUS if depths(manual_daemon)[cpu]] == [first]
     sizes.append(manual_daemon.ask(first))
     assert [cpu for cpu in CPUS if depths(manual_daemon)[cpu]] == sorted((first, second))
-    sizes.append(manual_daemon.ask(first))  # both of the node are loaded now
+    sizes.append(manual_daemon.ask(first))  # Both channels of the node are loaded now.
     assert sum(depths(manual_daemon)[cpu] for cpu in far) == 1
     sizes.append(manual_daemon.ask(first))
     assert depths(manual_daemon) == [1, 1, 1, 1]
@@ -131,6 +132,6 @@ def test_cpu_without_a_channel_sends_to_one_on_its_node(
 
 def test_reader_prefers_requests_of_its_node(manual_daemon: ManualDaemon) -> None:
     sizes = [manual_daemon.ask(cpu) for cpu in (0, 3)]
-    for number, cpu in enumerate((2, 1)):  # beside each of them
+    for number, cpu in enumerate((2, 1)):  # The other CPU of each node.
         manual_daemon.answer(manual_daemon.read(cpu), number)
     assert [size.result(DEADLINE_S) for size in sizes] == [1, 0]
