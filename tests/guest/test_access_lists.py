@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Access control lists through the pass-through are the lower file system's, in each mode."""
+"""Access control lists through the pass-through agree with the lower file system in each mode."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.access_lists import ACCESS, ALICE, BOB, STAFF, encoded, opened_by
 from tests.guest.support.daemons import eventually
 
 MODES = ("strict", "ttl", "cto", "exclusive")
-_COARSE = 6  # CLOCK_MONOTONIC_COARSE, which moves with each jiffy
+_COARSE = 6  # CLOCK_MONOTONIC_COARSE, which advances with each jiffy.
 CHECKED = ("default_permissions", "allow_other")
 
 
 class Shown:
-    """A pass-through of the ext4 directory ``lower``, where every user comes in."""
+    """A mounted pass-through of the ext4 directory ``lower``, which every user may enter."""
 
     def __init__(self, path: Path, connection: Connection) -> None:
         self.path = path
@@ -40,7 +40,7 @@ def shown(lower: Path, consistency: str, options: tuple[str, ...] = CHECKED) -> 
     operations = efuse.Passthrough(
         lower, consistency=consistency, attr_timeout=3600, entry_timeout=3600
     )
-    with tempfile.TemporaryDirectory(dir="/run") as name:  # every user reaches it
+    with tempfile.TemporaryDirectory(dir="/run") as name:  # Every user can reach it.
         Path(name).chmod(0o755)
         with efuse.mount(operations, name, options, required=True) as one:
             assert one.accelerated
@@ -50,7 +50,7 @@ def shown(lower: Path, consistency: str, options: tuple[str, ...] = CHECKED) -> 
 
 @pytest.fixture
 def open_lower(lower: Path) -> Path:
-    """Let every user come to ``lower`` itself, too."""
+    """Let every user enter ``lower`` itself, too, and return it."""
     for directory in lower.parents:
         if directory == Path("/"):
             break
@@ -64,12 +64,12 @@ def test_access_through_the_mount_is_as_below(open_lower: Path, consistency: str
         access_lists.random_lists_hold(s.path, open_lower)
         access_lists.default_lists_are_inherited(s.path, open_lower)
         access_lists.set_gid_is_lost(s.path, open_lower)
-        # Maps have lists only where nobody else changes them.
+        # The maps keep lists only if nothing else changes the files.
         assert (s.count("getxattr", "hits") > 0) == (consistency == "exclusive")
 
 
 def _file(lower: Path, mode: int, access: bytes | None = None) -> Path:
-    """Make the file ``f`` of STAFF, which is called ``g`` as well."""
+    """Make the file ``f`` of the group STAFF, with a second name ``g``."""
     path = lower / "f"
     path.write_bytes(b"data")
     os.link(path, lower / "g")
@@ -89,7 +89,7 @@ def _alice(path: Path, how: int) -> int:
 
 
 def _let_time_pass() -> None:
-    """Wait until attributes that have come are of another jiffy than now."""
+    """Wait until the attributes that have arrived are older than the current jiffy."""
     for _ in range(4):
         before = time.clock_gettime_ns(_COARSE)
         while time.clock_gettime_ns(_COARSE) == before:
@@ -97,18 +97,18 @@ def _let_time_pass() -> None:
 
 
 STAFF_MAY_NOT = encoded(6, 0, 0, mask=6, users={ALICE: 6})
-"""With it the mode's bits for the group are rw-."""
+"""A list with which the mode's bits for the group are rw-, while the group has no rights."""
 
 
 @pytest.mark.parametrize("consistency", MODES[:3])
 def test_list_that_has_gone_below_leaves_no_mask_to_the_group(
     lower: Path, consistency: str
 ) -> None:
-    """The mode that is known has the list's mask in place of what the group may."""
+    """The known mode shows the list's mask instead of the group's rights."""
     path = _file(lower, 0o600, STAFF_MAY_NOT)
     with shown(lower, consistency) as s:
         assert (s.path / "f").stat().st_mode & 0o777 == 0o660
-        os.setxattr(path, ACCESS, encoded(6, 0, 0))  # as setfacl -b: it ends the list
+        os.setxattr(path, ACCESS, encoded(6, 0, 0))  # Like setfacl -b, it removes the list.
         assert path.stat().st_mode & 0o777 == 0o600
         _let_time_pass()
         assert _bob(s.path / "f", os.O_RDONLY) == errno.EACCES
@@ -121,7 +121,7 @@ def test_list_that_has_come_below_is_asked_for_with_its_mode(lower: Path, consis
         assert _bob(s.path / "f", os.O_RDONLY) == 0
         assert _bob(s.path / "f", os.O_WRONLY) == errno.EACCES
         os.setxattr(path, ACCESS, STAFF_MAY_NOT)
-        # The other name is looked up, which brings the new mode.
+        # A lookup of the other name brings the new mode.
         assert (s.path / "g").stat().st_mode & 0o777 == 0o660
         for how in (os.O_RDONLY, os.O_WRONLY):
             assert _bob(s.path / "f", how) == errno.EACCES
@@ -163,7 +163,7 @@ def _nothing(s: Shown) -> None:
 def test_list_of_an_open_file_is_asked_for_where_it_is_void(
     lower: Path, consistency: str, options: tuple[str, ...], act: Callable[[Shown], None]
 ) -> None:
-    """No name is looked up, which would have FUSE forget it."""
+    """No name is looked up, because FUSE would then drop the list."""
     path = _file(lower, 0o600, STAFF_MAY_NOT)
     with shown(lower, consistency, options) as s:
         fd = os.open(s.path / "f", os.O_RDONLY)
@@ -188,6 +188,7 @@ def test_list_that_is_kept_is_asked_for_once(lower: Path, consistency: str) -> N
             return before != [s.count(opcode, "requests") for opcode in ("getxattr", "getattr")]
 
         assert asked(1)
-        # The first open has the daemon map the file: its RELEASE ends the attributes, late.
+        # For the first open the daemon maps the file. Its RELEASE, which comes late, voids the
+        # attributes.
         eventually(lambda: not asked(1))
         assert not asked(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Attaching, replacing, pinning and detaching program sets."""
+"""Test attaching, replacing, pinning and detaching program sets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_absent_xattr_is_answered_in_the_kernel(tiny: Tiny) -> None:
 
 
 def test_attributes_are_answered_in_the_kernel(tiny: Tiny) -> None:
-    # Nobody knows better than the kernel, so even those who want the daemon's word get its own.
+    # No other source knows better than the kernel, so even AT_STATX_FORCE_SYNC gets its answer.
     tiny.write("consistency", "exclusive")
     try:
         with bpf.attach(tiny.connection):
@@ -234,7 +234,7 @@ def test_list_attached_names_the_set(tiny: Tiny) -> None:
 
 
 def test_reload_loop_under_load(tiny: Tiny) -> None:
-    """Attach, replace and detach while several tasks read: each answer is right."""
+    """While program sets are attached, replaced and detached, several tasks read right answers."""
     ended = threading.Event()
     failures: list[BaseException] = []
     answers = [0] * 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which channel a request is sent to: the balancer in the kernel, the one in BPF, and programs."""
+"""Test which channel a request is sent to: the kernel's balancer, the one in BPF, and programs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_att
 EXAMPLES = locations.data("bpf_programs") / "examples"
 GETATTR = 3
 FUSE_ASYNC_READ = 1
-PART = 128 << 10  # of a READ, by what the daemon said to INIT
+# The size of a part of a READ, by the daemon's reply to INIT, in bytes.
+PART = 128 << 10
 
 
 @pytest.fixture
 def manual_daemon(mountpoint: Path) -> Iterator[ManualDaemon]:
     made = ManualDaemon(mountpoint)
-    made.connection.spin_ns = 0  # unless the test is about it
+    made.connection.spin_ns = 0  # Tests of polling set it themselves.
     made.connection.consistency = "strict"
     yield made
     made.close()
@@ -38,7 +39,7 @@ def manual_daemon(mountpoint: Path) -> Iterator[ManualDaemon]:
 
 @pytest.fixture(params=["kernel", "program"])
 def balanced(request: pytest.FixtureRequest, manual_daemon: ManualDaemon) -> Iterator[None]:
-    """By either of the two balancers."""
+    """Balance by the kernel or by the program that does the same."""
     with contextlib.ExitStack() as stack:
         if request.param == "program":
             text = (EXAMPLES / "least_loaded.c").read_text()
@@ -53,7 +54,7 @@ def depths(manual_daemon: ManualDaemon) -> list[int]:
 
 
 def put_answer(channel: Channel, to: Message, size: int) -> int:
-    """Put it into the request's slot; return its length."""
+    """Put the answer into the request's slot, and return its length."""
     assert to.slot != NO_SLOT
     return channel.put(to.slot, wire.reply(to.request.unique, 0, root_attributes(size)))
 
@@ -63,7 +64,7 @@ def answer(channel: Channel, to: Message, size: int) -> None:
 
 
 def serve(channels: list[Channel], sizes: list[Future[int]]) -> None:
-    """Answer all that waits anywhere, and see that every caller has its answer."""
+    """Answer all waiting requests, and check that every caller gets an answer."""
     for number in range(len(sizes)):
         answer(channels[0], channels[0].next(), 100 + number)
     assert sorted(s.result(DEADLINE_S) for s in sizes) == [100 + n for n in range(len(sizes))]
@@ -128,15 +129,15 @@ def test_requests_in_flight_count_as_load(
 def test_slow_channel_gets_fewer_requests(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    """It counts how long a channel takes for what it has, not only how much it has."""
+    """The balancer counts how long a channel takes for its requests, not only their number."""
     quick, slow = channels
-    for _ in range(30):  # the first times are those of a cold machine
+    for _ in range(30):  # The first times are longer, because caches are cold.
         size = manual_daemon.ask(0)
         answer(quick, quick.next(), 1)
         size.result(DEADLINE_S)
     size = manual_daemon.ask(1)
     message = slow.next()
-    time.sleep(0.3)  # what the daemon does with it
+    time.sleep(0.3)  # The daemon's work.
     answer(slow, message, 2)
     size.result(DEADLINE_S)
     times = [manual_daemon.channel(cpu, "service_ns") for cpu in (0, 1)]
@@ -175,7 +176,7 @@ def test_policy_own_lets_a_reader_of_the_device_take_requests(
 def test_change_of_policy_wakes_a_worker_for_waiting_requests(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    """A worker that sleeps, and may not take what waits elsewhere, may do so now."""
+    """A sleeping worker is woken when it becomes allowed to take requests from elsewhere."""
     manual_daemon.connection.policy = "own"
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(channels[1].next)
@@ -190,7 +191,7 @@ def test_change_of_policy_wakes_a_worker_for_waiting_requests(
 
 def test_cpu_without_a_channel_sends_to_the_nearest(manual_daemon: ManualDaemon) -> None:
     sizes = [manual_daemon.ask(1)]
-    assert depths(manual_daemon) == [0, 1]  # as long as there is none
+    assert depths(manual_daemon) == [0, 1]  # There is no channel yet.
     only = Channel(manual_daemon.fd, 0, slots=8)
     sizes += [manual_daemon.ask(1), manual_daemon.ask(0)]
     assert depths(manual_daemon) == [2, 1]
@@ -201,7 +202,7 @@ def test_cpu_without_a_channel_sends_to_the_nearest(manual_daemon: ManualDaemon)
     second.close()
     sizes.append(manual_daemon.ask(1))
     assert depths(manual_daemon) == [3, 2]
-    serve([only], sizes)  # also what waits for a channel that is gone
+    serve([only], sizes)  # This includes the request that waits for the closed channel.
     only.close()
 
 
@@ -222,7 +223,7 @@ def _open_on(cpu: int, path: Path) -> int:
 
 
 def _opened_on(cpu: int, manual_daemon: ManualDaemon, channels: list[Channel], size: int) -> int:
-    """Open a file of *size* bytes from *cpu*."""
+    """Open a file of *size* bytes on *cpu*."""
     with ThreadPoolExecutor(1) as pool:
         opened = pool.submit(_open_on, cpu, manual_daemon.mountpoint / "file")
         while (message := channels[cpu].next()).request.opcode != "open":
@@ -238,7 +239,7 @@ def _opened_on(cpu: int, manual_daemon: ManualDaemon, channels: list[Channel], s
 
 def _read_ahead_on(cpu: int, fd: int, size: int) -> None:
     os.sched_setaffinity(0, {cpu})
-    for offset in range(0, size, PART):  # one call reads no more than the device's readahead
+    for offset in range(0, size, PART):  # One call reads at most the device's readahead.
         os.posix_fadvise(fd, offset, PART, os.POSIX_FADV_WILLNEED)
 
 
@@ -246,9 +247,9 @@ def _read_ahead_on(cpu: int, fd: int, size: int) -> None:
 def test_parts_of_a_large_read_are_spread_over_channels(
     mountpoint: Path, spread: int, placed: list[int]
 ) -> None:
-    """They are of the background: for them a home that has one is loaded already.
+    """The parts are background requests: for these a home queue with one request counts as loaded.
 
-    The other channel passes for a quick one, since it has not had any.
+    The other channel counts as fast, because it has not had any requests.
     """
     data = os.urandom(4 * PART)
     manual_daemon = ManualDaemon(mountpoint, init_flags=FUSE_ASYNC_READ)
@@ -269,12 +270,12 @@ def test_parts_of_a_large_read_are_spread_over_channels(
             ahead.result(DEADLINE_S)
             assert os.pread(fd, len(data), 0) == data
         finally:
-            manual_daemon.connection.abort()  # wakes who still waits
+            manual_daemon.connection.abort()  # This wakes callers that still wait.
     for channel in channels:
         channel.close()
     manual_daemon.close(lazy=True)
     with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
-        os.close(fd)  # it is closed, but nobody was there to be told
+        os.close(fd)  # The descriptor is closed, although no daemon could be told.
 
 
 def _answer_part(channel: Channel, data: bytes) -> None:
@@ -286,11 +287,11 @@ def _answer_part(channel: Channel, data: bytes) -> None:
     channel.reply(message.slot, 0)
 
 
-# Workers that look, and those that are about to
+# Workers that poll, or are about to
 
 
 def _ask_until(stop: threading.Event, manual_daemon: ManualDaemon) -> int:
-    """Ask from CPU 0, one request after the other; return how many were answered."""
+    """Call stat(2) on CPU 0 again and again until *stop*, and return the number of answers."""
     os.sched_setaffinity(0, {0})
     done = 0
     while not stop.is_set():
@@ -300,7 +301,7 @@ def _ask_until(stop: threading.Event, manual_daemon: ManualDaemon) -> int:
 
 
 def _help_out(channel: Channel, got_one: Callable[[], object]) -> None:
-    """Answer whatever comes, on the channel's CPU, until the connection ends."""
+    """Answer all requests on the channel's CPU until the connection ends."""
     os.sched_setaffinity(0, {channel.cpu})
     slot, length = NO_SLOT, 0
     with contextlib.suppress(OSError):
@@ -314,12 +315,13 @@ def _help_out(channel: Channel, got_one: Callable[[], object]) -> None:
 def test_request_left_to_a_busy_worker_is_taken_by_another(
     manual_daemon: ManualDaemon, channels: list[Channel], spin_ns: int
 ) -> None:
-    """Two callers find the worker of their CPU about to look and wake nobody; it takes one.
+    """Two callers find the worker of their CPU about to poll, and wake no worker. It takes one
+    request.
 
-    It answers that only when the worker of the other CPU has got the next one.
+    It answers this request only after the worker of the other CPU has got the other one.
     """
     manual_daemon.connection.spin_ns = spin_ns
-    manual_daemon.connection.threshold = 16  # so both are sent to the same channel
+    manual_daemon.connection.threshold = 16  # Both requests are sent to the same channel.
     stop, others = threading.Event(), threading.Semaphore(0)
     os.sched_setaffinity(0, {0})
     with ThreadPoolExecutor(3) as pool:
@@ -338,14 +340,14 @@ def test_request_left_to_a_busy_worker_is_taken_by_another(
             assert all(each.result(DEADLINE_S) for each in asking)
         finally:
             stop.set()
-            manual_daemon.connection.abort()  # wakes who waits
+            manual_daemon.connection.abort()  # This wakes the worker that waits.
             helping.result(DEADLINE_S)
 
 
 def test_request_goes_to_a_polling_worker(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    """The other channel has no worker: whatever is sent to it has to be stolen."""
+    """The other channel has no worker, so its requests must be stolen."""
     manual_daemon.connection.spin_ns = 1_000_000
 
     def work(channel: Channel) -> None:
@@ -384,7 +386,7 @@ def test_sysfs_counts_the_sleeping_workers(
     assert manual_daemon.channel(0, "brought") + manual_daemon.channel(1, "brought") == 2
 
 
-# Programs
+# Programs that choose the channel
 
 
 @contextlib.contextmanager
@@ -420,7 +422,7 @@ def test_select_channel_handler_chooses_the_channel(
     with saying(manual_daemon, 1):
         sizes = [manual_daemon.ask(0) for _ in range(3)]
         assert depths(manual_daemon) == [0, 3]
-        manual_daemon.connection.policy = "own"  # goes before that, too
+        manual_daemon.connection.policy = "own"  # The handler also takes precedence over this.
         sizes.append(manual_daemon.ask(0))
         assert depths(manual_daemon) == [0, 4]
         manual_daemon.connection.policy = "least"

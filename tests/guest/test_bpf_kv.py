@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""docs/examples/bpf_kv: an index that is asked in three ways, each of which answers as a dict."""
+"""Test docs/examples/bpf_kv: each of the three ways gives the same answers as a dict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kv() -> ModuleType:
 
 @pytest.fixture
 def index(kv: ModuleType, files: Path) -> Iterator[int]:
-    """A descriptor of the file that the example makes."""
+    """Yield a descriptor of the file that the example makes."""
     path = files / "index"
     path.write_bytes(kv.build(kv.make_items(COUNT).items()))
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
@@ -72,7 +72,7 @@ def test_lookups_ranges_and_aggregates_return_what_a_dict_does(
 
 
 def test_questions_of_the_example_have_answers(kv: ModuleType) -> None:
-    """Some of the keys, and all of the ranges."""
+    """Some of the keys have values, and all ranges have items."""
     items, questions = kv.make_items(COUNT), kv.make_questions(COUNT)
     assert 0 < sum(question.key in items for question in questions["lookup"]) < 40
     assert all(question.first < max(items) for question in questions["range"])
@@ -89,7 +89,7 @@ def test_example_prints_a_table(files: Path) -> None:
     for _, way, us, device, kernel, _ in rows:
         assert int(us) > 0
         assert (int(device) > 0, int(kernel) > 0) == (way == "device", way == "kernel")
-    # From the device come the answers alone.
+    # Only the answers come from the device.
     links = {row[:2]: int(row[5]) for row in rows}
     assert links["aggregate", "device"] == 10 * AGGREGATE_BYTES
     assert links["lookup", "device"] < BLOCK < links["lookup", "pread"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Functions that go through a B+ tree: at the device as in a dict, and never for ever."""
+"""Test functions that walk a B+ tree: they give the answers of a dict, and always end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from efuse.functions.btree_file import BLOCK, CHILD, HEADER, ITEM, NODE, build
 from tests.guest.support.functions import agree, result
 
 ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
-"""Their leaves are more than a layout has, and have two nodes and a root above them."""
+"""Items whose leaves are more blocks than a layout has, below two nodes and a root."""
 LEAVES, LAST = 358, 361
-"""How many leaves there are, from block 1 on, and the root's block."""
+"""The number of leaves, which begin at block 1, and the block of the root."""
 
 
 def test_btree_functions_agree_over_a_tree_of_three_levels(files: Path) -> None:
@@ -30,7 +30,7 @@ def test_btree_functions_agree_over_a_tree_of_three_levels(files: Path) -> None:
             device, _ = agree(call, files / "f", data, key)
             found, _ = result(call, files / "f", Place.DEVICE)
             assert call.decode(found) == ITEMS.get(key)
-            # The header, the root, a node and a leaf.
+            # These are the header, the root, a node and a leaf.
             assert device.device_steps == 4
     with functions.load("btree_range"):
         ranged = BtreeRange(0, 40_000)
@@ -38,7 +38,7 @@ def test_btree_functions_agree_over_a_tree_of_three_levels(files: Path) -> None:
         found, status = result(ranged, files / "f", Place.DEVICE)
         wanted = [(key, value) for key, value in ITEMS.items() if key <= 40_000]
         assert ranged.decode(found) == wanted
-        # 13 334 items at 56 a leaf.
+        # There are 13 334 items, with 56 in each leaf.
         assert status.device_steps == 3 + 239
     with functions.load("btree_aggregate"):
         summed = BtreeAggregate(1000, 50_000)
@@ -58,7 +58,7 @@ def _at(block: int, offset: int) -> int:
     return block * BLOCK + offset
 
 
-# The root has two children, the first of them is block 359; the leaf of key 0 is block 1.
+# The root has two children, of which block 359 is the first. Block 1 is the leaf of key 0.
 _CHILD, _LEVEL, _COUNT, _NEXT = NODE.size + 8, 4, 6, 8
 DAMAGES = {
     "no magic": (0, b"x"),
@@ -78,7 +78,7 @@ DAMAGES = {
     "a leaf without entries": (_at(1, _COUNT), struct.pack("<H", 0)),
     "a leaf with too many": (_at(1, _COUNT), struct.pack("<H", 57)),
 }
-"""What no function goes through: bytes at an offset."""
+"""Patches that make every function fail: offset and bytes."""
 
 LEAF_DAMAGES = {
     "the next leaf is the same": (_at(5, _NEXT), struct.pack("<Q", 5)),
@@ -88,7 +88,7 @@ LEAF_DAMAGES = {
     "a key twice": (_at(5, NODE.size + ITEM.size), struct.pack("<Q", 3 * 56 * 4)),
     "the last key is too great": (_at(5, NODE.size + 55 * ITEM.size), struct.pack("<Q", 59_000)),
 }
-"""What goes wrong along the leaves only."""
+"""Patches that only matter to functions that go along the leaves: offset and bytes."""
 
 
 @pytest.mark.parametrize("what", [*DAMAGES, *LEAF_DAMAGES])
@@ -115,9 +115,9 @@ def test_truncated_tree_fails(files: Path) -> None:
 
 
 def test_tree_with_truncated_leaves_fails(files: Path) -> None:
-    """The root is the first block: whoever follows the leaves comes to the file's end."""
+    """The root is the first block, so following the leaves leads to the end of the file."""
     leaves = [(key, bytes(64)) for key in range(100)]
-    data = bytearray(build(leaves))  # Header, two leaves, root.
+    data = bytearray(build(leaves))  # The blocks are the header, two leaves and the root.
     root = data[3 * BLOCK :]
     data[BLOCK:] = root + data[BLOCK : 3 * BLOCK]
     data[: HEADER.size] = HEADER.pack(data[:8], 4, 1, 1, 0)

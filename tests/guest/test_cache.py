@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""READ out of the data cache: what is there, what is filled in, and what must never be served."""
+"""Test READs from the data cache: what it has, how it is filled, and what it must never serve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.guest.support.numbered import Numbered
 from tests.guest.support.scripted_daemon import NOFLUSH
 
 ASYNC_DIO = 1 << 15
-# FUSE sends what is past its page cache in the background if the daemon says so, as libfuse's do.
+# FUSE sends direct I/O in the background if the daemon asks for it, as libfuse's daemons do.
 both_ways = pytest.mark.parametrize("dio", [0, ASYNC_DIO], ids=["dio", "async_dio"])
 
 
@@ -115,7 +115,7 @@ def test_read_ahead_fills_the_cache(mountpoint: Path) -> None:
         assert "read" not in m.asked()
 
 
-# Parts
+# Parts of a READ
 
 
 def test_only_missing_blocks_of_a_read_go_to_the_daemon(mountpoint: Path) -> None:
@@ -157,13 +157,13 @@ def test_partly_cached_reads_at_random_offsets_return_the_right_bytes(mountpoint
 
 
 def test_missing_blocks_are_filled_from_the_backing_file(mountpoint: Path, lower: Path) -> None:
-    """Where there is one the daemon is not asked, and what is read there is kept."""
+    """If a file has a backing file, blocks come from it instead of the daemon, and are cached."""
     with cached(mountpoint) as m:
         warm(m)
         m.call("map_extent", "f", backing(lower, fill("b")), os.O_RDONLY)
         m.connection.forced_path = "cache"
         m.log()
-        # What the daemon said before it mapped the file is void.
+        # The daemon's data from before it mapped the file is void.
         assert read_direct(m / "f", BLOCK, 2 * BLOCK) == fill("b")[2 * BLOCK : 3 * BLOCK]
         partial = path_count(m, "partial")
         assert read_direct(m / "f", SIZE + 1) == fill("b")
@@ -191,7 +191,7 @@ def test_blocks_of_an_extent_are_void_after_it_is_replaced_or_unmapped(
 
 
 def test_blocks_of_a_sealed_extent_are_not_cached(mountpoint: Path, lower: Path) -> None:
-    """Nobody looks at the backing file when a block is served: it may be another by then."""
+    """The backing file is not checked when a block is served, so it may have changed by then."""
     with cached(mountpoint, path="cache") as m:
         path = backing(lower, fill("b"))
         m.call("map_extent", "f", path, os.O_RDONLY, sealed=True)
@@ -245,7 +245,7 @@ def test_fully_written_block_stays_in_the_cache(mountpoint: Path, dio: int) -> N
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["buffered", "direct"])
 def test_large_write_is_not_cached_and_voids_its_blocks(mountpoint: Path, flags: int) -> None:
-    """Mostly it is of a stream. What was kept of its blocks is void, and asked for."""
+    """Most large writes belong to a stream. The cached blocks are void, and the daemon is asked."""
     with cached(mountpoint) as m:
         warm(m)
         write(m / "f", b"l" * (8 * BLOCK), BLOCK, flags)
@@ -288,7 +288,7 @@ def test_read_after_rename_over_and_nodeid_reuse_returns_the_new_file(mountpoint
             assert read_direct(m / name, SIZE + 1) == fill(name)
 
 
-# Races: the order of what the daemon does and what the kernel learns of it
+# Races: the order in which the daemon acts, and in which the kernel learns of it
 
 
 @both_ways
@@ -304,7 +304,7 @@ def test_reply_to_a_read_that_crosses_a_write_is_not_cached(mountpoint: Path, di
 
 
 def test_read_of_a_block_with_a_write_in_flight_goes_to_the_daemon(mountpoint: Path) -> None:
-    """Neither the old nor the new bytes are known to be true: the daemon says."""
+    """Neither the old nor the new bytes are known to be right, so the daemon decides."""
     for point, seen in (("before", fill("d")[:BLOCK]), ("after", b"w" * BLOCK)):
         with cached(mountpoint, open_flags=NOFLUSH) as m:
             warm(m)
@@ -321,14 +321,14 @@ def test_read_of_a_block_with_a_write_in_flight_goes_to_the_daemon(mountpoint: P
 
 
 def test_block_is_not_cached_from_a_write_that_crosses_another(mountpoint: Path) -> None:
-    """The daemon carries out the second first; its answer arrives last."""
+    """The daemon carries out the second write first, and its reply arrives last."""
     with cached(mountpoint, open_flags=NOFLUSH) as m:
         warm(m)
         m.hold("write", "after")
         first = Call(write, m / "f", b"1" * BLOCK, 0, os.O_DIRECT)
         m.wait_held()
-        # FUSE itself sends direct writes of an inode one after the other: this one is the
-        # daemon's own.
+        # FUSE sends the direct writes of an inode one after the other, so the daemon makes this one
+        # itself.
         m.model.put("f", b"2" * BLOCK + fill("d")[BLOCK:])
         m.call("inval_inode", "f")
         m.release()
@@ -346,7 +346,7 @@ def test_read_after_a_failed_write_returns_the_old_bytes(mountpoint: Path) -> No
 
 
 def test_reads_beside_a_writer_are_not_torn_and_do_not_go_back(mountpoint: Path) -> None:
-    """Each block always holds one number, which never falls: no read is torn or goes back."""
+    """Each block holds one number that never decreases, so a torn or an old read is noticed."""
     with cached(mountpoint, capacity={"blocks": 16}) as m:
         numbered = Numbered(m)
         numbered.run(lambda: numbered.reads > 1500)
@@ -408,7 +408,7 @@ def test_cache_of_capacity_0_answers_nothing(mountpoint: Path) -> None:
                 assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
 
 
-# A program that offers what was not asked for
+# A program that offers another block than the requested one
 
 _ONE_SHELF = """
 #include "efuse.bpf.h"
@@ -437,7 +437,7 @@ def test_block_that_a_handler_offers_for_another_place_is_a_miss(mountpoint: Pat
         assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
         tags = libbpf.map_lookup(attachment.maps["tags"].fd, bytes(4), WAYS * TAG_BYTES) or b""
         ways = (tags[at : at + TAG_BYTES] for at in range(0, len(tags), TAG_BYTES))
-        (tag,) = (way for way in ways if any(way[8:16]))  # its nodeid
+        (tag,) = (way for way in ways if any(way[8:16]))  # The way with a nodeid is in use.
         libbpf.map_update(attachment.maps["shelf"].fd, bytes(4), tag)
         libbpf.map_update(attachment.maps["held"].fd, bytes(4), fill("s", BLOCK))
         with m.answered("read"):
@@ -448,7 +448,7 @@ def test_block_that_a_handler_offers_for_another_place_is_a_miss(mountpoint: Pat
                 assert read_direct(m / name, BLOCK, at) == fill(letter)[at : at + BLOCK]
 
 
-# Maps that somebody scribbles in
+# Maps with damaged contents
 
 
 @pytest.mark.parametrize(
@@ -491,14 +491,14 @@ def test_tags_copied_from_another_mount_are_void(mountpoint: Path) -> None:
         assert read_direct(two / "f", SIZE + 1) == fill("e")
 
 
-# Large requests
+# Large requests on every path
 
 
 @pytest.mark.parametrize("size", [1 << 20, 8 << 20])
 def test_large_read_and_write_are_one_request_on_every_path(
     mountpoint: Path, lower: Path, size: int
 ) -> None:
-    """FUSE makes one request of it; the daemon gets what it takes."""
+    """FUSE makes one request of it, and the daemon gets parts of the size that it accepts."""
     data = fill("L", size + 5)
     with cached(mountpoint, capacity={"blocks": 4096}) as m:
         m.connection.max_request = size

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Another user asks for what one user learned.
+"""Test that a user does not get answers that the kernel learned for another user.
 
-The daemon refuses by owner and mode itself, as a file system without default_permissions does.
+The daemon checks owner and mode itself, like a file system without default_permissions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def _private(mountpoint: Path, *declare: str, default_permissions: bool = False) -> Iterator[Mount]:
-    """Mount a directory and a file of Alice's, which nobody else may use."""
+    """Mount a directory and a file of Alice's that no other user may access."""
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -195,12 +195,12 @@ def test_refusal_of_lookup_not_learned(mountpoint: Path) -> None:
         assert as_user(BOB, os.stat, m / "d/f").st_size == 4
 
 
-# Who asks
+# Which callers are told apart
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A process as a daemon may know it."""
+    """The properties of a process that a daemon may know."""
 
     uids: tuple[int, int, int] = (ALICE, ALICE, ALICE)
     gids: tuple[int, int, int] = (ALICE, ALICE, ALICE)
@@ -209,7 +209,7 @@ class Caller:
     own_user_namespace: bool = False
 
     def ask(self, ask: Callable[[str], object], path: str) -> object:
-        """Become the caller, and ask."""
+        """Become this caller, and ask."""
         assert not _libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
         os.setgroups(self.groups)
         os.setresgid(*self.gids)
@@ -261,7 +261,7 @@ def _no_xattr(path: str) -> str:
     return "absent"
 
 
-# What depends on who asks: what is asked for, where, and the question.
+# The questions whose answer depends on the caller: opcode, path and function.
 QUESTIONS: dict[str, tuple[str, str, Callable[[str], object]]] = {
     "lookup": ("lookup", "d/f", ASKS["lookup"]),
     "lookup-absent": ("lookup", "d/none", lambda path: _absent(lambda: os.stat(path))),
@@ -278,7 +278,7 @@ QUESTIONS: dict[str, tuple[str, str, Callable[[str], object]]] = {
 
 @contextmanager
 def _open_to_all(mountpoint: Path, consistency: str = "exclusive") -> Iterator[Mount]:
-    """Mount what everybody may use: none but the kernel tells callers apart."""
+    """Mount files that every user may access, so only the kernel tells callers apart."""
     with mounted(
         mountpoint,
         consistency=consistency,
@@ -314,7 +314,7 @@ def test_caller_that_differs_in_one_thing_is_not_answered_for_another(
 
 
 def test_callers_of_the_same_ids_groups_and_capabilities_are_one(mountpoint: Path) -> None:
-    """Groups are a set: their order, and the process, mean nothing."""
+    """Groups are a set: neither their order nor the process matters."""
     first = replace(MEMBER, groups=(GROUP, OTHER_GROUP), capabilities=(_FOWNER,))
     second = replace(first, groups=(OTHER_GROUP, GROUP))
     with _open_to_all(mountpoint) as m:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Restarted runs: from block to block below the file system, which waits for each chain."""
+"""Test chains: restarted runs go from block to block below the file system.
+
+Changes of the file that free blocks wait for each chain.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,13 @@ from tests.guest.support.shell import run
 
 EXT4_IOC_MOVE_EXT = 0xC028660F
 COUNT = 700
-"""Blocks of a file: more than a layout has."""
+"""The number of blocks of a file, more than a layout has."""
 PLACES = (Place.KERNEL, Place.DEVICE)
 ENDLESS = CHAINING.replace("at->number++ & 15", "0")
-"""Takes the first of the blocks over and over."""
+"""A function that reads the first of the blocks again and again."""
 ITEMS = {3 * number: Random(number).randbytes(64) for number in range(20_000)}
 
-# Emits 64 KiB for each block that it jumps to.
+# A function that emits 64 KiB for each block that it jumps to.
 LOUD = """
 #include "csd.bpf.h"
 struct at { u64 number; };
@@ -68,18 +71,18 @@ CSD_FLAGS(CSD_JUMPS)
 
 
 def offsets(numbers: Sequence[int]) -> bytes:
-    """Return the arguments of CHAINING for blocks by their numbers."""
+    """Return the arguments of CHAINING that make it read the blocks *numbers*."""
     return jumps_args([number * BLOCK for number in numbers])
 
 
 def seen(numbers: Sequence[int], add: int = 0) -> list[tuple[int, int]]:
-    """Return what CHAINING sees, whose file's blocks have their own numbers plus *add*."""
+    """Return what CHAINING emits if each block holds its own number plus *add*."""
     return [(number * BLOCK, number + add) for number in (0, *numbers)]
 
 
 @contextlib.contextmanager
 def chaining(path: Path, place: Place = Place.KERNEL, flags: int = os.O_RDONLY) -> Iterator[Run]:
-    """A run of CHAINING that has ended once, over a file of which the page cache has nothing."""
+    """Yield a run of CHAINING that has ended once, with no page of its file in the page cache."""
     with functions.load("chaining", CHAINING):
         fd = os.open(path, flags)
         try:
@@ -95,20 +98,20 @@ def chaining(path: Path, place: Place = Place.KERNEL, flags: int = os.O_RDONLY) 
 
 
 def cool(path: Path) -> None:
-    """Let the page cache have nothing of a file."""
+    """Drop all pages of a file from the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def restart(one: Run, numbers: Sequence[int]) -> tuple[list[tuple[int, int]], Status]:
-    """Restart CHAINING."""
+    """Restart CHAINING, and return the blocks that it saw and its status."""
     one.restart(offsets(numbers))
     return jumps_seen(one.result()), one.status()
 
 
 def in_one_go(status: Status, place: Place, steps: int) -> bool:
-    """Were all blocks of a pass looked at below the file system?"""
+    """Return whether all blocks of a pass were read below the file system."""
     if place == Place.DEVICE:
         return status.device_steps == steps
     return status.chained == status.kernel_steps == steps
@@ -116,7 +119,7 @@ def in_one_go(status: Status, place: Place, steps: int) -> bool:
 
 @pytest.fixture
 def f(files: Path) -> Path:
-    """A file of numbered blocks."""
+    """Return a file of numbered blocks."""
     path = files / "f"
     path.write_bytes(numbered(range(COUNT)))
     os.sync()
@@ -125,9 +128,9 @@ def f(files: Path) -> Path:
 
 @contextlib.contextmanager
 def held(device: Device, one: Run, numbers: Sequence[int]) -> Iterator[Background]:
-    """CHAINING is restarted, and the device holds its first request; until the block ends."""
+    """Restart CHAINING, and let the device hold its first request until the context ends."""
     one.restart(offsets(numbers))
-    # What is not known yet of where the file's blocks are is found out by other requests.
+    # If parts of the layout are still unknown, they are looked up before the first request.
     device.write("hold", 1)
     try:
         waiting = Background(one)
@@ -138,7 +141,7 @@ def held(device: Device, one: Run, numbers: Sequence[int]) -> Iterator[Backgroun
 
 
 class Reader:
-    """A process that runs a function when it is told to."""
+    """A process that runs a function when it gets a line of input."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -149,7 +152,7 @@ class Reader:
         return self.process.stdout.readline()
 
     def go_on(self) -> None:
-        """Send it a line."""
+        """Send the process a line."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -157,7 +160,7 @@ class Reader:
 
 @contextlib.contextmanager
 def reader(code: str, *prefix: str) -> Iterator[Reader]:
-    """Start Python with *code*, by the command *prefix*."""
+    """Start Python with *code*, behind the command *prefix*."""
     command, pipe = (*prefix, sys.executable, "-c", code), subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         yield Reader(process)
@@ -178,7 +181,7 @@ def test_run_restarts_with_other_arguments(files: Path) -> None:
             for call in calls:
                 one.restart(call.encode())
                 assert one.result() == call.reference(data)
-                # As much of it as it likes: it begins anew.
+                # The run may take as many steps as it likes before the next restart.
                 one.restart(call.encode())
                 one.step()
             status = one.status()
@@ -221,7 +224,7 @@ def test_btree_lookup_reads_four_blocks_in_one_chain(
         functions.run(call.name, fd, call.encode(), place=place) as one,
     ):
         one.result()
-        # Where the blocks are is found out.
+        # The first pass finds out where the blocks are.
         one.restart(call.encode())
         one.result()
         before = device.read("commands"), device.read("reads")
@@ -229,7 +232,7 @@ def test_btree_lookup_reads_four_blocks_in_one_chain(
             call = BtreeLookup(key)
             one.restart(call.encode())
             assert call.decode(one.result()) == ITEMS.get(key)
-            # The header, the root, a node and a leaf.
+            # These are the header, the root, a node and a leaf.
             assert in_one_go(one.status(), place, 4)
         commands, reads = (
             device.read("commands") - before[0],
@@ -244,7 +247,7 @@ def test_btree_lookup_reads_four_blocks_in_one_chain(
 
 @pytest.mark.parametrize("place", [*PLACES, Place.AUTO])
 def test_btree_range_returns_the_items_of_the_range(place: Place, files: Path) -> None:
-    """From node to node, and then along the leaves."""
+    """The function goes from node to node, and then along the leaves."""
     path = files / "f"
     path.write_bytes(build(ITEMS.items()))
     cool(path)
@@ -304,13 +307,13 @@ def test_chain_sees_zeros_after_a_range_that_ends_within_a_block(place: Place, f
             cool(path)
             for _ in range(2):
                 found, status = restart(one, [5, 4])
-                # Of the last block there are four bytes, and zeroes.
+                # The last block has four bytes, followed by zeros.
                 assert found == [(0, high), (5 * BLOCK, 5), (4 * BLOCK, high + 4)]
                 assert in_one_go(status, place, 3)
 
 
 def test_endless_chain_ends_at_max_steps(device: Device, f: Path) -> None:
-    """Who goes on for ever lets others have the file now and then, and is ended."""
+    """An endless chain lets others use the file now and then, and fails in the end."""
     with (
         functions.load("chaining", ENDLESS),
         functions.run("chaining", f, offsets([7]), max_steps=1000, place=Place.KERNEL) as one,
@@ -324,14 +327,14 @@ def test_endless_chain_ends_at_max_steps(device: Device, f: Path) -> None:
     assert (status.kernel_steps, status.chained) == (1000, 1000)
 
 
-# What does not go below the file system
+# Blocks that are not read below the file system
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_chain_reads_the_last_block_and_holes(place: Place, files: Path) -> None:
     path = files / "f"
     path.write_bytes(numbered(range(10)) + struct.pack("<I", 10))
-    # Not there, and not written yet.
+    # The first range is a hole, and the second one is allocated but not written.
     run("fallocate", "-p", "-o", str(3 * BLOCK), "-l", str(2 * BLOCK), path)
     run("fallocate", "-o", str(4 * BLOCK), "-l", str(BLOCK), path)
     with chaining(path, place) as one:
@@ -341,7 +344,7 @@ def test_chain_reads_the_last_block_and_holes(place: Place, files: Path) -> None
             assert in_one_go(status, place, 3)
             found, status = restart(one, [2, 3, 5, 4, 1])
             assert found == [(n * BLOCK, 0 if n in (3, 4) else n) for n in (0, 2, 3, 5, 4, 1)]
-            # Those that the file system was asked for may have brought others with them.
+            # When the file system reads blocks, it may read others along with them.
             assert status.device_steps + status.chained in range(2, 5)
             cool(path)
 
@@ -352,7 +355,8 @@ def test_cached_blocks_are_read_through_the_file_system(device: Device, f: Path)
         for passes in range(2, 42):
             found, status = restart(one, [500, 9])
             assert found == seen([500, 9])
-            # One of 16 brings it into the page cache, where the following ones find it.
+            # Every 16th pass brings the blocks into the page cache, where the following passes find
+            # them.
             assert status.chained == (0 if passes >= 16 else 3)
             reasons.append(status.unchained)
         assert reasons.count(Unchained.NOT) == 14
@@ -368,7 +372,7 @@ def test_cached_blocks_are_read_through_the_file_system(device: Device, f: Path)
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDONLY | os.O_DIRECT])
 @pytest.mark.parametrize("place", PLACES)
 def test_chain_sees_what_was_written_between_passes(place: Place, flags: int, f: Path) -> None:
-    """While the file is open for writing, and behind that."""
+    """The test checks this while the file is open for writing, and after that."""
     numbers = [30, 600, 31]
     with chaining(f, place, flags) as one:
         for version in range(0, 4000, 1000):
@@ -384,7 +388,7 @@ def test_chain_sees_what_was_written_between_passes(place: Place, flags: int, f:
                 if place == Place.KERNEL:
                     direct = flags & os.O_DIRECT
                     assert status.unchained == (Unchained.WRITTEN if direct else Unchained.CACHED)
-            # Dirty, and nobody has it open any more.
+            # The file is dirty, but no longer open for writing.
             found, status = restart(one, numbers)
             assert found == seen(numbers, version + 1000)
             if flags & os.O_DIRECT:
@@ -393,7 +397,7 @@ def test_chain_sees_what_was_written_between_passes(place: Place, flags: int, f:
 
 
 def test_run_by_a_writable_descriptor_makes_no_chains(f: Path) -> None:
-    """But not below the file system."""
+    """The run still works, but not below the file system."""
     with chaining(f, flags=os.O_RDWR) as one:
         found, status = restart(one, [30])
         assert (found, status.chained) == (seen([30]), 0)
@@ -424,7 +428,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "replace": lambda path: path.write_bytes(b"new"),
     "punch": _punch,
 }
-"""How somebody comes to write to a file."""
+"""Ways to open a file for writing."""
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -432,19 +436,19 @@ OPENERS: dict[str, Callable[[Path], object]] = {
 def test_open_for_writing_waits_for_a_chain(
     what: str, place: Place, device: Device, f: Path
 ) -> None:
-    """Until the chain is through, which sees what was there."""
+    """The open waits until the chain ends, and the chain sees the old bytes."""
     data = f.read_bytes()
     with chaining(f, place, os.O_RDONLY | os.O_DIRECT) as one:
         restart(one, [1])
         restart(one, [600])
-        f.read_bytes()  # The device answers nobody then.
+        f.read_bytes()  # While the device holds requests, reads have to come from the page cache.
         with held(device, one, [600, 5, 4]) as waiting:
             opener = threading.Thread(target=OPENERS[what], args=(f,), daemon=True)
             opener.start()
             until(lambda: "__break_lease" in stack_of(opener))
             with pytest.raises(BlockingIOError):
                 os.open(f, os.O_WRONLY | os.O_NONBLOCK)
-            # Who reads, or does to its name what they like, does not wait.
+            # Reading and renaming the file do not wait.
             assert f.read_bytes() == data
             f.rename(f.with_name("g"))
             f.with_name("g").rename(f)
@@ -465,11 +469,11 @@ def test_open_for_writing_waits_for_a_chain(
             assert jumps_seen(found) == wanted[what]
 
 
-# What takes blocks away from the file, and opens nothing for writing
+# Changes that free blocks of the file without opening it for writing
 
 
 def _overlay(path: Path) -> Path:
-    """Return the file as an overlay shows it whose upper directory is the file's."""
+    """Return the path of the file in the overlay whose upper directory contains it."""
     return path.parents[2] / "overlay" / path.name
 
 
@@ -477,12 +481,12 @@ CUTTERS: dict[str, Callable[[Path], object]] = {
     "o_trunc": lambda path: os.close(os.open(path, os.O_RDONLY | os.O_TRUNC)),
     "overlay": lambda path: os.truncate(_overlay(path), 0),
 }
-"""How a file is cut off without an open for writing, of which a lease would tell."""
+"""Ways to truncate a file without an open for writing, which would break a lease."""
 
 
 @pytest.fixture
 def below(files: Path) -> Iterator[Path]:
-    """A file of numbered blocks in the upper directory of an overlay."""
+    """Yield a file of numbered blocks in the upper directory of an overlay."""
     path, top = files / "upper" / "f", _overlay(files / "upper" / "f").parent
     lower, work = files / "lower", files / "work"
     for directory in (path.parent, lower, work, top):
@@ -508,7 +512,7 @@ def test_blocks_freed_between_chains_are_not_read(how: str, place: Place, below:
         assert in_one_go(status, place, 4)
         CUTTERS[how](below)
         os.sync()
-        # Another file takes the blocks.
+        # Let another file take the blocks.
         below.with_name("secret").write_bytes(numbered([666] * (4 * COUNT)))
         os.sync()
         assert restart(one, numbers)[0] == []
@@ -539,7 +543,7 @@ def test_truncate_waits_for_a_chain(how: str, place: Place, device: Device, belo
 def test_truncate_waits_for_a_long_chain_only_until_it_is_interrupted(
     place: Place, device: Device, f: Path
 ) -> None:
-    """A chain over a slow device ends before its last block, and the next one comes later."""
+    """A chain on a slow device ends before its last block, and the next chain begins later."""
     with (
         functions.load("chaining", ENDLESS),
         functions.run("chaining", f, offsets([7]), max_steps=200, place=place) as one,
@@ -547,7 +551,7 @@ def test_truncate_waits_for_a_long_chain_only_until_it_is_interrupted(
         with pytest.raises(EfuseError, match="ELOOP"):
             one.result()
         cool(f)
-        # Where its blocks are is known then.
+        # The next pass finds out where the blocks are.
         one.restart(offsets([7]))
         with pytest.raises(EfuseError, match="ELOOP"):
             one.result()
@@ -571,7 +575,7 @@ def test_truncate_waits_for_a_long_chain_only_until_it_is_interrupted(
 
 
 def test_blocks_moved_between_chains_are_not_read(files: Path, f: Path) -> None:
-    """By defragmentation, which changes nothing of the file that can be seen, but opens it."""
+    """Defragmentation opens the file for writing, but makes no visible change to it."""
     donor = files / "donor"
     with chaining(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
         restart(one, [600])
@@ -594,7 +598,7 @@ def test_blocks_moved_between_chains_are_not_read(files: Path, f: Path) -> None:
 def test_chain_of_an_unprivileged_reader_delays_no_open_for_writing(
     device: Device, f: Path
 ) -> None:
-    """Who could have no lease by fcntl(2) holds no writer up; the blocks stay all the same."""
+    """A reader without the right to take a lease delays no open. Its blocks still stay in place."""
     f.parent.chmod(0o755)
     f.chmod(0o644)
     code = f"""
@@ -642,7 +646,7 @@ def test_open_for_writing_does_not_wait_for_an_idle_run(f: Path) -> None:
 
 
 def test_chains_read_no_blocks_that_another_file_was_given(device: Device, files: Path) -> None:
-    """The file is rewritten, punched, cut off and written anew, and its blocks given to another."""
+    """The file is rewritten, punched and truncated, and another file gets its blocks."""
     path, other = files / "f", files / "other"
     size = 64
     rounds = 60
@@ -690,13 +694,13 @@ def test_chains_read_no_blocks_that_another_file_was_given(device: Device, files
                 found = outcome(one.result)
                 status = one.status()
                 if isinstance(found, str):
-                    # It was shorter when the pass began.
+                    # The file was shorter when the pass began.
                     assert "ERANGE" in found or "ELOOP" in found
                     continue
                 blocks = jumps_seen(found)
-                # Of some version, or of a hole, or of the file's end.
+                # The block is of some version, of a hole, or beyond the file's end.
                 problems += [b for b in blocks if b[1] and b[1] % 1000 != b[0] // BLOCK]
-                # Nobody has written to it meanwhile.
+                # The file was not written to during the pass.
                 if status.chained == len(blocks) > 0:
                     whole += 1
                     versions = {number // 1000 for _, number in blocks}
@@ -711,7 +715,7 @@ def test_chains_read_no_blocks_that_another_file_was_given(device: Device, files
     assert whole
 
 
-# What goes wrong
+# Failures
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -722,7 +726,7 @@ def test_chain_returns_the_right_blocks_despite_device_errors(
     with chaining(f, place, os.O_RDONLY | os.O_DIRECT) as one:
         restart(one, [600])
         for every in (1, 2, 3, 5):
-            # Who reads by way of the file system may not be hit: the page cache has it all.
+            # The page cache has the whole file, so that reads through the file system cannot fail.
             f.read_bytes()
             for _ in range(6):
                 device.write("fail_every", every)
@@ -734,7 +738,7 @@ def test_chain_returns_the_right_blocks_despite_device_errors(
                     assert status.unchained == Unchained.FAILED
                 if place == Place.DEVICE and status.kernel_steps:
                     assert status.why == Why.FAILED
-        # The kernel's are five requests, and the device's is one.
+        # In the kernel a pass takes five requests, and at the device one.
         assert failed >= (6 if place == Place.DEVICE else 24)
         found, status = restart(one, [600])
         assert in_one_go(status, place, 2)
@@ -759,7 +763,7 @@ def test_run_fails_after_its_function_was_unloaded(place: Place, device: Device,
 
 
 def test_signal_ends_an_endless_chain(device: Device, f: Path) -> None:
-    """Wherever it is, and not at its end."""
+    """The signal ends the chain at any point, not only at its end."""
     code = f"""
 import os
 from efuse.functions import Place, run
@@ -781,7 +785,7 @@ one.step()
                 assert device.read("reads") - killed < 32
         finally:
             device.write("delay_ns", 0)
-    # And with it the lease.
+    # The lease ends with the run.
     os.close(os.open(f, os.O_WRONLY | os.O_NONBLOCK))
 
 
@@ -814,7 +818,7 @@ one.result()
             assert device.read("held") == 0
         finally:
             device.write("hold", 0)
-    # Nobody waits for its chain any more.
+    # Truncation no longer waits for the chain.
     os.truncate(f, 0)
 
 
@@ -841,7 +845,7 @@ def test_power_off_during_a_chain_fails_it_or_returns_the_right_blocks(
 
 @pytest.mark.parametrize("place", PLACES)
 def test_chain_waits_the_latency_of_each_block(place: Place, device: Device, f: Path) -> None:
-    """Each block, and not only the first, is waited for."""
+    """The latency applies to each block, not only to the first one."""
     with chaining(f, place, os.O_RDONLY | os.O_DIRECT) as one:
         restart(one, [600])
         device.write("media_latency_ns", 3_000_000)
@@ -859,7 +863,7 @@ def test_chain_waits_the_latency_of_each_block(place: Place, device: Device, f: 
 
 
 def test_chain_held_at_a_later_block_delays_writers_until_its_end(device: Device, f: Path) -> None:
-    """As any read is; and who waits for the file waits for all of it."""
+    """The chain delays writers like any read, and they wait until all of it has ended."""
     with chaining(f, flags=os.O_RDONLY | os.O_DIRECT) as one:
         restart(one, [600])
         one.restart(offsets([600, 3, 5]))
@@ -883,7 +887,7 @@ def test_chain_held_at_a_later_block_delays_writers_until_its_end(device: Device
 
 
 def test_chains_of_many_runs_of_one_file_return_the_right_blocks(f: Path) -> None:
-    """Runs of one file share it, each with a lease of its own."""
+    """The runs share the file, and each one has a lease of its own."""
     with functions.load("chaining", CHAINING):
         runs = [functions.run("chaining", f, offsets([]), place=PLACES[n % 2]) for n in range(6)]
         for one in runs:

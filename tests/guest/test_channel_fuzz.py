@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A daemon that writes anything anywhere into the memory that it shares with the kernel.
+"""Fuzz the kernel with a daemon that writes arbitrary bytes into the memory of its channels.
 
-EFUSE_FUZZ_S: for how many seconds; EFUSE_FUZZ_SEED: the number that an earlier run began with.
+EFUSE_FUZZ_S is the duration in seconds. EFUSE_FUZZ_SEED repeats an earlier run, which printed it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ SECONDS = float(os.environ.get("EFUSE_FUZZ_S", "20"))
 SEED = int(os.environ.get("EFUSE_FUZZ_SEED", time.time_ns() % 1_000_000))
 ROUND_S = 5
 QUIET_S = 0.5
-PAUSE_S = 0.0002  # for the other threads, which share an interpreter
+# A pause for the other threads, which share the interpreter lock, in seconds.
+PAUSE_S = 0.0002
 SLOTS = 8
 
-_libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run
+_libc = ctypes.CDLL(None, use_errno=True)  # Its calls release the interpreter lock.
 
-# What users of a mount do, again and again, whatever comes back.
+# A program that uses the mount again and again, whatever the daemon replies.
 _LOAD = """
 import os, random, signal, sys
 path, seed = sys.argv[1], int(sys.argv[2])
@@ -71,7 +72,7 @@ while True:
 
 
 class Liar:
-    """Works a channel: most answers are well formed, some are not, and none is left out."""
+    """A worker of a channel that answers every request, most of them correctly."""
 
     def __init__(
         self,
@@ -92,13 +93,13 @@ class Liar:
             try:
                 message = self.channel.next()
             except OSError as error:
-                assert error.errno == errno.ENODEV, error  # the connection has ended
+                assert error.errno == errno.ENODEV, error  # The connection has ended.
                 return
-            except struct.error:  # the slot was given back by others, and is being filled again
+            except struct.error:  # Another thread freed the slot, which is being filled again.
                 continue
             self.requests += 1
             self.asked.set()
-            with suppress(OSError):  # garbage, or the slot is another's by now
+            with suppress(OSError):  # The reply may be garbage.
                 self._answer(message)
             self._give_up(message.request)
 
@@ -110,11 +111,12 @@ class Liar:
         raw = raw[: self.channel.slot_size]
         self.channel.put(message.slot, raw)
         if self.chance.random() < 0.3:
-            self.stop.wait(0.001)  # it has work to do, and others may come between
+            # The daemon works, and other threads may interfere.
+            self.stop.wait(0.001)
         self.channel.reply(message.slot, len(raw))
 
     def _give_up(self, request: Request) -> None:
-        """Fail the request, if whatever was said was no answer to it."""
+        """Fail the request, in case that it has not been answered."""
         try:
             os.write(self.channel.fd, wire.reply(request.unique, errno.EIO))
         except OSError as error:
@@ -162,7 +164,7 @@ class Liar:
 
 
 def scribble(channel: Channel, chance: random.Random, stop: threading.Event) -> int:
-    """Put random bytes where replies are, mostly into their heads; return how often."""
+    """Write random bytes over replies, mostly over their headers. Return the number of writes."""
     start = ctypes.addressof(ctypes.c_char.from_buffer(channel.memory))
     times = 0
     while not stop.wait(PAUSE_S):
@@ -176,7 +178,7 @@ def scribble(channel: Channel, chance: random.Random, stop: threading.Event) -> 
 
 
 def give_back(channel: Channel, chance: random.Random, stop: threading.Event) -> int:
-    """Call the kernel with slots and lengths that nobody gave; return how many it took."""
+    """Give back arbitrary slots and lengths. Return the number of calls that had an effect."""
     taken = 0
     while not stop.wait(PAUSE_S):
         slot = chance.choice(
@@ -187,12 +189,12 @@ def give_back(channel: Channel, chance: random.Random, stop: threading.Event) ->
             channel.reply(slot, length)
             taken += 1
         except OSError as error:
-            taken += error.errno == errno.EBADMSG  # the slot was somebody's
+            taken += error.errno == errno.EBADMSG  # The slot was in use.
     return taken
 
 
 class Steady:
-    """Another mount of the same process: every answer of it has to be right."""
+    """Another mount of the same process, whose answers all have to be right."""
 
     def __init__(self, mountpoint: Path) -> None:
         self.manual_daemon = ManualDaemon(mountpoint)
@@ -214,7 +216,7 @@ class Steady:
 
 @contextmanager
 def load(mountpoint: Path, count: int, seed: int) -> Iterator[None]:
-    """Programs that use the mount, until the context ends."""
+    """Run programs that use the mount until the context ends."""
     programs = [
         subprocess.Popen([sys.executable, "-c", _LOAD, str(mountpoint), str(seed + number)])
         for number in range(count)
@@ -230,7 +232,7 @@ def load(mountpoint: Path, count: int, seed: int) -> Iterator[None]:
 
 @dataclass
 class Counts:
-    """What happened."""
+    """Counts of what the fuzzer did."""
 
     requests: int = 0
     garbled: int = 0
@@ -242,7 +244,7 @@ class Counts:
 
 
 def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
-    """Lie to the users of a mount until its end comes, amid it all."""
+    """Lie to the programs that use a mount, until it is aborted in the middle of it all."""
     stop, asked = threading.Event(), threading.Event()
     manual_daemon = ManualDaemon(mountpoint)
     channels = [Channel(manual_daemon.fd, cpu, SLOTS) for cpu in (0, 1)]
@@ -256,7 +258,7 @@ def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
             while time.monotonic() < end and asked.wait(QUIET_S):
                 asked.clear()
                 steady.ask()
-            manual_daemon.connection.abort()  # wakes the workers, and the programs that wait
+            manual_daemon.connection.abort()  # This wakes the workers, and the programs that wait.
         finally:
             stop.set()
         for each in worked:
@@ -271,7 +273,7 @@ def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
 
 
 def test_whatever_is_in_the_shared_memory(mountpoint: Path, tmp_path: Path) -> None:
-    """The kernel stays whole, and who has nothing to do with it notices nothing."""
+    """The kernel stays intact, and another mount notices nothing."""
     print(f"EFUSE_FUZZ_SEED={SEED}")
     beside = tmp_path / "beside"
     beside.mkdir()
@@ -279,8 +281,8 @@ def test_whatever_is_in_the_shared_memory(mountpoint: Path, tmp_path: Path) -> N
     counts = Counts()
     end = time.monotonic() + SECONDS
     rounds = 0
-    # A mount does not last: one wrong answer about its root is enough. In a slow kernel it may end
-    # before all was tried.
+    # A mount ends early, since one wrong answer about its root is enough. On a slow kernel it may
+    # end before everything was tried.
     with load(mountpoint, 3, SEED):
         while time.monotonic() < end or rounds < 2 or (not counts.tried_all() and rounds < 50):
             fuzz(mountpoint, steady, SEED + 100 * rounds, counts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Channels: what a daemon sees that works them by hand, rightly and wrongly."""
+"""Test channels by hand: what a daemon sees when it uses them correctly and incorrectly."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def reply(to: Message, size: int) -> bytes:
 
 
 def answer(channel: Channel, to: Message, size: int) -> int:
-    """Put the answer into the request's slot; return its length."""
+    """Put the answer into the request's slot, and return its length."""
     return channel.put(to.slot, reply(to, size))
 
 
 def refused(manual_daemon: ManualDaemon) -> int:
-    """How many calls were refused, of workers on any CPU."""
+    """Return the number of refused calls of workers on all CPUs."""
     return sum(manual_daemon.channel(cpu, "refused") for cpu in (0, 1))
 
 
-# What it is for
+# Requests, replies and sleeping workers
 
 
 @pytest.mark.parametrize("cpu", [0, 1])
@@ -110,12 +110,12 @@ def test_reader_of_the_device_is_woken_if_no_worker_sleeps(
 def test_nonblocking_worker_polls_and_is_woken_in_epoll(
     manual_daemon: ManualDaemon, policy: str, spin_ns: int
 ) -> None:
-    """One worker for all CPUs, who sleeps in poll(2) on another descriptor of the mount."""
+    """One worker for all CPUs sleeps in epoll_wait(2) on another descriptor of the mount."""
     manual_daemon.connection.policy = policy
     manual_daemon.connection.spin_ns = spin_ns
     channel = Channel(manual_daemon.fd, 0, slots=1)
     os.set_blocking(channel.fd, False)
-    # As of an event loop, which looks at the descriptor once and then relies on being woken.
+    # Like an event loop, the worker tries once to get a request, and then relies on being woken.
     sleeping = select.epoll()
     sleeping.register(manual_daemon.fd, select.EPOLLIN | select.EPOLLET)
     wanted = 400
@@ -162,9 +162,10 @@ def test_request_larger_than_a_slot_comes_in_the_buffer(manual_daemon: ManualDae
 def test_request_of_exactly_the_slot_size_fits(
     manual_daemon: ManualDaemon, beyond: int, fits: bool
 ) -> None:
-    """Before it is left what makes data of a WRITE begin at a page; see REQUEST_START."""
+    """REQUEST_START bytes in front stay free, so that the data of a WRITE begins at a page."""
     channel = Channel(manual_daemon.fd, 0)
-    heads = 40 + 8 + len(b"user.large\0")  # fuse_in_header, fuse_setxattr_in's first half
+    # The sizes of fuse_in_header, the first half of fuse_setxattr_in, and the name.
+    heads = 40 + 8 + len(b"user.large\0")
     value = os.urandom(channel.slot_size - REQUEST_START - heads + beyond)
     with ThreadPoolExecutor(1) as pool:
         set_ = pool.submit(os.setxattr, manual_daemon.mountpoint, "user.large", value)
@@ -179,7 +180,7 @@ def test_request_of_exactly_the_slot_size_fits(
 def test_next_small_leaves_a_request_larger_than_a_slot(
     manual_daemon: ManualDaemon,
 ) -> None:
-    """The reply that the call has brought is delivered."""
+    """The reply that goes with the failing call is delivered."""
     channel = Channel(manual_daemon.fd, 0)
     value = os.urandom(20000)
     size = manual_daemon.ask(0)
@@ -252,14 +253,14 @@ def test_worker_that_waits_for_a_free_slot_is_woken(manual_daemon: ManualDaemon)
             channel.reply(message.slot, answer(channel, message, 2))
             assert second.result(DEADLINE_S) == 2
         finally:
-            manual_daemon.connection.abort()  # wakes it if nothing else does
+            manual_daemon.connection.abort()  # This wakes the worker if nothing else has.
     channel.close()
 
 
 def test_slot_is_free_again_after_a_reply_by_write(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    for number in range(10):  # more than there are slots
+    for number in range(10):  # There are fewer slots.
         size = manual_daemon.ask(0)
         message = channels[0].next()
         os.write(channels[0].fd, reply(message, number))
@@ -310,7 +311,7 @@ def test_only_one_of_several_replies_is_taken(
 
 
 def _answer(ready: threading.Barrier, fd: int, raw: bytes) -> int:
-    """Return 0 or the errno."""
+    """Write a reply to *fd*, and return 0 or the errno."""
     ready.wait(DEADLINE_S)
     try:
         os.write(fd, raw)
@@ -334,13 +335,13 @@ def test_interrupt_comes_through_a_slot(
         assert program.wait(DEADLINE_S) == -signal.SIGTERM
 
 
-# What ends
+# The end of workers, channels and connections
 
 
 def test_worker_interrupted_by_a_signal_loses_no_reply(
     manual_daemon: ManualDaemon, channels: list[Channel]
 ) -> None:
-    """The reply was delivered all the same."""
+    """The reply that went with the interrupted call was delivered."""
     first = manual_daemon.ask(0)
     message = channels[0].next()
     length = answer(channels[0], message, 1)
@@ -357,7 +358,7 @@ def test_worker_interrupted_by_a_signal_loses_no_reply(
 
 
 class _Stopped(Exception):
-    """Raised by a signal."""
+    """A signal arrived."""
 
 
 def _stop(_number: int, _frame: Any) -> None:
@@ -386,7 +387,7 @@ def test_abort_wakes_workers_with_enodev(
 def test_close_of_a_channel_fails_taken_requests_and_leaves_others(
     manual_daemon: ManualDaemon,
 ) -> None:
-    """What it had taken fails, as of a reader that is closed; what it had not, others get."""
+    """Taken requests fail, as they do for a closed reader. Other readers get the others."""
     channel = Channel(manual_daemon.fd, 0)
     taken = manual_daemon.ask(0)
     channel.next()
@@ -397,7 +398,7 @@ def test_close_of_a_channel_fails_taken_requests_and_leaves_others(
     assert error.errno == errno.ECONNABORTED
     manual_daemon.answer(manual_daemon.read(), 8)
     assert left.result(DEADLINE_S) == 8
-    again = Channel(manual_daemon.fd, 0)  # its CPU is free for another
+    again = Channel(manual_daemon.fd, 0)  # The CPU may have a new channel.
     again.close()
 
 
@@ -413,7 +414,7 @@ def test_close_of_the_last_channel_wakes_a_reader(manual_daemon: ManualDaemon) -
     assert second.result(DEADLINE_S) == 2
 
 
-# What a daemon does wrong
+# Errors of a daemon
 
 WRONG_SETUPS: list[tuple[dict[str, int], int]] = [
     ({"cpu": 4096}, errno.EINVAL),
@@ -436,7 +437,7 @@ def test_channel_with_invalid_setup_fails(
     fd = by_hand.tied(manual_daemon.fd)
     with pytest.raises(OSError, match=re_errno(number)):
         by_hand.make(fd, **({"cpu": 0} | wrong))
-    by_hand.make(fd, 0)  # nothing of it is left
+    by_hand.make(fd, 0)  # Nothing remains of the failed channel.
     os.close(fd)
 
 
@@ -489,7 +490,7 @@ def test_next_with_invalid_arguments_fails_and_changes_nothing(
     with pytest.raises(OSError, match=re_errno(errno.EINVAL)):
         channels[0].next(**wrong(message))
     assert not size.done()
-    # What is wrong with the rest of the call is found before its slot is looked at.
+    # The kernel checks the other arguments before it looks at the slot.
     assert refused(manual_daemon) == (wrong(message).keys() <= {"slot", "length"})
     channels[0].reply(message.slot, answer(channels[0], message, 3))
     assert size.result(DEADLINE_S) == 3
@@ -551,7 +552,7 @@ def test_reply_with_an_invalid_errno_fails_the_request(
     error = size.exception(DEADLINE_S)
     assert isinstance(error, OSError)
     assert error.errno == errno.EIO
-    # Nothing is left of it.
+    # Nothing is left of the request.
     with pytest.raises(OSError, match=re_errno(errno.ENOENT)):
         os.write(manual_daemon.fd, reply(message, 2))
 
@@ -594,7 +595,7 @@ def test_reply_to_an_unknown_request_is_dropped(
     assert size.result(DEADLINE_S) == 2
 
 
-# The mapping
+# The memory mapping
 
 
 def test_map_other_than_shared_and_within_a_channel_fails(
@@ -643,7 +644,7 @@ def test_forked_child_does_not_inherit_the_mapping(manual_daemon: ManualDaemon) 
 def test_reply_that_changes_while_it_is_read_is_copied_once(
     manual_daemon: ManualDaemon,
 ) -> None:
-    """A scribbler runs over the reply's memory; no answer is of two, and none is invented."""
+    """Another thread overwrites the reply's memory. Each answer is one of the two values."""
     channel = Channel(manual_daemon.fd, 0)
     stop = threading.Event()
     states = [root_attributes(size) for size in (1, 2)]
