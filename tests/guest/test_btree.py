@@ -58,7 +58,7 @@ def _at(block: int, offset: int) -> int:
     return block * BLOCK + offset
 
 
-# The root has two children, of which block 359 is the first. Block 1 is the leaf of key 0.
+# The root has two children, and block 359 is the first one. Block 1 is the leaf of key 0.
 _CHILD, _LEVEL, _COUNT, _NEXT = NODE.size + 8, 4, 6, 8
 DAMAGES = {
     "no magic": (0, b"x"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many bytes the kernel copies to and from a daemon, beside what ``/proc/PID/io`` has of it."""
+"""Compare the bytes that the kernel copies to and from a daemon with those in ``/proc/PID/io``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from efuse.bench.systems import System, is_efuse, mounted
 _SIZE = 1 << 20
 _DATA = os.urandom(_SIZE)
 _HEADS = 64 << 10
-"""More than the requests and replies are without their data."""
+"""An upper limit for the size of the requests and replies without their data, in bytes."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def _of_proc(pid: int) -> int:
 
 
 def _copied(system: System, act: Callable[[System], None]) -> tuple[int, int]:
-    """Return what is copied while *act* is done, and what /proc has of it."""
+    """Return the bytes copied during *act*, and the bytes in /proc, both of the daemon."""
     assert system.pid
     with CopiedBytes([system.pid], ["efuse" if is_efuse(system.name) else "fuse"]) as counter:
         before = counter.read(system.pid), _of_proc(system.pid)
@@ -55,9 +55,9 @@ def _copied(system: System, act: Callable[[System], None]) -> tuple[int, int]:
     [
         ("passthrough", "fuse", read, 2, 2),
         ("passthrough_ll", "fuse", read, 2, 2),
-        ("passthrough_ll", "fuse", write, 1, 0),  # It splices: from the request into the file.
+        ("passthrough_ll", "fuse", write, 1, 0),  # It splices the request into the file.
         ("passthrough_ll", "efuse-daemon", read, 2, 2),  # A channel's large replies are written.
-        ("passthrough_ll", "efuse-daemon", write, 2, 1),  # Requests are brought.
+        ("passthrough_ll", "efuse-daemon", write, 2, 1),  # Requests go through the channel.
         ("passthrough", "efuse-direct", read, 0, 0),
         ("passthrough", "efuse-direct", write, 0, 0),
     ],

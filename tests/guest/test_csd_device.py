@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The computational storage device as a disk: its bytes, settings, faults, power and time."""
+"""Test csd devices as disks: their bytes, settings, faults, power and time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def opened(path: Path, flags: int = os.O_RDWR | os.O_DIRECT) -> Iterator[int]:
 
 
 def pread(descriptor: int, length: int, offset: int) -> bytes:
-    """Read, all or less, at once; fit for O_DIRECT."""
+    """Read up to *length* bytes with one call, into a buffer that is aligned for O_DIRECT."""
     with mmap.mmap(-1, length) as buffer:
         return buffer[: os.preadv(descriptor, [buffer], offset)]
 
@@ -73,13 +73,13 @@ def pwrite(descriptor: int, data: bytes, offset: int) -> None:
 
 
 def available() -> int:
-    """Return how many bytes of memory are to be had."""
+    """Return the available memory in bytes."""
     (line,) = (x for x in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable:" in x)
     return int(line.split()[1]) << 10
 
 
 def read_error(descriptor: int, offset: int = 0) -> int:
-    """Read a page and return the error number, or 0."""
+    """Read a page, and return the errno or 0."""
     try:
         pread(descriptor, 4096, offset)
     except OSError as error:
@@ -95,7 +95,7 @@ def number(descriptor: int, request: int, kind: str) -> int:
 
 
 def zero(descriptor: int, request: int, offset: int, length: int) -> None:
-    """BLKDISCARD or BLKZEROOUT."""
+    """Do the ioctl BLKDISCARD or BLKZEROOUT."""
     fcntl.ioctl(descriptor, request, struct.pack("QQ", offset, length))
 
 
@@ -104,7 +104,7 @@ def counters(device: Device) -> dict[str, int]:
 
 
 def change(device: Device, act: Callable[[], object]) -> dict[str, int]:
-    """Return what *act* added to which counter."""
+    """Return how much *act* added to each counter that changed."""
     before = counters(device)
     act()
     return {name: n - before[name] for name, n in counters(device).items() if n != before[name]}
@@ -114,7 +114,7 @@ def change(device: Device, act: Callable[[], object]) -> dict[str, int]:
 def held(
     device: Device, acts: list[Callable[[], Any]]
 ) -> Iterator[tuple[ThreadPoolExecutor, list[Future[Any]]]]:
-    """Begin each of *acts* in a thread; the device holds the one request of each."""
+    """Begin each of *acts* in a thread, and let the device hold the one request of each."""
     device.write("hold", 1)
     with ThreadPoolExecutor(len(acts)) as pool:
         done = [pool.submit(act) for act in acts]
@@ -213,13 +213,13 @@ def test_devices_have_separate_contents() -> None:
             assert pread(fd, 4096, 0) == bytes(4096)
 
 
-# Bytes
+# Bytes of the device
 
 
 @pytest.mark.parametrize("queues", [1, 2])
 @pytest.mark.parametrize("block", [512, 4096])
 def test_written_bytes_are_read(block: int, queues: int) -> None:
-    """Of any length and at any place that the device takes, past the page cache and through it."""
+    """The device takes any length and place, through the page cache and past it."""
     rng = random.Random(block + queues)
     size = 8 * MIB
     expected = bytearray(size)
@@ -282,7 +282,7 @@ def test_partition_is_found_again_after_power() -> None:
 
 
 def test_discard_and_removal_free_memory() -> None:
-    """Neither a discard nor the end of a device leaks: four times its memory would be missing."""
+    """Neither a discard nor a removal leaks memory: a leak would be four times the size."""
     size = 128 * MIB
     data = noise(MIB)
     before = available()
@@ -297,7 +297,7 @@ def test_discard_and_removal_free_memory() -> None:
 
 
 def test_discard_during_reads_and_writes_leaves_whole_sectors() -> None:
-    """Each sector is one that was written, or zeroes."""
+    """Each sector has written bytes or zeros, and is never torn."""
     size = MIB
     blocks = [bytes([n]) * 4096 for n in range(1, 5)]
     strange: list[bytes] = []
@@ -327,7 +327,7 @@ def test_discard_during_reads_and_writes_leaves_whole_sectors() -> None:
 
 
 def test_fio_verifies_many_jobs_on_the_model(tmp_path: Path) -> None:
-    """Several jobs at several queues, with many requests each under way, on the model's time."""
+    """Several jobs use several queues, with many requests at a time, under the model's time."""
     with csd(
         size_mib=64,
         queues=2,
@@ -355,7 +355,7 @@ def test_fio_verifies_many_jobs_on_the_model(tmp_path: Path) -> None:
         assert device.read("reads") - before["reads"] > 100
 
 
-# File systems
+# File systems on the device
 
 
 @contextlib.contextmanager
@@ -371,7 +371,7 @@ def ext4(device: Device, point: Path, *, make: bool = True) -> Iterator[None]:
 
 @pytest.mark.parametrize("block", [512, 4096])
 def test_files_survive_unmount_and_power(mountpoint: Path, block: int) -> None:
-    """An unmount, and that the power goes after it."""
+    """Files survive an unmount, and also a power cycle after it."""
     files = {f"f{n}": noise(n * 50_000, n) for n in range(10)}
     with csd(size_mib=64, logical_block_size=block, power=1) as device:
         with ext4(device, mountpoint):
@@ -405,10 +405,10 @@ def test_every_third_request_fails() -> None:
         device.write("fail_every", 3)
         before = device.read("reads")
         assert [read_error(fd) for _ in range(9)] == [0, 0, errno.EIO] * 3
-        # What failed was not done.
+        # A failed request is not carried out.
         assert device.read("reads") == before + 6
         assert read_error(fd) == 0
-        device.write("fail_every", 2)  # which counts from here
+        device.write("fail_every", 2)  # This restarts the count.
         assert [read_error(fd) for _ in range(4)] == [0, errno.EIO] * 2
         device.write("fail_every", 0)
         assert [read_error(fd) for _ in range(4)] == [0] * 4
@@ -430,7 +430,7 @@ def test_next_requests_fail() -> None:
 
 
 def test_held_requests_end_when_released() -> None:
-    """What is held is neither done nor fails, until it is let go."""
+    """A held request neither completes nor fails until it is released."""
     data = noise(4096)
     with csd(size_mib=1, queues=2, power=1) as device, opened(device.path) as fd:
         acts: list[Callable[[], Any]] = [lambda: pread(fd, 4096, 0)] * 3
@@ -442,7 +442,7 @@ def test_held_requests_end_when_released() -> None:
             device.write("fail_next", 1)
             device.write("hold", 0)
             errors = [each.exception(60) for each in done]
-        # The first that came.
+        # The first request after the setting failed.
         assert [type(error) for error in errors].count(OSError) == 1
         assert device.read("held") == 0
         assert device.read("reads") + device.read("writes") == (
@@ -476,7 +476,7 @@ def test_power_off_fails_held_requests() -> None:
         assert device.read("held") == 0
         assert device.read("index") == -1
         assert not path.exists()
-        # The descriptor is of the disk that has gone: one without an end to read up to.
+        # The descriptor belongs to the removed disk, which has size 0.
         assert pread(fd, 4096, 0) == b""
         device.write("power", 1)
         assert pread(fd, 4096, 0) == b""
@@ -502,7 +502,7 @@ def test_power_off_fails_delayed_requests() -> None:
             start = time.monotonic()
             device.write("power", 0)
             assert {each.result(60) for each in done} <= GONE
-            # Nothing else would have ended them.
+            # Otherwise the delay would have ended them much later.
             assert time.monotonic() - start < 60
 
 
@@ -603,7 +603,7 @@ def test_unload_while_a_device_exists_fails() -> None:
     csd_device.load()
 
 
-# Time: never less than the model says. That it is not much more cannot be told on a busy host.
+# Time: it is never less than the model's. On a busy host, a test cannot check an upper limit.
 
 
 def elapsed_ns(act: Callable[[], object]) -> int:
@@ -655,7 +655,7 @@ def test_requests_are_counted() -> None:
 @pytest.mark.parametrize("pipe", ["media_mib_per_s", "link_mib_per_s"])
 @pytest.mark.parametrize("way", ["read", "write"])
 def test_requests_share_the_bandwidth_of_a_pipe(pipe: str, way: str) -> None:
-    """Both at once take as long as one after the other."""
+    """Two requests at the same time take as long as one after the other."""
     length = 256 * 1024
     with csd(size_mib=1, queues=2, model=1, power=1) as device, opened(device.path) as fd:
         device.write(pipe, 20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Bytes under attack, on each path: cut off, removed, mapped, and left without a daemon."""
+"""Test bytes on each path while the file is truncated, removed or mapped, or its daemon dies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SIZE = 24 * BLOCK
 
 
 def words(letter: str, size: int = SIZE) -> bytes:
-    """Words of eight bytes, each of which tells whose it is and where it lies."""
+    """Return words of eight bytes, each of which tells its file and its place."""
     return b"".join(f"{letter}{n:07}".encode() for n in range(size // 8))
 
 
 class Readers:
-    """Threads that read a file until they are stopped; each word is its own, or zeros."""
+    """Threads that read a file until they are stopped: each word has to be its own or zeros."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self.foreign: list[str] = []
@@ -77,7 +77,7 @@ class Readers:
 def test_reads_during_truncation_return_no_bytes_of_other_files(
     lower: Path, mountpoint: Path, path: str
 ) -> None:
-    """Its blocks are other files' meanwhile; at the end it has no name any more."""
+    """Other files get the blocks meanwhile, and in the end the file has no name."""
     own, foreign = words("f"), words("x")
     rng = random.Random(20261121)
     with forced(lower, mountpoint, path) as m:
@@ -133,9 +133,9 @@ def test_direct_read_after_msync_returns_the_stored_bytes(
 
 
 class Writer(threading.Thread):
-    """Writes a file from its start on, until that fails."""
+    """A thread that writes a file from its start on until a write fails."""
 
-    # Of no even length: no two places near each other hold the same.
+    # The length is odd, so that places near each other differ.
     TEXT = random.Random(0).randbytes((1 << 20) - 3)
 
     def __init__(self, path: Path, flags: int, size: int) -> None:
@@ -147,7 +147,7 @@ class Writer(threading.Thread):
         self._buffer = mmap.mmap(-1, size)
 
     def expected(self) -> bytes:
-        """What was acknowledged."""
+        """Return the bytes that write(2) has acknowledged."""
         return self._text(0, self.acknowledged)
 
     def _text(self, at: int, size: int) -> bytes:

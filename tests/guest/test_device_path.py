@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""READs of backing files on a device of csd.ko, past the page cache of those."""
+"""Test READs from a device of csd.ko, past the page cache of the backing files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DATA = noise(BLOCKS * BLOCK + 77)
 
 @pytest.fixture
 def m(files: Path, point: Path) -> Iterator[Forced]:
-    """A pass-through of the device with the file ``f``, which nobody has read."""
+    """Yield a pass-through of the device with the file ``f``, which is not in the page cache."""
     (files / "f").write_bytes(DATA)
     chill(files / "f")
     with forced(files, point, "device", consistency="exclusive") as one:
@@ -40,14 +40,14 @@ def m(files: Path, point: Path) -> Iterator[Forced]:
 
 @pytest.fixture
 def hole(files: Path, point: Path) -> Iterator[Mount]:
-    """A mount whose daemon maps what a test says; without handlers."""
+    """Yield a mount without handlers, whose daemon maps what a test tells it to."""
     with mounted(point, attach=False) as one:
         one.connection.forced_path = "device"
         yield one
 
 
 def chill(path: Path) -> None:
-    """Take a file out of the page cache."""
+    """Drop all pages of a file from the page cache."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -56,7 +56,7 @@ def chill(path: Path) -> None:
 
 
 def resident(path: Path) -> int:
-    """Return how many blocks of a file the page cache has."""
+    """Return the number of a file's pages that are in the page cache."""
     said = run("fincore", "--noheadings", "--output", "PAGES", path)
     return int(said.stdout.strip() or 0)
 
@@ -70,7 +70,7 @@ def answered(m: Forced | Mount) -> dict[str, int]:
 
 
 def by_device(m: Forced | Mount, device: Device, act: Callable[[], object]) -> None:
-    """Show that *act* is READs that the device answers, each, and nobody else any."""
+    """Check that *act* consists of READs that the device answers, all of them."""
     before, link = counters(m), device.read("link_read_bytes")
     act()
     gained = {path: after - before[path] for path, after in counters(m).items()}
@@ -79,7 +79,7 @@ def by_device(m: Forced | Mount, device: Device, act: Callable[[], object]) -> N
 
 
 def by_direct_path(m: Forced | Mount, act: Callable[[], object]) -> None:
-    """Show that *act* is what the device cannot take: backing files' page cache has it."""
+    """Check that the direct path answers all READs of *act*, because the device cannot."""
     before = answered(m)
     act()
     gained = {path: n - before[path] for path, n in answered(m).items()}
@@ -88,7 +88,7 @@ def by_direct_path(m: Forced | Mount, act: Callable[[], object]) -> None:
 
 
 def check(path: Path | str, wanted: bytes, size: int = 16 * BLOCK) -> None:
-    """Compare a whole file, read past FUSE's page cache."""
+    """Compare a whole file, which is read past FUSE's page cache."""
     got = b"".join(
         read_direct(str(path), size, offset) for offset in range(0, len(wanted) + size, size)
     )
@@ -96,7 +96,7 @@ def check(path: Path | str, wanted: bytes, size: int = 16 * BLOCK) -> None:
 
 
 def check_part(path: Path | str, wanted: bytes, offset: int = 0) -> None:
-    """Compare some bytes, read at once."""
+    """Compare some bytes, which are read in one call."""
     assert read_direct(str(path), len(wanted), offset) == wanted
 
 
@@ -132,7 +132,7 @@ def test_read_after_write_returns_the_new_bytes(device: Device, m: Forced, files
     data[BLOCK : 2 * BLOCK] = b"w" * BLOCK
     assert write(str(m / "f"), b"w" * BLOCK, BLOCK) == BLOCK
     by_device(m, device, lambda: check(m / "f", bytes(data)))
-    # Behind the mount, and not written back yet.
+    # Store to the backing file behind the mount, without writing it back.
     data[5 * BLOCK + 1 : 5 * BLOCK + 4] = b"abc"
     with (files / "f").open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
         view[5 * BLOCK + 1 : 5 * BLOCK + 4] = b"abc"
@@ -171,7 +171,7 @@ def test_file_on_no_device_takes_the_direct_path(hole: Mount, lower: Path) -> No
 def test_read_over_extents_off_the_device_takes_the_direct_path(
     device: Device, hole: Mount, files: Path, lower: Path
 ) -> None:
-    """A READ is the device's or it is not: the path that is counted has all of it."""
+    """The device answers all of a READ or nothing, so the counted path has all of it."""
     (files / "a").write_bytes(DATA[: 32 * BLOCK])
     chill(files / "a")
     make(hole, "f", DATA)
@@ -214,7 +214,7 @@ def test_read_from_a_device_that_always_fails_fails(device: Device, m: Forced) -
 
 
 def test_power_off_during_a_read_fails_it(tmp_path: Path, point: Path) -> None:
-    """A READ that the device has ends with the power, and so does the mount's use of it."""
+    """The power ends a READ at the device, and the mount no longer uses the device."""
     directory = tmp_path / "lower"
     directory.mkdir()
     with csd(size_mib=64, power=1) as device:
@@ -253,7 +253,7 @@ def test_unmap_waits_for_the_device(device: Device, hole: Mount, files: Path) ->
 
 
 def test_truncate_waits_for_a_read_by_the_device(device: Device, m: Forced, files: Path) -> None:
-    """While the device reads a file its blocks stay its own: whoever cuts it short waits."""
+    """While the device reads a file, the file's blocks must stay, so truncation waits."""
     size = 64 * BLOCK
     os.truncate(m / "f", size)
     os.sync()
@@ -262,7 +262,7 @@ def test_truncate_waits_for_a_read_by_the_device(device: Device, m: Forced, file
         reading = Call(read_direct, str(m / "f"), size)
         device.wait("held", 1)
         cut = Call(os.truncate, files / "f", 0)
-        # A read that waits for its answer has the inode's lock.
+        # A reader that waits for its answer holds the inode's lock.
         until(lambda: cut.within()[:1] == ["do_truncate"])
     finally:
         device.write("hold", 0)
@@ -288,7 +288,7 @@ def test_read_by_the_device_keeps_the_credentials_of_the_caller(device: Device, 
     os.close(fd)
 
 
-# Who chooses
+# Which path is chosen
 
 
 _POLICY = """
@@ -335,7 +335,7 @@ def test_select_path_handler_sends_reads_to_the_device(
         path = str(m / "f")
         size = 8 * BLOCK
         by_device(m, device, lambda: check_part(path, DATA[:size]))
-        # Two of the next eight blocks are in the page cache.
+        # Read two of the next eight blocks into the page cache.
         fd = os.open(files / "a", os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         for block in (9, 12):
@@ -343,7 +343,8 @@ def test_select_path_handler_sends_reads_to_the_device(
         os.close(fd)
         assert resident(files / "a") == 2
         by_device(m, device, lambda: check_part(path, DATA[size : 2 * size], size))
-        # Not aligned: it is asked for all the same, and the direct path does it.
+        # The READ is not aligned. The handler still chooses the device, but the direct path
+        # answers.
         by_direct_path(m, lambda: check_part(path, DATA[2 * size :][:100], 2 * size))
         by_direct_path(m, lambda: check_part(path, DATA[3 * size : 4 * size], 3 * size))
         eligible, missed, by, no = 1 << 32, 1, 4 << 8, -errno.EOPNOTSUPP & 0xFFFFFFFF
@@ -360,7 +361,7 @@ def test_select_path_handler_sends_reads_to_the_device(
 
 
 class Reader:
-    """Reads a mapped file with the built-in choice, on one CPU, and compares what comes."""
+    """A reader of a mapped file on one CPU, with the built-in choice, that compares the bytes."""
 
     def __init__(self, m: Mount) -> None:
         self.m = m
@@ -372,7 +373,7 @@ class Reader:
         assert self._buffer == DATA[block * BLOCK : (block + 1) * BLOCK]
 
     def during(self, blocks: range | list[int]) -> dict[str, PathCounters]:
-        """Return what the counters of the paths gained."""
+        """Return the increase of each path's counters while *blocks* are read."""
         before = counters(self.m)
         for block in blocks:
             self.read(block)
@@ -413,7 +414,7 @@ def test_uncached_reads_probe_the_direct_path_and_the_device(reader: Reader) -> 
         "device": 10,
     }
     assert sum(c.requests for c in gained.values()) == 100
-    # Predicted, and taken, of each way.
+    # Times of both paths were predicted and measured.
     for path in ("direct", "device"):
         assert gained[path].predicted > 0
         assert gained[path].actual_ns > 0
@@ -436,7 +437,8 @@ def test_sequential_reads_are_left_to_read_ahead(reader: Reader) -> None:
     [
         (10**9, 10**6, 0.0, "device"),
         (10**6, 10**9, 0.0, "direct"),
-        # It would be in the page cache by the next time, which takes next to nothing.
+        # The direct path would leave the block in the page cache, where the next READ takes almost
+        # no time.
         (2 * 10**6, 10**6, 1.0, "direct"),
         (2 * 10**6, 10**6, 0.0, "device"),
     ],
@@ -447,7 +449,7 @@ def test_path_with_the_shorter_predicted_time_is_chosen(
     assert reader.m.attachment
     profiles = reader.m.attachment.maps["profiles"]
     times = (1000, cold_ns, device_ns, 10**12, 10**12)
-    # Behind the probes, and after so many that the next twelve are not timed.
+    # The probes are over, and the next twelve READs are not timed.
     profile = struct.pack("<5QQ8I", *times, 0, 1000 * 16 + 1, 2, 0, int(again * 65536), 0, 0, 0, 0)
     reader.m.connection.round = 10**6
     for index in profiles:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""READ and WRITE straight to backing files: what is reached, and what must never be.
+"""Test direct READ and WRITE of backing files: bytes that are reached, and bytes that must not be.
 
-The daemon's bytes are ``d0000000d0000001...``, those of backing files begin with another letter:
-each read tells by itself who answered it.
+The daemon's bytes are ``d0000000d0000001...``, and those of backing files begin with other letters.
+So each read shows its source.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.guest.support.small_disk import shut_down, small
 DEADLINE_S = 60
 
 
-# Reads
+# Reads of mapped files
 
 
 def test_read_of_a_mapped_file_returns_the_backing_files_bytes(
@@ -89,7 +89,7 @@ def test_mmap_and_sendfile_of_a_mapped_file_need_no_daemon(mountpoint: Path, low
 
 
 def test_map_beyond_the_end_of_the_backing_file_shows_zeros(mountpoint: Path, lower: Path) -> None:
-    """The daemon says that the file is longer than it is: as if the daemon had read it."""
+    """The daemon reports a larger size than the backing file has: as if the daemon had read it."""
     with mounted(mountpoint) as m:
         make(m, "f", fill("d"))
         whole(m, backing(lower, fill("b")[:100]))
@@ -117,12 +117,12 @@ def test_backing_file_opened_with_o_direct_is_read_at_any_alignment(
         m.call("map_extent", "f", backing(lower, fill("b")), os.O_RDONLY | os.O_DIRECT)
         assert read(m / "f") == fill("b")
         assert read_direct(m / "f", BLOCK, BLOCK) == fill("b")[BLOCK : 2 * BLOCK]
-        # Not as the device is aligned.
+        # This is not aligned to the device's blocks.
         assert read_direct(m / "f", 77, 5) == fill("b")[5:82]
         assert "read" not in m.asked()
 
 
-# What is not mapped
+# Ranges without an extent
 
 
 def test_read_of_an_unmapped_range_goes_to_the_daemon(mountpoint: Path, lower: Path) -> None:
@@ -152,7 +152,7 @@ def test_read_of_an_unmapped_range_goes_to_the_daemon(mountpoint: Path, lower: P
 def test_random_extents_serve_the_bytes_that_a_model_predicts(
     mountpoint: Path, lower: Path
 ) -> None:
-    """Random extents, cut by later ones, unmapped in part; each byte is of who owns it."""
+    """Extents are mapped, cut and unmapped at random, and each byte comes from its owner."""
     rng = random.Random(20261121)
     letters = "abc"
     texts = {x: fill(x, 3 * SIZE) for x in (*letters, "d")}
@@ -250,7 +250,7 @@ def test_map_by_a_device_without_a_mount_fails(lower: Path) -> None:
 def test_only_a_mount_of_greater_stack_depth_is_backed_by_another(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The depth of a mount is fixed when it is mounted: no circle can be made of two."""
+    """The depth is fixed at mount time, so that no two mounts can back each other."""
     first, second = mountpoint / "1", mountpoint / "2"
     first.mkdir()
     second.mkdir()
@@ -271,7 +271,7 @@ def test_only_a_mount_of_greater_stack_depth_is_backed_by_another(
 def test_map_to_a_file_of_an_overlay_above_the_mount_fails(
     mountpoint: Path, lower: Path, tmp_path: Path
 ) -> None:
-    """The overlay is mounted before anything is mapped: FUSE must not get deeper afterwards."""
+    """The overlay is mounted first: the stack depth of FUSE must not grow afterwards."""
     above, empty = tmp_path / "above", tmp_path / "empty"
     above.mkdir()
     empty.mkdir()
@@ -280,7 +280,7 @@ def test_map_to_a_file_of_an_overlay_above_the_mount_fails(
         make(m, "f", fill("d"))
         nodeid = m.call("nodeid", "f")
         run("mount", "-t", "overlay", "o", "-o", f"lowerdir={mountpoint}:{empty}", str(above))
-        # Not in the daemon, which would wait for itself.
+        # The test maps, since the daemon would wait for itself.
         device, shown = m.device(), os.open(above / "f", os.O_RDONLY)
         try:
             for lower_mapped in (False, True):
@@ -302,7 +302,7 @@ def test_mount_with_an_invalid_stack_depth_fails(mountpoint: Path, depth: str) -
         mount_efuse(str(mountpoint), MountOptions.parse([f"stack_depth={depth}"]))
 
 
-# What changes
+# Extents and backing files that change
 
 
 def test_extents_of_an_earlier_version_are_not_served(mountpoint: Path, lower: Path) -> None:
@@ -360,7 +360,7 @@ def test_sealed_backing_file_that_changes_during_a_read_is_not_served(
     begun = threading.Event()
 
     def read_until_it_changed() -> bytes:
-        """Read without a pause; return what is not what was mapped."""
+        """Read without a pause until the bytes differ from *old*, and return them."""
         while True:
             os.preadv(fd, [buffer], 0)
             begun.set()
@@ -438,7 +438,7 @@ def test_reused_nodeid_has_no_extents(mountpoint: Path, lower: Path) -> None:
 
 
 def test_backing_file_is_released_when_unmapped_or_unmounted(mountpoint: Path, lower: Path) -> None:
-    """Unmapped, forgotten and unmounted: the lower file system can be unmounted then."""
+    """After unmap, forget and unmount, the lower file system can be unmounted."""
     image, point = lower / "image", lower / "point"
     image.write_bytes(bytes(1 << 22))
     point.mkdir()
@@ -461,7 +461,7 @@ def test_backing_file_is_released_when_unmapped_or_unmounted(mountpoint: Path, l
     eventually(lambda: not busy())
 
 
-# Writes
+# Writes to mapped files
 
 
 def test_write_to_a_mapped_file_goes_to_the_backing_file(mountpoint: Path, lower: Path) -> None:
@@ -544,7 +544,7 @@ def test_append_to_a_wholly_mapped_file_is_answered_in_the_kernel(
 def test_append_goes_to_the_end_that_the_backing_file_has_now(
     mountpoint: Path, lower: Path
 ) -> None:
-    """Somebody else has appended to the backing file: nothing of it is overwritten."""
+    """Another process has appended to the backing file. No byte of that is overwritten."""
     path = backing(lower, b"first\n")
     with mounted(mountpoint) as m:
         make(m, "f", b"first\n")
@@ -563,7 +563,7 @@ def test_append_goes_to_the_end_that_the_backing_file_has_now(
 def test_append_to_a_backing_file_that_ends_before_its_extent_goes_to_the_daemon(
     mountpoint: Path, lower: Path, consistency: str, offset: int
 ) -> None:
-    """The backing file may end before it, where the bytes are none of that file."""
+    """The backing file may end before the extent, where its bytes do not belong to the file."""
     path = backing(lower, b"a head of others")
     with mounted(mountpoint, consistency=consistency, entry_timeout=600.0, attr_timeout=600.0) as m:
         make(m, "f", b"d" * offset)
@@ -579,7 +579,7 @@ def test_append_to_a_backing_file_that_ends_before_its_extent_goes_to_the_daemon
 def test_append_where_another_extent_is_mapped_goes_to_the_daemon(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The end of its own backing file lies where another one is mapped."""
+    """The end of the first backing file lies where another one is mapped."""
     path, above = backing(lower, b"base", "base"), backing(lower, fill("a", 2 * BLOCK), "above")
     with mounted(mountpoint, consistency="exclusive") as m:
         make(m, "f", fill("d", 2 * BLOCK))
@@ -596,7 +596,7 @@ def test_append_where_another_extent_is_mapped_goes_to_the_daemon(
 def test_write_keeps_its_offset_after_the_backing_descriptor_was_set_to_append(
     mountpoint: Path, lower: Path
 ) -> None:
-    """To the daemon: a file system below may append by the flag of the file."""
+    """The daemon gets the write, since the lower file system would append by the file's flag."""
     path = backing(lower, b"0123456789")
     with mounted(mountpoint) as m:
         make(m, "f", b"0123456789")
@@ -618,7 +618,7 @@ _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 def test_rwf_append_and_noappend_override_the_flags_of_the_file(
     mountpoint: Path, lower: Path, consistency: str, mapped: bool
 ) -> None:
-    """Whatever its file's flags are. A file that is mapped for writing goes FUSE's own way."""
+    """The flags of the call win. If the file is mapped for writing, FUSE's own code handles it."""
     path = backing(lower, b"0123456789")
     with mounted(mountpoint, consistency=consistency, entry_timeout=600.0, attr_timeout=600.0) as m:
         make(m, "f", b"0123456789")
@@ -631,7 +631,8 @@ def test_rwf_append_and_noappend_override_the_flags_of_the_file(
         assert Path(path).read_bytes() == b"01here6789"
         assert os.pwritev(other, [b"end"], 0, _RWF_APPEND) == 3
         assert Path(path).read_bytes() == b"01here6789end"
-        if not mapped:  # else FUSE asks the daemon, which does not look at the backing file
+        # Otherwise FUSE asks the daemon, which does not look at the backing file.
+        if not mapped:
             assert os.pread(other, 100, 0) == b"01here6789end"
         assert m.count("write", "hits") == hits + 2
         if view:
@@ -660,7 +661,7 @@ def test_write_that_removes_setuid_bits_goes_to_the_daemon(mountpoint: Path, low
         m.model.create("f", fill("d"), mode=stat.S_IFREG | 0o777)
         os.stat(m / "f")
         whole(m, path, write=True)
-        # Past the page cache; before a buffered write FUSE itself sees to the bits.
+        # The write goes past the page cache, because FUSE removes the bits before a buffered write.
         fd = os.open(m / "f", os.O_WRONLY | os.O_DIRECT)
         with m.passed("write", "declined"):
             Call(os.pwrite, fd, bytes(BLOCK), 0, uid=1000, gid=1000).result()
@@ -672,7 +673,7 @@ def test_write_that_removes_setuid_bits_goes_to_the_daemon(mountpoint: Path, low
 
 
 def test_write_to_a_full_lower_file_system_fails(mountpoint: Path, lower: Path) -> None:
-    """The daemon is asked in the end, and its answer is the writer's."""
+    """The daemon is asked in the end, and the writer gets its reply."""
     with small(lower) as point, mounted(mountpoint) as m:
         make(m, "f", b"")
         path = point / "b"
@@ -695,7 +696,7 @@ def test_write_to_a_full_lower_file_system_fails(mountpoint: Path, lower: Path) 
 def test_read_and_write_after_an_error_of_the_lower_file_system_fail(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The daemon is asked in the end, as here it fails likewise: nobody hears of success."""
+    """The daemon is asked in the end, and also fails here: no call reports success."""
     with small(lower) as point, mounted(mountpoint, path="direct") as m:
         path = point / "b"
         path.write_bytes(fill("b"))
@@ -738,7 +739,7 @@ def test_acknowledged_writes_survive_the_death_of_the_daemon(mountpoint: Path, l
         m.end = lambda: None  # type: ignore[method-assign]
 
 
-# Choice
+# Choice of the path
 
 
 def test_forced_path_daemon_sends_reads_to_the_daemon(mountpoint: Path, lower: Path) -> None:
@@ -776,11 +777,11 @@ def test_select_path_handler_chooses_the_path(mountpoint: Path, lower: Path) -> 
         assert int((m.connection.path / "invalid_verdicts").read_text()) == invalid + 1
 
 
-# While it is in use
+# Changes while extents are in use
 
 
 def test_reads_are_never_torn_while_extents_change(mountpoint: Path, lower: Path) -> None:
-    """Each block that is read is of one file that was mapped, or the daemon's; never torn."""
+    """Each block that is read comes from one mapped file, or from the daemon, and is never torn."""
     names = "bcd"
     blocks = {x: fill(x, 64 * BLOCK) for x in names}
     with mounted(mountpoint) as m:
@@ -819,7 +820,7 @@ def test_reads_are_never_torn_while_extents_change(mountpoint: Path, lower: Path
 
 
 def test_no_write_reaches_the_backing_file_after_unmap(mountpoint: Path, lower: Path) -> None:
-    """Each WRITE is so long that the unmapping nearly always comes amid one."""
+    """A WRITE takes so long that nearly every unmap comes in the middle of one."""
     size = 8 << 20
     path = backing(lower, bytes(size))
     with mounted(mountpoint) as m:
@@ -883,7 +884,7 @@ def test_pages_show_the_new_content_after_an_extent_was_replaced(
 
 
 def _sent(fd: int, position: int) -> bytes:
-    """Return the first bytes of a block by sendfile(2), which takes FUSE's pages."""
+    """Return the first bytes of a block by sendfile(2), which uses FUSE's pages."""
     with tempfile.TemporaryFile() as copy:
         assert os.sendfile(copy.fileno(), fd, position, BLOCK) == BLOCK
         return os.pread(copy.fileno(), 8, 0)
@@ -908,7 +909,7 @@ def test_kept_pages_are_not_older_than_a_page_that_a_map_has_shown(
 
 
 def _first(fd: int) -> bytes:
-    """Return the first bytes of a file by a map of it, which shows FUSE's pages."""
+    """Return the first bytes of a file by a memory map, which shows FUSE's pages."""
     with mmap.mmap(fd, BLOCK, prot=mmap.PROT_READ) as view:
         return view[:8]
 
@@ -917,7 +918,7 @@ def _first(fd: int) -> bytes:
 def test_pages_kept_over_an_open_show_the_mapped_file(
     mountpoint: Path, lower: Path, consistency: str
 ) -> None:
-    """Of an OPEN, which says that they may be kept."""
+    """The reply to OPEN has allowed FUSE to keep the pages."""
     times = {"entry_timeout": 600.0, "attr_timeout": 600.0}
     with mounted(mountpoint, consistency=consistency, open_flags=_KEEP_CACHE, **times) as m:
         make(m, "f", fill("d", BLOCK))
@@ -950,7 +951,7 @@ def test_append_leaves_no_stale_page_at_the_end_that_fuse_believed(
 def test_reads_do_not_go_back_after_stores_by_a_map_that_was_closed(
     tmp_path: Path, mountpoint: Path, lower: Path, kind: str
 ) -> None:
-    """Its stores have moved no time, and nothing else tells of them any more."""
+    """The stores through the closed map have changed no timestamp, and leave no other trace."""
     below = lower
     if kind == "tmpfs":
         below = tmp_path / "tmpfs"
@@ -976,7 +977,7 @@ def test_reads_do_not_go_back_after_stores_by_a_map_that_was_closed(
 
 
 def _seen_in_turn(m: Mount, fd: int) -> list[bytes]:
-    """Return a block as each path shows it, time and again."""
+    """Return the first bytes of the file by each path in turn, two times."""
     seen = []
     for path in ("direct", "cache") * 2:
         m.connection.forced_path = path
@@ -992,7 +993,7 @@ def _old(when: os.stat_result) -> bool:
 def test_reads_do_not_go_back_after_a_store_that_changes_no_timestamp(
     request: pytest.FixtureRequest, lower: Path, mountpoint: Path, kind: str
 ) -> None:
-    """Into a page of the backing file that was stored into before."""
+    """A store into a page that is already dirty changes no timestamp."""
     above: Path = request.getfixturevalue("overlay") if kind == "overlay" else lower
     path = backing(above, b"%08d" % 0 * (4 * BLOCK // 8))
     below = os.open(path, os.O_RDWR)
@@ -1014,7 +1015,7 @@ def test_reads_do_not_go_back_after_a_store_that_changes_no_timestamp(
 def test_reads_do_not_go_back_during_a_long_write_to_the_backing_file(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
-    """It sets the time of the backing file before it brings any bytes."""
+    """The write sets the timestamp of the backing file before it copies any bytes."""
     path = backing(lower, b"%08d" % 0 * (2 * BLOCK // 8))
     with mounted(mountpoint, entry_timeout=600.0, attr_timeout=600.0) as m:
         make(source, "source", b"%08d" % 1 * (BLOCK // 8))

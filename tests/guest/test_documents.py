@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The transcripts and the fragments of the documents, done on eFuse."""
+"""Run the transcripts and the code fragments of the documents on eFuse."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-# What is typed
+# Transcripts
 
 
 def _data(world: World) -> None:
@@ -68,7 +68,7 @@ _PREPARED: dict[str, Callable[[World], None]] = {
     "docs/storage-functions.md": _storage_functions,
     "docs/writing-a-file-system.md": _data,
 }
-# What puts things back that are the whole guest's.
+# Commands that undo changes outside of the test's own directories.
 _AFTER = {
     "README.md": "umount /mnt",
     "docs/writing-a-file-system.md": "umount /mnt/data",
@@ -93,17 +93,17 @@ SMALLEST = _HANDLER.text
 
 def test_the_smallest_handler(world: World) -> None:
     world.made("/mnt/hello")
-    world.type("python docs/examples/hello.py /mnt/hello &")  # It ends with its mount.
+    world.type("python docs/examples/hello.py /mnt/hello &")  # It ends when it is unmounted.
     world.path(f"{ROOT}/none.c").write_text(SMALLEST)
     world.play(_ITS_USE.text)
-    # It is detached again: the daemon has no getxattr at all.
+    # The handler is detached again, and the daemon implements no getxattr.
     assert "Operation not supported" in world.type(
         "getfattr -n user.x /mnt/hello/message", fails=True
     )
     world.type("umount /mnt/hello; wait")
 
 
-# Fragments
+# Code fragments
 
 DATA = random.Random(0).randbytes(8 << 20)
 _T = TypeVar("_T")
@@ -117,7 +117,7 @@ async def _execute(block: Block, names: dict[str, Any]) -> None:
 
 
 class Fragments(efuse.Passthrough):
-    """A file system with what the fragments take for granted; it keeps what the kernel said."""
+    """A file system with the methods that the fragments assume. It keeps the results of calls."""
 
     efuse_options = efuse.Options(consistency="exclusive", capacity={"blocks": 1024})
     inode: int
@@ -146,7 +146,7 @@ class Fragments(efuse.Passthrough):
         return value
 
     async def execute(self, block: Block, **names: Any) -> None:
-        """Execute a fragment of a method."""
+        """Execute a fragment from within a method."""
         self.taken.clear()
         here = {"efuse": efuse, "self": self, "inode": self.inode, "parent": pyfuse3.ROOT_INODE}
         await _execute(block, {**here, "name": b"f", **names})
@@ -157,7 +157,7 @@ _Act = Callable[[Fragments, Path], Awaitable[None]]
 
 @pytest.fixture
 def serving(lower: Path, mountpoint: Path) -> Callable[[_Act], None]:
-    """Serve `Fragments` over a file ``f`` for as long as *act* takes: ``serving(act)``."""
+    """Return ``serving(act)``, which serves `Fragments` over a file ``f`` while *act* runs."""
     (lower / "f").write_bytes(DATA)
 
     async def main(act: _Act) -> None:
@@ -284,7 +284,7 @@ def test_fragment_listener(serving: Serving, capsys: pytest.CaptureFixture[str])
     assert "EventKind" in capsys.readouterr().out
 
 
-# Storage functions
+# Fragments with storage functions
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def log(files: Path) -> Path:
 
 
 def _at(path: Path, block: Block) -> str:
-    """Return the text of a fragment that has a file on the device for one below /mnt."""
+    """Return the text of a fragment with *path* instead of a file below /mnt."""
     return re.sub(r'"/mnt/\w+"', repr(str(path)), block.text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel tells of blocks, inodes and names, and that it tells nothing unasked."""
+"""Test events of blocks, inodes and names, and that no events are sent without a listener."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listening(m: Mount) -> Iterator[Listener]:
 
 
 def word(m: Mount, name: str) -> int:
-    """Element 0 of an array."""
+    """Return element 0 of an array map."""
     assert m.attachment
     words: int = m.attachment.maps[name][0]
     return words
@@ -46,7 +46,7 @@ def of_kind(listener: Listener, kind: EventKind) -> list[Event]:
 
 
 def test_eviction_of_a_block_is_an_event(mountpoint: Path) -> None:
-    """Each block that the cache loses, and no other: the nine of a set of eight make one."""
+    """Each block that the cache evicts is one event, and nothing else is."""
     with cached(mountpoint, capacity={"blocks": 8}) as m, listening(m) as listener:
         begun = monotonic_ns()
         data = fill("h", 30 * BLOCK + 5)
@@ -65,7 +65,7 @@ def test_eviction_of_a_block_is_an_event(mountpoint: Path) -> None:
             assert event.length == min(BLOCK, len(data) - event.offset)
             assert begun < event.time_ns < monotonic_ns()
             assert 0 < event.epoch <= m.connection.epoch
-        # It is true: those are asked for again, the others are not.
+        # The events are true: evicted blocks are read from the daemon again, the others are not.
         m.log()
         gone = evicted[-1].offset
         assert read_direct(m / "h", BLOCK, gone) == data[gone : gone + BLOCK]
@@ -98,7 +98,7 @@ def test_notification_is_an_event(mountpoint: Path) -> None:
                 (nodeid, STORE),
                 (directory, INVAL_ENTRY),
             ]
-            # The last may be followed by a FORGET of the inode, a change of its own.
+            # A FORGET of the inode may follow the last notification, and is another change.
             for event, before, after in zip(told, epochs, epochs[1:], strict=False):
                 assert before < event.epoch <= after
             assert {(e.opcode, e.offset, e.length) for e in told} == {(0, 0, 0)}
@@ -125,7 +125,7 @@ def test_change_by_a_request_is_an_event(mountpoint: Path) -> None:
             os.close(two)
             os.close(os.open(m / "f", os.O_WRONLY | os.O_TRUNC))
             assert told() == [("open", nodeid, 0, 0)]
-            # These change no data.
+            # These requests change no data.
             os.chmod(m / "f", 0o600)
             assert read_direct(m / "g", SIZE)[:BLOCK] == fill("d")[:BLOCK]
             os.link(m / "f", m / "l")
@@ -141,7 +141,7 @@ def _map_write(path: str, data: bytes, offset: int) -> None:
 
 
 def test_write_in_the_kernel_is_an_event(mountpoint: Path, lower: Path) -> None:
-    """It is all that the daemon hears of it; from the ranges it can tell what to read there."""
+    """Events are the daemon's only notice of the write. They have the changed ranges."""
     with cached(mountpoint) as m:
         before = fill("b")
         path = Path(backing(lower, before))
@@ -162,13 +162,13 @@ def test_write_in_the_kernel_is_an_event(mountpoint: Path, lower: Path) -> None:
                 assert {(e.nodeid, opcodes.name(e.opcode)) for e in told} == {(nodeid, "write")}
                 assert {e.path for e in told} == {"direct"}
                 assert after[at : at + length] == fill("w", length)
-                # All that has changed is told.
+                # The events cover every changed byte.
                 changed = {n for n, byte in enumerate(after) if before[n : n + 1] != bytes([byte])}
                 assert changed <= {n for e in told for n in range(e.offset, e.offset + e.length)}
                 assert m.connection.epoch >= told[-1].epoch > 0
                 before = after
             assert "write" not in m.asked()
-            # Where nothing is mapped, the daemon has it.
+            # If nothing is mapped, the daemon has written.
             make(m, "g", fill("g"))
             listener.read()
             write(m / "g", b"x", 0, os.O_DIRECT)
@@ -188,7 +188,7 @@ def test_no_events_are_recorded_without_a_listener(mountpoint: Path) -> None:
 
         bustle()
         assert word(m, "listening") == 0
-        # Read as they lie in the ring, whoever listens or not.
+        # Read the records of the ring directly, whether or not there is a listener.
         records: list[bytes] = []
         ring = libbpf.Ring(m.attachment.maps["events"].fd, lambda raw: not records.append(raw))
         try:
@@ -218,7 +218,7 @@ def test_full_ring_counts_lost_events(mountpoint: Path) -> None:
             while more := listener.read():
                 assert len(more) <= 256
                 found += more
-            # 56 bytes each of 256 KiB.
+            # There are 256 KiB for events of 56 bytes.
             assert 4000 < len(found) < 262144 // 56 + 1
             assert listener.lost == count - len(found)
             assert {(e.nodeid, e.offset, e.length) for e in found} == {(nodeid, 0, 1)}
@@ -255,11 +255,11 @@ def test_listener_gets_events_of_its_mount_only(mountpoint: Path) -> None:
         assert len(b.read()) == 1
 
 
-# By a file system of the package, which awaits them
+# Events in a file system of the package, which awaits them
 
 
 class _Watched(Passthrough):
-    """Gives no backing files away: what is read goes through the data cache."""
+    """A pass-through that maps no backing files, so that all reads go through the data cache."""
 
     def backing(self, *args: Any, **kwargs: Any) -> bool:
         return False

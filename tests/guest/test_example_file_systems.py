@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file systems of docs/examples on eFuse: what they tell the kernel spares them requests."""
+"""Test the file systems of docs/examples on eFuse: what they publish or map spares requests."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class On:
         assert self.connection.state == "attached"
 
     def asked(self) -> dict[str, int]:
-        """How many requests the daemon got, by opcode; none that release what was open before."""
+        """Return the number of requests to the daemon by opcode, without those that release."""
         stats = self.connection.path / "stats"
         found = {name: int((stats / name / "daemon").read_text()) for name in os.listdir(stats)}
         return {name: count for name, count in found.items() if not name.startswith("release")}
 
     def direct(self) -> int:
-        """How many requests went to backing files."""
+        """Return the number of requests that the direct path answered."""
         return int((self.connection.path / "paths/direct/requests").read_text())
 
     @contextlib.contextmanager
@@ -61,7 +61,10 @@ Run = Callable[..., contextlib.AbstractContextManager[On]]
 
 @pytest.fixture
 def run(mountpoint: Path, eventually: Any) -> Run:
-    """Mount an example: ``run(SCRIPT, what it takes before and after the mountpoint)``."""
+    """Return ``run(script, *arguments, then=())``, which mounts an example.
+
+    *arguments* stand before the mount point, and *then* behind it.
+    """
 
     @contextlib.contextmanager
     def run(script: str, *arguments: object, then: tuple[object, ...] = ()) -> Iterator[On]:
@@ -95,7 +98,7 @@ def test_archive_has_told_all_names_before_the_first_request(
 def test_archive_has_told_the_data_of_small_files(run: Run, source: Path, lower: Path) -> None:
     make_database(source, lower / "db")
     with run("archive_fs/archive_fs.py", lower / "db") as one:
-        one.connection.forced_path = "cache"  # No probes of other paths.
+        one.connection.forced_path = "cache"  # This avoids probes of other paths.
         before = one.asked()["read"]
         for name in ("a/b/deep", "a/small", "run"):
             assert (one.path / name).read_bytes() == TREE[name]
@@ -129,7 +132,7 @@ def test_git_asks_nothing_when_it_is_warm(run: Run, lower: Path) -> None:
 
 
 def test_git_follows_a_branch_that_moves(run: Run, lower: Path, eventually: Any) -> None:
-    """The kernel believes what it knows for ever: the daemon has told it."""
+    """The kernel keeps its values for ever, so the daemon has to invalidate them."""
     repository = lower / "repository"
     make_repository(repository)
     with run("git_fs/git_fs.py", repository) as one:
@@ -149,7 +152,7 @@ def test_cached_chunks_are_read_without_the_daemon(run: Run, source: Path, lower
     url = f"watched://{source}"
     with run(WATCHED, lower / "log", url, then=(lower / "cache", "--chunk", CHUNK)) as one:
         assert read_direct(str(one.path / "large"), len(data)) == data
-        one.connection.forced_path = "direct"  # No probes of other paths.
+        one.connection.forced_path = "direct"  # This avoids probes of other paths.
         asked, direct = one.asked()["read"], one.direct()
         for offset, size in ((0, len(data)), (CHUNK - 4096, 8192), (4 * CHUNK, CHUNK)):
             expected = data[offset : offset + size]
@@ -173,7 +176,7 @@ def test_chunks_of_an_earlier_version_are_not_read(run: Run, source: Path, lower
 
 
 def test_who_opens_asks_the_remote_once(run: Run, source: Path, lower: Path) -> None:
-    """The attributes that are asked for after an OPEN are those that it was told."""
+    """A GETATTR after an OPEN gets the attributes that the OPEN has fetched."""
     url = f"watched://{source}"
     then = (lower / "cache", "--timeout", 3600)
     with run(WATCHED, lower / "log", url, then=then) as one:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Extents that change while bytes move through them, and who waits for whom.
+"""Test extents that change while data moves through them, and which tasks wait for which.
 
-A frozen lower file system keeps a WRITE under way for as long as a test wants.
+A frozen lower file system keeps a WRITE in flight for as long as a test needs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def writing(m: Mount, point: Path, data: bytes) -> Iterator[Call[int]]:
 
 
 class Told(threading.Thread):
-    """Has the daemon change extents while the test goes on."""
+    """A thread that lets the daemon change extents while the test goes on."""
 
     def __init__(self, m: Mount, *args: object, **kwargs: object) -> None:
         super().__init__(daemon=True)
@@ -48,13 +48,13 @@ class Told(threading.Thread):
         m.call(*args, **kwargs)  # type: ignore[arg-type]
 
     def waits(self, m: Mount) -> None:
-        """Wait until the daemon waits for holders of an extent."""
+        """Wait until the daemon waits for uses of an extent."""
         stack = Path(f"/proc/{m.pid}/stack")
         eventually(lambda: "efuse_uses_wait" in stack.read_text(), "the daemon waits")
 
 
 def pieces(m: Mount, first: str, second: str) -> None:
-    """Map two blocks of ``f``, for writing, to one file each."""
+    """Map two blocks of ``f`` for writing, each to a file of its own."""
     make(m, "f", fill("d", 2 * BLOCK))
     for number, path in enumerate((first, second)):
         m.call(
@@ -65,7 +65,7 @@ def pieces(m: Mount, first: str, second: str) -> None:
 def test_write_in_flight_does_not_go_into_an_extent_remapped_for_reading(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
-    """As when the second half of a file becomes shared, and has to be copied before a write."""
+    """A daemon does this if the second half of a file becomes shared: writes must copy it first."""
     first = backing(slow, fill("a", BLOCK))
     second, shared = backing(lower, fill("b", BLOCK)), backing(lower, fill("s", BLOCK), "shared")
     data = fill("w", 2 * BLOCK)
@@ -95,7 +95,7 @@ def test_map_or_unmap_of_an_extent_waits_for_writes_through_it(
             told = Told(m, how, "f", *arguments)
             told.waits(m)
         told.join()
-        # By now all that was under way is there.
+        # By now, all I/O that was in flight has ended.
         assert Path(old).read_bytes() == fill("w", BLOCK)
         assert writer.result() == BLOCK
         assert Path(new).read_bytes() == fill("n", BLOCK)
@@ -105,7 +105,7 @@ def test_map_or_unmap_of_an_extent_waits_for_writes_through_it(
 def test_map_or_unmap_of_a_part_of_an_extent_waits_for_writes_through_it(
     mountpoint: Path, lower: Path, slow: Path, how: str
 ) -> None:
-    """The rest of it stays mapped, and is used again behind that, but for one of an old version."""
+    """The rest of the extent stays mapped and is used again, unless its version is old."""
     base = backing(slow, fill("a", 2 * BLOCK))
     hot = backing(lower, fill("h", BLOCK), "hot")
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0) as m:
@@ -120,7 +120,7 @@ def test_map_or_unmap_of_a_part_of_an_extent_waits_for_writes_through_it(
                 told = Told(m, "unmap_extents", "f", offset=9 * BLOCK, length=1, version=7)
             told.waits(m)
         told.join()
-        # By now all that was under way is there.
+        # By now, all I/O that was in flight has ended.
         assert Path(base).read_bytes() == fill("w", BLOCK) + fill("a", 2 * BLOCK)[BLOCK:]
         assert writer.result() == BLOCK
         first, second = {
@@ -146,7 +146,7 @@ def test_second_partial_unmap_waits_for_writes_from_before_the_first(
             second = Call(unmap_second_block, device, nodeid)
             eventually(lambda: "efuse_uses_wait" in second.within(), "it waits, too")
         assert second.result() is None
-        # By now all that was under way is there.
+        # By now, all I/O that was in flight has ended.
         assert Path(base).read_bytes() == fill("w", 2 * BLOCK)
         first.join()
         assert writer.result() == 2 * BLOCK
@@ -160,9 +160,9 @@ def unmap_second_block(device: int, nodeid: int) -> None:
 def test_rest_of_an_extent_is_read_while_a_partial_unmap_waits(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
-    """By what begins while writes from before are waited for."""
+    """A read that begins while the unmap waits for earlier writes does not wait."""
     base = backing(slow, fill("a", 2 * BLOCK))
-    # The daemon, which waits, is not asked for the end of an open file either.
+    # The daemon waits, so it must not get a FLUSH either.
     times = {"entry_timeout": 60.0, "attr_timeout": 60.0, "open_flags": NOFLUSH}
     with mounted(mountpoint, path="direct", **times) as m:
         make(m, "f", fill("d", 2 * BLOCK))
@@ -180,7 +180,7 @@ def test_rest_of_an_extent_is_read_while_a_partial_unmap_waits(
 
 
 def test_map_after_unmount_fails(mountpoint: Path, lower: Path) -> None:
-    """The backing file would stay open for as long as the daemon keeps its device open."""
+    """Otherwise the backing file would stay open for as long as the daemon's device is open."""
     path = backing(lower, fill("o", BLOCK))
     m = Mount(mountpoint, Options())
     try:
@@ -199,7 +199,7 @@ def test_map_after_unmount_fails(mountpoint: Path, lower: Path) -> None:
 def test_seal_during_a_write_to_the_backing_file_fails(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
-    """It has counted its change before it brings any bytes."""
+    """The write changes the file's version before it copies any bytes."""
     path = backing(lower, fill("o", 2 * BLOCK))
     with mounted(mountpoint) as m:
         make(source, "source", fill("n", BLOCK))
@@ -243,7 +243,7 @@ def test_extents_of_another_file_change_without_waiting(
 def test_unmap_does_not_wait_for_io_through_another_extent(
     mountpoint: Path, lower: Path, slow: Path, busy: str
 ) -> None:
-    """Another unmap, of a part of both, waits for the WRITE through the busy one."""
+    """An unmap of parts of both extents waits for the WRITE through the busy one."""
     paths = [backing(slow, fill("a", 2 * BLOCK)), backing(lower, fill("b", 2 * BLOCK))]
     if busy == "second":
         paths.reverse()
@@ -272,7 +272,7 @@ def _unmapped(device: int, nodeid: int, offset: int) -> int:
 
 
 def store(path: str, data: bytes) -> int:
-    """Store to a file through a map, and wait until it is written back."""
+    """Store to a file through a memory map, and wait until it is written back."""
     fd = os.open(path, os.O_RDWR)
     with mmap.mmap(fd, len(data)) as view:
         view[:] = data
@@ -302,7 +302,7 @@ def test_write_back_of_a_slow_file_does_not_delay_another(
 
 
 def _worker_waits() -> bool:
-    """Does a kernel worker wait within our write to a lower file?"""
+    """Return whether a kernel worker waits in eFuse's write to a lower file."""
     for stack in Path("/proc").glob("[0-9]*/stack"):
         with contextlib.suppress(OSError):
             if "efuse_deferred_work" in (text := stack.read_text()) and "percpu" in text:

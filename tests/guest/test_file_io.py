@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""read(2) and write(2) of mapped files go past FUSE's page cache, and agree with it."""
+"""Test read(2) and write(2) of mapped files, which bypass FUSE's page cache and agree with it."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from tests.guest.support.shell import run
 
 
 def cached_pages(path: str | Path) -> int:
-    """How many pages of a file its page cache has."""
+    """Return the number of a file's pages in its page cache."""
     return int(run("fincore", "-n", "-b", "-o", "PAGES", path).stdout)
 
 
 SIZE = 10 * BLOCK
-# Closing a file would wait for the inode's lock.
+# Without this flag, closing a file would wait for the inode's lock.
 NOFLUSH = 1 << 5
 DATA = fill("b", SIZE)
 
 
 @pytest.fixture
 def m(mountpoint: Path, lower: Path) -> Iterator[Forced]:
-    """A pass-through with the file ``f``, which is mapped when it is opened."""
+    """Yield a pass-through with the file ``f``, which the daemon maps when it is opened."""
     (lower / "f").write_bytes(DATA)
     with forced(lower, mountpoint, "direct", consistency="exclusive") as one:
         yield one
 
 
 class Thread(threading.Thread):
-    """Runs a function over and over until it is stopped."""
+    """A thread that runs a function again and again until it is stopped."""
 
     def __init__(self, function: Callable[[int], None]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Thread(threading.Thread):
             self.rounds += 1
 
     def stop(self) -> int:
-        """Return how many rounds it ran, at least one."""
+        """Stop the thread, and return the number of rounds, at least one."""
         self._stopped.set()
         self.join()
         assert self.rounds
@@ -71,7 +71,7 @@ def test_read_and_write_leave_no_pages_in_fuse(m: Forced, lower: Path) -> None:
     assert read(m / "f") == DATA
     assert write(m / "f", fill("w")[:BLOCK], BLOCK) == BLOCK
     assert read(m / "f", BLOCK, BLOCK) == fill("w")[:BLOCK]
-    # A buffer of which only some pages are there is filled in two steps.
+    # A buffer that is only partly resident is filled in two steps.
     assert m.answered()["direct"] >= 3
     assert cached_pages(m / "f") == 0
     assert cached_pages(lower / "f") > 0
@@ -105,7 +105,7 @@ def test_read_and_write_respect_bytes_stored_by_a_map(m: Forced, lower: Path) ->
 
 
 def test_stores_and_writes_to_the_same_pages_are_all_kept(m: Forced, lower: Path) -> None:
-    """One stores to the first words by a map, which comes and goes; one writes the second ones."""
+    """A thread stores to each page's first word by maps. The test writes the second words."""
     pages, rounds = 4, 150
     fd = os.open(m / "f", os.O_RDWR)
 
@@ -131,7 +131,10 @@ def test_stores_and_writes_to_the_same_pages_are_all_kept(m: Forced, lower: Path
 
 @contextlib.contextmanager
 def written_through(mountpoint: Path, path: str) -> Iterator[tuple[Mount, int]]:
-    """A mount whose file ``f`` is mapped to *path*, as its daemon writes it, and ``f``, open."""
+    """Yield a mount whose file ``f`` is mapped to *path*, and a descriptor of ``f``.
+
+    The daemon also writes to *path*.
+    """
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -147,7 +150,7 @@ def written_through(mountpoint: Path, path: str) -> Iterator[tuple[Mount, int]]:
 
 
 def _store(fd: int, offset: int, data: bytes) -> None:
-    """Store to a map and give it up, by which it is written back: newer kernels wait for that."""
+    """Store to a memory map and unmap it, which writes it back; newer kernels wait for that."""
     with mmap.mmap(fd, 0) as view:
         view[offset : offset + len(data)] = data
 
@@ -155,10 +158,10 @@ def _store(fd: int, offset: int, data: bytes) -> None:
 def test_write_waits_for_pages_that_became_dirty_before_it_got_the_lock(
     mountpoint: Path, lower: Path
 ) -> None:
-    """All was clean when it was called: it looks once more when it has the inode's lock."""
+    """All pages were clean when the write began. It checks again under the inode's lock."""
     with written_through(mountpoint, path := backing(lower, DATA)) as (m, fd):
         m.hold("setattr", "before")
-        change = Call(os.chmod, m / "f", 0o600)  # It has the inode's lock until it is answered.
+        change = Call(os.chmod, m / "f", 0o600)  # It holds the inode's lock until it is answered.
         m.wait_held()
         writing = Call(os.pwrite, fd, b"from pwrite", 11)
         eventually(lambda: writing.within()[:1] == ["efuse_file_write"])
@@ -177,14 +180,14 @@ def test_write_waits_for_pages_that_became_dirty_before_it_got_the_lock(
 
 
 def test_store_waits_for_a_write_that_waits_for_another_page(mountpoint: Path, lower: Path) -> None:
-    """All was clean when the write looked. Until the pages are gone, none is stored to."""
+    """All pages were clean when the write checked. Until it has dropped them, stores wait."""
     with written_through(mountpoint, path := backing(lower, DATA)) as (m, fd):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         m.connection.forced_path = "daemon"
         assert os.pread(fd, 1, BLOCK) == DATA[BLOCK : BLOCK + 1]
         assert cached_pages(m / "f") == 1
 
-        # The page before it is locked until its READ is answered.
+        # The previous page is locked until its READ is answered.
         m.hold("read", "before")
         reading = Call(os.pread, fd, 1, 0)
         m.wait_held()
@@ -208,7 +211,7 @@ def test_read_updates_the_access_time(m: Forced, lower: Path) -> None:
     for _ in range(2):
         before = stats.read(m.connection, timing=False).opcodes["getattr"].hits
         force_stat(m / "f")
-    # The kernel has them, so it has to notice that they are void.
+    # The kernel has the attributes, so it has to notice that they are void.
     assert stats.read(m.connection, timing=False).opcodes["getattr"].hits == before + 1
     assert os.stat(m / "f").st_atime == 1000
     assert os.pread(fd, 10, 0) == DATA[:10]
@@ -257,7 +260,7 @@ def test_write_beyond_rlimit_fsize_is_cut_or_fails(m: Forced, lower: Path) -> No
 def test_buffer_that_ends_at_unmapped_memory_moves_what_fits_or_fails(
     m: Forced, lower: Path, flags: int
 ) -> None:
-    """What fits is moved, or nothing is; no other byte changes."""
+    """The bytes that fit are moved, or none are. No other byte changes."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = libc.pread.restype = libc.pwrite.restype = ctypes.c_ssize_t
     words = (ctypes.c_size_t(0), ctypes.c_size_t(3 * BLOCK), mmap.PROT_READ | mmap.PROT_WRITE)
@@ -280,7 +283,8 @@ def test_buffer_that_ends_at_unmapped_memory_moves_what_fits_or_fails(
 
 @pytest.mark.parametrize("at", [8, BLOCK + 8])
 def test_write_from_a_map_of_the_same_file_ends(m: Forced, lower: Path, at: int) -> None:
-    """It ends, and what is not written to stays; of a part that overlaps nobody says what it is."""
+    """The call ends, and the other bytes stay. Where the ranges overlap, the bytes are
+    undefined."""
     with open(m / "f", "r+b") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
         part = memoryview(view)[:BLOCK]
         assert os.pwrite(file.fileno(), part, at) == BLOCK
@@ -292,7 +296,7 @@ def test_write_from_a_map_of_the_same_file_ends(m: Forced, lower: Path, at: int)
 
 
 def test_read_into_a_buffer_that_the_daemon_must_fill_ends(mountpoint: Path, lower: Path) -> None:
-    """It has one thread: in an ioctl it waits for I/O to end, and then it answers page faults."""
+    """The daemon has one thread, which waits for I/O in an ioctl, and then fills page faults."""
     path = backing(lower, DATA)
     with mounted(mountpoint, path="direct") as m:
         for name in ("f", "g"):
@@ -314,7 +318,7 @@ def test_read_into_a_buffer_that_the_daemon_must_fill_ends(mountpoint: Path, low
 
 
 def test_read_into_untouched_buffers_returns_all_bytes(m: Forced) -> None:
-    """In parts, some of whose pages were never touched."""
+    """The buffers have several parts, with pages that were never touched."""
     rng = random.Random(20261122)
     with open(m / "f", "rb") as file:
         for _ in range(50):
@@ -331,7 +335,7 @@ def test_read_into_untouched_buffers_returns_all_bytes(m: Forced) -> None:
     assert m.answered()["daemon"] == 0
 
 
-# Programs
+# Programs and appends
 
 
 _REFUSING = """
@@ -375,14 +379,14 @@ def test_append_goes_to_the_end_after_a_write_behind_the_mount(
 
 
 def test_direct_append_goes_behind_dirty_pages(mountpoint: Path, lower: Path) -> None:
-    """In a write-back mount the backing file may end before it."""
+    """In a write-back mount, the backing file may end before the file does."""
     (lower / "f").write_bytes(DATA)
     options = {"consistency": "exclusive", "writeback": True}
     with forced(lower, mountpoint, "direct", **options) as m, mmap.mmap(-1, BLOCK) as buffer:
         buffer[:] = fill("a", BLOCK)
         fd = os.open(m / "f", os.O_RDWR)
         direct = os.open(m / "f", os.O_WRONLY | os.O_APPEND | os.O_DIRECT)
-        view = mmap.mmap(fd, SIZE)  # so that the next write(2) goes FUSE's own way
+        view = mmap.mmap(fd, SIZE)  # With a map, the next write(2) takes FUSE's own way.
         assert os.pwrite(fd, fill("w", BLOCK), SIZE) == BLOCK
         assert (lower / "f").stat().st_size == SIZE
         assert os.write(direct, buffer) == BLOCK
@@ -394,7 +398,7 @@ def test_direct_append_goes_behind_dirty_pages(mountpoint: Path, lower: Path) ->
 
 
 def test_append_goes_behind_what_the_daemon_announced(mountpoint: Path, lower: Path) -> None:
-    """Also in exclusive mode, where the daemon says so when somebody else has written."""
+    """This holds in exclusive mode, too, where the daemon announces changes by other writers."""
     path = Path(backing(lower, fill("b", 100)))
     with mounted(mountpoint, consistency="exclusive", entry_timeout=60.0, attr_timeout=60.0) as one:
         make(one, "f", fill("b", 100))
@@ -407,7 +411,7 @@ def test_append_goes_behind_what_the_daemon_announced(mountpoint: Path, lower: P
         one.model.put("f", path.read_bytes())
         one.call("inval_inode", "f")
         os.write(fd, b"second ")
-        # Not told of this one, the kernel asks the file system below for the end.
+        # This change is not announced, so the kernel gets the end from the lower file system.
         with path.open("ab") as file:
             file.write(b"untold ")
         os.write(fd, b"third")
@@ -420,7 +424,7 @@ def test_append_goes_behind_what_the_daemon_announced(mountpoint: Path, lower: P
 
 
 def test_read_of_a_small_file_touches_no_more_of_a_large_buffer(m: Forced, lower: Path) -> None:
-    """Of a buffer that nobody has touched, what the file does not fill stays untouched."""
+    """The part of an untouched buffer that the file does not fill stays untouched."""
     (lower / "small").write_bytes(DATA)
 
     def resident(size: int) -> tuple[bytes, int]:
@@ -451,10 +455,10 @@ def test_read_of_a_large_file_fills_an_untouched_buffer(m: Forced, lower: Path) 
 def test_read_of_a_file_that_is_mapped_for_writing_comes_from_the_pages(
     m: Forced, lower: Path
 ) -> None:
-    """What one thread stores, another that reads at once must see: the pages have it first.
+    """A read sees a store of another thread immediately, because the pages have it first.
 
-    A bucket of epochs may be that of two things, and then a change of one ends the other: so one
-    of a few files has to show it.
+    Two things may share a bucket of epochs, and then a change of one voids the other. So it is
+    enough if one of several files shows this.
     """
     assert any([_reads_of_stores_ask_nobody(m, lower, name) for name in "abcde"])
 
@@ -474,7 +478,7 @@ def _reads_of_stores_ask_nobody(m: Forced, lower: Path, name: str) -> bool:
 def test_rlimit_fsize_applies_to_positions_in_the_file_not_the_backing_file(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The bytes lie far behind the limit in the backing file."""
+    """In the backing file, the bytes are far behind the limit."""
     path = Path(backing(lower, b""))
     far = 1 << 30
     os.truncate(path, far + SIZE)
@@ -499,7 +503,8 @@ def test_rlimit_fsize_applies_to_positions_in_the_file_not_the_backing_file(
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto"])
 def test_reads_never_go_back_in_time(mountpoint: Path, lower: Path, consistency: str) -> None:
-    """The paths alternate while somebody else writes the backing file, quickly and slowly."""
+    """The paths alternate while the backing file is written, sometimes fast and sometimes
+    slowly."""
     path = Path(backing(lower, b"%08d" % 0 * (SIZE // 8)))
     rng = random.Random(20261125)
     with mounted(
