@@ -283,8 +283,7 @@ def test_buffer_that_ends_at_unmapped_memory_moves_what_fits_or_fails(
 
 @pytest.mark.parametrize("at", [8, BLOCK + 8])
 def test_write_from_a_map_of_the_same_file_ends(m: Forced, lower: Path, at: int) -> None:
-    """The call ends, and the other bytes stay. Where the ranges overlap, the bytes are
-    undefined."""
+    """The call ends, and no other bytes change. Where the ranges overlap, any bytes may appear."""
     with open(m / "f", "r+b") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
         part = memoryview(view)[:BLOCK]
         assert os.pwrite(file.fileno(), part, at) == BLOCK
@@ -503,8 +502,7 @@ def test_rlimit_fsize_applies_to_positions_in_the_file_not_the_backing_file(
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto"])
 def test_reads_never_go_back_in_time(mountpoint: Path, lower: Path, consistency: str) -> None:
-    """The paths alternate while the backing file is written, sometimes fast and sometimes
-    slowly."""
+    """The paths alternate while the backing file is written, at times fast and at times slowly."""
     path = Path(backing(lower, b"%08d" % 0 * (SIZE // 8)))
     rng = random.Random(20261125)
     with mounted(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""fio writes, reads again and verifies: each block carries a checksum and says where it belongs.
+"""Let fio write, read and verify: each block carries a checksum and its own place.
 
-What was verified through the mount is compared with the lower files, too.
+The lower files are compared with the files of the mount, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def job_file(directory: Path, shapes: dict[str, str]) -> str:
 
 
 class Fio:
-    """A running fio; what it says goes into files, so that it never waits for a reader."""
+    """A running fio. Its output goes into files, so that it never waits for a reader."""
 
     def __init__(self, m: Forced, directory: Path, shapes: dict[str, str]) -> None:
         jobs = directory / "jobs.fio"
@@ -70,11 +70,11 @@ class Fio:
         return self._process.poll() is None
 
     def show_that_it_verified(self) -> None:
-        """Show that each job has read again at least all that it wrote, without a complaint."""
+        """Check that each job has read at least all that it wrote, without an error."""
         status = self._process.wait(timeout=600)
         report = self._report.read_text()
         assert status == 0, report + self._said.read_text()
-        # Warnings stand before and behind it.
+        # There are warnings before and after the JSON.
         found: dict[str, Any] = json.JSONDecoder().raw_decode(report, report.index("{"))[0]
         for job in found["jobs"]:
             assert job["error"] == 0, report
@@ -83,7 +83,7 @@ class Fio:
 
 
 def show_that_it_is_below(m: Forced, lower: Path) -> None:
-    """Show that the lower files are what the mount shows."""
+    """Check that the lower files are equal to the files of the mount."""
     names = os.listdir(lower)
     assert names
     assert sorted(os.listdir(m.point)) == sorted(names)
@@ -113,7 +113,7 @@ def test_fio_verifies_all_shapes_at_once(
 def test_fio_verifies_while_programs_are_attached_and_detached(
     lower: Path, mountpoint: Path, tmp_path: Path
 ) -> None:
-    """With and without handlers in turn, and at each moment between."""
+    """Handlers are attached and detached again and again while fio runs."""
     shapes = {name: SHAPES[name] for name in ("small", "uneven", "large_buffered")}
     with forced(lower, mountpoint, "auto") as m:
         with bpf.Attachment.open(m.connection.id) as daemons:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Values in the maps that were torn, forged, or lie under another's key: none is an answer."""
+"""Test that no torn, forged or misplaced value in the maps becomes an answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from efuse.bpf import libbpf
 from tests.guest.support.daemons import Mount, force_stat, mounted
 
 _NAMES = ("f", "g")
-_LARGEFILE = 0o100000  # what the kernel adds to open(2) of a 64-bit program
+_LARGEFILE = 0o100000  # The kernel adds O_LARGEFILE to open(2) of a 64-bit program.
 
 
 def _read(m: Mount, name: str) -> bytes:
@@ -25,7 +25,7 @@ def _read(m: Mount, name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Kind:
-    """A map, the question that its values answer, and their keys."""
+    """A map, the question that its values answer, and its keys."""
 
     name: str
     opcode: str
@@ -39,7 +39,7 @@ def _nodeid_key(_m: Mount, nodeid: int, _name: str) -> bytes:
 
 
 def _grant_key(m: Mount, nodeid: int, flags: int) -> bpf.GrantKey:
-    """Return the key of the one who has opened a file so: the kernel alone knows his number."""
+    """Return the key of the grant. Only the kernel can compute the number of the caller in it."""
     assert m.attachment is not None
     wanted = nodeid, opcodes.number("open"), flags
     (key,) = (key for key in m.attachment.maps["grants"] if key[:3] == wanted)
@@ -59,7 +59,7 @@ KINDS = (
         "getxattr",
         lambda m, name: os.getxattr(m / name, "user.x"),
         lambda _m, nodeid, _: bpf.XattrKey(nodeid, opcodes.number("getxattr"), b"user.x").encode(),
-        41,  # a head and a byte
+        41,  # A head and one byte.
     ),
     Kind(
         "grants",
@@ -73,7 +73,7 @@ KINDS = (
 
 @pytest.fixture
 def m(mountpoint: Path) -> Iterator[Mount]:
-    """Two files; each use of a name is a LOOKUP, since answers depend on the caller."""
+    """Mount two files. Each use of a name is a LOOKUP, because the answer depends on the caller."""
     with mounted(
         mountpoint,
         consistency="exclusive",

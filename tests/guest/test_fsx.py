@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Random operations on one file of a mount, on each path: no byte is ever another than written.
+"""Do random operations on one file of a mount, on each path: every byte has to be as written.
 
-``EFUSE_FSX_OPERATIONS`` says how many operations a case takes (100000 for the long run, in which
-each takes minutes), ``EFUSE_FSX_SEED`` where they begin: the same seed does the same again.
+``EFUSE_FSX_OPERATIONS`` is the number of operations of a case. A long run uses 100000, and takes
+minutes for each case. ``EFUSE_FSX_SEED`` is the seed: the same seed repeats the same operations.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_fsx_by_one_descriptor_finds_no_difference(
 def test_fsx_by_two_descriptors_finds_no_difference(
     lower: Path, mountpoint: Path, path: str, writeback: bool
 ) -> None:
-    """One of them past the page cache."""
+    """One of the descriptors goes past the page cache."""
     (lower / "f").touch()
     with forced(lower, mountpoint, path, writeback=writeback) as m:
         views = [View(m / "f"), View(m / "f", os.O_DIRECT)]
@@ -58,7 +58,7 @@ def test_fsx_by_two_descriptors_finds_no_difference(
 def test_fsx_by_two_strict_mounts_finds_no_difference(
     lower: Path, mountpoint: Path, path: str
 ) -> None:
-    """Of one directory: nothing is kept, so what one writes is what the other reads at once."""
+    """In two strict mounts of one directory, a read sees the other mount's write immediately."""
     (lower / "f").touch()
     with (
         forced(lower, mountpoint / "1", path, consistency="strict") as one,
@@ -75,10 +75,10 @@ def test_fsx_by_two_strict_mounts_finds_no_difference(
 
 
 class _Notifying(efuse.Passthrough):
-    """Of two mounts of one directory each tells the other what it changes, before it answers.
+    """One of two mounts of a directory, each of which notifies the other before it replies.
 
-    :param ours: where the other one tells us, and hears that we have told the kernel.
-    :param other: where it is told.
+    The socket ``ours`` is for notifications from the other mount and for its confirmations, and the
+    socket ``other`` is for notifications to the other mount.
     """
 
     def __init__(self, lower: Path, ours: socket.socket, other: socket.socket) -> None:
@@ -92,7 +92,7 @@ class _Notifying(efuse.Passthrough):
         trio.lowlevel.spawn_system_task(self._obey)
 
     def backing(self, inode: int, fd: int, **extent: Any) -> bool:
-        # What the kernel writes by itself nobody could tell the other one.
+        # The daemon could not notify the other mount of writes by the kernel.
         return super().backing(inode, fd, **extent | {"write": False})
 
     async def open(self, inode: int, flags: int, ctx: Any) -> Any:
@@ -124,7 +124,7 @@ class _Notifying(efuse.Passthrough):
 def test_fsx_by_two_mounts_that_notify_finds_no_difference(
     lower: Path, mountpoint: Path, path: str
 ) -> None:
-    """Each keeps what it has read until the other one says that it changed."""
+    """Each mount keeps the data that it has read until the other mount notifies it."""
     (lower / "f").touch()
     (ours, to_ours), (theirs, to_theirs) = socket.socketpair(), socket.socketpair()
     daemons = _Notifying(lower, ours, to_theirs), _Notifying(lower, theirs, to_ours)
@@ -139,5 +139,6 @@ def test_fsx_by_two_mounts_that_notify_finds_no_difference(
         views = [View(m / "f", flags) for m in (one, other) for flags in (0, os.O_DIRECT)]
         _exercise(Exerciser(views, lower / "f", SEED, mapped=False))
         for m in (one, other):
-            # With a write() of their own they have no data cache, which would learn from writes.
+            # With a write() of their own they have no data cache, which would have to learn from
+            # writes.
             m.show_that_it_ran(OPERATIONS // 8, kept=path != "cache")

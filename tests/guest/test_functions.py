@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Storage functions: device, kernel and Python say the same, and what goes wrong is said."""
+"""Test storage functions: device, kernel and Python agree, and errors are reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.guest.support.manual_daemon import DEADLINE_S, until
 from tests.guest.support.shell import run
 
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 300 * BLOCK + 77)
-"""The last is more than a layout has."""
+"""Sizes of files in bytes. The last one has more blocks than a layout."""
 
 RECORDS = Records(64, Filter(Field(6, 2, signed=False), 1000, 40000))
 CALLS: tuple[Shipped, ...] = (
@@ -126,7 +126,7 @@ int finish(struct csd_run *run)
 """
 
 
-# The same everywhere
+# The same output at each place
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
@@ -153,7 +153,7 @@ def test_crc32c_of_the_check_string_is_the_known_value(files: Path) -> None:
     (files / "f").write_bytes(b"123456789")
     with functions.load("crc32c"):
         found, _ = result(Crc32c(), files / "f", Place.DEVICE)
-    assert Crc32c().decode(found) == 0xE3069283  # the check value of the catalogues of CRCs
+    assert Crc32c().decode(found) == 0xE3069283  # This is the check value in catalogues of CRCs.
 
 
 def test_file_on_no_device_is_read_by_the_kernel(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_file_on_no_device_is_read_by_the_kernel(tmp_path: Path) -> None:
 def test_grep_prints_a_line_longer_than_a_block_or_fails(
     files: Path, before: int, fails: bool
 ) -> None:
-    """Of a line that goes on for long, and whose match begins with a block."""
+    """The match begins at the beginning of a block, in a long line."""
     first = b"short\n" * 1000
     first += b"." * (-(len(first) + before) % BLOCK - 1) + b"\n"
     data = first + b"." * before + b"match" + b"." * 300_000 + b"\nshort match\n"
@@ -183,7 +183,7 @@ def test_grep_prints_a_line_longer_than_a_block_or_fails(
         else:
             found, _ = result(call, files / "f", Place.DEVICE)
             assert found == data[len(first) :]
-    # Nothing of a line without a match is needed.
+    # A line without a match may have any length.
     with functions.load("grep"):
         agree(Grep(b"short"), files / "f", data)
         found, _ = result(Grep(b"short"), files / "f", Place.DEVICE)
@@ -223,7 +223,7 @@ def test_run_over_a_range_sees_only_the_range(files: Path) -> None:
                     assert one.result() == call.reference(data[offset:end])
 
 
-# What functions may do
+# Limits of functions
 
 
 def _jump(path: Path, offsets: list[int], place: Place, **more: int) -> list[tuple[int, int]]:
@@ -302,7 +302,7 @@ def test_load_of_a_function_that_the_verifier_refuses_fails(text: str) -> None:
         functions.load("denied", text)
 
 
-# Who asks
+# Callers and arguments
 
 
 def test_run_with_invalid_arguments_fails(files: Path) -> None:
@@ -374,11 +374,11 @@ def test_stream_yields_all_output_in_trio(files: Path) -> None:
         assert trio.run(collect) == data
 
 
-# What happens meanwhile
+# Changes during a run
 
 
 def test_truncate_waits_for_the_device(device: Device, files: Path) -> None:
-    """Blocks that a command is to read are not another file's before it has read them."""
+    """Blocks that a command is going to read are not given to another file before that."""
     data = noise(200 * BLOCK)
     (files / "f").write_bytes(data)
     os.sync()
@@ -457,7 +457,7 @@ def test_power_off_during_a_run_fails_it_or_returns_the_right_result(mountpoint:
         device.write("power", 0)
         one.end()
         run("umount", mountpoint)
-    # What the page cache had, or an error: never anything else.
+    # The result comes from the page cache, or there is an error.
     assert one.found == CALLS[0].reference(data) or "EIO" in str(one.error)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whatever a shipped function is called with, device, kernel and Python emit the same bytes."""
+"""Test that device, kernel and Python emit the same bytes for random calls of shipped functions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ Case = tuple[Shipped, bytes]
 
 
 def _size(random: Random) -> int:
-    """Of a file: often about where a block ends."""
+    """Return the size of a file, often near the end of a block."""
     whole = random.randrange(_MOST_BLOCKS) * BLOCK
     return max(0, whole + random.choice((0, 0, -1, 1, random.randrange(BLOCK))))
 
 
 def _text(random: Random) -> bytes:
-    """Bytes of few kinds, in lines that are short, or long, or one."""
+    """Return bytes of few kinds, in lines that may be short, long, or only one."""
     letters = bytes(random.sample(range(256), random.randint(1, 4)))
     data = bytearray(random.choices(letters, k=_size(random)))
     for _ in range(len(data) // random.choice((2, 80, 3 * BLOCK, 1 << 20))):
@@ -51,7 +51,7 @@ def _text(random: Random) -> bytes:
 
 
 def _pattern(random: Random, data: bytes) -> bytes:
-    """Some that occurs, or nearly, and is no more than a line."""
+    """Return a part of a line, sometimes with one byte changed."""
     start = random.randrange(len(data) + 1)
     pattern = bytearray(data[start : start + random.randint(1, 64)].partition(b"\n")[0] or b"x")
     if random.random() < 0.3:
@@ -107,7 +107,7 @@ def _crc32c(random: Random) -> Case:
 
 
 def _tree(random: Random) -> tuple[list[int], bytes]:
-    """Some keys, a file of them; often damaged."""
+    """Return some keys, and a B+ tree of them, which is often damaged."""
     spread = random.choice((1, 10, 1 << 48))
     keys = sorted(random.sample(range(4096 * spread), random.choice((0, 1, 57, 500, 3000))))
     data = bytearray(
@@ -116,14 +116,14 @@ def _tree(random: Random) -> tuple[list[int], bytes]:
     if random.random() < 0.2:
         del data[random.randrange(len(data)) :]
     for _ in range(random.choice((0, 0, 1, 30))):
-        # In the head of a block or in what comes next: what is known of the tree, and keys.
+        # Damage the head of a block or its first entries, which hold counts, pointers and keys.
         at = random.randrange(0, max(1, len(data)), BLOCK) + random.randrange(48)
         data[at : at + 1] = random.randbytes(1)
     return keys, bytes(data)
 
 
 def _key(random: Random, keys: list[int]) -> int:
-    """One that is there, nearly, or anywhere."""
+    """Return a key that is in the tree, is near one, or is random."""
     near = random.choice(keys or [0]) + random.choice((0, 0, 0, 1, 2))
     return random.choice((near, near, near, random.randrange(1 << 64)))
 

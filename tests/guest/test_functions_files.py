@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Storage functions over files whose bytes are not simply in blocks of their own, or not for long.
+"""Test storage functions over files whose bytes are not simply in blocks of their own.
 
-Whatever a file is, what a function sees is what read(2) brings; the device looks at what it can.
+For every kind of file, a function sees the same bytes as read(2). The device reads the blocks that
+it can.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ def _count_is_loaded(_csd_is_loaded: None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def file_system(directory: Path, *make: str, options: str = "rw") -> Iterator[Device]:
-    """Mount a new file system on a device, made by the command *make*."""
+    """Mount a new file system, made by the command *make*, on a new device."""
     directory.mkdir()
-    # The smallest that mkfs.xfs makes is 300 MiB; what nobody writes takes no memory.
+    # mkfs.xfs needs 300 MiB. Blocks that are never written take no memory.
     with csd_device.csd(size_mib=320, power=1) as device:
         run(*make, device.path)
         run("mount", "-o", options, device.path, directory)
@@ -72,7 +73,12 @@ def file_system(directory: Path, *make: str, options: str = "rw") -> Iterator[De
 
 
 def look(path: Path, wanted: bytes, device_steps: int, why: Why | None) -> None:
-    """Show that a function that was sent to the device sees *wanted*, and who had how many."""
+    """Check that a function that is sent to the device sees *wanted*.
+
+    :param device_steps: the number of blocks that the device examines. The kernel examines the
+        others.
+    :param why: the reason for the kernel's blocks, or None for any.
+    """
     os.sync()
     found, status = result(CALL, path, Place.DEVICE)
     assert found == CALL.reference(wanted)
@@ -89,7 +95,7 @@ def test_inline_file_is_read_by_the_kernel(tmp_path: Path) -> None:
     with file_system(root, "mkfs.ext4", "-q", "-b", "4096", "-I", "1024", "-O", "inline_data"):
         small = noise(500)
         (root / "small").write_bytes(small)
-        # It has no block of its own, which would be eight sectors.
+        # The file has no block, which would be eight sectors.
         assert os.stat(root / "small").st_blocks < 8
         look(root / "small", small, 0, Why.UNMAPPED)
         (root / "large").write_bytes(DATA)
@@ -115,7 +121,7 @@ def test_encrypted_file_is_read_by_the_kernel(tmp_path: Path) -> None:
 
 
 def encrypt(root: Path) -> None:
-    """Make an empty directory ``dir`` whose files are encrypted, by a key that is known."""
+    """Make an empty directory ``dir`` whose files are encrypted with a known key."""
     directory = root / "dir"
     directory.mkdir()
     raw = bytes(range(64))
@@ -123,14 +129,14 @@ def encrypt(root: Path) -> None:
     with opened(directory) as fd:
         fcntl.ioctl(fd, FS_IOC_ADD_ENCRYPTION_KEY, argument)
         identifier = bytes(argument[8:24])
-        # AES-256-XTS for what is in them, AES-256-CTS for their names.
+        # The contents use AES-256-XTS, the names AES-256-CTS.
         policy = struct.pack("<BBBBB3x", 2, 1, 4, 0, 0) + identifier
         fcntl.ioctl(fd, FS_IOC_SET_ENCRYPTION_POLICY, policy)
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open for reading: a descriptor that stays open would keep the device from being removed."""
+    """Open for reading. A descriptor that stayed open would prevent the removal of the device."""
     fd = os.open(path, os.O_RDONLY)
     try:
         yield fd
@@ -148,7 +154,7 @@ def test_file_with_verity_is_read_by_the_kernel(tmp_path: Path) -> None:
 
 
 def test_file_with_shared_blocks_is_read_by_the_kernel(tmp_path: Path) -> None:
-    """On xfs, the last who shares a block may give it to another file while the device reads."""
+    """On xfs, a shared block's last owner may free it for another file while the device reads."""
     root = tmp_path / "fs"
     with file_system(root, "mkfs.xfs", "-q"):
         (root / "f").write_bytes(DATA)
@@ -190,7 +196,7 @@ def test_file_of_an_overlay_is_read_by_the_kernel(tmp_path: Path) -> None:
 
 
 UNSIZED = ("/proc/filesystems", "/proc/crypto")
-"""Files whose size is 0, but which can be read; the second has several blocks."""
+"""Files that can be read although their size is 0. The second one has several blocks."""
 
 
 @pytest.mark.parametrize("name", UNSIZED)
@@ -207,7 +213,7 @@ def test_file_without_a_size_is_read_until_it_ends(name: str) -> None:
                 assert (status.device_steps, status.kernel_steps) == (0, blocks(len(wanted)))
                 assert (status.end, status.why) == (len(wanted), why)
                 one.restart(CALL.encode())
-        # All of it that is in a range.
+        # The run sees the part of the file that is in its range.
         with functions.run(
             CALL.name, path, CALL.encode(), place=place, offset=BLOCK, length=100
         ) as one:
@@ -230,7 +236,7 @@ def test_jump_beyond_the_end_of_a_file_without_a_size_fails() -> None:
         assert [at for at, _ in jump(last, 0)] == [0, last * BLOCK, 0]
         with pytest.raises(EfuseError, match="ERANGE"):
             jump(last + 1)
-        # As many blocks as were found.
+        # The limit is the number of blocks that were found.
         with pytest.raises(EfuseError, match="ELOOP"):
             jump(1, *[0] * 15)
         with pytest.raises(EfuseError, match="ELOOP"):
@@ -259,7 +265,7 @@ def test_run_over_an_empty_file_reads_no_blocks(files: Path) -> None:
 
 
 def test_defragmentation_waits_for_the_device(device: Device, files: Path) -> None:
-    """Blocks that a command is to read stay the file's: whoever moves them waits."""
+    """Blocks that a command is going to read stay with the file, so moving them waits."""
     (files / "f").write_bytes(DATA)
     (files / "donor").write_bytes(bytes(len(DATA)))
     os.sync()
@@ -281,14 +287,14 @@ def test_defragmentation_waits_for_the_device(device: Device, files: Path) -> No
     status = one.end()
     assert one.found == CALL.reference(DATA)
     assert status.device_steps == blocks(len(DATA))
-    # Where it lies now, the file is what it was.
+    # At its new place, the file has the same bytes.
     look(files / "f", DATA, blocks(len(DATA)), None)
     os.close(orig)
     os.close(donor)
 
 
 def test_run_keeps_its_file_when_another_takes_the_name(device: Device, files: Path) -> None:
-    """A run is of a file, not of a name."""
+    """A run belongs to a file, not to a name."""
     (files / "f").write_bytes(DATA)
     (files / "other").write_bytes(b"\x01" * len(DATA))
     os.sync()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Storage functions over files of eFuse mounts: at the device that has the backing file."""
+"""Test storage functions over files of eFuse mounts, at the device that has the backing file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DATA = noise(300 * BLOCK + 77)
 
 @pytest.fixture
 def m(files: Path, point: Path) -> Iterator[Forced]:
-    """A pass-through of the device with the file ``f``."""
+    """Yield a pass-through of the device with the file ``f``."""
     (files / "f").write_bytes(DATA)
     with forced(files, point, "auto", consistency="exclusive") as one:
         yield one
@@ -37,20 +37,20 @@ def m(files: Path, point: Path) -> Iterator[Forced]:
 
 @pytest.fixture
 def hole(files: Path, point: Path) -> Iterator[Mount]:
-    """A mount whose daemon maps what a test says; without handlers."""
+    """Yield a mount without handlers, whose daemon maps what a test tells it to."""
     with mounted(point, attach=False) as one, functions.load("count"):
         yield one
 
 
 def at_device(path: Path | str, wanted: bytes) -> None:
-    """Show that a function sees *wanted*, all of it at the device."""
+    """Check that a function sees *wanted*, and that the device examines all of it."""
     found, status = result(CALL, Path(path), Place.DEVICE)
     assert found == CALL.reference(wanted)
     assert (status.device_steps, status.kernel_steps) == (blocks(len(wanted)), 0)
 
 
 def split(path: str, wanted: bytes, device: int, why: Why) -> None:
-    """Show that a function sees *wanted*, and *device* blocks of it at the device."""
+    """Check that a function sees *wanted*, and that the device examines *device* blocks of it."""
     found, status = result(CALL, Path(path), Place.DEVICE)
     assert found == CALL.reference(wanted)
     assert (status.device_steps, status.kernel_steps) == (device, blocks(len(wanted)) - device)
@@ -108,7 +108,7 @@ def test_file_of_plain_fuse_is_read_by_the_kernel(files: Path, point: Path) -> N
 
 
 def test_file_of_several_extents_is_read_by_the_device(hole: Mount, files: Path) -> None:
-    """As many blocks as follow each other where they lie are the device's at a time."""
+    """Each range of consecutive blocks of the device is one part of the run."""
     (files / "a").write_bytes(noise(8 * BLOCK, 1) + DATA[: 10 * BLOCK])
     (files / "b").write_bytes(DATA[10 * BLOCK :])
     make(hole, "f", DATA)
@@ -129,14 +129,14 @@ def test_unmapped_range_is_read_by_the_kernel(hole: Mount, files: Path) -> None:
 def test_last_block_of_an_extent_that_ends_within_it_is_read_by_the_kernel(
     hole: Mount, files: Path
 ) -> None:
-    """Bytes behind the piece are of the same block of the device, and not the file's."""
+    """The rest of the block on the device does not belong to the file."""
     data = DATA[: 30 * BLOCK + 5]
     (files / "a").write_bytes(data[: 10 * BLOCK + 100] + b"\x01" * BLOCK)
     make(hole, "f", data)
     piece = {"offset": 0, "length": 10 * BLOCK + 100}
     hole.call("map_extent", "f", str(files / "a"), os.O_RDONLY, **piece)
     split(hole / "f", data, 10, Why.UNMAPPED)
-    # The file ends there, too.
+    # Now the file ends there, too.
     hole.model.put("f", data[: 10 * BLOCK + 100])
     at_device(hole / "f", data[: 10 * BLOCK + 100])
 
@@ -176,7 +176,7 @@ def test_direct_io_file_is_read_by_the_kernel(files: Path, point: Path) -> None:
 
 
 def test_run_asks_the_daemon_for_the_size(hole: Mount, files: Path) -> None:
-    """A file became longer of which the kernel has the size as it was."""
+    """The file has grown, but the kernel still has the old size."""
     (files / "a").write_bytes(DATA)
     make(hole, "f", DATA[: 5 * BLOCK])
     with open(hole / "f", "rb") as file:
@@ -204,13 +204,13 @@ def test_unmap_waits_for_the_device(device: Device, hole: Mount, files: Path) ->
     unmap.join(DEADLINE_S)
     status = one.end()
     assert one.found == CALL.reference(DATA)
-    # The window that was open, and no other one.
+    # The device read the window of the current batch, and no other one.
     assert (status.device_steps, status.kernel_steps) == (256, 45)
     assert status.why == Why.DAEMON
 
 
 def test_truncate_waits_for_the_device(device: Device, m: Forced) -> None:
-    """One by way of the mount: the backing file's blocks stay its own until they are read."""
+    """A truncation through the mount waits, so that the blocks stay until they are read."""
     data = DATA[: 200 * BLOCK]
     os.truncate(m / "f", len(data))
     os.sync()
@@ -234,7 +234,7 @@ def _stacks(pid: int) -> str:
 
 
 def test_run_at_the_device_keeps_the_credentials_of_the_caller(m: Forced) -> None:
-    """The device reads with the daemon's rights; behind it the caller has their own again."""
+    """The device reads with the daemon's credentials. Afterwards the caller has its own again."""
     fd = os.open(m / "f", os.O_RDONLY)
 
     def look() -> bytes:
@@ -261,7 +261,7 @@ def test_run_at_the_device_updates_the_access_time(m: Forced, files: Path) -> No
 
 
 def test_blocks_overwritten_during_a_run_are_seen_old_or_new(m: Forced) -> None:
-    """Each look sees each block as it was or as it is: never a third thing."""
+    """Each run sees each block as it was or as it is, and never a mixture."""
     old, new = b"\x01" * BLOCK, b"\x02" * BLOCK
     count = 64
     fd = os.open(m / "f", os.O_RDWR)
@@ -294,7 +294,7 @@ def test_blocks_overwritten_during_a_run_are_seen_old_or_new(m: Forced) -> None:
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto"])
 def test_read_after_a_run_returns_nothing_older(files: Path, point: Path, consistency: str) -> None:
-    """A READ that the data cache answers shows nothing older."""
+    """A READ that the data cache answers shows nothing older than the run."""
     (files / "f").write_bytes(DATA)
     with forced(files, point, "cache", consistency=consistency) as m, functions.load("count"):
         fd = os.open(m / "f", os.O_RDONLY)

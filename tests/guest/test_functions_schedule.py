@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where storage functions run if it is left to the kernel: where it was seen to be quicker."""
+"""Test where storage functions run if the kernel chooses: at the place it measured as faster."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.guest.support.functions import BLOCK, background, result
 from tests.guest.support.shell import run
 
 CALL = Count(b"\x01")
-WINDOW = 256  # blocks of a batch at the device at most
-TRY = 32  # blocks of a try in the kernel
-KNOWN = 32  # functions of which something is known
+WINDOW = 256  # The largest number of blocks of a batch at the device.
+TRY = 32  # The number of blocks of a try in the kernel.
+KNOWN = 32  # The number of functions whose measurements are kept.
 SIZE = 8 * WINDOW * BLOCK
 DATA = noise(SIZE)
 WANTED = CALL.reference(DATA)
@@ -32,7 +32,7 @@ WANTED = CALL.reference(DATA)
 
 @pytest.fixture
 def f(files: Path) -> Iterator[Path]:
-    """A file on the device, of which the page cache has nothing."""
+    """Yield a file on the device that is not in the page cache."""
     path = files / "f"
     path.write_bytes(DATA)
     os.sync()
@@ -43,41 +43,41 @@ def f(files: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def nothing_known(device: Device) -> Iterator[None]:
-    """Each test begins with a model that costs nothing."""
+    """After each test, reset the model so that it costs no time."""
     yield
     for name in ("model", "hold", "delay_ns", "forced", "try_share"):
         device.write(name, ATTRIBUTES[name].default)
 
 
 def forget(path: Path) -> None:
-    """Drop what the page cache has of a file."""
+    """Drop all pages of a file from the page cache."""
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
 
 
 def slow_cores(device: Device) -> None:
-    """A core that takes a hundred times what the host's takes."""
+    """Give the device cores that are 100 times slower than the host's."""
     device.write("core_percent", 10000)
     device.write("model", 1)
 
 
 def slow_link(device: Device) -> None:
-    """1 MiB takes a second to read, and no time to look at."""
+    """Make the device's link take a second for 1 MiB, and its cores take no time."""
     device.write("core_percent", 100)
     device.write("link_mib_per_s", 1)
     device.write("model", 1)
 
 
 def auto(path: Path) -> Status:
-    """Run to the end; the answer is right wherever that was."""
+    """Run to the end. The result has to be right at each place."""
     found, status = result(CALL, path, Place.AUTO)
     assert found == WANTED
     return status
 
 
 def test_unknown_function_is_tried_at_the_device_and_in_the_kernel(f: Path) -> None:
-    """Of a function that nobody knows, the first batches are the device's and the next ones not."""
+    """The first batches of an unknown function go to the device, and the next ones do not."""
     status = auto(f)
     assert status.device_steps >= 2 * WINDOW
     assert status.kernel_steps >= 2 * TRY
@@ -91,14 +91,14 @@ def test_device_with_slow_cores_is_rarely_chosen(device: Device, f: Path) -> Non
     before = device.read("chosen_device"), device.read("chosen_kernel")
     status = auto(f)
     assert status.why == Why.SLOWER
-    # A try now and then.
+    # There is a try now and then.
     assert status.kernel_steps >= SIZE // BLOCK - WINDOW
     assert device.read("chosen_device") - before[0] <= 1
     assert device.read("chosen_kernel") - before[1] >= 7 * WINDOW // 64
 
 
 def test_slow_link_is_used_only_where_the_page_cache_helps(device: Device, f: Path) -> None:
-    """But for what the page cache has: that does not cross it."""
+    """Blocks in the page cache do not cross the link."""
     data = DATA[: 2 * WINDOW * BLOCK]
     os.truncate(f, len(data))
     slow_link(device)
@@ -108,7 +108,7 @@ def test_slow_link_is_used_only_where_the_page_cache_helps(device: Device, f: Pa
         assert found == CALL.reference(data)
     assert status.device_steps >= WINDOW
     assert status.kernel_steps <= TRY
-    # Now it has all of it, and looking is a matter of this CPU.
+    # Now the page cache has all of the file, and only the CPU matters.
     f.read_bytes()
     device.write("core_percent", 10000)
     for _ in range(3):
@@ -119,7 +119,10 @@ def test_slow_link_is_used_only_where_the_page_cache_helps(device: Device, f: Pa
 
 
 def until_tried(run: Callable[[], Status], most: int) -> int:
-    """Run until a batch goes to the device, and return how often none did; at most so often."""
+    """Run until a batch goes to the device, and return the number of runs before that.
+
+    :param most: the number of runs after which the test fails.
+    """
     for number in range(most):
         if run().device_steps:
             return number
@@ -127,16 +130,16 @@ def until_tried(run: Callable[[], Status], most: int) -> int:
 
 
 def until_noticed(path: Path) -> None:
-    """Run until what made cores slow, and does not any more, is noticed.
+    """Run until the kernel notices that the cores are no longer slow.
 
-    A try at slow cores has cost as much as two runs or so. A core of a busy machine that has to
-    wait, waits a hundred times as long at the device, which may be some hundred runs.
+    A try at slow cores has cost about as much as two runs. On a busy machine a core that has to
+    wait waits a hundred times as long at the device, which may be some hundred runs.
     """
     until_tried(lambda: auto(path), 1000)
 
 
 def test_device_that_became_faster_is_chosen_again(device: Device, f: Path) -> None:
-    """The cores were slow and are not any more."""
+    """The cores were slow, and are fast again."""
     slow_cores(device)
     for _ in range(2):
         auto(f)
@@ -150,7 +153,7 @@ def test_device_that_became_faster_is_chosen_again(device: Device, f: Path) -> N
 def test_forced_place_is_used_for_all_batches(
     device: Device, f: Path, forced: int, at_device: bool
 ) -> None:
-    """Whatever is known, or not."""
+    """It does not matter whether the function has measurements."""
     device.write("forced", forced)
     for _ in range(3):
         status = auto(f)
@@ -177,13 +180,13 @@ def test_try_share_of_0_tries_no_slower_place(device: Device, f: Path) -> None:
     for _ in range(60):
         auto(f)
     assert device.read("chosen_device") == tried
-    # A large share, half of the time, counts for what the last try has cost as well.
+    # With a large share, half of the time, the cost of the last try counts as well.
     device.write("try_share", 1)
     until_noticed(f)
 
 
 def test_loads_of_one_function_share_their_measurements(device: Device, f: Path) -> None:
-    """A dot tells them apart, as for one that is loaded for a single run."""
+    """The part of a name behind a dot only tells loads apart, as for a load for a single run."""
     slow_cores(device)
     for _ in range(3):
         auto(f)
@@ -196,14 +199,14 @@ def test_loads_of_one_function_share_their_measurements(device: Device, f: Path)
 
 
 def restart(one: Run, call: Shipped) -> Status:
-    """Restart a run and let it end; return the status of this pass."""
+    """Restart a run, let it end, and return the status of this pass."""
     one.restart(call.encode())
     one.result()
     return one.status()
 
 
 def test_measurements_of_the_oldest_function_are_replaced(device: Device, files: Path) -> None:
-    """A run that was there before is not told what is known of another function."""
+    """An older run does not get the measurements of another function."""
     slow_cores(device)
     path = files / "small"
     path.write_bytes(DATA[:BLOCK])
@@ -229,7 +232,7 @@ def test_measurements_of_the_oldest_function_are_replaced(device: Device, files:
 
 @pytest.mark.parametrize("count", [10, 3000])
 def test_btree_lookup_is_one_choice(device: Device, files: Path, count: int) -> None:
-    """However many blocks it goes through, and if the root is the block behind the header, too."""
+    """The number of its blocks does not matter, nor whether the root is next to the header."""
     items = {n: b"%064d" % n for n in range(count)}
     path = files / "tree"
     path.write_bytes(build(items.items()))
@@ -248,7 +251,7 @@ def test_btree_lookup_is_one_choice(device: Device, files: Path, count: int) -> 
 
 
 def test_restarted_run_is_measured_apart_from_its_first_pass(device: Device, files: Path) -> None:
-    """From block to block: what a first pass takes says nothing of the following ones."""
+    """A first pass and later passes are measured separately, because a first pass takes longer."""
     slow_cores(device)
     call = BtreeLookup(7)
     path = files / "tree"
@@ -269,7 +272,7 @@ def test_restarted_run_is_measured_apart_from_its_first_pass(device: Device, fil
 
 
 def test_tries_in_vain_become_rarer(device: Device, files: Path) -> None:
-    """By the time that the device itself has counted for batches, not by how many there were."""
+    """The interval depends on the device's time for batches, not on their number."""
     share, delay_ns = 4, 20_000_000
     device.write("try_share", share)
     path = files / "small"
@@ -290,12 +293,12 @@ def test_tries_in_vain_become_rarer(device: Device, files: Path) -> None:
 
         for _ in range(4):
             last = spent_ns()
-    # A first try is due when its cost was spent so often; this one, after others in vain, much
-    # later. The try itself counts as well. That a run takes long makes it later still.
+    # A first try is due when its cost has been spent that many times. This one, after others in
+    # vain, is due much later. The try itself counts as well. A slow run delays it further.
     assert last > (2 * share + 2) * delay_ns
 
 
-# A policy that says where, and one that does so by what it is told.
+# A policy that always chooses one place, and a policy that chooses by its arguments.
 SAYS = """
 #include "policy.bpf.h"
 int choose(struct csd_batch *batch)
@@ -336,10 +339,10 @@ def test_policy_chooses_the_place(device: Device, f: Path) -> None:
         assert auto(f).device_steps == 0
         said = device.read("chosen_policy")
         assert said - asked >= 3 * (SIZE // BLOCK // WINDOW)
-        # Who does not leave it open is not overruled.
+        # A policy does not overrule a caller that names the place.
         found, status = result(CALL, f, Place.DEVICE)
         assert (found, status.kernel_steps) == (WANTED, 0)
-        # No word, or no answer: as without one.
+        # With no choice or an invalid one, the kernel chooses as without a policy.
         for answer in ("CSD_AUTO", "3", "-1"):
             policy.replace(SAYS.format(answer))
             auto(f)
@@ -376,7 +379,7 @@ def test_predicted_times_are_compared_with_actual_times(device: Device, f: Path)
 
 
 def test_busy_device_is_not_chosen(device: Device, f: Path) -> None:
-    """Commands that are ahead count: one whose cores are all taken is not asked."""
+    """Commands that are queued count, so a device whose cores are all busy is not chosen."""
     for _ in range(2):
         auto(f)
     with csd_device.csd(size_mib=64, cores=1, core_percent=3000, model=1, power=1) as busy:
@@ -403,7 +406,7 @@ def test_busy_device_is_not_chosen(device: Device, f: Path) -> None:
 def test_file_of_a_mount_is_scheduled_by_its_backing_file(
     device: Device, f: Path, tmp_path: Path
 ) -> None:
-    """The page cache that counts is the backing file's."""
+    """The pages that count are in the page cache of the backing file."""
     slow_cores(device)
     with forced(f.parent, tmp_path / "efuse", "auto", consistency="exclusive") as m:
         for _ in range(3):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is asked before, while and after something changes, with the daemon held in between.
+"""Ask before, during and after each change, with the daemon held in between.
 
-Every change meets every question about what it touches, in each of the orders in which their
-requests and replies can cross. The mount is exclusive, so that whatever is believed is believed for
-ever; names are valid for no time, so that each use of one is a LOOKUP.
+Every change meets every question about the things it touches, in each order in which their requests
+and replies can cross. The mount is exclusive, so that a wrong value would be believed for ever.
+Names have no timeout, so that each use of a name is a LOOKUP.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tests.guest.support.daemons import Call, Mount, as_user, force_stat, mounte
 
 USER = 1000
 _NOREPLACE, _EXCHANGE = 1, 2
-# Closing a file would wait for the lock that the change holds on the inode.
+# Without this flag, closing a file would wait for the inode lock, which the change holds.
 _NOFLUSH = 1 << 5
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def rename2(old: str, new: str, flags: int) -> None:
-    """renameat2(2)."""
+    """Call renameat2(2)."""
     if _libc.renameat2(-100, os.fsencode(old), -100, os.fsencode(new), flags):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), old, None, new)
@@ -39,7 +39,7 @@ def rename2(old: str, new: str, flags: int) -> None:
 
 @dataclass
 class Scene:
-    """A directory with files of every kind, all open."""
+    """A directory with open files of every kind."""
 
     m: Mount
     name: str
@@ -75,7 +75,7 @@ class Scene:
             os.close(fd)
 
     def inode(self, name: str) -> Any:
-        """The truth of what was called *name* when the scene was opened."""
+        """Return the daemon's inode of the file that had *name* when the scene was opened."""
         return self.m.call("model.get", self.inos[name])
 
 
@@ -91,7 +91,7 @@ def scene(m: Mount, name: str) -> Iterator[Scene]:
 
 @dataclass(frozen=True)
 class Question:
-    """Something to ask about a file, and what the answer ought to be."""
+    """A question about a file, and the right answer."""
 
     opcode: str
     name: str
@@ -133,7 +133,7 @@ def attributes(name: str) -> Question:
 
 
 def named(name: str) -> Question:
-    """By a name that stays what it is."""
+    """Return a question about a name that stays the same."""
     return Question(
         "lookup",
         name,
@@ -194,7 +194,7 @@ def opened(name: str) -> Question:
 
 @dataclass(frozen=True)
 class Change:
-    """A system call that changes something, and the questions that it may answer otherwise."""
+    """A system call that makes a change, and the questions whose answers it may change."""
 
     name: str
     opcode: str
@@ -313,7 +313,7 @@ NAMES = ("a", "a2", "b", "s", "n", "sub", "sub/a", "sub/empty", "empty")
 
 
 def _true_names(s: Scene) -> None:
-    """Every name leads where it truly does, also when it is looked up again."""
+    """Check that every name leads to the right file, also when it is looked up again."""
     truth = s.m.call("tree", s.name)
     for again in (False, True):
         if again:
@@ -338,30 +338,30 @@ def _true(s: Scene, question: Question) -> None:
 
 
 def _true_in_its_midst(s: Scene, question: Question, before: Any) -> None:
-    """See the truth while a change that has happened is not over for its caller.
+    """Check an answer while a change has happened but its caller does not know.
 
-    FUSE takes no attributes of a LOOKUP while the inode's size changes: then what was before may
-    be seen until the change returns.
+    FUSE ignores the attributes of a LOOKUP while the inode's size changes, so the old attributes
+    may be seen until the change returns.
     """
     seen, truth = question(s), question.truth(s)
     assert seen == truth or (question.opcode == "lookup" and seen == before)
 
 
 def _warm(s: Scene, question: Question) -> None:
-    """Let the kernel learn the answer, and see that it uses it."""
+    """Let the kernel learn the answer, and check that it uses it."""
     question(s)
     with s.m.answered(question.opcode):
         assert question(s) == question.truth(s)
 
 
 def _quiet(s: Scene, question: Question, change: Change) -> None:
-    """The change comes and goes between questions."""
+    """The change begins and ends between questions."""
     _warm(s, question)
     change.do(s)
 
 
 def _question_crosses_change(s: Scene, question: Question, change: Change) -> None:
-    """The daemon answers, then all of the change happens, then the answer arrives."""
+    """The daemon answers, then all of the change happens, and then the answer arrives."""
     question(s)
     s.m.connection.invalidate()
     s.m.hold(question.opcode, "after")
@@ -373,7 +373,7 @@ def _question_crosses_change(s: Scene, question: Question, change: Change) -> No
 
 
 def _asked_while_change_waits(s: Scene, question: Question, change: Change) -> None:
-    """The change is on its way to the daemon: nothing is answered that it may make false."""
+    """The change is on its way to the daemon. The kernel gives no answer that it may make false."""
     _warm(s, question)
     s.m.hold(change.opcode, "before")
     changed = Call(change.do, s)
@@ -413,7 +413,7 @@ def _question_begins_inside_change(s: Scene, question: Question, change: Change)
 
 
 def _question_ends_inside_change(s: Scene, question: Question, change: Change) -> None:
-    """The daemon answers before the change begins; the answer arrives in its midst."""
+    """The daemon answers before the change begins, and the answer arrives during the change."""
     question(s)
     before = question.truth(s)
     s.m.connection.invalidate()
@@ -431,8 +431,8 @@ def _question_ends_inside_change(s: Scene, question: Question, change: Change) -
     changed.result()
 
 
-# A page fault may wait for a WRITE with the page locked (the flusher is quick on FUSE), and who
-# learns of another mtime waits for the page: no question can be answered before that WRITE is.
+# A page fault may wait for a WRITE with the page locked (the flusher is fast on FUSE), and a reply
+# with a new mtime waits for the page. So no question can be answered before that WRITE is.
 _ASKED_INSIDE = (
     _asked_while_change_waits,
     _asked_while_reply_waits,
@@ -460,7 +460,7 @@ def _in_order(
 ) -> None:
     """Let each change meet its question.
 
-    :param lacks: requests that the daemon does not know.
+    :param lacks: the requests that the daemon does not implement.
     """
     wrong = []
     with mounted(
@@ -495,6 +495,6 @@ def test_answers_around_changes_in_order(mountpoint: Path, order: Order) -> None
 
 @orders
 def test_answers_around_a_copy_by_the_older_request(mountpoint: Path, order: Order) -> None:
-    """Newer kernels send another request first, and this one to daemons that do not know it."""
+    """Newer kernels send another request first. Daemons that do not know it get this one."""
     both = [(change, question) for change, question in BOTH if change.opcode == _COPY]
     _in_order(mountpoint, order, both, "copy_file_range_64")

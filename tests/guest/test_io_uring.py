@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Daemons that take their requests by io_uring, which Linux 7.x has: on plain FUSE, where
-``efuse bench`` proves it, and on eFuse."""
+"""Test daemons that fetch requests by io_uring, which Linux 7.x has.
+
+Some tests run on plain FUSE, where ``efuse bench`` verifies the transport, and some on eFuse.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def _read_and_written(mount: Path, lower: Path) -> int:
-    """Compare bytes both ways, from two threads; return how many files were there."""
+    """Compare bytes both ways in two threads, and return the number of files."""
     data = random.Random(1).randbytes(3 * BLOCK)
 
     def write_and_read(number: int) -> None:
@@ -66,7 +68,7 @@ def _read_and_written(mount: Path, lower: Path) -> int:
 
 def test_what_goes_over_rings_is_what_is_there(source: Path, mountpoint: Path) -> None:
     with mounted(RING, source, mountpoint, SID) as system:
-        os.stat(mountpoint / "file")  # By now the daemon has its rings.
+        os.stat(mountpoint / "file")  # After this the daemon has its rings.
         before = system.usage()
         _read_and_written(mountpoint, source)
         after = system.usage()
@@ -103,7 +105,7 @@ def test_another_way_than_claimed_is_noticed(
 def test_a_kernel_that_has_it_switched_off_is_noticed(
     source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """libfuse then goes on without a word."""
+    """libfuse then goes on silently without io_uring."""
     monkeypatch.setattr(ring, "enabled", contextlib.nullcontext)
     with pytest.raises(EfuseError, match="only 0 came over io_uring"):
         _proven(RING, source, mountpoint)
@@ -116,7 +118,7 @@ def test_a_kernel_that_has_it_switched_off_is_noticed(
 def _efuse(
     source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch, *, on: bool, channels: bool
 ) -> Iterator[Program]:
-    """Have a daemon on eFuse that asks for io_uring, the handlers attached."""
+    """Run a daemon on eFuse that asks for io_uring, with handlers attached."""
     monkeypatch.setenv("EFUSE_CHANNELS", f"{channels:d}")
     words = command(SID, "efuse", source, mountpoint, options="timeout=0,io_uring")
     SWITCH.write_text(f"{on:d}")
@@ -128,7 +130,7 @@ def _efuse(
 
 
 def _nodes(program: Program) -> int:
-    """passthrough_ll holds a descriptor of each inode that the kernel knows."""
+    """Return the number of passthrough_ll's descriptors, which has one for each inode it knows."""
     return len(os.listdir(f"/proc/{program.pid}/fd"))
 
 
@@ -147,7 +149,7 @@ def test_handlers_answer_for_a_daemon_that_asks_for_io_uring(
             assert all(os.stat(mountpoint / name) for name in os.listdir(mountpoint))
         counted, came = program.usage(), sum(ring.delivered(program.pid)) - sum(rings)
         assert counted.sample is not None and counted.sample.total.hits > files
-        # Only what has to be read from the device is: what needs no answer.
+        # The device only carries requests without replies.
         sent = counted.total - before.total
         assert (came == sent) if on else (came == 0)
         known = _nodes(program)
@@ -176,7 +178,7 @@ def test_a_daemon_that_dies_at_its_rings_ends_all_requests(
             finally:
                 program._process.kill()
             ended = {each.result() for each in asking}
-        # A request that a ring has is called off, another one finds no connection.
+        # A request in a ring is cancelled, and a later one finds no connection.
         assert None not in ended and ended <= {
             errno.ECANCELED,
             errno.ECONNABORTED,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`exclusive`: what FUSE keeps of a file or directory ends with each change that may concern it."""
+"""Test `exclusive` mode: each change voids all that FUSE itself keeps of the file or directory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _told_by_sysfs(m: Mount) -> None:
 
 
 def _during(opcode: str, act: Callable[[int], object]) -> Callable[[Mount], None]:
-    """The daemon carries the change out while it has a request in hand."""
+    """Return a change that the daemon makes while it handles a request of *opcode*."""
 
     def change(m: Mount) -> None:
         fd = m.files["f"] = os.open(m / "d/f", os.O_RDWR)
@@ -76,7 +76,7 @@ def _create(path: str) -> None:
 
 
 def _read(m: Mount) -> bytes:
-    """Read the file; open() would ask by an IOCTL whether it is a terminal."""
+    """Read the file. (open() would also send an IOCTL, to find out whether it is a terminal.)"""
     fd = os.open(m / "d/f", os.O_RDONLY)
     data = os.pread(fd, 4096, 0)
     os.close(fd)
@@ -149,7 +149,7 @@ def test_reply_that_crosses_invalidate_is_not_kept(mountpoint: Path) -> None:
 
 
 def _spliced(fd: int) -> bytes:
-    """Read by splice(2), which goes past read(2)."""
+    """Read by splice(2), which does not go through read(2)."""
     with open(os.memfd_create("spliced"), "r+b") as there:
         os.sendfile(there.fileno(), fd, 0, 4096)
         return os.pread(there.fileno(), 4096, 0)
@@ -158,7 +158,7 @@ def _spliced(fd: int) -> bytes:
 @pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("how", ["open", "read", "splice"])
 def test_invalidate_voids_pages(mountpoint: Path, how: str, is_mapped: bool) -> None:
-    """Also those that are mapped, or that another open file has."""
+    """This includes pages that are mapped, and pages of another open file."""
     old, new = b"old " * 1024, b"NEW " * 1024
     with mounted(mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0) as m:
         m.model.create("f", old)
@@ -190,7 +190,7 @@ def _open(path: str) -> None:
 @pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize("default_permissions", [False, True])
 def test_changes_by_another_name_are_seen(mountpoint: Path, default_permissions: bool) -> None:
-    """A daemon that goes by paths has a nodeid for each name: their changes are not told apart."""
+    """A daemon that uses paths has a nodeid for each name, so their changes are not told apart."""
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -232,7 +232,7 @@ def test_changes_by_another_name_are_seen(mountpoint: Path, default_permissions:
 def test_stores_by_a_map_of_a_passthrough_file_are_seen(
     mountpoint: Path, lower: Path, mode: str
 ) -> None:
-    """They come without a request."""
+    """Such stores come without a request."""
     lower = lower / "f"
     lower.write_bytes(b"old " * 1024)
     with mounted(
@@ -263,7 +263,7 @@ def test_stores_by_a_map_of_a_passthrough_file_are_seen(
             assert os.pread(fd, 4, 0) == b"%4d" % number
             os.close(fd)
         m.drop()
-        # Another inode of the kernel's, that nobody has mapped.
+        # The kernel has a new inode now, which is not mapped.
         fd = os.open(m / "f", os.O_RDONLY)
         os.pread(fd, 4096, 0)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -285,7 +285,7 @@ def test_forced_stat_after_a_read_goes_to_the_daemon(mountpoint: Path, mode: str
 
 
 def test_link_count_after_a_delayed_delete_notification_is_right(mountpoint: Path) -> None:
-    """A DELETE waits for its directory, and takes all links from a file that has others."""
+    """A DELETE waits for its directory, and then drops all links of a file that has another one."""
     with mounted(
         mountpoint, consistency="exclusive", declare=("nodeid_per_file",), attr_timeout=0.0
     ) as m:
@@ -309,7 +309,7 @@ def test_link_count_after_a_delayed_delete_notification_is_right(mountpoint: Pat
 
 
 def test_statfs_after_the_last_release_goes_to_the_daemon(mountpoint: Path) -> None:
-    """It frees a file without a name at its last RELEASE, or at its FORGET."""
+    """The daemon frees a file without a name at its last RELEASE, or at its FORGET."""
     with mounted(mountpoint, consistency="exclusive", attr_timeout=60.0, entry_timeout=60.0) as m:
         m.model.create("f", b"data")
         fd = os.open(m / "f", os.O_RDONLY)

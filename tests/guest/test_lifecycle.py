@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Mounts that begin and end: with requests in flight, under load, with files open."""
+"""Test mounts that begin and end with requests in flight, under load, and with open files."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def _programs() -> set[int]:
 
 
 def _work(m: Mount, rounds: int | None = None) -> str:
-    """Use the mount until it goes, or for some rounds; return why it ended.
+    """Use the mount until it ends, or for *rounds*, and return the reason for the end.
 
-    A lazy unmount between the looks for the two names of a rename leaves one of them in the
-    mount and the other below it (EXDEV).
+    During a rename, a lazy unmount between the lookups of the two names leaves one name in the
+    mount, and the other below it (EXDEV).
     """
     number = 0
     while rounds is None or number < rounds:
@@ -140,7 +140,7 @@ def test_unmount_under_load(mountpoint: Path, lazy: bool) -> None:
 
             eventually(over)
         for call in calls:
-            # Out of sight of a mount that has gone, what is below it is used.
+            # After the mount has gone, the calls use the directory below it.
             allowed = {"done", "ENOENT", "EBUSY", "ENOTCONN"} | ({"EXDEV"} if lazy else set())
             assert call.result() in allowed
         eventually(lambda: number not in connections(), "the connection stays")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A directory that changes while it is read: what stays is listed exactly once."""
+"""Test a directory that changes while it is read: names that stay are listed exactly once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import efuse
 from efuse.control import Connection
 from tests.guest.support.shell import run
 
-# More than the daemon reads ahead at once: the rest is read when names have gone.
+# More names than the daemon reads ahead, so that it reads the rest after names were removed.
 NAMES = [f"f{number:04}{'x' * (number % 60)}" for number in range(800)]
 
 
@@ -34,7 +34,7 @@ def lower_directory(request: pytest.FixtureRequest, lower: Path) -> Iterator[Pat
 
 
 def _lose_while_read(path: Path) -> list[str]:
-    """List *path*, and remove every other name when some have been read."""
+    """List *path*, and remove every other name after some have been read."""
     seen = []
     with os.scandir(path) as entries:
         for number, entry in enumerate(entries):
@@ -83,7 +83,7 @@ def test_listing_of_a_changing_directory_has_what_stays_once(
 def test_listing_of_tmpfs_whose_rest_is_removed_has_nothing_twice(
     lower_directory: Path, mountpoint: Path, mode: str
 ) -> None:
-    """Two readers of one directory, of which tmpfs by itself would show one the start again."""
+    """Two readers list one directory. By itself, tmpfs would start again for one of them."""
     for name in NAMES:
         (lower_directory / name).touch()
     plain = mode == "plain"

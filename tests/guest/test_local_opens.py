@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Files that the kernel opened without the daemon, which keeps their locks."""
+"""Test files that the kernel opened without the daemon, although the daemon keeps their locks."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_close_of_a_file_with_a_flock_reaches_the_daemon(mountpoint: Path, how: 
 
 
 def test_close_of_a_file_with_a_lock_of_its_own_reaches_the_daemon(mountpoint: Path) -> None:
-    """An OFD lock: it ends with the open file description, not with a process."""
+    """An OFD lock ends with the open file description, not with a process."""
     with _opened_here(mountpoint, locks=True) as (m, fd):
         m.log()
-        with contextlib.suppress(OSError):  # the daemon may not know the request
+        with contextlib.suppress(OSError):  # The daemon may not implement the request.
             fcntl.fcntl(fd, _F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
         os.close(fd)
         eventually(lambda: "release" in m.asked())
@@ -84,7 +84,7 @@ def test_flush_of_a_file_whose_locks_the_daemon_keeps_reaches_it(mountpoint: Pat
 
 
 def _asked_to_open_and_list(m: Mount, path: str) -> set[str]:
-    """Return what of it the daemon is asked."""
+    """Open a file and list its directory, and return the opcodes that reached the daemon."""
     m.log()
     os.close(os.open(path, os.O_RDWR))
     os.listdir(os.path.dirname(path))
@@ -93,7 +93,7 @@ def _asked_to_open_and_list(m: Mount, path: str) -> set[str]:
 
 @pytest.mark.parametrize("handle", [7, 1 << 40, 0x7F00_0000_1000])
 def test_handle_that_tells_files_apart_ends_handleless(mountpoint: Path, handle: int) -> None:
-    """A descriptor, a count, a pointer: the nodeid could be another file's handle."""
+    """The handles look like a descriptor, a counter and a pointer: a nodeid could be the same."""
     with mounted(
         mountpoint, consistency="exclusive", declare=("handleless",), first_handle=handle
     ) as m:
@@ -127,7 +127,7 @@ def test_own_handle_leaves_the_next_open_to_the_kernel(mountpoint: Path) -> None
 def test_listing_whose_positions_are_a_handle_s_own_is_not_kept(
     mountpoint: Path, handle: int
 ) -> None:
-    """The next reader would go on where another handle stopped. Nothing is promised here."""
+    """The next reader would continue at another handle's position. Nothing is promised here."""
     with mounted(mountpoint, consistency="exclusive", first_handle=handle) as m:
         m.model.create("f", b"data")
         for _ in range(3):

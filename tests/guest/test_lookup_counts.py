@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Lookups that the kernel answers, and the FORGETs that must not follow from them.
+"""Test lookups that the kernel answers, which must not cause FORGETs.
 
-Each mount shows at its end that every lookup the daemon granted came back, and none twice.
+At its end each mount checks that every lookup of the daemon was forgotten exactly once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONG = 3600.0
 
 
 def _hard_links(m: Mount, names: int = 3) -> int:
-    """Make links to one file; return it opened, so that it is alive without their names."""
+    """Make links to one file, and return a descriptor, so that it is alive without the names."""
     m.model.create("f0", b"data")
     for i in range(1, names):
         os.link(m / "f0", m / f"f{i}")
@@ -135,7 +135,7 @@ def test_lookup_with_small_maps_right_and_balanced(mountpoint: Path) -> None:
                     assert os.stat(m / f"g{i}").st_size == i
                     assert force_stat(m / f"g{i}").st_size == i
                 m.drop()
-            # A name may share a bucket with a nodeid whose FORGET the daemon has not read.
+            # A name may share a bucket with a nodeid whose FORGET the daemon has not read yet.
             eventually(lambda: len(m.call("counts")) == 1)
             os.stat(m / "l0")
             m.drop()
@@ -251,7 +251,7 @@ def test_negative_entry_gone_once_made(mountpoint: Path, make: Callable[[Mount],
 
 
 def _refused(name: bytes, directory: int) -> bool:
-    """Is a name that nothing has too long? Else it is not there."""
+    """Return whether the name of a missing file is too long."""
     try:
         os.stat(name, dir_fd=directory)
     except OSError as error:
@@ -283,8 +283,8 @@ def test_names_of_any_byte_and_length(mountpoint: Path) -> None:
             fails(errno.ENOENT, os.stat, base + n[:200] + b"?!")
         assert m.count("lookup", "hits") - before == 2 * len(names)
         assert "lookup" not in m.asked()
-        # Longer ones fit into no key: the daemon is asked, also when FUSE has forgotten the answer.
-        # FUSE passes 1024 bytes, and newer kernels' as many as a path may have.
+        # Longer names fit into no key, so the daemon is asked, also after FUSE has dropped the
+        # answer. FUSE passes up to 1024 bytes. Newer kernels pass as many as a path may have.
         root = os.open(m.path, os.O_PATH)
         m.log()
         longest = 1024 if _refused(b"x" * 1025, root) else 4095
@@ -315,7 +315,7 @@ def test_parallel_lookups_balanced(mountpoint: Path) -> None:
 
 
 def test_directory_entry_that_is_refused_returned(mountpoint: Path) -> None:
-    """READDIRPLUS counts a lookup of each entry; FUSE forgets one whose attributes are wrong."""
+    """READDIRPLUS counts a lookup of each entry, but FUSE forgets one with wrong attributes."""
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -326,7 +326,7 @@ def test_directory_entry_that_is_refused_returned(mountpoint: Path) -> None:
         m.model.mkdir("d")
         for name in ("good", "bad"):
             m.model.create(f"d/{name}", name.encode())
-        m.model.set_mode("d/bad", 0o644)  # of no type
+        m.model.set_mode("d/bad", 0o644)  # The file has no type.
         assert sorted(os.listdir(m / "d")) == ["bad", "good"]
         assert "readdirplus" in m.asked()
         eventually(lambda: not m.call("nodeid", "d/bad"), "its lookup is not returned")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The maps as mappings, capacities, eviction, full maps, publishing."""
+"""Test maps as Python mappings, capacities, eviction, full maps and publishing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attachment(tiny: Tiny) -> Iterator[Attachment]:
 
 
 def drop_caches() -> None:
-    """Make the kernel drop every name and inode that nobody uses."""
+    """Make the kernel drop every name and inode that is not in use."""
     os.sync()
     with open("/proc/sys/vm/drop_caches", "w") as file:
         file.write("2")
