@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The module beside the built-in FUSE: what it registers, and that it comes and goes."""
+"""Test the module next to the built-in FUSE: what it registers, and that it loads and unloads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @pytest.fixture
 def device() -> Iterator[int]:
-    """An open /dev/efuse."""
+    """Yield a descriptor of /dev/efuse."""
     descriptor = os.open("/dev/efuse", os.O_RDWR | os.O_CLOEXEC)
     yield descriptor
     os.close(descriptor)
@@ -75,7 +75,7 @@ def test_unload_while_mounted_fails(device: int, mountpoint: Path) -> None:
     with pytest.raises(ModuleBuildError, match="in use"):
         live.unload()
     assert live.loaded()
-    # The daemon never answered INIT: the mount is ended by force.
+    # The daemon never answers INIT, so the unmount has to be forced.
     subprocess.run(["umount", "--force", mountpoint], check=True, stdin=subprocess.DEVNULL)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A kernel whose FUSE has no io_uring, as Linux before 6.14."""
+"""Test a kernel whose FUSE has no io_uring, like Linux before 6.14."""
 
 from __future__ import annotations
 

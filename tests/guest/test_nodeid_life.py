@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A nodeid names an inode only while the kernel holds it, until the daemon has read the FORGET.
+"""A nodeid names an inode only while the kernel holds it, until the daemon reads the FORGET.
 
-What is mapped for it in between would be the next file's of that nodeid.
+An extent that was mapped between these two would belong to the next file with that nodeid.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.guest.support.file_data import BLOCK, fill, read, write
 
 
 def drop_inodes() -> None:
-    """Have the kernel forget what nobody uses."""
+    """Make the kernel drop every inode that is not in use."""
     Path("/proc/sys/vm/drop_caches").write_text("2")
 
 
 def forgotten(m: Mount) -> None:
-    """Wait until the daemon has forgotten all that nobody uses."""
+    """Wait until the daemon has read the FORGET of every inode that is not in use."""
     eventually(m.balanced, "forgotten")
 
 
@@ -55,7 +55,8 @@ def test_map_of_a_nodeid_that_the_kernel_does_not_hold_fails(mountpoint: Path, l
         nodeid = m.call("nodeid", "f")
         forgotten(m)
         assert m.call("raw_map", (nodeid, 0, 0, 0, 0), 2, path, os.O_RDONLY) == errno.ESTALE
-        # A reply is about to hand it out; the FORGET ends that, too.
+        # With the flag for a new nodeid, the extent is for a reply to come. The FORGET ends it,
+        # too.
         assert not m.call("raw_map", (nodeid, 0, 0, 0, 0), 2 | 8, path, os.O_RDONLY)
         os.stat(m / "f")
         assert m.call("nodeid", "f") == nodeid
@@ -71,7 +72,7 @@ def test_map_of_a_nodeid_that_the_kernel_does_not_hold_fails(mountpoint: Path, l
 def test_map_of_a_nodeid_looked_up_again_before_its_forget_stays(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The daemon has not forgotten the inode that it hands out once more."""
+    """The daemon replies with the nodeid again before it reads the FORGET, so the extent stays."""
     path = backing(lower, fill("b"))
     with mounted(mountpoint, entry_timeout=60.0, attr_timeout=60.0, reuse_nodeids=True) as m:
         make(m, "f", fill("d"))
@@ -89,7 +90,7 @@ def test_map_of_a_nodeid_looked_up_again_before_its_forget_stays(
 def test_file_is_never_read_as_an_earlier_one_of_its_nodeid(
     mountpoint: Path, lower: Path, seed: int
 ) -> None:
-    """Random lives: the bytes of each file name it, wherever they lie."""
+    """Files are made, mapped and removed at random, and the bytes of each file name that file."""
     rng = random.Random(seed)
     with mounted(
         mountpoint, entry_timeout=60.0, attr_timeout=60.0, reuse_nodeids=True, consistency="ttl"
@@ -115,7 +116,7 @@ def test_file_is_never_read_as_an_earlier_one_of_its_nodeid(
             elif what == "drop":
                 m.drop()
             elif what == "stop":
-                # FORGETs of several lives wait together.
+                # FORGETs of several uses of a nodeid wait at the same time.
                 os.kill(m.pid, signal.SIGSTOP)
                 drop_inodes()
                 os.kill(m.pid, signal.SIGCONT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A subclass of the pass-through is asked for whatever it overrides, in every mode."""
+"""The daemon is asked for every handler that a subclass of the pass-through overrides."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def _write_scrambled(self: efuse.Passthrough, fh: int, off: int, buf: byte
 
 
 class Rot(efuse.Passthrough):
-    """Keeps files scrambled."""
+    """A pass-through that stores files scrambled."""
 
     read = _read_scrambled
     write = _write_scrambled
 
 
 def _instance(source: Path, consistency: str) -> efuse.Passthrough:
-    """The same of one file system that was made already."""
+    """Return a file system with the same handlers, which are set on the instance."""
     made = efuse.Passthrough(source, consistency=consistency)
     made.read = types.MethodType(_read_scrambled, made)  # type: ignore[method-assign]
     made.write = types.MethodType(_write_scrambled, made)  # type: ignore[method-assign]
@@ -107,7 +107,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
 def test_overridden_handler_is_called_each_time(
     mountpoint: Path, tmp_path: Path, name: str
 ) -> None:
-    """Where replies have no timeout: FUSE itself keeps nothing. The others are answered."""
+    """Replies have no timeout, so FUSE itself keeps nothing. The kernel answers other requests."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "f").write_bytes(b"data")
@@ -130,7 +130,7 @@ def test_overridden_handler_is_called_each_time(
     async def main() -> None:
         kind = type("Over", (efuse.Passthrough,), {name: own})
         operations = kind(source, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0)
-        # Without default_permissions the kernel asks for access(2), too.
+        # Without default_permissions, access(2) sends a request, too.
         async with served(operations, mountpoint, options=("allow_other",)):
             for _ in range(4):
                 await trio.to_thread.run_sync(act, operations)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""FUSE's own pages of files that are mapped: they are never of a content that is no more."""
+"""Test FUSE's own pages of mapped files: they never show bytes that the file no longer has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 
 
 def sent(fd: int, position: int = 0) -> bytes:
-    """Return the first byte of a block by sendfile(2), which takes FUSE's pages."""
+    """Return the first byte of a block by sendfile(2), which uses FUSE's pages."""
     with tempfile.TemporaryFile() as copy:
         os.sendfile(copy.fileno(), fd, position, BLOCK)
         return os.pread(copy.fileno(), 1, 0)
@@ -51,7 +51,7 @@ def truncated(m: Mount) -> int:
 def test_what_an_open_truncates_is_not_written_back(
     mountpoint: Path, lower: Path, consistency: str
 ) -> None:
-    """The daemon lets FUSE keep pages, of which one is dirty and all are void."""
+    """The daemon lets FUSE keep the pages. One of them is dirty, and all are void."""
     path = backing(lower, fill("o", 2 * BLOCK))
     with mounted(mountpoint, consistency=consistency, open_flags=_KEEP_CACHE, **LONG) as m:
         make(m, "f", fill("o", 2 * BLOCK))
@@ -72,7 +72,7 @@ def test_what_an_open_truncates_is_not_written_back(
 
 
 def test_open_that_truncates_waits_for_no_write_back(mountpoint: Path, lower: Path) -> None:
-    """In a write-back mount FUSE lets no WRITE through until such an OPEN is answered."""
+    """In a write-back mount, FUSE holds all WRITEs back until such an OPEN is answered."""
     path = backing(lower, fill("o", 2 * BLOCK))
     options = {"generic_flags": WRITEBACK_CACHE, "open_flags": _KEEP_CACHE, **LONG}
     with mounted(mountpoint, **options) as m:
@@ -96,7 +96,7 @@ def test_open_that_truncates_waits_for_no_write_back(mountpoint: Path, lower: Pa
 def test_rest_of_a_page_is_of_the_content_that_is_mapped(
     mountpoint: Path, lower: Path, consistency: str, how: str
 ) -> None:
-    """A write(2) into a page that FUSE has of an earlier content goes below as a whole page."""
+    """A write(2) into a page with earlier contents goes to the backing file as a whole page."""
     old, new = (backing(lower, letter * 100, letter.decode()) for letter in (b"a", b"b"))
     append = os.O_APPEND if how == "append" else 0
     options = {"generic_flags": WRITEBACK_CACHE, **LONG}
@@ -120,7 +120,7 @@ def test_rest_of_a_page_is_of_the_content_that_is_mapped(
 def test_rest_of_a_page_is_of_the_content_that_is_mapped_amid_the_write(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The write has begun, and asks where the file ends; then the daemon maps another file."""
+    """The write has begun and asks for the file's end. Then the daemon maps another file."""
     old, new = (backing(lower, letter * 100, letter.decode()) for letter in (b"a", b"b"))
     with mounted(mountpoint, generic_flags=WRITEBACK_CACHE, entry_timeout=600.0) as m:
         make(m, "f", b"d" * 100)
@@ -140,7 +140,7 @@ def test_rest_of_a_page_is_of_the_content_that_is_mapped_amid_the_write(
 def test_store_by_an_earlier_map_takes_no_earlier_content_below(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The page is clean and void. What is stored goes below with the rest of the page."""
+    """The page is clean and void. A store goes to the backing file with the rest of its page."""
     paths = [backing(lower, letter * 2 * BLOCK, letter.decode()) for letter in (b"a", b"b", b"c")]
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", b"d" * 2 * BLOCK)
@@ -163,7 +163,7 @@ def test_store_by_an_earlier_map_takes_no_earlier_content_below(
 def test_store_to_a_page_that_was_being_read_takes_no_earlier_content_below(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The file is mapped while the daemon answers a READ: mmap(2) leaves that page."""
+    """The file is mapped while the daemon answers a READ, so mmap(2) cannot drop that page."""
     new = backing(lower, fill("n", 2 * BLOCK))
     with mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
         make(m, "f", fill("d", 2 * BLOCK))
@@ -182,7 +182,7 @@ def test_store_to_a_page_that_was_being_read_takes_no_earlier_content_below(
         storer = Call(store)
         eventually(lambda: "folio_wait_bit" in str(storer.within()), "the store waits for the page")
         m.release()
-        # What it reads may be of before, of the new content, or what is stored.
+        # The reader may see the old bytes, the new bytes, or the store.
         assert reader.result() in (b"d", b"n", b"x")
         expected = b"xx" + fill("n", BLOCK)[2:]
         assert storer.result() == expected
@@ -191,7 +191,7 @@ def test_store_to_a_page_that_was_being_read_takes_no_earlier_content_below(
 
 
 def _random_view(fd: int, blocks: int) -> mmap.mmap:
-    """Map a file so that a fault reads one page alone."""
+    """Map a file in such a way that a fault reads only one page."""
     view = mmap.mmap(fd, blocks * BLOCK)
     view.madvise(mmap.MADV_RANDOM)
     return view
@@ -225,11 +225,11 @@ def test_stores_to_two_void_pages_read_each_page_once(mountpoint: Path, lower: P
         assert bytes(m.call("inode", "f").data) == expected
 
 
-_CHANGES = 20  # more than any number of tries that a store might give up after
+_CHANGES = 20  # A store that gives up after some number of tries fails this test.
 
 
 def test_store_takes_no_page_that_was_read_before_a_change(mountpoint: Path, lower: Path) -> None:
-    """The content changes after each READ of the page has been answered."""
+    """The contents change each time that a READ of the page has been answered."""
     path = backing(lower, fill("o", BLOCK))
     with mounted(mountpoint, path="daemon", **LONG) as m:
         make(m, "f", fill("d", BLOCK))
@@ -281,11 +281,11 @@ def test_store_takes_no_void_page_after_stores_that_were_killed(
 
 @contextlib.contextmanager
 def _referenced(fd: int, how: str) -> Iterator[None]:
-    """Hold more references to a file's first page than a page has that nobody pins.
+    """Hold more references to a file's first page than an unpinned page usually has.
 
-    No right is needed but to read the file.
+    This takes no right except to read the file.
     """
-    number = 1100  # GUP_PIN_COUNTING_BIAS is 1024
+    number = 1100  # GUP_PIN_COUNTING_BIAS is 1024.
     with contextlib.ExitStack() as stack:
         if how == "maps":
             for _ in range(number):
@@ -314,7 +314,7 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
 def test_void_page_with_many_references_is_read_again(
     mountpoint: Path, lower: Path, how: str, writes: str
 ) -> None:
-    """The page does not count as pinned by direct I/O."""
+    """The page must not count as pinned by direct I/O."""
     old, new = (backing(lower, fill(letter, BLOCK), letter) for letter in ("a", "b"))
     flags = WRITEBACK_CACHE if writes == "by write(2)" else 0
     with mounted(mountpoint, generic_flags=flags, **LONG) as m:
@@ -340,7 +340,7 @@ def test_void_page_with_many_references_is_read_again(
 def test_write_is_kept_although_direct_io_reads_the_page(
     tmp_path: Path, mountpoint: Path, lower: Path, slow: Path
 ) -> None:
-    """O_DIRECT writes out of a map of the file while a write(2) goes below."""
+    """Direct I/O writes from a map of the file while a write(2) goes to the backing file."""
     path = backing(slow, fill("o", BLOCK))
     with failing_disk(tmp_path) as disk, mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
         (disk.root / "file").write_bytes(fill("z", BLOCK))
@@ -376,7 +376,7 @@ def test_write_is_kept_although_direct_io_reads_the_page(
 def test_bytes_stored_behind_the_end_are_not_kept_by_a_write_back_mount(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The file is mapped for writing, so FUSE's own way takes the write."""
+    """The file is mapped for writing, so FUSE's own code handles the write."""
     path = backing(lower, b"o" * 100)
     with mounted(mountpoint, generic_flags=WRITEBACK_CACHE, **LONG) as m:
         make(m, "f", b"o" * 100)
@@ -460,7 +460,7 @@ def test_write_waits_for_a_write_back_of_an_earlier_content_and_reads_the_page_a
 def test_write_behind_the_end_leaves_bytes_that_a_map_has_shown(
     mountpoint: Path, lower: Path
 ) -> None:
-    """The backing file is longer than FUSE believes."""
+    """The backing file is longer than the size that FUSE knows."""
     path = backing(lower, b"o" * 200)
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", b"d" * 100)
@@ -511,7 +511,7 @@ def test_bytes_stored_behind_the_end_while_a_write_waits_do_not_come_into_the_fi
 def test_bytes_stored_behind_the_end_of_a_file_do_not_come_into_it(
     mountpoint: Path, lower: Path, path: str, how: str
 ) -> None:
-    """A map shows all of the last page; then the file becomes longer by a write(2)."""
+    """A map shows the whole last page. Then a write(2) makes the file longer."""
     below = backing(lower, b"o" * 100)
     with mounted(mountpoint, consistency="exclusive", path=path, **LONG) as m:
         make(m, "f", b"o" * 100)
@@ -553,9 +553,9 @@ def _appended(fd: int, data: bytes) -> int:
 
 
 def _written_back(fd: int, end: int) -> int:
-    """Write back a file's first page without the lock that write(2) takes, as fsync(2) does not.
+    """Write back a file's first page without the inode lock, which write(2) takes.
 
-    It returns when *end* can be read: the end of an open file takes that lock, too.
+    The function returns when *end* is readable, because closing an open file takes that lock, too.
     """
     wait_before, write, wait_after = 1, 2, 4
     status = int(_libc.sync_file_range(fd, 0, BLOCK, wait_before | write | wait_after))
@@ -564,14 +564,14 @@ def _written_back(fd: int, end: int) -> int:
 
 
 def _is_old(path: str) -> bool:
-    """Will the next change move the time of the file for certain?"""
+    """Return whether the next change is certain to move the file's timestamp."""
     return time.time_ns() - os.stat(path).st_ctime_ns > 100_000_000
 
 
 def test_pages_are_not_older_than_a_read_under_way_has_seen(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
-    """A read(2) that has noted a change waits for a page of its buffer."""
+    """A read(2) that has noticed a change waits for a page of its buffer."""
     path = backing(lower, fill("o", 4 * BLOCK))
     with mounted(mountpoint, path="direct", **LONG) as m:
         make(source, "source", fill("s", BLOCK))
@@ -629,7 +629,7 @@ def test_end_of_file_that_was_seen_is_not_taken_back(
 def test_map_that_is_made_later_shows_what_is_mapped(
     mountpoint: Path, lower: Path, consistency: str
 ) -> None:
-    """By a file that was opened before; what is stored through it goes below as a whole page."""
+    """The map is of a file that was opened before. A store goes below with the rest of its page."""
     old, new = (backing(lower, letter * 100, letter.decode()) for letter in (b"a", b"b"))
     with mounted(mountpoint, consistency=consistency, **LONG) as m:
         make(m, "f", b"d" * 100)
@@ -648,7 +648,7 @@ def test_map_that_is_made_later_shows_what_is_mapped(
 def test_read_of_what_may_change_unseen_drops_no_other_pages(
     tmp_path: Path, mountpoint: Path, lower: Path
 ) -> None:
-    """Of a backing file on tmpfs it is never known. Bytes that were read are not shown older."""
+    """On tmpfs, changes are never noticed. Still, bytes that were read are not shown older."""
     pages = 256
     below = tmp_path / "tmpfs"
     below.mkdir()
@@ -683,7 +683,7 @@ def test_read_of_what_may_change_unseen_drops_no_other_pages(
 def test_pages_are_not_older_than_what_was_read_past_them(
     tmp_path: Path, mountpoint: Path, lower: Path, how: str, by: str
 ) -> None:
-    """By requests of FUSE's own, of a backing file that changes unseen."""
+    """FUSE's own requests read a backing file that changes unseen."""
     below = tmp_path / "tmpfs"
     below.mkdir()
     run("mount", "-t", "tmpfs", "tmpfs", below)
@@ -699,7 +699,7 @@ def test_pages_are_not_older_than_what_was_read_past_them(
         m.call("set_open_flags", 0)
         fd = os.open(m / "f", os.O_RDWR)
         buffer = mmap.mmap(-1, BLOCK)
-        # While it is mapped for writing, O_DIRECT takes FUSE's own way.
+        # While the file is mapped for writing, O_DIRECT takes FUSE's own way.
         with mmap.mmap(fd, BLOCK, offset=2 * BLOCK):
             for _ in range(2):
                 os.preadv(past, [buffer], 0)
@@ -716,7 +716,7 @@ def test_pages_are_not_older_than_what_was_read_past_them(
 def test_void_pages_are_not_written_back_under_their_lock(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
-    """The WRITE waits for who writes below from a map of that page, and faults it in."""
+    """A task that writes below from a map of the page has the lock that the WRITE waits for."""
     path = backing(lower, fill("o", 4 * BLOCK))
     with mounted(mountpoint, **LONG) as m:
         make(source, "source", fill("s", BLOCK))
@@ -734,7 +734,7 @@ def test_void_pages_are_not_written_back_under_their_lock(
             source.wait_held()
             whole(m, path, write=True)
             reader = Call(os.pread, fd, 10, 3 * BLOCK)
-            # Its WRITE is under way, and the page not locked.
+            # The WRITE of the void page is in flight, but the page is not locked.
             eventually(reader.done, "the reader is done")
             source.release()
             assert writer.result() == 2 * BLOCK
@@ -748,11 +748,12 @@ def test_void_pages_are_not_written_back_under_their_lock(
 
 
 def refreshes(call: Call[bytes]) -> bool:
-    """Does it wait for pages that are to be dropped?"""
+    """Return whether the call waits for pages that are to be dropped."""
     return any(name.startswith("efuse_") and "refresh" in name for name in call.within())
 
 
-_MANY = 64  # blocks: FUSE reads 32 ahead
+# The number of blocks. FUSE reads 32 ahead.
+_MANY = 64
 
 
 def _hung_read(m: Mount, path: str, fd: int) -> Call[bytes]:
@@ -772,7 +773,7 @@ def _hung_read(m: Mount, path: str, fd: int) -> Call[bytes]:
 
 
 def test_mmap_waits_for_no_daemon(mountpoint: Path, lower: Path) -> None:
-    """Who looks at the caller in /proc would wait as well, perhaps the daemon."""
+    """Otherwise a process that reads the caller's /proc would wait, too, maybe the daemon."""
     data = fill("o", _MANY * BLOCK)
     path = backing(lower, data)
     with mounted(mountpoint, **LONG) as m:
@@ -806,7 +807,7 @@ def test_read_that_waits_for_the_daemon_can_be_killed(mountpoint: Path, lower: P
 def test_write_does_not_wait_for_who_writes_below_from_a_map_of_it(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
-    """He has the backing file's lock, and faults in a page of the file above."""
+    """The other task has the backing file's lock, and faults in a page of the file above."""
     path = backing(lower, fill("o", 4 * BLOCK))
     with mounted(mountpoint, **LONG) as m:
         make(source, "source", fill("s", BLOCK))
@@ -837,7 +838,8 @@ def test_write_does_not_wait_for_who_writes_below_from_a_map_of_it(
 class Mapped:
     """A process that maps a file, reads it, stores to it, and shows it when it is told to.
 
-    Not the test's own: to start another program would close the file there, which writes back.
+    It is not the test's own process: starting another program would close the file and write it
+    back.
     """
 
     def __init__(self, m: Mount, position: int) -> None:
@@ -861,21 +863,21 @@ class Mapped:
         assert os.read(self._ready, 1) == b"r"
 
     def waits(self) -> None:
-        """Wait until the store waits for a write under way."""
+        """Wait until the store waits for a write in flight."""
         eventually(lambda: "efuse_page_mkwrite" in self._call.within(), "the store waits")
 
     def stores(self) -> None:
-        """Wait until it has stored."""
+        """Wait until the process has stored."""
         assert os.read(self._ready, 1) == b"s"
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """End the process, whatever it is doing."""
         self._call.kill()
         os.close(self._ready)
         os.close(self._go)
 
     def shows(self) -> tuple[bytes, bytes]:
-        """Return what it has seen before it stored, and now; what it stored goes below."""
+        """Return the bytes from before the store, and the bytes now. The store is written back."""
         os.write(self._go, b"g")
         shown = self._call.result()
         os.close(self._ready)
@@ -886,7 +888,7 @@ class Mapped:
 def test_map_that_is_made_while_a_write_goes_below_loses_nothing_of_it(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
-    """A store to a page that came meanwhile waits: it would be written back over the write."""
+    """A store to a page that was read meanwhile waits, as its write-back would undo the write."""
     path = backing(slow, b"o" * BLOCK)
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", b"d" * BLOCK)
@@ -906,9 +908,9 @@ def test_map_that_is_made_while_a_write_goes_below_loses_nothing_of_it(
 def test_reads_do_not_go_back_while_a_write_goes_through_pages(
     mountpoint: Path, lower: Path, slow: Path, consistency: str
 ) -> None:
-    """It goes FUSE's own way since the file is mapped for writing, and is seen in the page."""
+    """As the file is mapped for writing, the write takes FUSE's own way, and shows in the page."""
     path = backing(slow, b"o" * BLOCK)
-    # The end of an open file would wait for the write, too.
+    # Otherwise closing a file would wait for the write, too.
     flags = NOFLUSH | _KEEP_CACHE
     with mounted(mountpoint, consistency=consistency, open_flags=flags, **LONG) as m:
         make(m, "f", b"o" * BLOCK)
@@ -955,7 +957,7 @@ def test_store_that_waits_for_a_write_under_way_can_be_killed(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     path = backing(slow, b"o" * BLOCK)
-    # The end of an open file would wait for the write, too.
+    # Otherwise closing a file would wait for the write, too.
     with mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
         make(m, "f", b"d" * BLOCK)
         whole(m, path, write=True)
@@ -989,7 +991,7 @@ def test_map_that_is_made_while_a_write_appends_below_appends_it_once(
 
 @pytest.fixture
 def xfs(tmp_path: Path, lower: Path) -> Iterator[Path]:
-    """A lower file system that takes a file's lock to read it."""
+    """Yield a lower file system that takes a file's lock to read it."""
     image, root = lower / "image", tmp_path / "xfs"
     with image.open("wb") as file:
         file.truncate(320 << 20)
@@ -1004,7 +1006,7 @@ def xfs(tmp_path: Path, lower: Path) -> Iterator[Path]:
 def test_page_that_is_faulted_in_by_who_has_the_lock_below_is_the_daemons(
     mountpoint: Path, xfs: Path
 ) -> None:
-    """In the kernel he would wait for himself, and nobody could kill him."""
+    """In the kernel, the task would wait for itself, and could not be killed."""
     path = backing(xfs, fill("o", 4 * BLOCK))
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", fill("d", 4 * BLOCK))
@@ -1028,7 +1030,7 @@ def test_page_that_is_faulted_in_by_who_has_the_lock_below_is_the_daemons(
 def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
     mountpoint: Path, xfs: Path
 ) -> None:
-    """It has the lock below, for which a writer waits already when the kernel reads the page."""
+    """The reader has the lock below, and a writer already waits for it when the page is read."""
     path = backing(xfs, fill("o", 4 * BLOCK))
     with mounted(mountpoint, path="direct", **LONG) as m:
         make(m, "f", fill("o", 4 * BLOCK))
@@ -1058,7 +1060,7 @@ def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
         assert all(each.result() for each in writers)
         for number in (fd, other, ready):
             os.close(number)
-        # Both ways were gone.
+        # Both ways were used.
         assert m.count("read", "hits")
         assert m.count("read", "declined")
 
@@ -1067,7 +1069,7 @@ def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
 def test_page_of_a_mount_above_another_is_not_waited_for_below_both(
     tmp_path: Path, mountpoint: Path, xfs: Path, middle: str
 ) -> None:
-    """A program that writes to the lowest file, from a map of the highest, has the lock there."""
+    """A program that writes to the lowest file from a map of the highest one has the lock there."""
     path = backing(xfs, fill("o", 4 * BLOCK))
     root = tmp_path / "middle"
     root.mkdir()
@@ -1091,7 +1093,7 @@ def test_page_of_a_mount_above_another_is_not_waited_for_below_both(
                 return os.pwrite(other, view, 2 * BLOCK)
 
         assert Call(below).result() == BLOCK
-        # The page came from a daemon, with bytes of its own.
+        # The page came from a daemon, which has its own bytes.
         answer, asked = ("o", m1) if middle == "extents" else ("d", m2)
         assert os.pread(other, BLOCK, 2 * BLOCK) == fill(answer, BLOCK)
         assert "read" in asked.asked()

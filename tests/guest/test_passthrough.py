@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The Python pass-through on eFuse: what the kernel answers is what the lower directory holds."""
+"""Test the Python pass-through on eFuse: the kernel's answers agree with the lower directory."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_processes_renaming_and_unlinking_agree_with_the_truth(mounted: Places) 
 
 
 class Catalog(efuse.Operations):
-    """A directory whose every name is published before it is asked for."""
+    """A directory whose names are all published before they are looked up."""
 
     efuse_options = efuse.Options(consistency="exclusive", stable_nodeids=True)
     names = tuple(b"name-%d" % n for n in range(600))
@@ -189,7 +189,7 @@ def test_published_names_are_known_before_they_are_asked_for(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("when", ["before", "later"])
 def test_two_mounts_of_a_directory_end_exclusive(tmp_path: Path, when: str) -> None:
-    """What is done by one of its names, nobody tells the kernel of the other."""
+    """The kernel does not learn of changes that are made through the other mount's names."""
     places = Places(tmp_path)
     one, two = places.path / "one", places.path / "two"
     for name in ("one", "two"):
@@ -244,7 +244,7 @@ def test_two_mounts_of_a_directory_end_exclusive(tmp_path: Path, when: str) -> N
 def test_mount_below_is_written_by_the_rights_that_it_has_now(
     tmp_path: Path, consistency: str
 ) -> None:
-    """Although the kernel has learned names and opens by those that it had: ESTALE ends these."""
+    """The kernel has learned names and opens with the earlier rights. ESTALE ends these."""
     places = Places(tmp_path)
     sub = places.source / "sub"
     sub.mkdir()
@@ -275,7 +275,7 @@ def test_mount_below_is_written_by_the_rights_that_it_has_now(
             for number in range(3):
                 shown.write_bytes(b"%d" % number)
                 assert (sub / "f").read_bytes() == shown.read_bytes() == b"%d" % number
-            while remount("ro").returncode:  # what the kernel may have open is open below
+            while remount("ro").returncode:  # Files that the kernel may have open are open below.
                 Path("/proc/sys/vm/drop_caches").write_text("2")
             assert is_refused()
     finally:

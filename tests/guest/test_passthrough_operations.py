@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the pass-through does on plain FUSE it does on eFuse, while the kernel answers for it.
+"""The pass-through does the same on eFuse as on plain FUSE, while the kernel answers for it.
 
-These are the tests of tests/host, on one mount for all. Left out are those that change a file
-below the mount behind its back, count requests, or take a mount of their own.
+These are the tests of tests/host, on one mount for all. Tests that change a file behind the mount,
+count requests, or need a mount of their own are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ globals().update(
 
 @dataclass(frozen=True)
 class Place:
-    """An empty directory of a mount, and the same in the lower file system."""
+    """An empty directory of a mount, and the same directory in the lower file system."""
 
     path: Path
     source: Path
@@ -43,7 +43,7 @@ class Place:
 
 @pytest.fixture(scope="module", params=["exclusive", "ttl"])
 def mount(request: pytest.FixtureRequest, lower_root: Path) -> Iterator[Place]:
-    """The pass-through on eFuse; in the end the kernel has answered many requests."""
+    """Yield the pass-through on eFuse. At the end, the kernel must have answered many requests."""
     with tempfile.TemporaryDirectory(prefix="efuse-test-") as name:
         source, path = lower_root / f"operations-{request.param}", Path(name)
         source.mkdir()
@@ -61,7 +61,7 @@ def mount(request: pytest.FixtureRequest, lower_root: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def mounted(mount: Place) -> Place:
-    """A directory of the test's own, below another one."""
+    """Return a directory for one test, below another directory."""
     above = Path(tempfile.mkdtemp(dir=mount.path))
     above.chmod(0o755)
     (above / "mnt").mkdir(mode=0o755)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Requests of plain FUSE mounts are counted, without the module, against what daemons say."""
+"""Test that requests of plain FUSE mounts are counted right, without the module loaded."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.guest.support.shell import run
 from tests.guest.support.tiny_fs import getattr_from_daemon
 from tests.host.conftest import Served, place, served
 
-__all__ = ["place", "served"]  # fixtures
+__all__ = ["place", "served"]  # Fixtures of the host tests.
 
 Serve = Callable[..., Served]
 
 
 def _unloaded() -> bool:
-    # What was attached is let go some time after the mount has ended.
+    # An attached program set is freed some time after its mount has ended.
     with contextlib.suppress(ModuleBuildError):
         live.unload()
     return not live.loaded()
@@ -49,12 +49,12 @@ def _module_is_unloaded(module_file: Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _module_is_loaded() -> None:
-    """In place of that of conftest.py: here it must not be."""
+    """Replace the fixture of conftest.py: here the module must not be loaded."""
     assert not live.loaded()
 
 
 def number(one: Served) -> int:
-    """Return the number of its connection, without a request to it."""
+    """Return the number of the mount's connection, without sending it a request."""
     return next(m.connection for m in mounts(fuse=True) if m.mountpoint == str(one.path))
 
 
@@ -64,7 +64,7 @@ def counts(counters: RequestCounters, one: Served) -> dict[str, requests.Counted
 
 
 def work(one: Served) -> None:
-    """Make requests of many kinds: READs of more than one has room for, LOOKUPs that fail."""
+    """Make requests of many kinds: READs that take several requests, and LOOKUPs that fail."""
     (one.source / "data").write_bytes(os.urandom(1 << 22))
     (one.path / "directory").mkdir()
     for n in range(20):
@@ -82,7 +82,7 @@ def test_request_counts_agree_with_the_daemon(served: Serve, hooks: tuple[object
     with RequestCounters(hooks) as counters:  # type: ignore[arg-type]
         before = one.report()["requests"]
         work(one)
-        # RELEASE is sent in the background: nobody has waited for its answer.
+        # RELEASE is sent in the background, so no call has waited for its answer.
         opened = counts(counters, one)["open"].requests + counts(counters, one)["create"].requests
         eventually(lambda: counts(counters, one)["release"].requests == opened)
         found = counts(counters, one)
@@ -90,7 +90,8 @@ def test_request_counts_agree_with_the_daemon(served: Serve, hooks: tuple[object
         assert counters.missed() == 0
     handled = {name: number - before.get(name, 0) for name, number in after.items()}
     told = {name: number for name, number in handled.items() if number and name != "forget"}
-    # What libfuse refuses does not reach the handlers; one of them has both kinds of READDIR.
+    # Requests that libfuse refuses do not reach the handlers. One handler has both kinds of
+    # READDIR.
     asked = {name: c.requests for name, c in found.items() if name in told or c.errors < c.requests}
     asked["readdir"] = asked.get("readdir", 0) + asked.pop("readdirplus", 0)
     assert asked == told
@@ -98,7 +99,8 @@ def test_request_counts_agree_with_the_daemon(served: Serve, hooks: tuple[object
     for counted in found.values():
         assert sum(counted.latency) == counted.requests
         assert counted.ns > 0
-    # Names that are not there, that are made (files, a directory), and that is not renamed.
+    # The failing names are: those that do not exist, those that are created (files and a
+    # directory), and the source of the failing rename.
     assert found["lookup"].errors == 20 + 20 + 1 + 1
     assert found["mkdir"].errors == 0
 
@@ -144,7 +146,7 @@ def test_later_mount_of_the_same_number_starts_at_zero(served: Serve) -> None:
         gone = number(other)
         other.unmount()
         assert [s.mountpoint for s in plain.read()] == [str(one.path)]
-        # The kernel gives the lowest number that is free, which is the same again.
+        # The kernel uses the lowest free number, which is the same again.
         again = served()
         assert number(again) == gone
         for _ in range(3):
@@ -156,7 +158,7 @@ def test_later_mount_of_the_same_number_starts_at_zero(served: Serve) -> None:
 
 
 def test_time_of_a_request_includes_a_stop_of_the_daemon(served: Serve) -> None:
-    """A daemon that is stopped takes as long as it is."""
+    """While the daemon is stopped, the time of its request goes on."""
     one = served()
     with RequestCounters() as counters:
         os.killpg(one.process.pid, signal.SIGSTOP)
@@ -169,7 +171,7 @@ def test_time_of_a_request_includes_a_stop_of_the_daemon(served: Serve) -> None:
         found = counts(counters, one)["getattr"]
     assert found.requests == 1
     assert found.ns >= 300_000_000
-    assert sum(found.latency[21:]) == 1  # 268 ms or longer
+    assert sum(found.latency[21:]) == 1  # The last classes begin at 268 ms.
 
 
 def test_requests_without_room_in_the_map_are_counted_as_missed(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that the verifier or the kernel must refuse, and programs that misbehave."""
+"""Test programs that the verifier or the kernel must refuse, and programs that misbehave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.guest.support.tiny_fs import FIRST, Tiny, content, serve, xattr
 
 HEAD = '#include "efuse.bpf.h"\n'
 
-# One text for several tests: BCC takes its time in the guest.
+# One text for several tests, because compiling takes long in the guest.
 FORBIDDEN = (
     HEAD
     + "".join(
@@ -143,7 +143,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
 
 
 def refused(member: str, text: str) -> VerifierError:
-    """Have a handler checked, which must be refused; return the error."""
+    """Check a handler that must be refused, and return the error."""
     with pytest.raises(VerifierError) as caught:
         bpf.check({member: text}, with_builtin=False)
     error = caught.value
@@ -162,8 +162,8 @@ def test_builtin_programs_cost_the_verifier_little() -> None:
         "flush", "statfs", "learn", "block", "select_path", "path_done", "written", "reply",
         "notify",
     }  # fmt: skip
-    # Two go through the eight ways of a set, each on its own in the code; one chooses among three
-    # paths, each probed, predicted and timed or not, or stays with the last choice.
+    # Two programs go through the eight ways of a set, which are unrolled. One chooses among three
+    # paths, each of which may be probed, predicted and timed, or keeps the last choice.
     assert cost.pop("select_path") < 2500
     assert max(cost.pop("learn"), cost.pop("block")) < 1000
     assert max(cost.values()) < 300

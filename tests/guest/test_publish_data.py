@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Blocks that are put into the data cache from outside: served without the daemon, or never."""
+"""Test blocks that the daemon publishes: the kernel serves them if they are valid, else never."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WRITER = 1 << 31
 
 @contextlib.contextmanager
 def publishing(mountpoint: Path, **options: Any) -> Iterator[tuple[Mount, DataCache]]:
-    """A mount with one file of which nothing is known, and its data cache."""
+    """Yield a mount with one file that the kernel knows nothing of, and the mount's data cache."""
     with cached(mountpoint, **options) as m:
         assert m.attachment
         with DataCache(m.attachment.maps) as cache:
@@ -46,12 +46,12 @@ def publishing(mountpoint: Path, **options: Any) -> Iterator[tuple[Mount, DataCa
 
 
 def publish(m: Mount, cache: DataCache, epoch: int, data: bytes = fill("d")) -> PublishedBlocks:
-    """Publish all of the file f."""
+    """Publish all of the file ``f``."""
     nodeid = m.call("nodeid", "f")
     return cache.publish(nodeid, 0, data, epoch=epoch, valid_ns=NEVER_NS, end=True)
 
 
-# What is served
+# Published data that is served
 
 
 def test_published_data_is_read_without_the_daemon(mountpoint: Path) -> None:
@@ -70,7 +70,7 @@ def test_published_data_is_read_without_the_daemon(mountpoint: Path) -> None:
 
 
 def test_read_returns_the_published_bytes_not_the_daemons(mountpoint: Path) -> None:
-    """Other bytes than the daemon has: so it is the cache that answers, and not by chance."""
+    """The published bytes differ from the daemon's, so the test sees which one answers."""
     with publishing(mountpoint) as (m, cache):
         publish(m, cache, m.connection.epoch, fill("p"))
         assert read_direct(m / "f", SIZE + BLOCK) == fill("p")
@@ -125,7 +125,7 @@ def test_published_data_is_not_served_in_strict_mode(mountpoint: Path) -> None:
             assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
 
 
-# What must never be served: data from before a change, however late it is published
+# Data from before a change, which must never be served, however late it is published
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__[1:])
@@ -154,7 +154,7 @@ def test_data_from_before_a_write_of_its_block_is_not_served(mountpoint: Path) -
         publish(m, cache, epoch)
         with m.passed("read", "stale"):
             assert read_direct(m / "f", BLOCK, 3 * BLOCK) == b"w" * BLOCK
-        # The other blocks are as they were.
+        # The other blocks have not changed.
         with m.answered("read"):
             assert read_direct(m / "f", BLOCK, 2 * BLOCK) == fill("d")[2 * BLOCK : 3 * BLOCK]
 
@@ -164,7 +164,7 @@ def test_data_from_before_a_write_of_its_block_is_not_served(mountpoint: Path) -
 def test_data_read_while_a_write_is_in_flight_is_not_served(
     mountpoint: Path, point: str, epoch_read: str
 ) -> None:
-    """Before or after the daemon has carried it out: neither is served, then or later."""
+    """The data is read before or after the daemon carries the write out. Neither is ever served."""
     with publishing(mountpoint, open_flags=NOFLUSH) as (m, cache):
         epoch = m.connection.epoch
         m.hold("write", point)
@@ -232,7 +232,7 @@ def test_data_with_an_invalid_epoch_is_not_served(mountpoint: Path) -> None:
 def test_reads_beside_publisher_and_writer_are_not_torn_and_do_not_go_back(
     mountpoint: Path,
 ) -> None:
-    """Each block always holds one number, which never falls: nothing is torn or goes back."""
+    """Each block holds one number that never decreases, so a torn or an old read is noticed."""
     with publishing(mountpoint, capacity={"blocks": 16}) as (m, cache):
         numbered = Numbered(m)
         os.stat(m / "n")
@@ -249,7 +249,7 @@ def test_reads_beside_publisher_and_writer_are_not_torn_and_do_not_go_back(
         assert path_count(m, "requests") > 50
 
 
-# A publisher that dies or scribbles
+# Publishers that die, and damaged maps
 
 
 @pytest.mark.parametrize("lock", [1, WRITER - 1, WRITER, 0xFFFFFFFF])
@@ -271,7 +271,7 @@ def test_slots_with_a_corrupted_lock_are_not_used(mountpoint: Path, lock: int) -
 
 
 def test_slot_locked_by_a_dead_publisher_is_not_used(mountpoint: Path) -> None:
-    """The seven others of its set are learned into and published into as ever."""
+    """The other seven slots of the set are filled and published to as usual."""
     with publishing(mountpoint, capacity={"blocks": 8}) as (m, cache):
         assert m.attachment
         tags = m.attachment.maps["tags"]
@@ -303,7 +303,7 @@ def _die_publishing(cache: DataCache, nodeid: int, epoch: int, ready: int) -> No
 
 
 def test_reads_are_right_after_a_publisher_was_killed(mountpoint: Path) -> None:
-    """At whatever instruction: the bytes that are served are the right ones."""
+    """The publisher may die at any instruction: all bytes that are served are right."""
     with publishing(mountpoint) as (m, cache):
         nodeid, lost = m.call("nodeid", "f"), 0
         for _ in range(5):
@@ -332,11 +332,11 @@ def test_reads_are_right_after_a_publisher_was_killed(mountpoint: Path) -> None:
             lost = len(locks)
 
 
-# By a file system of the package
+# Publishing by a file system of the package
 
 
 class _Prefetching(Passthrough):
-    """Publishes a file as it is opened; the kernel never has to ask for its data."""
+    """A pass-through that publishes a file when it is opened, so that it gets no READ."""
 
     def backing(self, *args: Any, **kwargs: Any) -> bool:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""pyfuse3's file systems behind a channel: the same as without, whatever they and others do."""
+"""Test pyfuse3's file systems with a channel: they behave as they do without one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT)
 
 
 class On:
-    """A file system that a child serves."""
+    """A mounted file system that a child process serves."""
 
     def __init__(self, mounted: Mounted) -> None:
         self.path = Path(mounted.mountpoint)
@@ -56,7 +56,7 @@ class On:
         return brought(self.connection)
 
     def sent(self) -> int:
-        """How many requests have been put into queues: forgets and interrupts are not counted."""
+        """Return the number of requests that were queued, without FORGETs and INTERRUPTs."""
         paths = (self.connection.path / "channels").glob("*/sent")
         return sum(int(path.read_text()) for path in paths)
 
@@ -67,7 +67,7 @@ def on(operations: efuse.Operations, mountpoint: Path, *, channels: bool = True)
         yield On(mounted)
 
 
-# What it is for
+# Requests through the channel
 
 
 @pytest.mark.parametrize("channels", [True, False])
@@ -82,7 +82,7 @@ def test_all_requests_come_through_the_channel(
         change_names(mountpoint)
         assert facts(mountpoint) == facts(lower)
         assert one.sent() > 500
-        # INIT may have been read before.
+        # INIT may have been read earlier.
         assert one.brought() >= one.sent() - 1 if channels else one.brought() == 0
 
 
@@ -127,14 +127,14 @@ def test_forgets_come_through_the_channel(mountpoint: Path) -> None:
         for call in [Call(storm, mountpoint) for _ in range(2)]:
             call.result()
         read_all(mountpoint)
-        assert one.brought() > one.sent()  # the forgets
+        assert one.brought() > one.sent()  # The difference consists of FORGETs.
 
 
-# Handlers that do not return at once
+# Handlers that return late
 
 
 def test_requests_are_served_while_other_handlers_sleep(mountpoint: Path) -> None:
-    """More of them than pyfuse3 keeps waiting; what they reply comes later, and comes."""
+    """More handlers sleep than pyfuse3 keeps waiting, and all of their replies arrive."""
     with on(BlockingFileSystem(), mountpoint) as one:
         read_beside_sleepers(mountpoint)
         assert one.brought() >= one.sent() - 1
@@ -167,7 +167,7 @@ def test_channel_works_after_a_handler_forked(mountpoint: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["least", "own"])
 def test_getattr_after_invalidate_goes_to_the_daemon(mountpoint: Path, policy: str) -> None:
-    """Amid requests of others: a notification of another thread passes no reply."""
+    """The notifications come amid other requests, and do not overtake replies."""
     with on(BlockingFileSystem(), mountpoint) as one:
         one.connection.policy = policy
         busy = [Call(read_all, mountpoint, 10) for _ in range(2)]
@@ -176,7 +176,7 @@ def test_getattr_after_invalidate_goes_to_the_daemon(mountpoint: Path, policy: s
             call.result()
 
 
-# In the process of the test
+# File systems in the process of the test
 
 
 async def _serve(
@@ -186,7 +186,7 @@ async def _serve(
 
 
 def test_other_trio_tasks_run_under_load(mountpoint: Path) -> None:
-    """While one request follows the other."""
+    """Other tasks run while one request follows the other."""
     turns = 0
 
     async def main() -> None:
@@ -222,7 +222,7 @@ def _mappings() -> int:
 
 
 class _Mallinfo(ctypes.Structure):
-    """struct mallinfo2 of malloc.h."""
+    """The struct mallinfo2 of malloc.h."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -234,7 +234,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _in_use() -> tuple[int, int]:
-    """How many bytes malloc(3) has given to this thread and not got back; Python's objects."""
+    """Return the bytes that malloc(3) has handed out, and the number of Python's memory blocks."""
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = _Mallinfo
@@ -260,14 +260,14 @@ def test_fifty_mounts_in_one_process_leak_nothing(mountpoint: Path) -> None:
             in_use.append((*_in_use(), _mappings()))
     assert set(before) == {before[0]}
     assert before[0][1] == 0
-    # malloc(3) and Python keep something now and then. What each mount leaves shows in both halves.
+    # malloc(3) and Python keep some memory now and then. A leak of each mount shows in both halves.
     halves = zip(*(in_use[i] for i in (0, 20, 40)), strict=True)
     found = [min(middle - first, last - middle) for first, middle, last in halves]
     assert all(left < most for left, most in zip(found, (32 << 10, 250, 10), strict=True)), found
     assert not connections()
 
 
-# What ends
+# The end of daemons
 
 
 def _read_until_gone(path: Path) -> str:
@@ -282,7 +282,7 @@ def test_signal_under_load_ends_the_daemon(mountpoint: Path) -> None:
     with on(BlockingFileSystem(), mountpoint) as one:
         calls = [Call(_read_until_gone, mountpoint) for _ in range(3)]
         until(lambda: one.brought() > 200)
-    # Its exit status was 0, or the block would have failed.
+    # The exit status was 0, because the context would have failed otherwise.
     assert {call.result() for call in calls} <= {errno.errorcode[number] for number in GONE}
     assert not os.path.ismount(mountpoint)
     assert not connections()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The queue of each CPU, as a daemon sees it that reads by hand."""
+"""Test the queues of the CPUs with a daemon that reads by hand."""
 
 import errno
 import os
@@ -53,7 +53,7 @@ def test_requests_of_all_queues_have_different_unique_numbers(manual_daemon: Man
     asked = [manual_daemon.ask(cpu) for _ in range(10) for cpu in (0, 1)]
     requests = [manual_daemon.read() for _ in asked]
     assert len({r.unique for r in requests}) == len(requests)
-    assert not any(r.unique & 1 for r in requests)  # an interrupt's
+    assert not any(r.unique & 1 for r in requests)  # INTERRUPTs have odd numbers.
     for size, request in enumerate(requests):
         manual_daemon.answer(request, size)
     assert sorted(a.result(DEADLINE_S) for a in asked) == list(range(len(asked)))

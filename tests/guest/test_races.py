@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Writers and readers at once: no reader sees what was over before it asked.
+"""Test writers and readers that run at the same time: no reader sees a value that was over before
+it asked.
 
-Each writer counts upwards and says in shared memory which number it began to write and which it
-wrote last. A reader notes the last one, asks, and notes what was begun: the answer lies between.
+Each writer counts upwards. In shared memory it notes the number that it begins to write, and the
+number that it has written. A reader notes the latter, asks, and then notes the former: the answer
+is between the two.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def _replace(m: Mount, number: int) -> None:
 
 
 def _again(m: Mount, number: int) -> None:
-    """Make a directory of as many names as it then has."""
+    """Make another name in a directory. The number of its names tells the round."""
     os.mknod(m / f"names/{number}")
 
 
@@ -122,7 +124,7 @@ def test_reader_sees_no_state_older_than_its_request(
 
 
 def _come_and_go(m: Mount, progress: Progress) -> None:
-    """A name is there in odd rounds."""
+    """The name exists in odd rounds."""
 
     def change(number: int) -> None:
         if number % 2:

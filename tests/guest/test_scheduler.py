@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The choice between the cache and backing files: probes, predictions, and who may replace it.
+"""Test the choice between cache and backing files: probes, predictions, and other programs.
 
-The reader stays on one CPU, since each CPU has measurements of its own.
+The reader stays on one CPU, because each CPU has measurements of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATA = random.Random(5).randbytes(BLOCKS * BLOCK)
 
 
 class Reader:
-    """Reads one mapped file past FUSE's page cache and compares what comes."""
+    """A reader of one mapped file, past FUSE's page cache, that compares the bytes."""
 
     def __init__(self, m: Mount) -> None:
         self.m = m
@@ -43,7 +43,7 @@ class Reader:
         return dict(read(self.m.connection, timing=False).paths)
 
     def during(self, work: Callable[[], None]) -> dict[str, PathCounters]:
-        """Return what the counters of the paths gained."""
+        """Return the increase of each path's counters during *work*."""
         before = self.paths()
         work()
         after = self.paths()
@@ -97,7 +97,7 @@ def test_probes_of_0_probes_nothing(reader: Reader) -> None:
 
 
 def test_choice_changes_with_the_load_within_a_round(reader: Reader) -> None:
-    """A block that is read again is worth a try of the cache, which was only probed before."""
+    """If a block is read again, the cache is worth a try. Before, it was only probed."""
     once = reader.during(lambda: [reader.read(block) for block in range(BLOCKS)] and None)
     assert [once[path].probes for path in PATHS] == [0, 4, 4, 0]
     assert sum(counters.requests for counters in once.values()) == BLOCKS
@@ -123,7 +123,7 @@ def test_voided_blocks_are_not_served_on_any_path(reader: Reader) -> None:
 
 
 def test_change_of_path_is_an_event(reader: Reader) -> None:
-    """Read once: backing files. Read again and again: some time the cache is worth a try."""
+    """The direct path serves blocks that are read once. For repeated reads the cache gets a try."""
     reader.m.connection.round = 100
     assert reader.m.attachment
     told: list[Event] = []
@@ -192,7 +192,8 @@ def test_select_path_and_path_done_handlers_choose_and_measure(
         assert "read" not in m.asked()
         assert m.connection.invalid_verdicts == before
         seen = m.attachment.maps["seen"].read_all()
-        # Path, whether it was enough, whether a time was taken; the second READ of block 1 wins.
+        # The map has the path, whether it was enough, and whether it was timed, of the last READ of
+        # each block.
         assert seen == {0: 2 | 1 << 16, BLOCK: 3 | 1 << 16}
         assert (gained["cache"].predicted, gained["direct"].predicted) == (2, 1)
         assert gained["cache"].predicted_ns == 2 * 12345
@@ -200,7 +201,7 @@ def test_select_path_and_path_done_handlers_choose_and_measure(
 
 
 def test_times_are_counted_by_class(reader: Reader) -> None:
-    first = read(reader.m.connection).paths  # from now on each is timed
+    first = read(reader.m.connection).paths  # From now on each request is timed.
     for block in range(50):
         reader.read(block)
     after = read(reader.m.connection).paths

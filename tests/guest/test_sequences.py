@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`exclusive`: random sequences of changes, after each of which a mount shows the truth.
+"""Test `exclusive` mode with random sequences of changes, after each of which the mount is right.
 
-What changes it: callers of the mount, and the daemon, which tells the kernel. In between the kernel
-forgets, so that nodeids end. ``EFUSE_SEQUENCE_STEPS`` says how many steps a case takes,
-``EFUSE_SEQUENCE_SEED`` where they begin: the same seed does the same again.
+Callers of the mount make changes, and so does the daemon, which notifies the kernel. In between,
+the kernel forgets inodes, so that nodeids end. ``EFUSE_SEQUENCE_STEPS`` is the number of steps of a
+case, and ``EFUSE_SEQUENCE_SEED`` is the seed: the same seed repeats the same steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _XATTR = "user.x"
 class _Sequence:
     """Random steps on one mount.
 
-    :param tells: the daemon changes files, too, and says so.
+    :param tells: whether the daemon changes files, too, and notifies the kernel.
     """
 
     def __init__(self, m: Mount, seed: int, *, tells: bool) -> None:
@@ -105,7 +105,7 @@ class _Sequence:
         os.unlink(self._m / path)
 
     def _hold(self, path: str, _: str) -> None:
-        """Have one file open for a while, whatever becomes of its name."""
+        """Keep one file open for a while, even if its name is removed."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -139,7 +139,7 @@ class _Sequence:
     def _drop_caches(self, *_: str) -> None:
         Path("/proc/sys/vm/drop_caches").write_text("2")
 
-    # What is seen
+    # Checks
 
     def _observe(self, *paths: str) -> None:
         truth: dict[str, Inode] = self._m.call("tree", "")

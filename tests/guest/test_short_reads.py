@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A READ of a backing file that brings fewer bytes than it was asked for.
+"""Test READs of a backing file that return fewer bytes than requested.
 
-Only where a read brings nothing does the file end. A signal, an error, or a missing page of the
-caller's ends a read as well, and must neither cut the file nor be kept as its end.
+The file ends only where a read returns nothing. A signal, an error, or a missing page of the caller
+also ends a read early, but must neither truncate the file nor be kept as its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.guest.support.file_data import BLOCK, fill, read, read_direct
 
 SIZE = 64 * BLOCK
 HALF = 16 * BLOCK
-"""Half of what read-ahead asks for at once."""
+"""Half of the size of a read-ahead."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def spliced(path: str) -> bytes:
-    """Return what FUSE's page cache has of a file, for a process that asks for no attributes."""
+    """Return a file from FUSE's page cache, without a request for attributes."""
     fd = os.open(path, os.O_RDONLY)
     with tempfile.TemporaryFile(dir="/tmp") as out:
         at = 0
@@ -45,7 +45,7 @@ def spliced(path: str) -> bytes:
 
 
 def read_ahead(path: str) -> None:
-    """Fill FUSE's page cache with a file, over and over."""
+    """Fill FUSE's page cache with a file, again and again."""
     fd = os.open(path, os.O_RDONLY)
     while True:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -53,7 +53,7 @@ def read_ahead(path: str) -> None:
 
 
 def cached_in_part(path: Path, size: int) -> None:
-    """Leave the lower page cache with the first *size* bytes of a file alone."""
+    """Keep only the first *size* bytes of a file in the lower page cache."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -104,10 +104,11 @@ def test_an_error_at_a_later_page_is_no_end_of_file(
         whole(m, str(lower))
         cached_in_part(lower, HALF)
         disk.fail(lower, 20)
-        # The daemon knows the bytes; of what it cannot read either the caller hears.
+        # The daemon has the bytes. Where the daemon fails as well, the caller gets the error.
         failed = m.count("read", "failed")
         assert spliced(m / "f") == data
-        if path == "direct":  # the data cache asks the daemon for a part, and keeps that
+        # In the cache path, the daemon is asked for a part, and the cache keeps it.
+        if path == "direct":
             assert m.count("read", "failed") > failed
             m.call("deny", "read", 0, errno.EIO)
             fd = os.open(m / "f", os.O_RDONLY)

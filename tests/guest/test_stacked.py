@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A pass-through of a file system that itself lies upon others."""
+"""Test a pass-through of a file system that is itself stacked on others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = bytes(range(256)) * 4096
 
 @pytest.fixture(params=["overlay", "efuse"])
 def stacked(request: pytest.FixtureRequest, lower: Path) -> Iterator[tuple[Path, Path]]:
-    """A directory of such a file system, and where its file ``f`` comes from."""
+    """Yield a directory of a stacked file system, and the origin of its file ``f``."""
     if request.param == "overlay":
         both: Path = request.getfixturevalue("overlay")
         (lower / "below/f").write_bytes(DATA)
@@ -35,7 +35,7 @@ def stacked(request: pytest.FixtureRequest, lower: Path) -> Iterator[tuple[Path,
 
 
 def _at_the_daemon(connection: int | None) -> tuple[int, int]:
-    """Return how many READs and WRITEs it was asked for."""
+    """Return the numbers of READs and WRITEs that reached the daemon."""
     stats = Connection(connection or 0).path / "stats"
     read, written = (int((stats / name / "daemon").read_text()) for name in ("read", "write"))
     return read, written
@@ -47,7 +47,7 @@ def _hits(connection: int | None, opcode: str) -> int:
 
 def _read_and_write(path: Path) -> None:
     assert path.read_bytes() == DATA
-    with path.open("r+b", buffering=0) as file:  # an overlay copies the file up
+    with path.open("r+b", buffering=0) as file:  # The overlay copies the file up.
         for at in (0, 4096, 100_000):
             assert os.pwrite(file.fileno(), b"new", at) == 3
     changed = bytearray(DATA)
@@ -69,7 +69,7 @@ def test_files_of_a_stacked_file_system_are_read_and_written_in_the_kernel(
         assert _hits(one.connection, "read") > 0
         assert _hits(one.connection, "write") >= 3
     operations.close()
-    # The overlay's lower layer is as it was.
+    # The overlay's lower layer has not changed.
     assert (origin.read_bytes() == DATA) == (origin.parent.name == "below")
 
 
@@ -77,7 +77,7 @@ def test_files_of_a_stacked_file_system_are_read_and_written_in_the_kernel(
 def test_hard_links_that_an_overlay_parts_stay_apart(
     overlay: Path, lower: Path, mountpoint: Path, consistency: str
 ) -> None:
-    """The one that is changed is copied up; its other name stays what it was."""
+    """A changed name is copied up, and the other name keeps the old file."""
     (lower / "below/a").write_bytes(DATA)
     os.link(lower / "below/a", lower / "below/b")
     operations = efuse.Passthrough(overlay, consistency=consistency)
@@ -109,7 +109,7 @@ def test_hard_links_that_an_overlay_parts_stay_apart(
 def test_names_of_one_file_of_an_overlay_are_one_file(
     overlay: Path, lower: Path, mountpoint: Path, consistency: str, writeback: bool, linked: str
 ) -> None:
-    """Made in the overlay, or copied up from the lower layer by the first link."""
+    """The file was made in the overlay, or the first link copies it up from the lower layer."""
     (lower / "below/low").write_bytes(b"-" * 32)
     operations = efuse.Passthrough(overlay, consistency=consistency, writeback=writeback)
     with efuse.mount(operations, mountpoint, required=True):
@@ -141,7 +141,7 @@ def test_names_of_one_file_of_an_overlay_are_one_file(
 
 
 def test_stack_depth_that_was_given_wins(overlay: Path, lower: Path, mountpoint: Path) -> None:
-    """Such a mount may be a layer of an overlay; the daemon reads and writes its files."""
+    """Such a mount may be a layer of an overlay, so the daemon reads and writes its files."""
     (lower / "below/f").write_bytes(DATA)
     operations = efuse.Passthrough(overlay)
     above = lower / "over"
@@ -173,7 +173,7 @@ def test_files_of_another_file_system_count_as_one_deep(lower: Path) -> None:
 def test_open_file_is_found_when_its_name_has_gone_below(
     overlay: Path, mountpoint: Path, consistency: str, depth: str, change: str
 ) -> None:
-    """The kernel has opened it by itself, and no handle finds it; so has it others meanwhile."""
+    """The kernel has opened the file by itself, so the daemon has no handle, only the lost name."""
     for number in range(100):
         (overlay / f"a{number}").touch()
     (overlay / "f").write_bytes(b"data")

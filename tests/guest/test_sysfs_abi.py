@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The live tree against docs/sysfs.md: the same files, modes and values that the document says."""
+"""Compare the live tree with docs/sysfs.md: files, modes and values are the same."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ from tests.sysfs_document import File
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[Connection]:
-    """A mount whose daemon says nothing, not even the answer to INIT."""
+    """Yield a mount whose daemon replies to nothing, not even to INIT."""
     mountpoint = tmp_path / "silent"
     mountpoint.mkdir()
     fd = mount_efuse(str(mountpoint), MountOptions.parse([]))
@@ -37,7 +37,8 @@ def modes(directory: Path) -> dict[str, int]:
 
 
 def forced(directory: Path) -> dict[str, int]:
-    """Files of paths/ and channels/ themselves, which the document has with the connection's."""
+    """Return the modes of files of paths/ and channels/, which the document has with a
+    connection's."""
     return {
         f"{part}/{name}": mode
         for part in ("paths", "channels")
@@ -99,7 +100,7 @@ def test_defaults_are_as_documented(connection: Connection) -> None:
     for name, attribute in Connection.attributes().items():
         if attribute.readable and documented[name].default != "any":
             text = (connection.path / name).read_text().rstrip("\n")
-            if name != "waiting":  # the mount's own INIT is waiting
+            if name != "waiting":  # The INIT of the mount is waiting.
                 assert text == documented[name].default, name
             attribute.parse(text)
 
@@ -136,7 +137,7 @@ def test_values_in_the_range_are_taken(connection: Connection, file: File) -> No
     words = file.range.split(" or ")
     if " to " in file.range:
         found = [int(w) for w in file.range.replace(",", "").split() if w.isdigit()]
-        words = [str(number) for number in sorted(found) if number]  # some never fall
+        words = [str(number) for number in sorted(found) if number]  # Some values never decrease.
     for word in words:
         write(connection.path / file.name, word + "\n")
         assert (connection.path / file.name).read_text() == word + "\n"

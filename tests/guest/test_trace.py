@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse trace`` and ``efuse advise`` of real mounts, plain FUSE and eFuse."""
+"""Test ``efuse trace`` and ``efuse advise`` on real mounts, of plain FUSE and eFuse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACCELERATED = ("--consistency", "exclusive")
 
 @contextmanager
 def mounted(mountpoint: Path, *options: str) -> Iterator[Path]:
-    """Mount a directory that has a file and a link to it."""
+    """Mount a directory with a file and a link to it."""
     source = mountpoint.parent / "source"
     source.mkdir()
     (source / "file").write_bytes(b"data")
@@ -51,7 +51,7 @@ def watching(mountpoint: Path, **more: Any) -> Iterator[Watch]:
 
 
 def seen(watch: Watch, names: Names, *opcodes: str) -> list[tuple[str, str, str, str, str]]:
-    """Return (opcode, what it is about, path, reason, error) of what was asked, by this process."""
+    """Return (opcode, subject, path, reason, error) of each request of this process."""
     found = []
     for request in watch.read():
         names.learn(request)
@@ -65,7 +65,7 @@ def seen(watch: Watch, names: Names, *opcodes: str) -> list[tuple[str, str, str,
 
 
 def ask(m: Path, fd: int) -> None:
-    """Ask what FUSE itself does not keep."""
+    """Make requests for values that FUSE itself does not keep."""
     os.statvfs(m)
     with contextlib.suppress(OSError):
         os.getxattr(fd, "user.none")
@@ -133,7 +133,7 @@ def test_trace_shows_an_open_in_the_kernel_and_its_release(mountpoint: Path) -> 
         read(m / "file", 100)
         with watching(m) as watch:
             assert read(m / "file", 100) == b"data"
-            # The last to let go of the file may be another task, later.
+            # Another task may drop the last reference to the file, later.
             found: list[tuple[str, str]] = []
 
             def released() -> bool:
@@ -146,7 +146,7 @@ def test_trace_shows_an_open_in_the_kernel_and_its_release(mountpoint: Path) -> 
                 ("flush", "handler"),
                 ("release", "kernel"),
             ]
-            # Which of the two is quicker is measured.
+            # Measurements decide which of the two is used.
             reads = {path for opcode, path in found if opcode == "read"}
             assert reads
             assert reads <= {"direct", "cache"}
@@ -220,7 +220,7 @@ def test_two_watchers_see_only_the_requests_of_their_mount(
 
 
 def beside(*words: str | Path) -> Beside:
-    """Begin a command that watches; return when it does."""
+    """Start a command, and return after it has begun to watch."""
     before = set(libbpf.link_ids())
     made = Beside(*words)
     eventually(lambda: len(set(libbpf.link_ids()) - before) >= 2, "it watches")
@@ -253,7 +253,7 @@ def test_trace_that_ends_by_a_signal_leaves_no_programs(
 def test_trace_prints_the_requests_before_ctrl_c(mountpoint: Path) -> None:
     with mounted(mountpoint, *PLAIN) as m:
         command = beside("trace", "--json", "--opcode", "LOOKUP", "--errors", "--name", "g*", m)
-        # The mount is watched a moment later than the programs are there.
+        # The programs are loaded a moment before the mount is watched.
         lines: list[str] = []
 
         def told() -> bool:
@@ -272,7 +272,7 @@ def test_trace_prints_the_requests_before_ctrl_c(mountpoint: Path) -> None:
 
 
 def select_line(command: Beside, lines: list[str]) -> str:
-    """Return a line that the command has printed, or nothing."""
+    """Return a line that the command has printed, or an empty string."""
     if not select.select([command.out], [], [], 0)[0]:
         return ""
     lines.append(command.out.readline())
@@ -292,7 +292,7 @@ def test_advice_counts_the_repeated_requests_of_plain_fuse(mountpoint: Path) -> 
         for request in watch.read():
             advisor.add(request)
         found = advisor.advice(1).opcodes
-        # Making and removing files elsewhere may change what STATFS says.
+        # Making and removing files elsewhere may change the reply to STATFS.
         assert (found["statfs"].requests, found["statfs"].repeats) == (3, 2)
         links = found["readlink"]
         assert links.requests == links.repeats + 1

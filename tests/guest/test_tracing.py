@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs at hooks of the kernel's own FUSE and of ours, with offsets out of BTF."""
+"""Test programs at hooks of the kernel's FUSE and of efuse.ko, with offsets from BTF."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def test_a_program_counts_a_mounts_requests(
                 assert not (mountpoint / "gone").exists()
             assert counts[opcodes.number("lookup")] == 3
             assert counts[opcodes.number("unlink")] == 0
-            # The module's own struct, not the one of that name that the kernel has.
+            # The size is that of the module's struct, not of the kernel's struct with the same
+            # name.
             with KernelTypes(module) as types, KernelTypes() as kernels:
                 assert counts[63] == types.size("fuse_args")
                 assert (counts[63] > kernels.size("fuse_args")) == (module == "efuse")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""For how long an answer is given: timeouts, consistency modes, invalidations."""
+"""Test how long an answer stays valid: timeouts, consistency modes, invalidations."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.guest.support.daemons import (
 
 LONG = 3600.0
 SHORT = 2.0
-# Closing a file asks the daemon nothing: it may be what the test holds.
+# With this flag, closing a file sends no FLUSH, which the test might hold.
 _NOFLUSH = 1 << 5
 MODES = ["strict", "ttl", "cto", "exclusive"]
 
 
 def _after(seconds: float, since_ns: int) -> None:
-    """Wait until the kernel's clock says that a timeout which began then has ended."""
+    """Wait until the kernel's clock has passed a timeout that began at *since_ns*."""
     eventually(lambda: monotonic_ns() > since_ns + seconds * 10**9)
 
 
@@ -178,7 +178,7 @@ def test_exclusive_answers_beyond_the_timeout(mountpoint: Path) -> None:
 
 
 def _learn(m: Mount) -> None:
-    """Fill every cache with the sizes, names and xattrs of now."""
+    """Fill every cache with the current sizes, names and xattrs."""
     for _ in range(2):
         os.stat(m / "d/f")
         os.getxattr(m / "d/f", "user.x")
@@ -250,7 +250,7 @@ def test_daemon_invalidates_inode(mountpoint: Path, consistency: str) -> None:
             assert force_stat(m / "f").st_size == size
             assert f"user.{size}" in os.listxattr(m / "f")
             assert Path(m / "f").read_bytes() == b"x" * size
-        # In cto each of the reads voids what was learned.
+        # In cto mode, each of these reads voids the learned values.
         assert bool(m.count("listxattr", "hits")) == (consistency in ("ttl", "exclusive"))
 
 
@@ -295,7 +295,7 @@ def test_daemon_voids_all_names(mountpoint: Path, consistency: str) -> None:
         with m.answered("lookup"):
             assert os.stat(m / "d/f").st_size == 1
         if m.call("minor") < 44:
-            # Such a kernel knows no such notification.
+            # This kernel has no such notification.
             with pytest.raises(AssertionError, match=f"inc_epoch: {errno.EINVAL}"):
                 m.call("inc_epoch")
             os.close(held)
@@ -382,7 +382,7 @@ def test_stale_handle_looked_up_anew(mountpoint: Path) -> None:
 
 
 def test_reply_that_crossed_another_change_not_raised(mountpoint: Path) -> None:
-    """A daemon that writes behind still changes the file when its RELEASE arrives."""
+    """A daemon with a write-back cache still changes the file when its RELEASE arrives."""
     with mounted(mountpoint, consistency="exclusive", open_flags=_NOFLUSH) as m:
         m.model.create("f", b"1")
         fd = os.open(m / "f", os.O_WRONLY)

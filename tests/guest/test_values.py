@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Values of any size: those that fit into a map, and those that only the daemon has."""
+"""Test values of any size: those that fit into a map, and those that only the daemon has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.guest.support.daemons import Mount, fails, mounted
 
-# What a value may be long to be kept: EFUSE_BLOB_LEN of the kernel's interface.
+# The largest size of a value in a map, in bytes: EFUSE_BLOB_LEN of the kernel's interface.
 KEPT = 984
 
 
@@ -39,7 +39,7 @@ def test_xattr_of_any_length(mountpoint: Path, size: int) -> None:
         m.model.set_xattr("f", b"user.x", value)
         assert os.getxattr(m / "f", "user.x") == value
         for _ in range(2):
-            # Python asks with room for 128 bytes, then for 64 KiB.
+            # Python first asks with room for 128 bytes, and then for 64 KiB.
             with (
                 m.answered("getxattr", times=1 if size <= 128 else 2)
                 if size <= KEPT
@@ -62,11 +62,11 @@ def test_xattr_list_of_any_length(mountpoint: Path) -> None:
 
 
 def _capability(m: Mount) -> None:
-    """Give a file a capability, as the kernel writes it, and let it be learned."""
+    """Give a file a capability in the kernel's format, and let the kernel learn it."""
     value = bytes.fromhex("0000000201000000000000000000000000000000")[:20]
     os.setxattr(m / "f", "security.capability", value)
     assert os.getxattr(m / "f", "security.capability") == value
-    # The kernel, which checks what it is, asks for its size first.
+    # The kernel, which checks the value, asks for its size first.
     with m.answered("getxattr", times=2):
         assert os.getxattr(m / "f", "security.capability") == value
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""WRITEs that FUSE sends from dirty pages: to backing files, and in parts where they are large."""
+"""Test WRITEs from dirty pages: they go to backing files, large ones in several parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def direct_writes(m: Mount) -> int:
 
 @contextlib.contextmanager
 def mapped(mountpoint: Path, path: str, flags: int = WRITEBACK_CACHE) -> Iterator[Mount]:
-    """A mount of one file that lies in the backing file *path*."""
+    """Yield a mount of one file that is stored in the backing file *path*."""
     with mounted(mountpoint, consistency="exclusive", generic_flags=flags) as m:
         make(m, "f", Path(path).read_bytes())
         whole(m, path, write=True)
@@ -34,7 +34,7 @@ def mapped(mountpoint: Path, path: str, flags: int = WRITEBACK_CACHE) -> Iterato
 
 
 def overwrite(path: str, data: bytes, offset: int = 0) -> None:
-    """Write through FUSE's page cache and wait until it is below."""
+    """Write through FUSE's page cache, and wait until the data is in the backing file."""
     fd = os.open(path, os.O_RDWR)
     try:
         assert os.pwrite(fd, data, offset) == len(data)
@@ -80,7 +80,7 @@ def test_stores_by_a_map_go_to_the_backing_file(mountpoint: Path, lower: Path, f
 
 
 def test_unmount_writes_back_all_dirty_pages(mountpoint: Path, lower: Path) -> None:
-    """Neither what close() waits for nor what is still dirty in mapped memory."""
+    """Neither data that close() waits for, nor dirty mapped memory, is lost."""
     path = backing(lower, bytes(1 << 23))
     with mapped(mountpoint, path) as m:
         fd = os.open(m / "f", os.O_RDWR)
@@ -104,14 +104,14 @@ def test_fsync_fails_when_the_lower_file_system_is_full(mountpoint: Path, lower:
 
 
 def test_fsync_fails_when_only_a_part_fits(mountpoint: Path, lower: Path) -> None:
-    """The last room of the lower file system: FUSE asks nobody how much of a WRITE was done."""
+    """The lower file system is nearly full. FUSE ignores how much of a WRITE was done."""
     with small(lower) as point:
         (point / "b").touch()
         with (point / "filler").open("wb", buffering=0) as filler:
             with contextlib.suppress(OSError):
                 while filler.write(bytes(BLOCK)):
                     pass
-            # Newer kernels' ext4 takes 16 blocks at once, or none of them.
+            # In newer kernels, ext4 takes 16 blocks as a whole or none of them.
             filler.truncate(filler.tell() - 20 * BLOCK)
             os.fsync(filler.fileno())
         with mapped(mountpoint, str(point / "b")) as m:
@@ -165,7 +165,7 @@ def test_fsync_and_close_end_after_abort(mountpoint: Path, lower: Path) -> None:
         fd = os.open(m / "f", os.O_RDWR)
         os.pwrite(fd, fill("w", 1 << 22), 0)
         m.connection.abort()
-        # What was not below by then is an error, here or there.
+        # Data that was not written by then is an error, here or there.
         for wait in (os.fsync, os.close):
             with contextlib.suppress(OSError):
                 wait(fd)
