@@ -130,7 +130,7 @@ def f(files: Path) -> Path:
 def held(device: Device, one: Run, numbers: Sequence[int]) -> Iterator[Background]:
     """Restart CHAINING, and let the device hold its first request until the context ends."""
     one.restart(offsets(numbers))
-    # If parts of the layout are still unknown, they are looked up before the first request.
+    # The locations of blocks that are still unknown are found by other requests.
     device.write("hold", 1)
     try:
         waiting = Background(one)
@@ -181,7 +181,7 @@ def test_run_restarts_with_other_arguments(files: Path) -> None:
             for call in calls:
                 one.restart(call.encode())
                 assert one.result() == call.reference(data)
-                # The run may take as many steps as it likes before the next restart.
+                # A step may do any part of the pass, since the next restart begins again.
                 one.restart(call.encode())
                 one.step()
             status = one.status()
@@ -224,7 +224,7 @@ def test_btree_lookup_reads_four_blocks_in_one_chain(
         functions.run(call.name, fd, call.encode(), place=place) as one,
     ):
         one.result()
-        # The first pass finds out where the blocks are.
+        # This pass finds out where the blocks are.
         one.restart(call.encode())
         one.result()
         before = device.read("commands"), device.read("reads")
@@ -551,7 +551,7 @@ def test_truncate_waits_for_a_long_chain_only_until_it_is_interrupted(
         with pytest.raises(EfuseError, match="ELOOP"):
             one.result()
         cool(f)
-        # The next pass finds out where the blocks are.
+        # This pass finds out where the blocks are.
         one.restart(offsets([7]))
         with pytest.raises(EfuseError, match="ELOOP"):
             one.result()

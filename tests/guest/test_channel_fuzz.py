@@ -116,7 +116,7 @@ class Liar:
         self.channel.reply(message.slot, len(raw))
 
     def _give_up(self, request: Request) -> None:
-        """Fail the request, in case that it has not been answered."""
+        """Fail the request, in case it has not been answered."""
         try:
             os.write(self.channel.fd, wire.reply(request.unique, errno.EIO))
         except OSError as error:

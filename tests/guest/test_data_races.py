@@ -135,7 +135,7 @@ def test_direct_read_after_msync_returns_the_stored_bytes(
 class Writer(threading.Thread):
     """A thread that writes a file from its start on until a write fails."""
 
-    # The length is odd, so that places near each other differ.
+    # The length is odd, so that no two places near each other have the same bytes.
     TEXT = random.Random(0).randbytes((1 << 20) - 3)
 
     def __init__(self, path: Path, flags: int, size: int) -> None:

@@ -993,7 +993,7 @@ def _old(when: os.stat_result) -> bool:
 def test_reads_do_not_go_back_after_a_store_that_changes_no_timestamp(
     request: pytest.FixtureRequest, lower: Path, mountpoint: Path, kind: str
 ) -> None:
-    """A store into a page that is already dirty changes no timestamp."""
+    """A store into a page that has been stored into before changes no timestamp."""
     above: Path = request.getfixturevalue("overlay") if kind == "overlay" else lower
     path = backing(above, b"%08d" % 0 * (4 * BLOCK // 8))
     below = os.open(path, os.O_RDWR)

@@ -46,7 +46,7 @@ def of_kind(listener: Listener, kind: EventKind) -> list[Event]:
 
 
 def test_eviction_of_a_block_is_an_event(mountpoint: Path) -> None:
-    """Each block that the cache evicts is one event, and nothing else is."""
+    """Each evicted block is one event, and nothing else is. The ninth block of a set evicts one."""
     with cached(mountpoint, capacity={"blocks": 8}) as m, listening(m) as listener:
         begun = monotonic_ns()
         data = fill("h", 30 * BLOCK + 5)

@@ -39,7 +39,10 @@ def _nodeid_key(_m: Mount, nodeid: int, _name: str) -> bytes:
 
 
 def _grant_key(m: Mount, nodeid: int, flags: int) -> bpf.GrantKey:
-    """Return the key of the grant. Only the kernel can compute the number of the caller in it."""
+    """Return the key of the grant of an OPEN with *flags*.
+
+    The key contains a number for the caller that only the kernel can compute.
+    """
     assert m.attachment is not None
     wanted = nodeid, opcodes.number("open"), flags
     (key,) = (key for key in m.attachment.maps["grants"] if key[:3] == wanted)

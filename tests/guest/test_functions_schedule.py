@@ -63,7 +63,7 @@ def slow_cores(device: Device) -> None:
 
 
 def slow_link(device: Device) -> None:
-    """Make the device's link take a second for 1 MiB, and its cores take no time."""
+    """Make the device's link take a second for 1 MiB, with cores as fast as the host's."""
     device.write("core_percent", 100)
     device.write("link_mib_per_s", 1)
     device.write("model", 1)
@@ -293,7 +293,7 @@ def test_tries_in_vain_become_rarer(device: Device, files: Path) -> None:
 
         for _ in range(4):
             last = spent_ns()
-    # A first try is due when its cost has been spent that many times. This one, after others in
+    # A first try is due when *share* times its cost have been spent. This one, after others in
     # vain, is due much later. The try itself counts as well. A slow run delays it further.
     assert last > (2 * share + 2) * delay_ns
 

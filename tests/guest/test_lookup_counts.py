@@ -21,7 +21,7 @@ LONG = 3600.0
 
 
 def _hard_links(m: Mount, names: int = 3) -> int:
-    """Make links to one file, and return a descriptor, so that it is alive without the names."""
+    """Make links to one file, and return a descriptor, which keeps it alive without the names."""
     m.model.create("f0", b"data")
     for i in range(1, names):
         os.link(m / "f0", m / f"f{i}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Test that requests of plain FUSE mounts are counted right, without the module loaded."""
+"""Requests of plain FUSE mounts are counted as daemons count them, without the module."""
 
 from __future__ import annotations
 

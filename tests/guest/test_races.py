@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Test writers and readers that run at the same time: no reader sees a value that was over before
-it asked.
+"""Test writers and readers that run at the same time: no reader sees an outdated value.
 
 Each writer counts upwards. In shared memory it notes the number that it begins to write, and the
 number that it has written. A reader notes the latter, asks, and then notes the former: the answer

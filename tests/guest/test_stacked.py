@@ -173,7 +173,7 @@ def test_files_of_another_file_system_count_as_one_deep(lower: Path) -> None:
 def test_open_file_is_found_when_its_name_has_gone_below(
     overlay: Path, mountpoint: Path, consistency: str, depth: str, change: str
 ) -> None:
-    """The kernel has opened the file by itself, so the daemon has no handle, only the lost name."""
+    """The kernel has opened this file and others by itself, so no handle of the daemon finds it."""
     for number in range(100):
         (overlay / f"a{number}").touch()
     (overlay / "f").write_bytes(b"data")

@@ -37,8 +37,10 @@ def modes(directory: Path) -> dict[str, int]:
 
 
 def forced(directory: Path) -> dict[str, int]:
-    """Return the modes of files of paths/ and channels/, which the document has with a
-    connection's."""
+    """Return the modes of the files of paths/ and channels/.
+
+    The document lists them with the files of the connection.
+    """
     return {
         f"{part}/{name}": mode
         for part in ("paths", "channels")
