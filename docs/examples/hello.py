@@ -15,7 +15,7 @@ FILE, NAME, DATA = 2, b"message", b"hello from user space\n"
 
 
 class Hello(efuse.Operations):
-    # Nothing here ever changes, and open() keeps nothing.
+    # Nothing here ever changes, and open() keeps no state.
     efuse_options = efuse.Options(
         consistency="exclusive", stable_nodeids=True, handleless=True, flush_free=True
     )

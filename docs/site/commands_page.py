@@ -24,7 +24,7 @@ and 130 for interrupted; that of `mount.efuse` is 0, 1 for wrong usage, or 32 fo
 
 
 def text() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     from efuse.cli._mount_helper import cli as helper
     from efuse.cli.main import cli
 
