@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Attaches the built-in handlers to an eFuse mount, and tells the kernel what was promised.
+"""Attach the built-in handlers to an eFuse mount, and declare its promises to the kernel.
 
-The layers below are imported only here and only when there is an eFuse mount.
+Only this module imports ``efuse.bpf`` and ``efuse.control``, and only when there is an eFuse mount.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ __all__ = ["Acceleration", "accelerate"]
 
 
 class Acceleration:
-    """The handlers attached to one connection; see :class:`efuse.fs.state.Accelerator`."""
+    """The handlers attached to one connection.
+
+    It implements :class:`efuse.fs.state.Accelerator`.
+    """
 
     def __init__(self, connection: Any, attachment: Any) -> None:
         self._connection = connection
@@ -40,16 +43,16 @@ class Acceleration:
         return maps
 
     def invalidate_all(self) -> None:
-        """Void everything that was learned or published.
+        """Make everything void that the kernel has learned or that was published.
 
         :raises ControlError: the file system has been unmounted.
         """
         self._connection.invalidate()
 
     def withdraw(self, changes: Mapping[str, Any]) -> None:
-        """Declare less than before, and void what was learned until now.
+        """Change declarations, and make everything void that the kernel has learned.
 
-        :param changes: fields of :class:`efuse.fs.options.Options`.
+        :param changes: new values of fields of :class:`efuse.fs.options.Options`, by name.
         :raises ControlError: the file system has been unmounted.
         """
         for name, value in changes.items():
@@ -64,9 +67,11 @@ class Acceleration:
         return int(self._connection.epoch)
 
     def publish(self, entries: Sequence[PublishedEntry], *, epoch: int, uid: int, gid: int) -> int:
-        """Write *entries* into the maps; returns how many they took.
+        """Write *entries* into the maps, and return how many were stored.
 
-        :raises AttachError: a map took no more.
+        See :func:`efuse.bpf.publish`.
+
+        :raises AttachError: a map is full.
         """
         from efuse.bpf import publish
 
@@ -74,7 +79,7 @@ class Acceleration:
         return publish(self.maps, rows, epoch=epoch, uid=uid, gid=gid)
 
     def publish_data(self, inode: int, offset: int, data: Any, **valid: Any) -> int:
-        """Write blocks into the data cache; returns how many it took.
+        """Write blocks into the data cache, and return how many were stored.
 
         See :meth:`efuse.bpf.DataCache.publish`.
         """
@@ -88,8 +93,8 @@ class Acceleration:
     def events(self) -> Events:
         """Return the events from now on.
 
-        :raises MountError: somebody listens already.
-        :raises AttachError: the kernel does not let this process read them.
+        :raises MountError: the events of an earlier call are still open.
+        :raises AttachError: the kernel does not let this process read the events.
         """
         from efuse.bpf import Listener
 
@@ -104,7 +109,7 @@ class Acceleration:
         return events
 
     def close(self) -> None:
-        """Detach the handlers; harmless when the mount has gone already."""
+        """Detach the handlers. It does no harm if the mount is already gone."""
         current = self._listening()
         if current is not None:
             current.close()
@@ -132,21 +137,21 @@ def _row(entry: PublishedEntry) -> Any:
 
 
 def declare(connection: Any, options: Options) -> None:
-    """Tell the kernel what the file system promises, and how large requests may be.
+    """Declare the promises and the largest sizes of requests to the kernel.
 
     :raises ControlError: the kernel refused a value.
     """
     connection.consistency = options.consistency
     for name in options.declarations():
         setattr(connection, name, getattr(options, name))
-    # The kernel lets it grow only: FUSE may be making a request of the old size.
+    # The kernel refuses a smaller value: FUSE may be making a request of the old size.
     if options.max_request > connection.max_request:
         connection.max_request = options.max_request
     connection.max_readdir = options.max_readdir
 
 
 _LONGEST_NAME = 31
-"""Bytes that the kernel keeps of a set's name."""
+"""Length of a program set's name, in bytes. The kernel cuts off the rest."""
 
 
 def _set_name(overridden: tuple[str, ...]) -> str:
@@ -163,20 +168,23 @@ def accelerate(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> Acceleration:
-    """Declare what is *used* on connection *number*, attach the built-in handlers and *handlers*.
+    """Declare the promises in *used* and attach the handlers to connection *number*.
 
-    The set's name, which ``efuse stat`` shows, says what was overridden.
+    The name of the program set lists the overridden handlers. ``efuse stat`` shows this name.
 
-    :param check: raises if *number* is not, or no longer, that of the mount that is meant. The
-        kernel gives the number of an unmounted connection to the next one.
-    :raises EfuseError: the kernel refused a declaration or a program.
+    :param used: the promises to declare, and the built-in handlers to leave out.
+    :param handlers: C texts of further handlers, by opcode.
+    :param check: raises an `EfuseError` if connection *number* is not, or no longer, the connection
+        of the intended mount. The kernel gives the number of an unmounted connection to the next
+        one.
+    :raises EfuseError: the kernel refused a declaration or a program, or *check* raised.
     """
     from efuse import bpf, control
 
     try:
         connection = control.Connection(number)
         connection.pin()
-        # Pinned first: what is checked now is what the promises are declared to.
+        # The pin comes first, so that the promises go to the connection that is checked now.
         check()
         declare(connection, used.options)
         attachment = bpf.attach(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A file system served by a process of its own, while this one goes on."""
+"""Serve a file system in a child process, while this process goes on."""
 
 from __future__ import annotations
 
@@ -33,25 +33,32 @@ _ERRORS: dict[str, type[EfuseError]] = {
 
 @dataclass(frozen=True)
 class Mounted:
-    """A file system that another process serves."""
+    """A mounted file system that another process serves."""
 
     pid: int
+    """Id of the process that serves the file system."""
+
     mountpoint: str
+    """Absolute path of the mount point."""
+
     type: str
-    """``efuse`` or ``fuse``."""
+    """Type of the mount: ``efuse`` or ``fuse``."""
 
     accelerated: bool
+    """Whether handlers in the kernel answer requests of this mount."""
+
     reason: str
-    """Why it is not accelerated, in one sentence; empty when it is."""
+    """Why the mount is not accelerated, in one sentence; empty if it is."""
 
     connection: int | None
-    """Its number below /sys/fs/efuse; None where it is not accelerated."""
+    """Number of the connection below /sys/fs/efuse; None if the mount is not accelerated."""
 
     channels: bool
-    """Whether its requests come through a channel."""
+    """Whether requests come through a channel."""
 
     channels_reason: str
-    """Why they do not although that was wanted, in one sentence; else empty."""
+    """Why requests do not come through a channel although that was wanted, in one sentence;
+    otherwise empty."""
 
 
 def start(
@@ -64,12 +71,15 @@ def start(
     channels: bool = True,
     daemonize: bool = False,
 ) -> Mounted:
-    """Serve what *make* returns in a child process; return when it is mounted.
+    """Serve a file system in a child process, and return once it is mounted.
 
-    *make* is called in the child. With *daemonize* the child leaves the session and its standard
-    streams and survives this process. See :func:`efuse.serve` for the other parameters.
+    :func:`efuse.serve` describes the parameters that are not listed here.
 
-    :raises EfuseError: it could not be mounted, or *make* failed.
+    :param make: returns the file system; called in the child.
+    :param daemonize: let the child outlive this process: it starts a session of its own, and its
+        standard streams become /dev/null.
+    :returns: a description of the mount.
+    :raises EfuseError: the file system could not be mounted, or *make* failed.
     """
     run = functools.partial(serve, plain=plain, required=required, channels=channels)
     receive, send = os.pipe()
@@ -109,11 +119,12 @@ def start(
 
 @contextlib.contextmanager
 def _handing_on() -> Iterator[Callable[[int], None]]:
-    """Hand signals that end this process on to a child that mounts; then end as they want it.
+    """Pass a signal that ends this process to a child that is mounting, as SIGTERM.
 
-    The function that is yielded says which child it is. Before it serves, it ends by such a signal.
+    After the block this process gets the signal itself. The caller gives the child's process id to
+    the function that is yielded. A child that does not serve yet ends by the signal.
 
-    :raises MountError: a signal came, and this process has gone on after it.
+    :raises MountError: a signal came, and did not end this process.
     """
     parent = os.getpid()
     seen: list[int] = []
@@ -129,7 +140,7 @@ def _handing_on() -> Iterator[Callable[[int], None]]:
 
     def hand_on() -> None:
         while waiting and children:
-            # It has ended; or a signal interrupted this very loop.
+            # The child has ended, or a signal has interrupted this very loop.
             with contextlib.suppress(ProcessLookupError, IndexError):
                 os.kill(children[0], waiting.pop())
 
@@ -147,7 +158,7 @@ def _handing_on() -> Iterator[Callable[[int], None]]:
         for pid in children:
             os.waitpid(pid, 0)
         os.kill(os.getpid(), seen[0])
-        # What the signal does here is this program's to say: it may go on.
+        # The program may have a handler of its own for the signal, and go on.
         raise not_mounted(seen[0])
 
 
@@ -161,13 +172,16 @@ def mount(
     required: bool = False,
     channels: bool = True,
 ) -> Iterator[Mounted]:
-    """Have *operations* mounted on *mountpoint* within the block, served by a child process.
+    """Mount *operations* on *mountpoint* for the length of a ``with`` block.
 
-    The child has a copy of *operations*: what its handlers change is not seen here. Within trio use
-    ``await nursery.start(efuse.serve, operations, mountpoint)`` instead. See :func:`efuse.serve`.
-    A process that is forked within the block may leave it: the mount stays.
+    A child process serves the file system. It has a copy of *operations*, so changes that its
+    handlers make are not visible here. If a process that was forked within the block leaves the
+    block, the file system stays mounted. Within trio use
+    ``await nursery.start(efuse.serve, operations, mountpoint)`` instead.
 
-    :raises MountError: it could not be mounted, or its process failed.
+    :func:`efuse.serve` describes the parameters.
+
+    :raises MountError: the file system could not be mounted, or its process failed.
     """
     parent = os.getpid()
     mounted = start(
@@ -202,11 +216,15 @@ def _child(
     daemonize: bool,
     send: int,
 ) -> int:
-    """Serve, and tell the parent once it is mounted or has failed; returns the exit status."""
+    """Serve the file system, and report to the parent that it is mounted or has failed.
+
+    :param send: descriptor of a pipe to the parent.
+    :returns: the exit status of the child.
+    """
     parent = _Parent(send, daemonize)
     if daemonize and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A script's shell has what it starts with & ignore the terminal's, which a daemon has none
-        # of: who sends it SIGINT means it.
+        # A shell script starts a command with & so that it ignores SIGINT, which the terminal sends
+        # to all its processes. A daemon has no terminal: a SIGINT was sent to it on purpose.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in not_ignored():
         signal.signal(number, parent.take)
@@ -219,14 +237,14 @@ def _child(
 
 
 class _Parent:
-    """The parent that waits at the other end of a pipe; a ``trio.TaskStatus``."""
+    """Report to the parent, which waits at the other end of a pipe. A ``trio.TaskStatus``."""
 
     def __init__(self, send: int, daemonize: bool) -> None:
         self._send: int | None = send
         self._daemonize = daemonize
 
     def started(self, value: State | None = None) -> None:
-        """Tell it that the file system is mounted."""
+        """Report that the file system is mounted."""
         state = value or State()
         if self._daemonize:
             leave()
@@ -241,13 +259,16 @@ class _Parent:
         )
 
     def take(self, number: int, _frame: object) -> None:
-        """Take a signal that :func:`serve` does not: before it is mounted, and while it ends."""
+        """Handle a signal while :func:`serve` does not: before the mount, and after its end.
+
+        Before the parent has the report, the signal ends this process. Afterwards it does nothing.
+        """
         if self._send is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
     def failed(self, error: EfuseError) -> None:
-        """Tell it the error, or print that if the parent has gone on already."""
+        """Report the error, or print it if the parent no longer waits."""
         if self._send is None:
             print(shown_lines(f"efuse: {error}"), file=sys.stderr)
         else:
@@ -261,7 +282,7 @@ class _Parent:
 
 
 def leave() -> None:
-    """Leave the terminal; what is logged from now on goes to syslog."""
+    """Leave the terminal, and send log messages to syslog from now on."""
     os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)

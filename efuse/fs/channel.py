@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Gives pyfuse3's session a channel: see docs/channels.md and libefuse/python.c."""
+"""Give pyfuse3's session a channel. See docs/channels.md and libefuse/python.c."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from efuse.libefuse import library
 __all__ = ["SessionChannel"]
 
 _WAIT = "_wait_fuse_readable"
-"""pyfuse3's function by which a task waits for a request; its loop looks it up by name."""
+"""Name of pyfuse3's function that waits for a request. Its loop looks the function up by name."""
 
 
 class SessionChannel:
-    """The channel of the session that :func:`pyfuse3.init` makes within :meth:`found`.
+    """The channel of a pyfuse3 session.
 
-    :param wanted: whether it shall have one. ``EFUSE_CHANNELS=0`` in the environment says no.
-    :ivar reason: why it has none although one was wanted, in one sentence; or empty.
+    The session is the one that :func:`pyfuse3.init` makes within :meth:`found`.
+
+    :param wanted: whether the session gets a channel. ``EFUSE_CHANNELS=0`` in the environment
+        prevents this, too.
+    :ivar reason: why the session has no channel although one was wanted, in one sentence; otherwise
+        empty.
     """
 
     def __init__(self, *, wanted: bool) -> None:
@@ -48,7 +52,7 @@ class SessionChannel:
 
     @contextlib.contextmanager
     def found(self) -> Iterator[None]:
-        """Learn which session pyfuse3 makes within the block."""
+        """Find the session that pyfuse3 makes within the block."""
         if self._functions is None:
             yield
             return
@@ -63,7 +67,10 @@ class SessionChannel:
             self._functions.unwatch()
 
     def open(self) -> None:
-        """Open it, in the thread that runs pyfuse3's loop; if it cannot be, `reason` says why."""
+        """Open the channel. Call this in the thread that runs pyfuse3's loop.
+
+        If the channel cannot be opened, `reason` says why.
+        """
         if self._functions is None:
             return
         error = self._functions.open()
@@ -74,7 +81,7 @@ class SessionChannel:
         setattr(pyfuse3, _WAIT, _waiting(self._functions, self._wait))
 
     def close(self) -> None:
-        """Close it, before pyfuse3 ends the session; again is no error."""
+        """Close the channel, before pyfuse3 ends the session. Further calls do nothing."""
         if self._wait is not None:
             setattr(pyfuse3, _WAIT, self._wait)
             self._wait = None
@@ -88,7 +95,7 @@ class SessionChannel:
 
 
 def _waiting(library: Functions, wait: Callable[[], Awaitable[bool]]) -> Any:
-    """Return a function that polls for a request before it waits as *wait* does."""
+    """Return a function that polls for a request and then, if there is none, calls *wait*."""
     look, rested = library.look, library.rested
 
     async def look_and_wait() -> bool:
@@ -105,7 +112,8 @@ def _waiting(library: Functions, wait: Callable[[], Awaitable[bool]]) -> Any:
 class Functions:
     """The functions of ``libefuse/python.h``.
 
-    While it polls, other threads of Python's run.
+    ``open``, ``look`` and ``close`` release the GIL, so that other Python threads run while
+    ``look`` polls.
     """
 
     def __init__(self, path: str) -> None:

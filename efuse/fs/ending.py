@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Signals that end a file system, from before it is mounted until it is unmounted."""
+"""Handle the signals that end a file system, from before its mount until after its unmount."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from efuse.errors import MountError
 __all__ = ["ENDING_SIGNALS", "GRACE_S", "Ending", "not_ignored", "not_mounted"]
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that ask for the end of a file system."""
+"""Signals that unmount a file system."""
 
 GRACE_S = 5.0
-"""How many seconds each step of the end may take before the next one is made."""
+"""Time that each step of the unmount may take before the next step follows, in seconds."""
 
 
 def not_ignored() -> list[signal.Signals]:
-    """Return those of `ENDING_SIGNALS` that this process does not ignore; nohup ignores SIGHUP.
+    """Return the signals of `ENDING_SIGNALS` that this process does not ignore.
 
-    Nor one that something else than Python takes. None elsewhere than in the main thread: only that
-    may set what a signal does.
+    For example, nohup(1) makes a process ignore SIGHUP. A signal whose handler was not set by
+    Python is left out, too. In any thread except the main one the list is empty, because Python
+    lets only the main thread set handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return []
@@ -35,20 +36,24 @@ def not_ignored() -> list[signal.Signals]:
 
 
 def not_mounted(number: int) -> MountError:
-    """Return the error of a mount that the signal *number* has ended before it was complete."""
+    """Return the error for a mount that the signal *number* has interrupted."""
     return MountError(f"it is not mounted: {signal.Signals(number).name} came meanwhile (EINTR)")
 
 
 class Ending:
-    """Takes the signals that end a file system; a context manager within trio.
+    """Handle the signals that end a file system. A context manager, for use within trio.
 
     The first signal asks for an unmount. If the block has not ended `GRACE_S` later, the connection
-    is aborted, so that callers get an error. If the block has not ended `GRACE_S` after that, since
-    a handler that does not return holds the process, the process exits. A further signal makes the
-    next of these steps at once. Elsewhere than in the main thread there are no signals. A process
-    that was forked meanwhile ends by a signal, and does none of this.
+    is aborted, so that callers get an error. If the block has not ended `GRACE_S` after that,
+    because a handler does not return, the process exits. Each further signal starts the next of
+    these steps immediately.
 
-    :param abort: aborts the connection. It is called in a thread of its own.
+    In any thread except the main one, no signals are handled. A process that was forked within the
+    block ends by the signal itself.
+
+    :param abort: aborts the connection; called in a thread of its own.
+    :ivar asked: set when the first signal has come.
+    :ivar number: number of the first signal, None before it.
     """
 
     def __init__(self, abort: Callable[[], None]) -> None:
@@ -56,7 +61,7 @@ class Ending:
         self._pid = os.getpid()
         self._token = trio.lowlevel.current_trio_token()
         self._before: dict[int, object] = {}
-        # The handler may interrupt any code of this thread: it only puts, which takes no lock.
+        # A signal handler may interrupt any code of this thread. SimpleQueue.put() is reentrant.
         self._taken: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self.asked = trio.Event()
@@ -80,7 +85,7 @@ class Ending:
     def check(self) -> None:
         """Fail if a signal has come.
 
-        :raises MountError: one has.
+        :raises MountError: a signal has come.
         """
         if self.number is not None:
             raise not_mounted(self.number)
@@ -106,7 +111,7 @@ class Ending:
                 os._exit(128 + first)
 
     def _has_ended(self) -> bool:
-        """Wait for the block's end; False when the time for it is over or a signal has come."""
+        """Wait for the end of the block. Return False if its time is over or a signal has come."""
         try:
             return self._taken.get(timeout=GRACE_S) is None
         except queue.Empty:

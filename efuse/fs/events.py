@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel tells a file system, as an asynchronous iterator."""
+"""The events of a mount, as an asynchronous iterator."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import trio
 
 from efuse.closing import Closing
 
-if TYPE_CHECKING:  # it takes libbpf with it
+if TYPE_CHECKING:  # at run time this would load libbpf
     from efuse.bpf import Event, Listener
 
 __all__ = ["Events"]
 
 
 class Events(Closing):
-    """Events of one mount, the oldest first: ``async for event in events``.
+    """Iterate over the events of one mount, the oldest first: ``async for event in events``.
 
-    Ends when the file system is unmounted or :meth:`close` is called; what was not read by then is
-    dropped. A context manager. For use within one trio run, by one task at a time.
+    The iteration ends when the file system is unmounted or :meth:`close` is called. Events that
+    were not read by then are dropped. A context manager, for one task at a time within one trio
+    run.
 
-    :param listener: None: there is nothing to hear.
+    :param listener: the source of the events. None: the mount has no events.
     """
 
     def __init__(self, listener: Listener | None) -> None:
@@ -32,7 +33,7 @@ class Events(Closing):
 
     @property
     def lost(self) -> int:
-        """How many events were dropped, since those before were not read in time."""
+        """Number of events that were dropped because the earlier ones were not read in time."""
         return self._listener.lost if self._listener else 0
 
     @property
@@ -41,7 +42,7 @@ class Events(Closing):
         return self._listener is None or self._listener.closed
 
     def close(self) -> None:
-        """Listen no more; who waits for the next event sees the end. May be called again."""
+        """Stop listening. This ends the iteration of a waiting task. Further calls do nothing."""
         if self.closed or self._listener is None:
             return
         if self._waiting:
@@ -62,7 +63,7 @@ class Events(Closing):
         return self._pending.popleft()
 
     async def _readable(self, listener: Listener) -> None:
-        """Wait until there are events, or it is closed."""
+        """Wait until there are events, or *listener* is closed."""
         self._waiting = True
         try:
             await trio.lowlevel.wait_readable(listener.fileno())
@@ -72,5 +73,5 @@ class Events(Closing):
             self._waiting = False
 
     def __del__(self) -> None:
-        # Who left a loop has no use for more of them, and they are not free.
+        # A program that has left its loop reads no more events, and recording them has a cost.
         self.close()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Extents: ranges of files whose bytes the kernel finds in backing files by itself.
+"""Map extents: ranges of files that the kernel reads and writes in backing files by itself.
 
-The daemon maps them on its own descriptor of /dev/efuse, with CAP_SYS_ADMIN.
+The daemon maps extents by an ioctl(2) on its own descriptor of /dev/efuse. This needs
+CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ def _iow(number: int, size: int) -> int:
 
 @dataclass(frozen=True)
 class Extent:
-    """A range of a file, and where its bytes lie.
+    """A range of a file, and the backing file that stores its bytes.
 
-    :ivar nodeid: of the file.
-    :ivar fd: the backing file; may be closed once the extent is mapped.
-    :ivar offset: in the file, in bytes.
-    :ivar length: in bytes; None: the backing file ends where the file ends.
-    :ivar backing_offset: in the backing file, in bytes.
-    :ivar version: of the file's content, in the daemon's own count. Extents of earlier versions are
-        not used any more.
-    :ivar write: whether writes go there, too.
-    :ivar sealed: use it only as long as nobody changes the backing file.
-    :ivar new: the kernel may not hold the nodeid yet: the reply to a request such as CREATE or
-        LOOKUP is about to hand it out.
+    :ivar nodeid: nodeid of the file.
+    :ivar fd: descriptor of the backing file; may be closed once the extent is mapped.
+    :ivar offset: start of the range in the file, in bytes.
+    :ivar length: length of the range, in bytes. None: the range goes to the end of the file, which
+        is where the backing file ends.
+    :ivar backing_offset: start of the range in the backing file, in bytes.
+    :ivar version: version of the file's content, counted by the daemon. Extents of earlier versions
+        are not used any more.
+    :ivar write: whether the kernel also writes to the backing file.
+    :ivar sealed: whether the kernel uses the extent only until the backing file is changed.
+    :ivar new: whether the kernel may not hold the nodeid yet, because the reply to a request such
+        as CREATE or LOOKUP is about to hand it out.
     """
 
     nodeid: int
@@ -86,13 +88,14 @@ def _check(name: str, value: int, limit: int) -> None:
 
 
 def map_extent(device: int, extent: Extent) -> None:
-    """Map *extent* on the daemon's descriptor *device*; it takes the place of what it overlaps.
+    """Map *extent*. It replaces the parts of other extents that it overlaps.
 
-    When it returns, nothing is read or written any more through what it replaced.
+    When this function returns, nothing is read or written any more through the replaced parts.
 
+    :param device: the daemon's descriptor of /dev/efuse.
     :raises StaleError: the kernel does not hold the inode, knows a later version, or is mounting or
         unmounting this connection.
-    :raises MountError: the kernel refused it.
+    :raises MountError: the kernel refused the extent.
     """
     flags = extent.write * _WRITE | (extent.length is None) * _TO_EOF
     flags |= extent.sealed * _SEALED | extent.new * _NEW
@@ -111,12 +114,17 @@ def map_extent(device: int, extent: Extent) -> None:
 def unmap_extents(
     device: int, nodeid: int, *, offset: int = 0, length: int | None = None, version: int = 0
 ) -> None:
-    """End the extents of a file from *offset* on, *length* bytes or all.
+    """Unmap the extents of a range of a file.
 
-    When it returns, nothing is read or written through them any more. With *version*, extents of
-    earlier versions end wherever they lie, and none can be mapped later.
+    When this function returns, nothing is read or written through them any more.
 
-    :raises MountError: the kernel refused it.
+    :param device: the daemon's descriptor of /dev/efuse.
+    :param nodeid: nodeid of the file.
+    :param offset: start of the range in the file, in bytes.
+    :param length: length of the range, in bytes. None: the range ends where the file ends.
+    :param version: if not 0, also unmap all extents of earlier versions, in the whole file. Such
+        extents can then no longer be mapped.
+    :raises MountError: the kernel refused the call.
     """
     _check("offset", offset, _OFFSET_LIMIT)
     if length is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A process that is forked for one function, and never goes on in its parent's code."""
+"""Run one function in a forked process that never returns to the code of its parent."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ _log = logging.getLogger("efuse.fs")
 
 
 def forked(child: Callable[[], int]) -> int:
-    """Call *child* in a process of its own, which ends with what that returns.
+    """Call *child* in a forked process.
 
-    If *child* raises, the process logs that and ends with 1: it never returns from here.
+    The process never returns from this function. It ends with the exit status that *child* returns.
+    If *child* raises, the process logs the traceback and ends with status 1.
 
-    :returns: the number of the process.
-    :raises OSError: there can be no further process.
+    :returns: the id of the process.
+    :raises OSError: no process can be made.
     """
     parent = os.getpid()
     status = 1
     try:
-        # Within the block: a signal's handler may raise in the new process before all else.
+        # Within the block, because a signal handler may raise in the new process first.
         pid = os.fork()
         if pid != 0:
             return pid

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A wrapper that keeps a mistake in one handler from ending the whole mount.
+"""Keep a mistake in one handler from ending the whole mount.
 
-pyfuse3 lets an exception other than FUSEError, and a result of the wrong type, end its main loop
-and with it the mount. The guard stands between pyfuse3 and the file system. Nor does it let a
-process that a handler has forked go on as a second daemon of the mount.
+In pyfuse3, an exception other than FUSEError or a result of the wrong type ends the main loop and
+with it the mount. The guard is a wrapper between pyfuse3 and the file system. It also ends a
+process that a handler has forked and that would go on as a second daemon of the mount.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ACLS = frozenset({b"system.posix_acl_access", b"system.posix_acl_default"})
 
 _UINT64 = 1 << 64
 _LARGEST_ERRNO = 511
-"""From 512 on they are the kernel's own; FUSE takes no reply that has one."""
+"""The largest errno in a reply of FUSE. Numbers from 512 on are internal to the kernel."""
 _ENOTSUPP = 524
-"""What some file systems of the kernel return by mistake in place of EOPNOTSUPP."""
+"""The kernel's internal ENOTSUPP. Some file systems return it by mistake instead of EOPNOTSUPP."""
 
 
 def _nothing(result: Any) -> bool:
@@ -73,7 +73,7 @@ def _is_names(result: Any) -> bool:
     return isinstance(result, list | tuple) and all(isinstance(name, bytes) for name in result)
 
 
-# Each handler and what it may return.
+# For each handler, a function that tells whether a result is valid.
 HANDLERS: dict[str, Callable[[Any], bool]] = {
     "lookup": _is_entry,
     "getattr": _is_entry,
@@ -108,7 +108,7 @@ HANDLERS: dict[str, Callable[[Any], bool]] = {
 
 
 class Guard:
-    """Stands for *operations* before pyfuse3; whatever goes wrong in a handler becomes EIO.
+    """Pass pyfuse3's requests to *operations*, and turn any mistake in a handler into EIO.
 
     :param operations: the file system, of any class with pyfuse3's handlers.
     :param failed: called with the handler's name for each exception that became EIO.
@@ -168,7 +168,7 @@ class Guard:
                     and arguments[1] in ACLS
                     and error.errno in (errno.EOPNOTSUPP, _ENOTSUPP)
                 ):
-                    # A kernel that checks ACLs would refuse everybody but the owner.
+                    # A kernel that checks ACLs would refuse every user except the owner.
                     raise pyfuse3.FUSEError(errno.ENODATA) from None
                 if 0 <= error.errno <= _LARGEST_ERRNO:
                     raise
@@ -183,7 +183,7 @@ class Guard:
         return guarded
 
     def _meant(self, name: str, number: int) -> int:
-        """Return an errno that FUSE takes in place of one that it does not; say so once."""
+        """Return a valid errno for *number*, which FUSE refuses. Log the replacement once."""
         meant = errno.EOPNOTSUPP if number == _ENOTSUPP else errno.EIO
         if (name, str(number)) not in self._logged:
             self._logged.add((name, str(number)))
@@ -196,7 +196,7 @@ class Guard:
         return meant
 
     def _report(self, name: str, error: Exception) -> None:
-        """Count and log it; the whole traceback only once for each place and kind."""
+        """Count and log *error*, with the traceback only once for each place and type."""
         self._failed(name)
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
@@ -215,10 +215,10 @@ class Guard:
 
 
 def _end_forked(name: str) -> NoReturn:
-    """End a process that a handler has forked and that returns from the handler, or raises.
+    """End a process that a handler has forked, when it returns from the handler or raises.
 
-    It has the daemon's descriptors: it would reply a second time, take further requests, and
-    unmount at its end.
+    Such a process has the daemon's descriptors. It would reply a second time, take further
+    requests, and unmount the file system at its end.
     """
     error = sys.exception()
     status = 1
@@ -230,7 +230,7 @@ def _end_forked(name: str) -> NoReturn:
 
 
 def _text(error: Exception) -> str:
-    """Return what *error* says; one that cannot even say it shall not end the mount."""
+    """Return the message of *error*, even if its ``__str__`` fails."""
     try:
         return str(error)
     except Exception as failure:  # noqa: BLE001 - the file system's own code, too
@@ -238,6 +238,6 @@ def _text(error: Exception) -> str:
 
 
 def _traceback(error: Exception) -> str:
-    """Return the traceback for a log. No terminal obeys a name in it."""
+    """Return the traceback for a log, with control characters escaped."""
     said = "".join(traceback.format_exception(error)).rstrip()
     return "\n" + textwrap.indent(shown_lines(said), "    ")

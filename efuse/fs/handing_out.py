@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which handler's reply is about to hand a nodeid out that the kernel does not hold yet."""
+"""Tell whether the running handler's reply may give the kernel a nodeid that it does not hold yet.
+
+For such a handler, an extent may be mapped before the kernel holds the nodeid.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from typing import Any
 __all__ = ["HANDS_OUT", "handing_out", "hands_out"]
 
 HANDS_OUT = frozenset({"create", "link", "lookup", "mkdir", "mknod", "readdir", "symlink"})
-"""Handlers whose reply tells the kernel a nodeid."""
+"""Handlers whose reply gives the kernel a nodeid."""
 
 
 @dataclass
 class _Reply:
-    """A reply of such a handler: to come, or given."""
+    """The reply of one call of a handler in `HANDS_OUT`: still to come, or given."""
 
     to_come: bool = True
 
@@ -26,7 +29,7 @@ _reply: ContextVar[_Reply | None] = ContextVar("efuse_reply", default=None)
 
 
 def hands_out(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Wrap a handler so that handing_out() is true in it, but not in tasks that outlive it."""
+    """Wrap *handler* so that handing_out() is true in it, but not in tasks that outlive it."""
 
     @functools.wraps(handler)
     async def handing(*arguments: Any) -> Any:
@@ -42,6 +45,6 @@ def hands_out(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable
 
 
 def handing_out() -> bool:
-    """Return whether this is called by a handler whose reply will hand a nodeid out."""
+    """Tell whether the caller is a handler whose reply will give the kernel a nodeid."""
     reply = _reply.get()
     return reply is not None and reply.to_come

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A mark of processes that attend to mounts of eFuse themselves: `efuse run` leaves them alone."""
+"""Mark processes that manage eFuse mounts by themselves, so that `efuse run` leaves them alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ _NAME = "efuse-attends"
 
 @contextlib.contextmanager
 def marked() -> Iterator[None]:
-    """Mark this process, and those that it forks meanwhile, but no program that they start.
+    """Mark this process, and the processes that it forks within the block.
 
-    The environment cannot tell: what a process shows of it is what it was started with.
+    A program that one of them executes is not marked. The mark is an open memfd with a certain
+    name. It cannot be an environment variable, because /proc shows the environment with which a
+    process was started.
     """
     fd = -1
     with contextlib.suppress(OSError):  # no descriptors are left, or it is not allowed
@@ -30,7 +32,7 @@ def marked() -> Iterator[None]:
 
 
 def is_marked(pid: int) -> bool:
-    """Tell whether the process is marked, as far as this one may know."""
+    """Tell whether the process is marked; False if this process may not see its descriptors."""
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""mount(2) and umount(2) for eFuse, and what the mount options mean."""
+"""Mount and unmount eFuse and FUSE, and interpret mount options."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DEVICE = Path("/dev/efuse")
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH = 2
 _MOUNT_ID = re.compile(r"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
-# Of mount(2): to FUSE it means that the daemon applies umasks, as FUSE_DONT_MASK does.
+# A flag of mount(2). On FUSE it means that the daemon applies umasks, like FUSE_DONT_MASK.
 _MS_POSIXACL = 1 << 16
 _FUSE_DEVICE = Path("/dev/fuse")
 
-# From <linux/mount.h>: options of the VFS, which mount(2) takes as flags.
+# Options of the VFS. Each one sets or clears a flag of mount(2) (<linux/mount.h>).
 _FLAGS = {
     "ro": (1, True),
     "rw": (1, False),
@@ -61,26 +61,33 @@ _FLAGS = {
     "lazytime": (1 << 25, True),
     "nolazytime": (1 << 25, False),
 }
-# As libfuse mounts: programs of others' rights and devices are not a file system's to bring.
+# Like libfuse: set-user-ID programs and device nodes of the file system have no effect by default.
 _DEFAULT = _FLAGS["nosuid"][0] | _FLAGS["nodev"][0]
 VFS_OPTIONS = frozenset(_FLAGS)
-"""The options of the VFS that may be given."""
+"""The accepted options of the VFS."""
 
-# libfuse refuses them; a FUSE file system's access times are its daemon's in any case.
+# libfuse refuses these. They have no effect on FUSE, whose daemon keeps the access times.
 _UNKNOWN_TO_LIBFUSE = VFS_OPTIONS & {
     *("nodiratime", "diratime", "relatime", "norelatime"),
     *("strictatime", "nostrictatime", "lazytime", "nolazytime"),
 }
 _KERNEL = ("allow_other", "default_permissions")
 _KERNEL_WITH_VALUE = ("max_read", "blksize")
-# How deep the mount counts as stacked: backing files may lie on a file system of a lower depth.
+# The stacking depth of the mount. Backing files must be on a file system of a lower depth.
 _EFUSE_ALONE = "stack_depth"
 _LIBFUSE_ALONE = ("auto_unmount", "blkdev", "context", "defcontext", "fscontext", "rootcontext")
 
 
 @dataclass(frozen=True)
 class MountOptions:
-    """Mount options, sorted by who has to be told."""
+    """Mount options, sorted by their recipient.
+
+    :ivar flags: flags for mount(2).
+    :ivar kernel: options for the kernel's FUSE, in the data argument of mount(2).
+    :ivar library: options for libfuse.
+    :ivar source: source of the mount.
+    :ivar subtype: subtype of the mount; empty if it has none.
+    """
 
     flags: int
     kernel: tuple[str, ...]
@@ -92,8 +99,10 @@ class MountOptions:
     def parse(cls, options: Iterable[str], *, source: str = "efuse") -> MountOptions:
         """Sort *options* (each ``name`` or ``name=value``) for an eFuse mount.
 
-        Without ``suid`` and ``dev`` it has ``nosuid`` and ``nodev``. What is neither the VFS's nor
-        the kernel's goes to libfuse, which refuses what it does not know either.
+        The mount gets ``nosuid`` and ``nodev``, unless *options* has ``suid`` or ``dev``. An option
+        of neither the VFS nor the kernel's FUSE goes to libfuse, which refuses unknown options.
+
+        :param source: source of the mount, if no ``fsname`` option sets it.
         """
         flags, kernel, library, subtype = _DEFAULT, [], [], ""
         for option in options:
@@ -117,17 +126,17 @@ class MountOptions:
 
 
 def for_plain_fuse(options: Iterable[str]) -> set[str]:
-    """Return the mount *options* that libfuse can be given."""
+    """Return the mount *options* without those that libfuse refuses."""
     return {o for o in options if not o.startswith(f"{_EFUSE_ALONE}=")} - _UNKNOWN_TO_LIBFUSE
 
 
 def needs_libfuse(options: Iterable[str]) -> bool:
-    """Tell whether libfuse does more for one of the *options* than mount(2)."""
+    """Tell whether one of the *options* needs libfuse, because mount(2) does not handle it."""
     return any(option.partition("=")[0] in _LIBFUSE_ALONE for option in options)
 
 
 def with_stack_depth(options: Iterable[str], depth: int) -> list[str]:
-    """Return *options* for a mount that counts as stacked *depth* deep, unless one of them says."""
+    """Return *options* with the stacking depth *depth*, unless an option already sets a depth."""
     given = list(options)
     if depth > 1 and not any(o.startswith(f"{_EFUSE_ALONE}=") for o in given):
         given.append(f"{_EFUSE_ALONE}={depth}")
@@ -135,7 +144,7 @@ def with_stack_depth(options: Iterable[str], depth: int) -> list[str]:
 
 
 def kernel_lacks_efuse() -> str | None:
-    """Return in one sentence why nothing can be mounted on eFuse here, or None if it can."""
+    """Return in one sentence why this process cannot mount eFuse, or None if it can."""
     try:
         os.close(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -152,10 +161,10 @@ def mount_efuse(
 ) -> int:
     """Mount eFuse on *mountpoint* and return the descriptor on which its requests arrive.
 
-    :param plain: mount the kernel's own FUSE instead.
-    :param unmasked: the modes of what is created come as the callers gave them, with their umasks
-        beside them.
-    :raises MountError: the kernel refused it.
+    :param plain: whether to mount the kernel's own FUSE instead.
+    :param unmasked: whether requests that create files have the mode that the caller gave, and the
+        caller's umask separately. Otherwise the kernel applies the umask to the mode.
+    :raises MountError: the kernel refused the mount.
     """
     kind, device = ("fuse", _FUSE_DEVICE) if plain else ("efuse", DEVICE)
     called = "FUSE" if plain else "eFuse"
@@ -195,10 +204,13 @@ def mount_efuse(
 
 
 def unmount(mountpoint: str, *, lazy: bool = False) -> None:
-    """Unmount *mountpoint*; with *lazy* out of sight now, and wholly when nothing uses it.
+    """Unmount *mountpoint*.
 
-    A user who may not unmount has fusermount3 do it, which unmounts the user's own mounts of FUSE.
+    For a user without the right to unmount, fusermount3 does it. It unmounts only FUSE mounts of
+    the same user.
 
+    :param lazy: whether to detach the mount immediately, and to unmount it when it is not used any
+        more.
     :raises OSError: the kernel refused it (EBUSY: in use; EINVAL: nothing is mounted there).
     """
     number = _umount(mountpoint, lazy=lazy)
@@ -209,14 +221,14 @@ def unmount(mountpoint: str, *, lazy: bool = False) -> None:
 
 
 def _umount(path: str, *, lazy: bool) -> int:
-    """Call umount2(2); return 0, or the errno."""
+    """Call umount2(2), and return 0 or its errno."""
     # ctypes releases the GIL: the daemon may have to answer requests of the unmount itself.
     done = _libc.umount2(os.fsencode(path), ctypes.c_int(_MNT_DETACH if lazy else 0)) == 0
     return 0 if done else ctypes.get_errno()
 
 
 def _unmount_as_user(mountpoint: str, *, lazy: bool) -> int:
-    """Have fusermount3 unmount; return 0, or the errno that it stands for."""
+    """Unmount by fusermount3, and return 0 or the errno that its message stands for."""
     words = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
     try:
         done = subprocess.run(
@@ -225,7 +237,7 @@ def _unmount_as_user(mountpoint: str, *, lazy: bool) -> int:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            process_group=0,  # not ended by a signal of the terminal
+            process_group=0,  # a signal of the terminal does not end it
         )
     except OSError:
         return errno.EPERM
@@ -237,13 +249,13 @@ def _unmount_as_user(mountpoint: str, *, lazy: bool) -> int:
 
 
 def detach(mountpoint: str, number: int) -> None:
-    """Unmount the mount *number* of FUSE lazily, wherever it is by now.
+    """Unmount a mount of FUSE or eFuse lazily, even if it has been moved.
 
-    A mount of another type is left.
+    A mount of another type stays.
 
-    :param mountpoint: where it was mounted.
-    :param number: see :func:`efuse.control.mounts.number_at`.
-    :raises OSError: the kernel refused it (EINVAL: it is unmounted at this moment).
+    :param mountpoint: path on which it was mounted.
+    :param number: unique number of the mount, see :func:`efuse.control.mounts.number_at`.
+    :raises OSError: the kernel refused it (EINVAL: another process has just unmounted it).
     :raises ControlError: mountinfo cannot be read.
     """
     seen = numbered(number)
@@ -253,7 +265,7 @@ def detach(mountpoint: str, number: int) -> None:
     try:
         fd = os.open(where, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        return  # unmounted, and removed
+        return  # unmounted, and the mount point was removed
     try:
         if (number_at(directory=fd) or _number_in_table(fd, number)) != number:
             return
@@ -267,9 +279,10 @@ def detach(mountpoint: str, number: int) -> None:
 
 
 def _number_in_table(fd: int, number: int) -> int | None:
-    """Return *number* if that is the mount that *fd* is open on: FUSE of another user does not say.
+    """Return *number* if *fd* is open on that mount, otherwise None.
 
-    While *fd* is open, no other mount gets the number that it has in mountinfo.
+    This works where statx(2) does not, as on a FUSE mount of another user. It compares mount ids,
+    which is safe because no other mount gets the id while *fd* is open.
     """
     told = _MOUNT_ID.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
     wanted = numbered(number)

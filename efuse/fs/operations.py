@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The base class of file systems: pyfuse3's, and what eFuse adds to it."""
+"""The base class of file systems: pyfuse3's, with the additions of eFuse."""
 
 from __future__ import annotations
 
@@ -24,44 +24,47 @@ __all__ = ["Operations", "PublishedEntry"]
 
 @dataclass(frozen=True)
 class PublishedEntry:
-    """A directory entry to be told to the kernel before it asks.
-
-    ``attributes.st_ino`` is the inode's number, or 0 for a name that does not exist. Its
-    ``entry_timeout`` and ``attr_timeout`` hold as they would in a reply.
-    """
+    """A directory entry to publish before the kernel asks for it."""
 
     parent: int
+    """Inode number of the directory."""
+
     name: bytes
+    """Name of the entry."""
+
     attributes: pyfuse3.EntryAttributes
+    """Attributes of the inode, as in a reply to LOOKUP: ``st_ino`` is 0 if the name does not exist,
+    and ``entry_timeout`` and ``attr_timeout`` are the times for which the values are valid."""
 
 
 class Operations(pyfuse3.Operations):
-    """A pyfuse3 file system whose answers the kernel may keep and give by itself.
+    """A pyfuse3 file system whose answers the kernel may keep, and give again by itself.
 
-    Every ``pyfuse3.Operations`` works unchanged with this as its base. Mounted by
-    :func:`efuse.serve` on a kernel with eFuse, requests that the kernel can answer never reach the
-    handlers; elsewhere all of them do. An exception in a handler that is not a ``FUSEError``
-    becomes EIO for the caller, is logged and counted, and leaves the mount as it is.
+    Any subclass of ``pyfuse3.Operations`` works unchanged with this class as its base. If
+    :func:`efuse.serve` mounts it on a kernel with eFuse, requests that the kernel can answer do not
+    reach the handlers. On any other kernel all requests do. An exception in a handler that is not a
+    ``FUSEError`` becomes EIO for the caller. It is logged and counted, and the file system stays
+    mounted.
     """
 
     efuse_options: Options = Options()
-    """What the file system promises; may be set on the class or on the instance."""
+    """Promises of the file system. They may be set on the class or on the instance."""
 
     efuse_handlers: ClassVar[Mapping[str, str]] = {}
-    """C texts of handlers of your own, by opcode, attached beside the built-in ones."""
+    """C texts of your own BPF handlers, by opcode. They are attached with the built-in ones."""
 
     efuse_applies_umask: ClassVar[bool] = False
-    """``create``, ``mkdir`` and ``mknod`` apply ``ctx.umask`` themselves, or leave it out where the
-    directory has a default ACL. Otherwise the kernel applies it to ``mode`` before it asks."""
+    """Whether ``create``, ``mkdir`` and ``mknod`` apply ``ctx.umask`` themselves, except in a
+    directory with a default ACL. Otherwise the kernel applies it to ``mode`` before the request."""
 
     efuse_stack_depth: int = 1
-    """How deep a mount counts as stacked, if the mount option ``stack_depth`` does not say: 1 or 2.
-    Backing files may lie on file systems of a lower depth: 2 is for those on overlayfs. An overlay
-    cannot have a mount of depth 2 as its layer."""
+    """Stacking depth of the mount, unless the mount option ``stack_depth`` sets it: 1 or 2. Backing
+    files must be on a file system of a lower depth, so 2 allows files on overlayfs. A mount of
+    depth 2 cannot be a layer of an overlay."""
 
     @functools.cached_property
     def efuse(self) -> State:
-        """State of the mount: ``accelerated``, ``reason``, ``maps`` and ``statistics()``."""
+        """The state of the mount: ``accelerated``, ``reason``, ``maps``, ``statistics()`` ..."""
         return State()
 
     async def invalidate(
@@ -71,17 +74,20 @@ class Operations(pyfuse3.Operations):
         parent: int | None = None,
         name: bytes | None = None,
     ) -> None:
-        """Make the kernel forget what it knows, because it changed behind the mount's back.
+        """Make the kernel forget cached values, because something changed behind the mount.
 
-        With *inode*: its attributes, its extended attributes and its data. With *parent* and
-        *name*: that directory entry, present or absent, soon after this returns (the kernel may
-        have to wait for requests of the same directory); of a file that has other names, its
-        *inode* is told as well, since its link count has changed. With nothing: everything eFuse
-        has learned or been given; on plain FUSE there is nothing of that kind. Lookup counts stay
-        as they are. May be called from a handler, and is no error for what the kernel does not
-        know.
+        Without arguments, everything that eFuse has learned or that was published becomes void; on
+        plain FUSE this does nothing. Lookup counts stay as they are. A handler may call this
+        method. It is no error if the kernel has nothing cached.
 
-        :raises UsageError: *parent* without *name*, or the other way round.
+        :param inode: forget the attributes, the extended attributes and the data of this inode. If
+            a name of a file with several names was added or removed, give the inode as well,
+            because its link count has changed.
+        :param parent: directory of the entry to forget.
+        :param name: name of the entry to forget, whether it exists or not. The kernel forgets it
+            soon after this method returns, because it may have to wait for requests of the same
+            directory.
+        :raises UsageError: *parent* without *name*, or *name* without *parent*.
         :raises MountError: the kernel refused it.
         """
         if (parent is None) != (name is None):
@@ -106,21 +112,23 @@ class Operations(pyfuse3.Operations):
         uid: int = 0,
         gid: int = 0,
     ) -> int:
-        """Tell the kernel directory entries and their attributes before it asks for them.
+        """Publish directory entries and their attributes, before the kernel asks for them.
 
-        The values stand as if they were replies to a LOOKUP: until their timeouts end (in mode
-        ``exclusive``: until something changes). Lookup counts are not changed: an entry is used
-        for an inode that the kernel holds already, or for any where ``stable_nodeids`` is
-        promised. A value that changes later has to be invalidated.
+        The values are valid like replies to LOOKUP: until their timeouts end, or in ``exclusive``
+        mode until something changes. Lookup counts do not change. The kernel uses an entry only if
+        it already holds the inode, or for any inode if ``stable_nodeids`` is promised. If a value
+        changes later, you must invalidate it.
 
-        :param epoch: what ``self.efuse.epoch()`` said before the values were read. May be left out
-            only if nothing was awaited between reading and publishing them.
-        :param uid: whom the values are for, where answers depend on the caller: for every process
-            of these ids, whatever supplementary groups and capabilities it has.
-        :param gid: likewise.
-        :returns: how many entries the maps took; 0 without acceleration.
-        :raises UsageError: a name is empty, too long, or holds a NUL or a slash.
-        :raises AttachError: a map refused them.
+        :param entries: the entries to publish.
+        :param epoch: result of ``self.efuse.epoch()``, read before the values. It may be left out
+            only if nothing was awaited between reading and publishing the values.
+        :param uid: user id that the values are for, if answers depend on the caller. They are for
+            every process with this uid and *gid*, whatever its supplementary groups and
+            capabilities are.
+        :param gid: group id that the values are for, if answers depend on the caller.
+        :returns: the number of entries stored in the maps; 0 without acceleration.
+        :raises UsageError: a name is empty or too long, or contains a NUL or a slash.
+        :raises AttachError: a map is full.
         """
         batch = list(entries)
         for entry in batch:
@@ -146,23 +154,26 @@ class Operations(pyfuse3.Operations):
         valid_ns: int = 0,
         end: bool = False,
     ) -> int:
-        """Give the kernel a range of a file before it asks for it.
+        """Publish the content of a range of a file, before the kernel asks for it.
 
-        The blocks of 4 KiB go into the data cache, and are served as if they had been read: until
-        *valid_ns* is over (in mode ``exclusive``: until something changes). Nothing that changed
-        since *epoch* is served, and no system call is made. May be called from any thread.
+        The data goes into the data cache, in blocks of 4 KiB, without a system call. The kernel
+        serves it like data that it has read: until *valid_ns* has passed, or in ``exclusive`` mode
+        until something changes. A block that has changed since *epoch* is not served. Any thread
+        may call this method.
 
-        The number of an inode that the kernel does not hold may be given to another file only
-        after ``invalidate(inode)``, if data of it was published.
+        If you published data of an inode that the kernel does not hold, call ``invalidate(inode)``
+        before you give its number to another file.
 
-        :param offset: where the range begins, in bytes: a multiple of 4096.
-        :param data: its bytes: a multiple of 4096, but where the file ends.
-        :param epoch: what ``self.efuse.epoch()`` said before *data* was read.
-        :param valid_ns: how long the data is valid, in ns; not asked in mode ``exclusive``.
-        :param end: the file ends where *data* ends.
-        :returns: how many blocks the cache took; those whose slots were in use at that moment it
-            did not. 0 without acceleration.
-        :raises UsageError: *data* does not begin or end at a block's edge.
+        :param inode: number of the inode.
+        :param offset: start of the range in the file, in bytes: a multiple of 4096.
+        :param data: content of the range. Its length is a multiple of 4096, except at the end of
+            the file.
+        :param epoch: result of ``self.efuse.epoch()``, read before *data*.
+        :param valid_ns: how long the data is valid, in ns; ignored in ``exclusive`` mode.
+        :param end: whether the file ends where *data* ends.
+        :returns: the number of blocks stored; 0 without acceleration. A block is left out if its
+            slot is in use at that moment, or if the cache has it with a later epoch.
+        :raises UsageError: *data* does not begin or end at the edge of a block.
         """
         from efuse.bpf.cache import check_range
 
@@ -175,17 +186,19 @@ class Operations(pyfuse3.Operations):
         )
 
     def events(self) -> Events:
-        """Return what happens in the kernel from now on: ``async for event in self.events()``.
+        """Return the events in the kernel from now on: ``async for event in self.events()``.
 
-        Each is an :class:`efuse.bpf.Event`: a block left the data cache, what was known of an
-        inode or a name became void, or I/O on a file takes another path. It is told behind the
-        fact and can be lost (``lost`` says how many were), so that it is a reason to look again,
-        not a record. Only while somebody listens does it cost anything: ``close()`` it, or leave
-        the loop and let go of it. It ends at the unmount.
+        Each event is an :class:`efuse.bpf.Event`: a block was evicted from the data cache, the
+        kernel's knowledge of an inode or a name became void, or I/O on a file takes another path.
+        An event arrives after it has happened, and can be lost (``lost`` counts these). So treat it
+        as a reason to look again, not as a record.
 
-        Without acceleration there is nothing to hear: it ends at once.
+        Events cost time only while a task listens. To stop, call ``close()``, or leave the loop and
+        drop the object. The iteration ends when the file system is unmounted. Without acceleration
+        there are no events, and it ends immediately.
 
-        :raises MountError: somebody listens to this mount already.
+        :raises MountError: the events of an earlier call are still open.
+        :raises AttachError: the kernel does not let this process read the events.
         """
         accelerator = self.efuse.accelerator
         return accelerator.events() if accelerator is not None else Events(None)
@@ -202,35 +215,39 @@ class Operations(pyfuse3.Operations):
         write: bool = False,
         sealed: bool = False,
     ) -> bool:
-        """Let the kernel read a range of a file in a backing file by itself.
+        """Let the kernel read a range of a file directly from a backing file.
 
-        From the next request on, what lies in the range is read from *fd* (a regular file on
-        another file system than the mount; it may be closed afterwards) with the credentials that
-        the daemon has now, without asking it. What lies in no range goes to the daemon, and so does
-        what the backing file cannot give. A later range takes the place of what it overlaps; all
-        end when the kernel forgets the inode. When it returns, nothing is read or written any more
-        through what it replaced. Needs CAP_SYS_ADMIN.
+        From the next request on, the kernel reads the range from *fd* without asking the daemon,
+        with the credentials that the daemon has now. Requests outside all ranges still go to the
+        daemon, and so does a request that fails in the backing file. A later range replaces the
+        parts of earlier ones that it overlaps. When this method returns, nothing is read or written
+        any more through the replaced parts. All ranges end when the kernel forgets the inode. This
+        needs CAP_SYS_ADMIN.
 
-        It waits for what is being read or written through what it replaces. Where a range of an
-        open file is replaced, call it with ``trio.to_thread.run_sync``: requests are to be answered
-        meanwhile.
+        This method waits for I/O through the parts that it replaces, and requests must be answered
+        meanwhile. So to replace a range of an open file, call it with ``trio.to_thread.run_sync``.
 
-        The kernel has to hold the inode, as it does while the inode is open. A handler whose reply
-        tells the kernel of the inode (``lookup``, ``create``, ...) may hand a range over before.
+        The kernel must hold the inode, as it does while the inode is open. But a handler whose
+        reply gives the kernel the inode (``lookup``, ``create``, ...) may call this method before
+        it replies.
 
-        :param offset: where the range begins in the file, in bytes.
-        :param length: bytes; None: the backing file ends where the file ends.
-        :param backing_offset: where the range begins in the backing file.
-        :param version: of the file's content, in a count of your own: ranges of earlier versions
+        :param inode: number of the inode.
+        :param fd: descriptor of the backing file: a regular file on another file system than the
+            mount. It may be closed after the call.
+        :param offset: start of the range in the file, in bytes.
+        :param length: length of the range, in bytes. None: the range goes to the end of the file,
+            which is where the backing file ends.
+        :param backing_offset: start of the range in the backing file, in bytes.
+        :param version: version of the file's content, which you count. Ranges of earlier versions
             are not used any more.
-        :param write: the kernel writes there, too, without asking. ``fsync`` still reaches the
-            daemon, which has to sync what it handed over.
-        :param sealed: use it only as long as nobody changes the backing file. Needs a file system
-            that counts changes, such as ext4.
-        :returns: whether the kernel took it; False on plain FUSE.
-        :raises UsageError: a range that does not exist.
+        :param write: whether the kernel also writes to the backing file without asking the daemon.
+            ``fsync`` still reaches the daemon, which has to sync the backing file.
+        :param sealed: whether to use the range only until the backing file is changed. This needs a
+            file system that counts changes, such as ext4.
+        :returns: whether the kernel uses the range; False on plain FUSE.
+        :raises UsageError: the range cannot exist.
         :raises StaleError: the kernel does not hold the inode (any more), or knows a later version.
-        :raises MountError: the kernel refused it; the message says why.
+        :raises MountError: the kernel refused the range; the message says why.
         """
         extent = Extent(
             inode,
@@ -251,11 +268,15 @@ class Operations(pyfuse3.Operations):
     async def drop_backing(
         self, inode: int, *, offset: int = 0, length: int | None = None, version: int = 0
     ) -> None:
-        """End what :meth:`backing` began, for a range of a file or (*length* None) to its end.
+        """End the effect of :meth:`backing` for a range of a file.
 
-        Afterwards nothing is read or written there any more without asking. With *version*, ranges
-        of earlier versions end wherever they lie, and none can be handed over later.
+        When this method returns, the kernel asks the daemon for every read and write in the range.
 
+        :param inode: number of the inode.
+        :param offset: start of the range in the file, in bytes.
+        :param length: length of the range, in bytes. None: the range goes to the end of the file.
+        :param version: if not 0, also end all ranges of earlier versions, in the whole file. Such
+            ranges can then no longer be handed over.
         :raises MountError: the kernel refused it.
         """
         device = self.efuse.device
@@ -265,12 +286,12 @@ class Operations(pyfuse3.Operations):
         def drop() -> None:
             unmap_extents(device, inode, offset=offset, length=length, version=version)
 
-        # In a thread: it waits for what is being read or written.
+        # In a thread, because it waits for I/O through the range.
         await trio.to_thread.run_sync(drop)
 
 
 async def _invalidate_inode(inode: int) -> None:
-    # In a thread: the kernel may have to write dirty pages back, through this very daemon.
+    # In a thread, because the kernel may first write dirty pages back through this very daemon.
     try:
         await trio.to_thread.run_sync(pyfuse3.invalidate_inode, inode)
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a file system declares about itself, so that the kernel knows what it may answer."""
+"""The promises of a file system, by which the kernel decides what it may answer."""
 
 from __future__ import annotations
 
@@ -30,53 +30,54 @@ _CAPACITY_LIMIT = 1 << 26
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a file system promises, and how much the kernel may keep of what it said.
+    """The promises of a file system, and the sizes of the kernel's maps and requests.
 
-    None of it has an effect where the kernel has no eFuse. A promise that is not kept makes the
-    kernel give wrong answers, so the default is to promise nothing.
+    They have no effect on a kernel without eFuse. A broken promise makes the kernel give wrong
+    answers, so by default nothing is promised.
 
-    :raises UsageError: a value is not one of those described.
+    :raises UsageError: a value is out of its range.
     """
 
     consistency: str = "ttl"
-    """How long the kernel believes an answer: ``strict`` (never), ``ttl`` (as long as its
-    ``entry_timeout`` or ``attr_timeout`` says), ``cto`` (as ttl, and an open asks anew),
-    ``exclusive`` (until this mount changes it or :meth:`efuse.Operations.invalidate` is called:
-    nobody else changes the files)."""
+    """How long the kernel believes an answer: ``strict`` (never), ``ttl`` (for its
+    ``entry_timeout`` or ``attr_timeout``), ``cto`` (like ``ttl``, but each open goes to the daemon
+    and voids what the kernel knew of the file), or ``exclusive`` (until this mount changes
+    something or :meth:`efuse.Operations.invalidate` is called). ``exclusive`` promises that all
+    other changes of the files are invalidated."""
 
     stable_nodeids: bool = False
     """An inode number is never given to another file, not even after ``forget``."""
 
     nodeid_per_file: bool = False
-    """All names of a file (hard links) have one inode number. Without it, files of several names
-    are believed as with ``ttl`` in ``exclusive``, too."""
+    """All names of a file (hard links) have one inode number. Without this promise, ``exclusive``
+    mode believes files with several names only as in ``ttl`` mode."""
 
     caller_independent: bool = False
-    """Answers do not depend on who asks. Needless with the mount option default_permissions."""
+    """Answers do not depend on the caller. The mount option ``default_permissions`` implies it."""
 
     handleless: bool = False
-    """``open`` and ``opendir`` have no effect but their result: the kernel may answer them. Then
-    ``fh`` of read, write, fsync, setattr and readdir is the inode's number, and no release is seen.
-    What ``open`` returns itself must never equal an inode's number."""
+    """``open`` and ``opendir`` have no effect except to return a handle, so the kernel may answer
+    them. ``fh`` of read, write, fsync, setattr and readdir is then the inode's number, and no
+    release follows. A handle that ``open`` returns must not equal the number of another inode."""
 
     flush_free: bool = False
     """``flush`` does nothing for a file that was not written through that handle."""
 
     lazy_atime: bool = False
-    """Access times may be reported late: reading does not void what is known of a file."""
+    """Access times may be late: a read does not make the cached attributes of a file void."""
 
     capacity: Mapping[str, int] = field(default_factory=dict)
-    """Most values that a map keeps, by the map's name (entries, attrs, blobs, grants, volumes);
-    ``blocks`` are 4 KiB of file data each, and may be 0."""
+    """Capacity of the kernel's maps, in values, by the map's name: entries, attrs, blobs, grants,
+    volumes, or ``blocks``. A block is 4 KiB of file data; ``blocks`` may be 0."""
 
     max_request: int = 0
-    """The most bytes of a READ or WRITE that the kernel makes, a multiple of 4096 up to 8 MiB; 0:
-    as many as the daemon takes. What is larger than the daemon takes comes to it in parts, so this
-    is for what the kernel answers. FUSE's read-ahead stays as it is."""
+    """Largest READ or WRITE that the kernel makes, in bytes: a multiple of 4096, at most 8 MiB. 0
+    stands for the size that the daemon accepts. The daemon gets a larger request in parts of that
+    size, so a larger value helps only where the kernel answers. FUSE's read-ahead does not grow."""
 
     max_readdir: int = 32 << 10
-    """The most bytes of directory that are asked for at once, a multiple of 4096 up to 128 KiB;
-    4096 is what plain FUSE asks for."""
+    """Largest part of a directory that the kernel asks for, in bytes: a multiple of 4096, at most
+    128 KiB. Plain FUSE asks for 4096."""
 
     def __post_init__(self) -> None:
         if self.consistency not in CONSISTENCY:
@@ -109,7 +110,7 @@ class Options:
 
     @classmethod
     def declarations(cls) -> tuple[str, ...]:
-        """Return the names of the promises that are either given or not."""
+        """Return the names of the promises that are true or false."""
         return tuple(f.name for f in fields(cls) if f.default is False)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel may do in a handler's place, and what of it ends where a subclass overrides it.
+"""Decide what the kernel may do instead of calling a handler, even if a subclass overrides some.
 
-A class that promises something to the kernel does so for its own handlers. Each says beside itself
-what stands in its place (:func:`stands_for`). A handler that a subclass overrides, or that has
-been replaced in the class itself, is asked each time: nothing that stands in its place is used. A
-handler that says nothing ends all of it.
+The promises of a class are about its own handlers. The decorator :func:`stands_for` at a handler
+declares what the kernel may do instead of calling it. If a subclass overrides the handler, or the
+class itself has it replaced, the kernel does none of that, so the handler gets every request. If
+an overridden handler has no such decorator, the kernel does nothing instead of any handler.
 """
 
 from __future__ import annotations
@@ -31,33 +31,36 @@ C = TypeVar("C", bound=type)
 
 
 class Shortcut(enum.Flag):
-    """What may stand in a handler's place, besides what FUSE keeps by the timeouts of replies."""
+    """What the kernel may do instead of calling a handler.
+
+    FUSE's caches, which obey the timeouts of replies, are not part of it.
+    """
 
     NONE = 0
     ANSWERS = enum.auto()
-    """Answers out of maps to the very same request."""
+    """Answer the same request from a map."""
     HANDLES = enum.auto()
-    """Files that the kernel opens by itself (``handleless``)."""
+    """Open files by itself (``handleless``)."""
     FLUSH = enum.auto()
-    """Closing what was not written (``flush_free``)."""
+    """Answer FLUSH of a file that was not written (``flush_free``)."""
     READS = enum.auto()
-    """Lower files that the kernel reads by itself, and the data cache."""
+    """Read lower files by itself, and use the data cache."""
     WRITES = enum.auto()
-    """Lower files that the kernel writes, and the data cache, which learns from writes."""
+    """Write lower files by itself, and use the data cache, which learns from WRITEs."""
 
 
 _EVERYTHING = ~Shortcut.NONE
 _MARK = "efuse_stands_for"
 _OWN = "efuse_promising_handlers"
-"""What a class has whose promises are its own handlers' alone: these, by name."""
+"""Attribute of a class whose promises are about its own handlers only: those handlers, by name."""
 _APPLIES_UMASK = "efuse_applies_umask"
 _CREATING = frozenset({"create", "mkdir", "mknod"})
-# Members of the built-in set that answer READs, or learn what a WRITE has brought.
+# Members of the built-in set that answer READs or learn from WRITEs.
 _DATA_MEMBERS = frozenset({"block", "read", "write"})
 
 
 def stands_for(what: Shortcut) -> Callable[[F], F]:
-    """Declare what the kernel may do in the place of a handler."""
+    """Return a decorator that declares what the kernel may do instead of calling a handler."""
 
     def mark(handler: F) -> F:
         setattr(handler, _MARK, what)
@@ -67,28 +70,31 @@ def stands_for(what: Shortcut) -> Callable[[F], F]:
 
 
 def promises_for_subclasses(kind: C) -> C:
-    """Declare that what a class promises, it promises for the handlers that it has now."""
+    """Declare that the promises of class *kind* are about its present handlers. A decorator."""
     setattr(kind, _OWN, {name: getattr(kind, name, None) for name in HANDLERS})
     return kind
 
 
 def _promising_class(kind: type) -> type:
-    """Return the class whose promises *kind* inherits: one that is made to be subclassed.
+    """Return the decorated class (`promises_for_subclasses`) whose promises *kind* inherits.
 
-    It is *kind* itself otherwise: the author of all handlers of a file system knows what its
-    ``efuse_options`` mean.
+    If there is none, return *kind* itself: the author of all its handlers also wrote its
+    ``efuse_options``.
     """
     return next((base for base in kind.__mro__ if _OWN in vars(base)), kind)
 
 
 def _promising_handlers(operations: object) -> dict[str, Any]:
-    """Return the handlers that the promises of *operations* are about, if not about any."""
+    """Return the handlers that the promises of *operations* are about, by name.
+
+    The result is empty if the promises are about any handlers that *operations* has.
+    """
     own: dict[str, Any] = vars(_promising_class(type(operations))).get(_OWN, {})
     return own
 
 
 def _overridden(operations: object) -> frozenset[str]:
-    """Return the handlers that *operations* has in place of those of the class that promises."""
+    """Return the names of the handlers that *operations* overrides in the promising class."""
     return frozenset(
         name
         for name, own in _promising_handlers(operations).items()
@@ -99,8 +105,9 @@ def _overridden(operations: object) -> frozenset[str]:
 def applies_umask(operations: object) -> bool:
     """Tell whether the handlers that create files apply the caller's umask themselves.
 
-    It is what the nearest class says that says something of it, about its own handlers: where one
-    of them is overridden, the kernel applies the umask before it asks.
+    The first class in the method resolution order that sets ``efuse_applies_umask`` decides, for
+    its own handlers. If one of these is overridden, the kernel applies the umask before it sends
+    the request.
     """
     nearer = [getattr(operations, "__dict__", {})]
     for kind in type(operations).__mro__:
@@ -115,13 +122,13 @@ def applies_umask(operations: object) -> bool:
 
 @dataclass(frozen=True)
 class Shortcuts:
-    """What of a file system's promises is used.
+    """The promises of a file system that are used.
 
-    :ivar options: its promises, less what stands for an overridden handler.
+    :ivar options: the promises, without those that an overridden handler ends.
     :ivar without: members of the built-in set that are not attached.
     :ivar reads: whether the kernel may read lower files by itself.
-    :ivar writes: whether it may write them, too.
-    :ivar overridden: the handlers, sorted.
+    :ivar writes: whether the kernel may write lower files by itself.
+    :ivar overridden: names of the overridden handlers, sorted.
     """
 
     options: Options
@@ -132,7 +139,7 @@ class Shortcuts:
 
     @property
     def said(self) -> str:
-        """One sentence on what is not used and why, or nothing."""
+        """What is not used and why, in one sentence; empty if everything is used."""
         if not self.overridden:
             return ""
         ends = ["raised time-outs (exclusive)", *sorted(self.without)]
@@ -144,10 +151,12 @@ class Shortcuts:
 
 
 def shortcuts(options: Options, operations: object) -> Shortcuts:
-    """Return what of *options*, which *operations* promises or has inherited, is used.
+    """Return the part of *options* that is used for *operations*.
 
-    Whatever is overridden, ``exclusive`` becomes ``ttl``: the kernel would keep what replies say,
-    and what a change is known to do, for longer than the replies allow.
+    If any handler is overridden, ``exclusive`` becomes ``ttl``. Otherwise the kernel would keep
+    replies, and the known effects of changes, for longer than the timeouts of the replies allow.
+
+    :param options: the promises of *operations*, which it may have inherited.
     """
     names = tuple(sorted(_overridden(operations)))
     own = _promising_handlers(operations)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mount that this process has made, told from every other one.
+"""Find the mount that this process has made, and unmount no other one.
 
-A path leads to the mount that is there now. If the own mount has gone, that is the mount below: the
-machine's root, for example. So the own mount is found by the descriptor on which its requests
-arrive, and is unmounted only where the path leads to it.
+A path leads to whatever is mounted there now. If the own mount is gone, this is the mount below,
+for example the root of the machine. So the own mount is identified by the descriptor on which its
+requests arrive, and a path is unmounted only if it leads to that mount.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 _CONNECTION = re.compile(r"^fuse_connection:\s*([0-9]+)$", re.MULTILINE)
-# The number of /dev/fuse is the kernel's ABI: include/linux/miscdevice.h.
+# The device number of /dev/fuse, which is part of the kernel's ABI: include/linux/miscdevice.h.
 _FUSE_DEVICE = os.makedev(10, 229)
 _MOST_TRIED = 65536
 _PIDFD_GETFD = 438
@@ -51,29 +51,31 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def connection_of(fdinfo: Path) -> int | None:
-    """Return the number of the connection whose device is open.
+    """Return the number of the connection that a descriptor of /dev/fuse or /dev/efuse serves.
 
-    :param fdinfo: the file that describes the descriptor, ``/proc/PID/fdinfo/FD``.
-    :returns: None if the kernel does not tell it: Linux before 6.17, or nothing is mounted by it.
-    :raises OSError: the descriptor, or its process, has gone.
+    :param fdinfo: path of the file that describes the descriptor, ``/proc/PID/fdinfo/FD``.
+    :returns: None if the kernel does not show the number, as before Linux 6.17, or nothing is
+        mounted with the descriptor.
+    :raises OSError: the descriptor, or its process, is gone.
     """
     told = _CONNECTION.search(fdinfo.read_text())
     return int(told[1]) if told else None
 
 
 def is_served(device: int) -> bool:
-    """Return whether the file system that is served by *device* is mounted, and not aborted."""
+    """Tell whether the file system that *device* serves is mounted, and not aborted."""
     poll = select.poll()
     poll.register(device, 0)
     return not any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def is_served_by(pid: int, fd: int) -> bool:
-    """Return whether the descriptor *fd* of another process serves a file system.
+    """Tell whether the descriptor *fd* of another process serves a file system.
 
-    A process may have the descriptor of a connection that has ended, whose number is another one's.
+    A process may still have the descriptor of a connection that has ended. A later connection may
+    have the same number.
 
-    :returns: True also where it cannot be told.
+    :returns: True also if this cannot be found out.
     """
     try:
         process = os.pidfd_open(pid)
@@ -92,32 +94,33 @@ def is_served_by(pid: int, fd: int) -> bool:
 
 
 def devices() -> frozenset[int]:
-    """Return the descriptors of /dev/fuse that this process has open."""
+    """Return the open descriptors of /dev/fuse in this process."""
     return frozenset(fd for fd in _descriptors() if _is_device(fd))
 
 
 def _descriptors() -> Iterable[int]:
     try:
         return [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    except OSError:  # no proc, or the process has changed its user
+    except OSError:  # /proc is not mounted, or the process has changed its user
         return range(min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_TRIED))
 
 
 def _is_device(fd: int) -> bool:
     try:
         seen = os.fstat(fd)
-    except OSError:  # not open, or not any more
+    except OSError:  # the descriptor is not open
         return False
     return stat.S_ISCHR(seen.st_mode) and seen.st_rdev == _FUSE_DEVICE
 
 
 @dataclass(frozen=True)
 class Before:
-    """What was mounted before the own mount.
+    """The mounts that existed before the own mount.
 
-    :ivar numbers: of the mounts that this process sees; see `efuse.control.mounts.number_at`. Empty
-        on a kernel before 6.8.
-    :ivar rows: there, the numbers of the mounts and of their connections in mountinfo.
+    :ivar numbers: unique numbers of the mounts that this process sees, see
+        `efuse.control.mounts.number_at`. Empty on a kernel before 6.8.
+    :ivar rows: on a kernel before 6.8, the id and the connection of each mount in mountinfo.
+        Otherwise empty.
     """
 
     numbers: frozenset[int]
@@ -125,7 +128,7 @@ class Before:
 
     @classmethod
     def now(cls) -> Before:
-        """Look at what is mounted now.
+        """Return the mounts that exist now.
 
         :raises ControlError: mountinfo cannot be read.
         """
@@ -138,10 +141,10 @@ class Before:
 class OwnMount:
     """A mount of this process.
 
-    :ivar place: where it was mounted, without symbolic links.
-    :ivar connection: the number of its connection, which is given to another one after the end.
-    :ivar number: the number of the mount, which no other mount ever gets. None: the kernel is older
-        than 6.8, or the mount is in another mount namespace.
+    :ivar place: path on which it was mounted, without symbolic links.
+    :ivar connection: number of its connection. A later connection may get the same number.
+    :ivar number: unique number of the mount, which no other mount ever gets. None if the kernel is
+        older than 6.8, or the mount is in another mount namespace.
     """
 
     place: str
@@ -149,9 +152,9 @@ class OwnMount:
     number: int | None
 
     def where(self, device: int) -> str | None:
-        """Return a path that leads to this mount now, None if there is none.
+        """Return a path that leads to this mount now, or None if there is no such path.
 
-        :param device: the descriptor that serves it, -1 if it was closed.
+        :param device: descriptor that serves the mount; -1 if it was closed.
         :raises ControlError: mountinfo cannot be read.
         """
         if self.number is None:
@@ -162,10 +165,11 @@ class OwnMount:
         return moved if moved is not None and number_at(moved) == self.number else None
 
     def unmount(self, device: int) -> None:
-        """Unmount this very mount, but nothing that is mounted over it.
+        """Unmount this mount, but nothing that is mounted over it.
 
-        :param device: the descriptor that serves it, -1 if it was closed.
-        :raises OSError: the kernel refused it (EBUSY: in use; EINVAL: it is not mounted any more).
+        :param device: descriptor that serves the mount; -1 if it was closed.
+        :raises OSError: the kernel refused it (EBUSY: in use; EINVAL: not mounted any more, or
+            another mount covers it).
         :raises ControlError: mountinfo cannot be read.
         """
         where = self.where(device)
@@ -174,9 +178,9 @@ class OwnMount:
         unmount(where)
 
     def detach(self, device: int) -> None:
-        """Unmount this very mount lazily.
+        """Unmount this mount lazily. It does nothing if the mount is already gone.
 
-        :param device: the descriptor that serves it, -1 if it was closed.
+        :param device: descriptor that serves the mount; -1 if it was closed.
         :raises OSError: the kernel refused it.
         :raises ControlError: mountinfo cannot be read.
         """
@@ -186,7 +190,10 @@ class OwnMount:
             unmount(self.place, lazy=True)
 
     def _is_at_its_place(self, device: int) -> bool:
-        """Return whether the path leads to the connection, whose number is its own while served."""
+        """Tell whether the path leads to this connection.
+
+        The number of the connection identifies it only while it is served.
+        """
         try:
             seen = find(self.place, fuse=True)
         except ControlError:
@@ -196,17 +203,17 @@ class OwnMount:
 
 
 def find_own(device: int, place: str, before: Before) -> OwnMount | None:
-    """Return the mount that is served by *device*.
+    """Return the mount that *device* serves.
 
-    :param place: where it was mounted, without symbolic links.
-    :param before: what was mounted before it.
-    :returns: None if this process does not see it, or cannot tell it from another new mount of FUSE
-        at the same place.
-    :raises MountError: it was unmounted already, or aborted.
+    :param place: path on which it was mounted, without symbolic links.
+    :param before: the mounts that existed before it.
+    :returns: None if this process does not see the mount, or cannot tell it from another new FUSE
+        mount at the same place.
+    :raises MountError: the mount is already unmounted or aborted.
     :raises ControlError: mountinfo cannot be read.
     """
     told = None
-    with contextlib.suppress(OSError):  # no proc, or the process has changed its user
+    with contextlib.suppress(OSError):  # /proc is not mounted, or the process has changed its user
         told = connection_of(Path(f"/proc/self/fdinfo/{device}"))
     new = _new(before)
     if told is None:
@@ -214,7 +221,7 @@ def find_own(device: int, place: str, before: Before) -> OwnMount | None:
         new = [m for m in new if (m.mount_id, m.connection) in here]
     else:
         new = [m for m in new if m.connection == told]
-    # After the look: a number that its connection had then is not yet another one's.
+    # Checked last: if the connection is served now, no other one had its number until now.
     if not is_served(device):
         raise MountError(
             f"{place} cannot be served: it was unmounted, or aborted, as soon as it was mounted"
@@ -225,12 +232,15 @@ def find_own(device: int, place: str, before: Before) -> OwnMount | None:
     if len(connections) != 1:
         return OwnMount(place, told, None) if told is not None else None
     known = [m.number for m in new if m.number]
-    # Copies of a mount, in a shared or a bound directory, are made after it.
+    # The lowest number is the mount itself. Propagation and bind mounts make copies later.
     return OwnMount(place, connections.pop(), min(known, default=None))
 
 
 def _new(before: Before) -> list[Numbered]:
-    """Return the mounts of FUSE that were made since; number 0 on a kernel before 6.8."""
+    """Return the FUSE and eFuse mounts that were made since *before*.
+
+    Their unique number is 0 on a kernel before 6.8.
+    """
     if before.numbers:
         seen = (numbered(number) for number in numbers() if number not in before.numbers)
         return [m for m in seen if m is not None and m.is_of_fuse]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The shared object that `efuse run` preloads."""
+"""Find the shared object that `efuse run` preloads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _RUNTIME = Path("/run/efuse")
 
 
 def preload_library() -> Path:
-    """Return the shim's shared object, at a path that LD_PRELOAD can name.
+    """Return the path of the shared object, in a form that LD_PRELOAD accepts.
 
-    LD_PRELOAD takes spaces and colons for separators and expands ``$``; a cache below a path with
-    such a character has its shim copied below ``/run/efuse``.
+    In LD_PRELOAD, spaces and colons are separators, and ``$`` is expanded. If the path of the cache
+    has such a character, the shared object is copied below ``/run/efuse``.
 
-    :raises EfuseError: it cannot be built or copied, or another user can change it.
+    :raises EfuseError: the library cannot be built or copied, or another user can change it.
     """
     made = library("libefuse-preload.so")
     if _can_be_named(made):

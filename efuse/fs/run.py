@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs an unmodified libfuse daemon so that its mounts are eFuse's, and attaches the handlers."""
+"""Run an unmodified libfuse daemon on eFuse, and attach the built-in handlers to its mounts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 PLAIN_HINT = "docs/limits.md says which daemons `efuse run` can run"
-"""What to try for a daemon that mounts plain FUSE."""
+"""The hint for a daemon that mounts plain FUSE."""
 
 _log = logging.getLogger("efuse.fs")
 
@@ -68,8 +68,9 @@ _GRACE_S = 10.0
 _TOO_EARLY = "it was unmounted before the handlers were attached"
 _PR_SET_CHILD_SUBREAPER = 36
 _UCRED = struct.Struct("=iII")
-# What libefuse/preload.c sends: the type, the number and the path of a mount. The type is "own" if
-# a program that knows eFuse has mounted it, such as `efuse mount`: that one attaches handlers.
+# A report of libefuse/preload.c: the type, the unique number and the path of a mount. The type is
+# "own" if a program that knows eFuse has mounted it, such as `efuse mount`. Such a program attaches
+# the handlers itself.
 _OWN = "own"
 _REPORT = re.compile(rb"(own|e?fuse.*?) ([0-9]{1,20}) (/.*)", re.DOTALL)
 _MAX_NUMBER = (1 << 64) - 1
@@ -86,7 +87,12 @@ _NO_DAEMON = 3
 class Daemon:
     """An eFuse mount of a libfuse daemon.
 
-    :ivar number: the mount's, which no other mount ever gets; see `efuse.control.mounts.number_at`.
+    :ivar process: the process that was started.
+    :ivar mount: the mount, as mountinfo or the report of it describes it.
+    :ivar number: unique number of the mount, which no other mount ever gets; see
+        `efuse.control.mounts.number_at`.
+    :ivar acceleration: the attached handlers, None if there are none.
+    :ivar reason: why no handlers are attached, in one sentence; empty if they are.
     """
 
     process: subprocess.Popen[bytes]
@@ -109,15 +115,16 @@ class Daemon:
 
     @property
     def is_mounted(self) -> bool:
-        """Whether this very mount is there, and no other one in its place."""
+        """Whether this mount still exists. Another mount at the same path does not count."""
         return is_mounted(self.number) == self.connection
 
     def attach(self, options: Options) -> None:
         """Declare *options* and attach the built-in handlers.
 
-        :raises EfuseError: the kernel refused it; the file system stays mounted as it is. Or it was
-            unmounted meanwhile: then nothing is attached to what has its number since. Or another
-            program has attached handlers: then nothing is declared either.
+        :raises EfuseError: the kernel refused it, and the file system stays mounted as it is. Or
+            the file system was unmounted meanwhile; then nothing is attached to a later connection
+            with the same number. Or another program has attached handlers; then nothing is
+            declared, either.
         """
         try:
             self._check_free()
@@ -126,7 +133,7 @@ class Daemon:
             )
         except EfuseError as error:
             self.reason = str(error) if self.is_mounted else self._why_gone
-            # What sysfs says of a mount that has gone is not what has happened.
+            # If the mount is gone, the error from sysfs is not the cause.
             self._check()
             raise
         self.reason = ""
@@ -149,7 +156,7 @@ class Daemon:
 
     @property
     def _why_gone(self) -> str:
-        # The kernel may never have shown it here.
+        # The connection is 0 if this process has never seen the mount.
         return _TOO_EARLY if self.connection else f"{_TOO_EARLY}, or is in another mount namespace"
 
     def close(self) -> None:
@@ -160,17 +167,19 @@ class Daemon:
             self.reason = "the handlers were detached"
 
     def unmount(self) -> None:
-        """Unmount this very mount, lazily; nothing that was mounted there since."""
+        """Unmount this mount lazily, but nothing that was mounted there since."""
         _detach(self.mountpoint, self.number)
 
 
 @dataclass(frozen=True)
 class PlainMount:
-    """A mount of a daemon on the kernel's own FUSE, or one of eFuse that may be another daemon's.
+    """A plain FUSE mount of a daemon, or an eFuse mount that may belong to another daemon.
 
-    :ivar number: as of `Daemon`.
-    :ivar is_certain: the daemon has told of it, or the kernel says that the daemon serves it.
-    :ivar is_dead: nobody served it when it was found.
+    :ivar mount: the mount, as mountinfo or the report of it describes it.
+    :ivar number: unique number of the mount, see `efuse.control.mounts.number_at`.
+    :ivar is_certain: whether the mount surely belongs to the daemon: the daemon has reported it, or
+        the kernel shows that the daemon serves it.
+    :ivar is_dead: whether no process served the mount when it was found.
     """
 
     mount: Mount
@@ -196,25 +205,32 @@ class PlainMount:
 
 @dataclass(frozen=True)
 class Ended:
-    """The process that was started has ended: with *status*, as a shell would say it."""
+    """The process that was started has ended.
+
+    :ivar status: its exit status, as a shell reports it: 128 + N after signal N.
+    """
 
     status: int
 
 
 class Running:
-    """A daemon that was started on eFuse, and what it mounts.
+    """A daemon that was started on eFuse, and its mounts.
+
+    With *adopt*, processes that the daemon leaves in the background become children of this
+    process, which identifies them. It requires the main thread, and uses SIGCHLD. A process that
+    the main thread starts meanwhile is mistaken for one of the daemon's. So is a process that
+    another thread has started, once that thread has ended. Without *adopt*, a process in the
+    background is not waited for if it has closed the descriptors that it inherited.
 
     :param command: the daemon and its arguments.
-    :param channels: whether its requests shall come through channels, if it has several threads
-        and a libfuse that can.
-    :param adopt: let processes that the daemon leaves in the background be this process's children,
-        so that they are known as the daemon's. It takes the main thread, and SIGCHLD. What this
-        thread starts meanwhile is taken for the daemon's, and what another thread starts is not,
-        unless that thread ends first. Without *adopt*, a process in the background that has closed
-        the descriptors it does not know is not waited for.
-    :raises MountError: it cannot be started.
+    :param channels: whether requests come through channels, if the daemon has several threads and
+        its libfuse supports channels.
+    :param adopt: whether this process adopts background processes of the daemon.
+    :raises MountError: the daemon cannot be started.
+    :ivar mounts: eFuse mounts of the daemon that were found so far.
+    :ivar plain: other mounts of the daemon that were found so far.
     :ivar has_left_mounts: whether another eFuse program that the daemon has started has mounted
-        something, and attends to that itself.
+        something, which that program manages itself.
     """
 
     def __init__(
@@ -225,7 +241,7 @@ class Running:
         self.plain: list[PlainMount] = []
         self.has_left_mounts = False
         table = all_mounts()
-        # By number. A mount may be attached long after it has its number.
+        # Unique numbers of the mounts. A mount may be attached long after it got its number.
         self._before = frozenset(numbers())
         self._seen = set(self._before)
         words = {part for word in command[1:] for part in (word, word.rpartition("=")[2]) if part}
@@ -233,7 +249,7 @@ class Running:
         for word in words:
             with contextlib.suppress(ControlError):  # a loop of symbolic links: not a mount point
                 self._named.add(resolve(word, table))
-        # In the /proc of another PID namespace, the numbers are those of other processes.
+        # In the /proc of another PID namespace, a process id means another process.
         self._knows_processes = str(Path("/proc/self").readlink()) == str(os.getpid())
         self._knows_children = (
             self._knows_processes and _main_thread().joinpath("children").exists()
@@ -246,7 +262,7 @@ class Running:
         self._handed_on = 0
         self._has_reported = False
         self._refused = 0
-        # By number: mounts that no report has named yet, and until when that may come.
+        # By unique number: mounts that no report has named yet, and the end of the time for it.
         self._unreported: dict[int, tuple[Mount, float]] = {}
         environment = dict(os.environ)
         already = environment.get("LD_PRELOAD")
@@ -261,10 +277,10 @@ class Running:
             self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.callback(self._reports.close)
             self._reports.setblocking(False)
-            # Each program that the daemon starts has the socket too, whatever user it has become.
+            # Each program that the daemon starts inherits the socket, even as another user.
             self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with theirs:
-                # The number of the descriptor alone may be another's once the daemon has closed it.
+                # With the inode, because the daemon may close the descriptor and reuse its number.
                 inode = os.fstat(theirs.fileno()).st_ino
                 self._socket = f"{theirs.fileno()}:{inode}"
                 environment["EFUSE_REPORT_FD"] = self._socket
@@ -276,14 +292,15 @@ class Running:
             self._open = stack.pop_all()
 
     def close(self) -> None:
-        """Look no more. The daemon and its mounts stay."""
+        """Stop watching. The daemon goes on, and its mounts stay."""
         self._open.close()
 
     def events(self) -> Iterator[Daemon | PlainMount | Ended]:
-        """Yield each mount of the daemon once it is there, and last that its process has ended.
+        """Yield each mount of the daemon once it exists, and at last the end of its process.
 
-        A process that ends with 0 without a mount may have left one in the background that is about
-        to mount: that is waited for, for a while.
+        If the process ends with status 0 and has not mounted anything, it may have left a process
+        in the background that is about to mount. For 10 s, the mount of such a process is waited
+        for.
         """
         poll = select.poll()
         poll.register(self._mountinfo, select.POLLPRI)  # the kernel signals a change of the table
@@ -305,7 +322,7 @@ class Running:
                 wait_for_daemon(self.process)
                 end = time.monotonic() + _GRACE_S
                 if self._handed_on and not (self.mounts or self.plain or self.process.returncode):
-                    # It may have gone into the background at the moment of the signal.
+                    # The daemon may have gone into the background just when the signal came.
                     self.hand_on(self._handed_on)
             if end is None:
                 continue
@@ -318,7 +335,7 @@ class Running:
         yield Ended(wait_for_daemon(self.process))
 
     def more(self) -> Iterator[Daemon]:
-        """Yield further eFuse mounts of a daemon in the background, until all are unmounted."""
+        """Yield further eFuse mounts of a daemon in the background until all are unmounted."""
         poll = select.poll()
         poll.register(self._mountinfo, select.POLLPRI)
         if self._reports.fileno() >= 0:
@@ -332,7 +349,9 @@ class Running:
     def hand_on(self, number: int) -> None:
         """Send the signal to the process that was started.
 
-        If that has ended, the signal goes to what it has left in the background.
+        If that process has ended, the signal goes to the processes that it left in the background.
+
+        :param number: number of the signal.
         """
         self._handed_on = number
         poll = select.poll()
@@ -345,7 +364,7 @@ class Running:
                 os.kill(pid, number)
 
     def detach(self) -> None:
-        """Detach the handlers from what the daemon has mounted; that stays mounted."""
+        """Detach the handlers from the mounts of the daemon, which stay mounted."""
         for mount in self.mounts:
             try:
                 mount.close()
@@ -357,7 +376,7 @@ class Running:
                 )
 
     def end(self) -> int:
-        """End the daemon, unmount what it has mounted, and return its exit status."""
+        """Unmount the mounts of the daemon, end it, and return its exit status."""
         for mount in self.mounts:
             mount.unmount()
         for plain in self.plain:
@@ -368,7 +387,7 @@ class Running:
         return wait_for_daemon(self.process)
 
     def unmount_dead(self) -> None:
-        """Unmount the mounts that have lost their daemon: they were this one's."""
+        """Unmount the mounts of this daemon that no process serves any more."""
         found = [(daemon.mount, daemon.number, True) for daemon in self.mounts]
         found += [(plain.mount, plain.number, plain.is_certain) for plain in self.plain]
         for mount, number, is_certain in found:
@@ -384,13 +403,14 @@ class Running:
                 _cannot_tell(mount, error)
 
     def _is_dead(self, mount: Mount, *, is_certain: bool) -> bool:
-        """Whether nobody serves the mount.
+        """Tell whether no process serves the mount.
 
-        A live daemon may itself answer what the kernel answers for a dead one, or nothing at all:
-        so it is asked only where no process is seen to serve it. A mount that may be another
-        daemon's is left if there is one, as young as this run, that may serve it.
+        An answer from the mount alone proves nothing: a live daemon may itself return the error of
+        a dead one, or not answer at all. So the mount is asked only if no process is seen to serve
+        it. A mount that may belong to another daemon counts as served if any process that is not
+        older than this run may serve it.
 
-        :param is_certain: it is the daemon's.
+        :param is_certain: whether the mount surely belongs to this daemon.
         """
         if not self._knows_processes:
             return is_certain and self._answers_nothing(mount)
@@ -406,10 +426,10 @@ class Running:
         return self._answers_nothing(mount)
 
     def _answers_nothing(self, mount: Mount) -> bool:
-        """Whether the kernel says that the mount has no daemon.
+        """Tell whether the kernel reports that the mount has no daemon.
 
-        Another process asks: a daemon that this one does not see may never answer, and whoever
-        waits for it cannot be ended.
+        A child process asks. There may be a daemon that this process does not see, and if that
+        daemon never answers, a process that waits for it cannot be killed.
         """
         try:
             owner = _owner_of(mount)
@@ -429,9 +449,10 @@ class Running:
             os.close(ended)
 
     def _is_left_alone(self) -> bool:
-        """Whether no process of the daemon is left that could mount.
+        """Tell whether no process of the daemon is left that could mount.
 
-        Where it is not known by being adopted, it is by the socket that it has inherited.
+        The remaining processes are the adopted ones. If they are not known, the socket shows that
+        a process is left: it is closed when no process has its other end.
         """
         if self._adopts and self._knows_children:
             return not self._adopted()
@@ -440,8 +461,9 @@ class Running:
     def _read_reports(self, poll: select.poll) -> Iterator[Daemon | PlainMount]:
         """Read the reports that have come, and yield the mounts that they name; see `_reported`.
 
-        The socket is closed where there is nothing more to read. Each program of the daemon has it,
-        whatever user it has become, and could keep this process busy with what is not believed.
+        The socket is closed when no process can send a report any more. It is also closed after too
+        many reports that are not believed: each program of the daemon has the socket, even as
+        another user, and could keep this process busy with them.
         """
         while self._reports.fileno() >= 0:
             try:
@@ -458,8 +480,11 @@ class Running:
                 yield found
 
     def _receive(self) -> bytes | None:
-        """Return a report, empty if it is another user's; None: no process is left to send one."""
-        space = socket.CMSG_SPACE(_UCRED.size)  # none for descriptors: the kernel closes those
+        """Return a report; empty if another user sent it, None if no process is left to send one.
+
+        Reports are believed only from root and from the user of this process.
+        """
+        space = socket.CMSG_SPACE(_UCRED.size)  # no space for descriptors: the kernel closes them
         record, ancillary, _, _ = self._reports.recvmsg(8192, space)
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
@@ -468,7 +493,10 @@ class Running:
         return None
 
     def _reported(self, record: bytes) -> Daemon | PlainMount | None:
-        """Return the mount that a report names, None if it is not of this daemon or known."""
+        """Return the mount that a report names.
+
+        The result is None if the mount does not belong to this daemon or is already known.
+        """
         words = _REPORT.fullmatch(record)
         if words is None:
             return None
@@ -489,13 +517,16 @@ class Running:
             return None
         if found.is_fuse:
             return self._add_plain(found, number, is_certain=True)
-        with contextlib.suppress(ControlError):  # without its row, the report has to do
+        with contextlib.suppress(ControlError):  # without mountinfo, the report has to suffice
             here = (m for m in all_mounts() if m.mountpoint == path)
             found = next((m for m in here if m.connection == connection), found)
         return self._add(found, number)
 
     def _is_later(self, seen: Numbered, fstype: str) -> bool:
-        """Whether the mount is of the type, and its file system came after the start."""
+        """Tell whether the mount has the type *fstype*, and its file system is newer than this run.
+
+        A new mount of an old file system has the connection of a mount that existed before.
+        """
         if seen.number in self._before or seen.fstype != fstype.partition(".")[0]:
             return False
         before = (numbered(number) for number in self._before)
@@ -512,7 +543,7 @@ class Running:
         return self.plain[-1]
 
     def _look(self) -> Iterator[Daemon | PlainMount]:
-        """Yield one new mount that is the daemon's although no report names it, if there is one."""
+        """Yield one new mount of the daemon that no report names, if there is one."""
         self._note_new_mounts()
         for number, (mount, end) in list(self._unreported.items()):
             if is_mounted(number) != mount.connection or self._is_known(mount.connection):
@@ -524,7 +555,7 @@ class Running:
                 del self._unreported[number]
             if found:
                 yield found
-                return  # what it was used for took time: reports of the others may have come
+                return  # the caller has used it meanwhile, and reports of others may have come
 
     def _note_new_mounts(self) -> None:
         new = [number for number in numbers() if number not in self._seen]
@@ -538,17 +569,19 @@ class Running:
             seen = numbered(number)
             mount = table.get(seen.mount_id) if seen else None
             if seen is None or mount is None or mount.connection != seen.connection:
-                continue  # unmounted meanwhile, or shown by a later look
+                continue  # unmounted meanwhile, or not yet in the table: the next call finds it
             self._seen.add(number)
             if (mount.is_efuse or mount.is_fuse) and self._is_later(seen, mount.fstype):
                 self._unreported[number] = mount, time.monotonic() + _REPORT_S
 
     def _claim(self, mount: Mount, number: int, *, is_over: bool) -> Daemon | PlainMount | None:
-        """Return the mount if it is the daemon's.
+        """Return the mount if it belongs to the daemon.
 
-        Where it is not to be told which mount a process serves, a mount is the daemon's if its
-        command names the mount point, and no report of it ever comes. A mount of eFuse may be that
-        of another program that knows eFuse, which reports that it is its own.
+        If it is unknown which mount a process serves, the mount counts as the daemon's if the
+        command names the mount point and no report of the mount comes in time. The time matters for
+        eFuse mounts, because another program that knows eFuse reports a mount as its own.
+
+        :param is_over: whether the time for a report is over.
         """
         device = _device_of(mount)
         mine = self._own_tree()
@@ -566,7 +599,7 @@ class Running:
         is_named = mount.mountpoint in self._named
         if None not in held and not (is_named and any(map(_is_hidden, mine))):
             if is_named and self._is_dead(mount, is_certain=False):
-                # It died as soon as it had mounted. Nobody misses a mount that nobody serves.
+                # The daemon died just after it mounted. No process serves the mount, so it can go.
                 return self._add_plain(mount, number, is_certain=True, is_dead=True)
             return None
         if mount.is_efuse and self._has_reported:
@@ -584,7 +617,7 @@ class Running:
         return any(is_mounted(number) == connection for number in known)
 
     def _started(self) -> set[int]:
-        """Return the process that was started, none once another process may have its number."""
+        """Return the process that was started; empty once another process may have its id."""
         return {self.process.pid} if self.process.returncode is None else set()
 
     def _tree(self) -> set[int]:
@@ -596,9 +629,11 @@ class Running:
         return found
 
     def _own_tree(self) -> set[int]:
-        """The processes of the daemon without those that attend to mounts of eFuse themselves.
+        """Return the processes of the daemon that this run has to end.
 
-        Nor those of another run, which ends them itself. What was started is always the daemon's.
+        Programs that manage eFuse mounts themselves are left out, and so are the processes of
+        another run, which ends them itself. The process that was started always belongs to the
+        daemon.
         """
         found = self._tree()
         if not self._knows_processes:
@@ -609,11 +644,11 @@ class Running:
     def _adopted(self) -> set[int]:
         if not (self._adopts and self._knows_children):
             return set()
-        # The kernel gives orphans to the main thread, and each thread has what it has started.
+        # Orphans become children of the main thread. Other threads have their own children.
         return _children_of(_main_thread()) - self._others - self._started()
 
     def _reap(self) -> None:
-        """Take the exit status of adopted processes: they are zombies until then."""
+        """Take the exit status of adopted processes, which are zombies until then."""
         if self._child_ended is None:
             return
         with contextlib.suppress(BlockingIOError):
@@ -625,10 +660,11 @@ class Running:
 
 
 def start_daemon(command: Sequence[str], *, channels: bool = True) -> Daemon:
-    """Start *command* on eFuse and return when it has mounted its file system.
+    """Start *command* on eFuse and return once it has mounted its file system.
 
-    :param channels: as of `Running`.
-    :raises MountError: it ended, or failed, without mounting anything on eFuse.
+    :param command: the daemon and its arguments.
+    :param channels: whether requests come through channels, see `Running`.
+    :raises MountError: the daemon cannot be started, ended without a mount, or mounted plain FUSE.
     """
     with contextlib.closing(Running(command, channels=channels)) as running:
         event = next(running.events())
@@ -643,7 +679,7 @@ def start_daemon(command: Sequence[str], *, channels: bool = True) -> Daemon:
 
 
 def mounted_nothing(command: Sequence[str], status: int) -> MountError:
-    """Return the error for a daemon that has ended."""
+    """Return the error for a daemon that has ended without a mount."""
     return MountError(
         f"{command[0]} ended with status {status} and mounted nothing on eFuse",
         hint="it has to be a dynamically linked libfuse daemon, run as root",
@@ -651,18 +687,18 @@ def mounted_nothing(command: Sequence[str], status: int) -> MountError:
 
 
 def _detach(mountpoint: str, number: int) -> None:
-    """Unmount the mount, and say so if that fails: others are to be unmounted as well."""
+    """Unmount the mount lazily. Log a failure and go on, because others must be unmounted, too."""
     try:
         detach(mountpoint, number)
     except ControlError as error:
         _log.warning("%s cannot be unmounted: %s", shown(mountpoint), shown(str(error)))
     except OSError as error:
-        if error.errno != errno.EINVAL:  # that is: unmounted by somebody else at this moment
+        if error.errno != errno.EINVAL:  # EINVAL: another process has just unmounted it
             _log.warning("%s cannot be unmounted: %s", shown(mountpoint), reason(error))
 
 
 def _cannot_tell(mount: Mount, error: OSError | ControlError) -> bool:
-    """Say that a mount is left, since *error* keeps this process from asking its daemon."""
+    """Log that *error* prevents the question whether the mount has a daemon, so the mount stays."""
     _log.warning(
         "whether %s has lost its daemon is not to be told, so it is left: %s",
         shown(mount.mountpoint),
@@ -672,10 +708,14 @@ def _cannot_tell(mount: Mount, error: OSError | ControlError) -> bool:
 
 
 def _ask(mountpoint: str, owner: tuple[str, ...]) -> int:
-    """Ask the daemon of a mount for something, in a process of its own; return the exit status.
+    """Find out in this forked process whether a mount has a daemon, and return the exit status.
 
-    It asks as the *owner*: whom the mount is not for, the kernel answers in the daemon's place. It
-    has nothing open that others wait for the end of, since it may never end.
+    The process asks as the *owner* of the mount, because for any other user the kernel answers
+    instead of the daemon. It closes all descriptors first, because it may never end, and another
+    process may wait until the other end of a pipe is closed.
+
+    :param owner: the user id and the group id, or nothing to keep those of this process.
+    :returns: `_NO_DAEMON` if the kernel reports that the mount has no daemon.
     """
     signal.set_wakeup_fd(-1)
     for number in not_ignored():
@@ -689,7 +729,7 @@ def _ask(mountpoint: str, owner: tuple[str, ...]) -> int:
             os.setgroups([])
             os.setresgid(group, group, group)
             os.setresuid(user, user, user)
-    except OSError:  # it has gone; or this namespace has no such user
+    except OSError:  # the mount is gone, or this user namespace has no such user
         return 1
     return _NO_DAEMON if _is_refused(fd) else 0
 
@@ -703,7 +743,7 @@ def _is_refused(fd: int) -> bool:
 
 
 def _owner_of(mount: Mount) -> tuple[str, ...]:
-    """Return the user and the group that a mount of FUSE is for, if that is to be seen."""
+    """Return the user id and the group id that own a FUSE mount; empty if they are not visible."""
     here = (m for m in all_mounts() if m.connection == mount.connection)
     told = _OWNER.search(next(here, mount).options)
     return told.groups() if told else ()
@@ -715,7 +755,7 @@ def _device_of(mount: Mount) -> str:
 
 @contextlib.contextmanager
 def _ends_of_children() -> Iterator[socket.socket]:
-    """Yield what can be read from when a child has ended, or another signal was handled."""
+    """Yield a socket that becomes readable when a child has ended or a signal was handled."""
     receiver, sender = socket.socketpair()
     with receiver, sender:
         receiver.setblocking(False)
@@ -727,7 +767,7 @@ def _ends_of_children() -> Iterator[socket.socket]:
             yield receiver
         finally:
             signal.set_wakeup_fd(wakeup)
-            if handler is not None:  # None: it was not set by Python
+            if handler is not None:  # None: the handler was not set by Python
                 signal.signal(signal.SIGCHLD, handler)
 
 
@@ -754,19 +794,22 @@ def _processes() -> set[int]:
 
 
 def _start_of(pid: int) -> int:
-    """Return when the process was started, in the kernel's ticks; -1 if it is gone."""
+    """Return the start time of the process, in clock ticks since boot; -1 if it is gone."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     return -1
 
 
 def _may_serve(pid: int, device: str) -> bool:
-    """Whether the process may serve a mount without that the kernel tells which one."""
+    """Tell whether the process may serve any mount, because it is not visible what it serves."""
     return None in _connections({pid}, device) or _is_hidden(pid)
 
 
 def _is_of_another_run(pid: int, socket_of_this: str) -> bool:
-    """Whether the process was started by an `efuse run` that the daemon has started."""
+    """Tell whether the process was started by another `efuse run`, below this one.
+
+    :param socket_of_this: EFUSE_REPORT_FD of this run.
+    """
     words = b""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/environ").read_bytes()
@@ -775,15 +818,16 @@ def _is_of_another_run(pid: int, socket_of_this: str) -> bool:
 
 
 def _connections(processes: set[int], device: str) -> set[int | None]:
-    """Return the connections that the processes serve: those whose *device* they have open.
+    """Return the connections that the processes serve by open descriptors of *device*.
 
-    None stands for one that the kernel does not tell: it is 6.12, or nothing is mounted by it. One
-    that has ended is left out, since its number may be another one's.
+    None in the result stands for a descriptor whose connection the kernel does not show, as before
+    Linux 6.17, or that nothing is mounted with. A connection that has ended is left out, because a
+    later one may have its number.
     """
     found: set[int | None] = set()
     for pid in processes:
         for fd in _open_on(pid, device):
-            with contextlib.suppress(OSError):  # it has closed it meanwhile, or has ended
+            with contextlib.suppress(OSError):  # the descriptor was closed, or the process ended
                 connection = connection_of(Path(f"/proc/{pid}/fdinfo/{fd}"))
                 if connection is None or is_served_by(pid, int(fd)):
                     found.add(connection)
@@ -801,19 +845,19 @@ def _open_on(pid: int, device: str) -> list[str]:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether this process may not know what *pid* has open (ptrace(2), CAP_SYS_PTRACE)."""
+    """Tell whether the descriptors of *pid* are hidden from this process (see ptrace(2))."""
     try:
         for link in Path(f"/proc/{pid}/fd").iterdir():
             link.readlink()
     except PermissionError:
         return True
-    except OSError:  # it ended, or closed one, meanwhile
+    except OSError:  # the process ended, or closed a descriptor, meanwhile
         pass
     return False
 
 
 def _end(processes: set[int]) -> None:
-    """End processes below this one: those that do not end by SIGTERM soon, by SIGKILL."""
+    """End processes by SIGTERM, and those that are left after `_GRACE_S` seconds by SIGKILL."""
     watched = []
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -847,9 +891,9 @@ def _start(
 
 
 def run_plain(command: Sequence[str]) -> int:
-    """Run *command* as it is, with its signals, and return its exit status.
+    """Run *command* without eFuse, forward signals to it, and return its exit status.
 
-    :raises MountError: it cannot be started.
+    :raises MountError: the command cannot be started.
     """
     with Forwarding() as forwarding:
         process = _start(command)
@@ -858,18 +902,19 @@ def run_plain(command: Sequence[str]) -> int:
 
 
 def wait_for_daemon(process: subprocess.Popen[bytes]) -> int:
-    """Wait for *process* and return its exit status; see :class:`Forwarding`."""
+    """Wait for *process* and return its exit status, which is 128 + N after signal N."""
     status = process.wait()
     return 128 - status if status < 0 else status
 
 
 class Forwarding:
-    """Hands SIGINT, SIGTERM and SIGHUP on to a daemon instead of dying of them.
+    """Forward SIGINT, SIGTERM and SIGHUP to a daemon, instead of ending by them. A context manager.
 
-    A context manager. A signal that comes before the daemon has been started is handed on then; if
-    it never is, this process gets it at the end. A signal that is ignored stays so.
+    A signal that comes before the daemon is started is forwarded once it is. If the daemon is never
+    started, this process gets the signal at the end of the block. A signal that this process
+    ignores stays ignored.
 
-    :ivar handed_on: whether the daemon was sent a signal.
+    :ivar handed_on: whether a signal was sent to the daemon.
     """
 
     def __init__(self) -> None:
@@ -890,7 +935,7 @@ class Forwarding:
             os.kill(os.getpid(), self._waiting[0])
 
     def to(self, send: Callable[[int], None]) -> None:
-        """Hand on to the daemon that has just been started, by calling *send*."""
+        """Forward signals, past and future ones, by calling *send* with the number of each."""
         self._send = send
         self._hand_on()
 
@@ -901,6 +946,6 @@ class Forwarding:
     def _hand_on(self) -> None:
         while self._waiting and self._send is not None:
             self.handed_on = True
-            # A signal interrupted this very loop, or the daemon was reaped at this moment.
+            # Another signal has interrupted this very loop, or the daemon has just been reaped.
             with contextlib.suppress(IndexError, ProcessLookupError):
                 self._send(self._waiting.pop(0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Mounts a file system on eFuse or on plain FUSE, runs it, and unmounts it."""
+"""Mount a file system on eFuse or on plain FUSE, serve it, and unmount it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = ["DEFAULT_OPTIONS", "serve"]
 _log = logging.getLogger("efuse.fs")
 
 DEFAULT_OPTIONS: frozenset[str] = frozenset({"default_permissions"})
-"""The mount options of a file system that asks for none: the kernel checks permissions."""
+"""The default mount options. With ``default_permissions`` the kernel checks permissions."""
 
 _in_use = threading.Lock()
 
@@ -61,22 +61,27 @@ async def serve(
 ) -> None:
     """Mount *operations* on *mountpoint* and serve it until it is unmounted.
 
-    On a kernel with eFuse, the mount is of type ``efuse`` and has the built-in handlers; elsewhere
-    it is plain FUSE, which is logged once with the reason (``operations.efuse.reason``). SIGINT,
-    SIGTERM, SIGHUP and a cancellation unmount it; if it is in use then, lazily. What a handler that
-    does not return holds up for 5 s, or until a second signal, is aborted. Within a nursery,
-    ``await nursery.start(efuse.serve, operations, mountpoint)`` returns when it is mounted.
+    On a kernel with eFuse, the mount is of type ``efuse`` and has the built-in handlers. Otherwise
+    it is plain FUSE, and the log has the reason (``operations.efuse.reason``).
 
-    One process serves one file system at a time: pyfuse3 has one session.
+    SIGINT, SIGTERM, SIGHUP and a cancellation unmount the file system, lazily if it is in use. If
+    a handler does not return for 5 s after the signal, or if a second signal comes, the remaining
+    requests are aborted.
+
+    Within a nursery, ``await nursery.start(efuse.serve, operations, mountpoint)`` returns once the
+    file system is mounted. A process can serve only one file system at a time, because pyfuse3 has
+    one session.
 
     :param operations: an :class:`efuse.Operations`, or any ``pyfuse3.Operations``.
+    :param mountpoint: path of the directory to mount on.
     :param options: mount options, each ``name`` or ``name=value`` (allow_other, ro, fsname=...).
-    :param plain: plain FUSE even where the kernel has eFuse.
-    :param required: no plain FUSE: fail where the mount cannot be accelerated.
-    :param channels: bring requests through shared memory, where the kernel and libfuse can
-        (``operations.efuse.channels``); ``EFUSE_CHANNELS=0`` in the environment says no, too.
-    :raises MountError: it cannot be mounted, or a file system is served already.
-    :raises NotSupportedError: *required*, and the kernel has no eFuse.
+    :param plain: whether to mount plain FUSE even if the kernel has eFuse.
+    :param required: whether to fail if the mount cannot be accelerated.
+    :param channels: whether requests come through shared memory, if the kernel and libfuse support
+        it (``operations.efuse.channels``). ``EFUSE_CHANNELS=0`` in the environment prevents it.
+    :raises MountError: the file system cannot be mounted, or this process already serves one.
+    :raises NotSupportedError: *required* is set, and the kernel has no eFuse.
+    :raises EfuseError: *required* is set, and the handlers cannot be attached.
     """
     if not _in_use.acquire(blocking=False):
         raise MountError(
@@ -124,25 +129,25 @@ class _Session:
         self._own: OwnMount | None = None
         self._token = trio.lowlevel.current_trio_token()
         self._marked = contextlib.ExitStack()
-        self._fd = -1  # with which this process, not libfuse, has mounted it
-        self._device = -1  # on which the requests arrive, whoever has mounted it
+        self._fd = -1  # the descriptor of the mount if this process, not libfuse, mounted it
+        self._device = -1  # the descriptor on which requests arrive, in both cases
         self._abort_fd = -1
         self._unmounting = threading.Lock()
         self._is_initialized = False
         self._ended = trio.Event()
         self._answering = trio.CancelScope(shield=True)
         self._guard = cast(
-            pyfuse3.Operations,  # in all that pyfuse3 uses
+            pyfuse3.Operations,  # it has all members that pyfuse3 uses
             Guard(operations, failed=self._state.count_error, called=self._state.count_request),
         )
 
     def mount(self, ending: Ending, *, plain: bool, required: bool) -> None:
-        """Mount it; then the kernel's requests wait until :meth:`run` takes them.
+        """Mount the file system. The kernel's requests wait until :meth:`run` takes them.
 
-        What fails after the mount leaves it to :meth:`close`.
+        If something fails after the mount, :meth:`close` unmounts it.
         """
         self._check_mountpoint()
-        # Now: when it is mounted, this process would wait for itself.
+        # Before the mount: afterwards this process would wait for its own reply.
         self._resolved = os.path.realpath(self._mountpoint)
         self._state.shortcuts = self._shortcuts
         self._state.mountpoint = self._mountpoint
@@ -167,7 +172,7 @@ class _Session:
         except OSError as error:
             hint = None
             if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
-                # A mount there, or above, has lost its daemon.
+                # A mount there, or on the way there, has lost its daemon.
                 with contextlib.suppress(ControlError):
                     dead = find(os.path.realpath(self._mountpoint), fuse=True).mountpoint
                     hint = f"umount -l {shlex.quote(dead)}"
@@ -182,7 +187,8 @@ class _Session:
 
     def _mount_plain(self, why: str) -> None:
         before = Before.now()
-        # libfuse's own mount(2) would have the kernel apply umasks. Ours takes root.
+        # With libfuse's mount(2), the kernel applies umasks. mount_efuse() avoids this, but needs
+        # root.
         if self._unmasked and os.geteuid() == 0 and not needs_libfuse(self._options):
             parsed = MountOptions.parse(for_plain_fuse(self._options), source=self._source())
             self._fd = mount_efuse(self._mountpoint, parsed, plain=True, unmasked=True)
@@ -198,7 +204,8 @@ class _Session:
             self._is_initialized = True
             self._state.mounted_type = "fuse"
             opened = devices() - others
-            # None is seen where /proc does not show it; more than one if another thread mounts.
+            # The set is empty if /proc does not show the descriptor. It has more than one if
+            # another thread mounts, too.
             if len(opened) == 1:
                 (device,) = opened
                 with contextlib.suppress(ControlError):
@@ -211,7 +218,7 @@ class _Session:
     def _mount_efuse(self, ending: Ending, *, required: bool) -> None:
         depth = getattr(self._operations, "efuse_stack_depth", 1)
         parsed = MountOptions.parse(with_stack_depth(self._options, depth))
-        # Now, since it may have to be built: a mount's callers would wait for that.
+        # Before the mount: the library may have to be built, and callers would wait for that.
         channel = SessionChannel(wanted=self._channels)
         ending.check()
         self._marked.enter_context(marked())
@@ -234,17 +241,17 @@ class _Session:
             _log.warning("%s is not accelerated: %s", shown(self._mountpoint), shown(str(error)))
 
     def _source(self) -> str:
-        """Return what libfuse shows as the source of a mount, if no option says."""
+        """Return the source of a mount as libfuse sets it, if no option does."""
         subtypes = [o.partition("=")[2] for o in self._options if o.startswith("subtype=")]
         return subtypes[-1] if subtypes else "/dev/fuse"
 
     def _identify(self, device: int, connections: Path, before: Before) -> None:
-        """Keep what tells this mount from any other, and what aborts it.
+        """Record the identity of this mount, and open the file that aborts its connection.
 
-        :param device: the descriptor on which its requests arrive.
-        :param connections: the directory of the kernel in which its connection is.
-        :param before: what was mounted before it.
-        :raises MountError: it has gone already.
+        :param device: descriptor on which the requests arrive.
+        :param connections: directory in sysfs that has a directory for the connection.
+        :param before: the mounts that existed before this one.
+        :raises MountError: the mount is already gone.
         :raises ControlError: the mounts cannot be listed.
         """
         self._device = device
@@ -256,12 +263,12 @@ class _Session:
             abort = connections / str(self._own.connection) / "abort"
             self._abort_fd = os.open(abort, os.O_WRONLY | os.O_CLOEXEC)
         if self._abort_fd >= 0 and not is_served(device):
-            # It has gone: the number may have been another connection's by then.
+            # The mount is gone. The file may be that of a later connection with the same number.
             os.close(self._abort_fd)
             self._abort_fd = -1
 
     def _start_session(self, fd: int, options: set[str]) -> None:
-        """Make pyfuse3's session of what has been mounted as *fd*."""
+        """Start pyfuse3's session on the mounted descriptor *fd*."""
         try:
             pyfuse3.init(self._guard, f"/dev/fd/{fd}", options)
         except RuntimeError as error:
@@ -301,9 +308,9 @@ class _Session:
         self._state.reason = ""
 
     def _check_served(self) -> None:
-        """Fail if the mount has gone: its connection's number may be another one's.
+        """Fail if the mount is gone, because a later connection may have the same number.
 
-        :raises MountError: it has.
+        :raises MountError: the mount is gone.
         """
         if not is_served(self._device):
             raise MountError(
@@ -313,7 +320,7 @@ class _Session:
             )
 
     async def run(self, ending: Ending, task_status: trio.TaskStatus[State]) -> None:
-        """Answer requests until the file system is unmounted; unmount it when cancelled."""
+        """Answer requests until the file system is unmounted. A cancellation unmounts it."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._unmount_on_signal, ending)
             nursery.start_soon(self._answer)
@@ -332,8 +339,8 @@ class _Session:
             with self._answering:
                 await pyfuse3.main()
         except* ConnectionAbortedError:
-            # What read(2) says of a request that was on its way when the mount went; else ENODEV,
-            # which libfuse takes as the end itself.
+            # read(2) returns ECONNABORTED if the mount ends while a request is being read.
+            # Otherwise it returns ENODEV, which libfuse treats as the end.
             _log.info("%s ended while a request of it was read", shown(self._mountpoint))
         finally:
             self._ended.set()
@@ -346,17 +353,17 @@ class _Session:
         await self._unmount()
 
     def abort(self) -> None:
-        """Let every request fail, and end the answering; called in any thread."""
+        """Make every request fail, and stop answering. Any thread may call this."""
         _log.warning("%s is aborted: a handler does not return", shown(self._mountpoint))
         if self._abort_fd >= 0:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the connection has ended
                 os.write(self._abort_fd, b"1")
         self._unmount_what_is_left()
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._answering.cancel)
 
     async def _unmount(self) -> None:
-        """Unmount while requests are still answered: the kernel may write pages back first."""
+        """Unmount while requests are still answered, so that the kernel can write pages back."""
         if os.getpid() != self._pid:
             self._answering.cancel()
             return
@@ -375,7 +382,7 @@ class _Session:
             self._answering.cancel()
 
     def _unmount_own(self) -> None:
-        """Unmount this very mount; nothing that somebody has mounted there since, or before.
+        """Unmount this mount, and no other one at the same path.
 
         :raises OSError: the kernel refused it.
         :raises ControlError: mountinfo cannot be read.
@@ -386,17 +393,17 @@ class _Session:
             self._own.unmount(self._device)
 
     async def close(self) -> None:
-        """Detach the handlers and unmount what is still mounted.
+        """Detach the handlers, and unmount the file system if it is still mounted.
 
-        Each step is made although one before it fails. A process that was forked meanwhile makes
-        none: the mount is its parent's.
+        Each step is made even if an earlier one fails. A process that was forked meanwhile does
+        nothing, because the mount belongs to its parent.
         """
         if os.getpid() != self._pid:
             return
         self._marked.close()
         if self._state.mounted_type is None:
             return
-        with contextlib.ExitStack() as steps:  # the last one first
+        with contextlib.ExitStack() as steps:  # in reverse order
             steps.callback(self._forget)
             steps.callback(self._close_device)
             if self._channel is not None:
@@ -407,7 +414,7 @@ class _Session:
 
     def _close_device(self) -> None:
         if self._is_initialized:
-            # libfuse goes by the path alone.
+            # libfuse unmounts whatever is at the path, so it unmounts only a hidden mount.
             pyfuse3.close(unmount=self._is_hidden)
         else:
             os.close(self._fd)
@@ -424,10 +431,10 @@ class _Session:
 
     @property
     def _is_hidden(self) -> bool:
-        """Whether the mount is there and this process does not see it.
+        """Whether the mount exists but is not visible to this process.
 
-        A user's program in a container may have it mounted outside, by a fusermount3 that runs
-        there; this unmounts nothing but what that user has mounted by FUSE.
+        In a container, a user's program may mount by a fusermount3 that runs outside. That
+        fusermount3 unmounts only FUSE mounts of the same user.
         """
         is_seen = self._fd >= 0 or (self._own is not None and self._own.number is not None)
         return os.geteuid() != 0 and not is_seen and self._may_be_served
@@ -437,9 +444,10 @@ class _Session:
         return self._device < 0 or is_served(self._device)
 
     def _unmount_what_is_left(self) -> None:
-        """Unmount what this process has mounted, but nothing that was mounted there since.
+        """Unmount the mount of this process lazily, but nothing that was mounted there since.
 
-        Another thread may be about to: what is below is not ours. It ends, once aborted.
+        The lock keeps out another thread that is unmounting: after that, the path leads to the
+        mount below. An aborted connection lets that thread go on, so the lock becomes free.
         """
         if not self._unmounting.acquire(timeout=GRACE_S):
             return

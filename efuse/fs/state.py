@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a mounted file system can know of itself: acceleration, counters and maps."""
+"""The state of a mounted file system: acceleration, counters and maps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["Accelerator", "State", "Statistics"]
 
 
 class Accelerator(Protocol):
-    """The kernel's side of an eFuse mount, as the state uses it."""
+    """The connection and the attached handlers of an eFuse mount.
+
+    :class:`efuse.fs.acceleration.Acceleration` implements it.
+    """
 
     @property
     def connection(self) -> int: ...
@@ -33,7 +36,7 @@ class Accelerator(Protocol):
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the daemon has seen so far. For the kernel's own counters see ``efuse.stats``."""
+    """Counters of the daemon. For the kernel's counters see ``efuse.stats``."""
 
     requests: Mapping[str, int]
     """Requests that reached the daemon, by handler."""
@@ -55,34 +58,39 @@ class Statistics:
 
 @dataclass
 class State:
-    """``Operations.efuse``: plain before the mount and without eFuse, filled when it is there."""
+    """The state of a mount, which is ``Operations.efuse``."""
 
     accelerator: Accelerator | None = None
+    """The attached handlers; None before the mount and without acceleration."""
+
     reason: str = "it is not mounted"
-    """Why the mount is not accelerated, in one sentence; empty when it is."""
+    """Why the mount is not accelerated, in one sentence; empty if it is."""
 
     mountpoint: str | None = None
+    """Absolute path of the mount point; None before the mount."""
+
     mount_options: frozenset[str] | None = None
-    """The mount options it was mounted with; None before the mount."""
+    """Mount options with which it was mounted; None before the mount."""
 
     mounted_connection: int | None = None
-    """The number that the kernel has for the mount's connection, accelerated or not; None before
-    the mount, and where this process does not see it."""
+    """Number of the mount's connection, accelerated or not; None before the mount, and if this
+    process does not see the mount."""
 
     device: int | None = None
-    """The descriptor of /dev/efuse while mounted with eFuse."""
+    """Descriptor of /dev/efuse; None before the mount and on plain FUSE."""
 
     mounted_type: str | None = None
-    """``fuse`` or ``efuse`` while mounted."""
+    """Type of the mount: ``fuse`` or ``efuse``; None unless it is mounted."""
 
     channels: bool = False
     """Whether requests come through a channel; see docs/channels.md."""
 
     channels_reason: str = ""
-    """Why they do not although that was wanted, in one sentence; else empty."""
+    """Why requests do not come through a channel although that was wanted, in one sentence;
+    otherwise empty."""
 
     shortcuts: Shortcuts | None = None
-    """What the kernel may do in the place of handlers, decided at the mount; None before it."""
+    """What the kernel may do instead of calling handlers; None before the mount."""
 
     _requests: Counter[str] = field(default_factory=Counter, repr=False)
     _errors: Counter[str] = field(default_factory=Counter, repr=False)
@@ -94,28 +102,30 @@ class State:
 
     @property
     def connection(self) -> int | None:
-        """The number of the connection below /sys/fs/efuse; None without acceleration."""
+        """Number of the connection below /sys/fs/efuse; None without acceleration."""
         return self.accelerator.connection if self.accelerator else None
 
     @property
     def maps(self) -> Mapping[str, Any]:
-        """The maps of the attached handlers by name, as mappings; empty without acceleration."""
+        """Maps of the attached handlers by name, as mappings; empty without acceleration."""
         return self.accelerator.maps if self.accelerator else MappingProxyType({})
 
     @property
     def overridden(self) -> tuple[str, ...]:
-        """Handlers that a subclass overrides, in whose place the kernel does nothing."""
+        """Names of handlers that a subclass overrides, so that they get every request."""
         return self.shortcuts.overridden if self.accelerator and self.shortcuts else ()
 
     def epoch(self) -> int:
-        """Return the connection's epoch, to be read before what is to be published; or 0.
+        """Return the connection's current epoch; 0 without acceleration.
+
+        Call it before reading values to publish.
 
         :raises ControlError: the file system has been unmounted.
         """
         return self.accelerator.epoch() if self.accelerator else 0
 
     def statistics(self) -> Statistics:
-        """Return the daemon's counters as they are now."""
+        """Return a snapshot of the daemon's counters."""
         return Statistics(
             requests=MappingProxyType(dict(self._requests)),
             errors=MappingProxyType(dict(self._errors)),

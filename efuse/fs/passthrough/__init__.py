@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A complete pass-through ("StackFS"): another directory, seen through FUSE."""
+"""A complete pass-through file system ("StackFS"), which shows another directory through FUSE."""
 
 from efuse.fs.passthrough.operations import Passthrough
 

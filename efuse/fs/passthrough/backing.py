@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Lets the kernel read and write the lower files by itself once they are open."""
+"""Hand open lower files over to the kernel, which then reads and writes them by itself."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _log = logging.getLogger("efuse.fs")
 
 
 class BackingFiles:
-    """Which lower files the kernel was told of, and whether for writing, too.
+    """The lower files that were handed over to the kernel, and whether for writing, too.
 
-    A file that was only read is handed over as it was opened: a descriptor that can write would
-    keep it from being executed. The kernel lets go of a file when it forgets the inode.
+    A file that is opened only for reading is handed over for reading only, because a writable
+    descriptor would prevent its execution. The kernel lets go of a file when it forgets the inode.
 
     :param tell: :meth:`efuse.Operations.backing`.
-    :param used: returns whether the kernel may be told of files at all, and to write them.
+    :param used: returns whether the kernel may read lower files by itself, and whether it may write
+        them.
     """
 
     def __init__(self, tell: Callable[..., bool], used: Callable[[], Shortcuts]) -> None:
@@ -34,7 +35,7 @@ class BackingFiles:
         self._refused = False
 
     def opened(self, node: Node, fd: int, flags: int) -> None:
-        """Hand over what has been opened as *fd* with *flags*."""
+        """Hand over the lower file of *node*, which has been opened as *fd* with *flags*."""
         used = self._used()
         write = used.writes and flags & os.O_ACCMODE != os.O_RDONLY
         if self._refused or not used.reads or self._told.get(node.nodeid, -1) >= write:
@@ -48,7 +49,7 @@ class BackingFiles:
             self._refused = not self._tell(node.nodeid, both, write=write)
             self._told[node.nodeid] = write
         except StaleError as error:
-            # Not of every file: the next open tries again.
+            # This failure concerns only this file, and the next open tries again.
             _log.debug("%r is read and written by the daemon: %s", node, error)
         except (MountError, OSError) as error:
             self._refused = isinstance(error, MountError)
@@ -58,5 +59,5 @@ class BackingFiles:
                 os.close(both)
 
     def forget(self, nodeid: int) -> None:
-        """The kernel has let go of the file."""
+        """Note that the kernel has let go of the file."""
         self._told.pop(nodeid, None)

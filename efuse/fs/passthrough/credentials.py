@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Acting on the lower file system as the process that made the request."""
+"""Act on the lower file system as the process that made the request."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Credentials"]
 
 
 class Credentials:
-    """Switches this thread's file-system identity; nothing may be awaited meanwhile.
+    """Switch the file-system uid, gid and groups of this thread. Await nothing meanwhile.
 
-    With a file-system uid other than 0 the kernel drops the thread's file capabilities, so the
-    lower file system checks permissions as it does for the caller, who becomes the owner of what
-    is created. Without root nothing is switched: then only the mount's owner has access anyway.
+    With a file-system uid other than 0 the kernel drops the thread's file capabilities. So the
+    lower file system checks permissions as for the caller, and new files belong to the caller. If
+    the daemon is not root, nothing is switched: only the owner of the mount has access then.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Credentials:
     def of(self, ctx: pyfuse3.RequestContext | None) -> Iterator[None]:
         """Act as the caller of *ctx* within the block.
 
-        :raises PermissionError: the identity cannot be taken.
+        :raises PermissionError: the thread cannot take the uid and gid.
         """
         if ctx is None or not self._root or (ctx.uid, ctx.gid) == self._own:
             yield
@@ -66,7 +66,7 @@ class Credentials:
 
 
 def _groups_of(pid: int) -> list[int]:
-    """Return the caller's supplementary groups; none when it is in another pid namespace."""
+    """Return the supplementary groups of the caller; empty if it is in another PID namespace."""
     if pid == 0:
         return []
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Open files and directory streams: those the daemon opened, and those the kernel opened itself."""
+"""Open lower files and directory streams, for opens by the daemon and by the kernel itself."""
 
 from __future__ import annotations
 
@@ -19,34 +19,37 @@ from efuse.fs.passthrough.syscalls import (
 __all__ = ["Files", "Stream", "Streams", "reopen"]
 
 _FIRST_HANDLE = 1 << 63
-"""Handles have the highest bit, no inode number has: neither is mistaken for the other."""
+"""The highest bit is set in each handle and in no inode number, so they cannot be confused."""
 _FIRST_KEPT = 3 << 62
-"""A handle with the two highest bits: the kernel does not open that directory by itself."""
+"""A handle with the two highest bits set forbids the kernel to open the directory by itself."""
 _EXT, _TMPFS = 0xEF53, 0x01021994
 _POSITIONS_LAST = frozenset({_EXT, _TMPFS})
-"""File systems (f_type of statfs(2)) where a position in a directory outlives the open file.
+"""File systems (f_type of statfs(2)) on which a directory position outlives the open directory.
 
-In ext2, ext3 and ext4 it is a hash of the next entry's name, or a place that is checked; in tmpfs a
-number of the next entry that no other gets. Not overlayfs: it numbers the entries that are there
-when an open directory is first read. Not FUSE: its daemons may do so.
+On ext2, ext3 and ext4 a position is a hash of the next entry's name, or an offset that is checked.
+On tmpfs it is a number of the next entry that no other entry gets. overlayfs is missing because it
+numbers the entries when an open directory is first read, and FUSE because its daemons may do so.
 """
 _TMPFS_FIRST, _TMPFS_END = 3, (1 << 31) - 1
 
 
 def reopen(fd: int, flags: int) -> int:
-    """Open the inode of a descriptor with *flags*.
+    """Open the inode of the descriptor *fd* again, with *flags*.
 
-    :raises OSError: it cannot be opened so.
+    :raises OSError: the inode cannot be opened with these flags.
     """
     return os.open(b"/proc/self/fd/%d" % fd, flags | os.O_CLOEXEC)
 
 
 class Files:
-    """Descriptors by file handle.
+    """The descriptors of open files, by file handle.
 
-    A handle that is an inode's number belongs to a file that the kernel opened by itself: the
-    descriptor is opened when it is needed, one for reading and one for writing, kept among the
-    last *lazy* used ones, and closed at the latest when the inode is forgotten.
+    A handle that is an inode's number belongs to a file that the kernel opened by itself. Such a
+    file gets a descriptor for reading and one for writing, each at its first use. They are closed
+    when the inode is forgotten, or earlier if they are not among the *lazy* most recently used.
+
+    :param inodes: the nodes of the files.
+    :param lazy: largest number of descriptors of files that the kernel opened by itself.
     """
 
     def __init__(self, inodes: Inodes, lazy: int) -> None:
@@ -60,7 +63,10 @@ class Files:
         return len(self._opened)
 
     def add(self, fd: int, node: Node | None = None) -> int:
-        """Give *fd*, an open file of *node*, a handle. None: of no node that can be found."""
+        """Return a handle for *fd*, which this object then owns.
+
+        :param node: node of the open file; None if the inode cannot be found any more.
+        """
         handle = next(self._numbers)
         self._opened[handle] = fd, node
         if node is not None:
@@ -68,14 +74,14 @@ class Files:
         return handle
 
     def opened(self, handle: int) -> int | None:
-        """Return the descriptor of a file that the daemon opened, None if the kernel did."""
+        """Return the descriptor of a file that the daemon opened; None if the kernel opened it."""
         fd, _ = self._opened.get(handle, (None, None))
         return fd
 
     def get(self, handle: int, *, write: bool = False) -> int:
-        """Return a descriptor for reading, or for writing, by *handle*.
+        """Return a descriptor for reading, or with *write* for writing.
 
-        :raises KeyError: neither a handle nor an inode.
+        :raises KeyError: *handle* is neither a handle nor an inode's number.
         :raises OSError: the file cannot be opened.
         """
         fd = self.opened(handle)
@@ -105,14 +111,14 @@ class Files:
         os.close(fd)
 
     def forget(self, nodeid: int) -> None:
-        """Close what was opened for an inode that the kernel no longer knows."""
+        """Close the descriptors of an inode that the kernel has forgotten."""
         for write in (False, True):
             fd = self._lazy.pop((nodeid, write), None)
             if fd is not None:
                 os.close(fd)
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all descriptors."""
         for fd in (*(fd for fd, _ in self._opened.values()), *self._lazy.values()):
             os.close(fd)
         self._opened.clear()
@@ -121,10 +127,14 @@ class Files:
 
 @dataclass
 class Stream:
-    """An open directory being read, with the entries read ahead.
+    """An open directory that is being read, with the entries that were read ahead.
 
-    ``position`` is where its reader is: behind the last entry that was replied. ``failure`` is an
-    error that was met there and that the reader is to be told.
+    :ivar node: node of the directory.
+    :ivar fd: descriptor of the open directory.
+    :ivar kind: type of its file system, see :func:`file_system_type`.
+    :ivar position: position of the reader, behind the last entry that was replied.
+    :ivar ahead: entries that were read but not replied, the last one first.
+    :ivar failure: error at this position that the reader has not been told yet.
     """
 
     node: Node
@@ -135,10 +145,10 @@ class Stream:
     failure: OSError | None = None
 
     tmpfs_falls: ClassVar[bool] = False
-    """Whether this kernel's tmpfs lists the newest entry first, which has the highest position."""
+    """Whether this kernel's tmpfs lists the newest entry first, so that positions decrease."""
 
     def seek(self, position: int) -> None:
-        """Go to *position*, which is 0 or was an entry's."""
+        """Go to *position*, which is 0 or the position of an earlier entry."""
         if position != self.position or position == 0:
             os.lseek(self.fd, position, os.SEEK_SET)
             self.ahead.clear()
@@ -146,7 +156,10 @@ class Stream:
             self.position = position
 
     def _begins_again(self) -> bool:
-        """Tell whether tmpfs goes back to its first entry: it does where none is left to come."""
+        """Tell whether tmpfs would start again at its first entry.
+
+        A tmpfs with decreasing positions does so after the last entry.
+        """
         if self.kind != _TMPFS or not Stream.tmpfs_falls:
             return False
         here = os.lseek(self.fd, 0, os.SEEK_CUR)
@@ -155,7 +168,7 @@ class Stream:
     def peek(self) -> DirectoryEntry | None:
         """Return the next entry, or None at the end.
 
-        :raises OSError: the directory cannot be read; or could not before, see ``failure``.
+        :raises OSError: the directory cannot be read, or there is a ``failure``.
         """
         failure, self.failure = self.failure, None
         if failure is not None:
@@ -170,20 +183,23 @@ class Stream:
         return self.ahead[-1] if self.ahead else None
 
     def advance(self) -> None:
-        """Go behind the entry that :meth:`peek` returned, which was replied."""
+        """Go behind the entry that :meth:`peek` returned, after it was replied."""
         self.position = self.ahead.pop()[0]
 
     def skip(self) -> None:
-        """Leave out the entry that :meth:`peek` returned; the reader does not learn of it."""
+        """Skip the entry that :meth:`peek` returned, so that the reader never gets it."""
         self.ahead.pop()
 
 
 class Streams:
-    """Directory streams by handle, or by inode and position where the kernel opened them.
+    """The directory streams, by handle, or by inode and position if the kernel opened them.
 
-    The kernel may open a directory by itself only where a position means the same to each stream:
-    then any stream goes on where another stopped. Elsewhere each open directory has a stream of its
-    own from its opening to its closing.
+    The kernel may open a directory by itself only if a position means the same in every stream, so
+    that one stream can go on where another one stopped. On other file systems each open directory
+    has a stream of its own until it is closed.
+
+    :param inodes: the nodes of the directories.
+    :param lazy: largest number of streams of directories that the kernel opened by itself.
     """
 
     def __init__(self, inodes: Inodes, lazy: int) -> None:
@@ -196,13 +212,13 @@ class Streams:
     def open(self, node: Node) -> Stream:
         """Open a stream of the directory *node*.
 
-        :raises OSError: it cannot be opened.
+        :raises OSError: the directory cannot be opened.
         """
         fd = reopen(self._inodes.fd(node), os.O_RDONLY | os.O_DIRECTORY)
         return Stream(node, fd, node.mount.kind)
 
     def add(self, stream: Stream) -> int:
-        """Give *stream* a handle."""
+        """Return a handle for *stream*, which this object then owns."""
         lasting = stream.kind in _POSITIONS_LAST
         handle = next(self._numbers) + (_FIRST_HANDLE if lasting else _FIRST_KEPT)
         self._opened[handle] = stream
@@ -210,9 +226,9 @@ class Streams:
         return handle
 
     def take(self, handle: int, position: int) -> Stream:
-        """Return the stream of *handle* at *position*; give it back with :meth:`put`.
+        """Return the stream of *handle* at *position*. Give it back with :meth:`put`.
 
-        :raises KeyError: neither a handle nor an inode.
+        :raises KeyError: *handle* is neither a handle nor an inode's number.
         :raises OSError: the directory cannot be opened.
         """
         stream = self._opened.get(handle)
@@ -224,7 +240,10 @@ class Streams:
         return stream
 
     def put(self, handle: int, stream: Stream, *, ended: bool) -> None:
-        """Give back what :meth:`take` returned; *ended*: it was read to its end."""
+        """Give back the stream that :meth:`take` returned.
+
+        :param ended: whether the stream was read to its end.
+        """
         if handle in self._opened:
             return
         if ended:
@@ -238,7 +257,7 @@ class Streams:
             os.close(self._lazy.popitem(last=False)[1].fd)
 
     def get(self, handle: int) -> Stream | None:
-        """Return the stream of a directory that the daemon opened."""
+        """Return the stream of a directory that the daemon opened, None if the kernel opened it."""
         return self._opened.get(handle)
 
     def release(self, handle: int) -> None:
@@ -249,12 +268,12 @@ class Streams:
             os.close(stream.fd)
 
     def forget(self, nodeid: int) -> None:
-        """Close what was opened for an inode that the kernel no longer knows."""
+        """Close the streams of an inode that the kernel has forgotten."""
         for key in [key for key in self._lazy if key[0] == nodeid]:
             os.close(self._lazy.pop(key).fd)
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all streams."""
         for stream in (*self._opened.values(), *self._lazy.values()):
             os.close(stream.fd)
         self._opened.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The inodes that the kernel knows, each with its lookup count and a way to its lower inode."""
+"""The inodes that the kernel holds, each with its lookup count and a way to its lower inode."""
 
 from __future__ import annotations
 
@@ -26,31 +26,46 @@ ROOT = 1
 _FIRST_SYNTHETIC = 1 << 61
 _FEWEST_DESCRIPTORS = 32
 _MOST_WATCHES = 4096
-"""Half of the fewest that the kernel lets a user have: the others are for its other programs."""
+"""Half of the kernel's smallest limit per user. The rest is for other programs of the user."""
 _MOST_OTHER_NAMES = 15
 _MOST_KEPT = 4096
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 Key = tuple[int, int, int]
-"""The device, the inode's number, and by which mount: see :func:`_key`."""
+"""Device, inode number, and the mount or its rights: see :func:`_key`."""
 
 
 class Node:
-    """One inode, whatever its names. It lives until its last lookup is forgotten.
+    """One inode, with all its names. It exists until its last lookup is forgotten.
 
-    ``fd`` is an O_PATH descriptor of the lower inode, or -1 while it is put aside. A node put
-    aside is found again by ``handle``, or by its name in ``parent``. A ``pinned`` node is never
-    put aside: it has lost a name and might not be found again. Nor is one without a handle while
-    files or streams of it are open, whose descriptors are ``opens``. ``parent`` and ``name`` are
-    those by which it was found last, ``others`` is what else is known to lead to it. ``mount`` is
-    that which its descriptor is on. An ``outdated`` node has the rights that its mount had once:
-    no lookup finds it any more, and nothing is written by it. A ``moved`` node lay on a mount whose
-    rights have changed: names on that mount lead to another node now. A lookup has to find the
-    node again before it is opened for writing.
+    A node is put aside if its descriptor is closed to save descriptors. It is found again by its
+    handle or by a name.
 
-    Where inode numbers do not tell files apart (overlayfs), a node of several names has a
-    ``place``, its parent's number and its name, and while it has a descriptor, a ``watch``.
+    :ivar nodeid: number of the inode, for the kernel.
+    :ivar key: identity of the lower inode.
+    :ivar kind: type of the file: ``S_IFMT`` of its mode.
+    :ivar generation: generation of *nodeid*.
+    :ivar fd: O_PATH descriptor of the lower inode; -1 while the node is put aside.
+    :ivar mount: the mount that the descriptor is on.
+    :ivar lookups: lookup count.
+    :ivar opens: descriptors of the open files and streams of the node. While there are any, a node
+        without a handle is not put aside.
+    :ivar pinned: whether the node must not be put aside, because it has lost a name and might not
+        be found again.
+    :ivar outdated: whether the node has rights that its mount no longer has. No lookup finds such a
+        node any more, and nothing is written by it.
+    :ivar moved: whether the node was on a mount whose rights have changed, so that names on that
+        mount lead to another node now. A lookup must find the node again before it is opened for
+        writing.
+    :ivar handle: file handle of the lower inode; None if it is not known.
+    :ivar parent: directory in which the node was found last.
+    :ivar name: name by which the node was found last.
+    :ivar others: further directories and names that lead to the node.
+    :ivar place: number of the parent, and name, of a node with several names on a file system whose
+        inode numbers do not identify files (overlayfs); otherwise None.
+    :ivar watch: number of an inotify watch. A node has one only while it has a *place* and a
+        descriptor; otherwise it is 0.
     """
 
     __slots__ = (
@@ -99,21 +114,25 @@ class Node:
 
 
 class Inodes:
-    """All nodes by number and by lower identity, with a bounded number of descriptors.
+    """All nodes, by number and by lower inode, with a bounded number of descriptors.
 
-    ``node()`` and ``adopt()`` may close descriptors of nodes that were not used lately, ``fd()``
-    never does: find all nodes of an operation first, then take their descriptors.
+    ``node()`` and ``adopt()`` may close descriptors of nodes that were not used lately. ``fd()``
+    never does. So find all nodes of an operation first, and then take their descriptors.
 
+    :ivar root: node of the source directory.
+    :ivar mounts: the mounts that nodes are on.
     :ivar doubt: called with a parent and a name that may lead to another node from now on.
     :ivar changed: called after the rights of files have changed.
     """
 
     def __init__(self, source: str, descriptors: int, *, kept: int = _MOST_KEPT) -> None:
-        """Open the directory *source*; keep about *descriptors* descriptors open.
+        """Open the directory *source*.
 
-        :param kept: how many inodes more may have one because of :meth:`keep`.
-        :raises OSError: it is no directory or cannot be opened, or it is on overlayfs, and there
-            are no watches (see :class:`Watches`).
+        :param source: path of the directory.
+        :param descriptors: about how many descriptors may be open.
+        :param kept: how many further nodes keep a descriptor because of :meth:`keep`.
+        :raises OSError: *source* is not a directory or cannot be opened; or it is on overlayfs, and
+            no watches are available (see :class:`Watches`).
         """
         self._limit = max(_FEWEST_DESCRIPTORS, descriptors)
         self._generations = itertools.count(1)
@@ -155,27 +174,28 @@ class Inodes:
 
     @property
     def lookups(self) -> dict[int, int]:
-        """The lookup counts that are not zero, by node; the root has none."""
+        """The lookup counts that are not zero, by nodeid. The root has no lookup count."""
         return {n.nodeid: n.lookups for n in self._by_id.values() if n.lookups}
 
     @property
     def descriptors(self) -> int:
-        """How many nodes have a descriptor."""
+        """Number of nodes whose descriptor may be closed, plus 1 for the root."""
         return len(self._open) + 1
 
     def node(self, nodeid: int) -> Node:
-        """Return the node of that number.
+        """Return the node with the number *nodeid*.
 
-        :raises KeyError: the kernel should not know it.
+        :raises KeyError: there is no such node, so the kernel should not hold it, either.
+        :raises OSError: some nodes do not follow the changed rights of their mounts yet.
         """
         self._follow_mounts()
         self._put_aside()
         return self._by_id[nodeid]
 
     def check_writable(self, node: Node) -> None:
-        """Refuse to write by a node that has the rights of an earlier time.
+        """Refuse to write by a node that has rights which its mount no longer has.
 
-        :raises OSError: ESTALE, for which the kernel looks the file's name up again.
+        :raises OSError: ESTALE. The kernel then looks the file's name up again.
         """
         if node.outdated:
             raise _stale(node)
@@ -183,15 +203,15 @@ class Inodes:
     def check_name(self, node: Node) -> None:
         """Refuse to open a node for writing by a name that may lead to another node by now.
 
-        :raises OSError: ESTALE, for which the kernel looks the file's name up again.
+        :raises OSError: ESTALE. The kernel then looks the file's name up again.
         """
         if node.outdated or node.moved:
             raise _stale(node)
 
     def _follow_mounts(self) -> None:
-        """Follow the mounts whose rights have changed.
+        """Make the nodes follow mounts whose rights have changed.
 
-        :raises OSError: some nodes were not attended to. The next call attends to them.
+        :raises OSError: some nodes do not follow yet. The next call tries again.
         """
         self.mounts.follow()
         self._attend_to_mounts()
@@ -215,13 +235,13 @@ class Inodes:
         self.changed()
 
     def _change_rights(self, node: Node) -> None:
-        """Follow the rights of the mount that the file *node* lies on, which have changed.
+        """Make the file *node* follow the changed rights of its mount.
 
         All users of a file share the pages and locks of one node. So the node moves to another
-        mount that has the old rights. If there is none, the node takes the new rights. If another
-        node of the file has these already, *node* is outdated. It has no page to write back: a
-        mount does not become read-only while files on it are open for writing, and a file on a
-        read-only mount was not open for writing.
+        mount with the old rights. If there is none, it takes the new rights. If another node of the
+        file already has these, *node* becomes outdated. It then has no dirty pages: a mount does
+        not become read-only while files on it are open for writing, and a file on a read-only mount
+        was not open for writing.
         """
         rights = node.mount.rights
         if node.key[2] == rights or self._goes_on_elsewhere(node):
@@ -241,16 +261,17 @@ class Inodes:
             self._try_to_watch(node)
 
     def _has_other_node(self, node: Node, rights: int) -> bool:
-        """Tell whether the file of *node* has another one, of these *rights*, or may have."""
+        """Tell whether the file of *node* has, or may have, another node with *rights*."""
         other = self._by_key.get((*node.key[:2], rights))
         if node.watch and (other is None or other.watch):
             return (node.watch, rights) in self._by_watch
         return other is not None
 
     def _goes_on_elsewhere(self, node: Node) -> bool:
-        """Move *node* to a mount that has its rights, if it is open or has a name there.
+        """Move *node* to a mount with its old rights, if it is open or has a name there.
 
-        :raises OSError: there is such a mount, but no descriptor is left.
+        :returns: whether the node was moved.
+        :raises OSError: there may be such a mount, but no descriptor is left.
         """
         if not self._is_open_elsewhere(node) and not self._is_named_elsewhere(node):
             return False
@@ -278,7 +299,7 @@ class Inodes:
 
     def _is_named_elsewhere(self, node: Node) -> bool:
         if not node.others and node.parent is not None and node.parent.mount is node.mount:
-            return False  # it has one name, on the mount that has changed
+            return False  # its only name is on the mount that has changed
         try:
             fd, mount = self._find_by_name(node)
         except OSError as error:
@@ -293,11 +314,11 @@ class Inodes:
         return False
 
     def known(self, parent: Node, name: bytes, fd: int) -> Node | None:
-        """Return the node of the O_PATH descriptor *fd*, found as *name* in *parent*, if any.
+        """Return the node of the inode that was found as *name* in *parent*, or None.
 
-        *fd* remains the caller's.
-
-        :raises OSError: as of :meth:`adopt`.
+        :param fd: O_PATH descriptor of the inode. The caller keeps it.
+        :raises OSError: the inode has no attributes (any more), or is on overlayfs and the kernel
+            does not tell whether it is the inode of another name (see :class:`Watches`).
         """
         mount, st = self._look(fd)
         try:
@@ -306,7 +327,7 @@ class Inodes:
             self.mounts.let_go(mount)
 
     def _look(self, fd: int) -> tuple[LowerMount, Status]:
-        """Return what *fd* leads to, and on which mount: as its daemon, if it has one, says now."""
+        """Return the mount and the status of *fd*. On FUSE its daemon is asked for fresh values."""
         st = status(fd)
         mount = self.mounts.of(fd, st)
         try:
@@ -332,18 +353,18 @@ class Inodes:
         placed = self._by_place.get((parent.nodeid, name))
         for node in (placed, known) if st.links == 1 else (placed,):
             if node and self._identity(node) == key and self._is_same(node, fd, st):
-                # One without a watch may be the inode of a node that got one since.
+                # If the node has no watch, the inode may have another node that has one by now.
                 found = node.watch or node.place is None
                 return node if found else self._watched(fd, mount.rights) or node
-        # Copied up under a new name, one of several hard links is the only one of its number.
+        # A hard link that overlayfs has copied up under a new name has a number of its own.
         if st.links == 1:
             return self._watched(fd, mount.rights)
         return self._linked(known, fd, mount.rights)
 
     def fd(self, node: Node) -> int:
-        """Return an O_PATH descriptor of *node*, which remains the table's.
+        """Return an O_PATH descriptor of *node*. The caller must not close it.
 
-        :raises OSError: ESTALE when the lower inode cannot be found any more.
+        :raises OSError: ESTALE if the lower inode cannot be found any more.
         """
         if node.fd < 0:
             self._find(node)
@@ -358,10 +379,10 @@ class Inodes:
         return node.fd
 
     def by_name(self, node: Node) -> int:
-        """Open *node* by the name that found it last, as an O_PATH descriptor of the caller.
+        """Open *node* by the name that found it last, and return an O_PATH descriptor.
 
         Several mounts may show the file, and :meth:`fd` may be on another one than the name. If the
-        name is gone, the descriptor is a copy of :meth:`fd`.
+        name is gone, the result is a copy of :meth:`fd`. The caller closes it.
 
         :raises OSError: the inode cannot be found (ESTALE), or no descriptor is left.
         """
@@ -378,12 +399,13 @@ class Inodes:
         return os.dup(self.fd(node))
 
     def adopt(self, parent: Node, name: bytes, fd: int) -> Node:
-        """Return the node of the O_PATH descriptor *fd*, found as *name* in *parent*.
+        """Return the node of the inode that was found as *name* in *parent*. Make it if necessary.
 
-        *fd* is the table's from now on. The lookup count is left to the caller.
+        The caller has to change the lookup count.
 
+        :param fd: O_PATH descriptor of the inode. This object owns it from now on.
         :raises OSError: the inode has no attributes (any more), or is on overlayfs and the kernel
-            does not tell whether it is that of another name (see :class:`Watches`).
+            does not tell whether it is the inode of another name (see :class:`Watches`).
         """
         try:
             mount, st = self._look(fd)
@@ -403,7 +425,7 @@ class Inodes:
         elif node.fd >= 0 and self._leads_to(node, _key(mount, st)):
             os.close(fd)
         else:
-            # If it has another: that one's is another file's now.
+            # If the node has another descriptor, that one leads to another file now.
             self._exchange(node, fd, mount)
             self._open[node] = None
         self.mounts.let_go(mount)
@@ -427,14 +449,15 @@ class Inodes:
         return node
 
     def _leads_to(self, node: Node, key: Key) -> bool:
-        """Tell whether the descriptor of *node*, which was just found, leads to what has *key*.
+        """Tell whether the descriptor of *node*, which was just found, leads to the inode *key*.
 
-        What overlayfs copies up has another number; elsewhere it was found by its number.
+        overlayfs may give a file that it copies up another number. On any other file system the
+        node was found by its number, so this is true.
         """
         return not parts_hard_links(node.mount.kind) or self._identity(node) == key
 
     def _exchange(self, node: Node, fd: int, mount: LowerMount) -> None:
-        """Let *fd*, which is on *mount*, be the descriptor of *node*."""
+        """Replace the descriptor of *node* by *fd*, which is on *mount*."""
         if node.fd >= 0:
             os.close(node.fd)
         node.fd = fd
@@ -445,7 +468,7 @@ class Inodes:
             node.mount = mount
 
     def _name(self, node: Node, parent: Node, name: bytes) -> None:
-        """Find *node* as *name* in *parent* from now on, and by its other names."""
+        """Record that *node* was found as *name* in *parent*, and keep its earlier names."""
         if node is self.root:
             return
         if node.parent is not None and node.kind != stat.S_IFDIR:
@@ -455,15 +478,17 @@ class Inodes:
         node.parent, node.name = parent, name
 
     def _linked(self, known: Node | None, fd: int, rights: int) -> Node | None:
-        """Return the node of *fd*, a file of several names whose number does not tell which it is.
+        """Return the node of a file with several names whose number does not identify it, or None.
 
-        On overlayfs, two names of one number are one inode, unless they are hard links of a lower
-        layer: of these, the one that is changed is copied up. To take one inode for two would lose
-        what is written by one name to what is written by the other; to take two for one would bring
-        it to the wrong file. So if the kernel does not tell, it fails.
+        On overlayfs, two names with one inode number are one inode, unless they are hard links of a
+        lower layer. Of these, overlayfs copies up only the name that is changed. If one inode had
+        two nodes, writes by one name would overwrite writes by the other. If two inodes had one
+        node, writes would go to the wrong file. So this method fails if the kernel does not tell.
 
-        :param known: a node that has the same number.
-        :param rights: those of the mount of *fd*.
+        :param known: a node with the same number, or None.
+        :param fd: descriptor of the file.
+        :param rights: rights of the mount that *fd* is on.
+        :raises OSError: the kernel does not tell whether *known* is the inode of *fd*.
         """
         node, watch = None, 0
         try:
@@ -473,7 +498,7 @@ class Inodes:
                 node = known if self._is_watched_as(known, watch) else None
         except OSError as error:
             if known is None or (error.errno == errno.EACCES and not _is_writable(fd)):
-                return None  # what nobody here can read or write cannot be lost
+                return None  # the file cannot be read or written here, so no write can be lost
             _log.error("whether a file is %r as well is not to be told: %s", known, reason(error))
             raise
         finally:
@@ -482,7 +507,7 @@ class Inodes:
         return node
 
     def _watched(self, fd: int, rights: int) -> Node | None:
-        """Return the node of *rights* that has a watch of the inode of *fd*, if there is one."""
+        """Return the node with *rights* that has a watch of the inode of *fd*, or None."""
         if not self._by_watch:
             return None
         try:
@@ -524,8 +549,8 @@ class Inodes:
         return self._watches.add(fd)
 
     def _try_to_watch(self, node: Node) -> None:
-        # Without a watch it is found by its name and number, unless it is copied up and linked
-        # below by somebody else.
+        # Without a watch the node is found by its name and number, unless another process changes
+        # and links the file in the lower directory, so that overlayfs copies it up.
         with contextlib.suppress(OSError):
             self._watch(node)
 
@@ -536,14 +561,17 @@ class Inodes:
             self._give_back(watch)
 
     def _give_back(self, watch: int) -> None:
-        """Give back a watch that no node has: by mounts of other rights, there is one more each."""
+        """Give back a watch unless another node of the inode, with other rights, still has it."""
         if not any((watch, rights) in self._by_watch for rights in self.mounts.rights):
             self._watches.remove(watch)
 
     def _try_watches(self, fd: int) -> None:
-        """Fail now, not at a lookup, if there are no watches.
+        """Fail now, and not at a later lookup, if no watches are available.
 
-        They are taken when they are needed: not by a process that leaves serving to another one.
+        The inotify descriptor is closed again and made when it is needed, so that a process that
+        leaves serving to a child does not hold it.
+
+        :raises OSError: no watches are available.
         """
         try:
             self._watches.add(fd)
@@ -553,7 +581,7 @@ class Inodes:
         self._watches.close()
 
     def _follow(self, node: Node) -> None:
-        """Find *node* by the number that its inode has now: copied up, it may have another."""
+        """Register *node* by the present number of its inode, which a copy-up may have changed."""
         key = self._identity(node) if node.place is not None else None
         if key is not None and key != node.key:
             self._unregister_key(node)
@@ -561,7 +589,7 @@ class Inodes:
             self._by_key[key] = node
 
     def _place(self, node: Node, place: tuple[int, bytes] | None) -> None:
-        """Let *node* be found as *place*; None: not by its place."""
+        """Register *node* by *place*. None: it is no longer found by a place."""
         if node.place is not None and self._by_place.get(node.place) is node:
             del self._by_place[node.place]
         node.place = place
@@ -573,9 +601,9 @@ class Inodes:
             del self._by_key[node.key]
 
     def _identity(self, node: Node) -> Key | None:
-        """Return the key that *node* has now, None if it is not to be found.
+        """Return the present key of *node*, or None if its inode cannot be found.
 
-        An overlay copies a file up when it is changed: its number may be another one then.
+        An overlay copies a file up when it is changed, which may change its number.
         """
         if node.fd < 0:
             return node.key
@@ -586,14 +614,14 @@ class Inodes:
         return st.device, st.inode, node.key[2]
 
     def linked(self, node: Node, parent: Node, name: bytes) -> None:
-        """Find *node* as *name* in *parent* as well."""
+        """Record that *node* also has the name *name* in *parent*."""
         self._name(node, parent, name)
         if node.place is not None:
             self._place(node, (parent.nodeid, name))
             self._follow(node)
 
     def renamed(self, node: Node, old: tuple[Node, bytes], new: tuple[Node, bytes]) -> None:
-        """Find *node* as the name *new* from now on, no more as *old*."""
+        """Record that *node* has the name *new* and no longer the name *old*."""
         node.others = tuple(place for place in node.others if place not in (old, new))
         if (node.parent, node.name) not in (old, new):
             assert node.parent is not None
@@ -605,7 +633,9 @@ class Inodes:
     def lost(self, parent: Node, name: bytes, kind: int) -> Node:
         """Return a node for what was made as *name* in *parent* and cannot be found any more.
 
-        The kernel may know it and forget it as any other; ``fd()`` fails with ESTALE.
+        The kernel may hold and forget it like any other node, but ``fd()`` fails with ESTALE.
+
+        :param kind: type of the file: ``S_IFMT`` of its mode.
         """
         nodeid = next(self._synthetic)
         mount = parent.mount
@@ -616,14 +646,14 @@ class Inodes:
         return node
 
     def pin(self, node: Node) -> None:
-        """Hold the descriptor of *node*, which is about to lose a name."""
+        """Keep the descriptor of *node*, which is about to lose a name, until :meth:`unpin`."""
         self.fd(node)
         self._open.pop(node, None)
 
     def unpin(self, node: Node, *, lost: tuple[Node, bytes] | None = None) -> None:
-        """Let *node* be put aside again, unless it could not be found then: it has *lost* a name.
+        """Allow *node* to be put aside again, unless it could not be found afterwards.
 
-        :param lost: the parent and the name.
+        :param lost: parent and name that the node has lost; None if it has lost none.
         """
         if lost is not None:
             self._forget_name(node, lost)
@@ -631,19 +661,19 @@ class Inodes:
         self._let_go(node)
 
     def opened(self, node: Node, fd: int) -> None:
-        """*node* is open as *fd*: what goes by the node shall find it until :meth:`closed`."""
+        """Record that *node* is open as *fd*, so that it can be found until :meth:`closed`."""
         node.opens.append(fd)
 
     def closed(self, node: Node, fd: int) -> None:
-        """What was `opened` is not open any more."""
+        """Record that *fd*, which was given to :meth:`opened`, is not open any more."""
         node.opens.remove(fd)
         if not node.opens and node not in self._kept:
             self._let_go(node)
 
     def keep(self, node: Node) -> None:
-        """The kernel may have *node* open from now on until it forgets it, without a word.
+        """Treat *node* as open, because the kernel may open it without a request from now on.
 
-        Then it is as one that is open; but there may be many, so only the last ones are.
+        There may be many such nodes, so only the most recent ones are treated as open.
         """
         self._kept[node] = None
         self._kept.move_to_end(node)
@@ -669,10 +699,10 @@ class Inodes:
             self._place(node, None)
 
     def _is_out_of_reach(self, node: Node) -> bool:
-        """Can *node*, which lost a name, be found only by the descriptor that it has?"""
+        """Tell whether *node*, which lost a name, can be found only by its present descriptor."""
         try:
             if self._goes_by_names(node):
-                # Not by the descriptor, which its kernel may still have attributes for.
+                # The descriptor proves nothing: the kernel may have cached attributes for it.
                 self._exchange(node, *self._find_by_name(node))
             elif status(node.fd).links == 0:
                 return True
@@ -682,12 +712,12 @@ class Inodes:
                 self.mounts.let_go(mount)
             return False
         except OSError:
-            # The lower file system finds files by their names. That the name is gone stays true.
+            # The lower file system finds files by their names, and the name is gone.
             self._go_by_what_is_open(node)
             return True
 
     def _go_by_what_is_open(self, node: Node) -> None:
-        """Find *node* by an open file of it, if any: a daemon has given that one a hidden name."""
+        """Find *node* by an open file of it, which a FUSE daemon has renamed to a hidden name."""
         if node.opens and self._goes_by_names(node):
             opened = node.opens[-1]
             with contextlib.suppress(OSError):
@@ -696,18 +726,18 @@ class Inodes:
                 self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), mount)
 
     def _is_astray(self, node: Node) -> bool:
-        """Tell whether the descriptor of *node* leads to nothing, or to another inode."""
+        """Tell whether the descriptor of *node* leads to no inode or to another one."""
         return self._goes_by_names(node) and self._identity(node) != node.key
 
     def _goes_by_names(self, node: Node) -> bool:
-        """Tell whether a descriptor may lead to what has the name by which it was opened.
+        """Tell whether a descriptor of *node* may follow the name by which it was opened.
 
-        A daemon of FUSE may do so.
+        A FUSE daemon that goes by paths may give that name to another file.
         """
         return forgets_handles(node.mount.kind)
 
     def forget(self, nodeid: int, count: int) -> Node | None:
-        """Take *count* lookups back; returns the node if the kernel no longer knows it."""
+        """Take *count* lookups back. Return the node if the kernel no longer holds it, or None."""
         node = self._by_id.get(nodeid)
         if node is None or node.lookups < count:
             _log.error("FORGET of %d lookups of %r, which has fewer", count, node or nodeid)
@@ -720,7 +750,7 @@ class Inodes:
         return node
 
     def drop_unused(self, node: Node) -> None:
-        """Drop a node that was adopted but whose lookup the kernel did not take."""
+        """Drop a node that was adopted, if its lookup count is still 0."""
         if node.lookups == 0 and node is not self.root:
             self._drop(node)
 
@@ -752,13 +782,13 @@ class Inodes:
             node.fd = -1
 
     def _nodeid(self, key: Key) -> int:
-        """Choose the number: the lower inode's own, unless that would not be unique."""
+        """Choose a nodeid: the number of the lower inode, unless that would not be unique."""
         device, inode, _ = key
         own = device == self.root.key[0] and ROOT < inode < _FIRST_SYNTHETIC
         return inode if own and inode not in self._by_id else next(self._synthetic)
 
     def _is_same(self, node: Node, fd: int, st: Status) -> bool:
-        """Tell whether the known *node* is the inode of *fd*: inode numbers are used again."""
+        """Tell whether *node* is the inode of *fd*, since another file may get the same number."""
         if node.kind != stat.S_IFMT(st.mode):
             return False
         if node.fd < 0:
@@ -766,7 +796,7 @@ class Inodes:
         if keeps_numbers(node.mount.kind):
             return True
         handle = file_handle(fd)
-        # One handle is one inode of the kernel's own, which has just been asked.
+        # With equal handles, both descriptors lead to one inode, which has just been asked.
         if handle is not None and handle == file_handle(node.fd):
             return True
         if self._goes_by_names(node):
@@ -775,7 +805,7 @@ class Inodes:
         return handle is None and not was_removed
 
     def _is_there(self, node: Node) -> bool:
-        """Tell whether *node* is found: by its descriptor or, unless it has lost all, its names."""
+        """Tell whether *node* can be found by its descriptor or, unless it is pinned, by a name."""
         if self._identity(node) == node.key:
             return True
         if node.pinned:
@@ -791,14 +821,14 @@ class Inodes:
         while len(self._open) > most:
             node, _ = self._open.popitem(last=False)
             if self._handle(node) is None and (node.opens or node in self._kept):
-                continue  # it comes back once they are closed
+                continue  # _let_go() makes it a candidate again once it is not open any more
             self._follow(node)
             self._unwatch(node)
             os.close(node.fd)
             node.fd = -1
 
     def _handle(self, node: Node) -> bytes | None:
-        """Return what finds *node* again without a name, None if its file system has no such."""
+        """Return the file handle of *node*, or None if its file system cannot open by handle."""
         if node.handle is None and not self._goes_by_names(node):
             if node.kind == stat.S_IFDIR:
                 node.mount.open_by(node.fd)
@@ -811,9 +841,9 @@ class Inodes:
             self._exchange(node, *self._find_by_name(node))
 
     def _find_where_it_was(self, node: Node) -> None:
-        """Find *node*, which another mount leads to as well, on its own, if that is possible.
+        """Find *node* on its own mount, if possible, although another mount leads to it as well.
 
-        What is open of it is open there, and has that mount's rights.
+        Its open files are on its own mount and have the rights of that mount.
         """
         with contextlib.suppress(OSError):
             if self._find_by_handle(node):
@@ -829,7 +859,12 @@ class Inodes:
         return True
 
     def _find_by_name(self, node: Node) -> tuple[int, LowerMount]:
-        """Return a descriptor and its mount, which may have no node: give it one, or let it go."""
+        """Return a descriptor of *node* and the mount that it is on.
+
+        The mount may have no node. The caller has to give it one, or to let it go.
+
+        :raises OSError: ESTALE if no known name leads to the node.
+        """
         for parent, name in reversed(node.others):
             try:
                 return self._find_at(node, parent, name)
@@ -841,9 +876,9 @@ class Inodes:
         return self._find_at(node, node.parent, node.name)
 
     def find_on(self, node: Node, mount: LowerMount) -> int:
-        """Return a descriptor of *node* that is on *mount*; it is the caller's.
+        """Return a descriptor of *node* that is on *mount*. The caller closes it.
 
-        :raises OSError: EXDEV, if no name is known by which it is found there.
+        :raises OSError: EXDEV if no known name leads to the node on *mount*.
         """
         for parent, name in reversed((*node.others, (node.parent, node.name))):
             if parent is None or parent.mount is not mount:
@@ -864,7 +899,7 @@ class Inodes:
         chain = {node: name}
         while parent.fd < 0 and parent.parent is not None:
             if parent in chain:
-                raise _stale(node)  # directories were moved into each other since they were found
+                raise _stale(node)  # the known names form a circle: directories were moved since
             chain[parent] = parent.name
             parent = parent.parent
         fd, mount = os.dup(parent.fd), parent.mount
@@ -889,10 +924,11 @@ class Inodes:
 
 
 def _key(mount: LowerMount, st: Status) -> Key:
-    """Return what an inode is known by.
+    """Return the key of an inode.
 
-    A directory has other names within by another mount of its file system. Any other file is one by
-    all mounts by which it may be written, and one by all others.
+    Another mount of the same file system may show other names in a directory, so each mount has a
+    node of its own for a directory. Any other file has one node for all mounts that allow writing,
+    and one for all other mounts.
     """
     return st.device, st.inode, mount.number if stat.S_ISDIR(st.mode) else mount.rights
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mounts below the source of a pass-through."""
+"""The mounts at and below the source of a pass-through."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from efuse.fs.passthrough.syscalls import Status, check_access, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
 
-_READ_ONLY, _WRITABLE = -1, -2  # no mount has such a number
+_READ_ONLY, _WRITABLE = -1, -2  # rights; no mount has a negative id
 _MOST_READINGS = 8
 
 
 class LowerMount:
-    """One mount, while nodes lie on it: a descriptor keeps its numbers from being used again.
+    """A mount that has nodes. A descriptor of it prevents that its id is used again.
 
-    :ivar kind: of file system, see :func:`efuse.fs.passthrough.syscalls.file_system_type`.
-        A daemon of FUSE is not asked: it need not know statfs.
-    :ivar rights: what parts its files from the same ones by another mount: whether it forbids to
-        write; its number, if it shows other owners than these have. Nothing else that a mount
-        forbids makes another inode of a file: two would each have pages of it, and the one that is
-        written back last would win.
-    :ivar nodes: how many lie on it.
-    :ivar row: the mount's last row in the table of mounts. None: the table never had one, because
-        the mount belongs to another namespace or lies outside of a chroot.
+    :ivar number: id of the mount, see `Status`.
+    :ivar kind: type of its file system, see
+        :func:`efuse.fs.passthrough.syscalls.file_system_type`. A FUSE daemon is not asked, because
+        it need not implement statfs.
+    :ivar rights: a value that is equal for all mounts by which a file has the same node:
+        `_READ_ONLY`, `_WRITABLE`, or the id of a mount that maps the owners of files. No other
+        option of a mount gives a file another node, because two nodes would both cache pages of the
+        file, and the one that is written back last would win.
+    :ivar nodes: number of nodes on the mount.
+    :ivar row: the last row of the mount in the table of mounts. None if the table never had one,
+        because the mount is in another namespace or outside of a chroot.
     """
 
     __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights", "row")
 
     def __init__(self, number: int, fd: int, row: Mount | None) -> None:
-        """Make the object of the mount that *fd*, the caller's O_PATH descriptor, is on."""
+        """Describe the mount that *fd* is on: an O_PATH descriptor, which the caller keeps."""
         self.number = number
         self.nodes = 0
         self.row = row
@@ -45,18 +47,21 @@ class LowerMount:
         self._anchor = os.dup(fd)
 
     def rights_by_descriptor(self) -> int:
-        """Return the rights that it has now, without a table."""
+        """Return the present rights of the mount, without the table of mounts."""
         if self.row is not None and self.row.is_idmapped:
-            return self.rights  # for good
+            return self.rights  # a mount stays idmapped
         return _rights_at(self._anchor if self._anchor >= 0 else self._by_handle)
 
     @property
     def by_handle(self) -> int:
-        """A descriptor that open_by_handle_at(2) takes for the mount, or -1."""
+        """A descriptor for open_by_handle_at(2) on this mount; -1 if there is none."""
         return self._by_handle
 
     def open_by(self, directory: int) -> None:
-        """Let handles be opened on the mount, which the O_PATH descriptor *directory* is on."""
+        """Make it possible to open file handles on this mount.
+
+        :param directory: O_PATH descriptor of a directory on this mount.
+        """
         if self._by_handle >= 0:
             return
         with contextlib.suppress(OSError):
@@ -67,7 +72,7 @@ class LowerMount:
             self._anchor = -1
 
     def close(self) -> None:
-        """Let go of the mount."""
+        """Close the descriptors of the mount."""
         for fd in (self._by_handle, self._anchor):
             if fd >= 0:
                 os.close(fd)
@@ -75,25 +80,25 @@ class LowerMount:
 
 
 class LowerMounts:
-    """The mounts that nodes lie on.
+    """The mounts that have nodes, by their ids.
 
-    Not by the device: two mounts of one file system have the same, but neither the same rights nor
-    the same mounts within. And the number of a device is given to the next file system.
+    A device number does not identify a mount: two mounts of one file system share it, although
+    their rights and the mounts below them differ. And a later file system may get the same number.
 
-    The kernel's table of mounts tells what a mount is and what it forbids, without a request to any
-    daemon. The kernel reports a change of the table once to each open file of it, so each process
-    has its own. If the table does not have a mount, each request asks the kernel by a descriptor
-    what the mount forbids.
+    The kernel's table of mounts shows the type and the rights of a mount, without a request to any
+    daemon. The kernel reports each change of the table once to each open file of the table, so each
+    process opens its own. For a mount that the table does not have, each request gets the rights
+    from the kernel by a descriptor.
 
-    :ivar own: the device of the pass-through's own mount, which cannot be passed through.
-    :ivar table: the mounts of every type that this process sees.
+    :ivar own: device of the pass-through's own mount, which cannot be passed through.
+    :ivar table: mounts of every type that this process sees.
     :ivar readings: how often the table was read.
     """
 
     def __init__(self) -> None:
         """Read the table of mounts.
 
-        :raises OSError: there is none.
+        :raises OSError: the table cannot be read.
         """
         self._mounts: dict[int, LowerMount] = {}
         self._altered: set[LowerMount] = set()
@@ -106,28 +111,29 @@ class LowerMounts:
         self.read()
 
     def __len__(self) -> int:
-        """How many mounts have a descriptor."""
+        """Return the number of mounts that have a descriptor."""
         return len(self._mounts)
 
     @property
     def rows(self) -> list[Mount | None]:
-        """The rows of these mounts, see :class:`LowerMount`."""
+        """Rows of these mounts, see :class:`LowerMount`."""
         return [mount.row for mount in self._mounts.values()]
 
     @property
     def numbers(self) -> frozenset[int]:
-        """The numbers of these mounts."""
+        """Ids of these mounts."""
         return frozenset(self._mounts)
 
     @property
     def rights(self) -> set[int]:
-        """The rights that these mounts have or had, see :class:`LowerMount`."""
+        """All rights that these mounts may have or have had, see :class:`LowerMount`."""
         return {_READ_ONLY, _WRITABLE, *(mount.rights for mount in self._mounts.values())}
 
     def of(self, fd: int, st: Status) -> LowerMount:
-        """Return the mount that *fd* is on; give it to :meth:`let_go` if no node comes of it.
+        """Return the mount that *fd* is on. If no node is made on it, give it to :meth:`let_go`.
 
-        :raises OSError: ELOOP if it is the pass-through's own: a request for it would wait for
+        :param st: status of *fd*.
+        :raises OSError: ELOOP if it is the pass-through's own mount, where a request would wait for
             itself. Or the table of mounts cannot be read.
         """
         mount = self._mounts.get(st.mount)
@@ -141,7 +147,7 @@ class LowerMounts:
         return mount
 
     def row(self, number: int) -> Mount | None:
-        """Return the mount *number* in the table; None: it is not to be seen there."""
+        """Return the row of the mount with the id *number*; None if the table does not have it."""
         return next((row for row in self.table if row.mount_id == number), None)
 
     def take_altered(self) -> set[LowerMount]:
@@ -150,18 +156,18 @@ class LowerMounts:
         return altered
 
     def give_back(self, altered: set[LowerMount]) -> None:
-        """Have the next :meth:`take_altered` return these mounts again."""
+        """Make the next :meth:`take_altered` return the mounts *altered* again."""
         self._altered |= altered
 
     def let_go(self, mount: LowerMount) -> None:
-        """Forget *mount* if no node is left that lies on it."""
+        """Forget *mount* if it has no nodes any more."""
         if not mount.nodes and self._mounts.get(mount.number) is mount:
             del self._mounts[mount.number]
             self._unlisted.discard(mount)
             mount.close()
 
     def close(self) -> None:
-        """Let go of all mounts."""
+        """Close the descriptors of all mounts, and the table."""
         for mount in self._mounts.values():
             mount.close()
         self._mounts.clear()
@@ -174,10 +180,10 @@ class LowerMounts:
     def follow(self) -> None:
         """Read the table again if it has changed.
 
-        :raises OSError: it cannot be read; the next call tries again.
+        :raises OSError: the table cannot be read. The next call tries again.
         """
         if self._process != os.getpid() or self._has_changed():
-            self._is_read = False  # until it is: the kernel reports a change only once
+            self._is_read = False  # the kernel reports a change only once
         if not self._is_read:
             self.read()
         for mount in self._unlisted:
@@ -187,7 +193,7 @@ class LowerMounts:
         return bool(self._changes.poll(0))
 
     def _open(self) -> None:
-        """Open the table in this process: a forked process shares the reports of its parent."""
+        """Open the table in this process. A forked process would share reports with its parent."""
         mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         if self._mountinfo >= 0:
             os.close(self._mountinfo)
@@ -198,7 +204,7 @@ class LowerMounts:
     def read(self) -> None:
         """Read the table, even if the kernel has not reported a change.
 
-        The kernel does not report that a renamed directory takes the mounts below it along.
+        The kernel does not report that the mounts below a renamed directory move with it.
 
         :raises OSError: the table cannot be read.
         """
@@ -207,7 +213,8 @@ class LowerMounts:
         self._is_read = False
         for _ in range(_MOST_READINGS):
             self.table = read_table(self._mountinfo)
-            # A read returns a part of the table: if it has changed meanwhile, a row may be missing.
+            # One read(2) returns a part of the table. If the table changes between two of them, a
+            # row may be missing.
             if not self._has_changed():
                 self._is_read = True
                 break
@@ -238,7 +245,7 @@ def _rights_at(fd: int) -> int:
     try:
         is_read_only = bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
     except OSError:
-        is_read_only = _is_read_only(fd)  # a daemon of FUSE need not know statfs
+        is_read_only = _is_read_only(fd)  # a FUSE daemon need not implement statfs
     return _READ_ONLY if is_read_only else _WRITABLE
 
 
@@ -254,4 +261,4 @@ def _kind_at(fd: int) -> int:
     try:
         return file_system_type(fd)
     except OSError:
-        return FUSE  # other file systems fail only if they are dead
+        return FUSE  # statfs fails on other file systems only if they are broken

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The handlers of the pass-through: each carries a request out on the lower directory.
+"""The handlers of the pass-through, which carry requests out on the lower directory.
 
-A handler awaits nothing (but fsync, in a thread), so each request is carried out as a whole before
-the next: no request of the mount sees another one half done.
+No handler awaits anything, except that fsync runs in a thread. So each request is complete before
+the next one begins, and no request sees another one half done.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FIND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-# Of an open's flags, those that mean something to the lower file. Not O_APPEND: the kernel sends
-# each WRITE with its offset, and other writers of the inode may use the same descriptor. Not
-# O_DIRECT: our buffers are not aligned.
+# Flags of an open that are passed to the lower file. O_APPEND is missing because the kernel sends
+# each WRITE with its offset, and other writers of the inode may use the same descriptor. O_DIRECT
+# is missing because the buffers here are not aligned.
 _OPEN_FLAGS = os.O_ACCMODE | os.O_TRUNC | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
-# An entry of a directory that has been removed meanwhile, or whose mount is dead or is this one.
+# The entry was removed meanwhile, or its mount is dead, or its mount is the pass-through's own.
 _ENTRY_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTCONN, errno.ELOOP)
 _MOST_DESCRIPTORS = 1 << 17
 _NOW_NS = 2 * 10**9
@@ -63,7 +63,7 @@ _NOW_NS = 2 * 10**9
 def _request(
     handler: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Turn the lower file system's errors into the caller's."""
+    """Pass errors of the lower file system to the caller, as FUSEError."""
 
     @functools.wraps(handler)
     async def carried_out(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -77,45 +77,49 @@ def _request(
 
 @promises_for_subclasses
 class Passthrough(Operations):
-    """Shows the directory *source* through the mount, with every operation that pyfuse3 has.
+    """Show the directory *source* through the mount, with every operation that pyfuse3 has.
 
-    Hard links are one inode; on overlayfs, those of a lower layer that it parts when one is changed
-    are an inode each. Inode numbers are the lower ones where they are unique. The number of inodes
-    is not bounded by the number of descriptors. What is created belongs to the caller. With the
-    mount option ``default_permissions`` the kernel checks permissions, by modes and POSIX access
-    control lists; without it, each request is carried out as its caller, and the lower file system
-    checks them.
+    All hard links of a file are one inode. The exception is overlayfs, which separates the hard
+    links of a lower layer when one of them is changed: each of these is an inode of its own. Inode
+    numbers are those of the lower files if these are unique. The number of descriptors does not
+    limit the number of inodes. New files belong to the caller.
 
-    A subclass may override any handler: the kernel then does nothing in its place. It is asked each
-    time; what the kernel would keep for longer than the timeouts of replies say is given up
-    (``exclusive`` becomes ``ttl``); it reads no lower files by itself where ``read`` is overridden,
-    and writes none where ``write`` is.
+    With the mount option ``default_permissions`` the kernel checks permissions, by modes and POSIX
+    access control lists. Without it, each request is carried out as its caller, and the lower file
+    system checks permissions.
 
-    Where *source* lies on a file system that stacks upon others (overlayfs, eCryptfs, eFuse), the
-    mount counts as stacked two deep (``efuse_stack_depth``), so that the kernel reads and writes
-    lower files by itself there, too. Such a mount is no layer of an overlay; with the mount option
-    ``stack_depth=1`` it is, and the daemon reads and writes its files.
+    A subclass may override any handler, which then gets every request. Overriding any handler turns
+    ``exclusive`` into ``ttl``, so that the kernel keeps nothing for longer than the timeouts of
+    replies allow. If ``read`` is overridden, the kernel reads no lower file by itself. If ``write``
+    is overridden, it writes none.
 
-    It promises ``handleless``, ``flush_free`` and, where neither FUSE nor overlayfs nor one file
-    system twice is mounted at or below *source*, ``nodeid_per_file``; neither ``stable_nodeids``
-    (the lower file system uses inode numbers again) nor ``lazy_atime``. Where one of several mounts
-    there may show the files of another one (FUSE, overlayfs, a network file system), it does not
-    promise ``handleless``.
+    If *source* is on a file system that stacks on others (overlayfs, eCryptfs, eFuse), the stacking
+    depth of the mount is 2 (``efuse_stack_depth``), so that the kernel can read and write lower
+    files by itself there, too. Such a mount cannot be a layer of an overlay. With the mount option
+    ``stack_depth=1`` it can, but the daemon then reads and writes the files.
 
-    :param source: the lower directory.
-    :param consistency: see :class:`efuse.Options`; ``exclusive`` when nobody else changes *source*.
-        While one file system is mounted twice at or below *source*, or one of several mounts
-        there may show the files of another one, that is ``ttl``.
-    :param entry_timeout: seconds that a name is believed; 0 with ``strict``, and on plain FUSE
-        without ``default_permissions``.
-    :param attr_timeout: seconds that attributes are believed; 0 with ``strict``.
-    :param negative_timeout: seconds that the absence of a name is believed.
-    :param writeback: let the kernel gather writes (its writeback cache).
-    :param lazy_atime: promise ``lazy_atime``.
-    :param descriptors: about how many inodes keep a descriptor; by default half of the limit of
-        open files (raised as far as it goes): the other half is for what is open.
-    :raises UsageError: a parameter makes no sense.
-    :raises MountError: *source* cannot be opened.
+    The pass-through promises ``handleless`` and ``flush_free``. It promises ``nodeid_per_file``
+    unless FUSE, overlayfs, or one file system twice is mounted at or below *source*. If one of
+    several mounts there may show the files of another one (FUSE, overlayfs, a network file system),
+    it promises neither ``handleless`` nor ``nodeid_per_file``. It never promises
+    ``stable_nodeids``, because the lower file system uses inode numbers again.
+
+    :param source: path of the lower directory.
+    :param consistency: see :class:`efuse.Options`. Use ``exclusive`` only if all changes in
+        *source* go through this mount. ``exclusive`` becomes ``ttl`` while one file system is
+        mounted twice at or below *source*, or one of several mounts there may show the files of
+        another one.
+    :param entry_timeout: how long the kernel believes a name, in seconds; 0 with ``strict``, and on
+        plain FUSE without ``default_permissions``.
+    :param attr_timeout: how long the kernel believes attributes, in seconds; 0 with ``strict``.
+    :param negative_timeout: how long the kernel believes that a name does not exist, in seconds; 0
+        with ``strict``, and on plain FUSE without ``default_permissions``.
+    :param writeback: whether to use FUSE's writeback cache, in which the kernel gathers writes.
+    :param lazy_atime: whether to promise ``lazy_atime``.
+    :param descriptors: about how many inodes keep a descriptor. The default is half of the limit of
+        open files, which is raised as far as possible. The other half is for open files.
+    :raises UsageError: a parameter is out of its range.
+    :raises MountError: *source* cannot be opened, or the mounts below it cannot be read.
     """
 
     supports_dot_lookup = False
@@ -191,13 +195,13 @@ class Passthrough(Operations):
     # Mount and unmount
 
     def _shortcuts(self) -> Shortcuts:
-        """Return what the kernel may do in the handlers' place: as it is at the mount."""
+        """Return what the kernel may do instead of calling handlers, as decided at the mount."""
         return self.efuse.shortcuts or shortcuts(self.efuse_options, self)
 
     def _withdraw(self, withdrawn: Mapping[str, Any]) -> None:
-        """Promise less than before (or no less), and void what the kernel has learned.
+        """Take back promises (or none), and make void what the kernel has learned.
 
-        :raises EfuseError: the kernel has not been told.
+        :raises EfuseError: the kernel did not accept the change.
         """
         self.efuse_options = replace(self.efuse_options, **withdrawn)
         used = self.efuse.shortcuts
@@ -214,11 +218,11 @@ class Passthrough(Operations):
 
     @property
     def enable_acl(self) -> bool:  # type: ignore[override]
-        """Whether the kernel checks access control lists: where it checks permissions at all."""
+        """Whether the kernel checks access control lists. It does if it checks permissions."""
         return self._kernel_checks
 
     def init(self) -> None:
-        """Prepare for requests: choose whose rights apply to them."""
+        """Prepare for requests, after the mount."""
         if self.efuse.mounted_connection is not None:
             self._inodes.mounts.own = self.efuse.mounted_connection
         self._promises.look()
@@ -226,15 +230,15 @@ class Passthrough(Operations):
         if self._kernel_checks:
             self._as_caller = _as_daemon
         elif self.efuse.mounted_type != "efuse":
-            # FUSE lets everybody walk the names that one caller was shown; eFuse keeps them apart.
+            # FUSE lets every user use the cached names that one caller looked up. eFuse does not.
             self._entry_timeout = self._negative_timeout = 0.0
 
     def _watch_mounts(self) -> None:
-        """Look after the promises also while the kernel answers all requests by itself."""
+        """Check the promises after each change of the mounts, even without any request."""
         try:
             trio.lowlevel.current_task()
         except RuntimeError:
-            return  # there is no event loop that could wait
+            return  # outside of trio, no task can wait for changes
         self._watching.cancel()
         self._watching = trio.CancelScope()
         trio.lowlevel.spawn_system_task(self._watch, self._watching)
@@ -247,7 +251,7 @@ class Passthrough(Operations):
             _log.warning("mounts below are noticed by lookups only: %s", reason(error))
 
     def close(self) -> None:
-        """Close every descriptor, after the file system has been unmounted."""
+        """Close all descriptors. Call this after the file system has been unmounted."""
         self._watching.cancel()
         self._files.close()
         self._streams.close()
@@ -263,7 +267,7 @@ class Passthrough(Operations):
     @stands_for(Shortcut.ANSWERS)
     @_request
     async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
-        """Find *name*; adds one to the lookup count of what is found."""
+        """Look *name* up, and add one to the lookup count of its inode."""
         parent = self._node(parent_inode)
         try:
             return self._found(parent, name, ctx)
@@ -276,7 +280,7 @@ class Passthrough(Operations):
         return absent
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
-        """Take lookups back, and drop the inodes that have none left."""
+        """Take lookups back, and drop the inodes whose lookup count is then 0."""
         for nodeid, count in inode_list:
             self._backing.forget(nodeid)
             if self._inodes.forget(nodeid, count) is not None:
@@ -288,7 +292,7 @@ class Passthrough(Operations):
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
-        """Make a file, pipe, socket or device node; adds one to its lookup count."""
+        """Make a file, pipe, socket or device node, and add one to its lookup count."""
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
         with self._credentials.of(ctx), _umask(ctx.umask):
@@ -300,7 +304,7 @@ class Passthrough(Operations):
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext
     ) -> EntryAttributes:
-        """Make a directory; adds one to its lookup count."""
+        """Make a directory, and add one to its lookup count."""
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
         with self._credentials.of(ctx), _umask(ctx.umask):
@@ -312,7 +316,7 @@ class Passthrough(Operations):
     async def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
     ) -> EntryAttributes:
-        """Make a symbolic link; adds one to its lookup count."""
+        """Make a symbolic link, and add one to its lookup count."""
         parent = self._node(parent_inode)
         fd = self._inodes.fd(parent)
         with self._credentials.of(ctx):
@@ -324,7 +328,7 @@ class Passthrough(Operations):
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
     ) -> EntryAttributes:
-        """Give *inode* another name; adds one to its lookup count."""
+        """Give *inode* another name, and add one to its lookup count."""
         node, parent = self._node(inode), self._node(new_parent_inode)
         fd = self._inodes.fd(node)
         before = os.fstat(fd)
@@ -333,13 +337,13 @@ class Passthrough(Operations):
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            # The descriptor is on another mount than the name that the caller has may be.
+            # The descriptor may be on another mount than the name that the caller used.
             beside = self._inodes.find_on(node, parent.mount)
             try:
                 self._link(beside, parent, new_name, ctx)
             finally:
                 os.close(beside)
-        # Not looked up again: the name may be gone already, the link was made all the same.
+        # The name is not looked up again. It may be gone already, although the link was made.
         self._inodes.linked(node, parent, new_name)
         attributes = self._attributes_now(node, before)
         node.lookups += 1
@@ -348,13 +352,13 @@ class Passthrough(Operations):
     @stands_for(Shortcut.NONE)
     @_request
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
-        """Remove a name; the inode stays usable while the kernel knows it."""
+        """Remove a name. The inode stays usable while the kernel holds it."""
         self._remove(parent_inode, name, ctx, os.unlink)
 
     @stands_for(Shortcut.NONE)
     @_request
     async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
-        """Remove an empty directory; the inode stays usable while the kernel knows it."""
+        """Remove an empty directory. The inode stays usable while the kernel holds it."""
         self._remove(parent_inode, name, ctx, os.rmdir)
 
     @stands_for(Shortcut.NONE)
@@ -368,7 +372,7 @@ class Passthrough(Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
-        """Rename, with the flags of renameat2(2). Lookup counts stay as they are."""
+        """Rename, with the flags of renameat2(2). Lookup counts do not change."""
         old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
         old_fd, new_fd = self._inodes.fd(old_parent), self._inodes.fd(new_parent)
         moved = self._known(old_parent, name_old)
@@ -378,7 +382,7 @@ class Passthrough(Operations):
                 self._inodes.fd(node)
         old, new = (old_parent, name_old), (new_parent, name_new)
         if target is moved:
-            # Two names of one inode: rename(2) leaves both.
+            # For two names of one inode, rename(2) does nothing.
             replaced = moved = target = None
         else:
             replaced = None if flags & pyfuse3.RENAME_EXCHANGE else target
@@ -407,7 +411,7 @@ class Passthrough(Operations):
         fh: int | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
-        """Change mode, owner, size and times, as far as *fields* says."""
+        """Change the mode, the owner, the size and the times that *fields* selects."""
         node = self._node(inode)
         opened = self._files.opened(fh) if fh is not None else None
         if fields.update_size and opened is None:
@@ -434,15 +438,16 @@ class Passthrough(Operations):
     @stands_for(Shortcut.ANSWERS)
     @_request
     async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
-        """Return where a symbolic link points."""
+        """Return the target of a symbolic link."""
         return os.readlink(b"", dir_fd=self._inodes.fd(self._node(inode)))
 
     @stands_for(Shortcut.ANSWERS)
     @_request
     async def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
-        """Tell whether the caller may do *mode* (a mask of R_OK, W_OK, X_OK), or fail as below.
+        """Return True if the caller has the access *mode* (a mask of R_OK, W_OK and X_OK).
 
-        Whether a file may be executed depends on the mount, too: on that of its name.
+        Otherwise fail with the error of the lower file system. Whether a file may be executed also
+        depends on the mount that its name is on.
         """
         node = self._node(inode)
         is_of_name = mode & os.X_OK and node.kind == stat.S_IFREG
@@ -451,7 +456,7 @@ class Passthrough(Operations):
             with self._as_caller(ctx):
                 syscalls.check_access(fd, mode)
         except OSError as error:
-            if error.errno != errno.ENOSYS:  # FUSE would take it for a yes, for good
+            if error.errno != errno.ENOSYS:  # FUSE would allow every access from then on
                 raise
             with self._as_caller(ctx):
                 return os.access(b"/proc/self/fd/%d" % fd, mode, effective_ids=True)
@@ -462,7 +467,7 @@ class Passthrough(Operations):
     @stands_for(Shortcut.ANSWERS)
     @_request
     async def statfs(self, ctx: RequestContext) -> StatvfsData:
-        """Return the lower file system's figures."""
+        """Return the statistics of the lower file system."""
         lower = os.fstatvfs(self._inodes.fd(self._inodes.root))
         result = StatvfsData()
         for name in _STATVFS:
@@ -482,7 +487,7 @@ class Passthrough(Operations):
     @stands_for(Shortcut.ANSWERS)
     @_request
     async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
-        """Return an extended attribute; ENODATA when there is none."""
+        """Return an extended attribute. Fail with ENODATA if it does not exist."""
         path = self._path(self._node(inode))
         with self._as_caller(ctx):
             return os.getxattr(path, name)
@@ -498,7 +503,7 @@ class Passthrough(Operations):
     @stands_for(Shortcut.NONE)
     @_request
     async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
-        """Remove an extended attribute; ENODATA when there is none."""
+        """Remove an extended attribute. Fail with ENODATA if it does not exist."""
         path = self._path(self._node(inode))
         with self._changing_xattr(name, ctx):
             os.removexattr(path, name)
@@ -510,14 +515,14 @@ class Passthrough(Operations):
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
-        """Make and open a file; adds one to its lookup count.
+        """Make and open a file, and add one to its lookup count.
 
-        A file whose inode cannot be found any more is read and written by its handle alone.
+        If its inode cannot be found any more, the file can be read and written only by its handle.
         """
         parent = self._node(parent_inode)
         how = self._flags(flags) | (flags & os.O_EXCL) | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         parent_fd = self._inodes.fd(parent)
-        spare = os.dup(parent_fd)  # a process without descriptors must not make the file
+        spare = os.dup(parent_fd)  # fail here, before the file exists, if no descriptor is left
         try:
             with self._credentials.of(ctx), _umask(ctx.umask):
                 fd = os.open(name, how, mode, dir_fd=parent_fd)
@@ -548,10 +553,10 @@ class Passthrough(Operations):
     @stands_for(Shortcut.READS | Shortcut.HANDLES)
     @_request
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        """Read; less than *size* only at the end of the file."""
+        """Read *size* bytes, or less only at the end of the file."""
         fd = self._file(fh)
         data = os.pread(fd, size, off)
-        # A call that brings less need not have met the end: only one that brings nothing has.
+        # A short read does not prove the end of the file. Only an empty one does.
         while 0 < len(data) < size and (more := os.pread(fd, size - len(data), off + len(data))):
             data += more
         return data
@@ -559,7 +564,7 @@ class Passthrough(Operations):
     @stands_for(Shortcut.WRITES | Shortcut.HANDLES)
     @_request
     async def write(self, fh: int, off: int, buf: bytes) -> int:
-        """Write, and return how many bytes were written."""
+        """Write, and return the number of bytes written."""
         fd = self._file(fh, write=True)
         done = os.pwrite(fd, buf, off)
         rest = memoryview(buf)
@@ -569,25 +574,26 @@ class Passthrough(Operations):
             except OSError:
                 if self._is_write_back(fd, off + len(buf)):
                     raise
-                break  # a part was written, and that is the answer: the next write meets the error
+                break  # the reply is the size of the written part; the next write gets the error
             if not more:
                 break
             done += more
         return done
 
     def _is_write_back(self, fd: int, end: int) -> bool:
-        """Tell whether a WRITE up to *end* may bring pages that the kernel has kept.
+        """Tell whether a WRITE up to the offset *end* may be a write-back of dirty pages.
 
-        Nobody goes on behind the part that was written then: only the error is told, by fsync(2).
-        Without the writeback cache, such pages lie within the file; the same bytes may be written
-        there again.
+        After a short reply to such a WRITE the kernel does not write the rest, so it needs the
+        error, which fsync(2) then reports. Without the writeback cache, dirty pages are only within
+        the file. Any other WRITE there may fail as well, although a part was written: the caller
+        can write the same bytes again.
         """
         return self.enable_writeback_cache or end <= os.fstat(fd).st_size
 
     @stands_for(Shortcut.ANSWERS | Shortcut.FLUSH | Shortcut.HANDLES)
     @_request
     async def flush(self, fh: int) -> None:
-        """Report what a close of the lower file reports, without closing it."""
+        """Report the error that closing the lower file would report, without closing it."""
         fd = self._files.opened(fh)
         if fd is not None:
             os.close(os.dup(fd))
@@ -601,7 +607,7 @@ class Passthrough(Operations):
     @stands_for(Shortcut.HANDLES)
     @_request
     async def fsync(self, fh: int, datasync: bool) -> None:
-        """Write a file to its storage; other requests are answered meanwhile."""
+        """Write a file to its storage. Other requests are answered meanwhile."""
         await _sync(self._file(fh), datasync)
 
     # Directories
@@ -618,9 +624,9 @@ class Passthrough(Operations):
     @stands_for(Shortcut.HANDLES)
     @_request
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        """Reply with entries and their attributes; adds one to the lookup count of each.
+        """Reply with entries and their attributes, and add one to the lookup count of each.
 
-        Positions are the lower directory's, so they survive changes as well as those do.
+        Positions are those of the lower directory, and survive its changes equally well.
         """
         try:
             stream = self._streams.take(fh, start_id)
@@ -634,7 +640,7 @@ class Passthrough(Operations):
                 except OSError as error:
                     if not replied:
                         raise
-                    stream.failure = error  # what was replied counts; the next call fails
+                    stream.failure = error  # the replied entries are valid; the next call fails
                     return
                 if entry is None:
                     break
@@ -645,7 +651,7 @@ class Passthrough(Operations):
                 except OSError as error:
                     if error.errno not in _ENTRY_GONE:
                         if replied:
-                            return  # what was replied counts; the next call meets it again
+                            return  # the replied entries are valid; the next call meets the error
                         raise
                     stream.skip()
                 else:
@@ -663,7 +669,7 @@ class Passthrough(Operations):
     @stands_for(Shortcut.HANDLES)
     @_request
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        """Write a directory to its storage; other requests are answered meanwhile."""
+        """Write a directory to its storage. Other requests are answered meanwhile."""
         stream = self._streams.get(fh)
         await _sync(stream.fd if stream is not None else self._file(fh), datasync)
 
@@ -676,7 +682,7 @@ class Passthrough(Operations):
             raise FUSEError(errno.ESTALE) from None
 
     def _path(self, node: Node) -> bytes:
-        """Return a path that leads to the lower inode itself, even if that is a symbolic link."""
+        """Return a path to the lower inode, which is not followed if it is a symbolic link."""
         return b"/proc/self/fd/%d" % self._inodes.fd(node)
 
     def _file(self, fh: int, *, write: bool = False) -> int:
@@ -690,8 +696,8 @@ class Passthrough(Operations):
         try:
             os.chmod(path, mode)  # noqa: PTH101 - a path of bytes
         except PermissionError:
-            # The kernel takes set-uid and set-gid from a file that somebody else writes to, in
-            # the writer's name. Whoever may write may have that done.
+            # When a file is written by another user than its owner, the kernel clears set-uid and
+            # set-gid with the writer's identity. So every process that may write may clear them.
             now = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116 - a path of bytes
             privileges = now & ~mode
             only_less = mode & ~now == 0 and privileges & ~(stat.S_ISUID | stat.S_ISGID) == 0
@@ -708,11 +714,11 @@ class Passthrough(Operations):
     def _changing_xattr(
         self, name: bytes, ctx: RequestContext
     ) -> contextlib.AbstractContextManager[None]:
-        """Act as whoever may change that extended attribute.
+        """Act as a user who may change the extended attribute *name*.
 
-        The kernel leaves it to each file system who may change what is called ``system.``, such as
-        an access control list, so the caller itself does it below. The lower file system also takes
-        set-gid away then from a file whose group the caller is not in.
+        For names that begin with ``system.``, such as access control lists, the kernel leaves the
+        permission check to each file system. So such a change is made as the caller. The lower file
+        system then also clears set-gid of a file if the caller is not in its group.
         """
         own = name.startswith(b"system.")
         return self._credentials.of(ctx) if own else self._as_caller(ctx)
@@ -720,7 +726,7 @@ class Passthrough(Operations):
     def _flags(self, flags: int) -> int:
         """Return the flags with which the lower file is opened."""
         if self.enable_writeback_cache and flags & os.O_ACCMODE == os.O_WRONLY:
-            flags = flags & ~os.O_ACCMODE | os.O_RDWR  # the kernel reads to fill up pages
+            flags = flags & ~os.O_ACCMODE | os.O_RDWR  # the kernel reads pages to fill them
         return flags & self._flag_mask
 
     def _info(self, node: Node, fd: int, flags: int) -> FileInfo:
@@ -734,7 +740,7 @@ class Passthrough(Operations):
     def _found(
         self, parent: Node, name: bytes, ctx: RequestContext | None = None
     ) -> EntryAttributes:
-        """Find *name* (as the caller of *ctx*, if any), and add one to its lookup count."""
+        """Look *name* up as the caller of *ctx*, if any, and add one to its lookup count."""
         if name in (b".", b".."):
             node = parent if name == b"." else parent.parent or parent
         else:
@@ -747,7 +753,10 @@ class Passthrough(Operations):
     def _made(
         self, parent: Node, name: bytes, mode: int, ctx: RequestContext, size: int = 0
     ) -> EntryAttributes:
-        """Reply that *name* was made, whatever it stands for by now; adds one to a lookup count."""
+        """Return the reply for *name*, which was made but may lead to another inode by now.
+
+        This adds one to the lookup count of the inode in the reply.
+        """
         try:
             fd = os.open(name, _FIND, dir_fd=self._inodes.fd(parent))
             node = self._inodes.adopt(parent, name, fd)
@@ -761,10 +770,10 @@ class Passthrough(Operations):
     def _lost(
         self, parent: Node, name: bytes, mode: int, ctx: RequestContext, size: int = 0
     ) -> EntryAttributes:
-        """Reply with an inode that is out of reach; adds one to its lookup count.
+        """Return a reply with an inode that cannot be reached, and add one to its lookup count.
 
-        The request succeeded, and its reply needs an inode. Requests for it fail with ESTALE. It is
-        believed for no time, so the next use of the name looks it up.
+        The request succeeded, so its reply needs an inode. Requests for this inode fail with
+        ESTALE. Its timeouts are 0, so the next use of the name looks it up.
         """
         attributes = self._unseen(parent, name, mode & ~(0 if stat.S_ISLNK(mode) else ctx.umask))
         attributes.st_uid = ctx.uid
@@ -773,13 +782,13 @@ class Passthrough(Operations):
         return attributes
 
     def _unseen(self, parent: Node, name: bytes, mode: int) -> EntryAttributes:
-        """Return made-up attributes of what is not to be looked at; adds one to a lookup count.
+        """Return made-up attributes, with timeouts of 0, of an inode that cannot be accessed.
 
-        They are believed for no time.
+        This adds one to the lookup count of a new node.
         """
         node = self._inodes.lost(parent, name, stat.S_IFMT(mode))
         node.lookups += 1
-        self._disbelieve(parent, name)  # in exclusive mode the kernel believes it for longer
+        self._disbelieve(parent, name)  # in exclusive mode the kernel ignores timeouts
         attributes = EntryAttributes()
         attributes.st_ino = node.nodeid
         attributes.generation = node.generation
@@ -791,7 +800,7 @@ class Passthrough(Operations):
         return attributes
 
     def _disbelieve(self, parent: Node, name: bytes) -> None:
-        """Have the kernel look *name* up again."""
+        """Make the kernel look *name* up again."""
         if self.efuse.mounted_type is not None:
             pyfuse3.invalidate_entry_async(parent.nodeid, name, ignore_enoent=True)
 
@@ -807,7 +816,7 @@ class Passthrough(Operations):
         return attributes
 
     def _known(self, parent: Node, name: bytes) -> Node | None:
-        """Return the node of *name*, if the kernel knows that inode."""
+        """Return the node of *name* if the kernel holds the inode, otherwise None."""
         try:
             fd = os.open(name, _FIND, dir_fd=self._inodes.fd(parent))
         except FileNotFoundError:
@@ -827,7 +836,7 @@ class Passthrough(Operations):
 
     @contextlib.contextmanager
     def _losing_a_name(self, node: Node | None, name: tuple[Node, bytes]) -> Iterator[None]:
-        """Keep *node* within reach while *name* of its parent is removed, and behind that."""
+        """Keep *node* reachable while it loses *name* (parent and name), and afterwards."""
         if node is None:
             yield
             return
@@ -847,7 +856,7 @@ class Passthrough(Operations):
         kind: int,
         name: bytes,
     ) -> bool:
-        """Reply with one entry; False if there was no room for it."""
+        """Reply with one entry. Return False if there was no room for it."""
         if name == b"." or name == b"..":
             node = stream.node if name == b"." else stream.node.parent or stream.node
             return pyfuse3.readdir_reply(token, name, self._attributes(node), position)
@@ -855,7 +864,7 @@ class Passthrough(Operations):
             fd = os.open(name, _FIND, dir_fd=stream.fd)
             attributes = self._count(self._inodes.adopt(stream.node, name, fd))
         except PermissionError:
-            # Such as the mount of FUSE of another user. The name is there all the same.
+            # For example, the entry is a FUSE mount of another user. The name exists nevertheless.
             attributes = self._unseen(stream.node, name, kind << 12 or stat.S_IFREG)
         if pyfuse3.readdir_reply(token, name, attributes, position):
             return True
@@ -871,8 +880,10 @@ class Passthrough(Operations):
     ) -> EntryAttributes:
         """Return the attributes after a change that succeeded.
 
-        If the lower inode cannot be asked any more, they are those *before*, with the *fields* of
-        *attr* that were set, and are believed for no time.
+        If the lower inode cannot be reached any more, the result is *before* with the *fields* of
+        *attr* that were set, and timeouts of 0.
+
+        :param before: the attributes before the change.
         """
         try:
             return self._attributes(node)
@@ -934,10 +945,10 @@ def _as_daemon(ctx: RequestContext | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _umask(mask: int) -> Iterator[None]:
-    """Create with *mask*: the lower file system leaves it out where a default ACL takes its place.
+    """Create files with *mask*. The lower file system ignores it where there is a default ACL.
 
-    The umask is the whole process's: nothing may be awaited within the block. A file that another
-    thread creates at that moment has it as well.
+    The umask belongs to the whole process, so await nothing within the block. A file that another
+    thread creates at that moment gets this umask, too.
     """
     before = os.umask(mask & 0o777)
     try:
@@ -950,7 +961,8 @@ def _set_times(path: bytes, atime_ns: int | None, mtime_ns: int | None) -> None:
     try:
         syscalls.set_times(path, atime_ns, mtime_ns)
     except PermissionError:
-        # pyfuse3 has turned "now" into a time, but who may only write may only set "now".
+        # pyfuse3 has replaced "now" by a time. But a user who is not the owner, and may only write
+        # the file, may only set "now".
         given = [t for t in (atime_ns, mtime_ns) if t is not None]
         if any(not 0 <= time.time_ns() - t < _NOW_NS for t in given):
             raise
@@ -958,7 +970,7 @@ def _set_times(path: bytes, atime_ns: int | None, mtime_ns: int | None) -> None:
 
 
 async def _sync(fd: int, datasync: bool) -> None:
-    own = os.dup(fd)  # the file may be closed meanwhile
+    own = os.dup(fd)  # a request may close the file meanwhile
     try:
         await trio.to_thread.run_sync(os.fdatasync if datasync else os.fsync, own)
     finally:
@@ -966,7 +978,7 @@ async def _sync(fd: int, datasync: bool) -> None:
 
 
 def _raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard one, and return it."""
+    """Raise the soft limit of open files to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a pass-through may promise the kernel, by what is mounted at and below its source."""
+"""Decide what a pass-through may promise the kernel, by the mounts at and below its source."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _log = logging.getLogger("efuse.fs")
 
 
 class Promises:
-    """Takes back the promises that the mounts at and below the source do not allow.
+    """Take back the promises that the mounts at and below the source do not allow.
 
     Before a reply gives the kernel an inode, the promises are compared with all mounts that inodes
     were found on. If a promise cannot be taken back, the reply fails, and the next one tries again.
 
-    :param inodes: the nodes, with the mounts that they lie on.
+    :param inodes: the nodes and the mounts that they are on.
     :param used: returns the promises that are in use.
-    :param withdraw: tells the kernel changed fields of :class:`Options`, which may be none, and
-        voids what the kernel has learned. After it has raised an :class:`EfuseError` it is called
-        again with the same fields.
+    :param withdraw: declares changed fields of :class:`Options` (possibly none) to the kernel, and
+        makes everything void that the kernel has learned. If it raises an :class:`EfuseError`, it
+        is called again later with the same fields.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Promises:
         self._there: frozenset[tuple[int, int, str]] | None = None
 
     def keep(self, node: Node) -> None:
-        """Make the promises hold before a reply gives the kernel *node*.
+        """Make the promises true before a reply gives the kernel *node*.
 
         :raises OSError: a promise cannot be taken back. The next call tries again.
         """
@@ -67,21 +67,21 @@ class Promises:
         self._settle()
 
     def look(self) -> None:
-        """Take back what does not hold any more. If that fails, :meth:`keep` tries again."""
-        with contextlib.suppress(OSError):  # which the log has
+        """Take back promises that are no longer true. If that fails, :meth:`keep` tries again."""
+        with contextlib.suppress(OSError):
             self.weigh()
 
     def distrust(self) -> None:
-        """Void what the kernel has learned. If that fails, :meth:`keep` tries again."""
+        """Make void what the kernel has learned. If that fails, :meth:`keep` tries again."""
         self._is_void_owed = True
-        with contextlib.suppress(OSError):  # which the log has
+        with contextlib.suppress(OSError):  # _settle() has logged it
             self._settle()
 
     def weigh(self) -> None:
         """Take back the promises that the mounts do not allow.
 
         A name that the kernel has learned may lead to a directory that a new mount covers. So a new
-        mount also voids what the kernel has learned.
+        mount also makes void what the kernel has learned.
 
         :raises OSError: a promise cannot be taken back, or the mounts cannot be read. The next call
             of :meth:`keep` tries again.
@@ -90,9 +90,9 @@ class Promises:
         mounts.read()
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
         found: list[Mount] = []
-        if mounts.row(root.mount.number) is not None:  # else the path names another directory
+        if mounts.row(root.mount.number) is not None:  # otherwise the path may mean another one
             found = below(path, root.mount.number, mounts.table, own=mounts.own)
-        # A mount that was unmounted, or moved out of the source, may still be in use.
+        # A mount that was unmounted or moved out of the source may still be in use.
         found += [row for row in mounts.rows if row is not None and row not in found]
         is_whole = all(row is not None for row in mounts.rows)
         ended = self._ended(found, is_whole=is_whole)
@@ -107,11 +107,11 @@ class Promises:
         self._settle()
 
     def _ended(self, found: list[Mount], *, is_whole: bool) -> dict[str, Any]:
-        """Return the promises in use that do not hold, with their new values.
+        """Return the used promises that are not true, with their new values.
 
         Two mounts of one file system show a directory as two inodes. A file system that shows the
-        files of another one gives each file a second inode. The kernel does not learn from one of
-        the inodes what changes the other, so it has to ask again. And the file may lose its name
+        files of another one gives each file a second inode. The kernel does not see that a change
+        of one inode also changes the other, so it has to ask again. A file may also lose its name
         through the other inode, so the daemon has to know which files are open. A mount that the
         table does not have may be any of these.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What lies below a pass-through."""
+"""Properties of the file systems and mounts below a pass-through."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 DEEPEST = 2
-"""The kernel's FILESYSTEM_MAX_STACK_DEPTH."""
+"""The kernel's FILESYSTEM_MAX_STACK_DEPTH: the largest stacking depth of a mount."""
 
 FUSE = 0x65735546
 _OVERLAY, _ECRYPTFS = 0x794C7630, 0xF15F
@@ -44,60 +44,63 @@ _SHOW_OTHER_FILES = frozenset(
 
 
 def is_of_fuse(mount: Mount) -> bool:
-    """Tell whether the files of a mount are a daemon's, of whichever transport."""
+    """Tell whether a FUSE daemon serves the mount, by any transport."""
     return mount.is_fuse or mount.is_efuse or mount.fstype == "virtiofs"
 
 
 def depth_above(kind: int, mount: Mount | None) -> int:
-    """Return the stacking depth that a mount needs for files of a directory to back its own.
+    """Return the stacking depth that a mount needs to use files of a directory as backing files.
 
-    The kernel stacks no mount upon one that is as deep as itself. What stacks upon other file
-    systems has a depth of 1 or more, which user space is not told: overlayfs, eCryptfs and eFuse.
+    Backing files must be on a file system of a lower depth. overlayfs, eCryptfs and eFuse stack on
+    other file systems, so their depth is at least 1. User space cannot read it.
 
-    :param kind: of file system, see :func:`file_system_type`.
-    :param mount: that the directory is on, None if it is not to be seen.
+    :param kind: type of the directory's file system, see :func:`file_system_type`.
+    :param mount: mount that the directory is on; None if it is not visible.
     """
     stacked = kind in (_OVERLAY, _ECRYPTFS) or (mount is not None and mount.is_efuse)
     return DEEPEST if stacked else 1
 
 
 def forgets_handles(kind: int) -> bool:
-    """Tell whether a file handle ends before its file does: a daemon of FUSE forgets nodeids.
+    """Tell whether a file handle may become invalid while its file exists.
 
-    :param kind: of file system, see :func:`file_system_type`.
+    This is so on FUSE, where a handle is a nodeid, which the daemon forgets.
+
+    :param kind: type of the file system, see :func:`file_system_type`.
     """
     return kind == FUSE
 
 
 def keeps_numbers(kind: int) -> bool:
-    """Tell whether no other file gets a file's inode number while a descriptor leads to it.
+    """Tell whether no other file gets the inode number of a file that has an O_PATH descriptor.
 
-    Not where a server or a daemon gives the numbers: an O_PATH descriptor is unknown to it. Nor for
-    terminals: their numbers are those of what has them open.
+    This is not so if a server or a daemon assigns the numbers, because it does not know of O_PATH
+    descriptors. It is not so for terminals (devpts), either: only an open terminal keeps its
+    number.
 
-    :param kind: of file system, see :func:`file_system_type`.
+    :param kind: type of the file system, see :func:`file_system_type`.
     """
     return kind not in _GIVES_NUMBERS_AGAIN
 
 
 def parts_hard_links(kind: int) -> bool:
-    """Tell whether two names of one inode number may be two inodes.
+    """Tell whether two names with one inode number may be two inodes.
 
-    overlayfs without its option ``index`` shows the hard links of a lower layer so, and copies up
-    the one that is changed. All other names of one number are one inode there, too.
+    On overlayfs without its option ``index``, hard links of a lower layer are: only the name that
+    is changed is copied up. All other names with one number are one inode there, too.
 
-    :param kind: of file system, see :func:`file_system_type`.
+    :param kind: type of the file system, see :func:`file_system_type`.
     """
     return kind == _OVERLAY
 
 
 def below(path: str, number: int, table: Iterable[Mount], *, own: int = -1) -> list[Mount]:
-    """Return the mount that a directory is on, if it is to be seen, and those below the directory.
+    """Return the mount that a directory is on, if it is in *table*, and the mounts below it.
 
-    :param path: of the directory, without symbolic links.
-    :param number: of its mount.
-    :param table: all mounts.
-    :param own: the device of mounts that are left out: the pass-through's own.
+    :param path: path of the directory, without symbolic links.
+    :param number: id of the mount that the directory is on.
+    :param table: all visible mounts.
+    :param own: device of the pass-through's own mounts, which are left out.
     """
     above = path.rstrip("/") + "/"
     return [
@@ -115,10 +118,10 @@ def _is_within(mountpoint: str, above: str) -> bool:
 def is_there_twice(mounts: Iterable[Mount]) -> bool:
     """Tell whether a file system is mounted more than once.
 
-    A directory of it may have two inodes then, one by each mount, and so may a file that is written
-    by one of them alone: neither is told of what is done by the other.
+    Then a directory may have two inodes, one for each mount. So may a file, if the mounts have
+    different rights. The kernel does not see that a change of one inode also changes the other.
 
-    :param mounts: as of :func:`below`.
+    :param mounts: the mounts at and below a directory, see :func:`below`.
     """
     devices = [mount.connection for mount in mounts]
     return len(set(devices)) < len(devices)
@@ -127,10 +130,11 @@ def is_there_twice(mounts: Iterable[Mount]) -> bool:
 def may_show_again(mounts: Iterable[Mount]) -> bool:
     """Tell whether one of several mounts may show the files of another one.
 
-    Such a file has two inodes, and neither is told of what is done to the other. bindfs, overlayfs
-    and eCryptfs show the files of other directories, and a server may be on this machine.
+    Such a file has two inodes, and the kernel does not see that a change of one also changes the
+    other. bindfs, overlayfs and eCryptfs show the files of other directories. A network file system
+    may have its server on this machine.
 
-    :param mounts: as of :func:`below`.
+    :param mounts: the mounts at and below a directory, see :func:`below`.
     """
     found = list(mounts)
     return len(found) > 1 and any(
@@ -141,12 +145,12 @@ def may_show_again(mounts: Iterable[Mount]) -> bool:
 def has_inode_per_file(kind: int, mounts: Iterable[Mount]) -> bool:
     """Tell whether all names of a file have one inode number, at and below a directory.
 
-    A daemon of FUSE may go by paths. overlayfs gives hard links of a lower layer one number though
-    it parts them, and a file that is copied up may get another number. A bind mount may show a file
-    with other rights.
+    A FUSE daemon may give each path its own number. overlayfs gives hard links of a lower layer one
+    number although they may become separate files, and may change the number of a file that it
+    copies up. A second mount of a file system may show a file with other rights.
 
-    :param kind: of the directory's file system, see :func:`file_system_type`.
-    :param mounts: as of :func:`below`.
+    :param kind: type of the directory's file system, see :func:`file_system_type`.
+    :param mounts: the mounts at and below the directory, see :func:`below`.
     """
     found = list(mounts)
     return (

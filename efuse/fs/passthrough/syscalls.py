@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""System calls that Python's os module lacks, by descriptor and with bytes for names."""
+"""System calls that Python's os module lacks. They take descriptors, and names as bytes."""
 
 from __future__ import annotations
 
@@ -39,20 +39,23 @@ _SYS_FACCESSAT2 = 439
 _SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159, "riscv64": 159}[os.uname().machine]
 
 DirectoryEntry = tuple[int, int, bytes]
-"""Position behind the entry, type (DT_*), name."""
+"""Position behind the entry, type (DT_*) and name."""
 
 _DIRENT = struct.Struct("=QqHB")
-# Of struct statx: the mask, nlink, mode, ino; the device's two numbers, and the mount's.
+# Fields of struct statx: mask, nlink, mode, ino, dev_major, dev_minor, mnt_id.
 _STATX = struct.Struct("=I12xI8xH2xQ96xIIQ")
 _StatxBuffer = ctypes.c_char * 256
 
 
 class Status(NamedTuple):
-    """What tells an inode from others, and which mount it was found on.
+    """The identity of an inode, and the mount on which it was found.
 
-    :ivar device: as the kernel numbers devices, and connections.
-    :ivar mount: its number in mountinfo, which another mount gets later. A kernel before 5.8 does
-        not tell it: then it stands for the device.
+    :ivar device: device number: ``major << 20 | minor``, as in the number of a connection.
+    :ivar inode: inode number.
+    :ivar mode: type and permissions of the file.
+    :ivar links: number of hard links.
+    :ivar mount: id of the mount in mountinfo, which a later mount may get again. On a kernel before
+        5.8, which does not show it: a negative number that stands for the device.
     """
 
     device: int
@@ -63,11 +66,11 @@ class Status(NamedTuple):
 
 
 def status(fd: int, *, fresh: bool = False) -> Status:
-    """statx(2) of a descriptor; no server or daemon is asked unless it shall be *fresh*.
+    """Return the result of statx(2) on a descriptor.
 
-    fstat(2) of a remote file may bring attributes of what had its name some time ago.
-
-    :raises OSError: it failed.
+    :param fresh: whether to ask the server or daemon of the file system. Otherwise the values are
+        cached ones, which may be those of another file that once had the same name.
+    :raises OSError: statx(2) failed.
     """
     buffer = _StatxBuffer()
     flags = _AT_EMPTY_PATH | (_AT_STATX_FORCE_SYNC if fresh else _AT_STATX_DONT_SYNC)
@@ -99,26 +102,31 @@ def _timespec(time_ns: int | None, now: bool) -> _Timespec:
 def set_times(
     path: bytes, atime_ns: int | None, mtime_ns: int | None, *, now: bool = False
 ) -> None:
-    """utimensat(2): set the times that are not None; *now*: to the present time instead.
+    """Set the times that are not None, by utimensat(2).
 
-    :raises OSError: it failed.
+    :param path: path of the file. Symbolic links are followed.
+    :param atime_ns: access time, in ns since 1970.
+    :param mtime_ns: modification time, in ns since 1970.
+    :param now: whether to set the present time instead of the given ones.
+    :raises OSError: utimensat(2) failed.
     """
     times = (_Timespec * 2)(_timespec(atime_ns, now), _timespec(mtime_ns, now))
     _check(_libc.utimensat(_AT_FDCWD, path, times, 0))
 
 
 def rename(old_dir: int, old: bytes, new_dir: int, new: bytes, flags: int) -> None:
-    """renameat2(2), with RENAME_NOREPLACE (1), RENAME_EXCHANGE (2), RENAME_WHITEOUT (4).
+    """Rename by renameat2(2).
 
-    :raises OSError: it failed.
+    :param flags: RENAME_NOREPLACE (1), RENAME_EXCHANGE (2), RENAME_WHITEOUT (4).
+    :raises OSError: renameat2(2) failed.
     """
     _check(_libc.renameat2(old_dir, old, new_dir, new, ctypes.c_uint(flags)))
 
 
 def file_handle(fd: int) -> bytes | None:
-    """name_to_handle_at(2): what opens the same inode again, or None if its file system cannot.
+    """Return the file handle of *fd* by name_to_handle_at(2), or None if there is none.
 
-    :raises OSError: it failed for another reason.
+    :func:`open_by_handle` opens the same inode again by its handle.
     """
     buffer = ctypes.create_string_buffer(8 + _MAX_HANDLE)
     struct.pack_into("=I", buffer, 0, _MAX_HANDLE)
@@ -130,19 +138,22 @@ def file_handle(fd: int) -> bytes | None:
 
 
 def open_by_handle(mount_fd: int, handle: bytes, flags: int) -> int:
-    """open_by_handle_at(2); *mount_fd* is any descriptor (not O_PATH) of the same mount.
+    """Open an inode by its file handle, with open_by_handle_at(2).
 
-    :raises OSError: ESTALE when the inode has gone.
+    :param mount_fd: any descriptor on the same mount, but not an O_PATH descriptor.
+    :param handle: result of :func:`file_handle`.
+    :raises OSError: ESTALE if the inode is gone.
     """
     buffer = ctypes.create_string_buffer(handle, len(handle))
     return _check(_libc.open_by_handle_at(mount_fd, buffer, flags | os.O_CLOEXEC))
 
 
 def check_access(fd: int, mode: int) -> None:
-    """faccessat2(2) of a descriptor, which may be O_PATH, with the thread's effective identity.
+    """Check access to the inode of *fd* by faccessat2(2), with the thread's effective identity.
 
-    :param mode: R_OK, W_OK, X_OK.
-    :raises OSError: EACCES, EROFS, ETXTBSY: it may not be done; or it is not to be told.
+    :param fd: descriptor of the inode; may be an O_PATH descriptor.
+    :param mode: a mask of R_OK, W_OK and X_OK.
+    :raises OSError: the access is not allowed (EACCES, EROFS, ETXTBSY), or the check failed.
     """
     flags = ctypes.c_long(_AT_EMPTY_PATH | _AT_EACCESS)
     empty = ctypes.c_char_p(b"")
@@ -154,19 +165,20 @@ def check_access(fd: int, mode: int) -> None:
 
 
 def file_system_type(fd: int) -> int:
-    """fstatfs(2): which file system that is, as its f_type says.
+    """Return the type of a file system: ``f_type`` of fstatfs(2).
 
-    :raises OSError: it failed.
+    :raises OSError: fstatfs(2) failed.
     """
-    figures = (ctypes.c_long * 32)()  # struct statfs has 15 and begins with f_type
+    figures = (ctypes.c_long * 32)()  # struct statfs has 15 longs, and the first one is f_type
     _check(_libc.fstatfs(fd, figures))
     return int(figures[0])
 
 
 def getdents(fd: int, size_bytes: int = 32768) -> list[DirectoryEntry]:
-    """getdents64(2): the next entries of a directory, an empty list at its end.
+    """Return the next entries of a directory by getdents64(2); an empty list at its end.
 
-    :raises OSError: it failed.
+    :param size_bytes: size of the buffer for the entries.
+    :raises OSError: getdents64(2) failed.
     """
     buffer = ctypes.create_string_buffer(size_bytes)
     count = _check(_libc.syscall(ctypes.c_long(_SYS_GETDENTS64), fd, buffer, size_bytes))
@@ -174,11 +186,11 @@ def getdents(fd: int, size_bytes: int = 32768) -> list[DirectoryEntry]:
 
 
 def next_position(fd: int) -> int:
-    """Return the position of a directory's next entry itself, where its file system tells.
+    """Return the position of the next entry itself, if the file system shows it.
 
-    A getdents64(2) that has no room for the entry leaves the descriptor there.
+    A getdents64(2) that has no room for the entry leaves the descriptor at this position.
 
-    :raises OSError: it failed.
+    :raises OSError: getdents64(2) failed for another reason.
     """
     buffer = ctypes.create_string_buffer(1)
     try:
@@ -199,16 +211,21 @@ def _entries(raw: bytes) -> Iterator[DirectoryEntry]:
 
 
 def set_fs_groups(groups: list[int]) -> None:
-    """Set the supplementary groups of this thread alone, unlike ``os.setgroups``.
+    """Set the supplementary groups of this thread only, unlike ``os.setgroups``.
 
-    :raises OSError: it failed.
+    :raises OSError: setgroups(2) failed.
     """
     array = (ctypes.c_uint32 * max(1, len(groups)))(*groups)
     _check(_libc.syscall(ctypes.c_long(_SYS_SETGROUPS), len(groups), array))
 
 
 def set_fs_ids(uid: int, gid: int) -> None:
-    """setfsgid(2) and setfsuid(2), which say nothing about failure, and check that they took."""
+    """Set the file-system uid and gid of this thread.
+
+    setfsuid(2) and setfsgid(2) report no failure, so the result is checked.
+
+    :raises PermissionError: the ids were not set.
+    """
     _libc.setfsgid(ctypes.c_uint(gid))
     _libc.setfsuid(ctypes.c_uint(uid))
     none = ctypes.c_uint(0xFFFFFFFF)

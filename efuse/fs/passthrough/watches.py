@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tells whether two descriptors lead to one inode, where numbers do not tell: by inotify(7)."""
+"""Tell by inotify(7) whether two descriptors lead to one inode, if inode numbers do not tell."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _IN_DELETE_SELF = 0x400
 
 
 class Watches:
-    """Watches of inodes. What happens to them is of no interest, only which watch an inode has.
+    """Watches of inodes, which serve as identities of the inodes. Their events are not used.
 
-    The kernel has one watch for an inode, however it is reached and whatever its number becomes. No
-    other inode gets the number of a watch again.
+    An inotify instance has one watch for an inode, by whatever path it is reached, and even if its
+    inode number changes. The number of a watch is not used again for another inode.
     """
 
     def __init__(self) -> None:
         self._fd = -1
 
     def add(self, fd: int) -> int:
-        """Return the number of the watch of the inode that *fd* (it may be O_PATH) leads to.
+        """Watch an inode, and return the number of its watch.
 
-        :raises OSError: ENOSPC or EMFILE: the user has no more watches (fs.inotify of sysctl(8));
+        :param fd: descriptor of the inode; may be an O_PATH descriptor.
+        :raises OSError: ENOSPC or EMFILE: the user has no more watches (fs.inotify of sysctl(8)).
             EACCES: the file cannot be read.
         """
         if self._fd < 0:
@@ -36,14 +37,14 @@ class Watches:
         return _check(_libc.inotify_add_watch(self._fd, path, ctypes.c_uint32(_IN_DELETE_SELF)))
 
     def remove(self, watch: int) -> None:
-        """Give the watch back; its inode may be gone."""
+        """Remove a watch. Its inode may already be gone."""
         if _libc.inotify_rm_watch(self._fd, watch) != 0 and ctypes.get_errno() != errno.EINVAL:
             _check(-1)
         with contextlib.suppress(BlockingIOError):
-            os.read(self._fd, 1 << 16)  # that it is gone is told as well, and would be kept
+            os.read(self._fd, 1 << 16)  # the removal is an event, too, which would stay queued
 
     def close(self) -> None:
-        """Give all watches back."""
+        """Remove all watches."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

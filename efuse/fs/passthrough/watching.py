@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Waits for changes of the table of mounts."""
+"""Wait for changes of the table of mounts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["watch_table"]
 
 
 async def watch_table(changed: Callable[[], None]) -> None:
-    """Call *changed* after each change of the table of mounts, until it is cancelled.
+    """Call *changed* after each change of the table of mounts, until cancelled.
 
-    :raises OSError: no descriptors are left, or there is no table.
+    :raises OSError: no descriptors are left, or the table cannot be opened.
     """
     table = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
     try:
