@@ -2,8 +2,8 @@
 """Tests of data, names and links through the pass-through, compared with the lower directory.
 
 `tests/host/test_passthrough_files.py` runs them on plain FUSE, and
-`tests/guest/test_passthrough_operations.py` on eFuse. The fixture ``mounted`` is theirs: the mount
-(``path``) and the lower directory (``source``).
+`tests/guest/test_passthrough_operations.py` on eFuse. Both provide the fixture ``mounted``: the
+mount (``path``) and the lower directory (``source``).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Plain FUSE mounts on this machine, each in a private directory and a process group of its own."""
+"""Fixtures that mount plain FUSE on this machine, in private directories and process groups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Served:
-    """A file system in a process of its own."""
+    """A mounted file system that another process serves."""
 
     def __init__(self, process: subprocess.Popen[str], mountpoint: Path, source: Path) -> None:
         self.process = process
@@ -39,7 +39,7 @@ class Served:
         self.source = source
 
     def line(self) -> dict[str, Any]:
-        """Return the next thing that the process reports."""
+        """Return the next report of the process."""
         assert self.process.stdout is not None
         text = self.process.stdout.readline()
         assert text, f"the daemon ended with {self.process.wait()}"
@@ -47,17 +47,17 @@ class Served:
         return report
 
     def report(self) -> dict[str, Any]:
-        """Ask the process how it is."""
+        """Ask the process for a report of its state, and return it."""
         self.process.send_signal(signal.SIGUSR1)
         return self.line()
 
     def unmount(self) -> dict[str, Any]:
-        """Unmount it, and return the process's last report."""
+        """Unmount the file system, and return the last report of the process."""
         subprocess.run(["umount", self.path], check=True)
         return self.ended()
 
     def ended(self) -> dict[str, Any]:
-        """Wait until the process has ended well, and return its last report."""
+        """Wait until the process has ended with status 0, and return its last report."""
         last = self.line()
         assert last["what"] == "ended"
         assert self.process.wait(timeout=120) == 0
@@ -66,7 +66,7 @@ class Served:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A private directory that every user reaches, unlike pytest's own."""
+    """A private directory that every user can reach, unlike pytest's temporary directories."""
     with tempfile.TemporaryDirectory(prefix="efuse-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -124,7 +124,7 @@ def served(place: Path) -> Iterator[Callable[..., Served]]:
 
 @pytest.fixture
 def mount() -> Iterator[Callable[..., None]]:
-    """Mount: ``mount("-t", "tmpfs", "tmpfs", path)``; the path is unmounted at the end."""
+    """Call mount(8): ``mount("-t", "tmpfs", "tmpfs", path)``. Unmount the path after the test."""
     made: list[Path] = []
 
     def run(*words: object) -> None:
@@ -147,14 +147,15 @@ def source(place: Path) -> Path:
 
 @pytest.fixture
 def mounted(served: Callable[..., Served]) -> Served:
-    """The pass-through over an empty directory, nothing cached."""
+    """A mounted pass-through of an empty directory, which has cached nothing."""
     return served()
 
 
 def run_as(uid: int, script: str, *arguments: object, groups: tuple[int, ...] = ()) -> str:
-    """Run a Python *script* as another user, and return what it prints.
+    """Run a Python *script* as another user, and return its output.
 
-    By the interpreter behind .venv: the user may not reach the directory that we lie in.
+    The interpreter is the one that the virtual environment links to, because the user may not be
+    able to reach the directory of the checkout.
     """
     done = subprocess.run(
         [os.path.realpath(sys.executable), "-I", "-c", script, *map(str, arguments)],
@@ -171,7 +172,7 @@ def run_as(uid: int, script: str, *arguments: object, groups: tuple[int, ...] = 
 
 
 def run_python(script: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start a Python *script* in a process of its own."""
+    """Start a Python *script* in a new process."""
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -183,9 +184,10 @@ def run_python(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def in_processes() -> Callable[..., list[str]]:
-    """Run a script in several processes at once; returns what each printed.
+    """Run a script in several processes at the same time, and return the output of each.
 
-    ``in_processes(count, script, *arguments)``: the first argument is the process's number.
+    ``in_processes(count, script, *arguments)``: the script gets the number of its process as its
+    first argument.
     """
 
     def run(count: int, script: str, *arguments: object) -> list[str]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Serves one file system for a test: daemon.py '{"what": ..., "mountpoint": ...}'.
+"""Serve one file system for a test: daemon.py '{"what": ..., "mountpoint": ...}'.
 
-Prints one JSON line when it is mounted, one for each SIGUSR1, and one when it has been unmounted.
+The daemon prints one line of JSON when the file system is mounted, one for each SIGUSR1, and one
+after the unmount.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from efuse.fs.passthrough.operations import Passthrough
 
 
 class _Errors(logging.Handler):
-    """Keeps what is logged as an error."""
+    """Collect the logged errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""File systems that the tests serve: daemon.py imports them by name."""
+"""File systems for the tests, which daemon.py imports by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attributes(inode: int, timeout: float = 0) -> pyfuse3.EntryAttributes:
 
 
 class Faulty(efuse.Operations):
-    """A directory with one file, whose handlers fail in the way that the file's name asks for."""
+    """A directory with one file. The handlers fail in various ways: lookup as the name asks."""
 
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
@@ -82,7 +82,7 @@ class Faulty(efuse.Operations):
 
 
 class Invalidating(efuse.Operations):
-    """One file whose size grows with each write to ``/poke``; the kernel caches all for ever."""
+    """A file whose size grows with each write to ``/poke``, and which the kernel caches forever."""
 
     def __init__(self, invalidate: bool = True) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Invalidating(efuse.Operations):
 
 
 class Plain(pyfuse3.Operations):
-    """A file system that knows nothing of eFuse."""
+    """A pyfuse3 file system without any use of eFuse."""
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         return attributes(inode)
@@ -138,4 +138,4 @@ class Plain(pyfuse3.Operations):
 
 
 class Bare(Plain, efuse.Operations):
-    """The same, on eFuse: it has no more handlers, not even statfs."""
+    """The handlers of `Plain` with eFuse's base class. There are no others, not even statfs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""File systems whose listings fail: daemon.py imports them by name."""
+"""File systems whose listings fail, which daemon.py imports by name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Listing"]
 
 
 class Listing(efuse.Operations):
-    """A directory of files whose listing fails with EIO behind some of them.
+    """A directory whose listing fails with EIO behind some of its files.
 
-    :param files: how many there are.
+    :param files: number of files.
     :param fails_behind: numbers of the files behind which the listing fails.
-    :param times: how often it fails behind each.
+    :param times: how often the listing fails behind each of them.
     """
 
     def __init__(self, files: int, fails_behind: Sequence[int], times: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Bind mounts that the tests make and change."""
+"""Make and change bind mounts for the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["bind", "remount"]
 
 
 def bind(mount: Callable[..., None], what: Path, where: Path, options: str = "") -> None:
-    """Show *what* as *where*, too; the fixture *mount* ends it."""
+    """Bind *what* to *where*. The fixture *mount* unmounts it after the test."""
     mount("--bind", what, where)
     subprocess.run(["mount", "--make-private", where], check=True)
     if options:
@@ -19,5 +19,5 @@ def bind(mount: Callable[..., None], what: Path, where: Path, options: str = "")
 
 
 def remount(where: Path, options: str) -> None:
-    """Change the options of one mount, not of its file system."""
+    """Change the options of one mount, but not those of its file system."""
     subprocess.run(["mount", "-o", f"remount,bind,{options}", where], check=True)

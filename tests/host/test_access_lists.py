@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Access control lists through plain FUSE are the lower file system's."""
+"""Access control lists of the lower file system, through a pass-through on plain FUSE."""
 
 from __future__ import annotations
 

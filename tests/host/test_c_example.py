@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The example in C is built as its README says, without a warning."""
+"""The C example builds without warnings by the command of its README."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``efuse mount``, ``mount.efuse`` and ``efuse run``, as a person uses them."""
+"""The commands ``efuse mount``, ``mount.efuse`` and ``efuse run``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Places:
-    """A source, a mountpoint, and the commands on them."""
+    """A source and a mount point, and methods that run the commands on them."""
 
     def __init__(self, place: Path) -> None:
         self.source, self.mountpoint = place / "source", place / "mountpoint"
@@ -205,7 +205,7 @@ def test_shim_turns_fuse_into_efuse_and_leaves_the_rest(places: Places) -> None:
     environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
     through = subprocess.check_output(probe, env=environment, text=True).split()
     without = subprocess.check_output(probe, text=True).split()
-    # Where the kernel has no eFuse, that it says so shows that it was asked for it.
+    # On a kernel without eFuse, the error ENODEV or ENOENT shows that eFuse was asked for.
     device = "/dev/efuse" if Path("/dev/efuse").exists() else "ENOENT"
     known = "efuse" in Path("/proc/filesystems").read_text().split()
     mounting = "EINVAL" if known else "ENODEV"
@@ -252,7 +252,7 @@ def test_mount_of_a_dead_source_says_what_is_dead(places: Places) -> None:
 
 @contextlib.contextmanager
 def _foreground(places: Places, *before: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a daemon in the foreground once it is mounted; wait for its end."""
+    """Yield a daemon in the foreground once its file system is mounted, and wait for its end."""
     words = ["mount", "-f", "--plain", "passthrough", str(places.source), str(places.mountpoint)]
     script = f"{';'.join(before)}\nfrom efuse.cli.main import main; main()"
     with subprocess.Popen([sys.executable, "-c", script, *words]) as process:
@@ -283,7 +283,7 @@ def test_signal_while_it_mounts_leaves_no_mount(
 def test_signal_to_the_command_while_its_daemon_mounts_leaves_no_mount(
     places: Places, number: signal.Signals
 ) -> None:
-    """The parent waits for its child, which tells of the mount once it is there."""
+    """The parent waits for its child, which reports the mount once it exists."""
     kill = f"os.kill(os.getppid(), {int(number)})"
     change = (
         f"import os, pyfuse3; real = pyfuse3.init; pyfuse3.init = lambda *a: (real(*a), {kill})"
@@ -335,7 +335,7 @@ except BaseException as error:
 def test_file_system_that_cannot_be_made_fails_in_the_parent_alone(
     places: Places, is_read: bool
 ) -> None:
-    """Where nobody reads its standard error, the child cannot tell of its own failure."""
+    """If no process reads its standard error, the child cannot print its failure."""
     reading, writing = os.pipe()
     words = [sys.executable, "-c", _FAILS_TO_MAKE, str(places.mountpoint)]
     with open(reading, "rb") as errors:
@@ -350,7 +350,7 @@ def test_file_system_that_cannot_be_made_fails_in_the_parent_alone(
     assert said == f"True {ended}\n"
 
 
-# A program that mounts past the preloaded library, as a statically linked daemon does.
+# A program that mounts without the preloaded library, like a statically linked daemon.
 _PAST_THE_SHIM = ["env", "-u", "LD_PRELOAD", sys.executable, "-c"]
 _DAEMON = """
 import sys
@@ -361,7 +361,7 @@ main(["mount", "passthrough", *sys.argv[1:], "--plain"])
 
 
 def test_run_says_at_once_that_a_daemon_mounts_plain_fuse(places: Places) -> None:
-    """The command returns when the daemon has gone to the background."""
+    """The command returns once the daemon has gone into the background."""
     words = [*_PAST_THE_SHIM, _DAEMON, places.source, places.mountpoint]
     done = places.efuse("run", "--", *words, device="/dev/null")
     assert f"{places.mountpoint}: not accelerated: it is of the type fuse" in done.stderr
@@ -380,7 +380,7 @@ def test_required_run_ends_a_daemon_that_mounts_plain_fuse(places: Places) -> No
 
 
 def test_required_run_leaves_the_mount_of_another_daemon(places: Places) -> None:
-    """It is there before, on a directory that the daemon's command names."""
+    """The mount exists before the run, on a directory that the command names."""
     places.efuse("mount", "passthrough", places.source, places.mountpoint, "--plain")
     words = ["sh", "-c", "exit 0", str(places.mountpoint)]
     done = places.efuse("run", "--require", "--", *words, status=1, device="/dev/null")
@@ -413,7 +413,7 @@ def test_mount_numbers_are_not_given_again(places: Places) -> None:
 
 @contextlib.contextmanager
 def _fuse_mounted(mountpoint: Path) -> Iterator[int]:
-    """Mount a file system that nobody serves; yields its number, and does not unmount it."""
+    """Mount a file system that no process serves, and yield its number. Do not unmount it."""
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device
     try:
@@ -447,7 +447,7 @@ def test_unmount_by_number_keeps_a_mount_of_another_type(places: Places) -> None
 def test_unmount_by_number_keeps_what_is_mounted_over_it(places: Places) -> None:
     where = os.fsencode(places.mountpoint)
     with _fuse_mounted(places.mountpoint) as below:
-        # Not mount(8): it looks at what nobody serves.
+        # mount(8) would access the file system that no process serves, and hang.
         assert _libc.mount(b"x", where, b"tmpfs", ctypes.c_ulong(0), None) == 0
         over = number_at(str(places.mountpoint))
         assert over is not None
@@ -489,7 +489,7 @@ print(before == os.fstat(fd).st_rdev, os.readlink(f"/proc/self/fd/{fd}"))
 
 
 def test_shim_leaves_the_device_of_fuseblk(places: Places) -> None:
-    """In a guest it is /dev/efuse that becomes /dev/fuse."""
+    """The library replaces only /dev/efuse, by /dev/fuse, which a test in a guest checks."""
     environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
     words = [sys.executable, "-c", _OPENS_PLAIN, str(places.mountpoint), "/dev/null"]
     said = subprocess.check_output(words, env=environment, text=True)
@@ -509,7 +509,7 @@ signal.pause()
 def test_run_unmounts_what_its_daemon_leaves_when_a_signal_ends_both(
     places: Places, number: signal.Signals
 ) -> None:
-    """The daemon has mounted, and does not take signals yet."""
+    """The daemon has mounted but does not handle signals yet."""
     change = "from pathlib import Path; from efuse.fs import mountpoint; mountpoint.DEVICE = Path"
     script = f"{change}('/dev/null'); from efuse.cli.main import main; main()"
     daemon = [*_PAST_THE_SHIM, _MOUNTS_AND_DIES, str(places.mountpoint)]
@@ -542,7 +542,7 @@ raise SystemExit(4)
 
 
 def test_run_leaves_no_zombies_of_what_its_daemon_leaves(places: Places) -> None:
-    """Its daemon runs on, in the foreground, and sees that it has no child but the daemon."""
+    """The daemon goes on in the foreground, and checks that it is the only child of the command."""
     daemon = [sys.executable, "-c", _LEAVES_ORPHANS]
     done = places.efuse("run", "--", *daemon, status=1, device="/dev/null")
     assert "ended with status 5 and mounted nothing" in done.stderr
@@ -565,7 +565,7 @@ print("still there", file=sys.stderr, flush=True)
 def test_run_hands_signals_on_to_what_is_about_to_mount_in_the_background(
     number: signal.Signals,
 ) -> None:
-    """The process that was started has ended; another one that it has left may mount soon."""
+    """The process that was started has ended. It has left another one, which may mount soon."""
     change = "from pathlib import Path; from efuse.fs import mountpoint; mountpoint.DEVICE = Path"
     script = f"{change}('/dev/null'); from efuse.cli.main import main; main()"
     daemon = [sys.executable, "-c", _LEAVES_A_PROCESS]
@@ -574,7 +574,7 @@ def test_run_hands_signals_on_to_what_is_about_to_mount_in_the_background(
         assert command.stderr is not None
         assert command.stderr.readline() == "in the background\n"
         command.send_signal(number)
-        # It is at its end when both have ended.
+        # The end of the output shows that both processes have ended.
         said = command.stderr.read()
     assert command.returncode == 1, said
     assert "mounted nothing on eFuse" in said

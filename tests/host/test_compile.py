@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""BCC on this machine: texts to specs, and what a person sees of a text that does not compile.
+"""BCC on this machine: compile texts into specs, and report errors of texts that do not compile.
 
-Root is needed, since BCC creates a text's maps as it compiles; the module is not.
+This needs root, because BCC creates the maps of a text when it compiles. It needs no module.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The transcripts of the documents that need no module, on plain FUSE."""
+"""Run the transcripts of the documents that need no module, on plain FUSE."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world() -> Iterator[World]:
 
 
 def _git_fs(world: World, scratch: Path) -> None:
-    """A repository with one branch, and a document that changed in its second commit."""
+    """Make a repository with one branch, whose second commit changes a document."""
     repository = scratch / "repository"
     repository.mkdir()
     git(repository, "init", "--quiet", "--initial-branch=main")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""docs/examples/archive_fs: what is in the database is what is in the mount."""
+"""docs/examples/archive_fs: the mount shows exactly the content of the archive."""
 
 from __future__ import annotations
 

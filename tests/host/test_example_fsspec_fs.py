@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""docs/examples/fsspec_fs: the remote's bytes, each chunk fetched once, and a remote that fails."""
+"""docs/examples/fsspec_fs: correct bytes, one fetch of each chunk, and a remote that fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def source(place: Path) -> Path:
 
 @pytest.fixture
 def watched(place: Path, source: Path, eventually: Any) -> Run:
-    """Mount a remote that says what was fetched, and can be out of reach."""
+    """Mount a remote that logs each fetch, and that a test can make unreachable."""
     mountpoint = place / "mnt"
 
     @contextlib.contextmanager
@@ -52,7 +52,7 @@ def fetched(place: Path) -> list[str]:
 
 
 def contents(top: Path) -> dict[str, tuple[int, bytes]]:
-    """Size and data by name: modes are the mount's own."""
+    """Return the size and the data of each file, by name. The mount chooses the modes itself."""
     return {name: (size, data) for name, (_, size, data) in walk(top).items()}
 
 
@@ -87,7 +87,7 @@ def test_reads_across_chunks(watched: Run) -> None:
 
 def test_each_chunk_is_fetched_once(watched: Run, place: Path) -> None:
     chunks = [f"large {start}" for start in range(0, len(TREE["large"]), CHUNK)]
-    for _ in range(2):  # The second mount finds what the first has fetched.
+    for _ in range(2):  # The second mount finds the chunks that the first one has fetched.
         with watched() as top:
             for _ in range(3):
                 assert (top / "large").read_bytes() == TREE["large"]
@@ -106,7 +106,7 @@ def test_another_version_is_fetched_anew(watched: Run, place: Path, source: Path
         for letter, size in (("m", 300_000), ("s", 1000), ("g", 500_000)):
             (source / "large").write_bytes(text(letter, size))
             assert (top / "large").read_bytes() == text(letter, size)
-        # Of a file there is one version in the cache.
+        # The cache has only one version of the file.
         assert len(list((place / "cache").glob("*/*"))) == 1
 
 
@@ -125,7 +125,7 @@ def test_a_remote_out_of_reach_is_eio_until_it_is_back(watched: Run, place: Path
 
 
 def test_a_damaged_chunk_is_fetched_anew(watched: Run, place: Path) -> None:
-    """As after a power failure: it has its name, and not all of its bytes."""
+    """After a power failure, a chunk may have its name but not all of its bytes."""
     with watched() as top:
         assert (top / "a/b/deep").read_bytes() == TREE["a/b/deep"]
     (chunk,) = (place / "cache").glob("*/*/*")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The examples of the documents are mounted as the documents say."""
+"""Mount the examples of the documents, as the documents describe."""
 
 from __future__ import annotations
 

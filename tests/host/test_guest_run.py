@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Guests that are really booted, without the module: what comes out of them, and how they end."""
+"""Boot guests without the module, and check their output and how they end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_command_runs_here_with_its_output_and_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EFUSE_TEST", "a 'quoted' word")
-    monkeypatch.chdir(tmp_path)  # Below /tmp, which the guest has one of its own of.
+    monkeypatch.chdir(tmp_path)  # Below /tmp, where the guest has a tmpfs of its own.
     (tmp_path / "input").write_text("from the host")
     result, out, err = _guest(
         """

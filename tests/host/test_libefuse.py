@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""libefuse as an author of a daemon in C has it: installed, found by pkg-config, on plain FUSE."""
+"""A C daemon with the installed libefuse, which pkg-config finds, on plain FUSE."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Hello:
     mountpoint: Path
 
     def end(self, number: signal.Signals) -> tuple[int, str]:
-        """End it by a signal; return its exit status and what it has said."""
+        """End the daemon by a signal, and return its exit status and its standard error."""
         self.process.send_signal(number)
         said = self.process.communicate(timeout=60)[1]
         return self.process.returncode, said
@@ -36,7 +36,7 @@ class Hello:
 
 @pytest.fixture
 def hello(installed: Installed, tmp_path: Path, eventually: Eventually) -> Iterator[Hello]:
-    """docs/examples/hello.c on plain FUSE."""
+    """A process of docs/examples/hello.c, mounted on plain FUSE."""
     program = installed.compiled("docs/examples/hello.c", tmp_path / "hello")
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
@@ -55,7 +55,7 @@ def test_the_example_serves_plain_fuse_and_says_why(hello: Hello) -> None:
     assert (hello.mountpoint / "hello").read_text() == "Hello, world!\n"
     assert not (hello.mountpoint / "other").exists()
     status, said = hello.end(signal.SIGTERM)
-    assert status == 1  # as of libfuse's loop: ended by a signal
+    assert status == 1  # libfuse's loop was ended by a signal
     assert said.startswith("efuse: no channels: ")
     assert said.count("\n") == 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""libefuse's loop with sanitizers, on plain FUSE by ``tests/libefuse/plain_channel.c``."""
+"""libefuse's loop with sanitizers. ``tests/libefuse/plain_channel.c`` emulates channels on FUSE."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ _ONLINE = Path("/sys/devices/system/cpu/online")
 
 @dataclass(frozen=True)
 class Build:
-    """The loop to preload, and the daemon whose handlers do anything.
+    """A build of the loop, and of the daemon whose handlers do what a test asks for.
 
-    :ivar online: the file in which the loop looks for the CPUs that are online.
+    :ivar preload: value of LD_PRELOAD for the daemon.
+    :ivar libraries: libraries of the sanitizer.
+    :ivar daemon: path of the daemon.
+    :ivar online: the file from which the loop reads the CPUs that are online.
     """
 
     preload: str
@@ -91,7 +94,7 @@ class Daemon:
         return self.pool.submit(_read, self.path / name, size)
 
     def say(self, times: int = 1) -> None:
-        """Have so many handlers go on."""
+        """Let *times* handlers go on."""
         assert self.process.stdin
         self.process.stdin.write(b"." * times)
         self.process.stdin.flush()
@@ -101,7 +104,7 @@ class Daemon:
         assert self.process.stdout.readline() == b"waiting\n"
 
     def in_read(self) -> int:
-        """How many handlers wait for say()."""
+        """Return the number of handlers that wait for say()."""
         tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
         return sum((task / "syscall").read_text().split()[:2] == ["0", "0x0"] for task in tasks)
 
@@ -129,7 +132,7 @@ def _started(
 ) -> Iterator[Daemon]:
     environment = {**os.environ, **SANITIZER_OPTIONS, "LD_PRELOAD": build.preload}
     with said.open("wb") as stderr, ThreadPoolExecutor(24) as pool:
-        # TSan does not know the addresses of a kernel that spreads them further.
+        # setarch -R, because TSan fails with the address randomization of recent kernels.
         process = subprocess.Popen(
             ["setarch", "-R", "env", "--default-signal", *words],
             env=environment,
@@ -150,14 +153,14 @@ def _started(
             print(said.read_text())  # pytest shows it if the test fails
             with contextlib.suppress(OSError):
                 unmount(str(mountpoint), lazy=True)
-    # libfuse says of its example's own default of idle threads that it ignores it.
+    # libfuse prints that it ignores the default number of idle threads of its own example.
     lines = said.read_text().splitlines()
     assert [line for line in lines if not line.startswith("Ignoring invalid max threads")] == []
 
 
 @contextlib.contextmanager
 def _looping(build: Build, tmp_path: Path, eventually: Eventually) -> Iterator[Daemon]:
-    """Start the daemon whose handlers do anything."""
+    """Start the daemon whose handlers do what a test asks for."""
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir(exist_ok=True)
     words: list[str | Path] = [build.daemon, "0", mountpoint]
@@ -234,14 +237,15 @@ def test_threads_and_children_of_handlers_run_on_any_cpu(daemon: Daemon) -> None
     os.stat(daemon.path)
     handler, again, *others = map(int, daemon.read("affinity").result(_DEADLINE_S).split())
     assert handler == again == 1
-    # INIT, a thread, fork(), posix_spawnp(), vfork() with execlp() and execvp(), popen(), system();
-    # and a child that has chosen a CPU itself before it becomes another program.
+    # Numbers of CPUs allowed for: INIT, a thread, fork(), posix_spawnp(), vfork() with execlp() and
+    # with execvp(), popen(), system(). The last is a child that has set its own affinity before it
+    # executes another program.
     assert others == [len(os.sched_getaffinity(0))] * 8 + [1]
 
 
 @pytest.fixture
 def online(build: Build) -> Iterator[Path]:
-    """The file that says which CPUs are online, as it was in the end."""
+    """The file that lists the online CPUs. Its content is restored after the test."""
     yield build.online
     build.online.write_text(_ONLINE.read_text())
 
@@ -252,7 +256,7 @@ def test_only_cpus_that_are_online_have_channels(
 ) -> None:
     online.write_text(f"{text}\n")
     with _looping(build, tmp_path, eventually) as daemon:
-        # The session's own descriptor, and one for each channel.
+        # The session has one descriptor, and so has each channel.
         eventually(lambda: _devices(daemon) == 1 + number, what="a channel for each CPU")
         assert daemon.read("plain").result(_DEADLINE_S) == _DATA[:100]
         assert _devices(daemon) == 1 + number
@@ -270,7 +274,7 @@ def _read_last(daemon: Daemon, name: str) -> bytes:
     try:
         return daemon.pool.submit(os.read, fd, 100).result(_DEADLINE_S)
     finally:
-        with contextlib.suppress(OSError):  # nobody hears of it any more
+        with contextlib.suppress(OSError):  # the daemon has ended
             os.close(fd)
 
 
@@ -303,7 +307,7 @@ def test_a_signal_amid_requests_is_what_the_loop_returns(
 
 
 def test_what_was_replied_is_delivered_when_the_session_ends(daemon: Daemon) -> None:
-    """And what is under way is finished."""
+    """Requests that are being handled are completed, too."""
     blocked = daemon.blocked(1)
     early = daemon.read("early")
     assert early.result(_DEADLINE_S) == _DATA[:100]
@@ -318,13 +322,13 @@ def test_what_was_replied_is_delivered_when_the_session_ends(daemon: Daemon) -> 
 def test_a_worker_is_not_cancelled_amid_a_reply(
     build: Build, tmp_path: Path, eventually: Eventually
 ) -> None:
-    """It would keep the lock that the end of the loop then waits for."""
+    """A cancelled worker would keep the lock that the end of the loop then waits for."""
     for _ in range(20):
         with _looping(build, tmp_path, eventually) as daemon:
             assert _read_last(daemon, "cancelled") == _DATA[:100]
             assert daemon.process.wait(_DEADLINE_S) == 0
             assert daemon.process.stdout
-            # Else the reply was delivered at once, or by the end of the loop.
+            # Otherwise the reply was delivered immediately, or by the end of the loop.
             if daemon.process.stdout.read() == b"cancelled\n":
                 return
     pytest.fail("no worker was cancelled amid a reply")
@@ -333,7 +337,7 @@ def test_a_worker_is_not_cancelled_amid_a_reply(
 def test_a_request_that_crosses_the_cancellation_is_not_handled_in_part(
     build: Build, tmp_path: Path, eventually: Eventually
 ) -> None:
-    """It is taken between the look whether the worker may be cancelled and the signal for it."""
+    """The worker takes it after the check whether it may be cancelled, and before the signal."""
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     words: list[str | Path] = [build.daemon, "1", mountpoint]
@@ -346,7 +350,7 @@ def test_a_request_that_crosses_the_cancellation_is_not_handled_in_part(
         read = daemon.pool.submit(os.pread, fd, 100, 200_000)
         assert daemon.process.wait(_DEADLINE_S) == signal.SIGTERM
         assert daemon.process.stdout.read() in (b"", b"begun\nended\n")
-        with contextlib.suppress(OSError):  # the session may have ended without it
+        with contextlib.suppress(OSError):  # the session may have ended before the request
             assert read.result(_DEADLINE_S) == _DATA[200_000:200_100]
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A module that is built in another root leaves this machine's own mounts alone."""
+"""Building a module in another root directory does not affect the mounts of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.host.conftest import Served
 
 @pytest.fixture
 def root(place: Path) -> Iterator[Path]:
-    """A root that has this machine's programs."""
+    """A root directory with the programs of this machine."""
     made = place / "root"
     for name in ("usr", "dev", "proc", "run", THERE[1:]):
         (made / name).mkdir(parents=True)
@@ -43,7 +43,7 @@ def test_a_command_sees_its_root_and_where_it_works(root: Path, place: Path) -> 
 
 
 def test_what_is_unmounted_meanwhile_is_not_kept(root: Path, place: Path, mounted: Served) -> None:
-    """Its daemon hears of it at once, not when the command ends."""
+    """The daemon of the mount ends immediately, and not only when the command ends."""
     command = in_root(root, place, ["sh", "-c", "echo begun; read -r line; echo $line"])
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mount.efuse``, called as mount(8) calls it, and through mount(8) itself."""
+"""The helper ``mount.efuse``, called like mount(8) does, and by mount(8) itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @pytest.fixture
 def source(place: Path) -> Path:
-    """A directory with a file."""
+    """A directory with one file."""
     directory = place / "source"
     directory.mkdir()
     (directory / "f").write_bytes(b"data")
@@ -30,7 +30,7 @@ def source(place: Path) -> Path:
 
 @pytest.fixture
 def mountpoint(place: Path) -> Iterator[Path]:
-    """Where to mount; whatever is mounted there goes when the test ends."""
+    """A directory to mount on. Everything that is mounted there is unmounted after the test."""
     directory = place / "mnt"
     directory.mkdir()
     yield directory
@@ -40,7 +40,7 @@ def mountpoint(place: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def linked() -> Iterator[None]:
-    """A link to the helper where mount(8) looks for it, as the documents say."""
+    """A link to the helper in the directory where mount(8) looks for it."""
     try:
         _HELPER.symlink_to(_OURS)
     except FileExistsError:
@@ -53,7 +53,7 @@ def linked() -> Iterator[None]:
 
 
 def _mounts(mountpoint: Path) -> list[list[str]]:
-    """Return source, options and type of each mount there."""
+    """Return the lines of /proc/self/mounts for *mountpoint*, as lists of fields."""
     lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [line for line in lines if line[1] == str(mountpoint)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The base class: mistakes in handlers, invalidation, and what it knows of itself."""
+"""The base class: mistakes in handlers, invalidation, and its state."""
 
 from __future__ import annotations
 

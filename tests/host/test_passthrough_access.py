@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What access(2) says through the pass-through, where the lower file system checks permissions."""
+"""access(2) through the pass-through, where the lower file system checks permissions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ for path in sys.argv[1:]:
 
 
 def _serve(served: Any, source: Path, **arguments: Any) -> Path:
-    """Serve *source* without ``default_permissions``: the kernel asks the daemon then."""
+    """Serve *source* without ``default_permissions``, so that the kernel asks the daemon."""
     told = {"source": str(source), **SHORT, **arguments}
     path: Path = served(arguments=told, options=("allow_other",)).path
     return path
 
 
 def _fill(directory: Path) -> list[str]:
-    """Make files of all kinds; returns their names."""
+    """Make files of several types and modes. Return their names, and one that does not exist."""
     for name, mode in (("program", 0o755), ("data", 0o644), ("secret", 0o700)):
         (directory / name).write_bytes(b"#!/bin/true\n")
         (directory / name).chmod(mode)
@@ -72,7 +72,7 @@ def test_access_is_by_the_mount_of_the_name(
     options: str,
     first: str,
 ) -> None:
-    """A file is one inode by a mount that forbids to execute and by one that does not."""
+    """A file is one inode, whether its mount forbids execution or not."""
     for directory in ("one", "two"):
         (source / directory).mkdir()
     names = _fill(source / "one")

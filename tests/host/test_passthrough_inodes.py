@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Many inodes, few descriptors, exact lookup counts, and many processes at once."""
+"""Many inodes, few descriptors, exact lookup counts, and many processes at the same time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_more_inodes_than_descriptors(served: Any, no_file_handles: bool) -> Non
         "the kernel should hold most inodes"
     )
     assert report["open"] <= DESCRIPTORS
-    # Inodes put aside meanwhile are found again, wherever they are now.
+    # Inodes that were put aside are found again, although their files were moved.
     for n, fd in enumerate(kept):
         assert os.read(fd, 100) == b"file %d" % n
         os.close(fd)

@@ -19,7 +19,7 @@ EIO = "EIO"
 
 
 def _read(directory: Path) -> list[str]:
-    """Return the names that getdents64(2) brings, and the errors, as often as it brings any."""
+    """Return the names and the errors of repeated getdents64(2) calls, in order."""
     found = []
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -50,7 +50,7 @@ def _expected(*behind: int, times: int) -> list[str]:
 def test_listing_fails_where_the_lower_one_does_and_goes_on_behind_it(
     served: Any, behind: tuple[int, ...], times: int
 ) -> None:
-    """No name is left out or comes twice."""
+    """No name is missing, and none comes twice."""
     told = {"files": FILES, "fails_behind": behind, "times": times}
     expected = _expected(*behind, times=times)
     assert _read(served(LOWER, told).path) == expected
@@ -71,7 +71,7 @@ def test_listing_that_fails_for_ever_shows_the_names_before_that(served: Any) ->
 def test_lookups_of_a_listing_that_failed_are_forgotten(
     served: Any, eventually: Callable[..., Any]
 ) -> None:
-    """An error in place of entries would leave the kernel without the lookups of these."""
+    """If the reply were an error instead of entries, the kernel would not count their lookups."""
     below = served(LOWER, {"files": FILES, "fails_behind": [10], "times": 1})
     upper = served(arguments={"source": str(below.path)})
     assert EIO in _read(upper.path)

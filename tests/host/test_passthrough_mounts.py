@@ -31,7 +31,7 @@ def _serve(served: Any, source: Path, **arguments: Any) -> Path:
 
 
 def _put_aside(path: Path) -> None:
-    """Have more inodes looked up than keep a descriptor."""
+    """Look up more inodes than can keep a descriptor, so that others are put aside."""
     for number in range(64):
         (path / f"a{number}").stat()
 
@@ -39,7 +39,7 @@ def _put_aside(path: Path) -> None:
 def test_mount_that_is_read_only_stays_so(
     served: Any, place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
-    """It is a bind mount of what can be written: its file system alone does not refuse."""
+    """The mount is a read-only bind mount. Its file system is writable."""
     other = place / "other"
     other.mkdir()
     (other / "f").write_bytes(b"protected")
@@ -75,7 +75,7 @@ def test_file_has_the_rights_of_the_mount_that_its_name_is_on(
 def _two_names(
     source: Path, mount: Callable[..., None], options: str = "", data: bytes = b"-" * 40
 ) -> None:
-    """Show the directory ``one``, with the file ``f``, as ``two`` as well."""
+    """Make the directory ``one`` with the file ``f``, and bind it to ``two``."""
     for name in ("one", "two"):
         (source / name).mkdir()
     (source / "one" / "f").write_bytes(data)
@@ -87,7 +87,7 @@ def _two_names(
 def test_what_is_written_by_two_mounts_of_a_file_is_there(
     served: Any, source: Path, mount: Callable[..., None], options: str, writeback: bool
 ) -> None:
-    """Two inodes would each write whole pages back, with what the other one had before."""
+    """Two inodes would each write back whole pages, and overwrite the changes of the other."""
     _two_names(source, mount, options)
     path = _serve(served, source, writeback=writeback, **SHORT)
     with (
@@ -137,7 +137,7 @@ def test_link_within_a_directory_is_made_whichever_mount_the_file_was_found_by(
 def test_mount_that_becomes_read_only_is_obeyed(
     served: Any, source: Path, mount: Callable[..., None], times: dict[str, float], rounds: int
 ) -> None:
-    """The other name of the file can be written, although the kernel knows the old inode by it."""
+    """The file can be written by its other name, by which the kernel holds the old inode."""
     _two_names(source, mount)
     path = _serve(served, source, **times)
     held = os.open(path / "two" / "f", os.O_RDONLY)
@@ -166,7 +166,7 @@ def test_file_is_one_after_its_mount_has_become_writable(
     times: dict[str, float],
     writeback: bool,
 ) -> None:
-    """The inode that it had before, of which the kernel has a name, is not written by any more."""
+    """Nothing is written by the old inode any more, although the kernel knows a name of it."""
     _two_names(source, mount, "ro")
     path = _serve(served, source, writeback=writeback, **times)
     old = os.open(path / "two" / "f", os.O_RDONLY)
@@ -191,7 +191,7 @@ def test_file_is_one_after_its_mount_has_become_writable(
 def test_file_that_is_open_for_writing_stays_one_when_another_mount_of_it_changes(
     source: Path, mount: Callable[..., None]
 ) -> None:
-    """Else there would be pages of two inodes to write back."""
+    """Otherwise two inodes would have pages to write back."""
     _two_names(source, mount)
     table = Inodes(str(source), 32)
 
@@ -224,7 +224,7 @@ def test_file_that_is_open_for_writing_stays_one_when_another_mount_of_it_change
 def test_source_that_was_read_only_at_the_start_is_told_from_what_is_read_only(
     served: Any, place: Path, mount: Callable[..., None]
 ) -> None:
-    """As the root is while a machine boots."""
+    """The root directory is read-only, for example, while a machine boots."""
     source = place / "source"
     source.mkdir()
     mount("-t", "tmpfs", "tmpfs", source)
@@ -258,7 +258,7 @@ def _done(result: int) -> int:
 
 
 def _bind_idmapped(what: Path, where: Path, owner: int, shown: int) -> None:
-    """Bind *what* to *where*: what belongs to *owner* belongs to *shown* there."""
+    """Bind *what* to *where*, and show the files of *owner* as files of *shown* there."""
     process = subprocess.Popen(
         [sys.executable, "-c", _IN_USER_NAMESPACE],
         stdin=subprocess.PIPE,
@@ -303,7 +303,7 @@ def test_file_has_the_owner_that_the_mount_of_its_name_shows(
 def test_there_are_descriptors_left_where_much_is_mounted(
     served: Any, source: Path, mount: Callable[..., None]
 ) -> None:
-    """Each mount that is known takes one of those that inodes could have."""
+    """Each known mount needs a descriptor, which is then missing for inodes."""
     (source / "x").mkdir()
     for number in range(56):
         (source / f"m{number}").mkdir()
@@ -330,7 +330,7 @@ def test_directory_with_a_mount_whose_daemon_knows_no_statfs_is_listed(
 def test_what_is_mounted_within_a_bind_mount_is_shown(
     served: Any, source: Path, mount: Callable[..., None]
 ) -> None:
-    """Beside what it covers, which is shown by the other name."""
+    """The directory that it covers is shown by the other name."""
     hides, shows = source / "hides", source / "shows"
     (hides / "m").mkdir(parents=True)
     (hides / "m" / "covered").touch()
@@ -370,7 +370,7 @@ def test_mount_can_be_unmounted_when_the_kernel_has_forgotten_it(
 def test_hard_links_of_an_overlay_are_parted_whatever_had_its_device_number(
     served: Any, place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
-    """The number of a device is given to the next file system that is mounted."""
+    """The device number of an unmounted file system is given to the next one."""
     sub, base = source / "sub", place / "base"
     sub.mkdir()
     base.mkdir()
@@ -391,7 +391,7 @@ def test_hard_links_of_an_overlay_are_parted_whatever_had_its_device_number(
         assert "f" not in os.listdir(path / "sub")
         mount("-t", "overlay", "-o", layers, "overlay", sub)
         if sub.stat().st_dev == device:
-            break  # the tmpfs was in use for a moment longer
+            break  # otherwise the tmpfs was still in use for a moment
     assert sub.stat().st_dev == device
     for name in "ab":
         (path / "sub" / name).stat()
@@ -404,7 +404,7 @@ def test_hard_links_of_an_overlay_are_parted_whatever_had_its_device_number(
 def test_directory_with_a_mount_of_another_user_is_listed(
     served: Any, place: Path, source: Path, times: dict[str, float]
 ) -> None:
-    """Nobody else may look at it, not even root."""
+    """No other user may access the mount, not even root."""
     sub, below = source / "sub", place / "below"
     for directory in (sub, below):
         directory.mkdir()
@@ -423,7 +423,7 @@ def test_directory_with_a_mount_of_another_user_is_listed(
 
 
 def _terminal(where: Path, owner: int) -> tuple[int, Path]:
-    """Open a terminal of *owner* on a devpts; returns what has it open and its place below."""
+    """Open a terminal of *owner* on a devpts. Return its descriptor and its lower path."""
     fd = os.open(where / "ptmx", os.O_RDWR | os.O_NOCTTY)
     (number,) = set(os.listdir(where)) - {"ptmx"}
     os.chown(where / number, owner, owner)
@@ -433,7 +433,7 @@ def _terminal(where: Path, owner: int) -> tuple[int, Path]:
 def test_terminal_whose_number_is_used_again_is_another_one(
     served: Any, source: Path, mount: Callable[..., None]
 ) -> None:
-    """A descriptor of the old one does not keep the number."""
+    """An O_PATH descriptor of the old terminal does not keep its number."""
     below = source / "pts"
     below.mkdir()
     mount("-t", "devpts", "-o", "newinstance,ptmxmode=666", "devpts", below)
@@ -453,7 +453,7 @@ _LISTS = "import os, sys; print(sorted(os.listdir(sys.argv[1])))"
 
 
 def test_own_mount_below_the_source_is_left_out(served: Any, place: Path) -> None:
-    """Else the daemon waits for itself, and its caller, another process, until it is killed."""
+    """Otherwise the daemon would wait for itself, and the caller for the daemon, until killed."""
     (place / "f").write_bytes(b"data")
     path = served(arguments={"source": str(place), **SHORT}).path
     callers = [run_python(_LISTS, where) for where in (path, path / path.name)]
@@ -474,7 +474,7 @@ trio.run(pyfuse3.main)
 
 
 def test_pyfuse3_alone_shows_the_mount_that_it_was_started_on(place: Path, source: Path) -> None:
-    """Where nothing says which mount is its own, none is left out."""
+    """No mount is left out if it is not known which one is the pass-through's own."""
     sub, below, mountpoint = source / "sub", place / "below", place / "mnt"
     for directory in (sub, below, mountpoint):
         directory.mkdir()

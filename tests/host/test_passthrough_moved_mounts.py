@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pass-through of a directory into which mounts come while it is passed through."""
+"""The pass-through of a directory below which mounts appear while it is served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CTX = cast(RequestContext, None)
 
 
 def _bring(how: str, place: Path, source: Path, mount: Callable[..., None]) -> None:
-    """Show ``source/files`` as ``source/d/m``."""
+    """Make ``source/files`` appear as ``source/d/m``, in the way that *how* names."""
     if how == "mount":
         bind(mount, source / "files", source / "d" / "m")
     elif how == "move":
@@ -30,14 +30,14 @@ def _bring(how: str, place: Path, source: Path, mount: Callable[..., None]) -> N
     else:
         (source / "d" / "m").rmdir()
         (source / "d").rmdir()
-        (place / "d").rename(source / "d")  # the kernel does not tell of it
+        (place / "d").rename(source / "d")  # the kernel reports no change of the table
 
 
 @pytest.fixture(params=["mount", "move", "rename"])
 def bring(
     request: pytest.FixtureRequest, place: Path, source: Path, mount: Callable[..., None]
 ) -> Iterator[Callable[[], None]]:
-    """Have a mount come below the source: ``bring()``."""
+    """Make a mount appear below the source: ``bring()``."""
     for directory in (place / "d" / "m", source / "d" / "m", source / "files"):
         directory.mkdir(parents=True)
     (source / "files" / "f").write_bytes(b"before")
@@ -65,7 +65,7 @@ def test_promises_end_with_the_first_inode_that_is_found_on_a_mount_that_has_com
 
 
 class Kernel:
-    """Records the promises that the daemon takes back."""
+    """Record the promises that the daemon takes back."""
 
     def __init__(self) -> None:
         self.believes: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class Kernel:
 def test_kernel_is_told_of_a_mount_that_has_come_although_it_asks_for_nothing(
     source: Path, mount: Callable[..., None]
 ) -> None:
-    """In exclusive it may answer all requests by itself."""
+    """In exclusive mode the kernel may answer all requests by itself."""
     for name in ("files", "d", "again"):
         (source / name).mkdir()
     kernel = Kernel()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pass-through of mounts that become read-only or writable while their files are known."""
+"""The pass-through of mounts that become read-only or writable while their files are in use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table(source: Path) -> Iterator[Inodes]:
 
 
 def _look_up(table: Inodes, source: Path, *names: str) -> Node:
-    """Look the last of *names* up, found by way of the others, as a LOOKUP does."""
+    """Look up the path of *names* below *source*, like LOOKUPs do, and return its last node."""
     node = table.root
     for number, name in enumerate(names, 1):
         path = source.joinpath(*names[:number])
@@ -47,7 +47,7 @@ def _look_up(table: Inodes, source: Path, *names: str) -> Node:
 def _two_names(
     source: Path, mount: Callable[..., None], *, one: str = "", two: str = "", data: bytes = b"-"
 ) -> None:
-    """Show the directory ``below``, with the file ``f``, as ``one`` and ``two``."""
+    """Make the directory ``below`` with the file ``f``, and bind it to ``one`` and ``two``."""
     for name in ("below", "one", "two"):
         (source / name).mkdir()
     (source / "below" / "f").write_bytes(data)
@@ -121,7 +121,7 @@ def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_read_only(
     eventually: Callable[..., Any],
     times: dict[str, float],
 ) -> None:
-    """It was found by the mount that changes, so that one's descriptor is what is open."""
+    """The file was found on the mount that changes, so it is open by a descriptor there."""
     _two_names(source, mount, data=b"-" * 40)
     path = _serve(served, source, **times)
     (path / "two" / "f").stat()
@@ -166,7 +166,7 @@ def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_writable(
 def test_hard_links_of_an_overlay_stay_their_nodes_when_its_only_mount_changes(
     table: Inodes, place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
-    """Both have one number until one of them is changed."""
+    """Both links have one inode number until one of them is changed."""
     base, both = place / "base", source / "both"
     for directory in (base, both):
         directory.mkdir()
@@ -194,7 +194,7 @@ def test_hard_links_of_an_overlay_stay_their_nodes_when_its_only_mount_changes(
 def test_file_in_use_is_not_outdated_where_no_descriptor_is_left_to_follow_a_mount(
     table: Inodes, source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request fails, and the next one follows."""
+    """The request fails, and the next one follows the mount."""
     _two_names(source, mount)
     node = _look_up(table, source, "two", "f")
     fd = os.open(source / "one" / "f", os.O_RDWR)
@@ -221,7 +221,7 @@ def test_file_in_use_is_not_outdated_where_no_descriptor_is_left_to_follow_a_mou
 def test_node_does_not_go_on_as_another_file_that_has_its_number(
     table: Inodes, source: Path, mount: Callable[..., None]
 ) -> None:
-    """Its descriptor was put aside, so its number may have been given to the file of its name."""
+    """The node was put aside, so another file may have its name and its inode number now."""
     _two_names(source, mount)
     node = _look_up(table, source, "one", "f")
     assert _look_up(table, source, "two", "f") is node
@@ -240,7 +240,7 @@ def test_node_does_not_go_on_as_another_file_that_has_its_number(
 def test_change_of_a_mount_reaches_the_nodes_before_a_lookup_by_it(
     table: Inodes, source: Path, mount: Callable[..., None]
 ) -> None:
-    """A lookup that finds another mount for the first time reads the table of mounts again."""
+    """A lookup that first finds another mount reads the table of mounts again."""
     sub, other = source / "sub", source / "other"
     for directory in (sub, other):
         directory.mkdir()
@@ -259,7 +259,7 @@ def test_change_of_a_mount_reaches_the_nodes_before_a_lookup_by_it(
 def test_change_of_a_mount_reaches_each_process_that_has_the_table(
     table: Inodes, source: Path, mount: Callable[..., None]
 ) -> None:
-    """The kernel tells each open file of mountinfo once, and a child shares its parent's."""
+    """The kernel reports a change once to each open mountinfo, which a child would inherit."""
     _two_names(source, mount, two="ro")
     node = _look_up(table, source, "one", "f")
     changed, checked = os.pipe(), os.pipe()
@@ -289,7 +289,7 @@ def test_change_of_a_mount_reaches_each_process_that_has_the_table(
 def test_stores_by_two_names_are_kept_in_each_mount_of_one_object(
     place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
-    """Two inodes of the file would each write its page back, with what the other had before."""
+    """Two inodes would each write back the whole page, and overwrite the change of the other."""
     _two_names(source, mount, two="ro", data=b"-" * 40)
     operations = efuse.Passthrough(source, descriptors=32, **SHORT)
     places = [place / "first", place / "second"]

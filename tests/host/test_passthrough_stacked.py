@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pass-through of file systems whose inodes and names are not those of a disk."""
+"""The pass-through of file systems whose inodes and names behave unlike those of a disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def _run(*command: object) -> None:
 
 @pytest.fixture
 def lower(place: Path) -> Iterator[Callable[..., Path]]:
-    """Mount one: ``lower("overlay", prepare)``; *prepare* is called with what lies below it."""
+    """Mount a lower file system: ``lower("overlay", prepare)``.
+
+    *prepare* is called before the mount, with the directory below it.
+    """
     made: list[Path] = []
 
     def mount(kind: str, prepare: Callable[[Path], None] = lambda below: None) -> Path:
@@ -104,7 +107,7 @@ def test_what_is_written_by_two_names_of_a_file_of_an_overlay_is_there(
 def test_hard_links_of_a_lower_layer_are_parted_by_a_change(
     served: Any, lower: Callable[..., Path]
 ) -> None:
-    """Whoever makes it; the names that the changed one gets then are names of its inode."""
+    """Changes below the mount do so, too. Later names of a changed link lead to its new inode."""
 
     def prepare(below: Path) -> None:
         (below / "a").write_bytes(b"lower")
@@ -118,7 +121,7 @@ def test_hard_links_of_a_lower_layer_are_parted_by_a_change(
     held = os.open(path / "b", os.O_RDONLY)
     with (path / "a").open("r+b") as file:
         file.write(b"A")
-    os.link(source / "b", source / "b2")  # it is copied up, and b2 is looked up first
+    os.link(source / "b", source / "b2")  # copies b up; the next lookup is that of b2
     assert (path / "b2").stat().st_ino == numbers["b"] == os.fstat(held).st_ino
     os.link(path / "c", path / "c2")
     with (path / "b2").open("r+b") as file:
@@ -134,7 +137,7 @@ def test_hard_links_of_a_lower_layer_are_parted_by_a_change(
 def test_hard_link_that_is_renamed_below_while_it_is_open_is_the_same_file(
     served: Any, lower: Callable[..., Path]
 ) -> None:
-    """It is copied up under its new name: with another number, and no other name."""
+    """It is copied up under its new name, with another inode number and no other name."""
 
     def prepare(below: Path) -> None:
         (below / "g").write_bytes(b"-" * 40)
@@ -158,7 +161,7 @@ def test_hard_link_that_is_renamed_below_while_it_is_open_is_the_same_file(
 
 @pytest.fixture
 def inodes() -> Iterator[Callable[[Path], Inodes]]:
-    """Make the table of a directory, with few descriptors."""
+    """Make the `Inodes` of a directory, with few descriptors."""
     made: list[Inodes] = []
 
     def make(source: Path) -> Inodes:
@@ -171,7 +174,7 @@ def inodes() -> Iterator[Callable[[Path], Inodes]]:
 
 
 def _looked_up(table: Inodes, source: Path, *names: str) -> Node:
-    """Look the last of *names* up, found by way of the others, as a LOOKUP does."""
+    """Look up the path of *names* below *source*, like LOOKUPs do, and return its last node."""
     node = table.root
     for number, name in enumerate(names, 1):
         path = source.joinpath(*names[:number])
@@ -183,7 +186,7 @@ def _looked_up(table: Inodes, source: Path, *names: str) -> Node:
 def test_nodes_of_an_inode_that_was_linked_unseen_become_one(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One had lost its watch when the inode got another name below."""
+    """One node had lost its watch when the inode got another name in the lower directory."""
     monkeypatch.setattr(table_of_inodes, "_MOST_WATCHES", 4)
 
     def prepare(below: Path) -> None:
@@ -316,7 +319,7 @@ def test_directory_that_is_open_is_found_when_it_was_renamed_below(
 
 @pytest.fixture
 def bindfs(place: Path) -> Iterator[Path]:
-    """bindfs of a disk, which uses inode numbers again; it believes for a second."""
+    """A bindfs mount of a disk, which reuses inode numbers. bindfs has timeouts of one second."""
     below, both = place / "below", place / "both"
     below.mkdir()
     both.mkdir()
@@ -329,7 +332,7 @@ def bindfs(place: Path) -> Iterator[Path]:
 def test_what_gets_the_inode_number_of_what_was_removed_is_another_file(
     served: Any, bindfs: Path, held: bool
 ) -> None:
-    """The number is the disk's: what bindfs has known by it keeps no other from getting it."""
+    """The numbers are those of the disk, and bindfs does not keep them from being reused."""
     path = _serve(served, bindfs, entry_timeout=1.0, attr_timeout=1.0)
     a = path / "a"
     kept: list[int] = []
@@ -356,7 +359,7 @@ def test_what_gets_the_inode_number_of_what_was_removed_is_another_file(
 def test_name_leads_to_its_file_when_another_has_got_its_former_name_below(
     served: Any, bindfs: Path, linked: bool
 ) -> None:
-    """A descriptor goes by that name, and tells old attributes for a second."""
+    """A descriptor on bindfs follows the former name, and shows old attributes for a second."""
     below = bindfs.parent / "below"
     (below / "a").write_bytes(b"original of a")
     path = _serve(served, bindfs, **NO_TIME)
@@ -380,7 +383,7 @@ def test_name_leads_to_its_file_when_another_has_got_its_former_name_below(
 def test_open_file_is_found_when_its_last_name_has_gone(
     served: Any, lower: Callable[..., Path]
 ) -> None:
-    """bindfs hides the name by which it is open; it was found last by the other one."""
+    """bindfs renames the open name to a hidden one. The file was found last by its other name."""
     path = _serve(served, lower("bindfs"), **NO_TIME)
     (path / "a").write_bytes(b"data")
     with (path / "a").open("r+b", buffering=0) as file:
@@ -397,7 +400,7 @@ def test_open_file_is_found_when_its_last_name_has_gone(
 def test_open_file_that_lost_its_names_is_on_the_mount_that_it_is_open_by(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
-    """It was found last by another mount, whose rights are not those of what is open."""
+    """The file was found last on another mount, whose rights differ from those of the open file."""
     both = lower("bindfs")
     again = both.parent / "again"
     again.mkdir()
@@ -423,7 +426,7 @@ def test_open_file_that_lost_its_names_is_on_the_mount_that_it_is_open_by(
 
 
 def _on(table: Inodes, source: Path, name: str) -> LowerMount:
-    """Return the mount of a directory."""
+    """Return the mount that the directory *name* is on."""
     return _looked_up(table, source, name).mount
 
 
@@ -449,7 +452,7 @@ def _instances_of_inotify() -> int:
 def test_no_instance_of_inotify_is_taken_before_it_is_needed(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
-    """A user may have 128 of them; whoever makes a pass-through may leave it to another process."""
+    """A user may have only 128 of them, and another process may serve the pass-through."""
     before = _instances_of_inotify()
     inodes(lower("overlay"))
     assert _instances_of_inotify() == before
@@ -458,7 +461,7 @@ def test_no_instance_of_inotify_is_taken_before_it_is_needed(
 def test_directory_with_names_of_a_file_that_the_daemon_may_not_read_can_be_listed(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
-    """The user it serves may not open the file, so nothing can be lost of it."""
+    """The daemon's user cannot open the file, so no write can be lost."""
 
     def prepare(below: Path) -> None:
         _two_names(below)
@@ -478,7 +481,7 @@ def test_directory_with_names_of_a_file_that_the_daemon_may_not_read_can_be_list
 def test_a_name_is_there_when_another_of_its_file_has_gone(
     served: Any, lower: Callable[..., Path], how: str
 ) -> None:
-    """bindfs finds files by their names; each has an inode of its own there."""
+    """bindfs finds files by their names, and each name has an inode of its own there."""
     path = _serve(served, lower("bindfs"))
     a, b, c = path / "a", path / "b", path / "c"
     a.write_bytes(b"data")
@@ -525,7 +528,7 @@ def _write(path: str, flags: int, data: bytes) -> int:
 
 
 def _shown(path: str) -> tuple[object, ...]:
-    """Return what a program sees of a file that is the same wherever it lies."""
+    """Return the properties of a file that do not depend on its place: mode, size, content."""
     st = os.lstat(path)
     if stat.S_ISDIR(st.st_mode):
         return (st.st_mode, sorted(os.listdir(path)))
@@ -533,7 +536,7 @@ def _shown(path: str) -> tuple[object, ...]:
 
 
 def _act(rng: random.Random, step: int) -> Callable[[Path], object]:
-    """Choose something to do below a directory."""
+    """Choose a random action below a directory."""
 
     def name() -> str:
         return (
@@ -590,7 +593,7 @@ def test_changes_through_it_are_those_of_its_twin(
 def test_hard_link_has_the_rights_of_the_mount_that_its_name_is_on(
     served: Any, lower: Callable[..., Path], first: str
 ) -> None:
-    """A watch tells which file it is, not by which mount."""
+    """A watch identifies the file, but not the mount."""
     source = lower("overlay")
     _two_names(source)
     read_only = source.parent / "ro"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pass-through of mounts that are in no table of mounts that the daemon reads."""
+"""The pass-through of mounts that are not in the daemon's table of mounts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ read -r end
 
 
 class Elsewhere:
-    """A mount namespace in which ``below`` of a directory is ``one`` and ``two`` as well."""
+    """A mount namespace in which ``below`` of a directory is bound to ``one`` and ``two``."""
 
     def __init__(self, source: Path) -> None:
         for name in ("below", "one", "two"):
@@ -45,17 +45,17 @@ class Elsewhere:
 
     @property
     def source(self) -> Path:
-        """The directory as it is there."""
+        """Path of the directory in that namespace."""
         return Path(f"/proc/{self._process.pid}/root{self._source}")
 
     def remount(self, name: str, options: str) -> None:
-        """Change the options of the mount *name* there."""
+        """Change the options of the mount *name* in that namespace."""
         inside = ["nsenter", "-t", str(self._process.pid), "-m"]
         words = [*inside, "mount", "-o", f"remount,bind,{options}", str(self._source / name)]
         subprocess.run(words, check=True)
 
     def end(self) -> None:
-        """End the namespace, as far as nothing uses it."""
+        """End the process of the namespace. Its mounts stay while they are in use."""
         self._process.communicate("\n", timeout=60)
 
 
@@ -87,7 +87,7 @@ def test_mount_of_another_namespace_has_the_rights_that_it_has_now(
 def test_rights_are_found_where_the_file_system_tells_no_figures(
     served: Any, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As below a daemon of FUSE that knows no statfs."""
+    """A FUSE daemon, for example, need not implement statfs."""
 
     def fails(fd: int) -> os.statvfs_result:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -115,7 +115,7 @@ def test_source_in_another_namespace_gets_no_promise(
 def test_mount_that_was_unmounted_while_it_is_in_use_counts(
     source: Path, place: Path, mount: Callable[..., None]
 ) -> None:
-    """A directory of it has an inode already, and gets another one by the other mount."""
+    """A directory of the mount already has an inode, and gets another one by the other mount."""
     kept, sub, other = place / "kept", source / "sub", source / "other"
     for directory in (kept, sub, other):
         directory.mkdir()
@@ -141,7 +141,7 @@ def test_mount_that_was_unmounted_while_it_is_in_use_counts(
 def test_source_that_was_unmounted_while_it_is_in_use_keeps_its_promises(
     source: Path, mount: Callable[..., None]
 ) -> None:
-    """Nothing comes below it any more, and its path is that of another directory."""
+    """No mount can appear below it any more, and its path leads to another directory."""
     sub = source / "sub"
     sub.mkdir()
     mount("-t", "tmpfs", "tmpfs", sub)
@@ -161,7 +161,7 @@ def test_source_that_was_unmounted_while_it_is_in_use_keeps_its_promises(
 def test_table_that_changes_while_it_is_read_is_read_again(
     source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mount that is missing from it would end all promises."""
+    """A mount that is missing in the table would end all promises."""
     sub = source / "sub"
     sub.mkdir()
     table = mounts_module.LowerMounts()

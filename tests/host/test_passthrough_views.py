@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The pass-through of a directory where another mount shows the same files again."""
+"""The pass-through of a directory in which another file system shows the same files again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = {"entry_timeout": 60.0, "attr_timeout": 60.0}
 
 
 def _view(mount: Callable[..., None], kind: str, place: Path, what: Path, where: Path) -> None:
-    """Show *what* as *where*, by another file system."""
+    """Show *what* as *where*, by bindfs or overlayfs."""
     if kind == "bindfs":
         mount("-t", "fuse.bindfs", "-o", "attr_timeout=0,entry_timeout=0", what, where)
         return
@@ -28,7 +28,7 @@ def _view(mount: Callable[..., None], kind: str, place: Path, what: Path, where:
 def test_file_is_read_as_it_was_written_by_its_other_name(
     served: Any, place: Path, source: Path, mount: Callable[..., None], kind: str, when: str
 ) -> None:
-    """With exclusive, the kernel would keep the pages: a write to another inode voids none."""
+    """In exclusive mode the kernel would keep the pages, since the write goes to another inode."""
     for name in ("files", "view"):
         (source / name).mkdir()
     (source / "files" / "f").write_bytes(b"before")
@@ -40,6 +40,6 @@ def test_file_is_read_as_it_was_written_by_its_other_name(
         _view(mount, kind, place, source / "files", source / "view")
     read, written = ("files", "view") if kind == "bindfs" else ("view", "files")
     assert (path / read / "f").read_bytes() == b"before"
-    (path / written / "f").write_bytes(b"behind")  # of one length: attributes live long
+    (path / written / "f").write_bytes(b"behind")  # the same length, since attributes are cached
     assert (source / "files" / "f").read_bytes() == b"behind"
     assert (path / read / "f").read_bytes() == b"behind"

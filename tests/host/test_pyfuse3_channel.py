@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""libefuse's half of pyfuse3's channel with sanitizers, on plain FUSE by ``plain_channel.c``."""
+"""libefuse's part of pyfuse3's channel with sanitizers. ``plain_channel.c`` emulates it on FUSE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEADLINE_S = 60
 class Build:
     library: Path
     preload: str
-    """The sanitizers' libraries: Python has none."""
+    """Value of LD_PRELOAD: the sanitizers' libraries, which Python is not linked with."""
 
 
 @pytest.fixture(
@@ -56,7 +56,11 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def root(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path]:
-    """One that is served; it ends well, has found requests by looking, and has nothing to say."""
+    """The root of a served file system.
+
+    After the test, the daemon must end with status 0, without output on standard error, and must
+    have received requests by polling.
+    """
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     daemon = _ROOT / "tests/libefuse/pyfuse3_daemon.py"
@@ -65,7 +69,7 @@ def root(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path]
         **SANITIZER_OPTIONS,
         "PYTHONPATH": str(_ROOT),
         "LD_PRELOAD": build.preload,
-        # Of what Python keeps until its end nobody frees anything.
+        # Python does not free all of its memory at its end.
         "ASAN_OPTIONS": "exitcode=66:detect_leaks=0",
     }
     with tempfile.TemporaryFile("w+") as said:
@@ -120,7 +124,7 @@ def test_others_are_served_while_handlers_sleep(root: Path) -> None:
 
 
 def test_what_was_invalidated_is_asked_for_again(root: Path) -> None:
-    """A notification of another thread passes no reply, and waits for none."""
+    """A notification from another thread does not overtake a reply, and does not wait for one."""
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(read_all, root, 30) for _ in range(2)]
         poke(root, 500)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which mounts `efuse run` takes for its daemon's.
+"""Which mounts `efuse run` attributes to its daemon.
 
-The kernel of the host has no eFuse: where a test needs a mount of eFuse, one of FUSE with the
-subtype ``ours`` stands for it.
+The kernel of the host has no eFuse. If a test needs an eFuse mount, a FUSE mount with the subtype
+``ours`` stands for it.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def _running(*words: object, adopt: bool = False) -> Iterator[Running]:
 
 
 def _sending(user: int, *records: bytes) -> tuple[list[Daemon | PlainMount | Ended], Running]:
-    """Return the events of a daemon's process of *user* that sends *records*, and ends with 3."""
+    """Return the events of a daemon that sends *records* as *user* and ends with status 3."""
     with _running(_SENDS, user, records) as running:
         return list(running.events()), running
 
 
 @contextlib.contextmanager
 def _fuse_mounted(mountpoint: Path, subtype: str = "x", user: int = 0) -> Iterator[int]:
-    """Mount a file system of *user*'s by this process, which answers nobody; yields its device."""
+    """Mount a file system for *user*, and yield its device. This process answers no request."""
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = b"fd=%d,rootmode=40000,user_id=%d,group_id=%d" % (device, user, user)
     kind = f"fuse.{subtype}".encode()
@@ -110,7 +110,7 @@ def test_numbers_are_those_of_the_mount_table(place: Path) -> None:
 
 @pytest.mark.parametrize("user", [0, _NOBODY])
 def test_report_is_believed_of_root_only(place: Path, user: int) -> None:
-    """It names a mount that came after the start, so that it may be the daemon's."""
+    """The report names a mount that is newer than the run, so it may be the daemon's."""
     mountpoint, pipe = place / "mnt", place / "pipe"
     mountpoint.mkdir()
     os.mkfifo(pipe)
@@ -125,14 +125,14 @@ def test_report_is_believed_of_root_only(place: Path, user: int) -> None:
 
 
 def test_report_of_what_is_not_a_new_mount_of_fuse_is_not_believed(place: Path) -> None:
-    """It is a mount from before, or not FUSE's, or of another type than the report says."""
+    """The mount is older than the run, or not FUSE, or of another type than reported."""
     old, new, fuse = place / "old", place / "new", place / "fuse"
     with contextlib.ExitStack() as stack:
         for directory in (old, new, fuse):
             directory.mkdir()
             stack.callback(_unmount, directory)
         stack.enter_context(_fuse_mounted(old))
-        # The daemon's own process makes the others, and tells of them.
+        # The daemon's own process makes and reports the other mounts.
         makes = f"""
 import subprocess
 from efuse.control.mounts import number_at
@@ -164,7 +164,7 @@ def test_all_reports_are_read_before_the_daemons_end_is_told_of() -> None:
 def test_malformed_reports_are_ignored() -> None:
     records = [b"x", b"efuse", b"efuse x /", b"efuse 1 there", b"efuse -1 /", b"\xff 1 /"]
     records += [b"efuse %d /" % (1 << 64), b"efuse %s /" % (b"9" * 5000), b"efuse \xd9\xa1 /"]
-    # An empty record is none of the socket's end: the last one comes after it.
+    # An empty record does not mean the end of the socket: the last record comes after it.
     events, running = _sending(0, *records, b"", b"fuse.x 1 /no/such")
     assert [type(event) for event in events] == [PlainMount, Ended]
     assert [plain.mount.mountpoint for plain in running.plain] == ["/no/such"]
@@ -190,13 +190,13 @@ with socket.socket(fileno=int(os.environ["EFUSE_REPORT_FD"].split(":")[0])) as r
 
 @pytest.fixture
 def past_the_shim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device is the kernel's own FUSE's, as of a daemon that opens it past the shim."""
+    """Run daemons without the preloaded library, so that they open /dev/fuse."""
     monkeypatch.setattr(run, "preload_library", lambda: "")
 
 
 @pytest.mark.usefixtures("past_the_shim")
 def test_mount_in_the_place_of_one_from_before_is_noticed(place: Path) -> None:
-    """It has the number of that one in mountinfo, too, which is given again."""
+    """The new mount also gets the same id in mountinfo, because ids are reused."""
     subprocess.run(["mount", "-t", "tmpfs", "x", place], check=True)
     try:
         with _running(_MOUNTS + _STAYS, place, "fuse.x") as running:
@@ -207,7 +207,7 @@ def test_mount_in_the_place_of_one_from_before_is_noticed(place: Path) -> None:
         _unmount(place)
 
 
-# Makes a mount by fsmount(2), and attaches it by move_mount(2) when it is told to.
+# Makes a mount by fsmount(2), and attaches it by move_mount(2) when the test asks for it.
 _MOUNTS_IN_TWO_STEPS = """
 import ctypes, os, signal, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -248,7 +248,7 @@ def test_mount_that_is_attached_after_a_newer_one_is_noticed(place: Path) -> Non
 
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch, past_the_shim: None) -> None:
-    """Mounts of the type ``fuse.ours`` are eFuse's."""
+    """Treat mounts of the type ``fuse.ours`` as eFuse mounts."""
     monkeypatch.setattr(Mount, "is_efuse", property(lambda m: m.fstype == "fuse.ours"))
     monkeypatch.setattr(Mount, "is_fuse", property(lambda m: m.fstype == "fuse.x"))
     monkeypatch.setattr(run, "_DEVICE", "/dev/fuse", raising=False)
@@ -256,7 +256,7 @@ def ours(monkeypatch: pytest.MonkeyPatch, past_the_shim: None) -> None:
 
 
 def _does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the kernel be one that does not tell of which mount an open device is."""
+    """Emulate a kernel that does not show which mount an open device serves."""
     monkeypatch.setattr(own_mount, "_CONNECTION", re.compile("no such line"))
 
 
@@ -265,7 +265,7 @@ def _does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mount_without_a_report_is_the_daemons(
     place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
-    """Its command names the mount point."""
+    """The command names the mount point."""
     if not tells:
         _does_not_tell(monkeypatch)
     try:
@@ -282,7 +282,7 @@ def test_mount_without_a_report_is_the_daemons(
 def test_mount_that_may_be_another_daemons_is_told_of_and_left(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command does not name the mount point, and the kernel does not tell whose it is."""
+    """The command does not name the mount point, and the kernel does not show its daemon."""
     _does_not_tell(monkeypatch)
     script = _MOUNTS.replace("sys.argv[1]", repr(str(place)))
     try:
@@ -292,7 +292,7 @@ def test_mount_that_may_be_another_daemons_is_told_of_and_left(
             assert "may be the mount of another daemon" in found.reason
             assert not found.is_certain
             number = _number(place)
-            # What has lost its daemon by the daemon's end was its, if no other may serve it.
+            # A mount that has no daemon any more was this daemon's, if no other may serve it.
             with Path("/dev/fuse").open("rb") as device:
                 other = subprocess.Popen(["sleep", "60"], stdin=device)
             running.end()
@@ -310,13 +310,13 @@ def test_mount_that_may_be_another_daemons_is_told_of_and_left(
 def test_mount_of_another_daemon_is_not_taken_for_the_daemons(
     place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
-    """It comes later, on a directory that the command names: on its source, for example."""
+    """The other mount comes later, on a directory that the command names, such as its source."""
     mountpoint, source = place / "mnt", place / "source"
     mountpoint.mkdir()
     source.mkdir()
     script = _MOUNTS + _STAYS
     if not tells:
-        # The daemon has told of its own mount, and would have told of this one.
+        # The daemon has reported its own mount, so it would have reported this one, too.
         _does_not_tell(monkeypatch)
         script = _MOUNTS + _REPORTS + _STAYS
     with _running(script, mountpoint, "fuse.ours", source) as running, contextlib.ExitStack() as at:
@@ -341,7 +341,7 @@ open(sys.argv[2], "wb").close()
 
 @contextlib.contextmanager
 def _ended_connection(mountpoint: Path) -> Iterator[int]:
-    """Yield the number of a connection that has ended, whose device this process has open."""
+    """Yield the number of a connection that has ended, while its device is still open."""
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device
     where = os.fsencode(mountpoint)
@@ -359,7 +359,7 @@ def _ended_connection(mountpoint: Path) -> Iterator[int]:
 def test_device_of_an_ended_connection_does_not_keep_a_dead_mount(
     two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel has given its number to the mount."""
+    """The kernel has given the number of the ended connection to the mount."""
     one, other = two
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
     with (
@@ -380,7 +380,7 @@ def test_device_of_an_ended_connection_does_not_keep_a_dead_mount(
 def test_mount_of_another_daemon_with_the_number_of_an_ended_one_is_not_the_daemons(
     two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon has the device of the ended one open."""
+    """The daemon still has the device of the ended connection open."""
     one, other = two
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
     with _running(_MOUNTS + _STAYS, one, "fuse.x") as running:
@@ -401,7 +401,7 @@ def _running_past_the_shim(place: Path, *, opens: bool) -> Iterator[tuple[Runnin
     source.mkdir()
     os.mkfifo(pipe)
     with _running(_OPENS + _STAYS, opens, pipe, source) as running:
-        pipe.read_bytes()  # until it has opened the device
+        pipe.read_bytes()  # wait until the daemon has opened the device
         yield running, source
 
 
@@ -416,7 +416,7 @@ def test_plain_mount_of_another_daemon_is_not_taken_for_the_daemons(
         _fuse_mounted(source) as device,
     ):
         is_told = "fuse_connection:" in Path(f"/proc/self/fdinfo/{device}").read_text()
-        # An older kernel does not tell: it may be the daemon's.
+        # An older kernel does not show the connection, so the mount may be the daemon's.
         assert [plain.is_certain for plain in running._look() if isinstance(plain, PlainMount)] == (
             [] if is_told or not opens else [False]
         )
@@ -427,7 +427,7 @@ def test_plain_mount_of_another_daemon_is_not_taken_for_the_daemons(
 def test_plain_mount_that_may_be_another_daemons_is_told_of_and_left(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel does not tell whose it is; the daemon has the device open."""
+    """The kernel does not show which mount it serves, but the daemon has the device open."""
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
     _does_not_tell(monkeypatch)
     with (
@@ -460,7 +460,7 @@ def _mounts_of(user: int) -> str:
 def test_mount_of_a_daemon_that_dies_at_once_is_told_of_and_unmounted(
     place: Path, monkeypatch: pytest.MonkeyPatch, end: str, kind: str, user: int
 ) -> None:
-    """Whomever it is for: others are not told by statfs(2) that it is dead."""
+    """The owner of the mount does not matter, although statfs(2) reports the death only to it."""
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
     before = set(numbers())
     try:
@@ -478,7 +478,7 @@ def test_mount_of_a_daemon_that_dies_at_once_is_told_of_and_unmounted(
         _unmount(place)
 
 
-# The command line, as if the kernel had eFuse; the daemon mounts past the shim.
+# The command line, as if the kernel had eFuse. The daemon mounts without the preloaded library.
 _COMMAND_LINE = """
 from efuse.fs import mountpoint, run
 mountpoint.kernel_lacks_efuse = lambda: None
@@ -502,9 +502,9 @@ def test_command_leaves_no_mount_of_a_daemon_that_dies_at_once(place: Path, end:
         _unmount(place)
 
 
-# The command line with what attaches handlers replaced: mounts of the type fuse.ours are eFuse's.
-# What is called is written to a pipe, by the process that the command leaves, too. The daemon goes
-# on when as many handlers are attached as the test says.
+# The command line with a fake in place of attached handlers. Mounts of the type `fuse.ours` count
+# as eFuse mounts. Calls are written to a pipe, also by the process that the command leaves in the
+# background. The daemon goes on once handlers are attached to as many mounts as the test asks for.
 _ATTACHES = """
 import os
 from efuse.control import Mount
@@ -569,7 +569,7 @@ for fd in devices:
 def _attaching(
     patch: str, daemon: str, two: tuple[Path, Path], *options: str, wanted: int = 2
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Run the command; return how it ended, and a descriptor that tells what was called."""
+    """Run the command. Return its result, and a descriptor from which the calls can be read."""
     telling, told = os.pipe()
     waiting, go_on = os.pipe()
     script = _ATTACHES + patch + "\nfrom efuse.cli.main import main; main()"
@@ -595,14 +595,14 @@ def _attaching(
 
 
 def _called(telling: int) -> list[str]:
-    """Return what was called until the last process has ended."""
+    """Return the calls until the last process has ended."""
     with open(telling) as lines:
         return lines.read().splitlines()
 
 
 @pytest.fixture
 def two(place: Path) -> Iterator[tuple[Path, Path]]:
-    """Two directories to mount on; whatever is mounted there goes at the end."""
+    """Two directories to mount on. Mounts there are unmounted after the test."""
     one, other = place / "one", place / "other"
     one.mkdir()
     other.mkdir()
@@ -615,7 +615,7 @@ def two(place: Path) -> Iterator[tuple[Path, Path]]:
 def test_each_mount_of_a_daemon_has_handlers_and_is_ended_with_it(
     two: tuple[Path, Path], closes: str
 ) -> None:
-    """The exit status is the daemon's, whatever has gone before the handlers are detached."""
+    """The exit status is the daemon's, even if detaching the handlers fails."""
     before = numbers()
     patch = "" if closes == "well" else "close = Attached.close\n"
     if patch:
@@ -633,7 +633,7 @@ def test_each_mount_of_a_daemon_has_handlers_and_is_ended_with_it(
 def test_exit_status_is_the_daemons_where_the_table_of_mounts_cannot_be_read(
     two: tuple[Path, Path], fails: str
 ) -> None:
-    """It becomes so before the daemon mounts, or when its mounts are looked for at the end."""
+    """The table becomes unreadable before the daemon mounts, or when its mounts are unmounted."""
     end = {
         "place_of": "run.place_of = gone",
         "read_table": "def refused(_): raise OSError(12, 'x')\nrun.read_table = refused",
@@ -673,14 +673,14 @@ run.detach = detach
     assert done.returncode == 1, done.stderr
     assert "efuse: there is no eFuse connection 1 (ENOENT)" in done.stderr
     assert _called(telling) == ["attached"]
-    # What could not be unmounted is, once its daemon has ended.
+    # The mounts that could not be unmounted before are unmounted once the daemon has ended.
     assert numbers() == before
 
 
 def test_handlers_of_each_mount_are_held_until_all_are_unmounted(two: tuple[Path, Path]) -> None:
     """The daemon goes into the background."""
     leaves = "null = os.open(os.devnull, os.O_RDWR)\nos.dup2(null, 1)\nos.dup2(null, 2)\n"
-    # It ends when a request says that its mounts have gone.
+    # The daemon ends when reading a request fails because its mounts are gone.
     daemon = _WAITS + "if os.fork(): os._exit(0)\nos.setsid()\n" + leaves + _READS
     done, telling = _attaching("", daemon, two)
     assert done.returncode == 0, done.stderr
@@ -692,7 +692,7 @@ def test_handlers_of_each_mount_are_held_until_all_are_unmounted(two: tuple[Path
 
 
 def test_command_leaves_no_mount_although_its_interpreter_was_replaced(place: Path) -> None:
-    """As by an upgrade of its package while a daemon runs for long."""
+    """An upgrade of Python's package may replace it while a daemon runs."""
     interpreter, mountpoint = place / "python", place / "mnt"
     interpreter.symlink_to(os.path.realpath(sys.executable))
     mountpoint.mkdir()
@@ -729,7 +729,7 @@ def test_mount_of_which_nobody_can_ask_is_left_and_that_is_said(
 
     with _fuse_mounted(place) as device, _running("pass", adopt=True) as running:
         with Path(os.devnull).open("rb") as nothing:
-            os.dup2(nothing.fileno(), device)  # so nobody serves it any more
+            os.dup2(nothing.fileno(), device)  # now no process serves the mount
         mount = next(m for m in all_mounts() if m.mountpoint == str(place))
         with monkeypatch.context() as at_the_limit:
             at_the_limit.setattr(os, call, refused)
@@ -739,7 +739,7 @@ def test_mount_of_which_nobody_can_ask_is_left_and_that_is_said(
         assert running._adopted() == set()
 
 
-# Asks whether a mount is dead when the table of mounts cannot be read any more.
+# Checks whether a mount is dead when the table of mounts cannot be read any more.
 _CANNOT_READ = """
 import os, sys
 from efuse.errors import ControlError
@@ -773,7 +773,7 @@ def test_mount_is_left_and_one_process_goes_on_where_the_table_of_mounts_cannot_
 
 @pytest.mark.usefixtures("past_the_shim")
 def test_dead_mount_is_unmounted_where_it_is_by_now(place: Path) -> None:
-    """A directory above it was renamed."""
+    """A directory above the mount was renamed."""
     above, renamed = place / "above", place / "renamed"
     (above / "mnt").mkdir(parents=True)
     try:
@@ -790,8 +790,8 @@ def test_dead_mount_is_unmounted_where_it_is_by_now(place: Path) -> None:
         _unmount(renamed / "mnt")
 
 
-# Serves a mount: answers the first request well, INIT, and others with the error in argv[3], or,
-# if that is 0, not at all.
+# Serves a mount. Answers the first request, INIT, with success, and the others with the error in
+# argv[3], or not at all if that is 0.
 _ANSWERS = """
 import struct
 print(flush=True)
@@ -810,7 +810,10 @@ while True:
 
 @contextlib.contextmanager
 def _another_daemon(mountpoint: Path, answer: int) -> Iterator[subprocess.Popen[str]]:
-    """Have another process serve *mountpoint*, which answers with that error; 0: not at all."""
+    """Mount and serve *mountpoint* in another process.
+
+    :param answer: the errno of all replies; 0 to send none.
+    """
     words = [sys.executable, "-c", _MOUNTS + _ANSWERS, mountpoint, "fuse.x", str(answer)]
     daemon = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
@@ -828,7 +831,7 @@ def _another_daemon(mountpoint: Path, answer: int) -> Iterator[subprocess.Popen[
 def test_mount_of_a_live_daemon_that_answers_as_a_dead_one_is_left(
     place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
-    """What it needs is gone itself: a server, or the mount that it is a mount of."""
+    """The daemon may return this error because its server, or the mount below it, is gone."""
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
     if not tells:
         _does_not_tell(monkeypatch)
@@ -846,7 +849,7 @@ def test_mount_of_a_live_daemon_that_answers_as_a_dead_one_is_left(
         assert daemon.poll() is None
 
 
-# Runs a daemon that ends when it is told to, and lets its mounts go.
+# Runs a daemon that ends when the test asks for it, and then unmounts its dead mounts.
 _RUNS = """
 import os, sys
 from efuse.fs import own_mount, run
@@ -861,7 +864,7 @@ os._exit(7)
 
 
 def test_daemon_of_another_that_never_answers_does_not_hold_up_the_end(place: Path) -> None:
-    """Whoever asks it waits, and cannot be ended before it answers."""
+    """A process that asks it cannot be killed before it answers."""
     words = [sys.executable, "-c", _RUNS, place]
     pipe = subprocess.PIPE
     running = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
@@ -876,7 +879,7 @@ def test_daemon_of_another_that_never_answers_does_not_hold_up_the_end(place: Pa
 def test_question_to_a_daemon_that_never_answers_is_given_up(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked where no process is seen that serves the mount: it may be hidden."""
+    """The mount is asked if no process is seen to serve it, but its daemon may be hidden."""
     monkeypatch.setattr(run, "_ANSWER_S", 0.3)
     with _another_daemon(place, 0) as daemon, _running("pass", adopt=True) as running:
         mount = next(m for m in all_mounts() if m.mountpoint == str(place))
@@ -886,7 +889,7 @@ def test_question_to_a_daemon_that_never_answers_is_given_up(
         assert running._adopted() == set()
 
 
-# Starts another `efuse run`, which leaves a process that holds the handlers.
+# Starts another `efuse run`, which leaves a process in the background that holds the handlers.
 _NESTED = """
 import subprocess, sys
 with open(sys.argv[1], "w") as told:
@@ -908,7 +911,7 @@ signal.pause()
 
 
 def test_processes_of_a_nested_run_are_not_the_daemons(place: Path) -> None:
-    """They have the outer one's environment, except its daemon, and attend to mounts of eFuse."""
+    """They manage eFuse mounts. Except for its daemon, they have the outer run's environment."""
     told = place / "told"
     os.mkfifo(told)
     with _running(_NESTED, told, _LEAVES_A_HOLDER) as running:
@@ -927,7 +930,7 @@ def test_processes_of_a_nested_run_are_not_the_daemons(place: Path) -> None:
 def test_what_was_started_is_the_daemons_whatever_its_environment_says(
     monkeypatch: pytest.MonkeyPatch, knows: bool
 ) -> None:
-    """It may have been given another one; or /proc tells of another process by its number."""
+    """The process may have changed its environment, or /proc may show another one by this id."""
     script = "import os; os.environ['EFUSE_REPORT_FD'] = '9:9'; os.execlp('sleep', 'sleep', '60')"
     with _running(script) as running:
         environment = Path(f"/proc/{running.process.pid}/environ")
@@ -949,14 +952,14 @@ print(list(running.events()))
 
 
 def test_daemon_is_run_where_the_working_directory_was_removed(place: Path) -> None:
-    """What its command names relatively is no mount point."""
+    """A relative path in its command does not count as a mount point."""
     gone = place / "gone"
     gone.mkdir()
     words = [sys.executable, "-c", _RUNS_NOWHERE, gone]
     assert subprocess.check_output(words, text=True, timeout=60) == "[Ended(status=0)]\n"
 
 
-# Prints of which kind the first thing is that `efuse run` would be told of.
+# Prints the type of the first event of a run.
 _LOOKS = """
 import sys
 from efuse.fs import own_mount, run
@@ -969,7 +972,7 @@ running.process.wait()
 """
 
 
-# Goes into the background, until its parent has been reaped.
+# Goes into the background, and waits until its parent has been reaped.
 _LEAVES = """
 import os, time
 parent = os.getpid()
@@ -981,7 +984,10 @@ while os.getppid() == parent:
 
 
 def _first_event(place: Path, daemon: str, *within: str) -> str:
-    """Return the kind of the first event of a *daemon* that mounts *place*, run by *within*."""
+    """Return the type of the first event of a *daemon* that mounts on *place*.
+
+    :param within: a command that runs the command in its arguments, such as ``unshare``.
+    """
     try:
         words = (*within, sys.executable, "-c", _LOOKS, daemon, place, "fuse.x")
         return subprocess.check_output(words, text=True, timeout=60).strip()
@@ -990,7 +996,7 @@ def _first_event(place: Path, daemon: str, *within: str) -> str:
 
 
 def test_plain_mount_of_a_daemon_that_may_not_be_looked_at_is_told_of(place: Path) -> None:
-    """A container has no CAP_SYS_PTRACE: it does not see what another user has open."""
+    """Without CAP_SYS_PTRACE, as in a container, open files of other users are not visible."""
     daemon = _MOUNTS + "os.setgid(65534)\nos.setuid(65534)\n" + _STAYS
     assert _first_event(place, daemon, "setpriv", "--bounding-set=-sys_ptrace") == "PlainMount"
 
@@ -998,14 +1004,14 @@ def test_plain_mount_of_a_daemon_that_may_not_be_looked_at_is_told_of(place: Pat
 def test_mount_of_what_has_gone_into_the_background_is_waited_for_without_its_proc(
     place: Path,
 ) -> None:
-    """The /proc of another PID namespace tells of other processes by the same numbers."""
+    """In the /proc of another PID namespace, the same ids belong to other processes."""
     daemon = _LEAVES + _MOUNTS + _REPORTS + _STAYS
     within = ("unshare", "--pid", "--fork", "--kill-child")
     assert _first_event(place, daemon, *within) == "PlainMount"
 
 
 def test_mount_of_another_user_is_unmounted_by_its_number(place: Path) -> None:
-    """To whom it is not allowed, FUSE does not say which mount it is."""
+    """FUSE does not show the number of a mount to users who may not access it."""
     mine, other = place / "mine", place / "other"
     mine.mkdir()
     other.mkdir()
@@ -1039,8 +1045,8 @@ def test_bind_mount_of_an_older_file_system_is_not_the_daemons(
         assert _number(source) in running._seen
 
 
-# Has a process of another run mount the first directory, or mounts it as a program that knows
-# eFuse does. Then mounts the second one as a daemon that cannot report it.
+# First, a process of another run mounts the first directory, or a program that knows eFuse does.
+# Then this daemon, which cannot report its mount, mounts the second directory.
 _BESIDE_ANOTHERS = """
 import os, subprocess, sys
 mounts, ready, stays, reports, is_own, mountpoint, kind = sys.argv[1:8]
@@ -1061,7 +1067,7 @@ with subprocess.Popen(words, stdout=subprocess.PIPE, close_fds=False) as another
 def test_mount_of_another_efuse_program_is_left_to_it(
     place: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool, tells: bool
 ) -> None:
-    """The daemon starts `efuse run` or `efuse mount`, on a directory that its command names."""
+    """The daemon starts `efuse run` or `efuse mount` on a directory that its command names."""
     if not tells:
         _does_not_tell(monkeypatch)
     anothers, mine = place / "another", place / "mine"
@@ -1076,7 +1082,7 @@ def test_mount_of_another_efuse_program_is_left_to_it(
         at.callback(running.end)
         found = next(running.events())
         if not tells and not is_own:
-            # Two processes have the device open, and which of them has which mount is not known.
+            # Two processes have the device open, and it is not known which mount each one serves.
             assert isinstance(found, PlainMount)
             assert "may be the mount of another daemon" in found.reason
         else:
@@ -1086,7 +1092,7 @@ def test_mount_of_another_efuse_program_is_left_to_it(
 
 
 def test_mount_with_handlers_of_another_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is declared to it first."""
+    """Nothing is declared before the refusal."""
 
     class Taken:
         state = "attached"
@@ -1110,7 +1116,7 @@ def test_mount_with_handlers_of_another_program_is_refused(monkeypatch: pytest.M
 def test_other_user_cannot_keep_the_command_busy(
     monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    """When a record has been read there is another one, up to a limit; the daemon has ended."""
+    """The daemon has ended. Each time a record is read, there is another one, up to a limit."""
     limit, sent = 50_000, 0
     nobody = struct.pack("=iII", os.getpid(), _NOBODY, _NOBODY)
     pairs = []
@@ -1141,7 +1147,7 @@ def test_other_user_cannot_keep_the_command_busy(
     assert sent < limit
 
 
-# Goes into the background as python-daemon does, and mounts when its parent has been reaped.
+# Goes into the background like python-daemon, and mounts once its parent has been reaped.
 _MOUNTS_LATER = """
 import os, time
 parent = os.getpid()
@@ -1181,7 +1187,7 @@ with subprocess.Popen(["sleep", "60"]) as child:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_process_with_the_number_of_the_one_that_was_started_is_left(ends: bool) -> None:
-    """That one has ended and was reaped: its number is given again."""
+    """The started process has ended and was reaped, so another process may have its id."""
     words = [sys.executable, "-c", _HAS_A_CHILD]
     with (
         _running("pass") as running,
@@ -1195,12 +1201,12 @@ def test_process_with_the_number_of_the_one_that_was_started_is_left(ends: bool)
             running.end()
         else:
             running.hand_on(signal.SIGTERM)
-        # What has come first to its child is what has ended that.
+        # The signal that reached the child first has ended it: SIGKILL from the stranger itself.
         assert stranger.communicate()[0] == b"killed by 9\n"
 
 
 def test_children_of_another_thread_are_not_adopted() -> None:
-    """They have ended, and their statuses are that thread's."""
+    """They have ended, but only that thread may take their exit statuses."""
     with _running("pass", adopt=True) as running, ThreadPoolExecutor(1) as thread:
         child = thread.submit(subprocess.Popen, ["sh", "-c", "exit 5"]).result()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

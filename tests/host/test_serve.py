@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Mounting, unmounting, and what happens when either is not possible."""
+"""Mounting and unmounting, and the failures of both."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_mount_within_a_block_is_gone_behind_it(place: Path) -> None:
 
 
 def test_a_block_whose_mount_somebody_takes_away_ends_well(place: Path) -> None:
-    """The signal that ends its process comes while that ends by itself."""
+    """The signal that ends the serving process comes while the process ends by itself."""
     source, mountpoint = _places(place)
     for _ in range(20):
         with efuse.mount(efuse.Passthrough(source), mountpoint, plain=True):
@@ -62,10 +62,10 @@ def test_a_block_whose_mount_somebody_takes_away_ends_well(place: Path) -> None:
 def test_end_leaves_what_somebody_has_mounted_there_since(
     place: Path, mounted_by: str, is_used: bool
 ) -> None:
-    """If ours is gone, the other has the number of its connection, the lowest that is free."""
+    """The later mount gets the number of the ended connection, since it is the lowest free one."""
     source, mountpoint = _places(place)
     here = str(mountpoint)
-    # libfuse mounts what leaves umasks to the kernel.
+    # libfuse mounts a file system that leaves umasks to the kernel.
     own = mounted_by == "this process"
     operations = efuse.Passthrough(source) if own else efuse.Operations()
     with contextlib.ExitStack() as at_end:
@@ -93,8 +93,8 @@ def test_end_leaves_what_somebody_has_mounted_there_since(
         assert number_at(here) == number
 
 
-# What is mounted goes before this process has learned which mount it is. Below is a mount that is
-# the test's own, in a mount namespace of its own.
+# The mount is removed before this process has identified it. The mount below belongs to the test,
+# in a private mount namespace.
 _GOES = """
 import os, subprocess, sys
 import pyfuse3, trio, efuse
@@ -147,7 +147,7 @@ def test_mount_that_is_gone_before_it_is_known_unmounts_no_other(
 
 
 def _mount_over(mountpoint: Path, device: int) -> None:
-    """Mount FUSE on a mount that is not served yet: nothing on that is looked at."""
+    """Mount FUSE over a mount that is not served yet, without accessing that mount."""
     options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device
     where = os.fsencode(mountpoint)
     assert _libc.mount(b"x", where, b"fuse", ctypes.c_ulong(0), options) == 0
@@ -159,7 +159,7 @@ def _mount_over(mountpoint: Path, device: int) -> None:
 def test_mount_that_another_one_covers_before_it_is_known_is_not_taken_for_it(
     place: Path, monkeypatch: pytest.MonkeyPatch, mounted_by: str, kind: str, tells: bool
 ) -> None:
-    """A kernel of 6.12 does not tell which connection a descriptor of /dev/fuse is of."""
+    """Linux 6.12 does not show which connection a descriptor of /dev/fuse belongs to."""
     source, mountpoint = _places(place)
     made: list[int | None] = []
 
@@ -199,7 +199,7 @@ def test_mount_that_another_one_covers_before_it_is_known_is_not_taken_for_it(
 
         try:
             trio.run(main)
-            # Two new mounts of FUSE at one place: which of them is whose is not told by 6.12.
+            # On 6.12, two new FUSE mounts at one place cannot be told apart.
             assert known == (made[0] if tells or kind == "tmpfs" else None)
             assert number_at(str(mountpoint)) == made[1]
         finally:
@@ -214,7 +214,7 @@ _READ_FAILED = "fuse_session_receive_buf failed"
 def test_only_a_mount_that_goes_while_it_is_read_ends_well(
     place: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """Such a moment is some instructions long in the kernel: libfuse's answer is forced here."""
+    """The race lasts only a few instructions in the kernel, so the test fakes libfuse's answer."""
 
     async def main() -> None:
         raise ExceptionGroup("pyfuse3's nursery", [OSError(code, _READ_FAILED)])
@@ -359,7 +359,7 @@ def test_serve_on_a_missing_directory_fails_and_can_be_tried_again(place: Path) 
 
 
 def test_umask_of_the_process_is_its_own_while_a_pass_through_serves(place: Path) -> None:
-    """What is made through the mount has the caller's umask."""
+    """Files that are made through the mount get the caller's umask."""
     source, mountpoint = _places(place)
 
     async def main() -> None:
@@ -426,7 +426,7 @@ _CALLERS = {
 def test_signal_ends_a_mount_whose_handler_does_not_return(
     place: Path, handler: str, signals: int
 ) -> None:
-    """The caller gets an error. With one signal that takes a while, with a second no time."""
+    """The caller gets an error, some time after one signal or immediately after a second one."""
     _, mountpoint = _places(place)
     words = [sys.executable, "-c", _STUCK, str(mountpoint)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as daemon:
@@ -447,7 +447,7 @@ def test_signal_ends_a_mount_whose_handler_does_not_return(
     assert f" {mountpoint} " not in Path("/proc/self/mountinfo").read_text()
 
 
-# Its handlers fork. A process that a handler has forked ends as the name that is looked up says.
+# A file system whose handlers fork. The name that is looked up tells how the new process ends.
 _FORKS = """
 import errno, os, signal, stat, sys, time
 import pyfuse3, trio, efuse
@@ -555,7 +555,7 @@ def test_process_ends_though_its_mount_cannot_be_aborted() -> None:
 
 @pytest.fixture
 def on_the_way(place: Path) -> Iterator[Path]:
-    """A directory that is reached by a symbolic link on a mount of FUSE, ``place/fuse/link``."""
+    """``place/fuse/link``: a symbolic link on a FUSE mount, which leads to a directory."""
     for name in ("below", "fuse", "real"):
         (place / name).mkdir()
     (place / "below" / "link").symlink_to(place / "real")
@@ -572,7 +572,7 @@ def _row(mountpoint: Path) -> Mount:
 def test_mount_that_is_reached_through_fuse_is_told_from_the_one_on_the_way(
     place: Path, on_the_way: Path, mounted_by: str
 ) -> None:
-    """What is attached, aborted or left out of listings is the connection of its own."""
+    """Attaching, aborting, and leaving out of listings must affect its own connection."""
     own = mounted_by == "this process"
     real = place / "real"
     (real / "mnt").mkdir()
@@ -618,8 +618,8 @@ def test_mount_is_unmounted_although_a_directory_above_it_was_renamed(
     assert [m for m in all_mounts() if m.mountpoint.startswith(str(place))] == []
 
 
-# A user, who mounts by fusermount3, may rename a directory above the mount, and may mount something
-# else where that was.
+# A user who mounts by fusermount3 may rename a directory above the mount, and may mount something
+# else at the old path.
 _OF_A_USER = """
 import ctypes, os, subprocess, sys
 import pyfuse3, trio, efuse
@@ -674,7 +674,7 @@ def test_mount_of_a_user_is_unmounted_although_a_directory_above_it_was_renamed(
 def test_source_that_is_reached_through_fuse_promises_what_is_true_of_itself(
     place: Path, on_the_way: Path
 ) -> None:
-    """Of what is mounted below it, not of the mount on the way."""
+    """The promises depend on the mounts below the source, not on the mount on the way to it."""
     inner = place / "real" / "inner"
     inner.mkdir()
     before = efuse.Passthrough(on_the_way)

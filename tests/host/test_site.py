@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def _build(output: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site where there is no network."""
+    """Build the site in a namespace without a network."""
     command = ["unshare", "--net", sys.executable, "-m", "docs.site", str(output)]
     return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
 

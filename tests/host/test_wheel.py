@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The wheel, installed where there is no checkout."""
+"""The wheel, installed and used without a checkout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.commands import run_output
 _ROOT = Path(__file__).resolve().parents[2]
 _PROJECT = (_ROOT / "pyproject.toml").read_text()
 _DATA = ("bpf_programs", "csd", "kernel_patches", "libefuse")
-# What building leaves in a checkout.
+# Suffixes of the files that building leaves in a checkout.
 _LEFT = {".ko", ".o", ".pyc", ".so"}
 
 _TREE = {"empty": b"", "small": b"text\n", "folder/large": os.urandom(300_000)}
@@ -38,9 +38,9 @@ def _pip(*arguments: object, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def offline() -> dict[str, str]:
-    """What makes pip take all that building and installing needs from the cache.
+    """Environment variables that make pip use only packages from the cache.
 
-    The cache is filled the first time, from the network.
+    The first run fills the cache from the network.
     """
     declared = tomllib.loads(_PROJECT)
     needed = [*declared["project"]["dependencies"], *declared["build-system"]["requires"]]
@@ -57,7 +57,7 @@ def offline() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def wheel(offline: dict[str, str]) -> Iterator[Path]:
-    """The wheel, built as anybody would."""
+    """The wheel, built by the usual command."""
     with tempfile.TemporaryDirectory(prefix="efuse-test-") as name:
         _pip("wheel", "--no-deps", "--wheel-dir", name, _ROOT, **offline)
         (made,) = Path(name).iterdir()
@@ -66,7 +66,7 @@ def wheel(offline: dict[str, str]) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, offline: dict[str, str]) -> Iterator[Path]:
-    """The ``bin`` of an environment that has nothing but the wheel, and Debian's BCC."""
+    """The ``bin`` directory of an environment that has only the wheel and Debian's packages."""
     with tempfile.TemporaryDirectory(prefix="efuse-test-") as name:
         python = Path(sys.executable).resolve()
         run_output(python, "-m", "venv", "--system-site-packages", "--without-pip", name)
@@ -83,7 +83,7 @@ def installed(wheel: Path, offline: dict[str, str]) -> Iterator[Path]:
 
 @pytest.fixture
 def outside(place: Path) -> dict[str, Any]:
-    """How to run a command away from the checkout and from what it left in the cache."""
+    """Arguments for running a command outside of the checkout, with an empty cache."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return {"cwd": place, "env": {**environment, "XDG_CACHE_HOME": str(place / "cache")}}
 
