@@ -3,8 +3,8 @@
 
 The promises of a class are about its own handlers. The decorator :func:`stands_for` at a handler
 declares what the kernel may do instead of calling it. If a subclass overrides the handler, or the
-class itself has it replaced, the kernel does none of that, so the handler gets every request. If
-an overridden handler has no such decorator, the kernel does nothing instead of any handler.
+class itself has it replaced, the kernel does none of that, so the handler gets every request. A
+handler without the decorator counts as one that declares everything in :class:`Shortcut`.
 """
 
 from __future__ import annotations

@@ -299,8 +299,8 @@ class Running:
         """Yield each mount of the daemon once it exists, and at last the end of its process.
 
         If the process ends with status 0 and has not mounted anything, it may have left a process
-        in the background that is about to mount. For 10 s, the mount of such a process is waited
-        for.
+        in the background that is about to mount. The iterator waits for this mount, but at most
+        10 s.
         """
         poll = select.poll()
         poll.register(self._mountinfo, select.POLLPRI)  # the kernel signals a change of the table
@@ -451,8 +451,8 @@ class Running:
     def _is_left_alone(self) -> bool:
         """Tell whether no process of the daemon is left that could mount.
 
-        The remaining processes are the adopted ones. If they are not known, the socket shows that
-        a process is left: it is closed when no process has its other end.
+        With adoption, the adopted processes are the remaining ones. Without it, the socket tells:
+        it is closed once no process has its other end.
         """
         if self._adopts and self._knows_children:
             return not self._adopted()
@@ -698,7 +698,7 @@ def _detach(mountpoint: str, number: int) -> None:
 
 
 def _cannot_tell(mount: Mount, error: OSError | ControlError) -> bool:
-    """Log that *error* prevents the question whether the mount has a daemon, so the mount stays."""
+    """Log that *error* hides whether the mount has a daemon. Return False, so the mount stays."""
     _log.warning(
         "whether %s has lost its daemon is not to be told, so it is left: %s",
         shown(mount.mountpoint),

@@ -14,7 +14,7 @@ from efuse.fs.passthrough.syscalls import Status, check_access, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
 
-_READ_ONLY, _WRITABLE = -1, -2  # rights; no mount has a negative id
+_READ_ONLY, _WRITABLE = -1, -2  # rights; no mount in the table has such an id
 _MOST_READINGS = 8
 
 
