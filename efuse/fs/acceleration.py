@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Attach the built-in handlers to an eFuse mount, and declare its promises to the kernel.
 
-``efuse.bpf`` loads libbpf. So it is imported in functions, when there is an eFuse mount.
+``efuse.bpf`` and ``efuse.control`` are imported in functions, so only for an eFuse mount.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import trio
 
 from efuse.closing import Closing
 
-if TYPE_CHECKING:  # at run time this would load libbpf
+if TYPE_CHECKING:  # plain FUSE does without efuse.bpf
     from efuse.bpf import Event, Listener
 
 __all__ = ["Events"]
