@@ -270,7 +270,7 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         """End the effect of :meth:`backing` for a range of a file.
 
-        When this method returns, the kernel asks the daemon for every read and write in the range.
+        When this method returns, the kernel reads and writes nothing in backing files of the range.
 
         :param inode: number of the inode.
         :param offset: start of the range in the file, in bytes.

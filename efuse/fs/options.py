@@ -41,9 +41,9 @@ class Options:
     consistency: str = "ttl"
     """How long the kernel believes an answer: ``strict`` (never), ``ttl`` (for its
     ``entry_timeout`` or ``attr_timeout``), ``cto`` (like ``ttl``, but each open goes to the daemon
-    and voids what the kernel knew of the file), or ``exclusive`` (until this mount changes
-    something or :meth:`efuse.Operations.invalidate` is called). ``exclusive`` promises that all
-    other changes of the files are invalidated."""
+    and voids what the kernel knew of the file), or ``exclusive`` (until something changes).
+    ``exclusive`` promises that each change goes through this mount, or that
+    :meth:`efuse.Operations.invalidate` is called for it."""
 
     stable_nodeids: bool = False
     """An inode number is never given to another file, not even after ``forget``."""
