@@ -32,7 +32,7 @@ FIELD(efuse_sent, 19, efuse_req, sent)
 FIELD(efuse_missed, 20, efuse_req, path.missed)
 FIELD(efuse_id, 21, efuse_conn, id)
 FIELD(args_begun, 22, fuse_args, efuse.begun_ns)
-FIELD(args_by, 23, fuse_args, efuse.by)
+FIELD(args_by, 23, fuse_args, efuse.answered_by)
 FIELD(args_reason, 24, fuse_args, efuse.reason)
 
 #define NAME_MAX	255

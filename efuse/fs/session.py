@@ -330,6 +330,10 @@ class _Session:
             except trio.Cancelled:
                 with trio.CancelScope(shield=True):
                     await self._unmount()
+                    with trio.move_on_after(GRACE_S):
+                        await self._ended.wait()
+                    # A copy of the mount, in another namespace, has it go on.
+                    self._answering.cancel()
                     await self._ended.wait()
                 raise
             nursery.cancel_scope.cancel()

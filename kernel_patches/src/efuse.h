@@ -196,6 +196,7 @@ void efuse_inode_evicted(struct inode *inode);
 void efuse_refresh_pages(struct inode *inode);
 void efuse_refresh_mapped(struct inode *inode);
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);
+void efuse_folio_cleaned(struct folio *folio);
 #ifdef EFUSE_HAS_WRITEPAGES
 bool fuse_range_is_writeback(struct inode *inode, pgoff_t idx_from, pgoff_t idx_to);
 #endif

@@ -319,6 +319,20 @@ static int efuse_file_modified(struct kiocb *iocb)
 	return file_remove_privs(file) ?: file_update_time(file);
 }
 
+/*
+ * FUSE is about to write at @pos, behind the @end of the file. Bytes that were stored between must
+ * not come into the file. Where @end may be older than the backing file, bytes of the file may lie
+ * there, too: then clean pages are read again, and the rest is as on plain FUSE.
+ */
+static void efuse_file_behind(struct efuse_conn *ec, struct inode *inode, loff_t end, loff_t pos)
+{
+	if (get_fuse_conn(inode)->writeback_cache ||
+	    READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE)
+		truncate_pagecache_range(inode, end, pos - 1);
+	else
+		efuse_pages_drop(inode, end, pos - end);
+}
+
 /* Write under the inode's lock. FUSE takes that lock itself for what is @left. */
 static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb,
 				       struct iov_iter *from, bool *left)
@@ -339,9 +353,8 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	if (ret)
 		return ret;
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
-	/* FUSE does the rest. With a write-back cache, that keeps bytes stored behind the end. */
 	if (*left && iocb->ki_pos > i_size_read(inode))
-		truncate_pagecache_range(inode, i_size_read(inode), iocb->ki_pos - 1);
+		efuse_file_behind(ec, inode, i_size_read(inode), iocb->ki_pos);
 	/* Another append must not come between two parts of one append, so it ends short. */
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)
 		*left = false;
@@ -365,8 +378,12 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	bool left;
 
 	/* In exclusive mode the end of the file is known, since no other mount makes it longer. */
-	if (!ec || inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
+	if (!ec || inode->i_mode & (S_ISUID | S_ISGID) ||
 	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))
+		return ordinary(iocb, from);
+	/* No path takes it. Behind the end of the file, see efuse_file_behind(). */
+	if (!efuse_file_clean(inode) &&
+	    (iocb->ki_flags & IOCB_APPEND || iocb->ki_pos <= i_size_read(inode)))
 		return ordinary(iocb, from);
 
 	inode_lock(inode);

@@ -20,7 +20,7 @@ from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Call, Mount, eventually, mounted
 from tests.guest.support.failing_disk import failing_disk
 from tests.guest.support.file_data import BLOCK, fill, write
-from tests.guest.support.scripted_daemon import NOFLUSH, WRITEBACK_CACHE
+from tests.guest.support.scripted_daemon import NOFLUSH, WRITEBACK_CACHE, ScriptedDaemon
 from tests.guest.support.shell import load_file_system, run
 from tests.guest.support.small_disk import frozen, wait_until_frozen
 
@@ -31,6 +31,8 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 _libc.sync_file_range.argtypes = [ctypes.c_int, *[ctypes.c_int64] * 2, ctypes.c_uint]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _DIRECT_IO = 1 << 0  # FOPEN_DIRECT_IO
+_SPLICE_F_MOVE = 1
+_HEADER = 16  # bytes of struct fuse_out_header
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 
 
@@ -504,6 +506,157 @@ def test_bytes_stored_behind_the_end_while_a_write_waits_do_not_come_into_the_fi
         os.close(held)
         expected = b"P" + b"o" * 99 + bytes(2 * BLOCK - 100) + fill("s", BLOCK)
         assert Path(path).read_bytes() == expected
+
+
+@pytest.mark.parametrize("then", ["shown", "by a map", "by write(2)"])
+def test_void_page_that_was_stored_to_once_is_read_again_in_spite_of_references(
+    mountpoint: Path, lower: Path, then: str
+) -> None:
+    """No program does direct I/O. A reader keeps 1100 references in pipes (tee(2))."""
+    old, new = (backing(lower, fill(letter, BLOCK), letter) for letter in ("a", "b"))
+    flags = WRITEBACK_CACHE if then == "by write(2)" else 0
+    with mounted(mountpoint, generic_flags=flags, **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        m.call("map_extent", "f", old, os.O_RDWR, write=True, version=1)
+        fd, reader = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_RDONLY)
+        _store_by_address(fd, {0: b"a"})  # made writable once, and clean again
+        assert sent(reader) == b"a"
+        call: Call[object] | None = None
+        try:
+            with _referenced(reader, "pipes"):
+                m.call("map_extent", "f", new, os.O_RDWR, write=True, version=2)
+                if then == "shown":
+                    assert sent(reader) == b"b"  # 'a': of a content that is no more
+                elif then == "by a map":
+                    with _random_view(fd, 1) as view:
+                        call = Call(_store, view, 0)
+                        call.result()  # hangs for as long as the reader keeps its pipes
+                        view.flush()
+                else:
+                    call = Call(os.pwrite, fd, b"ss", 0)
+                    assert call.result() == 2  # hangs under the inode's lock
+                    os.fsync(fd)
+        finally:
+            if call:
+                call.kill()
+            os.close(fd)
+            os.close(reader)
+        if then != "shown":
+            assert Path(new).read_bytes() == b"ss" + fill("b", BLOCK)[2:]
+
+
+def test_write_behind_the_end_leaves_what_another_program_has_written(
+    mountpoint: Path, lower: Path
+) -> None:
+    """As test_write_behind_the_end_leaves_bytes_that_a_map_has_shown, with a writable map."""
+    path = backing(lower, b"o" * 200)
+    with mounted(mountpoint, **LONG) as m:
+        make(m, "f", b"d" * 100)
+        whole(m, path, write=True)
+        fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
+        shared, both = mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
+        address = _libc.mmap(None, BLOCK, both, shared, fd, 0)
+        assert ctypes.string_at(address + 150, 1) == b"o"
+        os.pwrite(writer, b"x", 2 * BLOCK)
+        assert ctypes.string_at(address + 150, 1) == b"o"  # zero, in a page that is not void
+        ctypes.memmove(address, b"P", 1)
+        os.fsync(fd)
+        assert _libc.munmap(address, BLOCK) == 0
+        os.close(fd)
+        os.close(writer)
+        # The page is written back as a whole: the other program's bytes 100 to 199 are zeros.
+        expected = b"P" + b"o" * 199 + bytes(2 * BLOCK - 200) + b"x"
+        assert Path(path).read_bytes() == expected
+
+
+@pytest.mark.parametrize("flags", [0, WRITEBACK_CACHE])
+def test_bytes_stored_behind_the_end_do_not_come_into_the_file_while_the_page_is_dirty(
+    mountpoint: Path, lower: Path, flags: int
+) -> None:
+    """The program does not call msync(2) or fsync(2) between the store and the write(2)."""
+    path = backing(lower, b"o" * 100)
+    with mounted(mountpoint, generic_flags=flags, consistency="exclusive", **LONG) as m:
+        make(m, "f", b"o" * 100)
+        whole(m, path, write=True)
+        fd = os.open(m / "f", os.O_RDWR)
+        _store_by_address(fd, {200: b"JUNK"}, sync=False)
+        assert os.pwrite(fd, b"x", 2 * BLOCK) == 1
+        with tempfile.TemporaryFile() as copy:
+            os.sendfile(copy.fileno(), fd, 0, BLOCK)
+            assert os.pread(copy.fileno(), 4, 200) == bytes(4)
+        os.fsync(fd)
+        os.close(fd)
+        assert Path(path).read_bytes() == b"o" * 100 + bytes(2 * BLOCK - 100) + b"x"
+
+
+def test_direct_io_into_one_page_twice_ends_although_the_page_becomes_void(
+    source: Mount, mountpoint: Path, lower: Path
+) -> None:
+    """The second of three buffers is a page of another mount, for which its daemon is asked."""
+    path = backing(lower, fill("o", BLOCK))
+    disk = backing(lower, fill("1", BLOCK) + fill("2", BLOCK) + fill("3", BLOCK), "disk")
+    os.sync()
+    with mounted(mountpoint, **LONG) as m:
+        make(source, "source", fill("s", BLOCK))
+        make(m, "f", fill("d", BLOCK))
+        whole(m, path, write=True)
+        fd, held = os.open(m / "f", os.O_RDWR), os.open(source / "source", os.O_RDWR)
+        other = os.open(disk, os.O_RDONLY | os.O_DIRECT)
+        with mmap.mmap(fd, BLOCK) as view, mmap.mmap(held, BLOCK) as between:
+            source.hold("read", "before")
+            buffers = [memoryview(view), memoryview(between), memoryview(view)]
+            reader = Call(os.preadv, other, buffers, 0)
+            try:
+                source.wait_held()  # the first page is pinned, and in a bio that is not sent yet
+                os.fsync(fd)  # the page is clean and write-protected
+                whole(m, path, write=True)  # and void
+                source.release()
+                assert reader.result() == 3 * BLOCK  # hangs: it waits for its own pin
+            finally:
+                reader.kill()
+            for each in buffers:
+                each.release()
+            assert view[:] == fill("3", BLOCK)
+            view.flush()
+        for number in (fd, held, other):
+            os.close(number)
+        assert Path(path).read_bytes() == fill("3", BLOCK)
+
+
+def test_page_that_a_reply_moves_into_the_page_cache_is_dropped_with_the_others(
+    mountpoint: Path, lower: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon answers a READ from before the change by splice(2) with SPLICE_F_MOVE."""
+    plain = ScriptedDaemon._send
+
+    def send(daemon: ScriptedDaemon, answer: bytes) -> None:
+        if len(answer) != _HEADER + BLOCK:
+            plain(daemon, answer)
+            return
+        out, into = os.pipe2(os.O_DIRECT)  # each write(2) has a page of its own
+        os.write(into, answer[:_HEADER])
+        os.write(into, answer[_HEADER:])
+        done = _libc.splice(out, None, daemon._fd, None, len(answer), _SPLICE_F_MOVE)
+        assert done == len(answer), os.strerror(ctypes.get_errno())
+        os.close(out)
+        os.close(into)
+
+    monkeypatch.setattr(ScriptedDaemon, "_send", send)
+    new = backing(lower, fill("n", BLOCK))
+    with mounted(mountpoint, path="daemon", open_flags=NOFLUSH, **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd = os.open(m / "f", os.O_RDONLY)
+        m.hold("read", "after")
+        first = Call(sent, fd)
+        m.wait_held()
+        whole(m, new)
+        m.connection.forced_path = "auto"
+        second = Call(sent, fd)
+        eventually(lambda: "folio_wait_bit" in str(second.within()), "it waits to drop the page")
+        m.release()
+        assert first.result() in (b"d", b"n")
+        assert [second.result(), sent(fd)] == [b"n", b"n"]  # 'd' until the next change
+        os.close(fd)
 
 
 @pytest.mark.parametrize("path", ["daemon", "auto"])

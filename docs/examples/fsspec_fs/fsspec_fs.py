@@ -212,10 +212,12 @@ class Remote(efuse.Operations):
 
     async def read(self, fh: int, off: int, size: int) -> bytes:
         node, parts = self._nodes[fh], []
-        end = min(off + size, node.size)
+        count, end = node.count, min(off + size, node.size)
         while off < end:
             number, within = divmod(off, self._chunks.size)
             with await self._chunk(fh, number) as file:
+                if node.count != count:
+                    raise pyfuse3.FUSEError(errno.ESTALE)  # Earlier parts are of another version.
                 parts.append(os.pread(file.fileno(), end - off, within))
             off += len(parts[-1])
         return b"".join(parts)

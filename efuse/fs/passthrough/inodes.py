@@ -285,17 +285,24 @@ class Inodes:
 
     def _is_open_elsewhere(self, node: Node) -> bool:
         for opened in node.opens:
-            mount = self.mounts.of(opened, status(opened))
-            if mount.rights == node.key[2]:
-                try:
-                    fd = os.open(b"/proc/self/fd/%d" % opened, os.O_PATH | os.O_CLOEXEC)
-                except OSError:
-                    self.mounts.let_go(mount)
+            try:
+                mount = self.mounts.of(opened, status(opened))
+                if mount.rights == node.key[2]:
+                    self._exchange(node, self._copy_of(opened, mount), mount)
+                    return True
+                self.mounts.let_go(mount)
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR:
                     raise
-                self._exchange(node, fd, mount)
-                return True
-            self.mounts.let_go(mount)
+                # Its file is dead (FUSE: EIO; NFS: ESTALE). The others are not.
         return False
+
+    def _copy_of(self, opened: int, mount: LowerMount) -> int:
+        try:
+            return os.open(b"/proc/self/fd/%d" % opened, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            self.mounts.let_go(mount)
+            raise
 
     def _is_named_elsewhere(self, node: Node) -> bool:
         if not node.others and node.parent is not None and node.parent.mount is node.mount:

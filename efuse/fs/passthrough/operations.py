@@ -415,7 +415,8 @@ class Passthrough(Operations):
         node = self._node(inode)
         opened = self._files.opened(fh) if fh is not None else None
         if fields.update_size and opened is None:
-            self._inodes.check_name(node)
+            # A handle of a file that the kernel opened by itself: it was opened for writing.
+            (self._inodes.check_name if fh is None else self._inodes.check_writable)(node)
         path = self._path(node)
         before = os.fstat(self._inodes.fd(node))
         with self._as_caller(ctx):

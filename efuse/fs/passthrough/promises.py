@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from efuse.control.mounts import Mount
+from efuse.control.mounts import Mount, Numbered, numbered, numbers
 from efuse.display import shown
 from efuse.errors import EfuseError
 from efuse.fs.options import Options
@@ -54,7 +54,8 @@ class Promises:
         self._is_told = False
         self._reading = -1
         self._weighed: frozenset[int] = frozenset()
-        self._there: frozenset[tuple[int, int, str]] | None = None
+        self._there: frozenset[tuple[int, str]] | None = None
+        self._seen: dict[int, Numbered | None] = {}
 
     def keep(self, node: Node) -> None:
         """Make the promises true before a reply gives the kernel *node*.
@@ -99,12 +100,22 @@ class Promises:
         if "consistency" in ended:
             self._log_end_of_exclusive(shown(path), found, is_whole=is_whole)
         self._owed |= ended
-        there = frozenset((mount.mount_id, mount.connection, mount.mountpoint) for mount in found)
-        self._is_void_owed |= self._there is not None and not there <= self._there
+        unique = self._unique_numbers()
+        there = frozenset((unique.get(m.mount_id, m.mount_id), m.mountpoint) for m in found)
+        self._is_void_owed |= self._there is not None and there != self._there
         self._there = there
         self._weighed = mounts.numbers | {mount.mount_id for mount in found}
         self._reading = mounts.readings
         self._settle()
+
+    def _unique_numbers(self) -> dict[int, int]:
+        """Return, by its number in the table, the number of each mount that no other one ever gets.
+
+        A mount gets the number in the table, and the device, of one that was unmounted before it.
+        On a kernel before 6.8 there are no others.
+        """
+        self._seen = {number: self._seen.get(number) or numbered(number) for number in numbers()}
+        return {seen.mount_id: seen.number for seen in self._seen.values() if seen is not None}
 
     def _ended(self, found: list[Mount], *, is_whole: bool) -> dict[str, Any]:
         """Return the used promises that are not true, with their new values.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections.abc import Callable
@@ -19,15 +20,17 @@ async def watch_table(changed: Callable[[], None]) -> None:
 
     :raises OSError: no descriptors are left, or the table cannot be opened.
     """
-    table = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as opened:
         # trio can only wait until a descriptor is readable, and the table always is. A descriptor
         # of epoll(7) is readable once the table has changed.
-        with select.epoll() as changes:
+        changes = opened.enter_context(select.epoll())
+        # An open table reports a change only once. If it comes before the wait, trio looks twice:
+        # when it takes the descriptor, and when it waits. Each look takes the report of one table.
+        for _ in range(2):
+            table = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, table)
             changes.register(table, select.EPOLLPRI)
-            while True:
-                await trio.lowlevel.wait_readable(changes.fileno())
-                changes.poll(0)
-                changed()
-    finally:
-        os.close(table)
+        while True:
+            await trio.lowlevel.wait_readable(changes.fileno())
+            changes.poll(0)
+            changed()

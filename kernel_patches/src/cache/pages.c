@@ -38,23 +38,47 @@ static bool efuse_folio_writes(struct inode *inode, struct folio *folio)
 	       efuse_copy_pending(inode, folio->index, folio_next_index(folio) - 1);
 }
 
+/* Does the folio have more references, besides those of maps, than a folio that is not pinned? */
+static bool efuse_folio_referenced(struct folio *folio)
+{
+	/* In this order: a map that goes away in between makes the result larger, not smaller. */
+	int refs = folio_ref_count(folio);
+
+	smp_rmb();
+	return folio_maybe_dma_pinned(folio) &&
+	       (folio_test_large(folio) || refs - folio_mapcount(folio) >= GUP_PIN_COUNTING_BIAS);
+}
+
 /*
- * May direct I/O be storing to the folio? It pins a page that it stores to, and marks the page
- * dirty at its end. Such a page was made writable first (PG_checked, see efuse_page_mkwrite()). The
- * pin of a mere reader does not count, nor do the references of maps: any number of them may exist.
+ * May direct I/O be storing to the folio? It pins a page that is writable, and marks the page dirty
+ * at its end. So the page was made writable after it was last written back (PG_checked), or was
+ * pinned then. A reader's pin of another page does not count.
  */
 static bool efuse_folio_pinned(struct folio *folio)
 {
-	return folio_test_checked(folio) && folio_maybe_dma_pinned(folio) &&
-	       (folio_test_large(folio) ||
-		folio_ref_count(folio) - folio_mapcount(folio) >= GUP_PIN_COUNTING_BIAS);
+	return folio_test_checked(folio) && efuse_folio_referenced(folio);
+}
+
+/**
+ * efuse_folio_cleaned - a folio is being written back
+ * @folio: the folio, locked, which no map can store to any more
+ */
+void efuse_folio_cleaned(struct folio *folio)
+{
+	if (!efuse_folio_referenced(folio))
+		folio_clear_checked(folio);
+}
+
+/* Does the folio hold bytes that are nowhere else? */
+static bool efuse_folio_stored(struct folio *folio)
+{
+	return folio_test_dirty(folio) || efuse_folio_pinned(folio);
 }
 
 /* A page that is being written stays: a fault that reads it again would wait for the WRITE. */
 static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 {
-	return !folio_test_dirty(folio) && !efuse_folio_pinned(folio) &&
-	       !efuse_folio_writes(inode, folio);
+	return !efuse_folio_stored(folio) && !efuse_folio_writes(inode, folio);
 }
 
 /*
@@ -64,20 +88,37 @@ static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 static void efuse_folio_remove(struct address_space *mapping, struct folio *folio)
 {
 	generic_error_remove_folio(mapping, folio);
+	/* FUSE passes no page on with a flag that it does not know. */
+	folio_clear_checked(folio);
 }
 
-/* Returns whether the folio has left the page cache. Without @wait, a locked folio stays. */
+/*
+ * Drop a folio, and whatever takes its place in the page cache meanwhile: FUSE moves a page of the
+ * daemon there (SPLICE_F_MOVE) and fills it with bytes that it had before. Returns whether none is
+ * left. Without @wait, a locked folio stays.
+ */
 static bool efuse_folio_drop(struct address_space *mapping, struct folio *folio, bool wait)
 {
-	bool gone;
+	pgoff_t index = folio->index;
+	bool left, gone;
 
-	if (wait ? folio_lock_killable(folio) : !folio_trylock(folio))
-		return false;
-	if (folio->mapping == mapping && efuse_folio_clean(mapping->host, folio))
-		efuse_folio_remove(mapping, folio);
-	gone = folio->mapping != mapping;
-	folio_unlock(folio);
-	return gone;
+	folio_get(folio);
+	do {
+		if (wait ? folio_lock_killable(folio) : !folio_trylock(folio)) {
+			folio_put(folio);
+			return false;
+		}
+		left = folio->mapping != mapping;
+		if (!left && efuse_folio_clean(mapping->host, folio))
+			efuse_folio_remove(mapping, folio);
+		gone = folio->mapping != mapping;
+		folio_unlock(folio);
+		folio_put(folio);
+		if (!left)
+			return gone;
+		folio = filemap_get_folio(mapping, index);
+	} while (!IS_ERR(folio));
+	return true;
 }
 
 /* Returns whether all folios of the range are gone. Without @wait, locked folios stay. */
@@ -141,10 +182,12 @@ static void efuse_dropped_prune(struct inode *inode, u64 epoch)
 	unsigned long index;
 	void *entry;
 
-	xa_for_each(dropped, index, entry)
+	xa_for_each(dropped, index, entry) {
 		if (xa_to_value(entry) <= epoch)
 			/* Another drop may have changed the entry: then the entry stays. */
 			xa_cmpxchg(dropped, index, entry, NULL, 0);
+		cond_resched();
+	}
 }
 
 static void efuse_pages_refresh(struct inode *inode, bool wait)
@@ -196,28 +239,18 @@ void efuse_refresh_mapped(struct inode *inode)
 
 /* Writing a part of a page. In a write-back mount the whole page is written back later. */
 
-/* How long a task waits before it looks again. In a page fault it may hold the mmap_lock. */
-#define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
-
-/*
- * Wait for the WRITEs of a folio, and a moment for direct I/O that stores to it. The end of direct
- * I/O gives no wake-up. Returns 0, or a negative errno if the caller is being killed.
- */
+/* Wait for the WRITEs of a folio that are under way. Returns 0, or a negative errno if killed. */
 static int efuse_folio_wait(struct inode *inode, struct folio *folio)
 {
 	int err = folio_wait_writeback_killable(folio);
 
-	if (!err)
-		err = efuse_copy_wait(inode, folio->index, folio_next_index(folio) - 1);
-	if (!err && efuse_folio_pinned(folio))
-		schedule_timeout_killable(EFUSE_PASSED_JIFFIES);
-	return err ?: fatal_signal_pending(current) ? -EINTR : 0;
+	return err ?: efuse_copy_wait(inode, folio->index, folio_next_index(folio) - 1);
 }
 
 /*
- * Unlock, release and drop a void folio. If a WRITE of the folio is under way, or direct I/O stores
- * to it, wait for that, and leave the drop to the next call: the folio's old bytes would be written
- * over the new content together with the bytes that the caller writes.
+ * Unlock, release and drop a void folio. If a WRITE of the folio is under way, wait for that, and
+ * leave the drop to the next call: the folio's old bytes would be written over the new content
+ * together with the bytes that the caller writes.
  *
  * Returns 0 if the folio is to be used, and is still locked; -EAGAIN if the caller is to get the
  * folio again; or another negative errno if the caller is being killed.
@@ -228,15 +261,15 @@ static int efuse_folio_renew(struct folio *folio)
 	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
 	int err = -EAGAIN;
 
-	if (!ec || !folio_test_uptodate(folio) || folio_test_dirty(folio) ||
+	if (!ec || !folio_test_uptodate(folio) || efuse_folio_stored(folio) ||
 	    efuse_pages_true(ec, inode))
 		return 0;
-	if (efuse_folio_clean(inode, folio)) {
-		efuse_folio_remove(inode->i_mapping, folio);
-		folio_unlock(folio);
-	} else {
+	if (efuse_folio_writes(inode, folio)) {
 		folio_unlock(folio);
 		err = efuse_folio_wait(inode, folio) ?: -EAGAIN;
+	} else {
+		efuse_folio_remove(inode->i_mapping, folio);
+		folio_unlock(folio);
 	}
 	folio_put(folio);
 	return err;
@@ -301,6 +334,9 @@ struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index)
  * meanwhile, and the pages are dropped when the WRITE is done.
  */
 
+/* How long a page fault waits before it returns to be taken again. It may hold the mmap_lock. */
+#define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
+
 /* Does a WRITE to the backing file cover a page of this folio? */
 static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *folio)
 {
@@ -316,9 +352,9 @@ static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *
  * A clean void page is dropped before a store, since its old bytes would be written back with the
  * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
  * page is true, since other pages of the file are still void. So each dropped page has an entry in
- * efuse_passed.dropped: the epoch before the drop. A page that direct I/O stores to is not dropped,
- * and the store waits. If changes go on, the store goes on reading the page until a READ crosses no
- * change; its task can be killed.
+ * efuse_passed.dropped: the epoch before the drop. If changes go on, the
+ * store goes on reading the page until a READ crosses no change; its task can be killed. A page that
+ * direct I/O stores to counts as dirty: it is written back as a whole anyway.
  *
  * A change that is in flight does not matter here: its end voids what is read before.
  */
@@ -334,13 +370,11 @@ static vm_fault_t efuse_folio_storable(struct inode *inode, struct folio *folio,
 		return VM_FAULT_LOCKED;
 	now = efuse_epoch_now(ec);
 	last = efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
-	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || folio_test_dirty(folio))
+	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || !efuse_folio_clean(inode, folio))
 		return VM_FAULT_LOCKED;
 	entry = xa_load(dropped, index);
 	if (entry && last <= xa_to_value(entry))
 		return VM_FAULT_LOCKED;
-	if (!efuse_folio_clean(inode, folio))
-		return VM_FAULT_NOPAGE;
 	if (xa_is_err(xa_store(dropped, index, xa_mk_value(now), GFP_NOFS)))
 		return VM_FAULT_OOM;
 	efuse_folio_remove(inode->i_mapping, folio);
@@ -376,8 +410,6 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 			return ret;
 		}
 		folio_unlock(folio);
-		if (efuse_folio_pinned(folio))
-			schedule_timeout_killable(EFUSE_PASSED_JIFFIES);
 	}
 	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : ret;
 }
