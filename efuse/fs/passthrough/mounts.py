@@ -47,9 +47,9 @@ class LowerMount:
         self._anchor = os.dup(fd)
 
     def rights_by_descriptor(self) -> int:
-        """Return the rights that it has now, without a table."""
+        """Return the present rights of the mount, without the table of mounts."""
         if self.row is not None:
-            return self.rights  # it was unmounted: nobody can remount it, and its daemon may hang
+            return self.rights  # it was unmounted: it cannot be remounted, and its daemon may hang
         return _rights_at(self._anchor if self._anchor >= 0 else self._by_handle)
 
     @property

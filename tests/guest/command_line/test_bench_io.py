@@ -35,7 +35,9 @@ def test_bench_reads_and_writes_without_the_daemon(tmp_path: Path) -> None:
     assert results["fuse"]["daemon_requests"] > 0
     copied = {name: r["measures"]["bytes_copied"]["value"] for name, r in results.items()}
     assert copied["ext4"] == 0
-    assert copied["efuse"] < copied["fuse"] / 20
+    assert copied["efuse"] < copied["fuse"]
+    # What a request brought to the daemon, and its reply, were headers: none had a block of 4 KiB.
+    assert copied["efuse"] * (1 << 20) < 512 * ran["daemon_requests"]
 
 
 def test_bench_runs_an_unmodified_daemon(tmp_path: Path) -> None:
