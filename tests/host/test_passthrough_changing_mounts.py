@@ -218,6 +218,7 @@ def test_mount_that_hangs_and_was_unmounted_lazily_is_not_asked(source: Path) ->
     below = subprocess.Popen([sys.executable, "-c", _HANGING, sub])
     try:
         while not os.path.ismount(sub):
+            assert below.poll() is None, "the file system below has ended"
             time.sleep(0.05)
         passing = subprocess.Popen([sys.executable, "-c", _PASSING, source])
         try:
