@@ -17,7 +17,7 @@ FILE, NAME, DATA = 2, b"message", b"hello from user space\n"
 class Hello(efuse.Operations):
     # Nothing here ever changes, and open() keeps no state.
     efuse_options = efuse.Options(
-        consistency="exclusive", stable_nodeids=True, handleless=True, flush_free=True
+        consistency="exclusive", stable_nodeids=True, no_open=True, no_flush=True
     )
 
     async def getattr(

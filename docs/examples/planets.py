@@ -74,6 +74,6 @@ class PlanetsForSure(Planets):
         consistency="exclusive",  # the planets change through this mount only
         stable_nodeids=True,  # an inode number is never given to another planet
         caller_independent=True,  # all users see the same
-        handleless=True,  # open and opendir do nothing but return a handle
-        flush_free=True,  # there is no flush handler
+        no_open=True,  # open and opendir do nothing but return a handle
+        no_flush=True,  # there is no flush handler
     )

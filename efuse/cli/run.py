@@ -25,9 +25,9 @@ _log = logging.getLogger("efuse.fs")
 
 _PROMISES = (
     "caller_independent",
-    "flush_free",
-    "handleless",
     "lazy_atime",
+    "no_flush",
+    "no_open",
     "nodeid_per_file",
     "stable_nodeids",
 )

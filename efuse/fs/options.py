@@ -55,12 +55,12 @@ class Options:
     caller_independent: bool = False
     """Answers do not depend on the caller. The mount option ``default_permissions`` implies it."""
 
-    handleless: bool = False
+    no_open: bool = False
     """``open`` and ``opendir`` have no effect except to return a handle, so the kernel may answer
     them. ``fh`` of read, write, fsync, setattr and readdir is then the inode's number, and no
     release follows. A handle that ``open`` returns must not equal the number of another inode."""
 
-    flush_free: bool = False
+    no_flush: bool = False
     """``flush`` does nothing for a file that was not written through that handle."""
 
     lazy_atime: bool = False

@@ -40,9 +40,9 @@ class Shortcut(enum.Flag):
     ANSWERS = enum.auto()
     """Answer the same request from a map."""
     HANDLES = enum.auto()
-    """Open files by itself (``handleless``)."""
+    """Open files by itself (``no_open``)."""
     FLUSH = enum.auto()
-    """Answer FLUSH of a file that was not written (``flush_free``)."""
+    """Answer FLUSH of a file that was not written (``no_flush``)."""
     READS = enum.auto()
     """Read lower files by itself, and use the data cache."""
     WRITES = enum.auto()
@@ -173,9 +173,9 @@ def shortcuts(options: Options, operations: object) -> Shortcuts:
     if names and options.consistency == "exclusive":
         changes["consistency"] = "ttl"
     if Shortcut.HANDLES in ended:
-        changes["handleless"] = False
+        changes["no_open"] = False
     if Shortcut.FLUSH in ended:
-        changes["flush_free"] = False
+        changes["no_flush"] = False
     reads = Shortcut.READS not in ended
     return Shortcuts(
         replace(options, **changes),

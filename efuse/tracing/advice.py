@@ -26,7 +26,7 @@ from efuse.tracing.request import Request
 __all__ = ["NEEDS", "Advice", "Advisor", "OpcodeAdvice"]
 
 NEEDS: Mapping[str, str] = MappingProxyType(
-    {"open": "handleless", "opendir": "handleless", "flush": "flush_free"}
+    {"open": "no_open", "opendir": "no_open", "flush": "no_flush"}
 )
 """Declaration that a file system has to make before the kernel answers this opcode."""
 

@@ -139,8 +139,8 @@ static struct efuse_declaration efuse_declarations[] = {
 	EFUSE_DECLARATION(stable_nodeids),
 	EFUSE_DECLARATION(nodeid_per_file),
 	EFUSE_DECLARATION(caller_independent),
-	EFUSE_DECLARATION(handleless),
-	EFUSE_DECLARATION(flush_free),
+	EFUSE_DECLARATION(no_open),
+	EFUSE_DECLARATION(no_flush),
 	EFUSE_DECLARATION(lazy_atime),
 };
 

@@ -37,7 +37,7 @@ def _private(mountpoint: Path, *declare: str, default_permissions: bool = False)
     with mounted(
         mountpoint,
         consistency="exclusive",
-        declare=("handleless", *declare),
+        declare=("no_open", *declare),
         default_permissions=default_permissions,
         check_modes=True,
         readdirplus=False,
@@ -282,7 +282,7 @@ def _open_to_all(mountpoint: Path, consistency: str = "exclusive") -> Iterator[M
     with mounted(
         mountpoint,
         consistency=consistency,
-        declare=("handleless",),
+        declare=("no_open",),
         default_permissions=False,
         entry_timeout=600.0,
         attr_timeout=600.0,

@@ -80,7 +80,7 @@ def m(mountpoint: Path) -> Iterator[Mount]:
     with mounted(
         mountpoint,
         consistency="exclusive",
-        declare=("handleless",),
+        declare=("no_open",),
         default_permissions=False,
         readdirplus=False,
     ) as made:

@@ -466,7 +466,7 @@ def _in_order(
     with mounted(
         mountpoint,
         consistency="exclusive",
-        declare=("handleless", "nodeid_per_file"),
+        declare=("no_open", "nodeid_per_file"),
         default_permissions=False,
         check_modes=True,
         readdirplus=False,

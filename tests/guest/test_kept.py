@@ -194,7 +194,7 @@ def test_changes_by_another_name_are_seen(mountpoint: Path, default_permissions:
     with mounted(
         mountpoint,
         consistency="exclusive",
-        declare=("handleless", "flush_free"),
+        declare=("no_open", "no_flush"),
         default_permissions=default_permissions,
         entry_timeout=0.0,
         attr_timeout=0.0,

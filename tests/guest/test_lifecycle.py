@@ -199,7 +199,7 @@ def test_module_unloads_after_a_killed_daemon(mountpoint: Path, module_file: Pat
 
 
 def test_release_of_file_opened_in_the_kernel_not_sent(mountpoint: Path) -> None:
-    with mounted(mountpoint, consistency="exclusive", declare=("handleless",)) as m:
+    with mounted(mountpoint, consistency="exclusive", declare=("no_open",)) as m:
         m.model.mkdir("d")
         m.model.create("d/f", b"data")
         Path(m / "d/f").read_bytes()
@@ -216,7 +216,7 @@ def test_release_of_file_opened_in_the_kernel_not_sent(mountpoint: Path) -> None
 
 
 def test_release_of_file_opened_in_the_kernel_not_sent_once_detached(mountpoint: Path) -> None:
-    with mounted(mountpoint, consistency="exclusive", declare=("handleless",)) as m:
+    with mounted(mountpoint, consistency="exclusive", declare=("no_open",)) as m:
         m.model.create("f", b"data")
         sent = os.open(m / "f", os.O_RDONLY)
         with m.answered("open"):
@@ -250,7 +250,7 @@ def test_flush_answered_only_as_declared(mountpoint: Path) -> None:
         m.model.create("f", b"data")
         with m.passed("flush", "declined"):
             Path(m / "f").read_bytes()
-        m.connection.flush_free = True
+        m.connection.no_flush = True
         with m.answered("flush"):
             Path(m / "f").read_bytes()
         with m.passed("flush", "declined"):
@@ -263,7 +263,7 @@ def test_flush_answered_only_as_declared(mountpoint: Path) -> None:
 
 
 def test_flush_asked_where_the_daemon_keeps_locks(mountpoint: Path) -> None:
-    with mounted(mountpoint, declare=("flush_free",), locks=True) as m:
+    with mounted(mountpoint, declare=("no_flush",), locks=True) as m:
         m.model.create("f", b"data")
         file = open(m / "f", "rb+")  # noqa: SIM115
         fcntl.lockf(file, fcntl.LOCK_EX)
@@ -272,7 +272,7 @@ def test_flush_asked_where_the_daemon_keeps_locks(mountpoint: Path) -> None:
 
 
 def test_flush_asked_where_the_kernel_keeps_a_lock(mountpoint: Path) -> None:
-    with mounted(mountpoint, declare=("flush_free",)) as m:
+    with mounted(mountpoint, declare=("no_flush",)) as m:
         m.model.create("f", b"data")
         file = open(m / "f", "rb+")  # noqa: SIM115
         fcntl.lockf(file, fcntl.LOCK_EX)

@@ -23,7 +23,7 @@ def _opened_here(mountpoint: Path, **answers: object) -> Iterator[tuple[Mount, i
     with mounted(
         mountpoint,
         consistency="exclusive",
-        declare=("handleless", "flush_free"),
+        declare=("no_open", "no_flush"),
         **answers,  # type: ignore[arg-type]
     ) as m:
         m.model.create("f", b"data")
@@ -92,35 +92,35 @@ def _asked_to_open_and_list(m: Mount, path: str) -> set[str]:
 
 
 @pytest.mark.parametrize("handle", [7, 1 << 40, 0x7F00_0000_1000])
-def test_handle_that_tells_files_apart_ends_handleless(mountpoint: Path, handle: int) -> None:
+def test_handle_that_tells_files_apart_ends_no_open(mountpoint: Path, handle: int) -> None:
     """The handles look like a descriptor, a counter and a pointer: a nodeid could be the same."""
     with mounted(
-        mountpoint, consistency="exclusive", declare=("handleless",), first_handle=handle
+        mountpoint, consistency="exclusive", declare=("no_open",), first_handle=handle
     ) as m:
         m.model.create("f", b"data")
-        assert m.connection.handleless
+        assert m.connection.no_open
         for _ in range(3):
             assert {"open", "opendir"} <= _asked_to_open_and_list(m, m / "f")
-            assert not m.connection.handleless
+            assert not m.connection.no_open
 
 
 def test_kept_handle_is_the_only_way_to_its_file(mountpoint: Path) -> None:
     with mounted(
-        mountpoint, consistency="exclusive", declare=("handleless",), first_handle=3 << 62
+        mountpoint, consistency="exclusive", declare=("no_open",), first_handle=3 << 62
     ) as m:
         m.model.create("f", b"data")
         for _ in range(3):
             asked = _asked_to_open_and_list(m, m / "f")
             assert asked == {"open", "opendir", "readdirplus"}
-        assert m.connection.handleless
+        assert m.connection.no_open
 
 
 def test_own_handle_leaves_the_next_open_to_the_kernel(mountpoint: Path) -> None:
-    with mounted(mountpoint, consistency="exclusive", declare=("handleless",)) as m:
+    with mounted(mountpoint, consistency="exclusive", declare=("no_open",)) as m:
         m.model.create("f", b"data")
         assert _asked_to_open_and_list(m, m / "f") == {"open", "opendir", "readdirplus"}
         assert _asked_to_open_and_list(m, m / "f") == set()
-        assert m.connection.handleless
+        assert m.connection.no_open
 
 
 @pytest.mark.parametrize("handle", [1 << 40, 3 << 62])

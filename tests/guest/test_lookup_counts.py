@@ -148,7 +148,7 @@ def test_reused_nodeid_of_file_not_answered_from_old_value(mountpoint: Path, kin
     with mounted(
         mountpoint,
         consistency="exclusive",
-        declare=("handleless",),
+        declare=("no_open",),
         reuse_nodeids=True,
         entry_timeout=LONG,
         attr_timeout=LONG,

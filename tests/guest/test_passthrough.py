@@ -69,8 +69,8 @@ def _in_processes(count: int, script: str, *arguments: object) -> None:
 
 def test_declarations_of_the_class_are_the_connections(mounted: Places) -> None:
     assert mounted.connection is not None
-    assert mounted.connection.handleless
-    assert mounted.connection.flush_free
+    assert mounted.connection.no_open
+    assert mounted.connection.no_flush
     assert mounted.connection.nodeid_per_file
     assert not mounted.connection.stable_nodeids
     assert not mounted.connection.lazy_atime

@@ -206,7 +206,7 @@ def test_mount_shows_the_models_state_after_random_changes(
     with mounted(
         mountpoint,
         consistency="exclusive",
-        declare=("handleless", "flush_free", *promises),
+        declare=("no_open", "no_flush", *promises),
         default_permissions=who_checks == "kernel",
         check_modes=True,
         reuse_nodeids=nodeids == "used_again",

@@ -157,7 +157,7 @@ def test_writing_a_rule_or_invalidate_voids_what_was_learned(connection: Connect
     seen = [connection.epoch]
     connection.consistency = "exclusive"
     seen.append(connection.epoch)
-    connection.handleless = True
+    connection.no_open = True
     seen.append(connection.epoch)
     connection.invalidate()
     seen.append(connection.epoch)

@@ -104,7 +104,7 @@ def test_strict_believes_nothing(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="strict",
-        declare=("handleless", "caller_independent", "flush_free"),
+        declare=("no_open", "caller_independent", "no_flush"),
         negative_timeout=LONG,
         entry_timeout=LONG,
         attr_timeout=LONG,
@@ -132,7 +132,7 @@ def test_cto_asks_each_open_and_knows_nothing_after(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="cto",
-        declare=("handleless",),
+        declare=("no_open",),
         entry_timeout=LONG,
         attr_timeout=LONG,
     ) as m:
@@ -191,7 +191,7 @@ def _learn(m: Mount) -> None:
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
 def test_invalidate_of_sysfs_voids_all(mountpoint: Path, consistency: str, kept: bool) -> None:
     with mounted(
-        mountpoint, consistency=consistency, negative_timeout=LONG, declare=("handleless",),
+        mountpoint, consistency=consistency, negative_timeout=LONG, declare=("no_open",),
         entry_timeout=LONG, attr_timeout=LONG,
     ) as m:  # fmt: skip
         m.model.mkdir("d")

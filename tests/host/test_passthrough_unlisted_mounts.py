@@ -107,7 +107,7 @@ def test_source_in_another_namespace_gets_no_promise(
     fs = efuse.Passthrough(elsewhere.source, consistency="exclusive")
     assert fs.efuse_options.consistency == "ttl"
     assert not fs.efuse_options.nodeid_per_file
-    assert not fs.efuse_options.handleless
+    assert not fs.efuse_options.no_open
     assert "is in no table of mounts" in caplog.text
     fs.close()
 

@@ -539,7 +539,7 @@ def test_ctl_get_and_set(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -
     ("arguments", "code", "message"),
     [
         (("get", "41", "nothing"), 2, "no attribute is called 'nothing'"),
-        (("set", "41", "handleless", "yes"), 1, "handleless cannot be 'yes'"),
+        (("set", "41", "no_open", "yes"), 1, "no_open cannot be 'yes'"),
         (("set", "41", "state", "plain"), 1, "state can only be read"),
         (("get", "41", "abort"), 1, "abort can only be written"),
         (("get", "42", "state"), 1, "there is no eFuse connection 42"),

@@ -26,7 +26,7 @@ def test_attributes_have_their_types(sysfs: FakeSysfs) -> None:
     conn = Connection(41, root=sysfs.root)
     assert conn.consistency == "cto"
     assert conn.lazy_atime is True
-    assert conn.handleless is False
+    assert conn.no_open is False
     assert conn.epoch == 7
     assert conn.exit_info == ExitInfo("replace", -5, "went away twice")
     assert str(conn.exit_info) == "replace -5 went away twice"

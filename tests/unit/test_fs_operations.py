@@ -165,15 +165,15 @@ def test_declarations_are_written_before_anything_is_answered() -> None:
         max_request = 0
 
     connection = Connection()
-    options = efuse.Options(consistency="cto", handleless=True, max_request=1 << 20)
+    options = efuse.Options(consistency="cto", no_open=True, max_request=1 << 20)
     acceleration.declare(connection, options)
     assert vars(connection) == {
         "consistency": "cto",
         "stable_nodeids": False,
         "nodeid_per_file": False,
         "caller_independent": False,
-        "handleless": True,
-        "flush_free": False,
+        "no_open": True,
+        "no_flush": False,
         "lazy_atime": False,
         "max_request": 1 << 20,
         "max_readdir": 32 << 10,

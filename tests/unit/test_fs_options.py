@@ -25,8 +25,8 @@ def test_options_promise_nothing_by_default() -> None:
         "stable_nodeids",
         "nodeid_per_file",
         "caller_independent",
-        "handleless",
-        "flush_free",
+        "no_open",
+        "no_flush",
         "lazy_atime",
     )
 
@@ -40,7 +40,7 @@ def test_options_take_every_consistency(consistency: str) -> None:
     ("arguments", "said"),
     [
         ({"consistency": "eventual"}, "consistency cannot be 'eventual'"),
-        ({"handleless": 1}, "handleless cannot be 1"),
+        ({"no_open": 1}, "no_open cannot be 1"),
         ({"capacity": {"names": 5}}, "no map called 'names'"),
         ({"capacity": {"entries": 0}}, "capacity of entries cannot be 0"),
         ({"capacity": {"entries": True}}, "capacity of entries cannot be True"),

@@ -49,11 +49,11 @@ def test_an_overridden_handler_is_asked_each_time(tmp_path: Path, name: str) -> 
     if name in asked_at_once | {"open", "opendir", "flush"}:
         assert name in used.without
     if name in ("open", "opendir", "create", "release", "read", "write", "readdir", "fsync"):
-        assert not used.options.handleless
+        assert not used.options.no_open
     assert used.reads is (name not in ("read", "poll"))
     assert used.writes is (name not in ("read", "write", "poll"))
     assert ("block" in used.without) is (name in ("read", "write", "poll"))
-    assert used.options.flush_free is (name not in ("flush", "poll"))
+    assert used.options.no_flush is (name not in ("flush", "poll"))
 
 
 def test_every_handler_of_the_pass_through_says_what_stands_in_its_place() -> None:
@@ -64,8 +64,8 @@ def test_every_handler_of_the_pass_through_says_what_stands_in_its_place() -> No
 
 def test_a_handler_that_says_nothing_ends_everything(tmp_path: Path) -> None:
     # The pass-through itself has no handler for poll.
-    used = shortcuts(efuse.Options(handleless=True, flush_free=True), over(tmp_path, "poll"))
-    assert not (used.options.handleless or used.options.flush_free or used.reads or used.writes)
+    used = shortcuts(efuse.Options(no_open=True, no_flush=True), over(tmp_path, "poll"))
+    assert not (used.options.no_open or used.options.no_flush or used.reads or used.writes)
 
 
 def test_a_handler_of_a_mixin_or_of_the_object_counts(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_handler_that_was_replaced_in_the_class_itself_counts(
     monkeypatch.setattr(efuse.Passthrough, "read", read)
     used = shortcuts(plain.efuse_options, plain)
     assert used.overridden == ("read",)
-    assert not (used.reads or used.writes or used.options.handleless)
+    assert not (used.reads or used.writes or used.options.no_open)
     assert used.options.consistency == "ttl"
     monkeypatch.undo()
 
@@ -110,7 +110,7 @@ def test_a_mark_says_what_stands_in_a_handlers_place() -> None:
 
 def test_a_file_system_that_inherits_no_promise_keeps_its_own() -> None:
     class Own(efuse.Operations):
-        efuse_options = efuse.Options(consistency="exclusive", handleless=True)
+        efuse_options = efuse.Options(consistency="exclusive", no_open=True)
 
         async def read(self, fh: int, off: int, size: int) -> bytes:
             return b""

@@ -24,7 +24,7 @@ from efuse.fs.state import Accelerator
 
 ROOT = 1
 _CTX = cast(RequestContext, None)
-NOTHING = {"consistency": "ttl", "nodeid_per_file": False, "handleless": False}
+NOTHING = {"consistency": "ttl", "nodeid_per_file": False, "no_open": False}
 Row = tuple[str, str, Path]
 
 
@@ -111,7 +111,7 @@ def test_promise_that_could_not_be_taken_back_is_taken_back_by_a_later_request(
     _look_up(fs)
     assert kernel.believes == {**NOTHING, "consistency": "exclusive"} | {
         "nodeid_per_file": True,
-        "handleless": True,
+        "no_open": True,
     }
     mounted(here, ("ext4", "0:49", tmp_path / "again"))
     fs._inodes.mounts.read()
@@ -123,7 +123,7 @@ def test_promise_that_could_not_be_taken_back_is_taken_back_by_a_later_request(
         assert caught.value.errno == errno.EIO
     assert fs.lookups == before
     _look_up(fs)
-    assert kernel.believes == {**NOTHING, "handleless": True}
+    assert kernel.believes == {**NOTHING, "no_open": True}
     assert "cannot be taken back" in caplog.text
 
 
@@ -145,7 +145,7 @@ def test_promise_that_could_not_be_taken_back_at_the_mount_is_taken_back_by_a_re
         patch.setattr(efuse.Passthrough, "init", late)
         fs = made(kernel)
     _look_up(fs)
-    assert kernel.believes == {**NOTHING, "handleless": True}
+    assert kernel.believes == {**NOTHING, "no_open": True}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_view_that_may_show_files_of_the_source_again_ends_promises(
     mounted(("ext4", "0:49", tmp_path), (fstype, "0:50", place))
     fs = made(Kernel())
     options = fs.efuse_options
-    assert options.handleless is (where == "beside")
+    assert options.no_open is (where == "beside")
     assert options.nodeid_per_file is (where == "beside")
     assert options.consistency == ("exclusive" if where == "beside" else "ttl")
 
@@ -178,7 +178,7 @@ def test_view_without_another_mount_below_it_keeps_its_promises(
     mounted((fstype, "0:49", tmp_path))
     fs = made(Kernel())
     assert fs.efuse_options.consistency == "exclusive"
-    assert fs.efuse_options.handleless
+    assert fs.efuse_options.no_open
     assert not fs.efuse_options.nodeid_per_file
 
 

@@ -91,7 +91,7 @@ def test_consistency_reaches_the_file_system(tmp_path: Path) -> None:
     made = request.operations()()
     assert isinstance(made, Passthrough)
     assert made.efuse_options.consistency == "exclusive"
-    assert made.efuse_options.handleless
+    assert made.efuse_options.no_open
     made.close()
 
 
@@ -104,7 +104,7 @@ def test_sizes_reach_the_file_system(tmp_path: Path) -> None:
     options = made.efuse_options
     assert options.capacity == {"blocks": 16384}
     assert (options.max_request, options.max_readdir) == (8 << 20, 128 << 10)
-    assert (options.consistency, options.handleless) == ("exclusive", True)
+    assert (options.consistency, options.no_open) == ("exclusive", True)
     made.close()
 
 

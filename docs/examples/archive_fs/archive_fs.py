@@ -50,8 +50,8 @@ class Archive(efuse.Operations):
         self.efuse_options = efuse.Options(
             consistency="exclusive",
             stable_nodeids=True,
-            handleless=True,
-            flush_free=True,
+            no_open=True,
+            no_flush=True,
             lazy_atime=True,
             capacity={"entries": room, "attrs": room, "blocks": 2 * blocks + 1024},
         )

@@ -88,8 +88,8 @@ class Remote(efuse.Operations):
         self.efuse_options = efuse.Options(
             consistency=consistency,
             stable_nodeids=True,
-            handleless=True,
-            flush_free=True,
+            no_open=True,
+            no_flush=True,
             lazy_atime=True,
         )
         self._url = url

@@ -44,8 +44,8 @@ class Git(efuse.Operations):
     efuse_options = efuse.Options(
         consistency="exclusive",
         stable_nodeids=True,
-        handleless=True,
-        flush_free=True,
+        no_open=True,
+        no_flush=True,
         lazy_atime=True,
     )
 

@@ -98,10 +98,10 @@ class Passthrough(Operations):
     files by itself there, too. Such a mount cannot be a layer of an overlay. With the mount option
     ``stack_depth=1`` it can, but the daemon then reads and writes the files.
 
-    The pass-through promises ``handleless`` and ``flush_free``. It promises ``nodeid_per_file``
+    The pass-through promises ``no_open`` and ``no_flush``. It promises ``nodeid_per_file``
     unless FUSE, overlayfs, or one file system twice is mounted at or below *source*. If one of
     several mounts there may show the files of another one (FUSE, overlayfs, a network file system),
-    it promises neither ``handleless`` nor ``nodeid_per_file``. It never promises
+    it promises neither ``no_open`` nor ``nodeid_per_file``. It never promises
     ``stable_nodeids``, because the lower file system uses inode numbers again.
 
     :param source: path of the lower directory.
@@ -150,8 +150,8 @@ class Passthrough(Operations):
         self.efuse_options = Options(
             consistency=consistency,
             nodeid_per_file=True,
-            handleless=True,
-            flush_free=True,
+            no_open=True,
+            no_flush=True,
             lazy_atime=lazy_atime,
         )
         used = shortcuts(self.efuse_options, self)
@@ -733,7 +733,7 @@ class Passthrough(Operations):
     def _info(self, node: Node, fd: int, flags: int) -> FileInfo:
         self._backing.opened(node, fd, flags)
         options = self._shortcuts().options
-        if options.handleless and self.efuse.mounted_type == "efuse":
+        if options.no_open and self.efuse.mounted_type == "efuse":
             self._inodes.keep(node)
         keep = options.consistency == "exclusive"
         return FileInfo(fh=self._files.add(fd, node), keep_cache=keep)

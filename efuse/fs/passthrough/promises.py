@@ -135,8 +135,8 @@ class Promises:
         is_numbered = has_inode_per_file(self._inodes.root.mount.kind, found)
         if used.nodeid_per_file and (is_shown_again or not is_numbered):
             ended["nodeid_per_file"] = False
-        if used.handleless and is_shown_again:
-            ended["handleless"] = False
+        if used.no_open and is_shown_again:
+            ended["no_open"] = False
         if used.consistency == "exclusive" and (is_shown_again or is_there_twice(found)):
             ended["consistency"] = "ttl"
         return ended

@@ -399,7 +399,7 @@ int efuse_answer_grant(struct efuse_req *req, const void *mem, u32 size)
 		return efuse_decline(req, EFUSE_DECLINED);
 	if (args->opcode != FUSE_ACCESS &&
 	    ((args->opcode != FUSE_OPEN && args->opcode != FUSE_OPENDIR) ||
-	     !READ_ONCE(req->ec->handleless) || mode == EFUSE_CTO ||
+	     !READ_ONCE(req->ec->no_open) || mode == EFUSE_CTO ||
 	     efuse_arg_flags(args) & O_TRUNC))
 		return efuse_decline(req, EFUSE_DECLINED);
 	memcpy(&grant, mem, sizeof(grant));
@@ -464,7 +464,7 @@ int efuse_answer_flush(struct efuse_req *req)
 	const struct efuse_args *known = &req->args->efuse;
 
 	if (req->replied || req->args->opcode != FUSE_FLUSH ||
-	    !READ_ONCE(req->ec->flush_free) || known->written || known->locked ||
+	    !READ_ONCE(req->ec->no_flush) || known->written || known->locked ||
 	    READ_ONCE(req->ec->consistency) == EFUSE_STRICT)
 		return efuse_decline(req, EFUSE_DECLINED);
 	return efuse_replied(req, 0);

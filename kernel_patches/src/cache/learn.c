@@ -266,7 +266,7 @@ static void efuse_learn_blob(struct efuse_learn_context *ctx)
 /*
  * May the kernel open the inode of an OPEN or OPENDIR again, after a reply with the handle @fh? See
  * EFUSE_FH_OWN. A daemon that tells files apart by their handles could mistake a nodeid for the
- * handle of another file: then `handleless` ends, although it was declared.
+ * handle of another file: then `no_open` ends, although it was declared.
  */
 static bool efuse_learn_handle(struct efuse_learn_context *ctx, u64 fh)
 {
@@ -276,8 +276,8 @@ static bool efuse_learn_handle(struct efuse_learn_context *ctx, u64 fh)
 		return true;
 	if (fh & EFUSE_FH_OWN)
 		return false;
-	WRITE_ONCE(ec->handleless, false);
-	pr_warn("efuse: connection %u is not handleless: its daemon's reply to %s has handle %llu\n",
+	WRITE_ONCE(ec->no_open, false);
+	pr_warn("efuse: connection %u no longer has no_open: its daemon's reply to %s has handle %llu\n",
 		ec->id, ctx->req->args->opcode == FUSE_OPEN ? "OPEN" : "OPENDIR", fh);
 	return false;
 }
@@ -295,7 +295,7 @@ static void efuse_learn_grant(struct efuse_learn_context *ctx)
 	if (ctx->req->error)
 		return;
 	if (open && (open->open_flags & FOPEN_PASSTHROUGH ||
-		     !READ_ONCE(ctx->req->ec->handleless) || !efuse_learn_handle(ctx, open->fh) ||
+		     !READ_ONCE(ctx->req->ec->no_open) || !efuse_learn_handle(ctx, open->fh) ||
 		     efuse_arg_flags(args) & O_TRUNC))
 		return;
 	if (!efuse_learn_stamp(ctx, buckets, ARRAY_SIZE(buckets),

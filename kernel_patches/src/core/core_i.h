@@ -182,8 +182,8 @@ struct efuse_buckets {
  * @stable_nodeids: declared: a nodeid stands for the same inode for ever
  * @nodeid_per_file: declared: a file has one nodeid, however many names it has
  * @caller_independent: declared: answers do not depend on the caller
- * @handleless: declared: the daemon needs no file handles
- * @flush_free: declared: the daemon needs no FLUSH of a file that was not written
+ * @no_open: declared: the daemon needs no file handles
+ * @no_flush: declared: the daemon needs no FLUSH of a file that was not written
  * @lazy_atime: declared: the reported atime need not include the latest reads
  */
 struct efuse_conn {
@@ -236,8 +236,8 @@ struct efuse_conn {
 	bool stable_nodeids;
 	bool nodeid_per_file;
 	bool caller_independent;
-	bool handleless;
-	bool flush_free;
+	bool no_open;
+	bool no_flush;
 	bool lazy_atime;
 };
 

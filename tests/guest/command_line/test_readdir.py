@@ -250,7 +250,7 @@ def test_pass_through_is_listed_in_large_parts(tmp_path: Path) -> None:
     operations = efuse.Passthrough(source, consistency="ttl", entry_timeout=3600, attr_timeout=3600)
     counted = []
     for size in (4096, 32768):
-        operations.efuse_options = efuse.Options(handleless=True, max_readdir=size)
+        operations.efuse_options = efuse.Options(no_open=True, max_readdir=size)
         with efuse.mount(operations, path, required=True) as one:
             assert one.connection is not None
             connection = Connection(one.connection)

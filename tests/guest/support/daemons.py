@@ -376,7 +376,7 @@ def mounted(
     """Mount an empty file system on eFuse.
 
     :param consistency: mode of the connection.
-    :param declare: promises of the file system, such as ``handleless``.
+    :param declare: promises of the file system, such as ``no_open``.
     :param attach: whether to attach the built-in handlers.
     :param capacity: capacities of maps, by name.
     :param path: path to which READs and WRITEs are forced.

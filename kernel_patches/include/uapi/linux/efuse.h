@@ -110,7 +110,7 @@ struct efuse_grant_key {
 
 /*
  * Bits of the file handle in the daemon's reply to an OPEN or OPENDIR, on a connection that
- * declares `handleless`:
+ * declares `no_open`:
  *
  *   0, the nodeid,          The kernel may answer later opens of the inode itself,
  *   or EFUSE_FH_OWN set     with the nodeid as the handle.
@@ -118,10 +118,10 @@ struct efuse_grant_key {
  *   EFUSE_FH_KEPT set       as a position in a directory.
  *   anything else           The daemon tells files apart by their handles and could
  *                           mistake a nodeid for the handle of another file. The
- *                           kernel ends `handleless` for the connection.
+ *                           kernel ends `no_open` for the connection.
  *
  * No nodeid has the bit EFUSE_FH_OWN. In exclusive mode FUSE caches the listing of a directory
- * only if its handle is of the first kind, whether `handleless` is declared or not.
+ * only if its handle is of the first kind, whether `no_open` is declared or not.
  */
 #define EFUSE_FH_OWN		0x8000000000000000ULL
 #define EFUSE_FH_KEPT		0x4000000000000000ULL
