@@ -7,11 +7,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 Eventually = Callable[..., Any]
+
+FAILED_LIST = "EFUSE_FAILED_LIST"
+"""Name of the variable with the file to which each failure adds a line (scripts/test)."""
 
 pytest.register_assert_rewrite("tests.passthrough_operations")
 
@@ -41,3 +45,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {report.longrepr}"
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _add_to_failed_list(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _add_to_failed_list(report)
+
+
+def _add_to_failed_list(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Add the test and the first line of its error to the list of failures, if one is kept."""
+    path = os.environ.get(FAILED_LIST)
+    if not path or not report.failed:
+        return
+    lines = report.longreprtext.splitlines()
+    error = next((line[2:].strip() for line in lines if line.startswith("E ")), lines[-1])
+    with Path(path).open("a") as file:
+        file.write(f"{report.nodeid}: {error[:160]}\n")
