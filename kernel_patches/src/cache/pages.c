@@ -41,12 +41,14 @@ static bool efuse_folio_writes(struct inode *inode, struct folio *folio)
 /* Does the folio have more references, besides those of maps, than a folio that is not pinned? */
 static bool efuse_folio_referenced(struct folio *folio)
 {
-	/* In this order: a map that goes away in between makes the result larger, not smaller. */
-	int refs = folio_ref_count(folio);
+	int refs;
 
+	if (folio_test_large(folio)) /* Its pins are counted apart from its references. */
+		return folio_maybe_dma_pinned(folio);
+	/* In this order: a map that goes away in between makes the result larger, not smaller. */
+	refs = folio_ref_count(folio);
 	smp_rmb();
-	return folio_maybe_dma_pinned(folio) &&
-	       (folio_test_large(folio) || refs - folio_mapcount(folio) >= GUP_PIN_COUNTING_BIAS);
+	return refs - folio_mapcount(folio) >= GUP_PIN_COUNTING_BIAS;
 }
 
 /*
