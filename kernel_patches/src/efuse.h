@@ -88,18 +88,29 @@ struct efuse_args {
 };
 
 /**
- * struct efuse_passed - the pages of FUSE's page cache that a store must not use as they are
- * @first: index of the first page that a WRITE to a backing file goes past; set under the inode's
- *	   lock, read under a page's
- * @end: index after the last such page, 0 while there is no such WRITE; set under the inode's lock,
- *	 read under a page's
- * @dropped: for each index where a void page was dropped before a store: the epoch since which the
- *	     next page there is true (see pages.c). An entry is read and set under the lock of the
- *	     page, and removed when all pages of the file are true
+ * struct efuse_page_range - the pages of a write(2), for as long as it is carried out
+ * @first: index of the first page
+ * @end: index after the last page, 0 while there is no such write(2)
+ *
+ * Both are set under the inode's lock, and read under a page's.
  */
-struct efuse_passed {
+struct efuse_page_range {
 	pgoff_t first;
 	pgoff_t end;
+};
+
+/**
+ * struct efuse_pages - what is known of an inode's pages in FUSE's page cache
+ * @past: pages that a WRITE to a backing file goes past: they must not be stored to
+ * @through: pages that hold the bytes of WRITEs that the daemon has not answered: they are not
+ *	     dropped
+ * @dropped: for each index where a void page was dropped before a store: the epoch since which the
+ *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
+ *	     the page, and removed by the store, or when all pages of the file are true
+ */
+struct efuse_pages {
+	struct efuse_page_range past;
+	struct efuse_page_range through;
 	struct xarray dropped;
 };
 
@@ -196,6 +207,9 @@ void efuse_inode_evicted(struct inode *inode);
 void efuse_refresh_pages(struct inode *inode);
 void efuse_refresh_mapped(struct inode *inode);
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);
+void efuse_pages_behind(struct inode *inode, loff_t end, loff_t pos);
+void efuse_through_begin(struct inode *inode, loff_t pos, size_t len);
+void efuse_through_end(struct inode *inode);
 void efuse_folio_cleaned(struct folio *folio);
 #ifdef EFUSE_HAS_WRITEPAGES
 bool fuse_range_is_writeback(struct inode *inode, pgoff_t idx_from, pgoff_t idx_to);
@@ -204,7 +218,7 @@ bool fuse_range_is_writeback(struct inode *inode, pgoff_t idx_from, pgoff_t idx_
 struct iomap_iter;
 struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len);
 #else
-struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index);
+struct folio *efuse_write_folio(struct address_space *mapping, loff_t pos);
 #endif
 
 /* Notifications of the daemon: see notify.c. */

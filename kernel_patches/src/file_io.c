@@ -235,11 +235,11 @@ static ssize_t efuse_file_rest(struct kiocb *iocb, struct iov_iter *iter, efuse_
 
 /*
  * Does a write(2) go through FUSE's pages? Its bytes show there before they reach the backing file.
- * A write that goes past the pages has set efuse_passed.end.
+ * A write that goes past the pages has set efuse_pages.past.
  */
 static bool efuse_file_locked(struct inode *inode)
 {
-	return inode_is_locked(inode) && !READ_ONCE(get_fuse_inode(inode)->efuse_passed.end);
+	return inode_is_locked(inode) && !READ_ONCE(get_fuse_inode(inode)->efuse_pages.past.end);
 }
 
 /**
@@ -299,7 +299,7 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 	size_t len = iocb->ki_pos - pos + iov_iter_count(from);
 	ssize_t ret = -EAGAIN;
 
-	efuse_pages_pass(inode, pos, len);
+	efuse_past_begin(inode, pos, len);
 	if (efuse_file_emptied(inode, pos, len)) {
 		ret = efuse_file_try(ec, iocb, from, opcode, ended);
 		if (ret > 0)
@@ -307,7 +307,7 @@ static ssize_t efuse_file_try_write(struct efuse_conn *ec, struct kiocb *iocb,
 		/* A WRITE that failed may have changed some bytes, too. */
 		efuse_pages_void(ec, inode, pos, len);
 	}
-	efuse_pages_passed(inode);
+	efuse_past_end(inode);
 	return ret;
 }
 
@@ -320,30 +320,28 @@ static int efuse_file_modified(struct kiocb *iocb)
 }
 
 /*
- * FUSE is about to write at @pos, behind the @end of the file. Bytes that were stored between must
- * not come into the file. Where @end may be older than the backing file, bytes of the file may lie
- * there, too: then clean pages are read again, and the rest is as on plain FUSE.
+ * Is the end of the file known to FUSE, so that no notification has ended it? Asked for where the
+ * write needs it: for an append, and behind the end. In the other modes the backing file may be
+ * longer than FUSE knows anyway. Returns 0 or a negative errno.
  */
-static void efuse_file_behind(struct efuse_conn *ec, struct inode *inode, loff_t end, loff_t pos)
+static int efuse_file_end(const struct efuse_conn *ec, const struct kiocb *iocb)
 {
-	if (get_fuse_conn(inode)->writeback_cache ||
-	    READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE)
-		truncate_pagecache_range(inode, end, pos - 1);
-	else
-		efuse_pages_drop(inode, end, pos - end);
+	struct inode *inode = file_inode(iocb->ki_filp);
+
+	if (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE ||
+	    (!(iocb->ki_flags & IOCB_APPEND) && iocb->ki_pos <= i_size_read(inode)))
+		return 0;
+	return fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
 }
 
 /* Write under the inode's lock. FUSE takes that lock itself for what is @left. */
 static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb,
 				       struct iov_iter *from, bool *left)
 {
-	bool append = iocb->ki_flags & IOCB_APPEND;
-	struct inode *inode = file_inode(iocb->ki_filp);
 	ssize_t ret;
 
 	*left = false;
-	/* The daemon may have invalidated the size meanwhile. */
-	ret = append ? fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE) : 0;
+	ret = efuse_file_end(ec, iocb);
 	if (ret)
 		return ret;
 	ret = generic_write_checks(iocb, from);
@@ -353,8 +351,6 @@ static ssize_t efuse_file_write_locked(struct efuse_conn *ec, struct kiocb *iocb
 	if (ret)
 		return ret;
 	ret = efuse_file_move(ec, iocb, from, FUSE_WRITE, efuse_file_try_write, left);
-	if (*left && iocb->ki_pos > i_size_read(inode))
-		efuse_file_behind(ec, inode, i_size_read(inode), iocb->ki_pos);
 	/* Another append must not come between two parts of one append, so it ends short. */
 	if (iocb->ki_flags & IOCB_APPEND && ret > 0)
 		*left = false;
@@ -377,14 +373,12 @@ ssize_t efuse_file_write(struct kiocb *iocb, struct iov_iter *from, efuse_iter_t
 	ssize_t done;
 	bool left;
 
+	if (!ec)
+		return ordinary(iocb, from);
 	/* In exclusive mode the end of the file is known, since no other mount makes it longer. */
-	if (!ec || inode->i_mode & (S_ISUID | S_ISGID) ||
+	if (inode->i_mode & (S_ISUID | S_ISGID) || !efuse_file_clean(inode) ||
 	    (iocb->ki_flags & IOCB_APPEND && READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE))
-		return ordinary(iocb, from);
-	/* No path takes it. Behind the end of the file, see efuse_file_behind(). */
-	if (!efuse_file_clean(inode) &&
-	    (iocb->ki_flags & IOCB_APPEND || iocb->ki_pos <= i_size_read(inode)))
-		return ordinary(iocb, from);
+		return efuse_file_end(ec, iocb) ?: ordinary(iocb, from);
 
 	inode_lock(inode);
 	done = efuse_file_write_locked(ec, iocb, from, &left);

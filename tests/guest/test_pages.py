@@ -9,6 +9,7 @@ import fcntl
 import mmap
 import os
 import select
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Call, Mount, eventually, mounted
 from tests.guest.support.failing_disk import failing_disk
 from tests.guest.support.file_data import BLOCK, fill, write
+from tests.guest.support.running_kernel import LINUX
 from tests.guest.support.scripted_daemon import NOFLUSH, WRITEBACK_CACHE, ScriptedDaemon
 from tests.guest.support.shell import load_file_system, run
 from tests.guest.support.small_disk import frozen, wait_until_frozen
@@ -1258,3 +1260,157 @@ def test_page_of_a_mount_above_another_is_not_waited_for_below_both(
         assert "read" in asked.asked()
         os.close(fd)
         os.close(other)
+
+
+def test_page_of_a_write_through_pages_stays_until_the_daemon_has_answered(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The page becomes void while the WRITE is under way. A READ would bring older bytes."""
+    path = backing(lower, fill("d", BLOCK))
+    with mounted(mountpoint, path="daemon", open_flags=NOFLUSH | _KEEP_CACHE, **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        reader, writer = os.open(m / "f", os.O_RDONLY), os.open(m / "f", os.O_WRONLY)
+        assert sent(reader) == b"d"
+        m.hold("write", "before")
+        call = Call(os.pwrite, writer, fill("w", BLOCK), 0)
+        m.wait_held()
+        whole(m, path)
+        assert sent(reader) == b"w"
+        m.release()
+        assert call.result() == BLOCK
+        assert sent(reader) == b"w"
+        os.close(reader)
+        os.close(writer)
+
+
+def test_store_to_a_void_page_waits_for_a_write_through_pages(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, fill("d", BLOCK))
+    with mounted(mountpoint, path="daemon", open_flags=NOFLUSH | _KEEP_CACHE, **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
+
+        def store() -> None:
+            with _random_view(fd, 1) as view:
+                view[:2] = b"ss"
+                view.flush()
+
+        assert sent(fd) == b"d"
+        m.hold("write", "before")
+        writing = Call(os.pwrite, writer, fill("w", BLOCK), 0)
+        m.wait_held()
+        whole(m, path)
+        storing = Call(store)
+        eventually(
+            lambda: storing.done() or {"efuse_page_mkwrite", "fuse_fsync"} & set(storing.within()),
+            "the store has begun",
+        )
+        m.release()
+        assert writing.result() == BLOCK
+        storing.result()
+        os.close(fd)
+        os.close(writer)
+        assert bytes(m.call("inode", "f").data) == b"ss" + fill("w", BLOCK)[2:]
+
+
+def test_write_behind_the_end_of_a_write_back_mount_can_be_killed_while_the_page_is_written(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, b"o" * 100)
+    options = {"generic_flags": WRITEBACK_CACHE, "open_flags": NOFLUSH | _KEEP_CACHE, **LONG}
+    with mounted(mountpoint, **options) as m:
+        make(m, "f", b"o" * 100)
+        whole(m, path)
+        fd = os.open(m / "f", os.O_RDWR)
+        end, go = os.pipe()
+
+        def store(byte: bytes) -> None:
+            with mmap.mmap(fd, 100) as view:
+                view[:1] = byte
+
+        store(b"P")
+        m.hold("write", "before")
+        syncer = Call(_written_back, fd, end)
+        m.wait_held()
+        # In Linux 6.12 the store has the lock of the page, and waits for the copy of the page.
+        storing = Call(store, b"Q")
+        eventually(lambda: "fuse_page_mkwrite" in storing.within(), "the store waits")
+        writing = Call(os.pwrite, fd, b"x", 2 * BLOCK)
+        if LINUX == 6:
+            eventually(lambda: "fuse_write_begin" in writing.within(), "the write waits")
+            os.kill(writing.pid, signal.SIGKILL)
+        eventually(lambda: _ended(writing), "the write ends while the page is written")
+        m.release()
+        os.write(go, b"g")
+        storing.result()
+        assert syncer.result() == 0
+        for each in (fd, end, go):
+            os.close(each)
+
+
+def _ended(call: Call[int]) -> bool:
+    return call.done() or "Z" in Path(f"/proc/{call.pid}/stat").read_text().rsplit(")")[-1][:3]
+
+
+def test_write_behind_the_end_leaves_a_page_that_was_read_again(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The backing file is longer than FUSE knows. The page comes back before FUSE writes.
+
+    Without handlers, FUSE asks for security.capability twice: eFuse before the paths, and FUSE.
+    """
+    path = backing(lower, b"o" * 200)
+    eventually(lambda: _is_old(path))
+    with mounted(mountpoint, attach=False, open_flags=NOFLUSH | _KEEP_CACHE, **LONG) as m:
+        make(m, "f", b"d" * 100)
+        whole(m, path, write=True)
+        fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
+        both = mmap.PROT_READ | mmap.PROT_WRITE
+        address = _libc.mmap(None, BLOCK, both, mmap.MAP_SHARED, fd, 0)
+        assert ctypes.string_at(address + 150, 1) == b"o"
+        m.hold("getxattr", "before")
+        writing = Call(os.pwrite, writer, b"x", 2 * BLOCK)
+        m.wait_held()
+        m.call("release_and_hold", "getxattr", "before")
+        m.wait_held()
+        assert ctypes.string_at(address + 150, 1) == b"o"
+        m.release()
+        assert writing.result() == 1
+        assert ctypes.string_at(address + 150, 1) == b"o"
+        ctypes.memmove(address, b"P", 1)
+        os.fsync(fd)
+        assert _libc.munmap(address, BLOCK) == 0
+        os.close(fd)
+        os.close(writer)
+        expected = b"P" + b"o" * 199 + bytes(2 * BLOCK - 200) + b"x"
+        assert Path(path).read_bytes() == expected
+
+
+def test_write_behind_an_end_that_a_notification_has_ended_asks_for_the_end(
+    mountpoint: Path, lower: Path
+) -> None:
+    path = backing(lower, b"o" * 100)
+    options = {"open_flags": NOFLUSH | _KEEP_CACHE, **LONG}
+    with mounted(mountpoint, consistency="exclusive", **options) as m:
+        make(m, "f", b"o" * 100)
+        whole(m, path, write=True)
+        fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
+        both = mmap.PROT_READ | mmap.PROT_WRITE
+        address = _libc.mmap(None, BLOCK, both, mmap.MAP_SHARED, fd, 0)
+        assert ctypes.string_at(address, 1) == b"o"
+        with open(path, "ab") as file:
+            file.write(b"n" * 100)
+        m.model.put("f", b"o" * 100 + b"n" * 100)
+        m.call("inval_inode", "f")
+        assert sent(fd) == b"o"  # the pages are true again; splice(2) asks for no size
+        assert ctypes.string_at(address + 150, 1) == b"n"
+        assert os.pwrite(writer, b"x", 2 * BLOCK) == 1
+        assert ctypes.string_at(address + 150, 1) == b"n"
+        ctypes.memmove(address, b"P", 1)
+        os.fsync(fd)
+        assert _libc.munmap(address, BLOCK) == 0
+        os.close(fd)
+        os.close(writer)
+        expected = b"P" + b"o" * 99 + b"n" * 100 + bytes(2 * BLOCK - 200) + b"x"
+        assert Path(path).read_bytes() == expected

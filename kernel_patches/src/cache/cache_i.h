@@ -271,12 +271,16 @@ void efuse_timeouts_expire_attrs(struct fuse_mount *fm, u64 nodeid);
 void efuse_timeouts_expire(struct fuse_conn *fc);
 
 /* pages.c */
+void efuse_past_begin(struct inode *inode, loff_t pos, size_t len);
+void efuse_past_end(struct inode *inode);
+bool efuse_folio_in(const struct efuse_page_range *range, struct folio *folio);
 bool efuse_pages_drop(struct inode *inode, loff_t pos, size_t len);
 void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, size_t len);
-void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len);
-void efuse_pages_passed(struct inode *inode);
-void efuse_pages_evicted(struct inode *inode);
 bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode);
+bool efuse_folio_writes(struct inode *inode, struct folio *folio);
+bool efuse_folio_stored(struct folio *folio);
+void efuse_folio_remove(struct address_space *mapping, struct folio *folio);
+void efuse_pages_evicted(struct inode *inode);
 bool efuse_file_clean(struct inode *inode);
 
 #endif /* _FS_FUSE_EFUSE_CACHE_I_H */

@@ -121,8 +121,8 @@ void efuse_inode_init(struct super_block *sb, struct fuse_inode *fi)
 	const struct efuse_conn *ec = fm ? efuse_conn_get(fm->fc) : NULL;
 
 	fi->efuse_epoch = ec ? efuse_epoch_now(ec) : 0;
-	fi->efuse_passed = (struct efuse_passed) {};
-	xa_init_flags(&fi->efuse_passed.dropped, XA_FLAGS_ACCOUNT);
+	fi->efuse_pages = (struct efuse_pages) {};
+	xa_init_flags(&fi->efuse_pages.dropped, XA_FLAGS_ACCOUNT);
 }
 
 /**

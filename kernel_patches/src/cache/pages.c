@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * FUSE's pages of a file whose bytes are also read and written past the page cache.
+ * FUSE's pages of a file whose bytes are also read and written past the page cache: which of them
+ * are void, and how these are dropped. See page_stores.c for stores to pages.
  *
  * Pages are void when the epoch of the file's pages has moved since they were known to be true
- * (kept.c). A void page is dropped before it is used. A dirty page is not dropped: it holds bytes
- * that were written or stored.
+ * (kept.c). A void page is dropped before it is used. A page stays that is dirty, or that a write(2)
+ * has filled and whose WRITE is under way: its bytes are not yet where a READ would find them.
  *
  * A page is filled, written back and stored to under its own lock, which may be held while the
  * daemon works. A task that waits for a page here can be killed. No page is written back under its
@@ -18,10 +19,6 @@
 #include <linux/sched/signal.h>
 #include <linux/wait_bit.h>
 
-#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
-#include <linux/iomap.h>
-#endif
-
 /* Has FUSE's page cache of the file not been bypassed by a change since its epoch? */
 bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
 {
@@ -29,10 +26,82 @@ bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
 				 READ_ONCE(get_fuse_inode(inode)->efuse_epoch));
 }
 
+/* The pages of a write(2), for as long as it is carried out. The inode's lock is held. */
+
+/* Does a write(2) cover a page of this locked folio? */
+bool efuse_folio_in(const struct efuse_page_range *range, struct folio *folio)
+{
+	smp_mb(); /* Pairs with efuse_range_begin(): the folio is in the page cache. */
+	return READ_ONCE(range->first) < folio_next_index(folio) &&
+	       folio->index < READ_ONCE(range->end);
+}
+
+static void efuse_range_begin(struct efuse_page_range *range, loff_t pos, size_t len)
+{
+	WRITE_ONCE(range->first, pos >> PAGE_SHIFT);
+	smp_wmb(); /* No page before @first is in the range. */
+	WRITE_ONCE(range->end, ((pos + len - 1) >> PAGE_SHIFT) + 1);
+	smp_mb(); /* Pairs with efuse_folio_in(): the caller looks for pages next. */
+}
+
+static void efuse_range_end(struct inode *inode, struct efuse_page_range *range)
+{
+	/* What the write(2) has changed, and the pages that it has dropped, are seen before. */
+	smp_store_release(&range->end, 0);
+	smp_mb(); /* Pairs with prepare_to_wait(): wake_up_var() looks without a lock. */
+	wake_up_var(&get_fuse_inode(inode)->efuse_pages);
+}
+
+/**
+ * efuse_past_begin - a WRITE begins that goes past the page cache
+ * @inode: the file, locked
+ * @pos: of the first byte
+ * @len: of the range, at least one byte
+ *
+ * No store to these pages begins until efuse_past_end(). A store that has begun holds the lock of
+ * its page, or has made the page dirty.
+ */
+void efuse_past_begin(struct inode *inode, loff_t pos, size_t len)
+{
+	efuse_range_begin(&get_fuse_inode(inode)->efuse_pages.past, pos, len);
+}
+
+/**
+ * efuse_past_end - the WRITE has been carried out, and the pages that it covers are dropped
+ * @inode: the file, locked
+ */
+void efuse_past_end(struct inode *inode)
+{
+	efuse_range_end(inode, &get_fuse_inode(inode)->efuse_pages.past);
+}
+
+/**
+ * efuse_through_begin - a write(2) begins whose bytes go to FUSE's pages and to the daemon
+ * @inode: the file, locked
+ * @pos: of the first byte
+ * @len: of the range, at least one byte
+ *
+ * FUSE unlocks its pages before the daemon has answered the WRITEs. They stay until
+ * efuse_through_end(), also if they are void.
+ */
+void efuse_through_begin(struct inode *inode, loff_t pos, size_t len)
+{
+	efuse_range_begin(&get_fuse_inode(inode)->efuse_pages.through, pos, len);
+}
+
+/**
+ * efuse_through_end - the WRITEs of a write(2) through FUSE's pages have been answered
+ * @inode: the file, locked
+ */
+void efuse_through_end(struct inode *inode)
+{
+	efuse_range_end(inode, &get_fuse_inode(inode)->efuse_pages.through);
+}
+
 /* Dropping pages. */
 
-/* Is a WRITE of the folio under way, as it was when the WRITE was issued? */
-static bool efuse_folio_writes(struct inode *inode, struct folio *folio)
+/* Is the folio being written back, and the WRITE holds what the folio held when it was issued? */
+bool efuse_folio_writes(struct inode *inode, struct folio *folio)
 {
 	return folio_test_writeback(folio) ||
 	       efuse_copy_pending(inode, folio->index, folio_next_index(folio) - 1);
@@ -72,22 +141,26 @@ void efuse_folio_cleaned(struct folio *folio)
 }
 
 /* Does the folio hold bytes that are nowhere else? */
-static bool efuse_folio_stored(struct folio *folio)
+bool efuse_folio_stored(struct folio *folio)
 {
 	return folio_test_dirty(folio) || efuse_folio_pinned(folio);
 }
 
-/* A page that is being written stays: a fault that reads it again would wait for the WRITE. */
+/*
+ * A page that is being written stays. If it is written back, a fault that reads it again would wait
+ * for the WRITE. If it is written through, a READ might bring the bytes from before the WRITE.
+ */
 static bool efuse_folio_clean(struct inode *inode, struct folio *folio)
 {
-	return !efuse_folio_stored(folio) && !efuse_folio_writes(inode, folio);
+	return !efuse_folio_stored(folio) && !efuse_folio_writes(inode, folio) &&
+	       !efuse_folio_in(&get_fuse_inode(inode)->efuse_pages.through, folio);
 }
 
 /*
  * Take a clean, locked folio out of the page cache. No store comes between: the next store waits
  * for the lock, and finds that the folio is gone.
  */
-static void efuse_folio_remove(struct address_space *mapping, struct folio *folio)
+void efuse_folio_remove(struct address_space *mapping, struct folio *folio)
 {
 	generic_error_remove_folio(mapping, folio);
 	/* FUSE passes no page on with a flag that it does not know. */
@@ -180,7 +253,7 @@ void efuse_pages_void(struct efuse_conn *ec, struct inode *inode, loff_t pos, si
 /* Forget the pages that were dropped before a store: all pages are true since @epoch. */
 static void efuse_dropped_prune(struct inode *inode, u64 epoch)
 {
-	struct xarray *dropped = &get_fuse_inode(inode)->efuse_passed.dropped;
+	struct xarray *dropped = &get_fuse_inode(inode)->efuse_pages.dropped;
 	unsigned long index;
 	void *entry;
 
@@ -239,223 +312,13 @@ void efuse_refresh_mapped(struct inode *inode)
 	efuse_pages_refresh(inode, false);
 }
 
-/* Writing a part of a page. In a write-back mount the whole page is written back later. */
-
-/* Wait for the WRITEs of a folio that are under way. Returns 0, or a negative errno if killed. */
-static int efuse_folio_wait(struct inode *inode, struct folio *folio)
-{
-	int err = folio_wait_writeback_killable(folio);
-
-	return err ?: efuse_copy_wait(inode, folio->index, folio_next_index(folio) - 1);
-}
-
-/*
- * Unlock, release and drop a void folio. If a WRITE of the folio is under way, wait for that, and
- * leave the drop to the next call: the folio's old bytes would be written over the new content
- * together with the bytes that the caller writes.
- *
- * Returns 0 if the folio is to be used, and is still locked; -EAGAIN if the caller is to get the
- * folio again; or another negative errno if the caller is being killed.
- */
-static int efuse_folio_renew(struct folio *folio)
-{
-	struct inode *inode = folio->mapping->host;
-	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	int err = -EAGAIN;
-
-	if (!ec || !folio_test_uptodate(folio) || efuse_folio_stored(folio) ||
-	    efuse_pages_true(ec, inode))
-		return 0;
-	if (efuse_folio_writes(inode, folio)) {
-		folio_unlock(folio);
-		err = efuse_folio_wait(inode, folio) ?: -EAGAIN;
-	} else {
-		efuse_folio_remove(inode->i_mapping, folio);
-		folio_unlock(folio);
-	}
-	folio_put(folio);
-	return err;
-}
-
-#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
-
-/**
- * efuse_write_folio - the folio that a buffered write of a write-back mount goes to
- * @iter: the write, see iomap_write_ops::get_folio()
- * @pos: position in the file of the first byte that is written
- * @len: bytes that are written, at most
- *
- * Context: process context, under the inode's lock.
- * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
- *         -ERESTARTSYS if the caller is being killed.
- */
-struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len)
-{
-	struct folio *folio;
-	int err;
-
-	do {
-		folio = iomap_get_folio(iter, pos, len);
-		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
-	} while (err == -EAGAIN);
-	return err ? ERR_PTR(err) : folio;
-}
-
-#else
-
-/**
- * efuse_write_folio - the folio that a buffered write of a write-back mount goes to
- * @mapping: of the file
- * @index: of the page
- *
- * Context: process context, under the inode's lock.
- * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
- *         -ERESTARTSYS if the caller is being killed.
- */
-struct folio *efuse_write_folio(struct address_space *mapping, pgoff_t index)
-{
-	struct folio *folio;
-	int err;
-
-	do {
-		folio = __filemap_get_folio(mapping, index, FGP_WRITEBEGIN,
-					    mapping_gfp_mask(mapping));
-		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
-	} while (err == -EAGAIN);
-	return err ? ERR_PTR(err) : folio;
-}
-
-#endif
-
-/*
- * A WRITE past the page cache, and maps.
- *
- * A page fault does not wait for the lock of the backing file: the task may hold that lock, because
- * it writes to the backing file from a map of this file. So pages may come into the page cache
- * while a WRITE is carried out, with the bytes from before. No task stores to such a page
- * meanwhile, and the pages are dropped when the WRITE is done.
- */
-
-/* How long a page fault waits before it returns to be taken again. It may hold the mmap_lock. */
-#define EFUSE_PASSED_JIFFIES	msecs_to_jiffies(10)
-
-/* Does a WRITE to the backing file cover a page of this folio? */
-static bool efuse_folio_passed(const struct efuse_passed *passed, struct folio *folio)
-{
-	smp_mb(); /* Pairs with efuse_pages_pass(): the folio is in the page cache. */
-	return READ_ONCE(passed->first) < folio_next_index(folio) &&
-	       folio->index < READ_ONCE(passed->end);
-}
-
-/*
- * May a locked folio be stored to? Returns VM_FAULT_LOCKED if so. Otherwise the fault has to be
- * taken again (VM_FAULT_NOPAGE), or the drop could not be noted (VM_FAULT_OOM).
- *
- * A clean void page is dropped before a store, since its old bytes would be written back with the
- * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
- * page is true, since other pages of the file are still void. So each dropped page has an entry in
- * efuse_passed.dropped: the epoch before the drop. If changes go on, the
- * store goes on reading the page until a READ crosses no change; its task can be killed. A page that
- * direct I/O stores to counts as dirty: it is written back as a whole anyway.
- *
- * A change that is in flight does not matter here: its end voids what is read before.
- */
-static vm_fault_t efuse_folio_storable(struct inode *inode, struct folio *folio, pgoff_t index)
-{
-	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
-	struct fuse_inode *fi = get_fuse_inode(inode);
-	struct xarray *dropped = &fi->efuse_passed.dropped;
-	u64 now, last;
-	void *entry;
-
-	if (!ec)
-		return VM_FAULT_LOCKED;
-	now = efuse_epoch_now(ec);
-	last = efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
-	if (likely(last <= READ_ONCE(fi->efuse_epoch)) || !efuse_folio_clean(inode, folio))
-		return VM_FAULT_LOCKED;
-	entry = xa_load(dropped, index);
-	if (entry && last <= xa_to_value(entry))
-		return VM_FAULT_LOCKED;
-	if (xa_is_err(xa_store(dropped, index, xa_mk_value(now), GFP_NOFS)))
-		return VM_FAULT_OOM;
-	efuse_folio_remove(inode->i_mapping, folio);
-	return VM_FAULT_NOPAGE;
-}
-
-/**
- * efuse_page_mkwrite - a page is about to be stored to through a map
- * @vmf: the fault, its page locked
- *
- * The store waits for a WRITE that covers the page: the page would be written back over the WRITE's
- * bytes. A void page is dropped, because its old bytes would be written back over the new content.
- *
- * Context: process context, sleeps if such a WRITE is under way.
- * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again,
- *         VM_FAULT_OOM, or VM_FAULT_SIGBUS if the caller is being killed.
- */
-vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
-{
-	struct inode *inode = file_inode(vmf->vma->vm_file);
-	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
-	struct folio *folio = page_folio(vmf->page);
-	vm_fault_t ret = VM_FAULT_NOPAGE;
-
-	if (unlikely(efuse_folio_passed(passed, folio))) {
-		folio_unlock(folio);
-		wait_var_event_timeout(&passed->end, !efuse_folio_passed(passed, folio),
-				       EFUSE_PASSED_JIFFIES);
-	} else {
-		ret = efuse_folio_storable(inode, folio, vmf->pgoff);
-		if (likely(ret == VM_FAULT_LOCKED)) {
-			folio_set_checked(folio);
-			return ret;
-		}
-		folio_unlock(folio);
-	}
-	return fatal_signal_pending(current) ? VM_FAULT_SIGBUS : ret;
-}
-
 /**
  * efuse_pages_evicted - forget what was noted of an inode's pages
  * @inode: the inode, which is being evicted and has no pages any more
  */
 void efuse_pages_evicted(struct inode *inode)
 {
-	xa_destroy(&get_fuse_inode(inode)->efuse_passed.dropped);
-}
-
-/**
- * efuse_pages_pass - keep stores away from the pages of a WRITE that goes past the page cache
- * @inode: the file, locked
- * @pos: of the first byte
- * @len: of the range, at least one byte
- *
- * No store to these pages begins until efuse_pages_passed(). A store that has begun holds the lock
- * of its page, or has made the page dirty.
- */
-void efuse_pages_pass(struct inode *inode, loff_t pos, size_t len)
-{
-	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
-
-	WRITE_ONCE(passed->first, pos >> PAGE_SHIFT);
-	smp_wmb(); /* No page before @first is passed. */
-	WRITE_ONCE(passed->end, ((pos + len - 1) >> PAGE_SHIFT) + 1);
-	smp_mb(); /* Pairs with efuse_folio_passed(): the caller looks for pages next. */
-}
-
-/**
- * efuse_pages_passed - allow stores again, after the WRITE and the drop of its pages
- * @inode: the file, locked
- */
-void efuse_pages_passed(struct inode *inode)
-{
-	struct efuse_passed *passed = &get_fuse_inode(inode)->efuse_passed;
-
-	/* The pages are dropped before. */
-	smp_store_release(&passed->end, 0);
-	smp_mb(); /* Pairs with prepare_to_wait(): wake_up_var() looks without a lock. */
-	wake_up_var(&passed->end);
+	xa_destroy(&get_fuse_inode(inode)->efuse_pages.dropped);
 }
 
 /* Has every byte that was written to the file reached the place where READ and WRITE find it? */

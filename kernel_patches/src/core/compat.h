@@ -264,6 +264,19 @@ static inline bool efuse_copies_pending(const struct fuse_inode *fi)
 }
 
 /*
+ * Is the folio copied for a WRITE that is not issued yet? A WRITE ends where the file ends when it
+ * is issued.
+ */
+static inline bool efuse_copy_unsent(struct folio *folio)
+{
+#ifdef EFUSE_HAS_WRITEPAGES
+	return folio_test_writeback(folio);
+#else
+	return false;
+#endif
+}
+
+/*
  * Is a copy of one of these pages still being written? A READ of such a page waits until it is
  * written.
  */

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Stores to FUSE's pages, by a write(2) and through maps. The rest of such a page is written back
+ * together with the stored bytes. So the page must not be void, and no WRITE may change the backing
+ * file under it meanwhile.
+ */
+#include "cache_i.h"
+
+#include <linux/highmem.h>
+#include <linux/mm.h>
+#include <linux/pagemap.h>
+#include <linux/sched/signal.h>
+#include <linux/wait_bit.h>
+
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+#include <linux/iomap.h>
+#endif
+
+/* A write(2) to the pages of a write-back mount, which makes each page dirty as a whole. */
+
+/* Wait for the WRITEs of a folio that are under way. Returns 0, or a negative errno if killed. */
+static int efuse_folio_wait(struct inode *inode, struct folio *folio)
+{
+	int err = folio_wait_writeback_killable(folio);
+
+	return err ?: efuse_copy_wait(inode, folio->index, folio_next_index(folio) - 1);
+}
+
+/*
+ * Unlock, release and drop a void folio. If a WRITE of the folio is under way, wait for that, and
+ * leave the drop to the next call: the folio's old bytes would be written over the new content
+ * together with the bytes that the caller writes.
+ *
+ * Returns 0 if the folio is to be used, and is still locked; -EAGAIN if the caller is to get the
+ * folio again; or another negative errno if the caller is being killed.
+ */
+static int efuse_folio_renew(struct folio *folio)
+{
+	struct inode *inode = folio->mapping->host;
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	int err = -EAGAIN;
+
+	if (!ec || !folio_test_uptodate(folio) || efuse_folio_stored(folio) ||
+	    efuse_pages_true(ec, inode))
+		return 0;
+	if (efuse_folio_writes(inode, folio)) {
+		folio_unlock(folio);
+		err = efuse_folio_wait(inode, folio) ?: -EAGAIN;
+	} else {
+		efuse_folio_remove(inode->i_mapping, folio);
+		folio_unlock(folio);
+	}
+	folio_put(folio);
+	return err;
+}
+
+/*
+ * Lock the folio that holds the last byte of the file. Returns NULL if there is none; or an
+ * ERR_PTR() if the caller is being killed.
+ */
+static struct folio *efuse_lock_tail(struct address_space *mapping, loff_t end)
+{
+	struct folio *folio;
+	int err;
+
+	for (;;) {
+		folio = filemap_get_folio(mapping, end >> PAGE_SHIFT);
+		if (IS_ERR(folio))
+			return NULL;
+		err = folio_lock_killable(folio);
+		if (!err && folio->mapping == mapping && !efuse_copy_unsent(folio))
+			return folio;
+		if (!err) {
+			folio_unlock(folio);
+			err = folio_wait_writeback_killable(folio);
+		}
+		folio_put(folio);
+		if (err)
+			return ERR_PTR(err);
+	}
+}
+
+/*
+ * A write(2) at @pos makes the file longer. Bytes that were stored behind its end, through a map,
+ * must not come into it. A WRITE that is under way ends where the file ended when it was issued.
+ */
+static int efuse_tail_zero(struct inode *inode, loff_t pos)
+{
+	loff_t end = i_size_read(inode);
+	struct folio *folio;
+
+	if (likely(pos <= end) || !offset_in_page(end) || !efuse_conn_get(get_fuse_conn(inode)))
+		return 0;
+	folio = efuse_lock_tail(inode->i_mapping, end);
+	if (IS_ERR_OR_NULL(folio))
+		return PTR_ERR_OR_ZERO(folio);
+	folio_zero_segment(folio, offset_in_folio(folio, end), folio_size(folio));
+	folio_unlock(folio);
+	folio_put(folio);
+	return 0;
+}
+
+#ifdef EFUSE_HAS_IOMAP_WRITE_OPS
+
+/**
+ * efuse_write_folio - the folio that a buffered write of a write-back mount goes to
+ * @iter: the write, see iomap_write_ops::get_folio()
+ * @pos: position in the file of the first byte that is written
+ * @len: bytes that are written, at most
+ *
+ * Context: process context, under the inode's lock.
+ * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
+ *         -ERESTARTSYS if the caller is being killed.
+ */
+struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len)
+{
+	int err = efuse_tail_zero(iter->inode, pos);
+	struct folio *folio;
+
+	if (err)
+		return ERR_PTR(err);
+	do {
+		folio = iomap_get_folio(iter, pos, len);
+		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
+	} while (err == -EAGAIN);
+	return err ? ERR_PTR(err) : folio;
+}
+
+#else
+
+/**
+ * efuse_write_folio - the folio that a buffered write of a write-back mount goes to
+ * @mapping: of the file
+ * @pos: position in the file of the first byte that is written
+ *
+ * Context: process context, under the inode's lock.
+ * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
+ *         -ERESTARTSYS if the caller is being killed.
+ */
+struct folio *efuse_write_folio(struct address_space *mapping, loff_t pos)
+{
+	int err = efuse_tail_zero(mapping->host, pos);
+	struct folio *folio;
+
+	if (err)
+		return ERR_PTR(err);
+	do {
+		folio = __filemap_get_folio(mapping, pos >> PAGE_SHIFT, FGP_WRITEBEGIN,
+					    mapping_gfp_mask(mapping));
+		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
+	} while (err == -EAGAIN);
+	return err ? ERR_PTR(err) : folio;
+}
+
+#endif
+
+/*
+ * Stores through maps, while a WRITE of the same pages is carried out.
+ *
+ * A page fault does not wait for the lock of the backing file: the task may hold that lock, because
+ * it writes to the backing file from a map of this file. So while a WRITE goes past the page cache,
+ * pages may come into it with the bytes from before. No task stores to such a page meanwhile, and
+ * the pages are dropped when the WRITE is done.
+ *
+ * While a WRITE goes through FUSE's pages, they hold its bytes, and stay. A void one is not stored
+ * to meanwhile, and is dropped afterwards.
+ */
+
+/* How long a page fault waits before it returns to be taken again. It may hold the mmap_lock. */
+#define EFUSE_STORE_JIFFIES	msecs_to_jiffies(10)
+
+/* What a store to a locked folio has to do. */
+enum efuse_store {
+	EFUSE_STORE_NOW,
+	EFUSE_STORE_WAITS,	/* for a WRITE of the folio */
+	EFUSE_STORE_READS,	/* the folio again: it was dropped */
+	EFUSE_STORE_NO_MEMORY,
+};
+
+/*
+ * A clean void page is dropped before a store, since its old bytes would be written back with the
+ * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
+ * page is true, since other pages of the file are still void. So a dropped page has an entry in
+ * efuse_pages.dropped until the store: the epoch before the drop. If changes go on, the store goes
+ * on reading the page until a READ crosses no change; its task can be killed. A page that direct
+ * I/O stores to counts as dirty: it is written back as a whole anyway.
+ *
+ * A change that is in flight does not matter here: its end voids what is read before.
+ */
+static enum efuse_store efuse_folio_store(struct inode *inode, struct folio *folio, pgoff_t index)
+{
+	const struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct efuse_pages *pages = &get_fuse_inode(inode)->efuse_pages;
+	u64 now, last;
+	void *entry;
+
+	if (unlikely(efuse_folio_in(&pages->past, folio)))
+		return EFUSE_STORE_WAITS;
+	if (!ec)
+		return EFUSE_STORE_NOW;
+	now = efuse_epoch_now(ec);
+	last = efuse_epoch_last(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+	if (likely(last <= READ_ONCE(get_fuse_inode(inode)->efuse_epoch)) ||
+	    efuse_folio_stored(folio) || efuse_folio_writes(inode, folio))
+		return EFUSE_STORE_NOW;
+	entry = xa_load(&pages->dropped, index);
+	if (entry && last <= xa_to_value(entry)) {
+		xa_erase(&pages->dropped, index);
+		return EFUSE_STORE_NOW;
+	}
+	if (efuse_folio_in(&pages->through, folio))
+		return EFUSE_STORE_WAITS;
+	if (xa_is_err(xa_store(&pages->dropped, index, xa_mk_value(now), GFP_NOFS)))
+		return EFUSE_STORE_NO_MEMORY;
+	efuse_folio_remove(inode->i_mapping, folio);
+	return EFUSE_STORE_READS;
+}
+
+/* Wait until no WRITE of the folio's pages is under way, or for a moment. */
+static void efuse_store_wait(struct efuse_pages *pages, struct folio *folio)
+{
+	wait_var_event_timeout(pages, !efuse_folio_in(&pages->past, folio) &&
+				      !efuse_folio_in(&pages->through, folio),
+			       EFUSE_STORE_JIFFIES);
+}
+
+/**
+ * efuse_page_mkwrite - a page is about to be stored to through a map
+ * @vmf: the fault, its page locked
+ *
+ * The store waits for a WRITE that goes past the page, because the page would be written back over
+ * the WRITE's bytes. A void page is dropped, because its old bytes would be written back over the
+ * new content.
+ *
+ * Context: process context, sleeps if such a WRITE is under way.
+ * Return: VM_FAULT_LOCKED, or, with the page unlocked, VM_FAULT_NOPAGE to take the fault again,
+ *         VM_FAULT_OOM, or VM_FAULT_SIGBUS if the caller is being killed.
+ */
+vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
+{
+	struct inode *inode = file_inode(vmf->vma->vm_file);
+	struct folio *folio = page_folio(vmf->page);
+	enum efuse_store store = efuse_folio_store(inode, folio, vmf->pgoff);
+
+	if (likely(store == EFUSE_STORE_NOW)) {
+		folio_set_checked(folio);
+		return VM_FAULT_LOCKED;
+	}
+	folio_unlock(folio);
+	if (store == EFUSE_STORE_WAITS)
+		efuse_store_wait(&get_fuse_inode(inode)->efuse_pages, folio);
+	if (fatal_signal_pending(current))
+		return VM_FAULT_SIGBUS;
+	return store == EFUSE_STORE_NO_MEMORY ? VM_FAULT_OOM : VM_FAULT_NOPAGE;
+}
+
+/**
+ * efuse_pages_behind - a write(2) through FUSE's pages makes the file longer
+ * @inode: the file, locked
+ * @end: its end
+ * @pos: of the first byte that is written, behind @end
+ *
+ * Bytes that were stored between must not come into the file. Where @end may be older than the
+ * backing file, bytes of the file may lie there, too: then clean pages are dropped, and read again.
+ *
+ * Context: process context, may sleep, as truncate_pagecache_range().
+ */
+void efuse_pages_behind(struct inode *inode, loff_t end, loff_t pos)
+{
+	struct fuse_conn *fc = get_fuse_conn(inode);
+	const struct efuse_conn *ec = efuse_conn_get(fc);
+	bool known = !ec || fc->writeback_cache || READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE;
+
+	if (known || !efuse_pages_drop(inode, end, pos - end))
+		truncate_pagecache_range(inode, end, pos - 1);
+}
