@@ -18,9 +18,6 @@ def _name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-# bcc.py imports compile.py for type checkers only.
-_LEFT_OUT = {("efuse.bpf.bcc", "efuse.bpf.compile")}
-
 _TREES = {_name(file): ast.parse(file.read_text()) for file in (_ROOT / "efuse").rglob("*.py")}
 
 
@@ -54,11 +51,7 @@ def test_click_is_imported_by_the_command_line_only() -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports within functions and for type checkers count, too."""
     graph = {
-        module: {
-            name
-            for name in _imported(module)
-            if name in _TREES and name != module and (module, name) not in _LEFT_OUT
-        }
+        module: {name for name in _imported(module) if name in _TREES and name != module}
         for module in _TREES
     }
     try:
