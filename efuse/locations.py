@@ -15,6 +15,7 @@ from efuse.errors import EfuseError, reason
 __all__ = [
     "SYMLINKS_MAX",
     "cache",
+    "candidates",
     "check_private",
     "data",
     "made_once",
@@ -45,11 +46,15 @@ def cache() -> Path:
     ``$XDG_CACHE_HOME/efuse``, or else ``~/.cache/efuse``. sudo may keep both variables, so root
     uses ``/var/cache/efuse`` if another user can change that directory.
     """
+    place, *others = candidates()
+    return others[0] if others and why_not_private(place) else place
+
+
+def candidates() -> tuple[Path, ...]:
+    """Return the directories that :func:`cache` chooses from, without accessing them."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     place = (Path(base) if base.startswith("/") else Path.home() / ".cache") / "efuse"
-    if os.geteuid() == 0 and why_not_private(place):
-        return _SYSTEM_CACHE
-    return place
+    return (place, _SYSTEM_CACHE) if os.geteuid() == 0 else (place,)
 
 
 def why_not_private(path: Path) -> str | None:

@@ -12,12 +12,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from efuse.bpf import libbpf
+from efuse.bpf.kernel_types import KernelTypes
 from efuse.bpf.members import EFUSE_OPS, Interface
 from efuse.bpf.relocation import relocate
 from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
 from efuse.bpf.values import Geometry
 from efuse.bpf.verifier import verifier_error
-from efuse.btf import KernelTypes
 from efuse.errors import AttachError, NotSupportedError, UsageError, reason
 
 __all__ = [

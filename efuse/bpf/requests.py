@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from efuse.bpf.kernel_types import KernelTypes
 from efuse.bpf.spec import Spec
 from efuse.bpf.tracing import Hook, Tracer, shipped
-from efuse.btf import KernelTypes
 from efuse.closing import Closing
 from efuse.errors import NotSupportedError
 

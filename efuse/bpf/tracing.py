@@ -55,13 +55,13 @@ from typing import Any, Literal
 from efuse import locations
 from efuse.bpf import libbpf
 from efuse.bpf.compile import compile_text
+from efuse.bpf.kernel_types import KernelTypes
 from efuse.bpf.load import create_maps, module_btf_fd
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.members import TRACING
 from efuse.bpf.relocation import STRUCTURE, relocate
 from efuse.bpf.spec import ProgramSpec, Spec
 from efuse.bpf.verifier import verifier_error
-from efuse.btf import KernelTypes
 from efuse.closing import Closing
 from efuse.errors import AttachError, NotSupportedError, reason
 from efuse.module.kernel import PATCHED

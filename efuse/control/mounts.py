@@ -23,6 +23,7 @@ __all__ = [
     "all_mounts",
     "find",
     "is_mounted",
+    "is_on_fuse",
     "mounts",
     "number_at",
     "numbered",
@@ -173,6 +174,18 @@ def find(path: str | os.PathLike[str], *, fuse: bool = False, mountinfo: Path = 
             hint=f"efuse stat, without a path, lists the {wanted} mounts",
         )
     return mount
+
+
+def is_on_fuse(path: str, *, mountinfo: Path = MOUNTINFO) -> bool:
+    """Return whether *path* is on or below a mount of eFuse or FUSE, without accessing the mount.
+
+    A FUSE mount that is hidden by another mount counts, too.
+
+    :raises ControlError: mountinfo cannot be read, or there are too many links.
+    """
+    table = mounts(fuse=True, mountinfo=mountinfo)
+    where = resolve(path, table)
+    return any(_covers(m.mountpoint, where) for m in table)
 
 
 def resolve(path: str, table: Iterable[Mount]) -> str:

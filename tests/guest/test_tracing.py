@@ -13,9 +13,9 @@ import pytest
 from efuse import opcodes
 from efuse.bpf import libbpf
 from efuse.bpf.compile import compile_text
+from efuse.bpf.kernel_types import KernelTypes
 from efuse.bpf.members import TRACING
 from efuse.bpf.tracing import Hook, Tracer
-from efuse.btf import KernelTypes
 from efuse.errors import NotSupportedError
 from tests.guest.support.forked import efuse
 from tests.guest.support.shell import run

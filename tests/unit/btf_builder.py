@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 INT, STRUCT, UNION, TYPEDEF, FUNC, FUNC_PROTO = 1, 4, 5, 8, 12, 13
 
@@ -53,3 +54,35 @@ def module_btf(structs: int = 1) -> bytes:
         module.struct("efuse_ops", 8, ("flags", 1, 0), ("pad", 1, 32))
     module.struct("other", 4, ("one", 1, 0))
     return module.bytes()
+
+
+def write_types(sysfs: Path, module_args: int = 40) -> None:
+    """Write the BTF of a kernel and of its module ``efuse`` to ``sysfs/btf``.
+
+    :param module_args: offset of ``args`` in the module's ``struct fuse_req``, in bytes.
+    """
+    (sysfs / "btf").mkdir(parents=True, exist_ok=True)
+    kernel = BtfBuilder()
+    number = kernel.add(INT, "int", 4, struct.pack("<I", 1 << 24 | 32))
+    header = kernel.struct("fuse_in_header", 8, ("len", number, 0), ("opcode", number, 32))
+    alias = kernel.add(TYPEDEF, "header_t", header)
+    inner = kernel.struct("", 8, ("h", alias, 0))
+    anonymous = kernel.struct("", 8, ("pages", number, 0), ("folios", number, 0), kind=UNION)
+    request = kernel.struct(
+        "fuse_req", 32, ("args", number, 64), ("in", inner, 128), ("", anonymous, 192)
+    )
+    prototype = kernel.add(FUNC_PROTO, "", 0)
+    kernel.add(FUNC, "fuse_request_end", prototype)
+    kernel.add(TYPEDEF, "btf_trace_fuse_request_send", prototype)
+    kernel.add(TYPEDEF, "btf_trace_fuse_request_end", prototype)
+    # A bit field of two bits: kind_flag is set, and the width is above the offset.
+    flags = struct.pack("<III", kernel.name("force"), number, 1 << 24 | 5)
+    kernel.add(STRUCT, "fuse_args", 8, flags, 1 << 31 | 1)
+    (sysfs / "btf" / "vmlinux").write_bytes(kernel.bytes())
+    module = BtfBuilder(kernel.next, len(kernel.strings))
+    module.struct("fuse_req", 48, ("args", number, 8 * module_args), ("in", inner, 128))
+    own = module.add(FUNC_PROTO, "", 0)
+    module.add(FUNC, "efuse_req_uid", own)
+    module.add(TYPEDEF, "btf_trace_efuse_request", request)
+    module.add(TYPEDEF, "btf_trace_fuse_request_end", request)
+    (sysfs / "btf" / "efuse").write_bytes(module.bytes())

@@ -3,45 +3,20 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from efuse.bpf.kernel_types import KernelTypes
 from efuse.bpf.tracing import Hook
-from efuse.btf import KernelTypes
 from efuse.errors import NotSupportedError
-from tests.unit.btf_builder import FUNC, FUNC_PROTO, INT, STRUCT, TYPEDEF, UNION, BtfBuilder
+from tests.unit.btf_builder import write_types
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> Iterator[Path]:
-    kernel = BtfBuilder()
-    number = kernel.add(INT, "int", 4, struct.pack("<I", 1 << 24 | 32))
-    header = kernel.struct("fuse_in_header", 8, ("len", number, 0), ("opcode", number, 32))
-    alias = kernel.add(TYPEDEF, "header_t", header)
-    inner = kernel.struct("", 8, ("h", alias, 0))
-    anonymous = kernel.struct("", 8, ("pages", number, 0), ("folios", number, 0), kind=UNION)
-    request = kernel.struct(
-        "fuse_req", 32, ("args", number, 64), ("in", inner, 128), ("", anonymous, 192)
-    )
-    prototype = kernel.add(FUNC_PROTO, "", 0)
-    kernel.add(FUNC, "fuse_request_end", prototype)
-    kernel.add(TYPEDEF, "btf_trace_fuse_request_send", prototype)
-    kernel.add(TYPEDEF, "btf_trace_fuse_request_end", prototype)
-    # A bit field of two bits: kind_flag is set, and the width is above the offset.
-    flags = struct.pack("<III", kernel.name("force"), number, 1 << 24 | 5)
-    kernel.add(STRUCT, "fuse_args", 8, flags, 1 << 31 | 1)
-    (tmp_path / "vmlinux").write_bytes(kernel.bytes())
-    module = BtfBuilder(kernel.next, len(kernel.strings))
-    module.struct("fuse_req", 48, ("args", number, 320), ("in", inner, 128))
-    own = module.add(FUNC_PROTO, "", 0)
-    module.add(FUNC, "efuse_req_uid", own)
-    module.add(TYPEDEF, "btf_trace_efuse_request", request)
-    module.add(TYPEDEF, "btf_trace_fuse_request_end", request)
-    (tmp_path / "efuse").write_bytes(module.bytes())
-    yield tmp_path
+def sysfs(tmp_path: Path) -> Path:
+    write_types(tmp_path)
+    return tmp_path
 
 
 def test_offsets_of_the_kernel(sysfs: Path) -> None:
@@ -128,8 +103,8 @@ def test_module_that_is_not_loaded_fails(sysfs: Path) -> None:
 def test_damaged_btf_of_a_module_fails(
     sysfs: Path, length: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole = (sysfs / "efuse").read_bytes()
-    (sysfs / "efuse").write_bytes(whole[:length])
+    whole = (sysfs / "btf/efuse").read_bytes()
+    (sysfs / "btf/efuse").write_bytes(whole[:length])
     with pytest.raises(NotSupportedError, match="cannot read the types of module efuse: "):
         KernelTypes("efuse", sysfs=sysfs)
     assert capfd.readouterr() == ("", "")

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Keep in the cache what was asked of the types of a kernel and a module.
+
+The kernel has more than a hundred thousand types, and parsing them takes most of the time of an
+attach. The same few questions come each time, so their answers are stored: one file for each key,
+``btf/KEY.json`` in the cache. The key covers everything that an answer depends on:
+
+* the build id of the running kernel, from ``/sys/kernel/notes``, and the size of its BTF, in case
+  a tool has replaced the BTF of a built kernel;
+* the content of the module's BTF, or that there is none;
+* the version of libbpf, and `_VERSION`.
+
+A file is used only if it belongs to the user who runs, no other user can write it or put another
+in its place, and its checksum is right. Otherwise the types are parsed, as without a file.
+
+The file is neither read nor written if the cache is on a FUSE mount: the daemon may be the process
+that asks, which would wait for itself, or a daemon that hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from efuse import locations
+from efuse.btf import TypeMember, reader_version
+from efuse.control.mounts import is_on_fuse
+from efuse.errors import EfuseError
+
+__all__ = ["TypeIndex"]
+
+# Increase it when the meaning of a question or of an answer changes.
+_VERSION = 1
+_MAX_ANSWERS = 4096
+_NOTE = struct.Struct("=III")  # struct elf32_note: sizes of name and content, type
+_BUILD_ID = (b"GNU\0", 3)
+
+
+class TypeIndex:
+    """Answers about the types of one kernel and one module, by question.
+
+    :param path: file of the answers; None: they are not stored.
+    :param key: everything that the answers depend on, as a digest.
+    """
+
+    def __init__(self, path: Path | None, key: str) -> None:
+        self._path = path
+        self._key = key
+        self._numbers: dict[str, int | None] = {}
+        self._members: dict[str, tuple[TypeMember, ...]] = {}
+        self._is_new = False
+
+    @classmethod
+    def read(cls, sysfs: Path, module: bytes | None) -> Self:
+        """Return the index, with the stored answers if there are any.
+
+        :param sysfs: directory with ``btf/`` and ``notes`` of the running kernel.
+        :param module: content of the module's BTF file; None for the kernel alone.
+        """
+        key = _key(sysfs, module)
+        directory = _directory() if key else None
+        index = cls(directory / f"{key}.json" if directory else None, key)
+        if index._path:
+            with contextlib.suppress(OSError, EfuseError, ValueError):
+                stored = json.loads(_checked(key, _read_private(index._path)))
+                index._numbers = stored["numbers"]
+                index._members = {
+                    name: tuple(TypeMember(*member) for member in members)
+                    for name, members in stored["members"].items()
+                }
+        return index
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def number(self, question: str, answer: Callable[[], int | None]) -> int | None:
+        """Return the stored answer to *question*, or else call *answer* and keep its result."""
+        if question not in self._numbers:
+            self._numbers[question] = answer()
+            self._is_new = True
+        return self._numbers[question]
+
+    def members(
+        self, struct: str, answer: Callable[[], tuple[TypeMember, ...]]
+    ) -> tuple[TypeMember, ...]:
+        """Return the stored members of *struct*, or else call *answer* and keep its result."""
+        if struct not in self._members:
+            self._members[struct] = answer()
+            self._is_new = True
+        return self._members[struct]
+
+    def write(self) -> None:
+        """Store the answers if some are new. If that fails, the next process parses again."""
+        if not self._is_new or not self._path or len(self._numbers) > _MAX_ANSWERS:
+            return
+        self._is_new = False
+        members = {
+            name: [(member.name, member.type_id, member.bits) for member in found]
+            for name, found in self._members.items()
+        }
+        text = json.dumps({"numbers": self._numbers, "members": members})
+        with contextlib.suppress(OSError, EfuseError):
+            locations.write(self._path, f"{_checksum(self._key, text)}\n{text}")
+
+
+def _directory() -> Path | None:
+    """Return the directory of the files; None if a FUSE daemon would have to answer for it."""
+    with contextlib.suppress(EfuseError, RuntimeError):  # RuntimeError: no home directory is known
+        if not any(is_on_fuse(str(place / "btf")) for place in locations.candidates()):
+            return locations.cache() / "btf"
+    return None
+
+
+def _key(sysfs: Path, module: bytes | None) -> str:
+    """Return the digest of everything that answers depend on; empty if that cannot be told."""
+    try:
+        build_id = _build_id((sysfs / "notes").read_bytes())
+        size = (sysfs / "btf" / "vmlinux").stat().st_size
+    except (OSError, struct.error):
+        return ""
+    if not build_id:
+        return ""
+    own = "" if module is None else hashlib.sha256(module).hexdigest()
+    parts = (build_id.hex(), str(size), own, reader_version(), str(_VERSION))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _build_id(notes: bytes) -> bytes:
+    """Return the build id in the ELF notes *notes*; empty if there is none."""
+    at = 0
+    while at < len(notes):
+        name_bytes, content_bytes, kind = _NOTE.unpack_from(notes, at)
+        start = at + _NOTE.size + (name_bytes + 3 & ~3)
+        if (notes[at + _NOTE.size :][:name_bytes], kind) == _BUILD_ID:
+            return notes[start : start + content_bytes]
+        at = start + (content_bytes + 3 & ~3)
+    return b""
+
+
+def _read_private(path: Path) -> str:
+    """Return the content of the file *path*.
+
+    :raises OSError: the file cannot be read, or is no regular file that only this user can write.
+    :raises EfuseError: another user can put another file in its place.
+    """
+    # O_NONBLOCK: a FIFO is refused below, not waited for.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or others:
+            raise PermissionError(f"{path} is not this user's own file")
+        locations.check_private(path)
+        with os.fdopen(fd, encoding="utf-8", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(fd)
+
+
+def _checked(key: str, content: str) -> str:
+    """Return *content* without its first line, the checksum of *key* and the rest.
+
+    :raises ValueError: the checksum is wrong.
+    """
+    checksum, _, text = content.partition("\n")
+    if checksum != _checksum(key, text):
+        raise ValueError("the checksum is wrong")
+    return text
+
+
+def _checksum(key: str, text: str) -> str:
+    return hashlib.sha256(f"{key}\n{text}".encode()).hexdigest()
