@@ -14,7 +14,7 @@ _EXPORTS: dict[str, str] = {
     "Operations": "efuse.fs",
     "Options": "efuse.fs",
     "Passthrough": "efuse.fs",
-    "PublishedEntry": "efuse.fs",
+    "PublishedEntry": "efuse.bpf",
     "mount": "efuse.fs",
     "serve": "efuse.fs",
 }

@@ -31,8 +31,8 @@ _HEAD = """\
 # The Python package
 
 All that is public, from its docstrings. `import efuse` gives `Operations`, `Options`,
-`Passthrough`, `PublishedEntry`, `mount` and `serve` of [efuse.fs](python/efuse.fs.md), and
-`EfuseError`.
+`Passthrough`, `mount` and `serve` of [efuse.fs](python/efuse.fs.md), `PublishedEntry` of
+[efuse.bpf](python/efuse.bpf.md), and `EfuseError`.
 """
 
 

@@ -20,7 +20,7 @@ from efuse.bpf.cache import DataCache, PublishedBlocks
 from efuse.bpf.compose import compile_handlers
 from efuse.bpf.events import Event, EventKind, Listener
 from efuse.bpf.members import MEMBERS
-from efuse.bpf.publish import Published, publish, read_epoch
+from efuse.bpf.publish import PublishedEntry, publish
 from efuse.bpf.spec import MapSpec, ProgramSpec, Spec
 from efuse.bpf.values import (
     Attributes,
@@ -49,8 +49,8 @@ __all__ = [
     "Listener",
     "MapSpec",
     "ProgramSpec",
-    "Published",
     "PublishedBlocks",
+    "PublishedEntry",
     "Spec",
     "Stamp",
     "Verified",
@@ -63,5 +63,4 @@ __all__ = [
     "list_attached",
     "pin_directory",
     "publish",
-    "read_epoch",
 ]

@@ -156,7 +156,8 @@ class DataCache(Closing):
         :param nodeid: the inode.
         :param offset: start of the range in the file, in bytes: a multiple of `BLOCK_BYTES`.
         :param data: content of the range. Only the last block of the file may be incomplete.
-        :param epoch: result of `read_epoch`, read *before* the data.
+        :param epoch: epoch of the connection (`efuse.control.Connection.epoch`), read *before* the
+            data.
         :param valid_ns: how long the data is valid, in ns; ignored in ``exclusive`` mode.
         :param end: whether the file ends where *data* ends.
         :returns: how many blocks were stored and skipped.

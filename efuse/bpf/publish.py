@@ -5,57 +5,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from efuse.bpf.maps import BpfMap
 from efuse.bpf.values import FOR_IDS, NEVER_NS, Attributes, Entry, EntryKey, Stamp, caller_of
-from efuse.errors import ControlError, reason
 
-__all__ = ["Published", "publish", "read_epoch"]
+if TYPE_CHECKING:  # only a file system in Python needs pyfuse3
+    from pyfuse3 import EntryAttributes
 
-_SYSFS = Path("/sys/fs/efuse/connections")
+__all__ = ["PublishedEntry", "publish"]
 
 
 @dataclass(frozen=True)
-class Published:
-    """One name to publish.
-
-    :param parent: nodeid of the directory.
-    :param name: the name, up to 255 bytes.
-    :param nodeid: nodeid that the name stands for; 0 if the name does not exist.
-    :param generation: generation of that inode.
-    :param attributes: attributes of the inode. None publishes the name alone, as for a name that
-        does not exist.
-    :param entry_valid_ns: how long the name is valid, in ns from now.
-    :param attr_valid_ns: how long the attributes are valid, in ns from now.
-    """
+class PublishedEntry:
+    """A directory entry to publish before the kernel asks for it."""
 
     parent: int
+    """Inode number of the directory."""
+
     name: bytes
-    nodeid: int
-    generation: int = 0
-    attributes: Attributes | None = None
-    entry_valid_ns: int = NEVER_NS
-    attr_valid_ns: int = NEVER_NS
+    """Name of the entry, up to 255 bytes."""
 
-
-def read_epoch(connection: int) -> int:
-    """Return the connection's current epoch. Call it *before* reading the data to publish.
-
-    :raises ControlError: there is no such connection, or this user may not read its epoch.
-    """
-    path = _SYSFS / str(connection) / "epoch"
-    try:
-        return int(path.read_text())
-    except OSError as error:
-        raise ControlError(f"cannot read {path}: {reason(error)}") from error
+    attributes: EntryAttributes
+    """Attributes of the inode, as in a reply to LOOKUP: ``st_ino`` is 0 if the name does not exist,
+    and ``entry_timeout`` and ``attr_timeout`` are the times for which the values are valid."""
 
 
 def publish(
     maps: Mapping[str, BpfMap[Any, Any]],
-    entries: Iterable[Published],
+    entries: Iterable[PublishedEntry],
     *,
     epoch: int,
     uid: int = 0,
@@ -67,25 +46,27 @@ def publish(
     its epoch.
 
     :param maps: maps of the connection's attachment.
-    :param entries: the names to publish.
-    :param epoch: result of `read_epoch`, read before the data.
+    :param entries: the entries to publish.
+    :param epoch: epoch of the connection (`efuse.control.Connection.epoch`), read before the data.
     :param uid: user id that the values are for, if the connection's answers depend on the caller.
         They are for every process with this uid and *gid*, whatever groups and capabilities it has.
     :param gid: group id that the values are for, if the connection's answers depend on the caller.
-    :returns: the number of names stored.
+    :returns: the number of entries stored.
     :raises AttachError: a map is full.
     """
     names: list[tuple[EntryKey, Entry]] = []
     attributes: dict[int, Attributes] = {}
     now_ns = time.monotonic_ns()
 
-    def stamp(valid_ns: int) -> Stamp:
-        return Stamp(epoch, min(now_ns + valid_ns, NEVER_NS), caller_of(uid, gid), FOR_IDS)
+    def stamp(valid_s: float) -> Stamp:
+        expires_ns = min(now_ns + int(valid_s * 10**9), NEVER_NS)
+        return Stamp(epoch, expires_ns, caller_of(uid, gid), FOR_IDS)
 
     for entry in entries:
-        key = EntryKey(entry.parent, entry.name)
-        names.append((key, Entry(entry.nodeid, entry.generation, stamp(entry.entry_valid_ns))))
-        if entry.attributes is not None and entry.nodeid:
-            attributes[entry.nodeid] = replace(entry.attributes, stamp=stamp(entry.attr_valid_ns))
+        given = entry.attributes
+        value = Entry(given.st_ino, given.generation, stamp(given.entry_timeout))
+        names.append((EntryKey(entry.parent, entry.name), value))
+        if given.st_ino:
+            attributes[given.st_ino] = Attributes.from_stat(given, stamp=stamp(given.attr_timeout))
     maps["attrs"].write_all(attributes.items())
     return maps["entries"].write_all(names)

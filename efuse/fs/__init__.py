@@ -3,7 +3,7 @@
 
 from efuse.fs.background import Mounted, mount, start
 from efuse.fs.events import Events
-from efuse.fs.operations import Operations, PublishedEntry
+from efuse.fs.operations import Operations
 from efuse.fs.options import Options
 from efuse.fs.passthrough import Passthrough
 from efuse.fs.session import DEFAULT_OPTIONS, serve
@@ -16,7 +16,6 @@ __all__ = [
     "Operations",
     "Options",
     "Passthrough",
-    "PublishedEntry",
     "State",
     "Statistics",
     "mount",

@@ -7,40 +7,40 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from efuse.errors import EfuseError, MountError
 from efuse.fs.events import Events
-from efuse.fs.operations import PublishedEntry
 from efuse.fs.options import Options
 from efuse.fs.overriding import Shortcuts
 
-__all__ = ["Acceleration", "accelerate"]
+if TYPE_CHECKING:
+    from efuse.bpf import Attachment, DataCache, PublishedEntry
+    from efuse.bpf.maps import BpfMap
+    from efuse.control import Connection
+
+__all__ = ["Acceleration", "accelerate", "declare"]
 
 
 class Acceleration:
-    """The handlers attached to one connection.
+    """The connection of an eFuse mount, and the handlers attached to it."""
 
-    It implements :class:`efuse.fs.state.Accelerator`.
-    """
-
-    def __init__(self, connection: Any, attachment: Any) -> None:
+    def __init__(self, connection: Connection, attachment: Attachment) -> None:
         self._connection = connection
         self._attachment = attachment
         self._events: weakref.ref[Events] | None = None
-        self._cache: Any = None
+        self._cache: DataCache | None = None
 
     @property
     def connection(self) -> int:
         """The connection's number below /sys/fs/efuse."""
-        return int(self._connection.id)
+        return self._connection.id
 
     @property
-    def maps(self) -> Mapping[str, Any]:
+    def maps(self) -> Mapping[str, BpfMap[Any, Any]]:
         """The typed maps by name."""
-        maps: Mapping[str, Any] = self._attachment.maps
-        return maps
+        return self._attachment.maps
 
     def invalidate_all(self) -> None:
         """Make everything void that the kernel has learned or that was published.
@@ -49,7 +49,7 @@ class Acceleration:
         """
         self._connection.invalidate()
 
-    def withdraw(self, changes: Mapping[str, Any]) -> None:
+    def withdraw(self, changes: Mapping[str, str | bool]) -> None:
         """Change declarations, and make everything void that the kernel has learned.
 
         :param changes: new values of fields of :class:`efuse.fs.options.Options`, by name.
@@ -64,9 +64,9 @@ class Acceleration:
 
         :raises ControlError: the file system has been unmounted.
         """
-        return int(self._connection.epoch)
+        return self._connection.epoch
 
-    def publish(self, entries: Sequence[PublishedEntry], *, epoch: int, uid: int, gid: int) -> int:
+    def publish(self, entries: Iterable[PublishedEntry], *, epoch: int, uid: int, gid: int) -> int:
         """Write *entries* into the maps, and return how many were stored.
 
         See :func:`efuse.bpf.publish`.
@@ -75,10 +75,18 @@ class Acceleration:
         """
         from efuse.bpf import publish
 
-        rows = [_row(entry) for entry in entries]
-        return publish(self.maps, rows, epoch=epoch, uid=uid, gid=gid)
+        return publish(self.maps, entries, epoch=epoch, uid=uid, gid=gid)
 
-    def publish_data(self, inode: int, offset: int, data: Any, **valid: Any) -> int:
+    def publish_data(
+        self,
+        inode: int,
+        offset: int,
+        data: bytes | bytearray | memoryview,
+        *,
+        epoch: int,
+        valid_ns: int,
+        end: bool,
+    ) -> int:
         """Write blocks into the data cache, and return how many were stored.
 
         See :meth:`efuse.bpf.DataCache.publish`.
@@ -87,8 +95,9 @@ class Acceleration:
 
         if self._cache is None:
             self._cache = DataCache(self.maps)
-        stored: int = self._cache.publish(inode, offset, data, **valid).stored
-        return stored
+        return self._cache.publish(
+            inode, offset, data, epoch=epoch, valid_ns=valid_ns, end=end
+        ).stored
 
     def events(self) -> Events:
         """Return the events from now on.
@@ -121,22 +130,7 @@ class Acceleration:
         return self._events() if self._events is not None else None
 
 
-def _row(entry: PublishedEntry) -> Any:
-    from efuse.bpf import Attributes, Published
-
-    given = entry.attributes
-    return Published(
-        parent=entry.parent,
-        name=entry.name,
-        nodeid=given.st_ino,
-        generation=given.generation,
-        attributes=Attributes.from_stat(given) if given.st_ino else None,
-        entry_valid_ns=int(given.entry_timeout * 10**9),
-        attr_valid_ns=int(given.attr_timeout * 10**9),
-    )
-
-
-def declare(connection: Any, options: Options) -> None:
+def declare(connection: Connection, options: Options) -> None:
     """Declare the promises and the largest sizes of requests to the kernel.
 
     :raises ControlError: the kernel refused a value.

@@ -6,8 +6,7 @@ from __future__ import annotations
 import errno
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyfuse3
 import trio
@@ -19,22 +18,10 @@ from efuse.fs.handing_out import handing_out
 from efuse.fs.options import Options
 from efuse.fs.state import State
 
-__all__ = ["Operations", "PublishedEntry"]
+if TYPE_CHECKING:  # plain FUSE does without efuse.bpf
+    from efuse.bpf import PublishedEntry
 
-
-@dataclass(frozen=True)
-class PublishedEntry:
-    """A directory entry to publish before the kernel asks for it."""
-
-    parent: int
-    """Inode number of the directory."""
-
-    name: bytes
-    """Name of the entry."""
-
-    attributes: pyfuse3.EntryAttributes
-    """Attributes of the inode, as in a reply to LOOKUP: ``st_ino`` is 0 if the name does not exist,
-    and ``entry_timeout`` and ``attr_timeout`` are the times for which the values are valid."""
+__all__ = ["Operations"]
 
 
 class Operations(pyfuse3.Operations):
@@ -96,8 +83,8 @@ class Operations(pyfuse3.Operations):
                 hint="give parent=INODE and name=BYTES",
             )
         if inode is None and parent is None:
-            if self.efuse.accelerator is not None:
-                self.efuse.accelerator.invalidate_all()
+            if self.efuse.acceleration is not None:
+                self.efuse.acceleration.invalidate_all()
             return
         if inode is not None:
             await _invalidate_inode(inode)
@@ -137,12 +124,12 @@ class Operations(pyfuse3.Operations):
                     f"an entry cannot be called {entry.name!r} (EINVAL)",
                     hint="a name has 1 to 255 bytes, none of them NUL or a slash",
                 )
-        accelerator = self.efuse.accelerator
-        if accelerator is None:
+        acceleration = self.efuse.acceleration
+        if acceleration is None:
             return 0
         if epoch is None:
-            epoch = accelerator.epoch()
-        return accelerator.publish(batch, epoch=epoch, uid=uid, gid=gid)
+            epoch = acceleration.epoch()
+        return acceleration.publish(batch, epoch=epoch, uid=uid, gid=gid)
 
     def publish_data(
         self,
@@ -178,10 +165,10 @@ class Operations(pyfuse3.Operations):
         from efuse.bpf.cache import check_range
 
         check_range(inode, offset, memoryview(data).nbytes, end=end)
-        accelerator = self.efuse.accelerator
-        if accelerator is None:
+        acceleration = self.efuse.acceleration
+        if acceleration is None:
             return 0
-        return accelerator.publish_data(
+        return acceleration.publish_data(
             inode, offset, data, epoch=epoch, valid_ns=valid_ns, end=end
         )
 
@@ -200,8 +187,8 @@ class Operations(pyfuse3.Operations):
         :raises MountError: the events of an earlier call are still open.
         :raises AttachError: the kernel does not let this process read the events.
         """
-        accelerator = self.efuse.accelerator
-        return accelerator.events() if accelerator is not None else Events(None)
+        acceleration = self.efuse.acceleration
+        return acceleration.events() if acceleration is not None else Events(None)
 
     def backing(
         self,

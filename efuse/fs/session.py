@@ -302,7 +302,7 @@ class _Session:
                 " one",
                 hint="mount it again",
             )
-        self._state.accelerator = accelerate(
+        self._state.acceleration = accelerate(
             self._own.connection, used, handlers, check=self._check_served
         )
         self._state.reason = ""
@@ -413,8 +413,8 @@ class _Session:
             if self._channel is not None:
                 steps.callback(self._channel.close)
             steps.callback(self._unmount_what_is_left)
-            if self._state.accelerator is not None:
-                steps.callback(self._state.accelerator.close)
+            if self._state.acceleration is not None:
+                steps.callback(self._state.acceleration.close)
 
     def _close_device(self) -> None:
         if self._is_initialized:
@@ -428,7 +428,7 @@ class _Session:
             os.close(self._abort_fd)
             self._abort_fd = -1
         self._device = -1
-        self._state.accelerator = self._state.device = None
+        self._state.acceleration = self._state.device = None
         self._state.channels = False
         self._state.mounted_type = self._state.mounted_connection = None
         self._state.reason = "it is not mounted"

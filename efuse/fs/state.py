@@ -7,31 +7,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from efuse.fs.events import Events
+from efuse.fs.acceleration import Acceleration
 from efuse.fs.overriding import Shortcuts
 
-__all__ = ["Accelerator", "State", "Statistics"]
+if TYPE_CHECKING:  # plain FUSE does without efuse.bpf
+    from efuse.bpf.maps import BpfMap
 
-
-class Accelerator(Protocol):
-    """The connection and the attached handlers of an eFuse mount.
-
-    :class:`efuse.fs.acceleration.Acceleration` implements it.
-    """
-
-    @property
-    def connection(self) -> int: ...
-    @property
-    def maps(self) -> Mapping[str, Any]: ...
-    def invalidate_all(self) -> None: ...
-    def withdraw(self, changes: Mapping[str, Any]) -> None: ...
-    def epoch(self) -> int: ...
-    def publish(self, entries: Any, *, epoch: int, uid: int, gid: int) -> int: ...
-    def publish_data(self, inode: int, offset: int, data: Any, **valid: Any) -> int: ...
-    def events(self) -> Events: ...
-    def close(self) -> None: ...
+__all__ = ["State", "Statistics"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +44,7 @@ class Statistics:
 class State:
     """The state of a mount, which is ``Operations.efuse``."""
 
-    accelerator: Accelerator | None = None
+    acceleration: Acceleration | None = None
     """The attached handlers; None before the mount and without acceleration."""
 
     reason: str = "it is not mounted"
@@ -98,22 +82,22 @@ class State:
     @property
     def accelerated(self) -> bool:
         """Whether handlers in the kernel answer requests of this mount."""
-        return self.accelerator is not None
+        return self.acceleration is not None
 
     @property
     def connection(self) -> int | None:
         """Number of the connection below /sys/fs/efuse; None without acceleration."""
-        return self.accelerator.connection if self.accelerator else None
+        return self.acceleration.connection if self.acceleration else None
 
     @property
-    def maps(self) -> Mapping[str, Any]:
+    def maps(self) -> Mapping[str, BpfMap[Any, Any]]:
         """Maps of the attached handlers by name, as mappings; empty without acceleration."""
-        return self.accelerator.maps if self.accelerator else MappingProxyType({})
+        return self.acceleration.maps if self.acceleration else MappingProxyType({})
 
     @property
     def overridden(self) -> tuple[str, ...]:
         """Names of handlers that a subclass overrides, so that they get every request."""
-        return self.shortcuts.overridden if self.accelerator and self.shortcuts else ()
+        return self.shortcuts.overridden if self.acceleration and self.shortcuts else ()
 
     def epoch(self) -> int:
         """Return the connection's current epoch; 0 without acceleration.
@@ -122,7 +106,7 @@ class State:
 
         :raises ControlError: the file system has been unmounted.
         """
-        return self.accelerator.epoch() if self.accelerator else 0
+        return self.acceleration.epoch() if self.acceleration else 0
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the daemon's counters."""

@@ -20,6 +20,7 @@ import pytest
 
 from efuse import bpf
 from tests.guest.support.daemons import Call, Mount, as_user, fails, force_stat, mounted
+from tests.guest.support.publishing import published
 
 pytestmark = pytest.mark.usefixtures("reachable")
 
@@ -385,11 +386,9 @@ def test_names_published_for_ids_are_answered_for_all_of_these_ids(mountpoint: P
         truth = force_stat(m / "d")
         nodeid = m.call("nodeid", "d")
         held = os.open(m / "d", os.O_PATH)
-        published = bpf.Published(1, b"d", nodeid, attributes=bpf.Attributes(
-            st_ino=truth.st_ino, st_mode=truth.st_mode, st_nlink=truth.st_nlink
-        ))  # fmt: skip
-        epoch = bpf.read_epoch(m.connection.id)
-        bpf.publish(m.attachment.maps, [published], epoch=epoch, uid=ALICE, gid=ALICE)
+        entry = published(b"d", nodeid, st_mode=truth.st_mode, st_nlink=truth.st_nlink)
+        epoch = m.connection.epoch
+        bpf.publish(m.attachment.maps, [entry], epoch=epoch, uid=ALICE, gid=ALICE)
         for caller in (MEMBER, OTHERS["no-group"], OTHERS["fowner"]):
             with m.answered("lookup"):
                 Call(caller.ask, os.stat, m / "d").result()

@@ -16,6 +16,7 @@ import pytest
 
 from efuse import bpf
 from tests.guest.support.daemons import Call, Mount, eventually, fails, force_stat, mounted
+from tests.guest.support.publishing import published
 
 LONG = 3600.0
 
@@ -93,10 +94,8 @@ def test_published_name_of_inode_that_the_kernel_lacks_asked(mountpoint: Path) -
     with mounted(mountpoint, consistency="exclusive") as m:
         nodeid = m.model.create("f", b"data")
         assert m.attachment is not None
-        attributes = bpf.Attributes(st_ino=nodeid, st_mode=0o100644)
-        row = bpf.Published(1, b"f", nodeid, attributes=attributes)
-        epoch = bpf.read_epoch(m.connection.id)
-        assert bpf.publish(m.attachment.maps, [row], epoch=epoch) == 1
+        entry = published(b"f", nodeid, st_mode=0o100644)
+        assert bpf.publish(m.attachment.maps, [entry], epoch=m.connection.epoch) == 1
         with m.passed("lookup", "not_alive"):
             assert os.stat(m / "f").st_size == 4
 

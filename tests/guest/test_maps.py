@@ -13,6 +13,7 @@ import pytest
 from efuse import bpf, opcodes
 from efuse.bpf import libbpf
 from efuse.bpf.attach import Attachment
+from tests.guest.support.publishing import published
 from tests.guest.support.tiny_fs import FIRST, Tiny, content, getattr_from_daemon, serve, xattr
 
 HEAD = '#include "efuse.bpf.h"\n'
@@ -187,21 +188,19 @@ def test_published_names_are_answered_without_the_daemon(
     tiny: Tiny, attachment: Attachment
 ) -> None:
     drop_caches()
-    epoch = bpf.read_epoch(tiny.connection)
+    epoch = int(tiny.read("epoch"))
     numbers = range(50, 60)
-    rows = [
-        bpf.Published(
-            parent=1,
-            name=b"f%d" % number,
-            nodeid=FIRST + number,
-            attributes=bpf.Attributes(
-                st_ino=FIRST + number, st_mode=0o100644, st_size=len(content(FIRST + number))
-            ),
+    entries = [
+        published(
+            b"f%d" % number,
+            FIRST + number,
+            st_mode=0o100644,
+            st_size=len(content(FIRST + number)),
         )
         for number in numbers
     ]
-    rows.append(bpf.Published(parent=1, name=b"absent", nodeid=0))
-    assert bpf.publish(attachment.maps, rows, epoch=epoch) == 11
+    entries.append(published(b"absent", 0))
+    assert bpf.publish(attachment.maps, entries, epoch=epoch) == 11
     daemon = tiny.count("lookup", "daemon")
     for number in numbers:
         assert os.stat(tiny.path / f"f{number}").st_mode == 0o100644
@@ -213,17 +212,16 @@ def test_published_before_an_invalidation_is_not_believed(
     tiny: Tiny, attachment: Attachment
 ) -> None:
     drop_caches()
-    epoch = bpf.read_epoch(tiny.connection)
+    epoch = int(tiny.read("epoch"))
     tiny.forget()
-    bpf.publish(attachment.maps, [bpf.Published(1, b"f61", nodeid=0)], epoch=epoch)
+    bpf.publish(attachment.maps, [published(b"f61", 0)], epoch=epoch)
     assert os.stat(tiny.path / "f61").st_ino == FIRST + 61
 
 
 def test_published_that_expired_is_not_believed(tiny: Tiny, attachment: Attachment) -> None:
     drop_caches()
-    epoch = bpf.read_epoch(tiny.connection)
-    row = bpf.Published(1, b"f62", nodeid=0, entry_valid_ns=1)
-    bpf.publish(attachment.maps, [row], epoch=epoch)
+    epoch = int(tiny.read("epoch"))
+    bpf.publish(attachment.maps, [published(b"f62", 0, entry_timeout=0)], epoch=epoch)
     expired = tiny.count("lookup", "expired")
     assert os.stat(tiny.path / "f62").st_ino == FIRST + 62
     assert tiny.count("lookup", "expired") == expired + 1

@@ -20,9 +20,9 @@ import trio.testing
 from pyfuse3 import EntryAttributes, RequestContext, SetattrFields
 
 import efuse
+from efuse.fs.acceleration import Acceleration
 from efuse.fs.passthrough import inodes as inodes_module
 from efuse.fs.passthrough.watching import watch_table
-from efuse.fs.state import Accelerator
 from tests.host.mounting import bind, remount
 
 _CTX = cast(RequestContext, None)
@@ -72,7 +72,7 @@ def test_names_are_void_after_a_mount_was_replaced_by_one_of_the_same_number(
     mount("-t", "tmpfs", "tmpfs", sub)
     kernel = Kernel()
     fs = efuse.Passthrough(source, consistency="exclusive")
-    fs.efuse.accelerator = cast(Accelerator, kernel)
+    fs.efuse.acceleration = cast(Acceleration, kernel)
     real = os.open
 
     def opens(path: Any, *arguments: Any, **named: Any) -> int:
@@ -103,7 +103,7 @@ def test_names_are_void_after_a_mount_was_unmounted_lazily(
     mount("-t", "tmpfs", "tmpfs", sub)
     kernel = Kernel()
     fs = efuse.Passthrough(source, consistency="exclusive")
-    fs.efuse.accelerator = cast(Accelerator, kernel)
+    fs.efuse.acceleration = cast(Acceleration, kernel)
 
     async def main() -> None:
         fs.init()

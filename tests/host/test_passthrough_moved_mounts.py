@@ -15,7 +15,7 @@ import trio.testing
 from pyfuse3 import RequestContext
 
 import efuse
-from efuse.fs.state import Accelerator
+from efuse.fs.acceleration import Acceleration
 from tests.host.mounting import bind
 
 _CTX = cast(RequestContext, None)
@@ -85,7 +85,7 @@ def test_kernel_is_told_of_a_mount_that_has_come_although_it_asks_for_nothing(
         (source / name).mkdir()
     kernel = Kernel()
     fs = efuse.Passthrough(source, consistency="exclusive")
-    fs.efuse.accelerator = cast(Accelerator, kernel)
+    fs.efuse.acceleration = cast(Acceleration, kernel)
 
     async def watch() -> None:
         fs.init()

@@ -7,7 +7,8 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
@@ -15,9 +16,11 @@ import trio.testing
 
 import efuse
 from efuse import locations
+from efuse.bpf import Attachment
 from efuse.bpf.events import EVENT_BYTES, Event, EventKind, Listener
 from efuse.bpf.maps import Ring, mapping
 from efuse.bpf.spec import MAP_RINGBUF, MapSpec
+from efuse.control import Connection
 from efuse.errors import MountError, NotSupportedError
 from efuse.fs.acceleration import Acceleration
 from efuse.fs.events import Events
@@ -162,14 +165,9 @@ def test_without_acceleration_there_is_nothing_to_hear() -> None:
 
 
 def test_a_second_listener_of_a_mount_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Attachment:
-        maps: ClassVar[dict[str, Any]] = {}
-
-        def close(self) -> None:
-            pass
-
+    attachment = SimpleNamespace(maps={}, close=lambda: None)
     monkeypatch.setattr("efuse.bpf.Listener", lambda _maps: _Listener())
-    acceleration = Acceleration(None, Attachment())
+    acceleration = Acceleration(cast(Connection, None), cast(Attachment, attachment))
     first = acceleration.events()
     with pytest.raises(MountError, match="EBUSY"):
         acceleration.events()

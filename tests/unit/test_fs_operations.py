@@ -6,50 +6,55 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyfuse3
 import pytest
 import trio
 
 import efuse
-from efuse.bpf import Attributes, Published
+from efuse.bpf import Attachment, Entry, EntryKey, PublishedBlocks, Stamp
+from efuse.bpf.values import FOR_IDS, caller_of
+from efuse.control import Connection
 from efuse.errors import MountError, UsageError
-from efuse.fs import acceleration, background, state
-from efuse.fs.events import Events
+from efuse.fs import background, state
+from efuse.fs.acceleration import Acceleration, declare
 from efuse.fs.guard import HANDLERS, Guard
 
 
-class _Accelerator:
-    """A fake of what an eFuse mount adds."""
-
-    connection = 7
+class _Map:
+    """A map that takes everything."""
 
     def __init__(self) -> None:
-        self.maps: dict[str, Any] = {"entries": {}}
-        self.published: list[Any] = []
-        self.voided = 0
+        self.stored: dict[Any, Any] = {}
 
-    def invalidate_all(self) -> None:
-        self.voided += 1
+    def write_all(self, items: Iterable[tuple[Any, Any]]) -> int:
+        found = dict(items)
+        self.stored |= found
+        return len(found)
 
-    def epoch(self) -> int:
-        return 99
 
-    def publish(self, entries: Any, *, epoch: int, uid: int, gid: int) -> int:
-        self.published.append((entries, epoch, uid, gid))
-        return len(entries)
+class _EfuseMount:
+    """A fake of the connection and the attachment of an eFuse mount."""
 
-    def publish_data(self, inode: int, offset: int, data: Any, **valid: Any) -> int:
-        self.published.append((inode, offset, data, valid))
-        return 1
+    id = 7
+    epoch = 99
 
-    def events(self) -> Events:
-        return Events(None)
+    def __init__(self) -> None:
+        self.entries, self.attrs = _Map(), _Map()
+        self.maps = {"entries": self.entries, "attrs": self.attrs}
+        self.invalidations = 0
 
-    def close(self) -> None:
-        self.maps.clear()
+    def invalidate(self) -> None:
+        self.invalidations += 1
+
+
+def _accelerated() -> tuple[efuse.Operations, _EfuseMount]:
+    operations, fake = efuse.Operations(), _EfuseMount()
+    operations.efuse.acceleration = Acceleration(cast(Connection, fake), cast(Attachment, fake))
+    return operations, fake
 
 
 def _entry(name: bytes = b"n", inode: int = 5) -> efuse.PublishedEntry:
@@ -101,13 +106,28 @@ def test_publishing_an_impossible_name_fails(name: bytes) -> None:
         efuse.Operations().publish_entries([_entry(name)])
 
 
-def test_publishing_hands_over_the_epoch_and_for_whom() -> None:
-    operations = efuse.Operations()
-    operations.efuse.accelerator = accelerator = _Accelerator()
+def test_publishing_stores_the_values_of_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic_ns", lambda: 1_000)
+    operations, mount = _accelerated()
     assert operations.efuse.accelerated
-    assert operations.publish_entries([_entry(), _entry(b"m", 0)]) == 2
+    assert operations.publish_entries([_entry(), _entry(b"absent", 0)]) == 2
+    of_entry = Stamp(99, 2_500_001_000, 0, FOR_IDS)
+    assert mount.entries.stored == {
+        EntryKey(1, b"n"): Entry(5, 0, of_entry),
+        EntryKey(1, b"absent"): Entry(0, 0, of_entry),
+    }
+    (nodeid,) = mount.attrs.stored
+    attributes = mount.attrs.stored[nodeid]
+    assert (nodeid, attributes.st_ino, attributes.st_size) == (5, 5, 77)
+    assert attributes.st_mtime_ns == 1_500_000_000_000_000_001
+    assert attributes.stamp == Stamp(99, 500_001_000, 0, FOR_IDS)
+
+
+def test_publishing_hands_over_the_epoch_and_for_whom() -> None:
+    operations, mount = _accelerated()
     assert operations.publish_entries([_entry()], epoch=5, uid=1, gid=2) == 1
-    assert [call[1:] for call in accelerator.published] == [(99, 0, 0), (5, 1, 2)]
+    for stored in (mount.entries.stored[EntryKey(1, b"n")], mount.attrs.stored[5]):
+        assert (stored.stamp.epoch, stored.stamp.caller) == (5, caller_of(1, 2))
 
 
 def test_published_data_on_plain_fuse_takes_nothing() -> None:
@@ -123,33 +143,31 @@ def test_publishing_what_is_no_block_fails(inode: int, offset: int, size: int, e
         efuse.Operations().publish_data(inode, offset, bytes(size), epoch=0, end=end)
 
 
-def test_published_data_is_handed_over_with_its_epoch() -> None:
-    operations = efuse.Operations()
-    operations.efuse.accelerator = accelerator = _Accelerator()
+def test_published_data_is_handed_over_with_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations, mount = _accelerated()
+    published = []
+
+    class Cache:
+        def __init__(self, maps: Mapping[str, Any]) -> None:
+            assert maps is mount.maps
+
+        def publish(self, *data: Any, **valid: Any) -> PublishedBlocks:
+            published.append((data, valid))
+            return PublishedBlocks(1, 0, 0)
+
+    monkeypatch.setattr("efuse.bpf.DataCache", Cache)
     assert operations.publish_data(5, 4096, b"end", epoch=77, end=True) == 1
     valid = {"epoch": 77, "valid_ns": 0, "end": True}
-    assert accelerator.published == [(5, 4096, b"end", valid)]
+    assert published == [((5, 4096, b"end"), valid)]
     with pytest.raises(TypeError, match="epoch"):
         operations.publish_data(5, 0, bytes(4096))  # type: ignore[call-arg]
 
 
-def test_published_row_has_the_values_of_the_reply() -> None:
-    row = acceleration._row(_entry())
-    assert isinstance(row, Published)
-    assert (row.parent, row.name, row.nodeid) == (1, b"n", 5)
-    assert (row.entry_valid_ns, row.attr_valid_ns) == (2_500_000_000, 500_000_000)
-    assert isinstance(row.attributes, Attributes)
-    assert row.attributes.st_size == 77
-    assert row.attributes.st_mtime_ns == 1_500_000_000_000_000_001
-    assert acceleration._row(_entry(inode=0)).attributes is None
-
-
 def test_invalidating_everything_voids_all_that_was_learned() -> None:
-    operations = efuse.Operations()
+    trio.run(efuse.Operations().invalidate)
+    operations, mount = _accelerated()
     trio.run(operations.invalidate)
-    operations.efuse.accelerator = accelerator = _Accelerator()
-    trio.run(operations.invalidate)
-    assert accelerator.voided == 1
+    assert mount.invalidations == 1
 
 
 def test_invalidating_half_an_entry_fails() -> None:
@@ -161,12 +179,9 @@ def test_invalidating_half_an_entry_fails() -> None:
 
 
 def test_declarations_are_written_before_anything_is_answered() -> None:
-    class Connection:
-        max_request = 0
-
-    connection = Connection()
+    connection = SimpleNamespace(max_request=0)
     options = efuse.Options(consistency="cto", no_open=True, max_request=1 << 20)
-    acceleration.declare(connection, options)
+    declare(cast(Connection, connection), options)
     assert vars(connection) == {
         "consistency": "cto",
         "stable_nodeids": False,
@@ -182,7 +197,7 @@ def test_declarations_are_written_before_anything_is_answered() -> None:
 
 def test_a_request_size_that_is_larger_already_stays() -> None:
     connection = SimpleNamespace(max_request=8 << 20)
-    acceleration.declare(connection, efuse.Options(max_request=1 << 20))
+    declare(cast(Connection, connection), efuse.Options(max_request=1 << 20))
     assert connection.max_request == 8 << 20
 
 

@@ -17,10 +17,10 @@ from pyfuse3 import FUSEError, RequestContext
 import efuse
 from efuse.control.mounts import parse
 from efuse.errors import ControlError
+from efuse.fs.acceleration import Acceleration
 from efuse.fs.overriding import shortcuts
 from efuse.fs.passthrough import mounts as mounts_module
 from efuse.fs.passthrough.syscalls import status
-from efuse.fs.state import Accelerator
 
 ROOT = 1
 _CTX = cast(RequestContext, None)
@@ -82,7 +82,7 @@ def made(tmp_path: Path) -> Iterator[Callable[..., efuse.Passthrough]]:
         fs.efuse.mount_options = frozenset({"default_permissions"})
         options = fs.efuse_options
         kernel.believes = {name: getattr(options, name) for name in NOTHING}
-        fs.efuse.accelerator = cast(Accelerator, kernel)
+        fs.efuse.acceleration = cast(Acceleration, kernel)
         fs.init()
         return fs
 

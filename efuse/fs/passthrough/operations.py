@@ -207,8 +207,8 @@ class Passthrough(Operations):
         used = self.efuse.shortcuts
         if used is not None:
             self.efuse.shortcuts = replace(used, options=replace(used.options, **withdrawn))
-        if self.efuse.accelerator is not None:
-            self.efuse.accelerator.withdraw(withdrawn)
+        if self.efuse.acceleration is not None:
+            self.efuse.acceleration.withdraw(withdrawn)
 
     @property
     def _kernel_checks(self) -> bool:
