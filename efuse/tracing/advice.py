@@ -14,12 +14,14 @@ extended attribute does not exist.
 from __future__ import annotations
 
 import errno
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from efuse.tracing import protocol
 from efuse.tracing.names import Names
 from efuse.tracing.request import Request
 
@@ -49,8 +51,6 @@ _BLOBS = ("getxattr", "listxattr", "readlink")
 _VOLUME_NS = 10_000_000_000
 # Answered by these, a request reaches neither the daemon nor a file, and changes nothing.
 _ANSWERED_FROM_MAPS = ("cache", "handler", "refusal", "kernel")
-_O_TRUNC = 0o1000
-_FATTR_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2  # FATTR_MODE, FATTR_UID, FATTR_GID
 _ENTRY_MADE = ("create", "mknod", "mkdir", "symlink", "link")
 
 
@@ -225,25 +225,22 @@ class Advisor:
     def _open(self, request: Request) -> None:
         """Note since when files have been open: of those with one handle, the first one."""
         if request.opcode == "release":
-            self._opened_ns.pop((request.nodeid, _handle(request.arguments)), None)
+            self._opened_ns.pop((request.nodeid, request.handle), None)
         elif request.opcode == "open" and request.ret >= 0:
-            where = (request.nodeid, _handle(request.answer))
+            where = (request.nodeid, request.handle)
             self._opened_ns.setdefault(where, request.time_ns)
 
     def _is_written(self, request: Request) -> bool:
         """Return whether the file of a FLUSH or RELEASE was written since it was opened."""
-        opened_ns = self._opened_ns.get((request.nodeid, _handle(request.arguments)), 0)
+        opened_ns = self._opened_ns.get((request.nodeid, request.handle), 0)
         return self._changed_ns.get(("data", request.nodeid, b""), -1) >= opened_ns
-
-
-def _handle(raw: bytes) -> int:
-    return int.from_bytes(raw[:8], "little")
 
 
 def _is_unknown(request: Request) -> bool:
     """Return whether the reply means that the daemon does not know the request."""
     if request.opcode == "ioctl":
-        result = int.from_bytes(request.answer[:4], "little", signed=True)
+        raw = protocol.IOCTL_RESULT.raw(request.answer)
+        result = int.from_bytes(raw, "little", signed=True)
         return -errno.ENOTTY in (request.ret, result) or request.ret == -errno.ENOSYS
     return request.ret == -errno.ENOSYS
 
@@ -258,13 +255,9 @@ def _is_learned(request: Request) -> bool:
         return request.ret == _ABSENT.get(request.opcode)
     if request.opcode in _BLOBS:
         # If only the size is asked for, it is in the answer.
-        size = request.ret or int.from_bytes(request.answer[:4], "little")
+        size = request.ret or protocol.XATTR_SIZE.number(request.answer) or 0
         return size <= _BLOB_BYTES
     return True
-
-
-def _flags(request: Request, offset: int = 0) -> int:
-    return int.from_bytes(request.arguments[offset : offset + 4], "little")
 
 
 def _question(request: Request) -> _Question | None:
@@ -276,9 +269,9 @@ def _question(request: Request) -> _Question | None:
     elif opcode in ("getxattr", "listxattr"):
         own = (*request.names, request.size)
     elif opcode in ("access", "open", "opendir"):
-        if opcode != "access" and _flags(request) & _O_TRUNC:
+        if opcode != "access" and request.flags & os.O_TRUNC:
             return None
-        own = (_flags(request),)
+        own = (request.flags,)
     elif opcode == "read":
         own = (request.offset, request.size)
     else:
@@ -292,18 +285,18 @@ def _answer(request: Request) -> Any:
     if request.ret < 0:
         return ("error", request.ret)
     if request.opcode == "lookup":
-        # nodeid and generation, then the timeouts, then the attributes
-        return request.answer[:16], request.answer[40:128]
+        fields = (protocol.ENTRY_NODEID, protocol.ENTRY_GENERATION, protocol.ENTRY_ATTR)
+        return tuple(field.raw(request.answer) for field in fields)
     if request.opcode == "getattr":
-        return request.answer[16:104]
+        return protocol.ATTR.raw(request.answer)
     if request.opcode in ("open", "opendir"):
-        return request.answer[8:12]
+        return protocol.OPENED_FLAGS.raw(request.answer)
     if request.opcode in ("access", "flush"):
         return 0
     if request.opcode == "statfs":
-        return request.answer[:80]
+        return protocol.STATFS.raw(request.answer)
     if request.opcode in ("getxattr", "listxattr") and request.size == 0:
-        return request.answer[:4]
+        return protocol.XATTR_SIZE.raw(request.answer)
     return request.digest
 
 
@@ -347,12 +340,12 @@ def _all_of(*kinds: str, volume: bool = False) -> Callable[[Request], Iterable[_
 
 def _setattr(request: Request) -> Iterable[_Thing]:
     yield from _all_of("data", "attributes", "atime", "xattrs", volume=True)(request)
-    if _flags(request) & _FATTR_RIGHTS:
+    if request.flags & protocol.FATTR_RIGHTS:
         yield "rights", request.nodeid, b""
 
 
 def _opened(request: Request) -> Iterable[_Thing]:
-    if _flags(request) & _O_TRUNC:
+    if request.flags & os.O_TRUNC:
         yield from _all_of("data", "attributes", volume=True)(request)
 
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from efuse import opcodes
+from efuse.tracing import protocol
 
 __all__ = ["PATHS", "REASONS", "Request"]
 
@@ -43,29 +44,9 @@ REASONS: Mapping[int, str] = MappingProxyType(
 )
 """Why a request went to the daemon: the values of ``enum efuse_counter`` that are reasons."""
 
-ENTRY_ANSWERS = ("lookup", "mknod", "mkdir", "symlink", "link", "create", "tmpfile")
-"""Opcodes whose answer begins with a ``struct fuse_entry_out``."""
-
 _PARTIAL, _BACKGROUND, _DIGESTED = 1, 2, 4
 _IN_BYTES, _OUT_BYTES = 64, 128
 _REQUEST = struct.Struct(f"=QQQQqIIIIIBBBxHHHH16s{_IN_BYTES}s{_OUT_BYTES}s")
-
-# Where the request's first argument has the second inode, the offset and the size, in bytes.
-_COPIES = ("copy_file_range", "copy_file_range_64")
-_NEWDIR = {"rename": 0, "rename2": 0, "link": 0, **dict.fromkeys(_COPIES, 16)}
-_OFFSET = dict.fromkeys(
-    ("read", "readdir", "readdirplus", "write", "fallocate", "lseek", *_COPIES), 8
-)
-_SIZE = {
-    "read": ("=I", 16),
-    "readdir": ("=I", 16),
-    "readdirplus": ("=I", 16),
-    "write": ("=I", 16),
-    "fallocate": ("=Q", 16),
-    **dict.fromkeys(_COPIES, ("=Q", 40)),
-    "getxattr": ("=I", 0),
-    "listxattr": ("=I", 0),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,27 +142,38 @@ class Request:
     @property
     def offset(self) -> int | None:
         """Start of the range in the file, in bytes; None if the request has no range."""
-        return self._number("=Q", _OFFSET.get(self.opcode))
+        return self._argument(protocol.OFFSET)
 
     @property
     def size(self) -> int | None:
         """Number of bytes to read, write or return; None if the request has no size."""
-        layout, at = _SIZE.get(self.opcode, ("", None))
-        return self._number(layout, at)
+        return self._argument(protocol.SIZE)
+
+    @property
+    def flags(self) -> int:
+        """Open flags, mask of rights of ACCESS, or attributes that SETATTR sets; else 0."""
+        return self._argument(protocol.FLAGS) or 0
 
     @property
     def other(self) -> int | None:
         """Second inode: new directory of RENAME, old inode of LINK, target of a copy; else None."""
-        return self._number("=Q", _NEWDIR.get(self.opcode))
+        return self._argument(protocol.OTHER_NODEID)
+
+    @property
+    def handle(self) -> int:
+        """Handle that OPEN or OPENDIR returned, or that FLUSH or RELEASE is about; else 0."""
+        field = protocol.HANDLE.get(self.opcode)
+        if field is None:
+            return 0
+        return field.number(self.answer if field.struct.endswith("_out") else self.arguments) or 0
 
     @property
     def child(self) -> int | None:
         """Inode that the request looked up or created; None if there is none."""
-        if self.opcode not in ENTRY_ANSWERS or self.ret < 0 or len(self.answer) < 8:
+        if self.opcode not in protocol.ENTRY_ANSWERS or self.ret < 0:
             return None
-        return int.from_bytes(self.answer[:8], "little") or None
+        return protocol.ENTRY_NODEID.number(self.answer) or None
 
-    def _number(self, layout: str, at: int | None) -> int | None:
-        if at is None or at + struct.calcsize(layout) > len(self.arguments):
-            return None
-        return int(struct.unpack_from(layout, self.arguments, at)[0])
+    def _argument(self, fields: Mapping[str, protocol.Field]) -> int | None:
+        field = fields.get(self.opcode)
+        return field.number(self.arguments) if field else None

@@ -20,10 +20,10 @@ from efuse.errors import VerifierError
 from tests.guest.support import wire
 from tests.guest.support.channel import NO_SLOT, Channel, Message
 from tests.guest.support.manual_daemon import DEADLINE_S, ManualDaemon, root_attributes, until
+from tests.guest.support.wire import FUSE_ASYNC_READ
 
 EXAMPLES = locations.data("bpf_programs") / "examples"
 GETATTR = 3
-FUSE_ASYNC_READ = 1
 # The size of a part of a READ, by the daemon's reply to INIT, in bytes.
 PART = 128 << 10
 

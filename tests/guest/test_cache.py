@@ -28,7 +28,7 @@ from tests.guest.support.data_cache import (
 )
 from tests.guest.support.file_data import BLOCK, SIZE, drop_pages, fill, read, read_direct, write
 from tests.guest.support.numbered import Numbered
-from tests.guest.support.scripted_daemon import NOFLUSH
+from tests.guest.support.wire import FOPEN_NOFLUSH
 
 ASYNC_DIO = 1 << 15
 # FUSE sends direct I/O in the background if the daemon asks for it, as libfuse's daemons do.
@@ -306,7 +306,7 @@ def test_reply_to_a_read_that_crosses_a_write_is_not_cached(mountpoint: Path, di
 def test_read_of_a_block_with_a_write_in_flight_goes_to_the_daemon(mountpoint: Path) -> None:
     """Neither the old nor the new bytes are known to be right, so the daemon decides."""
     for point, seen in (("before", fill("d")[:BLOCK]), ("after", b"w" * BLOCK)):
-        with cached(mountpoint, open_flags=NOFLUSH) as m:
+        with cached(mountpoint, open_flags=FOPEN_NOFLUSH) as m:
             warm(m)
             m.hold("write", point)
             call = Call(write, m / "f", b"w" * BLOCK, 0, os.O_DIRECT)
@@ -322,7 +322,7 @@ def test_read_of_a_block_with_a_write_in_flight_goes_to_the_daemon(mountpoint: P
 
 def test_block_is_not_cached_from_a_write_that_crosses_another(mountpoint: Path) -> None:
     """The daemon carries out the second write first, and its reply arrives last."""
-    with cached(mountpoint, open_flags=NOFLUSH) as m:
+    with cached(mountpoint, open_flags=FOPEN_NOFLUSH) as m:
         warm(m)
         m.hold("write", "after")
         first = Call(write, m / "f", b"1" * BLOCK, 0, os.O_DIRECT)

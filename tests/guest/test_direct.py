@@ -30,6 +30,7 @@ from tests.guest.support.daemons import Call, Mount, eventually, fails, mounted
 from tests.guest.support.file_data import BLOCK, SIZE, fill, read, read_direct, write
 from tests.guest.support.shell import load_file_system, run
 from tests.guest.support.small_disk import shut_down, small
+from tests.guest.support.wire import FOPEN_KEEP_CACHE
 
 DEADLINE_S = 60
 
@@ -610,7 +611,6 @@ def test_write_keeps_its_offset_after_the_backing_descriptor_was_set_to_append(
 
 
 _RWF_APPEND, _RWF_NOAPPEND = 0x10, 0x20
-_KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["read_and_written", "mapped"])
@@ -920,7 +920,7 @@ def test_pages_kept_over_an_open_show_the_mapped_file(
 ) -> None:
     """The reply to OPEN has allowed FUSE to keep the pages."""
     times = {"entry_timeout": 600.0, "attr_timeout": 600.0}
-    with mounted(mountpoint, consistency=consistency, open_flags=_KEEP_CACHE, **times) as m:
+    with mounted(mountpoint, consistency=consistency, open_flags=FOPEN_KEEP_CACHE, **times) as m:
         make(m, "f", fill("d", BLOCK))
         for content in (b"%08d" % 1, b"%08d" % 2):
             path = backing(lower, content * (BLOCK // 8), content.decode())

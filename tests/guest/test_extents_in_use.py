@@ -22,8 +22,9 @@ from efuse.fs.mountpoint import unmount
 from tests.guest.support.backing_files import backing, make, map_error, whole
 from tests.guest.support.daemons import Call, Mount, eventually, mounted
 from tests.guest.support.file_data import BLOCK, fill, read_direct, write
-from tests.guest.support.scripted_daemon import NOFLUSH, Options
+from tests.guest.support.scripted_daemon import Options
 from tests.guest.support.small_disk import frozen, wait_until_frozen
+from tests.guest.support.wire import FOPEN_NOFLUSH
 
 
 @contextlib.contextmanager
@@ -163,7 +164,7 @@ def test_rest_of_an_extent_is_read_while_a_partial_unmap_waits(
     """A read that begins while the unmap waits for earlier writes does not wait."""
     base = backing(slow, fill("a", 2 * BLOCK))
     # The daemon waits, so it must not get a FLUSH either.
-    times = {"entry_timeout": 60.0, "attr_timeout": 60.0, "open_flags": NOFLUSH}
+    times = {"entry_timeout": 60.0, "attr_timeout": 60.0, "open_flags": FOPEN_NOFLUSH}
     with mounted(mountpoint, path="direct", **times) as m:
         make(m, "f", fill("d", 2 * BLOCK))
         whole(m, base, write=True)
@@ -247,7 +248,7 @@ def test_unmap_does_not_wait_for_io_through_another_extent(
     paths = [backing(slow, fill("a", 2 * BLOCK)), backing(lower, fill("b", 2 * BLOCK))]
     if busy == "second":
         paths.reverse()
-    with mounted(mountpoint, open_flags=NOFLUSH, entry_timeout=60.0, attr_timeout=60.0) as m:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, entry_timeout=60.0, attr_timeout=60.0) as m:
         make(m, "f", fill("d", 4 * BLOCK))
         for number, path in enumerate(paths):
             m.call("map_extent", "f", path, os.O_RDWR, offset=2 * number * BLOCK,

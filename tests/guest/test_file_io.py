@@ -23,6 +23,7 @@ from tests.guest.support.daemons import Call, Mount, eventually, fails, force_st
 from tests.guest.support.file_data import BLOCK, fill, read, write
 from tests.guest.support.forced import Forced, forced
 from tests.guest.support.shell import run
+from tests.guest.support.wire import FOPEN_NOFLUSH
 
 
 def cached_pages(path: str | Path) -> int:
@@ -31,8 +32,6 @@ def cached_pages(path: str | Path) -> int:
 
 
 SIZE = 10 * BLOCK
-# Without this flag, closing a file would wait for the inode's lock.
-NOFLUSH = 1 << 5
 DATA = fill("b", SIZE)
 
 
@@ -140,7 +139,8 @@ def written_through(mountpoint: Path, path: str) -> Iterator[tuple[Mount, int]]:
         consistency="exclusive",
         path="direct",
         write_through=path,
-        open_flags=NOFLUSH,
+        # Without this flag, closing a file would wait for the inode's lock.
+        open_flags=FOPEN_NOFLUSH,
     ) as m:
         make(m, "f", DATA)
         whole(m, path, write=True)

@@ -22,11 +22,10 @@ from typing import Any
 import pytest
 
 from tests.guest.support.daemons import Call, Mount, as_user, force_stat, mounted
+from tests.guest.support.wire import FOPEN_NOFLUSH
 
 USER = 1000
 _NOREPLACE, _EXCHANGE = 1, 2
-# Without this flag, closing a file would wait for the inode lock, which the change holds.
-_NOFLUSH = 1 << 5
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -470,7 +469,8 @@ def _in_order(
         default_permissions=False,
         check_modes=True,
         readdirplus=False,
-        open_flags=_NOFLUSH,
+        # Without this flag, close() would wait for the inode lock, which the change holds.
+        open_flags=FOPEN_NOFLUSH,
         lacks=lacks,
     ) as m:
         for number, (change, question) in enumerate(both):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.guest.support.daemons import Call, Mount, eventually, mounted
-from tests.guest.support.scripted_daemon import FLOCK_LOCKS
+from tests.guest.support.wire import FUSE_FLOCK_LOCKS
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def _lock_anew(path: str) -> None:
 
 @pytest.mark.parametrize("how", ["close", "exit", "dup"])
 def test_close_of_a_file_with_a_flock_reaches_the_daemon(mountpoint: Path, how: str) -> None:
-    with _opened_here(mountpoint, generic_flags=FLOCK_LOCKS) as (m, fd):
+    with _opened_here(mountpoint, generic_flags=FUSE_FLOCK_LOCKS) as (m, fd):
         m.log()
         if how == "exit":
             Call(_lock_anew, m / "f").result()
@@ -70,7 +70,7 @@ def test_close_of_a_file_with_a_lock_of_its_own_reaches_the_daemon(mountpoint: P
 
 
 def test_close_of_a_file_without_a_lock_does_not(mountpoint: Path) -> None:
-    with _opened_here(mountpoint, generic_flags=FLOCK_LOCKS) as (m, fd):
+    with _opened_here(mountpoint, generic_flags=FUSE_FLOCK_LOCKS) as (m, fd):
         before = m.count("release", "hits")
         os.close(fd)
         eventually(lambda: m.count("release", "hits") > before)

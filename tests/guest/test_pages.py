@@ -22,9 +22,15 @@ from tests.guest.support.daemons import Call, Mount, eventually, mounted
 from tests.guest.support.failing_disk import failing_disk
 from tests.guest.support.file_data import BLOCK, fill, write
 from tests.guest.support.running_kernel import LINUX
-from tests.guest.support.scripted_daemon import NOFLUSH, WRITEBACK_CACHE, ScriptedDaemon
+from tests.guest.support.scripted_daemon import ScriptedDaemon
 from tests.guest.support.shell import load_file_system, run
 from tests.guest.support.small_disk import frozen, wait_until_frozen
+from tests.guest.support.wire import (
+    FOPEN_DIRECT_IO,
+    FOPEN_KEEP_CACHE,
+    FOPEN_NOFLUSH,
+    FUSE_WRITEBACK_CACHE,
+)
 
 LONG = {"entry_timeout": 600.0, "attr_timeout": 600.0}
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -32,10 +38,8 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.sync_file_range.argtypes = [ctypes.c_int, *[ctypes.c_int64] * 2, ctypes.c_uint]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_DIRECT_IO = 1 << 0  # FOPEN_DIRECT_IO
 _SPLICE_F_MOVE = 1
 _HEADER = 16  # bytes of struct fuse_out_header
-_KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 
 
 def sent(fd: int, position: int = 0) -> bytes:
@@ -57,7 +61,7 @@ def test_what_an_open_truncates_is_not_written_back(
 ) -> None:
     """The daemon lets FUSE keep the pages. One of them is dirty, and all are void."""
     path = backing(lower, fill("o", 2 * BLOCK))
-    with mounted(mountpoint, consistency=consistency, open_flags=_KEEP_CACHE, **LONG) as m:
+    with mounted(mountpoint, consistency=consistency, open_flags=FOPEN_KEEP_CACHE, **LONG) as m:
         make(m, "f", fill("o", 2 * BLOCK))
         whole(m, path, write=True)
         fd = os.open(m / "f", os.O_RDWR)
@@ -78,7 +82,7 @@ def test_what_an_open_truncates_is_not_written_back(
 def test_open_that_truncates_waits_for_no_write_back(mountpoint: Path, lower: Path) -> None:
     """In a write-back mount, FUSE holds all WRITEs back until such an OPEN is answered."""
     path = backing(lower, fill("o", 2 * BLOCK))
-    options = {"generic_flags": WRITEBACK_CACHE, "open_flags": _KEEP_CACHE, **LONG}
+    options = {"generic_flags": FUSE_WRITEBACK_CACHE, "open_flags": FOPEN_KEEP_CACHE, **LONG}
     with mounted(mountpoint, **options) as m:
         make(m, "f", fill("o", 2 * BLOCK))
         whole(m, path, write=True)
@@ -103,7 +107,7 @@ def test_rest_of_a_page_is_of_the_content_that_is_mapped(
     """A write(2) into a page with earlier contents goes to the backing file as a whole page."""
     old, new = (backing(lower, letter * 100, letter.decode()) for letter in (b"a", b"b"))
     append = os.O_APPEND if how == "append" else 0
-    options = {"generic_flags": WRITEBACK_CACHE, **LONG}
+    options = {"generic_flags": FUSE_WRITEBACK_CACHE, **LONG}
     with mounted(mountpoint, consistency=consistency, **options) as m:
         make(m, "f", b"d" * 100)
         m.call("map_extent", "f", old, os.O_RDWR, write=True, version=1)
@@ -126,7 +130,7 @@ def test_rest_of_a_page_is_of_the_content_that_is_mapped_amid_the_write(
 ) -> None:
     """The write has begun and asks for the file's end. Then the daemon maps another file."""
     old, new = (backing(lower, letter * 100, letter.decode()) for letter in (b"a", b"b"))
-    with mounted(mountpoint, generic_flags=WRITEBACK_CACHE, entry_timeout=600.0) as m:
+    with mounted(mountpoint, generic_flags=FUSE_WRITEBACK_CACHE, entry_timeout=600.0) as m:
         make(m, "f", b"d" * 100)
         m.call("map_extent", "f", old, os.O_RDWR, write=True, version=1)
         fd = os.open(m / "f", os.O_RDWR | os.O_APPEND)
@@ -169,7 +173,7 @@ def test_store_to_a_page_that_was_being_read_takes_no_earlier_content_below(
 ) -> None:
     """The file is mapped while the daemon answers a READ, so mmap(2) cannot drop that page."""
     new = backing(lower, fill("n", 2 * BLOCK))
-    with mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", fill("d", 2 * BLOCK))
         fd = os.open(m / "f", os.O_RDWR)
         m.hold("read", "after")
@@ -261,7 +265,7 @@ def test_store_takes_no_void_page_after_stores_that_were_killed(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, fill("o", BLOCK))
-    with mounted(mountpoint, path="daemon", open_flags=NOFLUSH, **LONG) as m:
+    with mounted(mountpoint, path="daemon", open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", fill("d", BLOCK))
         fd = os.open(m / "f", os.O_RDWR)
         # With read-ahead, a store whose READ is at the daemon can be killed.
@@ -320,7 +324,7 @@ def test_void_page_with_many_references_is_read_again(
 ) -> None:
     """The page must not count as pinned by direct I/O."""
     old, new = (backing(lower, fill(letter, BLOCK), letter) for letter in ("a", "b"))
-    flags = WRITEBACK_CACHE if writes == "by write(2)" else 0
+    flags = FUSE_WRITEBACK_CACHE if writes == "by write(2)" else 0
     with mounted(mountpoint, generic_flags=flags, **LONG) as m:
         make(m, "f", fill("d", BLOCK))
         m.call("map_extent", "f", old, os.O_RDWR, write=True, version=1)
@@ -346,7 +350,7 @@ def test_write_is_kept_although_direct_io_reads_the_page(
 ) -> None:
     """Direct I/O writes from a map of the file while a write(2) goes to the backing file."""
     path = backing(slow, fill("o", BLOCK))
-    with failing_disk(tmp_path) as disk, mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
+    with failing_disk(tmp_path) as disk, mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m:
         (disk.root / "file").write_bytes(fill("z", BLOCK))
         os.sync()
         make(m, "f", fill("o", BLOCK))
@@ -382,7 +386,7 @@ def test_bytes_stored_behind_the_end_are_not_kept_by_a_write_back_mount(
 ) -> None:
     """The file is mapped for writing, so FUSE's own code handles the write."""
     path = backing(lower, b"o" * 100)
-    with mounted(mountpoint, generic_flags=WRITEBACK_CACHE, **LONG) as m:
+    with mounted(mountpoint, generic_flags=FUSE_WRITEBACK_CACHE, **LONG) as m:
         make(m, "f", b"o" * 100)
         whole(m, path, write=True)
         fd, other = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_RDWR)
@@ -441,7 +445,7 @@ def test_write_waits_for_a_write_back_of_an_earlier_content_and_reads_the_page_a
 ) -> None:
     """The daemon has the WRITE of the page while it maps a backing file."""
     path = backing(lower, fill("n", BLOCK))
-    options = {"generic_flags": WRITEBACK_CACHE, "open_flags": NOFLUSH, **LONG}
+    options = {"generic_flags": FUSE_WRITEBACK_CACHE, "open_flags": FOPEN_NOFLUSH, **LONG}
     with mounted(mountpoint, **options) as m:
         make(m, "f", fill("d", BLOCK))
         fd = os.open(m / "f", os.O_RDWR)
@@ -492,7 +496,7 @@ def test_bytes_stored_behind_the_end_while_a_write_waits_do_not_come_into_the_fi
 ) -> None:
     """The write waits for its own buffer, and makes the file longer."""
     path = backing(lower, b"o" * 100)
-    with mounted(mountpoint, open_flags=NOFLUSH, consistency="exclusive", **LONG) as m:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, consistency="exclusive", **LONG) as m:
         make(source, "source", fill("s", BLOCK))
         make(m, "f", b"o" * 100)
         whole(m, path, write=True)
@@ -522,7 +526,7 @@ def test_void_page_that_was_stored_to_once_is_read_again_in_spite_of_references(
 ) -> None:
     """No program does direct I/O. A reader keeps 1100 references in pipes (tee(2))."""
     old, new = (backing(lower, fill(letter, BLOCK), letter) for letter in ("a", "b"))
-    flags = WRITEBACK_CACHE if then == "by write(2)" else 0
+    flags = FUSE_WRITEBACK_CACHE if then == "by write(2)" else 0
     with mounted(mountpoint, generic_flags=flags, **LONG) as m:
         make(m, "f", fill("d", BLOCK))
         m.call("map_extent", "f", old, os.O_RDWR, write=True, version=1)
@@ -577,7 +581,7 @@ def test_write_behind_the_end_leaves_what_another_program_has_written(
         assert Path(path).read_bytes() == expected
 
 
-@pytest.mark.parametrize("flags", [0, WRITEBACK_CACHE])
+@pytest.mark.parametrize("flags", [0, FUSE_WRITEBACK_CACHE])
 def test_bytes_stored_behind_the_end_do_not_come_into_the_file_while_the_page_is_dirty(
     mountpoint: Path, lower: Path, flags: int
 ) -> None:
@@ -651,7 +655,7 @@ def test_page_that_a_reply_moves_into_the_page_cache_is_dropped_with_the_others(
 
     monkeypatch.setattr(ScriptedDaemon, "_send", send)
     new = backing(lower, fill("n", BLOCK))
-    with mounted(mountpoint, path="daemon", open_flags=NOFLUSH, **LONG) as m:
+    with mounted(mountpoint, path="daemon", open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", fill("d", BLOCK))
         fd = os.open(m / "f", os.O_RDONLY)
         m.hold("read", "after")
@@ -855,7 +859,7 @@ def test_pages_are_not_older_than_what_was_read_past_them(
         make(m, "f", fill("d", 4 * BLOCK))
         whole(m, path, write=True)
         if how == "open":
-            m.call("set_open_flags", _DIRECT_IO)
+            m.call("set_open_flags", FOPEN_DIRECT_IO)
         past = os.open(m / "f", os.O_RDONLY | (os.O_DIRECT if how == "O_DIRECT" else 0))
         m.call("set_open_flags", 0)
         fd = os.open(m / "f", os.O_RDWR)
@@ -952,7 +956,7 @@ def test_mmap_waits_for_no_daemon(mountpoint: Path, lower: Path) -> None:
 
 def test_read_that_waits_for_the_daemon_can_be_killed(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("o", _MANY * BLOCK))
-    with mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", fill("d", _MANY * BLOCK))
         fd = os.open(m / "f", os.O_RDONLY)
         reader = _hung_read(m, path, fd)
@@ -1072,7 +1076,7 @@ def test_reads_do_not_go_back_while_a_write_goes_through_pages(
     """As the file is mapped for writing, the write takes FUSE's own way, and shows in the page."""
     path = backing(slow, b"o" * BLOCK)
     # Otherwise closing a file would wait for the write, too.
-    flags = NOFLUSH | _KEEP_CACHE
+    flags = FOPEN_NOFLUSH | FOPEN_KEEP_CACHE
     with mounted(mountpoint, consistency=consistency, open_flags=flags, **LONG) as m:
         make(m, "f", b"o" * BLOCK)
         whole(m, path, write=True)
@@ -1119,7 +1123,7 @@ def test_store_that_waits_for_a_write_under_way_can_be_killed(
 ) -> None:
     path = backing(slow, b"o" * BLOCK)
     # Otherwise closing a file would wait for the write, too.
-    with mounted(mountpoint, open_flags=NOFLUSH, **LONG) as m:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", b"d" * BLOCK)
         whole(m, path, write=True)
         with frozen(slow):
@@ -1234,11 +1238,11 @@ def test_page_of_a_mount_above_another_is_not_waited_for_below_both(
     path = backing(xfs, fill("o", 4 * BLOCK))
     root = tmp_path / "middle"
     root.mkdir()
-    flags = NOFLUSH | (_DIRECT_IO if middle == "direct I/O" else 0)
+    flags = FOPEN_NOFLUSH | (FOPEN_DIRECT_IO if middle == "direct I/O" else 0)
     lowest = {"passthrough": path} if middle == "passthrough" else {}
     with (
         mounted(root, open_flags=flags, attach=not lowest, **LONG, **lowest) as m1,
-        mounted(mountpoint, stack_depth=2, open_flags=NOFLUSH, **LONG) as m2,
+        mounted(mountpoint, stack_depth=2, open_flags=FOPEN_NOFLUSH, **LONG) as m2,
     ):
         make(m1, "g", fill("o", 4 * BLOCK))
         if not lowest:
@@ -1267,7 +1271,9 @@ def test_page_of_a_write_through_pages_stays_until_the_daemon_has_answered(
 ) -> None:
     """The page becomes void while the WRITE is under way. A READ would bring older bytes."""
     path = backing(lower, fill("d", BLOCK))
-    with mounted(mountpoint, path="daemon", open_flags=NOFLUSH | _KEEP_CACHE, **LONG) as m:
+    with mounted(
+        mountpoint, path="daemon", open_flags=FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG
+    ) as m:
         make(m, "f", fill("d", BLOCK))
         reader, writer = os.open(m / "f", os.O_RDONLY), os.open(m / "f", os.O_WRONLY)
         assert sent(reader) == b"d"
@@ -1287,7 +1293,9 @@ def test_store_to_a_void_page_waits_for_a_write_through_pages(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, fill("d", BLOCK))
-    with mounted(mountpoint, path="daemon", open_flags=NOFLUSH | _KEEP_CACHE, **LONG) as m:
+    with mounted(
+        mountpoint, path="daemon", open_flags=FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG
+    ) as m:
         make(m, "f", fill("d", BLOCK))
         fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
 
@@ -1318,7 +1326,11 @@ def test_write_behind_the_end_of_a_write_back_mount_can_be_killed_while_the_page
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, b"o" * 100)
-    options = {"generic_flags": WRITEBACK_CACHE, "open_flags": NOFLUSH | _KEEP_CACHE, **LONG}
+    options = {
+        "generic_flags": FUSE_WRITEBACK_CACHE,
+        "open_flags": FOPEN_NOFLUSH | FOPEN_KEEP_CACHE,
+        **LONG,
+    }
     with mounted(mountpoint, **options) as m:
         make(m, "f", b"o" * 100)
         whole(m, path)
@@ -1362,7 +1374,9 @@ def test_write_behind_the_end_leaves_a_page_that_was_read_again(
     """
     path = backing(lower, b"o" * 200)
     eventually(lambda: _is_old(path))
-    with mounted(mountpoint, attach=False, open_flags=NOFLUSH | _KEEP_CACHE, **LONG) as m:
+    with mounted(
+        mountpoint, attach=False, open_flags=FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG
+    ) as m:
         make(m, "f", b"d" * 100)
         whole(m, path, write=True)
         fd, writer = os.open(m / "f", os.O_RDWR), os.open(m / "f", os.O_WRONLY)
@@ -1391,7 +1405,7 @@ def test_write_behind_an_end_that_a_notification_has_ended_asks_for_the_end(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, b"o" * 100)
-    options = {"open_flags": NOFLUSH | _KEEP_CACHE, **LONG}
+    options = {"open_flags": FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG}
     with mounted(mountpoint, consistency="exclusive", **options) as m:
         make(m, "f", b"o" * 100)
         whole(m, path, write=True)

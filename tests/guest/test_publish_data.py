@@ -29,8 +29,8 @@ from tests.guest.support.data_cache import (
 )
 from tests.guest.support.file_data import BLOCK, SIZE, drop_pages, fill, read, read_direct, write
 from tests.guest.support.numbered import Numbered
-from tests.guest.support.scripted_daemon import NOFLUSH
 from tests.guest.support.serving import served
+from tests.guest.support.wire import FOPEN_NOFLUSH
 
 BLOCKS = -(-SIZE // BLOCK)
 WRITER = 1 << 31
@@ -165,7 +165,7 @@ def test_data_read_while_a_write_is_in_flight_is_not_served(
     mountpoint: Path, point: str, epoch_read: str
 ) -> None:
     """The data is read before or after the daemon carries the write out. Neither is ever served."""
-    with publishing(mountpoint, open_flags=NOFLUSH) as (m, cache):
+    with publishing(mountpoint, open_flags=FOPEN_NOFLUSH) as (m, cache):
         epoch = m.connection.epoch
         m.hold("write", point)
         call = Call(write, m / "f", b"w" * BLOCK, 0, os.O_DIRECT)

@@ -22,11 +22,10 @@ from tests.guest.support.daemons import (
     monotonic_ns,
     mounted,
 )
+from tests.guest.support.wire import FOPEN_NOFLUSH
 
 LONG = 3600.0
 SHORT = 2.0
-# With this flag, closing a file sends no FLUSH, which the test might hold.
-_NOFLUSH = 1 << 5
 MODES = ["strict", "ttl", "cto", "exclusive"]
 
 
@@ -383,7 +382,8 @@ def test_stale_handle_looked_up_anew(mountpoint: Path) -> None:
 
 def test_reply_that_crossed_another_change_not_raised(mountpoint: Path) -> None:
     """A daemon with a write-back cache still changes the file when its RELEASE arrives."""
-    with mounted(mountpoint, consistency="exclusive", open_flags=_NOFLUSH) as m:
+    # FOPEN_NOFLUSH: closing a file sends no FLUSH, which the test might hold.
+    with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH) as m:
         m.model.create("f", b"1")
         fd = os.open(m / "f", os.O_WRONLY)
         os.write(fd, b"22")

@@ -15,8 +15,9 @@ import pytest
 from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Mount, mounted, unmount
 from tests.guest.support.file_data import BLOCK, SIZE, fill
-from tests.guest.support.scripted_daemon import WRITEBACK_CACHE, Options
+from tests.guest.support.scripted_daemon import Options
 from tests.guest.support.small_disk import shut_down, small
+from tests.guest.support.wire import FUSE_WRITEBACK_CACHE
 
 
 def direct_writes(m: Mount) -> int:
@@ -24,7 +25,7 @@ def direct_writes(m: Mount) -> int:
 
 
 @contextlib.contextmanager
-def mapped(mountpoint: Path, path: str, flags: int = WRITEBACK_CACHE) -> Iterator[Mount]:
+def mapped(mountpoint: Path, path: str, flags: int = FUSE_WRITEBACK_CACHE) -> Iterator[Mount]:
     """Yield a mount of one file that is stored in the backing file *path*."""
     with mounted(mountpoint, consistency="exclusive", generic_flags=flags) as m:
         make(m, "f", Path(path).read_bytes())
@@ -64,7 +65,7 @@ def test_dirty_pages_grow_the_backing_file(mountpoint: Path, lower: Path) -> Non
         assert "write" not in m.asked()
 
 
-@pytest.mark.parametrize("flags", [0, WRITEBACK_CACHE])
+@pytest.mark.parametrize("flags", [0, FUSE_WRITEBACK_CACHE])
 def test_stores_by_a_map_go_to_the_backing_file(mountpoint: Path, lower: Path, flags: int) -> None:
     path = backing(lower, fill("b", 64 * BLOCK))
     with mapped(mountpoint, path, flags) as m:
@@ -138,7 +139,7 @@ def test_fsync_fails_after_an_error_of_the_lower_file_system(mountpoint: Path, l
 
 def test_write_larger_than_the_daemon_takes_is_sent_in_parts(mountpoint: Path) -> None:
     size = 1 << 23
-    with mounted(mountpoint, consistency="exclusive", generic_flags=WRITEBACK_CACHE) as m:
+    with mounted(mountpoint, consistency="exclusive", generic_flags=FUSE_WRITEBACK_CACHE) as m:
         m.connection.max_request = size
         make(m, "f", bytes(size))
         m.log()
@@ -158,7 +159,7 @@ def test_forced_path_daemon_sends_dirty_pages_to_the_daemon(mountpoint: Path, lo
 
 
 def test_fsync_and_close_end_after_abort(mountpoint: Path, lower: Path) -> None:
-    m = Mount(mountpoint, Options(generic_flags=WRITEBACK_CACHE), ("default_permissions",))
+    m = Mount(mountpoint, Options(generic_flags=FUSE_WRITEBACK_CACHE), ("default_permissions",))
     try:
         make(m, "f", bytes(1 << 22))
         whole(m, backing(lower, bytes(1 << 22)), write=True)

@@ -19,11 +19,11 @@ from tests.guest.support import forked
 from tests.guest.support.daemons import Mount, fails, mounted
 from tests.guest.support.running_kernel import LINUX
 from tests.guest.support.unmodified_daemons import bindfs_command
+from tests.guest.support.wire import FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE
 
 NAMES = [b"name%04d" % n for n in range(3000)]
 # The size of an entry of READDIRPLUS with one of these names, in bytes.
 ENTRY_BYTES = 160
-CACHE_DIR = 1 << 1 | 1 << 3  # FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -136,7 +136,10 @@ def test_every_name_of_a_large_reply_comes_from_the_maps(mountpoint: Path) -> No
 @pytest.mark.parametrize("size", [4096, 32768])
 def test_cache_of_directories_is_filled_by_large_replies(mountpoint: Path, size: int) -> None:
     with mounted(
-        mountpoint, entry_timeout=3600.0, attr_timeout=3600.0, opendir_flags=CACHE_DIR
+        mountpoint,
+        entry_timeout=3600.0,
+        attr_timeout=3600.0,
+        opendir_flags=FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR,
     ) as m:
         fill(m)
         m.connection.max_readdir = size
@@ -164,7 +167,7 @@ def getdents(fd: int, room: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("flags", [0, CACHE_DIR])
+@pytest.mark.parametrize("flags", [0, FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR])
 def test_a_caller_with_little_room_misses_nothing(mountpoint: Path, flags: int) -> None:
     with mounted(mountpoint, opendir_flags=flags) as m:
         fill(m)

@@ -33,14 +33,6 @@ from tests.guest.support.model_file_system import (
 )
 from tests.guest.support.wire import Request
 
-_ASYNC_READ, _POSIX_LOCKS, _ATOMIC_O_TRUNC = 1 << 0, 1 << 1, 1 << 3
-_BIG_WRITES, _AUTO_INVAL_DATA, _DO_READDIRPLUS = 1 << 5, 1 << 12, 1 << 13
-_PARALLEL_DIROPS, _MAX_PAGES = 1 << 18, 1 << 22
-_INIT_EXT, _PASSTHROUGH = 1 << 30, 1 << 37
-_FOPEN_PASSTHROUGH = 1 << 7
-WRITEBACK_CACHE, FLOCK_LOCKS = 1 << 16, 1 << 10
-NOFLUSH = 1 << 5  # FOPEN_NOFLUSH: a close waits for no WRITE
-_RELEASE_FLOCK_UNLOCK = 1 << 1
 _MAP = 1 << 30 | 48 << 16 | 229 << 8 | 64
 _BACKING_OPEN = 1 << 30 | 16 << 16 | 229 << 8 | 1
 
@@ -445,18 +437,20 @@ class ScriptedDaemon:
         finally:
             os.close(fd)
         self._open(request, 0)
-        return wire.open_out(self._last_handle, _FOPEN_PASSTHROUGH, backing_id)
+        return wire.open_out(self._last_handle, wire.FOPEN_PASSTHROUGH, backing_id)
 
     def _do_init(self, request: Request) -> bytes:
         self._minor = request.minor
-        flags = _ASYNC_READ | _ATOMIC_O_TRUNC | _BIG_WRITES | _AUTO_INVAL_DATA
-        flags |= _PARALLEL_DIROPS | _MAX_PAGES | self._options.generic_flags
+        flags = wire.FUSE_ASYNC_READ | wire.FUSE_ATOMIC_O_TRUNC | wire.FUSE_BIG_WRITES
+        flags |= wire.FUSE_AUTO_INVAL_DATA | wire.FUSE_PARALLEL_DIROPS | wire.FUSE_MAX_PAGES
+        flags |= self._options.generic_flags
         if self._options.readdirplus:
-            flags |= _DO_READDIRPLUS
+            flags |= wire.FUSE_DO_READDIRPLUS
         if self._options.locks:
-            flags |= _POSIX_LOCKS
+            flags |= wire.FUSE_POSIX_LOCKS
         if self._options.passthrough:
-            return wire.init_out(flags | _INIT_EXT | _PASSTHROUGH, max_stack_depth=1)
+            flags |= wire.FUSE_INIT_EXT | wire.FUSE_PASSTHROUGH
+            return wire.init_out(flags, max_stack_depth=1)
         return wire.init_out(flags)
 
     def _do_lookup(self, request: Request) -> bytes:
@@ -592,7 +586,8 @@ class ScriptedDaemon:
 
     def _do_release(self, request: Request) -> bytes:
         is_file = request.opcode == "release"
-        locked = is_file and (self._options.locks or request.release_flags & _RELEASE_FLOCK_UNLOCK)
+        unlocks = request.release_flags & wire.FUSE_RELEASE_FLOCK_UNLOCK
+        locked = is_file and (self._options.locks or unlocks)
         if locked and request.fh == request.nodeid:
             return b""  # the kernel opened this file itself
         if self._handles.pop(request.fh, None) is None:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The part of the FUSE protocol (<linux/fuse.h>) that the test daemon uses."""
+"""The part of the FUSE protocol (<linux/fuse.h>) that the test daemon uses.
+
+It is written apart from `efuse.opcodes` and `efuse.tracing.protocol`, so that a wrong number there
+does not also stand here.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +56,20 @@ OPCODES = {
     47: "copy_file_range",
     53: "copy_file_range_64",
 }
+
+# Flags of INIT.
+FUSE_ASYNC_READ, FUSE_POSIX_LOCKS, FUSE_ATOMIC_O_TRUNC = 1 << 0, 1 << 1, 1 << 3
+FUSE_BIG_WRITES, FUSE_FLOCK_LOCKS, FUSE_AUTO_INVAL_DATA = 1 << 5, 1 << 10, 1 << 12
+FUSE_DO_READDIRPLUS, FUSE_WRITEBACK_CACHE, FUSE_PARALLEL_DIROPS = 1 << 13, 1 << 16, 1 << 18
+FUSE_MAX_PAGES, FUSE_INIT_EXT, FUSE_PASSTHROUGH = 1 << 22, 1 << 30, 1 << 37
+
+# Flags of the reply to OPEN and OPENDIR.
+FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1 << 0, 1 << 1, 1 << 3
+FOPEN_NOFLUSH = 1 << 5  # a close waits for no WRITE
+FOPEN_PASSTHROUGH = 1 << 7
+
+# A flag of RELEASE.
+FUSE_RELEASE_FLOCK_UNLOCK = 1 << 1
 
 _IN = struct.Struct("=IIQQIIIHH")
 _OUT = struct.Struct("=IiQ")
