@@ -32,14 +32,14 @@ FIELD(efuse_sent, 19, efuse_req, sent)
 FIELD(efuse_missed, 20, efuse_req, path.missed)
 FIELD(efuse_id, 21, efuse_conn, id)
 FIELD(args_begun, 22, fuse_args, efuse.begun_ns)
-FIELD(args_by, 23, fuse_args, efuse.answered_by)
+FIELD(args_answered_by, 23, fuse_args, efuse.answered_by)
 FIELD(args_reason, 24, fuse_args, efuse.reason)
 
 #define NAME_MAX	255
 #define IN_BYTES	64	/* most bytes of the first input argument */
 #define OUT_BYTES	128	/* most bytes of the first output argument: fuse_entry_out */
 #define CHUNK		4096	/* most bytes of an answer that are compared */
-#define BY_DAEMON	1	/* EFUSE_PATH_DAEMON */
+#define ANSWERED_BY_DAEMON	1	/* EFUSE_PATH_DAEMON */
 
 /* Limits a u64, in a way that the compiler does not optimise and the verifier understands. */
 #define AT_MOST(n, most)						\
@@ -72,7 +72,7 @@ struct request {
 	u32 pid;
 	u32 thread;
 	u32 uid;
-	u8 by;
+	u8 answered_by;
 	u8 reason;
 	u8 flags;
 	u8 pad;
@@ -354,7 +354,7 @@ static inline void fill(struct request *request, u64 args, s64 ret)
 	request->ret = ret;
 	request->flags = 0;
 	request->digest = 0;
-	request->by = BY_DAEMON;
+	request->answered_by = ANSWERED_BY_DAEMON;
 	request->reason = 0;
 	request->pad = 0;
 	READ(request->opcode, args, args_opcode());
@@ -478,7 +478,7 @@ int answered(u64 *ctx)
 	fill(request, args, ctx[1]);
 	request->connection = connection;
 	READ(begun_ns, args, args_begun());
-	READ(request->by, args, args_by());
+	READ(request->answered_by, args, args_answered_by());
 	READ(request->reason, args, args_reason());
 	known = callers.lookup(&args);
 	if (known) {
@@ -492,10 +492,10 @@ int answered(u64 *ctx)
 	}
 	request->ns = begun_ns ? request->time_ns - begun_ns : 0;
 	READ(missed, req, efuse_missed());
-	if (request->by != BY_DAEMON && missed == 1 &&
+	if (request->answered_by != ANSWERED_BY_DAEMON && missed == 1 &&
 	    (request->opcode == FUSE_READ || request->opcode == FUSE_WRITE))
 		request->flags |= PARTIAL;
-	if (request->by == BY_DAEMON)
+	if (request->answered_by == ANSWERED_BY_DAEMON)
 		digest_answer(request, args, slot);
 	submit(request, args);
 	return 0;

@@ -15,7 +15,7 @@ from efuse.cli._durations import DURATION
 from efuse.cli._output import ANY_MOUNT, console, echo, json_option, print_json
 from efuse.cli._sizes import SIZE
 from efuse.cli._watched import until_interrupted, watched_mount
-from efuse.tracing import PATHS, Filter, Names, Request, Watch, as_json, header, line
+from efuse.tracing import ANSWERED_BY, Filter, Names, Request, Watch, as_json, header, line
 from efuse.tracing.watch import RING_BYTES
 
 __all__ = ["cli"]
@@ -36,10 +36,10 @@ _LOOK_S = 0.2
 @click.option("--nodeid", multiple=True, type=int, help="Only of this inode; may be given again.")
 @click.option("--name", default="", metavar="PATTERN", help="Only of names such as '*.c'.")
 @click.option(
-    "--path",
+    "--answered-by",
     multiple=True,
-    type=click.Choice(tuple(PATHS.values())),
-    help="Only what was answered there; may be given again.",
+    type=click.Choice(tuple(ANSWERED_BY.values())),
+    help="Only what this answered; may be given again.",
 )
 @click.option("--pid", multiple=True, type=int, help="Only of this process or thread.")
 @click.option("--slower-than", type=DURATION, help="Only what took longer, such as 500us or 2ms.")
@@ -58,7 +58,7 @@ def cli(
     wanted: tuple[str, ...],
     nodeid: tuple[int, ...],
     name: str,
-    path: tuple[str, ...],
+    answered_by: tuple[str, ...],
     pid: tuple[int, ...],
     slower_than: int | None,
     errors: bool,
@@ -74,14 +74,14 @@ def cli(
 
     \b
     efuse trace /mnt/data
-    efuse trace --opcode lookup --opcode getattr --path daemon /mnt/data
+    efuse trace --opcode lookup --opcode getattr --answered-by daemon /mnt/data
     efuse trace --slower-than 5ms --name '*.c' --json /mnt/data
     """
     chosen = Filter(
         opcodes=frozenset(word.lower() for word in wanted),
         nodeids=frozenset(nodeid),
         name=name,
-        paths=frozenset(path),
+        answered_by=frozenset(answered_by),
         pids=frozenset(pid),
         slower_than_ns=slower_than,
         errors=errors,

@@ -7,11 +7,11 @@ from efuse.tracing.advice import Advice, Advisor, OpcodeAdvice
 from efuse.tracing.filters import Filter
 from efuse.tracing.lines import as_json, header, line
 from efuse.tracing.names import Names
-from efuse.tracing.request import PATHS, REASONS, Request
+from efuse.tracing.request import ANSWERED_BY, REASONS, Request
 from efuse.tracing.watch import Watch
 
 __all__ = [
-    "PATHS",
+    "ANSWERED_BY",
     "REASONS",
     "Advice",
     "Advisor",

@@ -157,7 +157,7 @@ class Advisor:
         """Add one request to the estimate."""
         count = self._counts[request.opcode]
         count["requests"] += 1
-        if request.path == "daemon":
+        if request.answered_by == "daemon":
             count["daemon_ns"] += request.ns or 0
             self._compare(request, count)
         else:
@@ -204,7 +204,7 @@ class Advisor:
 
     def _changes(self, request: Request) -> Iterable[_Thing]:
         """Return what a request voids: the first table of docs/coherence.md."""
-        if request.path in _ANSWERED_FROM_MAPS or _is_unknown(request):
+        if request.answered_by in _ANSWERED_FROM_MAPS or _is_unknown(request):
             return []
         make = _CHANGES.get(request.opcode)
         things = list(make(request)) if make else []

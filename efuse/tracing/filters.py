@@ -19,7 +19,7 @@ class Filter:
     :param nodeids: nodeids; the request is about one of them.
     :param name: shell pattern that matches what the request is about (`Names.shown`), or its last
         component after a ``/``.
-    :param paths: the request was answered by one of these paths.
+    :param answered_by: one of these answered the request (`efuse.tracing.ANSWERED_BY`).
     :param pids: the process or the thread of the caller has one of these ids.
     :param slower_than_ns: the request took longer than this, in ns.
     :param errors: the request failed.
@@ -28,7 +28,7 @@ class Filter:
     opcodes: frozenset[str] = frozenset()
     nodeids: frozenset[int] = frozenset()
     name: str = ""
-    paths: frozenset[str] = frozenset()
+    answered_by: frozenset[str] = frozenset()
     pids: frozenset[int] = frozenset()
     slower_than_ns: int | None = None
     errors: bool = False
@@ -38,7 +38,7 @@ class Filter:
         return (
             (not self.opcodes or request.opcode in self.opcodes)
             and (not self.nodeids or request.nodeid in self.nodeids)
-            and (not self.paths or request.path in self.paths)
+            and (not self.answered_by or request.answered_by in self.answered_by)
             and (not self.pids or request.pid in self.pids or request.thread in self.pids)
             and (self.slower_than_ns is None or (request.ns or 0) > self.slower_than_ns)
             and (not self.errors or request.error != "")

@@ -25,7 +25,7 @@ def header(width: int | None = None) -> str:
 
     :param width: width of the terminal in columns; None for no limit.
     """
-    titles = ("PID", _comm("COMM", width), "OPCODE", "INODE", "PATH", "WHY", "LATENCY")
+    titles = ("PID", _comm("COMM", width), "OPCODE", "INODE", "BY", "WHY", "LATENCY")
     return _COLUMNS.format("TIME", len(_clock(0, width)), *titles) + "NAME"
 
 
@@ -44,7 +44,7 @@ def line(request: Request, shown: str, *, wall_ns: int, width: int | None = None
         _comm(request.comm, width),
         request.opcode,
         request.nodeid,
-        request.path,
+        request.answered_by,
         request.reason or "-",
         duration(request.ns),
     )
@@ -66,7 +66,7 @@ def as_json(request: Request, shown: str, *, wall_ns: int) -> dict[str, Any]:
         "size": request.size,
         "other_nodeid": request.other,
         "child_nodeid": request.child,
-        "path": request.path,
+        "answered_by": request.answered_by,
         "reason": request.reason or None,
         "ret": request.ret,
         "error": request.error or None,

@@ -13,9 +13,9 @@ from typing import Self
 from efuse import opcodes
 from efuse.tracing import protocol
 
-__all__ = ["PATHS", "REASONS", "Request"]
+__all__ = ["ANSWERED_BY", "REASONS", "Request"]
 
-PATHS: Mapping[int, str] = MappingProxyType(
+ANSWERED_BY: Mapping[int, str] = MappingProxyType(
     {
         1: "daemon",
         2: "direct",
@@ -65,7 +65,7 @@ class Request:
     :ivar thread: thread id of the caller; 0 for the kernel itself.
     :ivar uid: user id of the caller; 0 for the kernel itself.
     :ivar comm: name of the caller's thread; empty if it is unknown.
-    :ivar path: what answered the request: one of ``PATHS``.
+    :ivar answered_by: what answered the request: one of ``ANSWERED_BY``.
     :ivar reason: why it went to the daemon: one of ``REASONS``. ``partial`` if the daemon or
         another path answered a part of it. Else empty.
     :ivar ret: result for the caller: a number of bytes, 0, or a negative errno.
@@ -85,7 +85,7 @@ class Request:
     thread: int = 0
     uid: int = 0
     comm: str = ""
-    path: str = "daemon"
+    answered_by: str = "daemon"
     reason: str = ""
     ret: int = 0
     background: bool = False
@@ -102,8 +102,8 @@ class Request:
         if len(raw) < _REQUEST.size:
             raise ValueError(f"a request has {_REQUEST.size} bytes or more, not {len(raw)}")
         (
-            time_ns, ns, nodeid, digest, ret, connection, opcode, pid, thread, uid, by, why, flags,
-            first, second, in_bytes, out_bytes, comm, arguments, answer,
+            time_ns, ns, nodeid, digest, ret, connection, opcode, pid, thread, uid, answered_by,
+            why, flags, first, second, in_bytes, out_bytes, comm, arguments, answer,
         ) = _REQUEST.unpack_from(raw)  # fmt: skip
         names = raw[_REQUEST.size :]
         if len(names) < first + second:
@@ -120,7 +120,7 @@ class Request:
             thread=thread,
             uid=uid,
             comm=comm.partition(b"\0")[0].decode(errors="replace"),
-            path=PATHS.get(by, f"path_{by}"),
+            answered_by=ANSWERED_BY.get(answered_by, f"answered_by_{answered_by}"),
             reason="partial" if flags & _PARTIAL else REASONS.get(why, ""),
             ret=ret,
             background=bool(flags & _BACKGROUND),

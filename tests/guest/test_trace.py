@@ -51,7 +51,7 @@ def watching(mountpoint: Path, **more: Any) -> Iterator[Watch]:
 
 
 def seen(watch: Watch, names: Names, *opcodes: str) -> list[tuple[str, str, str, str, str]]:
-    """Return (opcode, subject, path, reason, error) of each request of this process."""
+    """Return (opcode, subject, answered_by, reason, error) of each request of this process."""
     found = []
     for request in watch.read():
         names.learn(request)
@@ -60,7 +60,9 @@ def seen(watch: Watch, names: Names, *opcodes: str) -> list[tuple[str, str, str,
             assert request.comm == Path("/proc/self/comm").read_text().strip()
             assert request.ns
             shown = names.shown(request)
-            found.append((request.opcode, shown, request.path, request.reason, request.error))
+            found.append(
+                (request.opcode, shown, request.answered_by, request.reason, request.error)
+            )
     return found
 
 
@@ -104,7 +106,7 @@ def test_trace_shows_the_requests_of_plain_fuse(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_trace_shows_the_path_and_reason_of_requests_on_efuse(mountpoint: Path) -> None:
+def test_trace_shows_what_answered_a_request_and_why_on_efuse(mountpoint: Path) -> None:
     with mounted(mountpoint, *ACCELERATED) as m:
         fd = os.open(m / "file", os.O_RDONLY)
         with watching(m) as watch:
@@ -137,7 +139,9 @@ def test_trace_shows_an_open_in_the_kernel_and_its_release(mountpoint: Path) -> 
             found: list[tuple[str, str]] = []
 
             def released() -> bool:
-                found.extend((r.opcode, r.path) for r in watch.read() if r.opcode != "getattr")
+                found.extend(
+                    (r.opcode, r.answered_by) for r in watch.read() if r.opcode != "getattr"
+                )
                 return ("release", "kernel") in found
 
             eventually(released)
@@ -147,12 +151,12 @@ def test_trace_shows_an_open_in_the_kernel_and_its_release(mountpoint: Path) -> 
                 ("release", "kernel"),
             ]
             # Measurements decide which of the two is used.
-            reads = {path for opcode, path in found if opcode == "read"}
+            reads = {answered_by for opcode, answered_by in found if opcode == "read"}
             assert reads
             assert reads <= {"direct", "cache"}
 
 
-def test_trace_shows_the_path_of_a_read(mountpoint: Path) -> None:
+def test_trace_shows_what_answered_a_read(mountpoint: Path) -> None:
     with cached(mountpoint) as m:
         data = fill("h", 3 * BLOCK)
         make(m, "h", data)
@@ -160,7 +164,7 @@ def test_trace_shows_the_path_of_a_read(mountpoint: Path) -> None:
             for _ in range(2):
                 assert read_direct(m / "h", 1 << 17) == data
             reads = [r for r in watch.read() if r.opcode == "read"]
-            assert [(r.path, r.reason) for r in reads] == [("daemon", "miss"), ("cache", "")]
+            assert [(r.answered_by, r.reason) for r in reads] == [("daemon", "miss"), ("cache", "")]
             assert [(r.offset, r.size, r.ret) for r in reads] == [(0, 1 << 17, len(data))] * 2
             assert {r.pid for r in reads} == {os.getpid()}
 
@@ -178,7 +182,11 @@ def test_trace_shows_the_caller_of_background_requests(
             return [r for r in found if r.opcode == "release"]
 
         (release,) = eventually(released)
-        assert (release.path, release.background, release.pid) == ("daemon", True, os.getpid())
+        assert (release.answered_by, release.background, release.pid) == (
+            "daemon",
+            True,
+            os.getpid(),
+        )
         assert release.comm == Path("/proc/self/comm").read_text().strip()
 
 
@@ -266,7 +274,7 @@ def test_trace_prints_the_requests_before_ctrl_c(mountpoint: Path) -> None:
         assert (status, err) == (0, "")
         objects = [json.loads(text) for text in (*lines, *out.splitlines())]
         assert {o["about"] for o in objects} == {"gone"}
-        assert {(o["opcode"], o["path"], o["error"]) for o in objects} == {
+        assert {(o["opcode"], o["answered_by"], o["error"]) for o in objects} == {
             ("lookup", "daemon", "ENOENT")
         }
 

@@ -17,14 +17,14 @@ def raw(opcode: str, nodeid: int = 1, *names: bytes, **more: Any) -> bytes:
     """Return a request in the layout of ``trace.c``."""
     value = {
         "time_ns": 5_000, "ns": 1_200_000, "digest": 0, "ret": 0, "connection": 40, "pid": 77,
-        "thread": 78, "uid": 1000, "by": 1, "reason": 0, "flags": 0, "comm": b"cat",
+        "thread": 78, "uid": 1000, "answered_by": 1, "reason": 0, "flags": 0, "comm": b"cat",
         "arguments": b"", "answer": b"", **more,
     }  # fmt: skip
     first, second = ([len(name) for name in names] + [0, 0])[:2]
     return struct.pack(
         "=QQQQqIIIIIBBBBHHHH16s64s128s", value["time_ns"], value["ns"], nodeid, value["digest"],
         value["ret"], value["connection"], opcodes.number(opcode), value["pid"], value["thread"],
-        value["uid"], value["by"], value["reason"], value["flags"], 0, first, second,
+        value["uid"], value["answered_by"], value["reason"], value["flags"], 0, first, second,
         len(value["arguments"]), len(value["answer"]), value["comm"], value["arguments"],
         value["answer"],
     ) + b"".join(names)  # fmt: skip

@@ -26,7 +26,7 @@ HERE = "tests/unit/test_cli_tracing.py"
 REQUESTS = [
     request("lookup", 1, b"main.c", answer=entry(2)),
     request("open", 2, arguments=bytes(8), reason=5),
-    request("getattr", 2, by=5, ns=9_000),
+    request("getattr", 2, answered_by=5, ns=9_000),
     request("lookup", 1, b"gone", ret=-2, ns=7_000_000),
 ]
 
@@ -98,7 +98,7 @@ def test_trace_ends_after_its_count(watch: Recorded) -> None:
     [
         (["--opcode", "LOOKUP"], ["main.c", "gone = ENOENT"]),
         (["--opcode", "open", "--opcode", "getattr"], ["/main.c", "/main.c"]),
-        (["--path", "handler"], ["/main.c"]),
+        (["--answered-by", "handler"], ["/main.c"]),
         (["--errors"], ["gone = ENOENT"]),
         (["--slower-than", "5ms"], ["gone = ENOENT"]),
         (["--slower-than", "9000ns", "--name", "*.c"], ["main.c", "/main.c"]),
@@ -192,7 +192,7 @@ def advice(watch: Recorded, requests: list[Request], *words: str) -> Result:
 
 
 def test_advise_says_what_would_be_saved(watch: Recorded) -> None:
-    result = advice(watch, [lookup(), lookup(), getattr_(), getattr_(by=5)])
+    result = advice(watch, [lookup(), lookup(), getattr_(), getattr_(answered_by=5)])
     assert result.exit_code == 0
     head, titles, *rows = result.stdout.splitlines()
     assert head.startswith("/mnt/a  fuse  watched for 0.")

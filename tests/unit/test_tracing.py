@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from efuse import locations, opcodes
-from efuse.tracing import PATHS, REASONS, Filter, Names, Request, as_json, header, line
+from efuse.tracing import ANSWERED_BY, REASONS, Filter, Names, Request, as_json, header, line
 from tests.documents import named
 from tests.unit.recorded_requests import entry, raw, request
 
@@ -40,7 +40,7 @@ def test_paths_and_reasons_are_the_kernels() -> None:
     for number, name in enumerate(re.findall(r"EFUSE_ANSWERED_BY_(\w+)", by[1]), len(numbers)):
         numbers[number] = name.lower()
     assert numbers.pop(0) == "auto"
-    assert dict(PATHS) == numbers
+    assert dict(ANSWERED_BY) == numbers
     counters = re.search(r"enum efuse_counter \{(.*?)\}", header_text, re.DOTALL)
     assert counters
     names = re.findall(r"^\tEFUSE_(\w+),", counters[1], re.MULTILINE)
@@ -49,7 +49,9 @@ def test_paths_and_reasons_are_the_kernels() -> None:
 
 
 def test_decode() -> None:
-    found = request("rename", 5, b"old", b"new", arguments=struct.pack("=Q", 9), by=1, reason=10)
+    found = request(
+        "rename", 5, b"old", b"new", arguments=struct.pack("=Q", 9), answered_by=1, reason=10
+    )
     assert found == Request(
         time_ns=5_000,
         ns=1_200_000,
@@ -61,7 +63,7 @@ def test_decode() -> None:
         thread=78,
         uid=1000,
         comm="cat",
-        path="daemon",
+        answered_by="daemon",
         reason="no_handler",
         arguments=struct.pack("=Q", 9),
     )
@@ -69,9 +71,9 @@ def test_decode() -> None:
 
 
 def test_decode_of_flags() -> None:
-    found = request("read", 5, flags=1 | 2 | 4, digest=99, ns=0, by=3, ret=100)
+    found = request("read", 5, flags=1 | 2 | 4, digest=99, ns=0, answered_by=3, ret=100)
     assert (found.reason, found.background, found.digest, found.ns) == ("partial", True, 99, None)
-    assert (found.path, found.ret, found.error) == ("cache", 100, "")
+    assert (found.answered_by, found.ret, found.error) == ("cache", 100, "")
 
 
 @pytest.mark.parametrize("cut", [0, 100, 279, 281])
@@ -158,7 +160,7 @@ def test_what_a_request_is_about() -> None:
     assert names.shown(request("getxattr", 4, b"user.a")) == "user.a"
 
 
-ONE = request("lookup", 5, b"main.c", by=5, ns=2_000_000, ret=-2)
+ONE = request("lookup", 5, b"main.c", answered_by=5, ns=2_000_000, ret=-2)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +171,8 @@ ONE = request("lookup", 5, b"main.c", by=5, ns=2_000_000, ret=-2)
         (Filter(opcodes=frozenset({"read"})), False),
         (Filter(nodeids=frozenset({5})), True),
         (Filter(nodeids=frozenset({6})), False),
-        (Filter(paths=frozenset({"handler"})), True),
-        (Filter(paths=frozenset({"daemon"})), False),
+        (Filter(answered_by=frozenset({"handler"})), True),
+        (Filter(answered_by=frozenset({"daemon"})), False),
         (Filter(pids=frozenset({77})), True),
         (Filter(pids=frozenset({78})), True),
         (Filter(pids=frozenset({79})), False),
@@ -199,7 +201,7 @@ def test_lines_fit_their_titles() -> None:
         title = header(width)
         text = line(ONE, "main.c", wall_ns=0, width=width)
         assert text.index("main.c") == title.index("NAME")
-        assert text.index("handler") == title.index("PATH")
+        assert text.index("handler") == title.index("BY")
         assert text[title.index("OPCODE") :].startswith("lookup")
         assert ("cat" in text) == ("COMM" in title) == (width != 80)
 
@@ -223,7 +225,7 @@ def test_lines_of_the_document() -> None:
     for text in lines:
         assert len(text) <= 80
         assert text[at["OPCODE"] :].split()[0] in opcodes.COUNTED
-        assert text[at["PATH"] : at["WHY"]].strip() in PATHS.values()
+        assert text[at["BY"] : at["WHY"]].strip() in ANSWERED_BY.values()
         assert text[at["WHY"] : at["LATENCY"]].strip() in {*REASONS.values(), "partial", "-"}
         assert text[at["NAME"] :].strip()
 
@@ -250,5 +252,5 @@ def test_json() -> None:
     found = as_json(ONE, "main.c", wall_ns=1)
     assert found["time_ns"] == 5_001
     assert (found["opcode"], found["nodeid"], found["names"]) == ("lookup", 5, ["main.c"])
-    assert (found["path"], found["reason"], found["error"]) == ("handler", None, "ENOENT")
+    assert (found["answered_by"], found["reason"], found["error"]) == ("handler", None, "ENOENT")
     assert (found["latency_ns"], found["ret"], found["pid"]) == (2_000_000, -2, 77)

@@ -111,8 +111,8 @@ def test_time_outs_and_handles_make_no_difference() -> None:
         (read(), request("ioctl", 2, ret=-25), 1),
         (read(), request("ioctl", 2, answer=struct.pack("=iIII", -25, 0, 0, 0)), 1),
         (read(), request("ioctl", 2, answer=struct.pack("=iIII", -1, 0, 0, 0)), 0),
-        (getattr_(), read(by=3), 1),  # the cache answered it
-        (getattr_(), read(by=2), 0),  # from a backing file
+        (getattr_(), read(answered_by=3), 1),  # the cache answered it
+        (getattr_(), read(answered_by=2), 0),  # from a backing file
     ],
 )
 def test_what_a_request_voids(asked: Request, change: Request, kept: int) -> None:
@@ -238,7 +238,7 @@ def test_what_is_not_kept() -> None:
 
 
 def test_what_the_kernel_answers_is_not_saved_again() -> None:
-    found = advised([getattr_(), getattr_(by=5), getattr_()])
+    found = advised([getattr_(), getattr_(answered_by=5), getattr_()])
     assert found.total == OpcodeAdvice(
         requests=3, in_kernel=1, repeats=1, same=1, hits=1, daemon_ns=200, saved_ns=100
     )

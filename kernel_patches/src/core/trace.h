@@ -10,14 +10,14 @@
 
 #include "core_i.h"
 
-#define EFUSE_SHOW_ANSWERED(by)						\
-	__print_symbolic(by,						\
+#define EFUSE_SHOW_ANSWERED_BY(answered_by)				\
+	__print_symbolic(answered_by,					\
 			 { EFUSE_PATH_DAEMON, "daemon" },		\
 			 { EFUSE_PATH_DIRECT, "direct" },		\
 			 { EFUSE_PATH_CACHE, "cache" },			\
 			 { EFUSE_PATH_DEVICE, "device" },		\
-			 { EFUSE_ANSWERED_BY_HANDLER, "handler" },		\
-			 { EFUSE_ANSWERED_BY_REFUSAL, "refusal" },		\
+			 { EFUSE_ANSWERED_BY_HANDLER, "handler" },	\
+			 { EFUSE_ANSWERED_BY_REFUSAL, "refusal" },	\
 			 { EFUSE_ANSWERED_BY_KERNEL, "kernel" })
 
 #define EFUSE_SHOW_REASON(reason)					\
@@ -50,7 +50,7 @@ TRACE_EVENT(efuse_request,
 		__field(u64,		nodeid)
 		__field(u64,		ns)
 		__field(ssize_t,	ret)
-		__field(u8,		by)
+		__field(u8,		answered_by)
 		__field(u8,		reason)
 	),
 
@@ -62,14 +62,14 @@ TRACE_EVENT(efuse_request,
 		__entry->ns		= req->args->efuse.begun_ns ?
 					  ktime_get_ns() - req->args->efuse.begun_ns : 0;
 		__entry->ret		= ret;
-		__entry->by		= req->args->efuse.answered_by;
+		__entry->answered_by	= req->args->efuse.answered_by;
 		__entry->reason		= req->args->efuse.reason;
 	),
 
-	TP_printk("connection %u opcode %u nodeid %llu by %s reason %s ret %zd ns %llu",
+	TP_printk("connection %u opcode %u nodeid %llu answered_by %s reason %s ret %zd ns %llu",
 		  __entry->connection, __entry->opcode, __entry->nodeid,
-		  EFUSE_SHOW_ANSWERED(__entry->by), EFUSE_SHOW_REASON(__entry->reason),
-		  __entry->ret, __entry->ns)
+		  EFUSE_SHOW_ANSWERED_BY(__entry->answered_by),
+		  EFUSE_SHOW_REASON(__entry->reason), __entry->ret, __entry->ns)
 );
 
 #endif /* _FS_FUSE_EFUSE_TRACE_H */
