@@ -19,17 +19,7 @@ from pathlib import Path
 from efuse.closing import Closing
 from efuse.errors import NotSupportedError
 
-__all__ = [
-    "FUNC",
-    "STRUCT",
-    "TYPEDEF",
-    "UNION",
-    "Type",
-    "TypeMember",
-    "Types",
-    "libbpf",
-    "reader_version",
-]
+__all__ = ["FUNC", "STRUCT", "TYPEDEF", "UNION", "TypeMember", "Types", "libbpf", "reader_version"]
 
 STRUCT = 4
 """Kind of a struct (``BTF_KIND_STRUCT``)."""

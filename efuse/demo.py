@@ -40,7 +40,7 @@ from efuse.stats import Change, Counters, Sample
 from efuse.stats.maps import usage
 from efuse.units import share
 
-__all__ = ["PROGRAMS", "Run", "main", "report", "table"]
+__all__ = ["PROGRAMS", "Run", "report", "table"]
 
 _FILE_SYSTEMS = ("btrfs", "ext4", "f2fs", "fuse", "jbd2", "nfs", "overlayfs", "smb", "xfs")
 _PARTS = (

@@ -11,10 +11,9 @@ from types import ModuleType
 
 from docs.site.links import toctree
 
-__all__ = ["pages"]
+__all__ = ["PACKAGES", "pages"]
 
-# The titles of the public packages, in the order of the pages.
-_PACKAGES = {
+PACKAGES = {
     "efuse.fs": "File systems",
     "efuse.bpf": "Handlers and maps",
     "efuse.control": "Mounts and their attributes",
@@ -26,6 +25,7 @@ _PACKAGES = {
     "efuse.exporter": "Prometheus",
     "efuse.errors": "Errors",
 }
+"""The titles of the public packages, in the order of the pages."""
 
 _HEAD = """\
 # The Python package
@@ -38,8 +38,8 @@ All that is public, from its docstrings. `import efuse` gives `Operations`, `Opt
 
 def pages() -> Iterator[tuple[str, str]]:
     """Iterate over the names and texts of the pages."""
-    yield "python.md", _HEAD + toctree(f"python/{name}" for name in _PACKAGES)
-    for name, title in _PACKAGES.items():
+    yield "python.md", _HEAD + toctree(f"python/{name}" for name in PACKAGES)
+    for name, title in PACKAGES.items():
         directives = [f".. automodule:: {name}", "   :members:", "   :imported-members:", ""]
         for constant in _constants(importlib.import_module(name)):
             directives += [f".. autodata:: {constant}", "   :no-value:", ""]

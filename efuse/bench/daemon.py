@@ -17,8 +17,6 @@ import trio
 from efuse.bench.systems import is_efuse
 from efuse.fs import Passthrough, serve
 
-__all__ = ["main"]
-
 _TUNED_TIMEOUT_S = 3600.0
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from efuse.bench.programs import compiled
 from efuse.errors import EfuseError
 
-__all__ = ["FILE_BYTES", "Load", "load", "load_program", "prepare", "stamp_library"]
+__all__ = ["FILE_BYTES", "load", "load_program", "prepare", "stamp_library"]
 
 _SOURCE = Path(__file__).with_name("load.c")
 _STAMP = Path(__file__).with_name("stamp.c")

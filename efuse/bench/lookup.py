@@ -17,7 +17,7 @@ from efuse.bench.programs import compiled
 from efuse.errors import EfuseError
 from efuse.functions.btree_file import BLOCK, ITEM, MOST, build
 
-__all__ = ["FANOUT", "WAYS", "Lookups", "lookup_program", "lookups", "tree", "write_tree"]
+__all__ = ["FANOUT", "lookup_program", "lookups", "tree", "write_tree"]
 
 WAYS = ("device", "kernel", "auto", "pread")
 FANOUT = 4

@@ -16,7 +16,7 @@ from efuse.bench.load import FILE_BYTES, load, prepare
 from efuse.bench.transport import BALANCED, TRANSPORTS
 from efuse.bench.workload import Measure, Outcome
 
-__all__ = ["REQUESTS", "SCALE", "RequestWorkload", "expanded"]
+__all__ = ["REQUESTS", "SCALE", "expanded"]
 
 SCALE = "scale"
 """Stands for all ``scale-...`` workloads with up to twice as many threads as CPUs."""

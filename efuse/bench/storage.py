@@ -37,7 +37,6 @@ from efuse.module import live
 from efuse.module.build import CSD
 
 __all__ = [
-    "DEPTHS",
     "PLACES",
     "STORAGE",
     "check_storage",

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    *("STORAGE_HEADERS", "draw_storage", "plot", "storage_gains", "storage_rows"),
+    "STORAGE_HEADERS",
+    "draw_storage",
+    "plot",
+    "storage_gains",
+    "storage_rows",
     "storage_table",
 ]
 

@@ -20,7 +20,7 @@ from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Connection
 from efuse.errors import EfuseError
 
-__all__ = ["DAEMONS", "FORCED", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
+__all__ = ["DAEMONS", "ON_REQUEST", "SYSTEMS", "System", "is_efuse", "mounted"]
 
 FORCED = ("efuse-direct", "efuse-cache", "efuse-daemon", "efuse-device")
 """``efuse`` with all READs and WRITEs forced to one path, to compare with its own choice."""

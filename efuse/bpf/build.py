@@ -11,8 +11,6 @@ from efuse.bpf.compile import builtin, compile_text, store
 from efuse.bpf.members import TRACING
 from efuse.errors import EfuseError
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str]) -> int:
     """Write the specs of the built-in handlers and tracing programs. Return the exit status.

@@ -27,21 +27,7 @@ from efuse.bpf.values import (
 )
 from efuse.errors import AttachError, reason
 
-__all__ = [
-    "Attrs",
-    "BpfMap",
-    "Entries",
-    "Files",
-    "GeometryMap",
-    "Grants",
-    "PerCpu",
-    "RawMap",
-    "Ring",
-    "Tags",
-    "Volumes",
-    "XattrValues",
-    "mapping",
-]
+__all__ = ["BpfMap", "Ring", "Tags", "mapping"]
 
 K = TypeVar("K")
 V = TypeVar("V")

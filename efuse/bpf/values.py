@@ -28,7 +28,6 @@ __all__ = [
     "GrantKey",
     "Stamp",
     "Tag",
-    "Value",
     "Volume",
     "XattrKey",
     "XattrValue",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-__all__ = ["Text", "context_of", "text", "walk"]
+__all__ = ["context_of", "text", "walk"]
 
 
 def walk(command: click.Command, name: str) -> Iterator[click.Context]:

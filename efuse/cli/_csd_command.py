@@ -25,7 +25,7 @@ import click
 
 from efuse.functions import Shipped
 
-__all__ = ["BYTES", "Command", "result_fields", "result_lines"]
+__all__ = ["BYTES", "Command", "result_fields"]
 
 
 class _Bytes(click.ParamType[bytes]):

@@ -14,7 +14,7 @@ from efuse.cli._filesystem import Request, absolute_source, describe, size_optio
 from efuse.cli._output import echo, print_json
 from efuse.errors import UsageError
 
-__all__ = ["cli"]
+__all__ = ["cli", "mount"]
 
 
 def _complete_what(

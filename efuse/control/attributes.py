@@ -11,7 +11,6 @@ from efuse.errors import ControlError, reason
 
 __all__ = [
     "Attribute",
-    "Node",
     "choice",
     "count",
     "number",

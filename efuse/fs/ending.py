@@ -14,7 +14,7 @@ import trio
 
 from efuse.errors import MountError
 
-__all__ = ["ENDING_SIGNALS", "GRACE_S", "Ending", "not_ignored", "not_mounted"]
+__all__ = ["GRACE_S", "Ending", "not_ignored", "not_mounted"]
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that unmount a file system."""

@@ -23,7 +23,7 @@ import pyfuse3
 from efuse.display import shown, shown_lines
 from efuse.fs.handing_out import HANDS_OUT, hands_out
 
-__all__ = ["ACLS", "HANDLERS", "Guard"]
+__all__ = ["HANDLERS", "Guard"]
 
 _log = logging.getLogger("efuse.fs")
 

@@ -10,13 +10,7 @@ from typing import Any
 
 from efuse.errors import UsageError
 
-__all__ = [
-    "CAPACITY_MAPS",
-    "CONSISTENCY",
-    "MAX_READDIR_BYTES",
-    "MAX_REQUEST_BYTES",
-    "Options",
-]
+__all__ = ["CAPACITY_MAPS", "CONSISTENCY", "Options"]
 
 CONSISTENCY = ("strict", "ttl", "cto", "exclusive")
 CAPACITY_MAPS = ("attrs", "blobs", "blocks", "entries", "grants", "volumes")

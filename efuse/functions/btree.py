@@ -19,7 +19,7 @@ from efuse.functions.btree_file import BLOCK, CHILD, HEADER, ITEM, MAGIC, MOST, 
 from efuse.functions.records import Aggregated, Field, decode_sums, encode_sums
 from efuse.functions.running import failure
 
-__all__ = ["BtreeAggregate", "BtreeLookup", "BtreeRange", "ReadBlock"]
+__all__ = ["BtreeAggregate", "BtreeLookup", "BtreeRange"]
 
 ReadBlock = Callable[[int], bytes]
 """Returns the block with this number: 4096 bytes, or fewer at the end of the file."""

@@ -7,7 +7,7 @@ import struct
 
 from efuse.errors import UsageError
 
-__all__ = ["MOST_PATTERN", "check_pattern", "encode_pattern"]
+__all__ = ["check_pattern", "encode_pattern"]
 
 MOST_PATTERN = 64
 """Most bytes of a pattern: one bit of a word for each."""

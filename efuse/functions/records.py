@@ -11,7 +11,17 @@ from typing import ClassVar
 from efuse.errors import UsageError
 from efuse.functions.reference import Reference, whole
 
-__all__ = ["Aggregate", "Aggregated", "Field", "Filter", "Histogram", "Histogrammed", "Records"]
+__all__ = [
+    "Aggregate",
+    "Aggregated",
+    "Field",
+    "Filter",
+    "Histogram",
+    "Histogrammed",
+    "Records",
+    "decode_sums",
+    "encode_sums",
+]
 
 _BLOCK = 4096
 _LEAST_RECORD = 8

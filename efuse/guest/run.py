@@ -27,7 +27,7 @@ from efuse.module import build as module_build
 from efuse.module import kernel
 from efuse.module.kernel import Kernel
 
-__all__ = ["CSD_MODULE", "INSIDE", "MODULE", "Options", "Result", "run"]
+__all__ = ["CSD_MODULE", "INSIDE", "Options", "Result", "is_shared", "run"]
 
 INSIDE = "EFUSE_GUEST"
 """Environment variable that is 1 for everything that runs in a guest."""

@@ -11,8 +11,6 @@ from pathlib import Path
 from efuse import locations
 from efuse.module import build, kernel, source
 
-__all__ = ["checkpatch", "main"]
-
 # A source file is not an email, and there is no MAINTAINERS file here.
 _IGNORED = "FILE_PATH_CHANGES,EMAIL_SUBJECT,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,MISSING_SIGN_OFF"
 # ENOSYS has a meaning of its own in the FUSE protocol. noexport.h is about EXPORT_SYMBOL itself.

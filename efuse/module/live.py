@@ -13,7 +13,7 @@ from efuse.errors import EfuseError, ModuleBuildError, NotSupportedError
 from efuse.module import build, kernel
 from efuse.module.build import EFUSE, Source
 
-__all__ = ["Status", "load", "loaded", "status", "unload"]
+__all__ = ["load", "loaded", "status", "unload"]
 
 _LOADABLE = Path("/proc/modules")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from efuse.stats.snapshot import Change
 
-__all__ = ["LENGTH", "History", "Series"]
+__all__ = ["LENGTH", "History"]
 
 LENGTH = 120
 """How many rates a series keeps."""

@@ -19,7 +19,7 @@ from efuse.tui.opcodes import OPCODES, opcode_rows
 from efuse.tui.rows import channel_line, channel_rows, device_rows, path_rows
 from efuse.tui.view import TABS, View
 
-__all__ = ["Rows", "Tab", "key_of", "rows", "tab_of"]
+__all__ = ["Rows", "key_of", "rows", "tab_of"]
 
 Rows = Sequence[Row[Any]]
 

@@ -11,7 +11,7 @@ from efuse.bench.rendering.grid import Grid, number, share
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Count", "counts", "draw_hits", "draw_paths", "hit_grid", "path_grid", "with_paths"]
+__all__ = ["counts", "draw_hits", "draw_paths", "hit_grid", "path_grid", "with_paths"]
 
 _ALL = "all"
 _WIDE = 3

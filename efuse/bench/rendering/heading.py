@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CLOCKS", "heading"]
+__all__ = ["heading"]
 
 CLOCKS = {
     "time": "time: a guest under emulation gives ratios, not times",

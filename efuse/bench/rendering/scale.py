@@ -12,7 +12,7 @@ from efuse.bench.rendering.grid import Grid, number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Point", "draw_scale", "points", "scale_grid"]
+__all__ = ["draw_scale", "points", "scale_grid"]
 
 _NAME = re.compile(r"scale-(stat|read)-(\d+)")
 

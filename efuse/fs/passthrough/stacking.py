@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from efuse.control.mounts import Mount
 
 __all__ = [
-    "DEEPEST",
     "FUSE",
     "below",
     "depth_above",

@@ -21,6 +21,7 @@ __all__ = [
     "open_by_handle",
     "rename",
     "set_fs_groups",
+    "set_fs_ids",
     "set_times",
     "status",
 ]
