@@ -185,6 +185,52 @@ def test_file_that_the_kernel_has_opened_is_truncated_after_its_node_has_moved(
     fs.close()
 
 
+@pytest.mark.parametrize("how", ["unlink", "rename"])
+def test_change_of_names_is_made_in_its_directories_when_a_mount_changes_meanwhile(
+    source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Files that move to another mount get descriptors, and directories lose their descriptors."""
+    _two_names(source, mount)
+    names = [f"f{number}" for number in range(100)]
+    for name in names:
+        (source / "below" / name).touch()
+    for directory in ("d", "e"):
+        (source / directory).mkdir()
+    (source / "d" / "x").write_bytes(b"moved")
+    mount("--bind", source / "a0", source / "d" / "x")
+    fs = efuse.Passthrough(source, descriptors=32)
+    fs._as_caller = lambda ctx: contextlib.nullcontext()
+    real = os.open
+
+    def opens(path: Any, *arguments: Any, **named: Any) -> int:
+        fd = real(path, *arguments, **named)
+        if path == b"x":  # the lookup reads the table of mounts, because this mount is new
+            subprocess.run(["umount", "--lazy", source / "d" / "x"], check=True)
+            remount(source / "one", "ro")
+        return fd
+
+    async def main() -> None:
+        one, two, d, e = [
+            (await fs.lookup(1, name, _CTX)).st_ino for name in (b"one", b"two", b"d", b"e")
+        ]
+        for name in names:
+            for directory in (one, two):
+                await fs.lookup(directory, name.encode(), _CTX)
+        monkeypatch.setattr(os, "open", opens)
+        if how == "unlink":
+            await fs.unlink(d, b"x", _CTX)
+        else:
+            await fs.rename(d, b"x", e, b"y", 0, _CTX)
+        monkeypatch.undo()
+        assert fs._inodes.node(d).fd < 0, "the directory should have lost its descriptor"
+
+    trio.run(main)
+    assert not (source / "d" / "x").exists()
+    if how == "rename":
+        assert (source / "e" / "y").read_bytes() == b"moved"
+    fs.close()
+
+
 _HANGING = """
 import sys, trio, efuse, pyfuse3
 class Hanging(efuse.Operations):

@@ -10,7 +10,7 @@ import logging
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from efuse.errors import reason
 from efuse.fs.passthrough.mounts import LowerMount, LowerMounts
@@ -116,8 +116,10 @@ class Node:
 class Inodes:
     """All nodes, by number and by lower inode, with a bounded number of descriptors.
 
-    ``node()`` and ``adopt()`` may close descriptors of nodes that were not used lately. ``fd()``
-    never does. So find all nodes of an operation first, and then take their descriptors.
+    Each call may close descriptors of nodes: of nodes that were not used lately, and of nodes that
+    move to another mount because the rights of their mount have changed. The number of a closed
+    descriptor is soon that of another file. So use the result of ``fd()`` before the next call, or
+    take a copy with ``held()``.
 
     :ivar root: node of the source directory.
     :ivar mounts: the mounts that nodes are on.
@@ -369,7 +371,9 @@ class Inodes:
         return self._linked(known, fd, mount.rights)
 
     def fd(self, node: Node) -> int:
-        """Return an O_PATH descriptor of *node*. The caller must not close it.
+        """Return an O_PATH descriptor of *node*, which is valid until the next call of any method.
+
+        The caller must not close it.
 
         :raises OSError: ESTALE if the lower inode cannot be found any more.
         """
@@ -384,6 +388,19 @@ class Inodes:
         if node in self._open:
             self._open.move_to_end(node)
         return node.fd
+
+    @contextlib.contextmanager
+    def held(self, node: Node) -> Iterator[int]:
+        """Lend an O_PATH descriptor of *node* that stays open within the block.
+
+        :raises OSError: ESTALE if the lower inode cannot be found any more; EMFILE if no descriptor
+            is left.
+        """
+        fd = os.dup(self.fd(node))
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def by_name(self, node: Node) -> int:
         """Open *node* by the name that found it last, and return an O_PATH descriptor.

@@ -330,19 +330,19 @@ class Passthrough(Operations):
     ) -> EntryAttributes:
         """Give *inode* another name, and add one to its lookup count."""
         node, parent = self._node(inode), self._node(new_parent_inode)
-        fd = self._inodes.fd(node)
-        before = os.fstat(fd)
-        try:
-            self._link(fd, parent, new_name, ctx)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            # The descriptor may be on another mount than the name that the caller used.
-            beside = self._inodes.find_on(node, parent.mount)
+        with self._inodes.held(node) as fd:
+            before = os.fstat(fd)
             try:
-                self._link(beside, parent, new_name, ctx)
-            finally:
-                os.close(beside)
+                self._link(fd, parent, new_name, ctx)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                # The descriptor may be on another mount than the name that the caller used.
+                beside = self._inodes.find_on(node, parent.mount)
+                try:
+                    self._link(beside, parent, new_name, ctx)
+                finally:
+                    os.close(beside)
         # The name is not looked up again. It may be gone already, although the link was made.
         self._inodes.linked(node, parent, new_name)
         attributes = self._attributes_now(node, before)
@@ -374,20 +374,20 @@ class Passthrough(Operations):
     ) -> None:
         """Rename, with the flags of renameat2(2). Lookup counts do not change."""
         old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
-        old_fd, new_fd = self._inodes.fd(old_parent), self._inodes.fd(new_parent)
-        moved = self._known(old_parent, name_old)
-        target = self._known(new_parent, name_new)
-        for node in (moved, target):
-            if node is not None:
-                self._inodes.fd(node)
-        old, new = (old_parent, name_old), (new_parent, name_new)
-        if target is moved:
-            # For two names of one inode, rename(2) does nothing.
-            replaced = moved = target = None
-        else:
-            replaced = None if flags & pyfuse3.RENAME_EXCHANGE else target
-        with self._losing_a_name(replaced, new), self._as_caller(ctx):
-            syscalls.rename(old_fd, name_old, new_fd, name_new, flags)
+        with self._inodes.held(old_parent) as old_fd, self._inodes.held(new_parent) as new_fd:
+            moved = self._known(old_parent, name_old)
+            target = self._known(new_parent, name_new)
+            for node in (moved, target):
+                if node is not None:
+                    self._inodes.fd(node)
+            old, new = (old_parent, name_old), (new_parent, name_new)
+            if target is moved:
+                # For two names of one inode, rename(2) does nothing.
+                replaced = moved = target = None
+            else:
+                replaced = None if flags & pyfuse3.RENAME_EXCHANGE else target
+            with self._losing_a_name(replaced, new), self._as_caller(ctx):
+                syscalls.rename(old_fd, name_old, new_fd, name_new, flags)
         if moved is not None:
             self._inodes.renamed(moved, old, new)
         if target is not None and flags & pyfuse3.RENAME_EXCHANGE:
@@ -417,8 +417,8 @@ class Passthrough(Operations):
         if fields.update_size and opened is None:
             # A handle of a file that the kernel opened by itself: it was opened for writing.
             (self._inodes.check_name if fh is None else self._inodes.check_writable)(node)
-        path = self._path(node)
-        before = os.fstat(self._inodes.fd(node))
+        fd = self._inodes.fd(node)
+        path, before = b"/proc/self/fd/%d" % fd, os.fstat(fd)
         with self._as_caller(ctx):
             if fields.update_uid or fields.update_gid:
                 uid = attr.st_uid if fields.update_uid else -1
@@ -831,9 +831,10 @@ class Passthrough(Operations):
         self, parent_inode: int, name: bytes, ctx: RequestContext, how: Callable[..., None]
     ) -> None:
         parent = self._node(parent_inode)
-        fd = self._inodes.fd(parent)
-        with self._losing_a_name(self._known(parent, name), (parent, name)), self._as_caller(ctx):
-            how(name, dir_fd=fd)
+        with self._inodes.held(parent) as fd:
+            node = self._known(parent, name)
+            with self._losing_a_name(node, (parent, name)), self._as_caller(ctx):
+                how(name, dir_fd=fd)
 
     @contextlib.contextmanager
     def _losing_a_name(self, node: Node | None, name: tuple[Node, bytes]) -> Iterator[None]:
