@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -16,6 +17,7 @@ from pyfuse3 import RequestContext
 
 import efuse
 from efuse.fs.passthrough import mounts as mounts_module
+from efuse.fs.passthrough.syscalls import status
 from tests.host.mounting import bind
 
 SHORT = {"entry_timeout": 0.0, "attr_timeout": 0.0}
@@ -99,6 +101,57 @@ def test_rights_are_found_where_the_file_system_tells_no_figures(
         is_read_only = mounts_module._rights_at(fd) == mounts_module._READ_ONLY
         os.close(fd)
         assert is_read_only is (options == "ro")
+
+
+@contextlib.contextmanager
+def _as_nobody() -> Iterator[None]:
+    """Act as a user who may write no file of root."""
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def _no_figures(fd: int) -> os.statvfs_result:
+    raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+
+@pytest.mark.parametrize("options", ["ro", "rw"])
+def test_mount_keeps_its_rights_while_the_kernel_does_not_tell_them(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    """The permissions of a file are checked before its mount. A daemon that has ended: ENOTCONN."""
+    elsewhere.remount("one", options)
+    fd = os.open(elsewhere.source / "one" / "f", os.O_PATH)
+    table = mounts_module.LowerMounts()
+    mount = table.of(fd, status(fd))
+    before = mount.rights
+    assert before == (mounts_module._READ_ONLY if options == "ro" else mounts_module._WRITABLE)
+    monkeypatch.setattr(mounts_module.os, "fstatvfs", _no_figures)
+    with _as_nobody():
+        table.follow()
+    assert mount.rights == before
+    assert table.take_altered() == set()
+    table.close()
+    os.close(fd)
+
+
+def test_mount_whose_rights_the_kernel_does_not_tell_is_not_used(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file would be written by a read-only mount, or have two nodes that both cache its pages."""
+    fd = os.open(elsewhere.source / "one" / "f", os.O_PATH)
+    table = mounts_module.LowerMounts()
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(mounts_module.os, "fstatvfs", _no_figures)
+        with _as_nobody(), pytest.raises(PermissionError):
+            table.of(fd, status(fd))
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert table.of(fd, status(fd)).rights == mounts_module._WRITABLE
+    table.close()
+    os.close(fd)
 
 
 def test_source_in_another_namespace_gets_no_promise(

@@ -10,7 +10,7 @@ import select
 
 from efuse.control.mounts import MOUNTINFO, Mount, read_table
 from efuse.fs.passthrough.stacking import FUSE, is_of_fuse
-from efuse.fs.passthrough.syscalls import Status, check_access, file_system_type
+from efuse.fs.passthrough.syscalls import Status, check_write_access, file_system_type
 
 __all__ = ["LowerMount", "LowerMounts"]
 
@@ -37,7 +37,11 @@ class LowerMount:
     __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights", "row")
 
     def __init__(self, number: int, fd: int, row: Mount | None) -> None:
-        """Describe the mount that *fd* is on: an O_PATH descriptor, which the caller keeps."""
+        """Describe the mount that *fd* is on: an O_PATH descriptor, which the caller keeps.
+
+        :raises OSError: the kernel does not tell the rights of the mount. Wrong rights would give
+            files a second node, or write them by a read-only mount.
+        """
         self.number = number
         self.nodes = 0
         self.row = row
@@ -47,10 +51,17 @@ class LowerMount:
         self._anchor = os.dup(fd)
 
     def rights_by_descriptor(self) -> int:
-        """Return the present rights of the mount, without the table of mounts."""
+        """Return the present rights of the mount, without the table of mounts.
+
+        The last known ones if the kernel does not tell them, for example because a FUSE daemon has
+        ended.
+        """
         if self.row is not None:
             return self.rights  # it was unmounted: it cannot be remounted, and its daemon may hang
-        return _rights_at(self._anchor if self._anchor >= 0 else self._by_handle)
+        try:
+            return _rights_at(self._anchor if self._anchor >= 0 else self._by_handle)
+        except OSError:
+            return self.rights
 
     @property
     def by_handle(self) -> int:
@@ -134,7 +145,8 @@ class LowerMounts:
 
         :param st: status of *fd*.
         :raises OSError: ELOOP if it is the pass-through's own mount, where a request would wait for
-            itself. Or the table of mounts cannot be read.
+            itself. Or the table of mounts cannot be read. Or the mount is in no table, and the
+            kernel does not tell its rights.
         """
         mount = self._mounts.get(st.mount)
         if mount is None:
@@ -242,6 +254,10 @@ def _rights_of(row: Mount) -> int:
 
 
 def _rights_at(fd: int) -> int:
+    """Return the rights of the mount that *fd* is on.
+
+    :raises OSError: the kernel does not tell them.
+    """
     try:
         is_read_only = bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
     except OSError:
@@ -250,10 +266,21 @@ def _rights_at(fd: int) -> int:
 
 
 def _is_read_only(fd: int) -> bool:
+    """Tell by access(2) whether the mount of *fd* is read-only.
+
+    The kernel checks the mount last, after the permissions of the file (EACCES, EPERM) and, on
+    FUSE, after the answer of the daemon (ENOTCONN, EIO). So only success and EROFS tell something
+    about the mount. Success does so for a device, pipe or socket as well, although the kernel does
+    not check the mount then: such a file can be written on every mount.
+
+    :raises OSError: the kernel does not tell it.
+    """
     try:
-        check_access(fd, os.W_OK)
+        check_write_access(fd)
     except OSError as error:
-        return error.errno == errno.EROFS
+        if error.errno != errno.EROFS:
+            raise
+        return True
     return False
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "DirectoryEntry",
     "Status",
     "check_access",
+    "check_write_access",
     "file_handle",
     "file_system_type",
     "getdents",
@@ -163,6 +164,18 @@ def check_access(fd: int, mode: int) -> None:
             ctypes.c_long(_SYS_FACCESSAT2), ctypes.c_long(fd), empty, ctypes.c_long(mode), flags
         )
     )
+
+
+def check_write_access(fd: int) -> None:
+    """Check by access(2) whether the process's real user may write the inode of *fd*.
+
+    Kernels before 5.8 have it, too, unlike :func:`check_access`.
+
+    :param fd: descriptor of the inode; may be an O_PATH descriptor.
+    :raises OSError: EROFS: the mount or its file system is read-only. Other errors come first and
+        tell nothing about the mount.
+    """
+    _check(_libc.access(b"/proc/self/fd/%d" % fd, os.W_OK))
 
 
 def file_system_type(fd: int) -> int:
