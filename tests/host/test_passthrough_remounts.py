@@ -218,6 +218,39 @@ def test_file_in_use_is_not_outdated_where_no_descriptor_is_left_to_follow_a_mou
     os.close(fd)
 
 
+def test_grants_are_void_after_some_files_followed_a_mount_and_the_next_one_could_not(
+    table: Inodes, source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In exclusive the kernel would open the first file with the rights that it had."""
+    _two_names(source, mount)
+    (source / "below" / "first").touch()
+    first = _look_up(table, source, "two", "first")
+    rights = first.key[2]
+    node = _look_up(table, source, "two", "f")
+    fd = os.open(source / "one" / "f", os.O_RDWR)
+    table.opened(node, fd)
+    voided: list[int] = []
+    table.changed = lambda: voided.append(first.key[2])
+    remount(source / "two", "ro")
+    open_file = os.open
+
+    def fails(path: Any, *arguments: Any, **more: Any) -> int:
+        if path == b"/proc/self/fd/%d" % fd:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_file(path, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        with pytest.raises(OSError, match="Too many open files"):
+            table.node(node.nodeid)
+    assert voided
+    assert voided[-1] == first.key[2] != rights
+    table.node(node.nodeid)
+    assert len(voided) == 2
+    table.closed(node, fd)
+    os.close(fd)
+
+
 def test_node_does_not_go_on_as_another_file_that_has_its_number(
     table: Inodes, source: Path, mount: Callable[..., None]
 ) -> None:

@@ -124,7 +124,7 @@ class Inodes:
     :ivar root: node of the source directory.
     :ivar mounts: the mounts that nodes are on.
     :ivar doubt: called with a parent and a name that may lead to another node from now on.
-    :ivar changed: called after the rights of files have changed.
+    :ivar changed: called after the rights of files have changed, even if not all of them have yet.
     """
 
     def __init__(self, source: str, descriptors: int, *, kept: int = _MOST_KEPT) -> None:
@@ -234,7 +234,7 @@ class Inodes:
             raise
         finally:
             self._is_attending = False
-        self.changed()
+            self.changed()  # after a failure as well: some files have changed by then
 
     def _change_rights(self, node: Node) -> None:
         """Make the file *node* follow the changed rights of its mount.
