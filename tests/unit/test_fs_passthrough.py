@@ -514,6 +514,32 @@ def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
 
 
 @pytest.mark.usefixtures("may_part")
+def test_files_that_a_change_has_parted_both_follow_a_change_of_their_mount(
+    table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No watch is left to tell them apart, so the new number of the changed file has to."""
+    monkeypatch.setattr(inodes_module, "_MOST_WATCHES", 0)
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    number = {(tmp_path / name).stat().st_ino: 7 for name in ("a", "b")}
+
+    def renumbered(fd: int, *, fresh: bool = False) -> Status:
+        found = status(fd)
+        return _numbered(found, number.get(found.inode, found.inode), 2)
+
+    monkeypatch.setattr(inodes_module, "status", renumbered)
+    a, b = _find(table, b"a"), _find(table, b"b")
+    assert a is not b
+    number[(tmp_path / "a").stat().st_ino] = 8
+    monkeypatch.setattr(table.mounts, "follow", lambda: None)
+    table.mounts._note_rights(table.root.mount, mounts_module._READ_ONLY)
+    for node in (a, b):
+        assert table.node(node.nodeid) is node
+        table.check_writable(node)
+        assert node.key[1:] == (8 if node is a else 7, mounts_module._READ_ONLY)
+
+
+@pytest.mark.usefixtures("may_part")
 def test_names_of_one_inode_put_aside_have_one_node(tmp_path: Path) -> None:
     table = Inodes(str(tmp_path), 32)
     nodes = []

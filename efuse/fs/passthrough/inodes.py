@@ -245,6 +245,7 @@ class Inodes:
         not become read-only while files on it are open for writing, and a file on a read-only mount
         was not open for writing.
         """
+        self._follow(node)
         rights = node.mount.rights
         if node.key[2] == rights or self._goes_on_elsewhere(node):
             return
