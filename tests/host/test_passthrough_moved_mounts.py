@@ -15,8 +15,9 @@ import trio.testing
 from pyfuse3 import RequestContext
 
 import efuse
+from efuse.errors import ControlError
 from efuse.fs.acceleration import Acceleration
-from tests.host.mounting import bind
+from tests.host.mounting import bind, remount
 
 _CTX = cast(RequestContext, None)
 
@@ -65,13 +66,17 @@ def test_promises_end_with_the_first_inode_that_is_found_on_a_mount_that_has_com
 
 
 class Kernel:
-    """Record the promises that the daemon takes back."""
+    """Record the promises that the daemon takes back. The first *failures* attempts fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int = 0) -> None:
         self.believes: dict[str, Any] = {}
+        self.failures = failures
         self.was_told = trio.Event()
 
     def withdraw(self, changes: Mapping[str, Any]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ControlError("cannot write it: Too many open files (EMFILE)")
         self.believes |= changes
         self.was_told.set()
         self.was_told = trio.Event()
@@ -104,6 +109,58 @@ def test_kernel_is_told_of_a_mount_that_has_come_although_it_asks_for_nothing(
     before = len(os.listdir("/proc/self/fd"))
     trio.run(watch)
     assert len(os.listdir("/proc/self/fd")) < before
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_kernel_is_told_later_of_a_mount_that_has_come_if_that_fails_at_first(
+    source: Path, mount: Callable[..., None], failures: int
+) -> None:
+    """The kernel reports a change of the table once, and in exclusive mode asks for nothing."""
+    for name in ("files", "again"):
+        (source / name).mkdir()
+    kernel = Kernel(failures)
+    fs = efuse.Passthrough(source, consistency="exclusive")
+    fs.efuse.acceleration = cast(Acceleration, kernel)
+
+    async def watch() -> None:
+        fs.init()
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(20):
+            told = kernel.was_told
+            bind(mount, source / "files", source / "again")
+            await told.wait()
+        assert kernel.believes == {"consistency": "ttl", "nodeid_per_file": False}
+        fs.close()
+
+    trio.run(watch)
+
+
+def test_kernel_is_told_of_a_remount_although_it_asks_for_nothing(
+    source: Path, mount: Callable[..., None]
+) -> None:
+    """In exclusive mode it would open files of a mount that has become read-only for writing."""
+    sub = source / "sub"
+    sub.mkdir()
+    mount("-t", "tmpfs", "tmpfs", sub)
+    (sub / "f").touch()
+    kernel = Kernel()
+    fs = efuse.Passthrough(source, consistency="exclusive")
+    fs.efuse.acceleration = cast(Acceleration, kernel)
+
+    async def watch() -> None:
+        fs.init()
+        directory = (await fs.lookup(1, b"sub", _CTX)).st_ino
+        node = fs._inodes.node((await fs.lookup(directory, b"f", _CTX)).st_ino)
+        await trio.testing.wait_all_tasks_blocked()
+        before = node.key[2]
+        with trio.fail_after(20):
+            told = kernel.was_told
+            remount(sub, "ro")
+            await told.wait()
+        assert node.key[2] == node.mount.rights != before
+        fs.close()
+
+    trio.run(watch)
 
 
 def test_mounts_that_come_after_the_pass_through_is_closed_are_of_no_interest(

@@ -531,7 +531,7 @@ def test_files_that_a_change_has_parted_both_follow_a_change_of_their_mount(
     a, b = _find(table, b"a"), _find(table, b"b")
     assert a is not b
     number[(tmp_path / "a").stat().st_ino] = 8
-    monkeypatch.setattr(table.mounts, "follow", lambda: None)
+    monkeypatch.setattr(table.mounts, "follow", lambda **_: None)
     table.mounts._note_rights(table.root.mount, mounts_module._READ_ONLY)
     for node in (a, b):
         assert table.node(node.nodeid) is node

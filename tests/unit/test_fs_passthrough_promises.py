@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import trio
 from pyfuse3 import FUSEError, RequestContext
 
 import efuse
-from efuse.control.mounts import parse
+from efuse.control.mounts import Mount, parse
 from efuse.errors import ControlError
 from efuse.fs.acceleration import Acceleration
 from efuse.fs.overriding import shortcuts
@@ -245,3 +246,83 @@ def test_mount_that_comes_below_the_source_voids_what_was_learned(
         _look_up(fs)
     assert kernel.voided == 1
     assert fs.efuse_options.consistency == "exclusive"
+
+
+class Refusing(Kernel):
+    """It refuses the changes, each with the next of *reasons*, and accepts later ones."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__()
+        self.reasons = list(reasons)
+
+    def withdraw(self, changes: Mapping[str, Any]) -> None:
+        if self.reasons:
+            raise ControlError(self.reasons.pop(0))
+        super().withdraw(changes)
+
+
+def _said(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    said = [record.getMessage() for record in caplog.records if about in record.getMessage()]
+    caplog.clear()
+    return said
+
+
+def test_refusal_to_take_a_promise_back_is_logged_at_each_change_of_its_reason(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "efuse.fs")
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Refusing()
+    fs = made(kernel)
+    for reasons in (["EMFILE", "EMFILE", "ENOENT"], ["EMFILE"]):
+        mounted(here, ("tmpfs", "0:50", tmp_path / "d"))
+        kernel.reasons = list(reasons)
+        for _ in reasons:
+            assert not fs._promises.look()
+        assert fs._promises.look()
+        assert fs._promises.look()
+        assert _said(caplog, "promise") == [
+            *(
+                f"a promise to the kernel cannot be taken back: {why}"
+                for why in dict.fromkeys(reasons)
+            ),
+            "the promises to the kernel are true again",
+        ]
+        mounted(here)
+        assert fs._promises.look()
+
+
+def test_table_of_mounts_that_cannot_be_read_is_logged_at_each_change_of_the_reason(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "efuse.fs")
+    mounted(("ext4", "0:49", tmp_path))
+    fs = made(Kernel())
+    numbers: list[int] = []
+
+    def fails(mountinfo: int) -> tuple[Mount, ...]:
+        raise OSError(numbers[-1], os.strerror(numbers[-1]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mounts_module, "read_table", fails)
+        for number in (errno.ENOMEM, errno.EMFILE):
+            numbers.append(number)
+            assert not fs._promises.look()
+            with pytest.raises(FUSEError):
+                _look_up(fs)
+            assert not fs._promises.look()
+    assert fs._promises.look()
+    _look_up(fs)
+    assert _said(caplog, "mounts below") == [
+        f"mounts below cannot be followed: {os.strerror(errno.ENOMEM)} (ENOMEM)",
+        f"mounts below cannot be followed: {os.strerror(errno.EMFILE)} (EMFILE)",
+        "mounts below are followed again",
+    ]

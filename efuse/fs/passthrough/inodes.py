@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from efuse.errors import reason
+from efuse.fs.passthrough.lasting import Lasting
 from efuse.fs.passthrough.mounts import LowerMount, LowerMounts
 from efuse.fs.passthrough.stacking import forgets_handles, keeps_numbers, parts_hard_links
 from efuse.fs.passthrough.syscalls import Status, file_handle, open_by_handle, status
@@ -148,6 +149,7 @@ class Inodes:
         self._kept: OrderedDict[Node, None] = OrderedDict()
         self._most_kept = kept
         self._is_attending = False
+        self._failure = Lasting()
         self.doubt: Callable[[Node, bytes], None] = lambda parent, name: None
         self.changed: Callable[[], None] = lambda: None
         fd = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -190,7 +192,7 @@ class Inodes:
         :raises KeyError: there is no such node, so the kernel should not hold it, either.
         :raises OSError: some nodes do not follow the changed rights of their mounts yet.
         """
-        self._follow_mounts()
+        self.follow_mounts()
         self._put_aside()
         return self._by_id[nodeid]
 
@@ -210,13 +212,23 @@ class Inodes:
         if node.outdated or node.moved:
             raise _stale(node)
 
-    def _follow_mounts(self) -> None:
+    def follow_mounts(self, *, again: bool = False) -> None:
         """Make the nodes follow mounts whose rights have changed.
 
-        :raises OSError: some nodes do not follow yet. The next call tries again.
+        :param again: whether to read the table of mounts even if the kernel has not reported a
+            change of it.
+        :raises OSError: the table cannot be read, or some nodes do not follow yet. The log has the
+            reason. The next call tries again.
         """
-        self.mounts.follow()
-        self._attend_to_mounts()
+        try:
+            self.mounts.follow(again=again)
+            self._attend_to_mounts()
+        except OSError as error:
+            if self._failure.begins(reason(error)):
+                _log.warning("mounts below cannot be followed: %s", reason(error))
+            raise
+        if self._failure.ends():
+            _log.info("mounts below are followed again")
 
     def _attend_to_mounts(self) -> None:
         if self._is_attending:

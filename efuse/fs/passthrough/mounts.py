@@ -189,12 +189,14 @@ class LowerMounts:
             os.close(self._mountinfo)
             self._mountinfo = -1
 
-    def follow(self) -> None:
+    def follow(self, *, again: bool = False) -> None:
         """Read the table again if it has changed.
 
+        :param again: whether to read it even if the kernel has not reported a change. The kernel
+            does not report that the mounts below a renamed directory move with it.
         :raises OSError: the table cannot be read. The next call tries again.
         """
-        if self._process != os.getpid() or self._has_changed():
+        if again or self._process != os.getpid() or self._has_changed():
             self._is_read = False  # the kernel reports a change only once
         if not self._is_read:
             self.read()
@@ -214,9 +216,7 @@ class LowerMounts:
         self._changes.register(mountinfo, select.POLLPRI)
 
     def read(self) -> None:
-        """Read the table, even if the kernel has not reported a change.
-
-        The kernel does not report that the mounts below a renamed directory move with it.
+        """Read the table.
 
         :raises OSError: the table cannot be read.
         """

@@ -15,6 +15,7 @@ from efuse.display import shown
 from efuse.errors import EfuseError
 from efuse.fs.options import Options
 from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.lasting import Lasting
 from efuse.fs.passthrough.stacking import (
     below,
     has_inode_per_file,
@@ -51,7 +52,7 @@ class Promises:
         self._withdraw = withdraw
         self._owed: dict[str, Any] = {}
         self._is_void_owed = False
-        self._is_told = False
+        self._failure = Lasting()
         self._reading = -1
         self._weighed: frozenset[int] = frozenset()
         self._there: frozenset[tuple[int, str]] | None = None
@@ -67,10 +68,17 @@ class Promises:
             self.weigh()
         self._settle()
 
-    def look(self) -> None:
-        """Take back promises that are no longer true. If that fails, :meth:`keep` tries again."""
-        with contextlib.suppress(OSError):
+    def look(self) -> bool:
+        """Follow the mounts, and take back promises that are no longer true.
+
+        :returns: whether that succeeded. If not, the log has the reason, and :meth:`keep` and the
+            next call try again.
+        """
+        try:
             self.weigh()
+        except OSError:
+            return False
+        return True
 
     def distrust(self) -> None:
         """Make void what the kernel has learned. If that fails, :meth:`keep` tries again."""
@@ -79,16 +87,16 @@ class Promises:
             self._settle()
 
     def weigh(self) -> None:
-        """Take back the promises that the mounts do not allow.
+        """Make the nodes follow the mounts, and take back the promises that these do not allow.
 
         A name that the kernel has learned may lead to a directory that a new mount covers. So a new
         mount also makes void what the kernel has learned.
 
-        :raises OSError: a promise cannot be taken back, or the mounts cannot be read. The next call
-            of :meth:`keep` tries again.
+        :raises OSError: a promise cannot be taken back, or the mounts cannot be followed. The log
+            has the reason. The next call of :meth:`keep` tries again.
         """
+        self._inodes.follow_mounts(again=True)
         mounts, root = self._inodes.mounts, self._inodes.root
-        mounts.read()
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
         found: list[Mount] = []
         if mounts.row(root.mount.number) is not None:  # otherwise the path may mean another one
@@ -168,9 +176,10 @@ class Promises:
         try:
             self._withdraw(self._owed)
         except EfuseError as error:
-            if not self._is_told:
+            if self._failure.begins(str(error)):
                 _log.warning("a promise to the kernel cannot be taken back: %s", error)
-            self._is_told = True
             raise OSError(errno.EIO, str(error)) from error
         self._owed.clear()
-        self._is_told = self._is_void_owed = False
+        self._is_void_owed = False
+        if self._failure.ends():
+            _log.info("the promises to the kernel are true again")

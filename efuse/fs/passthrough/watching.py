@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 from collections.abc import Callable
@@ -15,9 +16,14 @@ from efuse.control.mounts import MOUNTINFO
 __all__ = ["watch_table"]
 
 
-async def watch_table(changed: Callable[[], None]) -> None:
-    """Call *changed* after each change of the table of mounts, until cancelled.
+_AGAIN_S = 1.0
 
+
+async def watch_table(changed: Callable[[], bool]) -> None:
+    """Call *changed* now and after each change of the table of mounts, until cancelled.
+
+    :param changed: returns whether it succeeded. If not, it is called again a second later, because
+        the kernel reports a change only once.
     :raises OSError: no descriptors are left, or the table cannot be opened.
     """
     with contextlib.ExitStack() as opened:
@@ -31,6 +37,7 @@ async def watch_table(changed: Callable[[], None]) -> None:
             opened.callback(os.close, table)
             changes.register(table, select.EPOLLPRI)
         while True:
-            await trio.lowlevel.wait_readable(changes.fileno())
+            again_s = math.inf if changed() else _AGAIN_S
+            with trio.move_on_after(again_s):
+                await trio.lowlevel.wait_readable(changes.fileno())
             changes.poll(0)
-            changed()
