@@ -132,6 +132,7 @@ class _Session:
         self._fd = -1  # the descriptor of the mount if this process, not libfuse, mounted it
         self._device = -1  # the descriptor on which requests arrive, in both cases
         self._abort_fd = -1
+        self._aborting = threading.Lock()  # another thread may abort while this one closes
         self._unmounting = threading.Lock()
         self._is_initialized = False
         self._ended = trio.Event()
@@ -262,10 +263,9 @@ class _Session:
         with contextlib.suppress(OSError):
             abort = connections / str(self._own.connection) / "abort"
             self._abort_fd = os.open(abort, os.O_WRONLY | os.O_CLOEXEC)
-        if self._abort_fd >= 0 and not is_served(device):
+        if not is_served(device):
             # The mount is gone. The file may be that of a later connection with the same number.
-            os.close(self._abort_fd)
-            self._abort_fd = -1
+            self._close_abort()
 
     def _start_session(self, fd: int, options: set[str]) -> None:
         """Start pyfuse3's session on the mounted descriptor *fd*."""
@@ -359,9 +359,10 @@ class _Session:
     def abort(self) -> None:
         """Make every request fail, and stop answering. Any thread may call this."""
         _log.warning("%s is aborted: a handler does not return", shown(self._mountpoint))
-        if self._abort_fd >= 0:
-            with contextlib.suppress(OSError):  # the connection has ended
-                os.write(self._abort_fd, b"1")
+        with self._aborting:
+            if self._abort_fd >= 0:
+                with contextlib.suppress(OSError):  # the connection has ended
+                    os.write(self._abort_fd, b"1")
         self._unmount_what_is_left()
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._answering.cancel)
@@ -424,14 +425,22 @@ class _Session:
             os.close(self._fd)
 
     def _forget(self) -> None:
-        if self._abort_fd >= 0:
-            os.close(self._abort_fd)
-            self._abort_fd = -1
+        self._close_abort()
         self._device = -1
         self._state.acceleration = self._state.device = None
         self._state.channels = False
         self._state.mounted_type = self._state.mounted_connection = None
         self._state.reason = "it is not mounted"
+
+    def _close_abort(self) -> None:
+        """Close the file that aborts the connection, once.
+
+        Its number may be that of another file as soon as it is closed, even if close(2) fails.
+        """
+        with self._aborting:
+            fd, self._abort_fd = self._abort_fd, -1
+            if fd >= 0:
+                os.close(fd)
 
     @property
     def _is_hidden(self) -> bool:
