@@ -30,6 +30,7 @@ TYPEDEF = 8
 FUNC = 12
 """Kind of a function (``BTF_KIND_FUNC``)."""
 
+_NO_ELF = 4001  # LIBBPF_ERRNO__FORMAT, which is no errno
 _HEAD = struct.Struct("=III")  # struct btf_type, and struct btf_member
 
 
@@ -101,7 +102,8 @@ class Types(Closing):
     :param path: path of the file.
     :param base: for split BTF, the types that it continues. Close it after this one.
     :ivar first: id of the first type that is not in *base*.
-    :raises OSError: the file cannot be read, or has no BTF; EINVAL if its BTF is damaged.
+    :raises OSError: the file cannot be read; ENOENT or ENODATA if it has no BTF, EINVAL if its BTF
+        is damaged, ENOEXEC if it is neither BTF nor a whole ELF file.
     :raises NotSupportedError: libbpf is not installed.
     """
 
@@ -111,6 +113,8 @@ class Types(Closing):
         )
         if not self._btf:
             number = ctypes.get_errno() or errno.EINVAL
+            if number == _NO_ELF:
+                number = errno.ENOEXEC
             raise OSError(number, os.strerror(number))
         self.first = len(base) if base else 1
 

@@ -17,6 +17,8 @@ from efuse.errors import EfuseError, ModuleBuildError, NotSupportedError, reason
 
 __all__ = ["check", "has_btf"]
 
+_NO_BTF = (errno.ENOENT, errno.ENODATA)
+
 
 def has_btf(elf: Path) -> bool:
     """Return whether the ELF file ``elf`` has BTF, which is not split BTF."""
@@ -52,6 +54,11 @@ def _repeated_structs(module: Path, vmlinux: Path) -> int:
     try:
         kernel = Types(vmlinux)
     except OSError as error:
+        if error.errno not in _NO_BTF:
+            raise NotSupportedError(
+                f"the types of {vmlinux} cannot be read: {reason(error)}",
+                hint="install the kernel's headers again",
+            ) from error
         raise NotSupportedError(
             f"the kernel's BTF was not found: {vmlinux} carries none",
             hint="use a kernel with CONFIG_DEBUG_INFO_BTF=y",
@@ -61,14 +68,16 @@ def _repeated_structs(module: Path, vmlinux: Path) -> int:
             with Types(module, kernel) as types:
                 names = Counter(name for _, kind, name in types.names() if kind == STRUCT)
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno in _NO_BTF and module.is_file():
                 raise ModuleBuildError(
                     f"{module.name} was built without BTF: struct_ops and kfuncs cannot register",
                     hint="apt-get install dwarves (pahole), then efuse module build --force",
                 ) from error
             raise ModuleBuildError(
                 f"the types of {module.name} cannot be read: {reason(error)}",
-                hint="another pahole (of the package dwarves) may make better ones; build again",
+                hint="another pahole (of the package dwarves) may make better ones; build again"
+                if error.errno == errno.EINVAL
+                else "efuse module build --force",
             ) from error
     return sum(times > 1 for times in names.values())
 

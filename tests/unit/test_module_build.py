@@ -280,10 +280,57 @@ def test_dkms_source_checks_types_without_more_than_python_and_libbpf(
     module.write_text("no module")
     status, said = _run_in_dkms_source(tmp_path / "two", "efuse.module.check", module, vmlinux)
     assert status == 1
-    assert said.startswith("efuse: some was built without BTF")
+    assert said.startswith("efuse: the types of some cannot be read: Exec format error (ENOEXEC)")
     assert "\ntry: " in said
     _, said = _run_in_dkms_source(tmp_path / "three", "efuse.module.check", module, module)
-    assert said.startswith(f"efuse: the kernel's BTF was not found: {module} carries none")
+    assert said.startswith(f"efuse: the types of {module} cannot be read: Exec format error")
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("without BTF", "some was built without BTF: struct_ops and kfuncs cannot register"),
+        ("with damaged BTF", "the types of some cannot be read: Invalid argument (EINVAL)"),
+        ("as text", "the types of some cannot be read: Exec format error (ENOEXEC)"),
+        ("in part", "the types of some cannot be read: Exec format error (ENOEXEC)"),
+        ("not at all", "the types of some cannot be read: No such file or directory (ENOENT)"),
+    ],
+)
+def test_module_whose_types_cannot_be_used_fails_and_says_why(
+    tmp_path: Path, made: str, message: str
+) -> None:
+    module, vmlinux = tmp_path / "some", tmp_path / "vmlinux"
+    _elf_with_btf(vmlinux, kernel_btf().bytes())
+    if made == "with damaged BTF":
+        _elf_with_btf(module, module_btf()[:-1])
+    elif made == "as text":
+        module.write_text("no module")
+    elif made != "not at all":
+        subprocess.run(["gcc", "-c", "-o", module, vmlinux.with_suffix(".c")], check=True)
+    if made == "in part":
+        module.write_bytes(module.read_bytes()[:200])
+    with pytest.raises(ModuleBuildError) as caught:
+        check.check(module, vmlinux)
+    assert str(caught.value) == message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("not at all", "the kernel's BTF was not found: {} carries none"),
+        ("as text", "the types of {} cannot be read: Exec format error (ENOEXEC)"),
+    ],
+)
+def test_kernel_whose_types_cannot_be_used_is_refused_and_says_why(
+    tmp_path: Path, made: str, message: str
+) -> None:
+    vmlinux = tmp_path / "vmlinux"
+    if made == "as text":
+        vmlinux.write_text("no kernel")
+    with pytest.raises(NotSupportedError) as caught:
+        check.check(tmp_path / "some", vmlinux)
+    assert str(caught.value) == message.format(vmlinux)
 
 
 def test_source_is_completed_where_dkms_builds(
