@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -165,7 +166,8 @@ class Attachment(Closing):
 
         :param directory: a new directory on a bpffs. By default `pin_directory`, where the pins of
             an earlier set with this connection number are removed first.
-        :raises AttachError: the directory is not on a bpffs, or it already holds pins.
+        :raises AttachError: the directory is not on a bpffs, or it already holds pins, or the pins
+            of an earlier set cannot be removed.
         """
         try:
             mount_bpffs()
@@ -183,11 +185,14 @@ class Attachment(Closing):
             for name, m in self._maps.items():
                 libbpf.object_pin(m.fd, directory / name)
         except OSError as error:
+            hint = f"use a new directory below {BPFFS}"
             if error.errno != errno.EEXIST:
-                unpin(directory)
+                try:
+                    unpin(directory)
+                except AttachError as left:
+                    hint = f"{left.hint} ({left}); then {hint}"
             raise AttachError(
-                f"cannot pin the programs in {directory}: {reason(error)}",
-                hint=f"use a new directory below {BPFFS}",
+                f"cannot pin the programs in {directory}: {reason(error)}", hint=hint
             ) from error
         self._pins = directory
         return directory
@@ -269,16 +274,23 @@ class Attachment(Closing):
             ) from error
 
     def detach(self) -> None:
-        """Detach the set even if other processes hold the link. Remove the pins, and close."""
+        """Detach the set even if other processes hold the link. Remove the pins, and close.
+
+        :raises AttachError: the kernel refused to detach it; or it is detached and closed, but its
+            pins cannot be removed.
+        """
         try:
             libbpf.link_detach(self._link_fd)
         except OSError as error:
             raise AttachError(
-                f"cannot detach the programs of connection {self.connection}: {reason(error)}"
+                f"cannot detach the programs of connection {self.connection}: {reason(error)}",
+                hint="run as root; efuse prog list shows what is attached",
             ) from error
-        if self._pins:
-            unpin(self._pins)
-        self.close()
+        try:
+            if self._pins:
+                unpin(self._pins)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close the descriptors of the link and the maps. Further calls do nothing."""
@@ -387,11 +399,22 @@ def list_attached() -> tuple[Attached, ...]:
 
 
 def unpin(directory: Path) -> None:
-    """Remove the pins in *directory* and the directory itself, if it exists."""
-    if directory.is_dir():
-        for path in directory.iterdir():
-            path.unlink()
-        directory.rmdir()
+    """Remove the pins in *directory* and the directory itself, if it exists.
+
+    :raises AttachError: they cannot be removed.
+    """
+    try:
+        if directory.is_dir():
+            for path in directory.iterdir():
+                path.unlink(missing_ok=True)
+            directory.rmdir()
+    except FileNotFoundError:
+        return  # another process has removed them meanwhile
+    except OSError as error:
+        raise AttachError(
+            f"cannot remove the pins in {directory}: {reason(error)}",
+            hint=f"as root: rm -r {shlex.quote(str(directory))}",
+        ) from error
 
 
 def _load_set(

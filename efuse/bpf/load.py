@@ -122,10 +122,18 @@ def module_btf_fd(module: str) -> int:
 
 
 def describe_cache(spec: Spec, fds: Mapping[str, int]) -> None:
-    """Store the size of the data cache for the programs: 0 sets if no program looks into it."""
+    """Store the size of the data cache for the programs: 0 sets if no program looks into it.
+
+    :raises AttachError: the kernel refused to change the map.
+    """
     if "geometry" in spec.maps and "tags" in spec.maps:
         sets = spec.maps["tags"].max_entries if "block" in spec.programs else 0
-        libbpf.map_update(fds["geometry"], bytes(4), Geometry(sets).encode())
+        try:
+            libbpf.map_update(fds["geometry"], bytes(4), Geometry(sets).encode())
+        except OSError as error:
+            raise AttachError(
+                f"cannot store the size of the data cache: {reason(error)}", hint="run as root"
+            ) from error
 
 
 def create_maps(maps: Mapping[str, MapSpec], existing: Mapping[str, int]) -> dict[str, int]:

@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 import pytest
 
 from efuse.bpf import libbpf
-from efuse.bpf.attach import Attachment, list_attached
+from efuse.bpf.attach import Attachment, list_attached, unpin
 from efuse.bpf.libbpf import MapInfo
+from efuse.bpf.load import describe_cache
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.spec import MapSpec, Spec
 from efuse.errors import AttachError
@@ -152,3 +153,85 @@ def test_replace_that_cannot_pin_new_maps_says_so_and_uses_them(
         attachment.replace(spec=Spec({}, {"counts": HASH}, ""), name="new")
     assert (attachment.name, attachment.maps["counts"].fd) == ("new", opened)
     attachment.close()
+
+
+def _attachment(pins: Path | None = None) -> Attachment:
+    attachment = Attachment(41, "efuse", os.open("/dev/null", os.O_RDONLY), {})
+    attachment._pins = pins
+    return attachment
+
+
+def test_size_of_the_cache_that_the_kernel_refuses_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libbpf, "map_update", fails(errno.EPERM))
+    spec = Spec({}, {"geometry": HASH, "tags": HASH}, "")
+    with pytest.raises(AttachError, match=r"the size of the data cache: .*EPERM") as caught:
+        describe_cache(spec, {"geometry": -1, "tags": -1})
+    assert caught.value.hint
+
+
+def test_detach_that_cannot_remove_the_pins_fails_and_closes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(libbpf, "link_detach", lambda _fd: None)
+    (tmp_path / "directory").mkdir()
+    attachment = _attachment(tmp_path)
+    link = attachment._link_fd
+    with pytest.raises(AttachError, match=r"cannot remove the pins in .*EISDIR") as caught:
+        attachment.detach()
+    assert str(tmp_path) in str(caught.value.hint)
+    assert not Path(f"/proc/self/fd/{link}").exists()
+
+
+def test_detach_that_the_kernel_refuses_says_what_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libbpf, "link_detach", fails(errno.EPERM))
+    attachment = _attachment()
+    with pytest.raises(AttachError, match=r"cannot detach .*EPERM") as caught:
+        attachment.detach()
+    assert caught.value.hint
+    attachment.close()
+
+
+def test_pin_that_cannot_remove_earlier_pins_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "mount_bpffs", lambda: None)
+    monkeypatch.setattr(module, "pin_directory", lambda _: tmp_path)
+    (tmp_path / "directory").mkdir()
+    attachment = _attachment()
+    with pytest.raises(AttachError, match=r"cannot remove the pins in .*EISDIR"):
+        attachment.pin()
+    attachment.close()
+
+
+def test_pin_that_fails_says_why_although_its_pins_cannot_be_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "mount_bpffs", lambda: None)
+
+    def pinned(_fd: int, path: Path) -> None:
+        path.mkdir()
+        fails(errno.ENOMEM)()
+
+    monkeypatch.setattr(libbpf, "object_pin", pinned)
+    attachment = _attachment()
+    with pytest.raises(AttachError, match=r"cannot pin the programs in .*ENOMEM") as caught:
+        attachment.pin(tmp_path / "new")
+    assert "cannot remove the pins" in str(caught.value.hint)
+    attachment.close()
+
+
+def test_pins_that_another_process_removes_meanwhile_are_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pins = tmp_path / "41"
+    pins.mkdir()
+    (pins / "link").touch()
+    rmdir = Path.rmdir
+
+    def removed(path: Path) -> None:
+        rmdir(path)
+        rmdir(path)
+
+    monkeypatch.setattr(Path, "rmdir", removed)
+    unpin(pins)
+    assert not pins.exists()
