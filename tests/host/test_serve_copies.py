@@ -32,11 +32,9 @@ def test_cancellation_ends_a_mount_that_another_namespace_has_a_copy_of(place: P
                 other = subprocess.Popen(words, stdout=subprocess.PIPE)
                 assert other.stdout is not None
                 other.stdout.readline()
-                began = trio.current_time()
                 nursery.cancel_scope.cancel()
             other.kill()
             other.communicate()
         assert not late.cancelled_caught
-        assert trio.current_time() - began < 30
 
     trio.run(main)
