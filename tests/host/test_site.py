@@ -52,6 +52,8 @@ def test_every_document_is_a_page(site: Path) -> None:
     for document in (_ROOT / "docs").rglob("*.md"):
         page = document.relative_to(_ROOT / "docs").with_suffix(".html")
         assert (site / page).is_file()
+    for name in ("index", "CONTRIBUTING"):
+        assert (site / name).with_suffix(".html").is_file()
 
 
 def test_pages_of_the_package_have_what_is_public(site: Path) -> None:
