@@ -11,18 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from efuse.blocks import BLOCK_BYTES, check_range
 from efuse.bpf.maps import BpfMap
 from efuse.bpf.values import NEVER_NS
 from efuse.closing import Closing
 from efuse.errors import AttachError, NotSupportedError, UsageError, reason
 from efuse.libefuse import library
 
-__all__ = ["BLOCK_BYTES", "DataCache", "PublishedBlocks", "check_range"]
-
-BLOCK_BYTES = 4096
-"""Size of a block in bytes (``EFUSE_BLOCK_SIZE``)."""
-
-_OFFSET_LIMIT = 1 << 63
+__all__ = ["DataCache", "PublishedBlocks"]
 
 
 class _Cache(ctypes.Structure):
@@ -84,29 +80,6 @@ def _publish() -> Any:
     function.restype = None
     function.argtypes = [ctypes.POINTER(t) for t in (_Cache, _Data, _Published)]
     return function
-
-
-def check_range(nodeid: int, offset: int, size: int, *, end: bool) -> None:
-    """Check that *size* bytes from *offset* of an inode can be published.
-
-    :param nodeid: the inode.
-    :param offset: start of the range in the file, in bytes.
-    :param size: length of the range, in bytes.
-    :param end: whether the file ends where the range ends.
-    :raises UsageError: the range does not consist of whole blocks, or cannot exist.
-    """
-    if not 0 < nodeid <= NEVER_NS:
-        raise UsageError(f"there can be no data of inode {nodeid} (EINVAL)")
-    if offset % BLOCK_BYTES or not 0 <= offset < _OFFSET_LIMIT:
-        raise UsageError(
-            f"data cannot be published from offset {offset} on (EINVAL)",
-            hint=f"begin at a multiple of {BLOCK_BYTES}",
-        )
-    if size % BLOCK_BYTES and not end:
-        raise UsageError(
-            f"{size} bytes are no whole number of blocks (EINVAL)",
-            hint="say end=True if the file ends there, else publish what fills its blocks",
-        )
 
 
 class DataCache(Closing):

@@ -206,7 +206,7 @@ def data_cache_capacity(size: int) -> dict[str, int]:
 
     :raises UsageError: the size is larger than possible.
     """
-    from efuse.bpf.cache import BLOCK_BYTES
+    from efuse.blocks import BLOCK_BYTES
     from efuse.fs.options import Options
 
     capacity = {"blocks": -(-size // BLOCK_BYTES)}

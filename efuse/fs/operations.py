@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyfuse3
 import trio
 
+from efuse.blocks import check_range
 from efuse.errors import MountError, UsageError, reason
 from efuse.fs.events import Events
 from efuse.fs.extents import Extent, map_extent, unmap_extents
@@ -162,8 +163,6 @@ class Operations(pyfuse3.Operations):
             slot is in use at that moment, or if the cache has it with a later epoch.
         :raises UsageError: *data* does not begin or end at the edge of a block.
         """
-        from efuse.bpf.cache import check_range
-
         check_range(inode, offset, memoryview(data).nbytes, end=end)
         acceleration = self.efuse.acceleration
         if acceleration is None:

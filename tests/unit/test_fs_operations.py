@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -132,6 +134,14 @@ def test_publishing_hands_over_the_epoch_and_for_whom() -> None:
 
 def test_published_data_on_plain_fuse_takes_nothing() -> None:
     assert efuse.Operations().publish_data(5, 0, bytes(4096), epoch=0) == 0
+
+
+def test_published_data_on_plain_fuse_needs_no_bpf() -> None:
+    script = (
+        "import sys, efuse; efuse.Operations().publish_data(5, 0, bytes(4096), epoch=0);"
+        "sys.exit('efuse.bpf' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from efuse import locations
-from efuse.bpf.cache import BLOCK_BYTES, DataCache
+from efuse.blocks import BLOCK_BYTES
+from efuse.bpf.cache import DataCache
 from efuse.bpf.maps import BpfMap, mapping
 from efuse.bpf.spec import WAYS, MapSpec
 from efuse.bpf.values import NEVER_NS, TAG_BYTES, Tag
