@@ -158,6 +158,18 @@ def test_pinned_inode_keeps_its_descriptor(table: Inodes, tmp_path: Path) -> Non
     assert Path(f"/proc/self/fd/{table.fd(node)}").read_text() == "kept"
 
 
+def test_descriptors_that_must_stay_open_are_counted(table: Inodes, tmp_path: Path) -> None:
+    assert table.descriptors == 1
+    before = _open_descriptors()
+    for number in range(3):
+        (tmp_path / f"{number}").touch()
+        _find(table, b"%d" % number)
+    table.pin(_find(table, b"0"))
+    assert table.descriptors == 1 + _open_descriptors() - before == 4
+    table.forget(_find(table, b"1").nodeid, 0)
+    assert table.descriptors == 3
+
+
 @pytest.mark.parametrize("file_handles", [True, False])
 def test_inode_that_lost_one_of_two_names_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_handles: bool

@@ -183,8 +183,8 @@ class Inodes:
 
     @property
     def descriptors(self) -> int:
-        """Number of nodes whose descriptor may be closed, plus 1 for the root."""
-        return len(self._open) + 1
+        """Number of nodes that have a descriptor, whether it may be closed or not."""
+        return sum(node.fd >= 0 for node in self._by_id.values())
 
     def node(self, nodeid: int) -> Node:
         """Return the node with the number *nodeid*.
