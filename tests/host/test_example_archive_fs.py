@@ -57,3 +57,32 @@ def test_a_tar_without_directories_has_them(place: Path, eventually: Any) -> Non
     with running("archive_fs/archive_fs.py", mountpoint, eventually, place / "db", mountpoint):
         assert (mountpoint / "x/y/z").read_bytes() == b"data"
         assert (mountpoint / "x/y").is_dir()
+
+
+def test_members_out_of_the_root_and_their_links_are_left_out(place: Path, eventually: Any) -> None:
+    with io.BytesIO() as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for name in ("..", "../up"):
+                member = tarfile.TarInfo(name)
+                member.type = tarfile.DIRTYPE if name == ".." else tarfile.REGTYPE
+                archive.addfile(member)
+            for name, target in (("up", "../up"), ("device", "null")):
+                if name == "device":
+                    node = tarfile.TarInfo(target)
+                    node.type = tarfile.CHRTYPE
+                    archive.addfile(node)
+                member = tarfile.TarInfo(name)
+                member.type, member.linkname = tarfile.LNKTYPE, target
+                archive.addfile(member)
+            for name, target in (("f", ""), ("g", "f")):
+                member = tarfile.TarInfo(name)
+                member.type, member.linkname = (
+                    (tarfile.LNKTYPE, target) if target else (tarfile.REGTYPE, "")
+                )
+                member.size = 0 if target else 4
+                archive.addfile(member, io.BytesIO(b"data"))
+        pack(file.getvalue(), place / "db")
+    mountpoint = place / "mnt"
+    with running("archive_fs/archive_fs.py", mountpoint, eventually, place / "db", mountpoint):
+        assert sorted(path.name for path in mountpoint.iterdir()) == ["f", "g"]
+        assert (mountpoint / "g").read_bytes() == b"data"

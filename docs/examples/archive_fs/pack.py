@@ -18,18 +18,20 @@ def pack(database: str, source: BinaryIO) -> int:
     with connection, tarfile.open(fileobj=source, mode="r|*") as archive:
         connection.execute(SCHEMA)
         for member in archive:
-            path = os.fsencode(os.path.normpath(member.name).lstrip("/"))
-            if path == b"." or path.startswith(b"../"):
-                continue
+            path = _path(member.name)
+            if path in (b".", b"..") or path.startswith(b"../"):
+                continue  # The root, or a path out of it.
             _add_parents(connection, path)
             if member.isdir():
                 mode, data = stat.S_IFDIR, None
             elif member.issym():
                 mode, data = stat.S_IFLNK, os.fsencode(member.linkname)
             elif member.islnk():  # A hard link to an earlier member.
-                target = os.fsencode(os.path.normpath(member.linkname).lstrip("/"))
                 query = "SELECT data FROM files WHERE path = ?"
-                mode, data = stat.S_IFREG, connection.execute(query, (target,)).fetchone()[0]
+                target = connection.execute(query, (_path(member.linkname),)).fetchone()
+                if target is None:
+                    continue  # The member was left out: a device, or a path out of the root.
+                mode, data = stat.S_IFREG, target[0]
             elif (file := archive.extractfile(member)) is not None:
                 mode, data = stat.S_IFREG, file.read()
             else:
@@ -38,6 +40,10 @@ def pack(database: str, source: BinaryIO) -> int:
     (count,) = connection.execute("SELECT count(*) FROM files").fetchone()
     connection.close()
     return int(count)
+
+
+def _path(name: str) -> bytes:
+    return os.fsencode(os.path.normpath(name).lstrip("/"))
 
 
 def _add_parents(connection: sqlite3.Connection, path: bytes) -> None:
