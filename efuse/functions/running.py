@@ -236,15 +236,20 @@ def run(
     :param length: bytes of the range; 0: to the end of the file.
     :param place: where to run. The kernel does what the device cannot do.
     :param max_steps: most blocks that the run may look at; 0: as many as the range has.
-    :raises OSError: the path cannot be opened.
     :raises NoFunctionError: the kernel has no function of this name.
     :raises NotSupportedError: csd.ko is not loaded.
     :raises UnreadableError: only user space can read the file.
-    :raises EfuseError: the run cannot begin for another reason.
+    :raises EfuseError: the file cannot be opened, or the run cannot begin for another reason.
     """
     if isinstance(file, int):
         return Run(_begin(name, file, args, offset, length, place, max_steps), name)
-    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise EfuseError(
+            f"cannot run the storage function {name!r} over {os.fspath(file)}: {reason(error)}",
+            hint="name a file that you may read",
+        ) from error
     try:
         return Run(_begin(name, fd, args, offset, length, place, max_steps), name)
     finally:
@@ -265,6 +270,12 @@ def _begin(
         raise NotSupportedError(
             f"cannot run the storage function {name!r}: csd.ko is not loaded",
             hint="efuse module load --csd",
+        ) from error
+    except OSError as error:
+        raise EfuseError(
+            f"cannot run the storage function {name!r}: {CONTROL} cannot be opened:"
+            f" {reason(error)}",
+            hint=f"ls -l {CONTROL}",
         ) from error
     try:
         return int(fcntl.ioctl(control, _IOC_RUN, bytearray(setup)))

@@ -28,6 +28,8 @@ from efuse.functions import (
     Records,
     Shipped,
     Why,
+    run,
+    running,
 )
 from efuse.functions.reference import Streaming
 
@@ -222,3 +224,23 @@ def test_what_there_is_not_fails(make: object) -> None:
     assert callable(make)
     with pytest.raises(UsageError):
         make()
+
+
+@pytest.mark.parametrize(("file", "why"), [("none", "ENOENT"), ("none/below", "ENOENT")])
+def test_run_over_a_file_that_cannot_be_opened_says_why(
+    tmp_path: Path, file: str, why: str
+) -> None:
+    with pytest.raises(EfuseError, match=rf"'count' over {tmp_path / file}: .*{why}") as caught:
+        run("count", tmp_path / file)
+    assert caught.value.hint
+
+
+def test_run_without_access_to_the_device_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").touch()
+    control = tmp_path / "f" / "csd"  # below a file: ENOTDIR
+    monkeypatch.setattr(running, "CONTROL", str(control))
+    with pytest.raises(EfuseError, match=rf"{control} cannot be opened: .*ENOTDIR") as caught:
+        run("count", tmp_path / "f")
+    assert caught.value.hint
