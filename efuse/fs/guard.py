@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import pyfuse3
 
 from efuse.display import shown, shown_lines
+from efuse.fs.forking import Maker
 from efuse.fs.handing_out import HANDS_OUT, hands_out
 
 __all__ = ["HANDLERS", "Guard"]
@@ -126,7 +127,7 @@ class Guard:
         self._failed = failed
         self._called = called
         self._logged: set[tuple[str, str]] = set()
-        self._pid = os.getpid()
+        self._maker = Maker()
         for name, valid in HANDLERS.items():
             handler = getattr(operations, name, None)
             if handler is not None:
@@ -145,14 +146,14 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - counted and logged, the mount goes on
             self._report("forget", error)
         finally:
-            if os.getpid() != self._pid:
+            if not self._maker.is_this_process():
                 _end_forked("forget")
 
     def _guarded(
         self, name: str, handler: Callable[..., Awaitable[Any]], valid: Callable[[Any], bool]
     ) -> Callable[..., Awaitable[Any]]:
         called = self._called
-        pid = self._pid
+        is_this_process = self._maker.is_this_process
 
         @functools.wraps(handler)
         async def guarded(*arguments: Any) -> Any:
@@ -177,7 +178,7 @@ class Guard:
                 self._report(name, error)
                 raise pyfuse3.FUSEError(errno.EIO) from None
             finally:
-                if os.getpid() != pid:
+                if not is_this_process():
                     _end_forked(name)
 
         return guarded

@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from typing import Any
 
+import pyfuse3
 import pytest
+import trio
+
+from efuse.fs.guard import Guard
+from efuse.fs.passthrough.mounts import LowerMounts
 
 _FORKS = """
 import os, sys
@@ -47,3 +54,56 @@ def test_failing_fork_raises_in_the_parent() -> None:
     words = [sys.executable, "-c", limited + _FORKS, "lambda: 0"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "BlockingIOError(11, 'x')\n"
+
+
+_ASKS = """
+import ctypes, os, sys, threading
+from efuse.fs import forking
+if sys.argv[2] == "old kernel":
+    forking._MADV_WIPEONFORK = -1
+maker = forking.Maker()
+libc = ctypes.CDLL(None)
+def asked_by_a_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(maker.is_this_process()))
+    thread.start()
+    thread.join()
+    return found[0]
+assert maker.is_this_process() and asked_by_a_thread()
+child = eval(sys.argv[1])()
+if child == 0:
+    os._exit(10 + maker.is_this_process() + forking.Maker().is_this_process() * 2)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+assert maker.is_this_process()
+"""
+
+
+@pytest.mark.parametrize("kernel", ["new kernel", "old kernel"])
+@pytest.mark.parametrize(
+    "fork", ["os.fork", "libc.fork", "lambda: libc.syscall(220, 17, 0, 0, 0, 0)"]
+)
+def test_forked_process_is_not_the_one_that_made_an_object(fork: str, kernel: str) -> None:
+    if os.uname().machine == "x86_64":
+        fork = fork.replace("220", "56")  # clone(SIGCHLD)
+    words = [sys.executable, "-c", _ASKS, fork, kernel]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "12\n"
+
+
+def test_request_of_the_same_process_asks_for_no_process_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Answers(pyfuse3.Operations):
+        async def getattr(self, inode: int, ctx: Any = None) -> pyfuse3.EntryAttributes:
+            return pyfuse3.EntryAttributes()
+
+    def fails() -> int:
+        raise AssertionError("the process id is asked for")
+
+    guard = Guard(Answers(), failed=print, called=lambda name: None)
+    table = LowerMounts()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", fails)
+        trio.run(guard.getattr, 1, None)
+        table.follow()
+    table.close()

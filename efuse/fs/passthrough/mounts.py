@@ -9,6 +9,7 @@ import os
 import select
 
 from efuse.control.mounts import MOUNTINFO, Mount, read_table
+from efuse.fs.forking import Maker
 from efuse.fs.passthrough.stacking import FUSE, is_of_fuse
 from efuse.fs.passthrough.syscalls import Status, check_write_access, file_system_type
 
@@ -118,7 +119,8 @@ class LowerMounts:
         self.table: tuple[Mount, ...] = ()
         self.readings = 0
         self._is_read = False
-        self._process, self._mountinfo = -1, -1
+        self._opener: Maker | None = None
+        self._mountinfo = -1
         self.read()
 
     def __len__(self) -> int:
@@ -196,7 +198,7 @@ class LowerMounts:
             does not report that the mounts below a renamed directory move with it.
         :raises OSError: the table cannot be read. The next call tries again.
         """
-        if again or self._process != os.getpid() or self._has_changed():
+        if again or not self._is_open_here() or self._has_changed():
             self._is_read = False  # the kernel reports a change only once
         if not self._is_read:
             self.read()
@@ -206,12 +208,15 @@ class LowerMounts:
     def _has_changed(self) -> bool:
         return bool(self._changes.poll(0))
 
+    def _is_open_here(self) -> bool:
+        return self._opener is not None and self._opener.is_this_process()
+
     def _open(self) -> None:
         """Open the table in this process. A forked process would share reports with its parent."""
         mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         if self._mountinfo >= 0:
             os.close(self._mountinfo)
-        self._process, self._mountinfo = os.getpid(), mountinfo
+        self._opener, self._mountinfo = Maker(), mountinfo
         self._changes = select.poll()
         self._changes.register(mountinfo, select.POLLPRI)
 
@@ -220,7 +225,7 @@ class LowerMounts:
 
         :raises OSError: the table cannot be read.
         """
-        if self._process != os.getpid():
+        if not self._is_open_here():
             self._open()
         self._is_read = False
         for _ in range(_MOST_READINGS):
