@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE
 #include "next.h"
+#include "own_mount.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,9 +29,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#ifndef STATX_MNT_ID_UNIQUE
-#define STATX_MNT_ID_UNIQUE	0x4000U
-#endif
+/* The type of a report of a mount by a program that knows eFuse. */
+#define OWN	"own"
 
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
@@ -122,29 +122,18 @@ static int report_fd(void)
 }
 
 /*
- * The unique number of the mount at the path, which is never used for another mount; 0: not known.
- * Does not ask the daemon.
+ * Reports a mount to `efuse run`: its type or "own", its unique number, and the path on which it was
+ * mounted. A mount that cannot be told from another one is not reported as the daemon's, because
+ * `efuse run` would attach its handlers to the other one. It then finds the mount by itself.
  */
-static unsigned long long mount_number(const char *path)
+static void report(int fd, const char *type, uint64_t number, const char *path)
 {
-	struct statx found;
-
-	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_MNT_ID_UNIQUE,
-		  &found) || !(found.stx_mask & STATX_MNT_ID_UNIQUE))
-		return 0;
-	return found.stx_mnt_id;
-}
-
-/* Reports a mount to `efuse run`: its type or "own", its number and its path. */
-static void report(const char *type, const char *path)
-{
-	int fd = report_fd();
 	char *text;
 	int length;
 
-	if (fd < 0 || !path)
+	if (!path || (!number && strcmp(type, OWN)))
 		return;
-	length = asprintf(&text, "%s %llu %s", type, mount_number(path), path);
+	length = asprintf(&text, "%s %llu %s", type, (unsigned long long)number, path);
 	if (length < 0)
 		return;
 	send(fd, text, (size_t)length, MSG_NOSIGNAL);
@@ -197,8 +186,8 @@ EXPORT int mount(const char *source, const char *target, const char *type,
 	const char *wanted = type, *told = type;
 	char ours[256];
 	char *path;
-	int result;
-	int saved;
+	int result, saved, place = -1, fd;
+	uint64_t last = 0;
 
 	if (is_of_type(type, "fuse")) {
 		if (snprintf(ours, sizeof(ours), "e%s", type) >= (int)sizeof(ours)) {
@@ -209,16 +198,23 @@ EXPORT int mount(const char *source, const char *target, const char *type,
 	} else if (is_of_type(type, "fuseblk")) {
 		make_plain(data);
 	} else if (is_of_type(type, "efuse")) {
-		told = "own";
+		told = OWN;
 	} else {
 		return NEXT(mount)(source, target, type, flags, data);
 	}
 	/* Resolve the path before the mount: afterwards it would lead to this daemon. */
-	path = realpath(target, NULL);
+	fd = report_fd();
+	path = fd < 0 ? NULL : realpath(target, NULL);
+	if (path) {
+		place = NEXT(open)(path, O_PATH | O_CLOEXEC);
+		last = own_mount_last();
+	}
 	result = NEXT(mount)(source, target, wanted, flags, data);
 	saved = errno;
-	if (!result)
-		report(told, path);
+	if (!result && path)
+		report(fd, told, own_mount_number(last, place, device_of(data)), path);
+	if (place >= 0)
+		close(place);
 	free(path);
 	errno = saved;
 	return result;
