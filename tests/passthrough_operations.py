@@ -101,7 +101,7 @@ def test_shared_mapping_is_written_back(mounted: Any) -> None:
     assert (mounted.source / "f").read_bytes() == bytes(5000) + b"hello" + bytes(4995)
 
 
-def test_mapping_beside_an_appending_handle_stays_in_place(mounted: Any) -> None:
+def test_mapping_next_to_an_appending_handle_stays_in_place(mounted: Any) -> None:
     (mounted.source / "f").write_bytes(b"0" * 4096)
     appender = os.open(mounted.path / "f", os.O_WRONLY | os.O_APPEND)
     with open(mounted.path / "f", "r+b") as f, mmap.mmap(f.fileno(), 0) as mapping:
@@ -158,7 +158,7 @@ def test_change_below_the_mount_is_seen_with_zero_timeouts(mounted: Any) -> None
 
 
 @pytest.mark.parametrize("length", [1, 100, 255])
-def test_name_of_many_bytes(mounted: Any, length: int) -> None:
+def test_name_of_many_bytes_is_created_and_listed(mounted: Any, length: int) -> None:
     name = "n" * length
     (mounted.path / name).write_bytes(b"x")
     assert os.listdir(mounted.source) == [name]
@@ -170,7 +170,7 @@ def test_name_of_256_bytes_fails(mounted: Any) -> None:
         (mounted.path / ("n" * 256)).write_bytes(b"x")
 
 
-def test_name_with_any_byte(mounted: Any) -> None:
+def test_name_with_any_byte_is_created_and_listed(mounted: Any) -> None:
     mount, source = os.fsencode(mounted.path), os.fsencode(mounted.source)
     names = [bytes([n]) * 3 for n in range(1, 256) if n not in b"/"] + [b"\xff\xfe\n\\x"]
     for name in names:
@@ -251,7 +251,7 @@ def test_directories_are_made_and_removed(mounted: Any) -> None:
         (lambda p: os.truncate(p / "full", 0), errno.EISDIR),
     ],
 )
-def test_mistake_has_the_errno_of_the_lower_file_system(
+def test_invalid_operation_has_the_errno_of_the_lower_file_system(
     mounted: Any, action: Any, number: int
 ) -> None:
     for directory in (mounted.source, mounted.source.parent / "twin"):
@@ -388,7 +388,7 @@ def test_removed_working_directory_is_empty(mounted: Any) -> None:
     os.close(fd)
 
 
-def test_file_made_anew_under_an_old_name_is_another(mounted: Any) -> None:
+def test_new_file_under_an_old_name_is_another_inode(mounted: Any) -> None:
     with open(mounted.path / "f", "w+b") as old:
         old.write(b"old")
         old.flush()
@@ -401,7 +401,7 @@ def test_file_made_anew_under_an_old_name_is_another(mounted: Any) -> None:
         assert old.read() == b"old"
 
 
-def test_synchronisation_of_files_and_directories(mounted: Any) -> None:
+def test_files_and_directories_can_be_synced(mounted: Any) -> None:
     with open(mounted.path / "f", "wb") as f:
         f.write(b"x")
         f.flush()
@@ -428,7 +428,7 @@ def test_programs_run_from_the_mount(mounted: Any) -> None:
     assert subprocess.check_output([mounted.path / "script"]) == b"works\n"
 
 
-def test_statfs_has_the_lower_figures(mounted: Any) -> None:
+def test_statfs_returns_the_lower_figures(mounted: Any) -> None:
     upper, lower = os.statvfs(mounted.path), os.statvfs(mounted.source)
     for name in ("f_bsize", "f_frsize", "f_blocks", "f_files", "f_namemax"):
         assert getattr(upper, name) == getattr(lower, name)

@@ -59,7 +59,9 @@ def open_lower(lower: Path) -> Path:
 
 
 @pytest.mark.parametrize("consistency", MODES)
-def test_access_through_the_mount_is_as_below(open_lower: Path, consistency: str) -> None:
+def test_access_through_the_mount_equals_access_to_the_lower_files(
+    open_lower: Path, consistency: str
+) -> None:
     with shown(open_lower, consistency) as s:
         access_lists.random_lists_hold(s.path, open_lower)
         access_lists.default_lists_are_inherited(s.path, open_lower)
@@ -101,7 +103,7 @@ STAFF_MAY_NOT = encoded(6, 0, 0, mask=6, users={ALICE: 6})
 
 
 @pytest.mark.parametrize("consistency", MODES[:3])
-def test_list_that_has_gone_below_leaves_no_mask_to_the_group(
+def test_acl_removed_behind_the_mount_leaves_no_mask_as_group_rights(
     lower: Path, consistency: str
 ) -> None:
     """The known mode shows the list's mask instead of the group's rights."""
@@ -115,7 +117,9 @@ def test_list_that_has_gone_below_leaves_no_mask_to_the_group(
 
 
 @pytest.mark.parametrize("consistency", MODES[:3])
-def test_list_that_has_come_below_is_asked_for_with_its_mode(lower: Path, consistency: str) -> None:
+def test_acl_added_behind_the_mount_is_requested_with_its_mode(
+    lower: Path, consistency: str
+) -> None:
     path = _file(lower, 0o640)
     with shown(lower, consistency) as s:
         assert _bob(s.path / "f", os.O_RDONLY) == 0
@@ -129,7 +133,7 @@ def test_list_that_has_come_below_is_asked_for_with_its_mode(lower: Path, consis
 
 
 @pytest.mark.parametrize("consistency", MODES[:3])
-def test_list_ends_when_new_attributes_come(lower: Path, consistency: str) -> None:
+def test_cached_acl_is_dropped_when_new_attributes_arrive(lower: Path, consistency: str) -> None:
     path = _file(lower, 0o600, STAFF_MAY_NOT)
     with shown(lower, consistency) as s:
         assert _alice(s.path / "f", os.O_RDWR) == 0
@@ -160,7 +164,7 @@ def _nothing(s: Shown) -> None:
         ("exclusive", CHECKED, _invalidate),
     ],
 )
-def test_list_of_an_open_file_is_asked_for_where_it_is_void(
+def test_void_acl_of_an_open_file_is_requested_again(
     lower: Path, consistency: str, options: tuple[str, ...], act: Callable[[Shown], None]
 ) -> None:
     """No name is looked up, because FUSE would then drop the list."""
@@ -177,7 +181,7 @@ def test_list_of_an_open_file_is_asked_for_where_it_is_void(
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
-def test_list_that_is_kept_is_asked_for_once(lower: Path, consistency: str) -> None:
+def test_valid_acl_is_requested_once(lower: Path, consistency: str) -> None:
     _file(lower, 0o600, STAFF_MAY_NOT)
     with shown(lower, consistency) as s:
 

@@ -93,7 +93,7 @@ def test_attributes_are_answered_in_the_kernel(tiny: Tiny) -> None:
         tiny.write("consistency", "ttl")
 
 
-def test_detach_goes_back_to_the_daemon(tiny: Tiny) -> None:
+def test_requests_go_to_the_daemon_after_detach(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection):
         read_xattr(tiny)
     hits = tiny.count("getxattr", "hits")
@@ -109,14 +109,14 @@ def test_attach_counts_in_enable_seq(tiny: Tiny) -> None:
     assert int(tiny.read("enable_seq")) == before + 2
 
 
-def test_attach_minimal_set(tiny: Tiny) -> None:
+def test_set_without_members_attaches(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, spec=bpf.Spec({}, {}), name="minimal"):
         assert tiny.read("ops") == "minimal"
         read_xattr(tiny)
         assert tiny.count("getxattr", "no_handler") > 0
 
 
-def test_attach_maximal_set(tiny: Tiny) -> None:
+def test_set_with_all_members_attaches(tiny: Tiny) -> None:
     handlers = dict.fromkeys(MEMBERS, MAXIMAL)
     with bpf.attach(tiny.connection, handlers, with_builtin=False, name="maximal"):
         missed = tiny.count("getxattr", "miss")
@@ -147,7 +147,7 @@ def test_attach_under_a_bad_name_fails(tiny: Tiny, name: str) -> None:
         bpf.attach(tiny.connection, name=name)
 
 
-def test_replace_keeps_what_was_learned(tiny: Tiny) -> None:
+def test_replace_keeps_the_learned_values(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, name="one") as attachment:
         read_xattr(tiny)
         assert len(attachment.maps["blobs"]) >= 1
@@ -159,7 +159,7 @@ def test_replace_keeps_what_was_learned(tiny: Tiny) -> None:
         assert tiny.read("exit_info").split()[0] == "replace"
 
 
-def test_replace_with_another_capacity_begins_anew(tiny: Tiny) -> None:
+def test_replace_with_another_capacity_starts_with_empty_maps(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, capacity={"blobs": 100}) as attachment:
         read_xattr(tiny)
         attachment.replace(capacity={"blobs": 200})
@@ -233,7 +233,7 @@ def test_list_attached_names_the_set(tiny: Tiny) -> None:
         assert found.maps == tuple(sorted((*CAPACITY_MAPS, *beside, *told)))
 
 
-def test_reload_loop_under_load(tiny: Tiny) -> None:
+def test_answers_are_right_during_a_reload_loop(tiny: Tiny) -> None:
     """While program sets are attached, replaced and detached, several tasks read right answers."""
     ended = threading.Event()
     failures: list[BaseException] = []
@@ -267,7 +267,7 @@ def test_reload_loop_under_load(tiny: Tiny) -> None:
     assert tiny.read("ops") == "none"
 
 
-def test_unmount_ends_the_set(tmp_path: Path) -> None:
+def test_unmount_detaches_the_set(tmp_path: Path) -> None:
     with serve(tmp_path / "mnt", timeout_s=1000) as other:
         attachment = bpf.attach(other.connection)
     with attachment, pytest.raises(AttachError):

@@ -49,9 +49,7 @@ def _aggregated(values: list[bytes]) -> Aggregated:
 
 
 @pytest.mark.parametrize("way", ["device", "kernel", "pread"])
-def test_lookups_ranges_and_aggregates_return_what_a_dict_does(
-    kv: ModuleType, index: int, way: str
-) -> None:
+def test_lookups_ranges_and_aggregates_match_a_dict(kv: ModuleType, index: int, way: str) -> None:
     items = kv.make_items(COUNT)
     for what, questions in kv.make_questions(COUNT).items():
         with functions.load(questions[0].name), kv.asking(way, index, questions) as ask:
@@ -71,7 +69,7 @@ def test_lookups_ranges_and_aggregates_return_what_a_dict_does(
                 assert (device > 0, kernel > 0) == (way == "device", way == "kernel")
 
 
-def test_questions_of_the_example_have_answers(kv: ModuleType) -> None:
+def test_queries_of_the_example_have_results(kv: ModuleType) -> None:
     """Some of the keys have values, and all ranges have items."""
     items, questions = kv.make_items(COUNT), kv.make_questions(COUNT)
     assert 0 < sum(question.key in items for question in questions["lookup"]) < 40

@@ -345,7 +345,7 @@ def test_read_after_a_failed_write_returns_the_old_bytes(mountpoint: Path) -> No
         assert read_direct(m / "f", BLOCK) == fill("d")[:BLOCK]
 
 
-def test_reads_beside_a_writer_are_not_torn_and_do_not_go_back(mountpoint: Path) -> None:
+def test_reads_during_writes_are_not_torn_or_older_than_earlier_reads(mountpoint: Path) -> None:
     """Each block holds one number that never decreases, so a torn or an old read is noticed."""
     with cached(mountpoint, capacity={"blocks": 16}) as m:
         numbered = Numbered(m)

@@ -73,7 +73,9 @@ ASKS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("opcode", ASKS)
 @pytest.mark.parametrize("how", ["named", "held"])
-def test_answer_of_one_user_not_given_to_another(mountpoint: Path, opcode: str, how: str) -> None:
+def test_answer_learned_for_one_user_is_not_given_to_another(
+    mountpoint: Path, opcode: str, how: str
+) -> None:
     ask = ASKS[opcode]
     with _private(mountpoint) as m:
         fd = os.open(m / "d/f", os.O_RDONLY)
@@ -91,7 +93,7 @@ def test_answer_of_one_user_not_given_to_another(mountpoint: Path, opcode: str, 
         os.close(fd)
 
 
-def test_another_users_lookup_counted_as_such(mountpoint: Path) -> None:
+def test_lookup_by_another_user_is_counted_as_other_uid(mountpoint: Path) -> None:
     with _private(mountpoint) as m:
         os.stat(m / "d")
         os.stat(m / "d")
@@ -99,7 +101,7 @@ def test_another_users_lookup_counted_as_such(mountpoint: Path) -> None:
             as_user(ALICE, os.stat, m / "d")
 
 
-def test_group_alone_makes_another_caller(mountpoint: Path) -> None:
+def test_caller_with_another_group_alone_is_another_caller(mountpoint: Path) -> None:
     with _private(mountpoint) as m:
         os.stat(m / "d")
         os.stat(m / "d")
@@ -108,7 +110,7 @@ def test_group_alone_makes_another_caller(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["default_permissions", "caller_independent"])
-def test_answers_shared_where_callers_do_not_matter(mountpoint: Path, by: str) -> None:
+def test_caller_independent_mount_shares_answers_between_users(mountpoint: Path, by: str) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -132,7 +134,9 @@ def test_answers_shared_where_callers_do_not_matter(mountpoint: Path, by: str) -
 
 
 @pytest.mark.parametrize("change", ["chmod", "chown"])
-def test_directory_closed_to_a_user_who_knew_its_names(mountpoint: Path, change: str) -> None:
+def test_user_who_lost_search_permission_cannot_use_learned_names(
+    mountpoint: Path, change: str
+) -> None:
     with _private(mountpoint) as m:
         for _ in range(2):
             assert as_user(ALICE, os.stat, m / "d/f").st_size == 4
@@ -150,7 +154,7 @@ def test_directory_closed_to_a_user_who_knew_its_names(mountpoint: Path, change:
 
 @pytest.mark.parametrize("opcode", ["open", "access"])
 @pytest.mark.parametrize("change", ["chmod", "chown", "setxattr"])
-def test_grant_void_once_the_rights_change(mountpoint: Path, opcode: str, change: str) -> None:
+def test_grant_is_void_after_the_rights_change(mountpoint: Path, opcode: str, change: str) -> None:
     ask = ASKS[opcode]
     with _private(mountpoint) as m:
         fd = os.open(m / "d/f", os.O_RDONLY)
@@ -173,7 +177,9 @@ def test_grant_void_once_the_rights_change(mountpoint: Path, opcode: str, change
 
 
 @pytest.mark.parametrize("opcode", ["open", "access"])
-def test_grant_outlives_what_leaves_the_rights(mountpoint: Path, opcode: str) -> None:
+def test_grant_stays_valid_after_a_change_that_keeps_the_rights(
+    mountpoint: Path, opcode: str
+) -> None:
     with _private(mountpoint) as m:
         fd = os.open(m / "d/f", os.O_RDWR)
         path = f"/proc/self/fd/{fd}"
@@ -186,7 +192,7 @@ def test_grant_outlives_what_leaves_the_rights(mountpoint: Path, opcode: str) ->
         os.close(fd)
 
 
-def test_refusal_of_lookup_not_learned(mountpoint: Path) -> None:
+def test_refused_lookup_is_not_learned(mountpoint: Path) -> None:
     with _private(mountpoint) as m:
         fails(errno.EACCES, as_user, BOB, os.stat, m / "d/f")
         m.log()
@@ -299,7 +305,7 @@ def _open_to_all(mountpoint: Path, consistency: str = "exclusive") -> Iterator[M
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_caller_that_differs_in_one_thing_is_not_answered_for_another(
+def test_caller_that_differs_in_one_credential_gets_no_answer_of_another(
     mountpoint: Path, other: str
 ) -> None:
     with _open_to_all(mountpoint) as m:
@@ -314,7 +320,7 @@ def test_caller_that_differs_in_one_thing_is_not_answered_for_another(
                 assert Call(OTHERS[other].ask, question, path).result() == expected, what
 
 
-def test_callers_of_the_same_ids_groups_and_capabilities_are_one(mountpoint: Path) -> None:
+def test_callers_with_equal_ids_groups_and_capabilities_share_answers(mountpoint: Path) -> None:
     """Groups are a set: neither their order nor the process matters."""
     first = replace(MEMBER, groups=(GROUP, OTHER_GROUP), capabilities=(_FOWNER,))
     second = replace(first, groups=(OTHER_GROUP, GROUP))
@@ -330,7 +336,7 @@ def test_callers_of_the_same_ids_groups_and_capabilities_are_one(mountpoint: Pat
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
 @pytest.mark.parametrize("shown_by", ["lookup", "readdirplus"])
 @pytest.mark.parametrize("attach", [True, False])
-def test_name_shown_to_one_caller_is_not_walked_by_another(
+def test_name_learned_for_one_caller_is_not_resolved_for_another(
     mountpoint: Path, consistency: str, shown_by: str, attach: bool
 ) -> None:
     with mounted(
@@ -354,7 +360,7 @@ def test_name_shown_to_one_caller_is_not_walked_by_another(
         assert os.stat(m / "d/f").st_size == 4
 
 
-def test_names_of_a_directory_that_may_only_be_listed_are_not_walked(mountpoint: Path) -> None:
+def test_names_of_a_directory_without_search_permission_are_not_resolved(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -371,7 +377,7 @@ def test_names_of_a_directory_that_may_only_be_listed_are_not_walked(mountpoint:
             fails(errno.EACCES, as_user, BOB, os.stat, m / "d/f")
 
 
-def test_listing_of_one_caller_is_not_shown_to_another(mountpoint: Path) -> None:
+def test_listing_read_by_one_caller_is_not_returned_to_another(mountpoint: Path) -> None:
     with _open_to_all(mountpoint) as m:
         for _ in range(2):
             assert len(Call(MEMBER.ask, os.listdir, m / "d").result()) == 2
@@ -380,7 +386,9 @@ def test_listing_of_one_caller_is_not_shown_to_another(mountpoint: Path) -> None
         assert {"readdir", "readdirplus"} & set(m.asked())
 
 
-def test_names_published_for_ids_are_answered_for_all_of_these_ids(mountpoint: Path) -> None:
+def test_names_published_for_a_uid_and_gid_are_answered_for_all_callers_with_them(
+    mountpoint: Path,
+) -> None:
     with _open_to_all(mountpoint) as m:
         assert m.attachment is not None
         truth = force_stat(m / "d")

@@ -272,7 +272,7 @@ def fuzz(mountpoint: Path, steady: Steady, seed: int, counts: Counts) -> None:
     manual_daemon.close(lazy=True)
 
 
-def test_whatever_is_in_the_shared_memory(mountpoint: Path, tmp_path: Path) -> None:
+def test_kernel_survives_random_bytes_in_shared_memory(mountpoint: Path, tmp_path: Path) -> None:
     """The kernel stays intact, and another mount notices nothing."""
     print(f"EFUSE_FUZZ_SEED={SEED}")
     beside = tmp_path / "beside"

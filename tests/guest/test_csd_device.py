@@ -266,7 +266,7 @@ def test_discarded_bytes_are_zero(request_: int) -> None:
         assert pread(fd, size, 0) == bytes(size)
 
 
-def test_partition_is_found_again_after_power() -> None:
+def test_partition_is_found_again_after_a_power_cycle() -> None:
     entry = struct.pack("<B3sB3sII", 0, b"", 0x83, b"", 8, 1000)
     table = bytes(446) + entry + bytes(48) + b"\x55\xaa"
     with csd(size_mib=4, power=1) as device, opened(device.path) as fd:
@@ -370,7 +370,7 @@ def ext4(device: Device, point: Path, *, make: bool = True) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("block", [512, 4096])
-def test_files_survive_unmount_and_power(mountpoint: Path, block: int) -> None:
+def test_files_survive_unmount_and_a_power_cycle(mountpoint: Path, block: int) -> None:
     """Files survive an unmount, and also a power cycle after it."""
     files = {f"f{n}": noise(n * 50_000, n) for n in range(10)}
     with csd(size_mib=64, logical_block_size=block, power=1) as device:
@@ -400,7 +400,7 @@ def test_fsx_finds_no_difference_on_ext4(mountpoint: Path) -> None:
 # Faults
 
 
-def test_every_third_request_fails() -> None:
+def test_fail_every_3_fails_every_third_request() -> None:
     with csd(size_mib=1, power=1) as device, opened(device.path) as fd:
         device.write("fail_every", 3)
         before = device.read("reads")
@@ -414,7 +414,7 @@ def test_every_third_request_fails() -> None:
         assert [read_error(fd) for _ in range(4)] == [0] * 4
 
 
-def test_next_requests_fail() -> None:
+def test_fail_next_fails_the_next_requests() -> None:
     with csd(size_mib=1, power=1) as device, opened(device.path) as fd:
         device.write("fail_next", 2)
         assert [read_error(fd) for _ in range(3)] == [errno.EIO, errno.EIO, 0]
@@ -515,7 +515,7 @@ def test_setting_the_same_power_changes_nothing() -> None:
         assert device.read("index") == index
 
 
-def test_bytes_survive_power_and_growth_but_not_shrinking() -> None:
+def test_bytes_survive_a_power_cycle_and_growth_but_not_shrinking() -> None:
     data = noise(2 * MIB)
     with csd(size_mib=2, power=1) as device:
         with opened(device.path) as fd:

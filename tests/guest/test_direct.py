@@ -928,7 +928,7 @@ def test_pages_kept_over_an_open_show_the_mapped_file(
             os.close(fd)
 
 
-def test_append_leaves_no_stale_page_at_the_end_that_fuse_believed(
+def test_append_leaves_no_stale_page_at_the_end_of_file_that_fuse_assumed(
     mountpoint: Path, lower: Path
 ) -> None:
     path = backing(lower, fill("d", BLOCK))
@@ -946,7 +946,7 @@ def test_append_leaves_no_stale_page_at_the_end_that_fuse_believed(
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
-def test_reads_do_not_go_back_after_stores_by_a_map_that_was_closed(
+def test_reads_return_nothing_older_after_a_map_with_stores_was_closed(
     tmp_path: Path, mountpoint: Path, lower: Path, kind: str
 ) -> None:
     """The stores through the closed map have changed no timestamp, and leave no other trace."""
@@ -988,7 +988,7 @@ def _old(when: os.stat_result) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["plain", "overlay"])
-def test_reads_do_not_go_back_after_a_store_that_changes_no_timestamp(
+def test_reads_return_nothing_older_after_a_store_that_changes_no_timestamp(
     request: pytest.FixtureRequest, lower: Path, mountpoint: Path, kind: str
 ) -> None:
     """A store into a page that has been stored into before changes no timestamp."""
@@ -1010,7 +1010,7 @@ def test_reads_do_not_go_back_after_a_store_that_changes_no_timestamp(
     os.close(below)
 
 
-def test_reads_do_not_go_back_during_a_long_write_to_the_backing_file(
+def test_reads_return_nothing_older_during_a_long_write_to_the_backing_file(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """The write sets the timestamp of the backing file before it copies any bytes."""

@@ -87,11 +87,13 @@ def test_transcripts_are_true(document: str, world: World, module_file: Path) ->
         live.load(module_file)
 
 
-_HANDLER, _ITS_USE = named("test", "tests/guest/test_documents.py::test_the_smallest_handler")
+_HANDLER, _ITS_USE = named(
+    "test", "tests/guest/test_documents.py::test_smallest_handler_of_the_document_works"
+)
 SMALLEST = _HANDLER.text
 
 
-def test_the_smallest_handler(world: World) -> None:
+def test_smallest_handler_of_the_document_works(world: World) -> None:
     world.made("/mnt/hello")
     world.type("python docs/examples/hello.py /mnt/hello &")  # It ends when it is unmounted.
     world.path(f"{ROOT}/none.c").write_text(SMALLEST)

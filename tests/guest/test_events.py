@@ -234,7 +234,7 @@ def test_full_ring_counts_lost_events(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_wait_ends_with_an_event_or_after_the_time_out(mountpoint: Path) -> None:
+def test_wait_ends_with_an_event_or_after_the_timeout(mountpoint: Path) -> None:
     with cached(mountpoint) as m, listening(m) as listener:
         assert listener.wait(0.01) == []
         m.call("inval_inode", "f")

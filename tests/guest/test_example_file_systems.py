@@ -81,7 +81,7 @@ def source(lower: Path) -> Path:
     return lower / "source"
 
 
-def test_archive_has_told_all_names_before_the_first_request(
+def test_archive_publishes_all_names_before_the_first_request(
     run: Run, source: Path, lower: Path
 ) -> None:
     make_database(source, lower / "db")
@@ -95,7 +95,7 @@ def test_archive_has_told_all_names_before_the_first_request(
             assert after[opcode] == before[opcode], opcode
 
 
-def test_archive_has_told_the_data_of_small_files(run: Run, source: Path, lower: Path) -> None:
+def test_archive_publishes_the_data_of_small_files(run: Run, source: Path, lower: Path) -> None:
     make_database(source, lower / "db")
     with run("archive_fs/archive_fs.py", lower / "db") as one:
         one.connection.forced_path = "cache"  # This avoids probes of other paths.
@@ -107,7 +107,7 @@ def test_archive_has_told_the_data_of_small_files(run: Run, source: Path, lower:
         assert one.asked()["read"] > before
 
 
-def test_archive_asks_nothing_when_it_is_warm(run: Run, source: Path, lower: Path) -> None:
+def test_warm_archive_sends_no_requests_to_the_daemon(run: Run, source: Path, lower: Path) -> None:
     make_database(source, lower / "db")
     expected = walk(source)
     with run("archive_fs/archive_fs.py", lower / "db") as one:
@@ -117,7 +117,7 @@ def test_archive_asks_nothing_when_it_is_warm(run: Run, source: Path, lower: Pat
             assert walk(one.path) == expected
 
 
-def test_git_asks_nothing_when_it_is_warm(run: Run, lower: Path) -> None:
+def test_warm_git_tree_sends_no_requests_to_the_daemon(run: Run, lower: Path) -> None:
     repository = lower / "repository"
     first = make_repository(repository)
     with run("git_fs/git_fs.py", repository) as one:
@@ -131,7 +131,9 @@ def test_git_asks_nothing_when_it_is_warm(run: Run, lower: Path) -> None:
             assert [walk(top.resolve()) for top in tops] == cold
 
 
-def test_git_follows_a_branch_that_moves(run: Run, lower: Path, eventually: Any) -> None:
+def test_git_shows_the_new_commit_after_its_branch_moves(
+    run: Run, lower: Path, eventually: Any
+) -> None:
     """The kernel keeps its values for ever, so the daemon has to invalidate them."""
     repository = lower / "repository"
     make_repository(repository)
@@ -175,7 +177,7 @@ def test_chunks_of_an_earlier_version_are_not_read(run: Run, source: Path, lower
                 assert read_direct(str(large), size) == data
 
 
-def test_who_opens_asks_the_remote_once(run: Run, source: Path, lower: Path) -> None:
+def test_open_and_fstat_query_the_remote_once(run: Run, source: Path, lower: Path) -> None:
     """A GETATTR after an OPEN gets the attributes that the OPEN has fetched."""
     url = f"watched://{source}"
     then = (lower / "cache", "--timeout", 3600)
@@ -191,7 +193,7 @@ def test_who_opens_asks_the_remote_once(run: Run, source: Path, lower: Path) -> 
             assert one.asked()["getattr"] > getattrs
 
 
-def test_a_remote_that_does_not_change_is_asked_once(run: Run, source: Path, lower: Path) -> None:
+def test_unchanged_remote_is_queried_once(run: Run, source: Path, lower: Path) -> None:
     (source / LINK).unlink()
     url = f"watched://{source}"
     then = (lower / "cache", "--chunk", CHUNK, "--consistency", "exclusive")

@@ -377,7 +377,7 @@ def test_append_goes_to_the_end_after_a_write_behind_the_mount(
     assert (lower / "f").read_bytes() == DATA + b"othermine"
 
 
-def test_direct_append_goes_behind_dirty_pages(mountpoint: Path, lower: Path) -> None:
+def test_direct_append_goes_to_the_end_of_dirty_pages(mountpoint: Path, lower: Path) -> None:
     """In a write-back mount, the backing file may end before the file does."""
     (lower / "f").write_bytes(DATA)
     options = {"consistency": "exclusive", "writeback": True}
@@ -396,7 +396,7 @@ def test_direct_append_goes_behind_dirty_pages(mountpoint: Path, lower: Path) ->
         assert (lower / "f").read_bytes() == DATA + fill("w", BLOCK) + fill("a", BLOCK)
 
 
-def test_append_goes_behind_what_the_daemon_announced(mountpoint: Path, lower: Path) -> None:
+def test_append_goes_to_the_end_that_the_daemon_announced(mountpoint: Path, lower: Path) -> None:
     """This holds in exclusive mode, too, where the daemon announces changes by other writers."""
     path = Path(backing(lower, fill("b", 100)))
     with mounted(mountpoint, consistency="exclusive", entry_timeout=60.0, attr_timeout=60.0) as one:
@@ -501,7 +501,9 @@ def test_rlimit_fsize_applies_to_positions_in_the_file_not_the_backing_file(
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto"])
-def test_reads_never_go_back_in_time(mountpoint: Path, lower: Path, consistency: str) -> None:
+def test_reads_return_nothing_older_than_earlier_reads(
+    mountpoint: Path, lower: Path, consistency: str
+) -> None:
     """The paths alternate while the backing file is written, at times fast and at times slowly."""
     path = Path(backing(lower, b"%08d" % 0 * (SIZE // 8)))
     rng = random.Random(20261125)

@@ -231,7 +231,7 @@ def test_measurements_of_the_oldest_function_are_replaced(device: Device, files:
 
 
 @pytest.mark.parametrize("count", [10, 3000])
-def test_btree_lookup_is_one_choice(device: Device, files: Path, count: int) -> None:
+def test_btree_lookup_is_scheduled_once(device: Device, files: Path, count: int) -> None:
     """The number of its blocks does not matter, nor whether the root is next to the header."""
     items = {n: b"%064d" % n for n in range(count)}
     path = files / "tree"
@@ -271,7 +271,7 @@ def test_restarted_run_is_measured_apart_from_its_first_pass(device: Device, fil
     assert all(status.device_steps == 0 for status in passes[2:])
 
 
-def test_tries_in_vain_become_rarer(device: Device, files: Path) -> None:
+def test_unsuccessful_tries_become_rarer(device: Device, files: Path) -> None:
     """The interval depends on the device's time for batches, not on their number."""
     share, delay_ns = 4, 20_000_000
     device.write("try_share", share)

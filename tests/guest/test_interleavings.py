@@ -489,12 +489,16 @@ def _in_order(
 
 
 @orders
-def test_answers_around_changes_in_order(mountpoint: Path, order: Order) -> None:
+def test_answers_are_right_in_each_order_of_request_and_change(
+    mountpoint: Path, order: Order
+) -> None:
     _in_order(mountpoint, order, BOTH)
 
 
 @orders
-def test_answers_around_a_copy_by_the_older_request(mountpoint: Path, order: Order) -> None:
+def test_answers_are_right_in_each_order_with_the_older_copy_request(
+    mountpoint: Path, order: Order
+) -> None:
     """Newer kernels send another request first. Daemons that do not know it get this one."""
     both = [(change, question) for change, question in BOTH if change.opcode == _COPY]
     _in_order(mountpoint, order, both, "copy_file_range_64")

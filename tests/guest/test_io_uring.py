@@ -66,7 +66,9 @@ def _read_and_written(mount: Path, lower: Path) -> int:
 # On plain FUSE: the system of the benchmark
 
 
-def test_what_goes_over_rings_is_what_is_there(source: Path, mountpoint: Path) -> None:
+def test_files_read_and_written_over_io_uring_equal_the_lower_ones(
+    source: Path, mountpoint: Path
+) -> None:
     with mounted(RING, source, mountpoint, SID) as system:
         os.stat(mountpoint / "file")  # After this the daemon has its rings.
         before = system.usage()
@@ -86,14 +88,14 @@ def _proven(name: str, source: Path, mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fuse", "fuse-clone-fd", RING, "efuse"])
-def test_a_transport_of_that_libfuse_proves_itself(
+def test_transport_of_the_new_libfuse_is_proven_by_its_counters(
     name: str, source: Path, mountpoint: Path
 ) -> None:
     _proven(name, source, mountpoint)
 
 
 @pytest.mark.parametrize(("claimed", "used"), [(RING, "fuse"), ("fuse", RING)])
-def test_another_way_than_claimed_is_noticed(
+def test_proof_of_another_transport_than_used_fails(
     claimed: str, used: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = transport._words
@@ -102,7 +104,7 @@ def test_another_way_than_claimed_is_noticed(
         _proven(claimed, source, mountpoint)
 
 
-def test_a_kernel_that_has_it_switched_off_is_noticed(
+def test_proof_with_io_uring_disabled_in_the_kernel_fails(
     source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """libfuse then goes on silently without io_uring."""
@@ -136,7 +138,7 @@ def _nodes(program: Program) -> int:
 
 @pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])
 @pytest.mark.parametrize("on", [False, True], ids=["without rings", "with rings"])
-def test_handlers_answer_for_a_daemon_that_asks_for_io_uring(
+def test_handlers_answer_for_a_daemon_that_requests_io_uring(
     on: bool, channels: bool, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with _efuse(source, mountpoint, monkeypatch, on=on, channels=channels) as program:
@@ -159,7 +161,7 @@ def test_handlers_answer_for_a_daemon_that_asks_for_io_uring(
 
 
 @pytest.mark.parametrize("channels", [False, True], ids=["without channels", "with channels"])
-def test_a_daemon_that_dies_at_its_rings_ends_all_requests(
+def test_death_of_a_daemon_on_io_uring_ends_all_requests(
     channels: bool, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask_until_it_ends(number: int) -> int | None:

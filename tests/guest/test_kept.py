@@ -112,7 +112,7 @@ def _asked(m: Mount) -> list[int]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_change_voids_what_fuse_caches(mountpoint: Path, change: str) -> None:
+def test_each_change_voids_the_caches_of_fuse(mountpoint: Path, change: str) -> None:
     with mounted(
         mountpoint, consistency="exclusive", entry_timeout=0.0, attr_timeout=0.0, ioctl=(0, 0)
     ) as m:

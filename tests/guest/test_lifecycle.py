@@ -64,7 +64,7 @@ def _work(m: Mount, rounds: int | None = None) -> str:
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
-def test_daemon_killed_with_requests_in_flight(mountpoint: Path, point: str) -> None:
+def test_requests_in_flight_fail_when_the_daemon_is_killed(mountpoint: Path, point: str) -> None:
     m = Mount(mountpoint, _options(), ("default_permissions",))
     try:
         m.attach()
@@ -95,7 +95,7 @@ def test_daemon_killed_with_requests_in_flight(mountpoint: Path, point: str) -> 
         m.close()
 
 
-def test_answers_end_with_the_daemon(mountpoint: Path) -> None:
+def test_kernel_answers_nothing_after_the_daemon_died(mountpoint: Path) -> None:
     m = Mount(mountpoint, _options(), ("default_permissions",))
     try:
         m.attach()
@@ -110,7 +110,7 @@ def test_answers_end_with_the_daemon(mountpoint: Path) -> None:
         m.close()
 
 
-def test_unmount_detaches_and_says_so(mountpoint: Path) -> None:
+def test_unmount_detaches_the_set_and_removes_the_connection(mountpoint: Path) -> None:
     with mounted(mountpoint) as m:
         number = m.connection.id
         assert m.connection.state == "attached"
@@ -119,7 +119,7 @@ def test_unmount_detaches_and_says_so(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["unmount", "lazily"])
-def test_unmount_under_load(mountpoint: Path, lazy: bool) -> None:
+def test_unmount_under_load_ends_the_calls_and_the_connection(mountpoint: Path, lazy: bool) -> None:
     m = Mount(mountpoint, _options(), ("default_permissions",))
     try:
         m.attach()
@@ -148,7 +148,7 @@ def test_unmount_under_load(mountpoint: Path, lazy: bool) -> None:
         m.close()
 
 
-def test_abort_under_load(mountpoint: Path) -> None:
+def test_abort_under_load_ends_the_calls(mountpoint: Path) -> None:
     m = Mount(mountpoint, _options(), ("default_permissions",))
     try:
         m.attach()
@@ -162,7 +162,7 @@ def test_abort_under_load(mountpoint: Path) -> None:
         m.close()
 
 
-def test_mounts_one_after_another(mountpoint: Path) -> None:
+def test_successive_mounts_leave_no_connections_or_programs(mountpoint: Path) -> None:
     before = connections()
     for number in range(15):
         with mounted(mountpoint, consistency="exclusive") as m:
@@ -198,7 +198,7 @@ def test_module_unloads_after_a_killed_daemon(mountpoint: Path, module_file: Pat
         os.stat(again / "f")
 
 
-def test_release_of_file_opened_in_the_kernel_not_sent(mountpoint: Path) -> None:
+def test_release_of_a_file_opened_in_the_kernel_is_not_sent(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive", declare=("no_open",)) as m:
         m.model.mkdir("d")
         m.model.create("d/f", b"data")
@@ -215,7 +215,7 @@ def test_release_of_file_opened_in_the_kernel_not_sent(mountpoint: Path) -> None
         assert not {"open", "opendir", "release", "releasedir"} & set(asked), asked
 
 
-def test_release_of_file_opened_in_the_kernel_not_sent_once_detached(mountpoint: Path) -> None:
+def test_release_of_a_file_opened_in_the_kernel_is_not_sent_after_detach(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive", declare=("no_open",)) as m:
         m.model.create("f", b"data")
         sent = os.open(m / "f", os.O_RDONLY)
@@ -235,7 +235,7 @@ def test_release_of_file_opened_in_the_kernel_not_sent_once_detached(mountpoint:
         assert m.asked().count("release") == 2
 
 
-def test_files_opened_by_the_daemon_released(mountpoint: Path) -> None:
+def test_release_of_a_file_opened_by_the_daemon_is_sent(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.create("f", b"data")
         for _ in range(5):
@@ -245,7 +245,7 @@ def test_files_opened_by_the_daemon_released(mountpoint: Path) -> None:
         eventually(lambda: not m.call("handles"))
 
 
-def test_flush_answered_only_as_declared(mountpoint: Path) -> None:
+def test_flush_is_answered_only_if_declared(mountpoint: Path) -> None:
     with mounted(mountpoint) as m:
         m.model.create("f", b"data")
         with m.passed("flush", "declined"):
@@ -262,7 +262,7 @@ def test_flush_answered_only_as_declared(mountpoint: Path) -> None:
             os.close(reader)
 
 
-def test_flush_asked_where_the_daemon_keeps_locks(mountpoint: Path) -> None:
+def test_flush_is_sent_to_a_daemon_that_keeps_locks(mountpoint: Path) -> None:
     with mounted(mountpoint, declare=("no_flush",), locks=True) as m:
         m.model.create("f", b"data")
         file = open(m / "f", "rb+")  # noqa: SIM115
@@ -271,7 +271,7 @@ def test_flush_asked_where_the_daemon_keeps_locks(mountpoint: Path) -> None:
             file.close()
 
 
-def test_flush_asked_where_the_kernel_keeps_a_lock(mountpoint: Path) -> None:
+def test_flush_is_sent_while_the_kernel_keeps_a_lock(mountpoint: Path) -> None:
     with mounted(mountpoint, declare=("no_flush",)) as m:
         m.model.create("f", b"data")
         file = open(m / "f", "rb+")  # noqa: SIM115

@@ -53,7 +53,7 @@ def _lose_while_read(path: Path) -> list[str]:
     ],
     indirect=["lower_directory"],
 )
-def test_listing_of_a_changing_directory_has_what_stays_once(
+def test_listing_of_a_changing_directory_has_each_remaining_name_once(
     lower_directory: Path, mountpoint: Path, mode: str
 ) -> None:
     (lower_directory / "d").mkdir(exist_ok=True)
@@ -80,7 +80,7 @@ def test_listing_of_a_changing_directory_has_what_stays_once(
     [("tmpfs", mode) for mode in ("plain", "ttl", "exclusive")],
     indirect=["lower_directory"],
 )
-def test_listing_of_tmpfs_whose_rest_is_removed_has_nothing_twice(
+def test_listing_of_tmpfs_has_no_name_twice_after_names_are_removed(
     lower_directory: Path, mountpoint: Path, mode: str
 ) -> None:
     """Two readers list one directory. By itself, tmpfs would start again for one of them."""

@@ -59,7 +59,7 @@ def test_close_of_a_file_with_a_flock_reaches_the_daemon(mountpoint: Path, how: 
         eventually(lambda: "release" in m.asked())
 
 
-def test_close_of_a_file_with_a_lock_of_its_own_reaches_the_daemon(mountpoint: Path) -> None:
+def test_close_of_a_file_with_an_ofd_lock_reaches_the_daemon(mountpoint: Path) -> None:
     """An OFD lock ends with the open file description, not with a process."""
     with _opened_here(mountpoint, locks=True) as (m, fd):
         m.log()
@@ -69,14 +69,14 @@ def test_close_of_a_file_with_a_lock_of_its_own_reaches_the_daemon(mountpoint: P
         eventually(lambda: "release" in m.asked())
 
 
-def test_close_of_a_file_without_a_lock_does_not(mountpoint: Path) -> None:
+def test_close_of_a_file_without_a_lock_is_answered_in_the_kernel(mountpoint: Path) -> None:
     with _opened_here(mountpoint, generic_flags=FUSE_FLOCK_LOCKS) as (m, fd):
         before = m.count("release", "hits")
         os.close(fd)
         eventually(lambda: m.count("release", "hits") > before)
 
 
-def test_flush_of_a_file_whose_locks_the_daemon_keeps_reaches_it(mountpoint: Path) -> None:
+def test_flush_of_a_file_reaches_a_daemon_that_keeps_its_locks(mountpoint: Path) -> None:
     with _opened_here(mountpoint, locks=True) as (m, fd):
         fcntl.lockf(fd, fcntl.LOCK_EX)
         with m.passed("flush"):
@@ -92,7 +92,7 @@ def _asked_to_open_and_list(m: Mount, path: str) -> set[str]:
 
 
 @pytest.mark.parametrize("handle", [7, 1 << 40, 0x7F00_0000_1000])
-def test_handle_that_tells_files_apart_ends_no_open(mountpoint: Path, handle: int) -> None:
+def test_handle_without_the_highest_bit_ends_no_open(mountpoint: Path, handle: int) -> None:
     """The handles look like a descriptor, a counter and a pointer: a nodeid could be the same."""
     with mounted(
         mountpoint, consistency="exclusive", declare=("no_open",), first_handle=handle
@@ -104,7 +104,7 @@ def test_handle_that_tells_files_apart_ends_no_open(mountpoint: Path, handle: in
             assert not m.connection.no_open
 
 
-def test_kept_handle_is_the_only_way_to_its_file(mountpoint: Path) -> None:
+def test_file_with_a_kept_handle_is_always_opened_by_the_daemon(mountpoint: Path) -> None:
     with mounted(
         mountpoint, consistency="exclusive", declare=("no_open",), first_handle=3 << 62
     ) as m:
@@ -115,7 +115,7 @@ def test_kept_handle_is_the_only_way_to_its_file(mountpoint: Path) -> None:
         assert m.connection.no_open
 
 
-def test_own_handle_leaves_the_next_open_to_the_kernel(mountpoint: Path) -> None:
+def test_handle_with_the_highest_bit_lets_the_kernel_open_next(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive", declare=("no_open",)) as m:
         m.model.create("f", b"data")
         assert _asked_to_open_and_list(m, m / "f") == {"open", "opendir", "readdirplus"}
@@ -124,9 +124,7 @@ def test_own_handle_leaves_the_next_open_to_the_kernel(mountpoint: Path) -> None
 
 
 @pytest.mark.parametrize("handle", [1 << 40, 3 << 62])
-def test_listing_whose_positions_are_a_handle_s_own_is_not_kept(
-    mountpoint: Path, handle: int
-) -> None:
+def test_listing_with_positions_of_one_handle_is_not_cached(mountpoint: Path, handle: int) -> None:
     """The next reader would continue at another handle's position. Nothing is promised here."""
     with mounted(mountpoint, consistency="exclusive", first_handle=handle) as m:
         m.model.create("f", b"data")

@@ -30,7 +30,7 @@ def _hard_links(m: Mount, names: int = 3) -> int:
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
-def test_lookup_of_alive_inode_answered_and_balanced(mountpoint: Path, consistency: str) -> None:
+def test_lookup_of_a_live_inode_is_answered_and_counted(mountpoint: Path, consistency: str) -> None:
     with mounted(mountpoint, consistency=consistency, entry_timeout=LONG, attr_timeout=LONG) as m:
         fd = _hard_links(m)
         m.drop()
@@ -42,7 +42,7 @@ def test_lookup_of_alive_inode_answered_and_balanced(mountpoint: Path, consisten
         os.close(fd)
 
 
-def test_lookup_counts_with_the_systems_caches_dropped(mountpoint: Path) -> None:
+def test_lookup_counts_are_balanced_after_dropping_caches(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
         fd = _hard_links(m)
         os.stat(m / "f2")
@@ -55,7 +55,7 @@ def test_lookup_counts_with_the_systems_caches_dropped(mountpoint: Path) -> None
         os.close(fd)
 
 
-def test_lookup_by_forced_revalidation_balanced(mountpoint: Path) -> None:
+def test_lookup_counts_are_balanced_after_forced_revalidation(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
         fd = _hard_links(m)
         os.stat(m / "f1")
@@ -65,7 +65,7 @@ def test_lookup_by_forced_revalidation_balanced(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_lookup_of_unlinked_names_balanced(mountpoint: Path) -> None:
+def test_lookup_counts_are_balanced_after_unlink(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
         fd = _hard_links(m, names=6)
         for i in range(1, 6):
@@ -81,7 +81,7 @@ def test_lookup_of_unlinked_names_balanced(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_lookup_of_forgotten_inode_asked(mountpoint: Path) -> None:
+def test_lookup_of_a_forgotten_inode_goes_to_the_daemon(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
         m.model.create("f")
         os.stat(m / "f")
@@ -90,7 +90,7 @@ def test_lookup_of_forgotten_inode_asked(mountpoint: Path) -> None:
             os.stat(m / "f")
 
 
-def test_published_name_of_inode_that_the_kernel_lacks_asked(mountpoint: Path) -> None:
+def test_lookup_of_a_published_name_without_inode_goes_to_the_daemon(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         nodeid = m.model.create("f", b"data")
         assert m.attachment is not None
@@ -100,7 +100,7 @@ def test_published_name_of_inode_that_the_kernel_lacks_asked(mountpoint: Path) -
             assert os.stat(m / "f").st_size == 4
 
 
-def test_lookup_of_forgotten_inode_answered_where_nodeids_are_stable(mountpoint: Path) -> None:
+def test_lookup_of_a_forgotten_inode_with_stable_nodeids_is_answered(mountpoint: Path) -> None:
     with mounted(
         mountpoint, declare=("stable_nodeids",), entry_timeout=LONG, attr_timeout=LONG
     ) as m:
@@ -116,7 +116,7 @@ def test_lookup_of_forgotten_inode_answered_where_nodeids_are_stable(mountpoint:
             os.stat(m / "f")
 
 
-def test_lookup_with_small_maps_right_and_balanced(mountpoint: Path) -> None:
+def test_lookups_with_small_maps_are_right_and_balanced(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -143,7 +143,9 @@ def test_lookup_with_small_maps_right_and_balanced(mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "symlink"])
-def test_reused_nodeid_of_file_not_answered_from_old_value(mountpoint: Path, kind: str) -> None:
+def test_reused_nodeid_of_a_file_is_not_answered_from_old_values(
+    mountpoint: Path, kind: str
+) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -184,7 +186,7 @@ def test_reused_nodeid_of_file_not_answered_from_old_value(mountpoint: Path, kin
             assert os.readlink(m / "new") == "there"
 
 
-def test_reused_nodeid_of_directory_has_none_of_the_old_names(mountpoint: Path) -> None:
+def test_reused_nodeid_of_a_directory_has_none_of_the_old_names(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -208,7 +210,7 @@ def test_reused_nodeid_of_directory_has_none_of_the_old_names(mountpoint: Path) 
         assert os.stat(m / "new/name").st_size == 4
 
 
-def test_negative_entry_of_live_directory_answered(mountpoint: Path) -> None:
+def test_negative_entry_of_a_live_directory_is_answered(mountpoint: Path) -> None:
     with mounted(mountpoint, negative_timeout=LONG, entry_timeout=LONG, attr_timeout=LONG) as m:
         fails(errno.ENOENT, os.stat, m / "none")
         for _ in range(3):
@@ -229,7 +231,9 @@ def test_negative_entry_of_live_directory_answered(mountpoint: Path) -> None:
     ],
     ids=["create", "mkdir", "mknod", "symlink", "link", "rename"],
 )
-def test_negative_entry_gone_once_made(mountpoint: Path, make: Callable[[Mount], None]) -> None:
+def test_negative_entry_is_void_after_create(
+    mountpoint: Path, make: Callable[[Mount], None]
+) -> None:
     with mounted(
         mountpoint,
         consistency="exclusive",
@@ -259,7 +263,7 @@ def _refused(name: bytes, directory: int) -> bool:
     raise AssertionError(f"there is a file of {len(name)} bytes")
 
 
-def test_names_of_any_byte_and_length(mountpoint: Path) -> None:
+def test_names_with_any_byte_and_of_any_length_are_looked_up(mountpoint: Path) -> None:
     names = [bytes([b]) for b in range(1, 256) if b not in b"/."]
     names += [b"x" * 255, bytes(b or 1 for b in range(255)).replace(b"/", b"_"), b"...", b". "]
     with mounted(
@@ -297,7 +301,7 @@ def test_names_of_any_byte_and_length(mountpoint: Path) -> None:
         os.close(root)
 
 
-def test_parallel_lookups_balanced(mountpoint: Path) -> None:
+def test_lookup_counts_are_balanced_after_parallel_lookups(mountpoint: Path) -> None:
     def look(m: Mount) -> None:
         for i in range(300):
             os.stat(m / f"f{i % 3}")
@@ -313,7 +317,7 @@ def test_parallel_lookups_balanced(mountpoint: Path) -> None:
         os.close(fd)
 
 
-def test_directory_entry_that_is_refused_returned(mountpoint: Path) -> None:
+def test_lookup_of_a_readdirplus_entry_that_fuse_refuses_is_forgotten(mountpoint: Path) -> None:
     """READDIRPLUS counts a lookup of each entry, but FUSE forgets one with wrong attributes."""
     with mounted(
         mountpoint,

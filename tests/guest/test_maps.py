@@ -41,7 +41,7 @@ def drop_caches() -> None:
         file.write("2")
 
 
-def test_learned_values_are_as_the_daemon_said(tiny: Tiny, attachment: Attachment) -> None:
+def test_learned_values_equal_the_replies_of_the_daemon(tiny: Tiny, attachment: Attachment) -> None:
     drop_caches()
     path = tiny.path / "f7"
     os.getxattr(path, "user.tiny")
@@ -70,9 +70,7 @@ def test_lookup_is_answered_in_the_kernel(tiny: Tiny, attachment: Attachment) ->
     assert tiny.count("lookup", "daemon") == daemon
 
 
-def test_name_that_is_not_there_is_answered_in_the_kernel(
-    tiny: Tiny, attachment: Attachment
-) -> None:
+def test_negative_lookup_is_answered_in_the_kernel(tiny: Tiny, attachment: Attachment) -> None:
     path = tiny.path / "no such file"
     assert not path.exists()
     drop_caches()
@@ -82,7 +80,7 @@ def test_name_that_is_not_there_is_answered_in_the_kernel(
     assert attachment.maps["entries"][bpf.EntryKey(1, b"no such file")].nodeid == 0
 
 
-def test_mapping_get_set_delete_iterate(attachment: Attachment) -> None:
+def test_mapping_gets_sets_deletes_and_iterates(attachment: Attachment) -> None:
     entries = attachment.maps["entries"]
     entries.clear()
     stored = {bpf.EntryKey(5, b"n%d" % i): bpf.Entry(i, i + 1) for i in range(700)}
@@ -109,9 +107,7 @@ def test_mapping_keeps_names_of_any_bytes(attachment: Attachment) -> None:
     assert name in {key.name for key in entries}
 
 
-def test_value_written_raw_with_a_wrong_checksum_is_none(
-    tiny: Tiny, attachment: Attachment
-) -> None:
+def test_value_with_a_wrong_checksum_reads_as_none(tiny: Tiny, attachment: Attachment) -> None:
     path = tiny.path / "f11"
     os.getxattr(path, "user.tiny")
     blobs = attachment.maps["blobs"]
@@ -137,7 +133,7 @@ def test_value_under_another_inodes_key_is_refused(tiny: Tiny, attachment: Attac
     assert os.getxattr(tiny.path / "f13", "user.tiny") == xattr(FIRST + 13)
 
 
-def test_eviction_costs_only_misses(tiny: Tiny) -> None:
+def test_evicted_values_are_requested_again(tiny: Tiny) -> None:
     tiny.forget()
     with bpf.attach(tiny.connection, capacity={"blobs": 16}) as attachment:
         for _ in range(2):
@@ -175,7 +171,7 @@ def test_full_map_that_does_not_evict_is_counted(tiny: Tiny) -> None:
     assert int(tiny.read("map_full")) > full
 
 
-def test_invalidate_voids_what_was_learned(tiny: Tiny, attachment: Attachment) -> None:
+def test_invalidate_voids_the_learned_values(tiny: Tiny, attachment: Attachment) -> None:
     path = tiny.path / "f14"
     os.getxattr(path, "user.tiny")
     tiny.forget()
@@ -208,7 +204,7 @@ def test_published_names_are_answered_without_the_daemon(
     assert tiny.count("lookup", "daemon") == daemon
 
 
-def test_published_before_an_invalidation_is_not_believed(
+def test_value_published_before_an_invalidation_is_not_used(
     tiny: Tiny, attachment: Attachment
 ) -> None:
     drop_caches()
@@ -218,7 +214,7 @@ def test_published_before_an_invalidation_is_not_believed(
     assert os.stat(tiny.path / "f61").st_ino == FIRST + 61
 
 
-def test_published_that_expired_is_not_believed(tiny: Tiny, attachment: Attachment) -> None:
+def test_expired_published_value_is_not_used(tiny: Tiny, attachment: Attachment) -> None:
     drop_caches()
     epoch = int(tiny.read("epoch"))
     bpf.publish(attachment.maps, [published(b"f62", 0, entry_timeout=0)], epoch=epoch)
@@ -227,7 +223,7 @@ def test_published_that_expired_is_not_believed(tiny: Tiny, attachment: Attachme
     assert tiny.count("lookup", "expired") == expired + 1
 
 
-def test_unknown_map_capacity_is_refused(tiny: Tiny) -> None:
+def test_capacity_of_an_unknown_map_fails(tiny: Tiny) -> None:
     from efuse.errors import UsageError
 
     with pytest.raises(UsageError, match="no such map"):

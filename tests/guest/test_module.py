@@ -37,7 +37,7 @@ def test_device_is_a_character_device() -> None:
     assert stat.S_ISCHR(os.stat("/dev/efuse").st_mode)
 
 
-def test_filesystem_types_stand_beside_fuse() -> None:
+def test_file_system_types_exist_next_to_fuse() -> None:
     types = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
     assert {"fuse", "fuseblk", "efuse", "efuseblk"} <= types
 
@@ -58,7 +58,7 @@ def test_status_of_the_loaded_module() -> None:
     assert status.kernel == os.uname().release
 
 
-def test_unload_and_load_when_unused(module_file: Path) -> None:
+def test_unused_module_is_unloaded_and_loaded(module_file: Path) -> None:
     live.unload()
     try:
         assert not live.loaded()

@@ -9,7 +9,7 @@ from efuse.bench import ring
 from efuse.errors import NotSupportedError
 
 
-def test_a_kernel_without_io_uring_fails() -> None:
+def test_io_uring_on_a_kernel_without_it_fails() -> None:
     with (
         pytest.raises(NotSupportedError, match="FUSE of this kernel has no io_uring") as error,
         ring.enabled(),

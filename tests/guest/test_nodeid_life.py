@@ -87,7 +87,7 @@ def test_map_of_a_nodeid_looked_up_again_before_its_forget_stays(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_file_is_never_read_as_an_earlier_one_of_its_nodeid(
+def test_read_never_returns_bytes_of_an_earlier_file_of_the_nodeid(
     mountpoint: Path, lower: Path, seed: int
 ) -> None:
     """Files are made, mapped and removed at random, and the bytes of each file name that file."""

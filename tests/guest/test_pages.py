@@ -56,7 +56,7 @@ def truncated(m: Mount) -> int:
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
-def test_what_an_open_truncates_is_not_written_back(
+def test_dirty_pages_truncated_by_an_open_are_not_written_back(
     mountpoint: Path, lower: Path, consistency: str
 ) -> None:
     """The daemon lets FUSE keep the pages. One of them is dirty, and all are void."""
@@ -79,7 +79,7 @@ def test_what_an_open_truncates_is_not_written_back(
         os.close(fd)
 
 
-def test_open_that_truncates_waits_for_no_write_back(mountpoint: Path, lower: Path) -> None:
+def test_truncating_open_does_not_wait_for_write_back(mountpoint: Path, lower: Path) -> None:
     """In a write-back mount, FUSE holds all WRITEs back until such an OPEN is answered."""
     path = backing(lower, fill("o", 2 * BLOCK))
     options = {"generic_flags": FUSE_WRITEBACK_CACHE, "open_flags": FOPEN_KEEP_CACHE, **LONG}
@@ -101,7 +101,7 @@ def test_open_that_truncates_waits_for_no_write_back(mountpoint: Path, lower: Pa
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
 @pytest.mark.parametrize("how", ["append", "mapped"])
-def test_rest_of_a_page_is_of_the_content_that_is_mapped(
+def test_partial_write_completes_its_page_from_the_mapped_file(
     mountpoint: Path, lower: Path, consistency: str, how: str
 ) -> None:
     """A write(2) into a page with earlier contents goes to the backing file as a whole page."""
@@ -125,7 +125,7 @@ def test_rest_of_a_page_is_of_the_content_that_is_mapped(
         os.close(fd)
 
 
-def test_rest_of_a_page_is_of_the_content_that_is_mapped_amid_the_write(
+def test_partial_write_completes_its_page_from_a_file_mapped_during_the_write(
     mountpoint: Path, lower: Path
 ) -> None:
     """The write has begun and asks for the file's end. Then the daemon maps another file."""
@@ -145,7 +145,7 @@ def test_rest_of_a_page_is_of_the_content_that_is_mapped_amid_the_write(
         assert Path(new).read_bytes() == b"b" * 100 + b"x" * 10
 
 
-def test_store_by_an_earlier_map_takes_no_earlier_content_below(
+def test_store_to_a_void_page_writes_no_old_bytes_to_the_backing_file(
     mountpoint: Path, lower: Path
 ) -> None:
     """The page is clean and void. A store goes to the backing file with the rest of its page."""
@@ -168,7 +168,7 @@ def test_store_by_an_earlier_map_takes_no_earlier_content_below(
         os.close(fd)
 
 
-def test_store_to_a_page_that_was_being_read_takes_no_earlier_content_below(
+def test_store_to_a_page_being_read_writes_no_old_bytes_to_the_backing_file(
     mountpoint: Path, lower: Path
 ) -> None:
     """The file is mapped while the daemon answers a READ, so mmap(2) cannot drop that page."""
@@ -236,7 +236,7 @@ def test_stores_to_two_void_pages_read_each_page_once(mountpoint: Path, lower: P
 _CHANGES = 20  # A store that gives up after some number of tries fails this test.
 
 
-def test_store_takes_no_page_that_was_read_before_a_change(mountpoint: Path, lower: Path) -> None:
+def test_store_reads_its_page_again_after_a_change(mountpoint: Path, lower: Path) -> None:
     """The contents change each time that a READ of the page has been answered."""
     path = backing(lower, fill("o", BLOCK))
     with mounted(mountpoint, path="daemon", **LONG) as m:
@@ -261,9 +261,7 @@ def test_store_takes_no_page_that_was_read_before_a_change(mountpoint: Path, low
         assert Path(path).read_bytes() == b"ss" + fill("o", BLOCK)[2:]
 
 
-def test_store_takes_no_void_page_after_stores_that_were_killed(
-    mountpoint: Path, lower: Path
-) -> None:
+def test_store_after_killed_stores_reads_its_void_page_again(mountpoint: Path, lower: Path) -> None:
     path = backing(lower, fill("o", BLOCK))
     with mounted(mountpoint, path="daemon", open_flags=FOPEN_NOFLUSH, **LONG) as m:
         make(m, "f", fill("d", BLOCK))
@@ -345,7 +343,7 @@ def test_void_page_with_many_references_is_read_again(
         assert Path(new).read_bytes() == b"ss" + fill("b", BLOCK)[2:]
 
 
-def test_write_is_kept_although_direct_io_reads_the_page(
+def test_write_is_kept_while_direct_io_reads_the_page(
     tmp_path: Path, mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     """Direct I/O writes from a map of the file while a write(2) goes to the backing file."""
@@ -381,7 +379,7 @@ def test_write_is_kept_although_direct_io_reads_the_page(
         assert Path(path).read_bytes() == expected[:2000] + b"ss" + expected[2002:]
 
 
-def test_bytes_stored_behind_the_end_are_not_kept_by_a_write_back_mount(
+def test_bytes_stored_beyond_eof_are_zero_after_a_write_in_write_back_mode(
     mountpoint: Path, lower: Path
 ) -> None:
     """The file is mapped for writing, so FUSE's own code handles the write."""
@@ -409,7 +407,7 @@ def _reads_from_disk(call: Call[int]) -> bool:
     return any("iomap_dio" in name for name in names) and not any("fault" in n for n in names)
 
 
-def test_bytes_that_direct_io_brings_into_a_map_stay_there(
+def test_bytes_read_into_a_map_by_direct_io_are_kept(
     tmp_path: Path, mountpoint: Path, lower: Path
 ) -> None:
     """The page is clean and void while a disk holds the read that fills the page."""
@@ -440,7 +438,7 @@ def test_bytes_that_direct_io_brings_into_a_map_stay_there(
         assert Path(path).read_bytes() == brought
 
 
-def test_write_waits_for_a_write_back_of_an_earlier_content_and_reads_the_page_again(
+def test_write_waits_for_write_back_of_old_content_and_reads_the_page_again(
     mountpoint: Path, lower: Path
 ) -> None:
     """The daemon has the WRITE of the page while it maps a backing file."""
@@ -471,9 +469,7 @@ def test_write_waits_for_a_write_back_of_an_earlier_content_and_reads_the_page_a
         assert Path(path).read_bytes() == expected[:100] + b"xx" + expected[102:]
 
 
-def test_write_behind_the_end_leaves_bytes_that_a_map_has_shown(
-    mountpoint: Path, lower: Path
-) -> None:
+def test_write_beyond_eof_keeps_bytes_that_a_map_has_shown(mountpoint: Path, lower: Path) -> None:
     """The backing file is longer than the size that FUSE knows."""
     path = backing(lower, b"o" * 200)
     with mounted(mountpoint, **LONG) as m:
@@ -491,7 +487,7 @@ def test_write_behind_the_end_leaves_bytes_that_a_map_has_shown(
         assert Path(path).read_bytes() == b"o" * 200 + bytes(2 * BLOCK - 200) + b"x"
 
 
-def test_bytes_stored_behind_the_end_while_a_write_waits_do_not_come_into_the_file(
+def test_bytes_stored_beyond_eof_while_a_write_waits_are_not_written(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """The write waits for its own buffer, and makes the file longer."""
@@ -521,7 +517,7 @@ def test_bytes_stored_behind_the_end_while_a_write_waits_do_not_come_into_the_fi
 
 
 @pytest.mark.parametrize("then", ["shown", "by a map", "by write(2)"])
-def test_void_page_that_was_stored_to_once_is_read_again_in_spite_of_references(
+def test_void_page_stored_to_before_is_read_again_despite_references(
     mountpoint: Path, lower: Path, then: str
 ) -> None:
     """No program does direct I/O. A reader keeps 1100 references in pipes (tee(2))."""
@@ -557,10 +553,10 @@ def test_void_page_that_was_stored_to_once_is_read_again_in_spite_of_references(
             assert Path(new).read_bytes() == b"ss" + fill("b", BLOCK)[2:]
 
 
-def test_write_behind_the_end_leaves_what_another_program_has_written(
+def test_write_beyond_eof_keeps_bytes_that_a_writable_map_has_shown(
     mountpoint: Path, lower: Path
 ) -> None:
-    """As test_write_behind_the_end_leaves_bytes_that_a_map_has_shown, with a writable map."""
+    """As test_write_beyond_eof_keeps_bytes_that_a_map_has_shown, with a writable map."""
     path = backing(lower, b"o" * 200)
     with mounted(mountpoint, **LONG) as m:
         make(m, "f", b"d" * 100)
@@ -582,7 +578,7 @@ def test_write_behind_the_end_leaves_what_another_program_has_written(
 
 
 @pytest.mark.parametrize("flags", [0, FUSE_WRITEBACK_CACHE])
-def test_bytes_stored_behind_the_end_do_not_come_into_the_file_while_the_page_is_dirty(
+def test_bytes_stored_beyond_eof_in_a_dirty_page_are_not_written(
     mountpoint: Path, lower: Path, flags: int
 ) -> None:
     """The program does not call msync(2) or fsync(2) between the store and the write(2)."""
@@ -601,7 +597,7 @@ def test_bytes_stored_behind_the_end_do_not_come_into_the_file_while_the_page_is
         assert Path(path).read_bytes() == b"o" * 100 + bytes(2 * BLOCK - 100) + b"x"
 
 
-def test_direct_io_into_one_page_twice_ends_although_the_page_becomes_void(
+def test_direct_io_into_one_page_twice_ends_if_the_page_becomes_void(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """The second of three buffers is a page of another mount, for which its daemon is asked."""
@@ -635,7 +631,7 @@ def test_direct_io_into_one_page_twice_ends_although_the_page_becomes_void(
         assert Path(path).read_bytes() == fill("3", BLOCK)
 
 
-def test_page_that_a_reply_moves_into_the_page_cache_is_dropped_with_the_others(
+def test_page_that_splice_moves_into_the_page_cache_is_dropped_after_a_change(
     mountpoint: Path, lower: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon answers a READ from before the change by splice(2) with SPLICE_F_MOVE."""
@@ -673,7 +669,7 @@ def test_page_that_a_reply_moves_into_the_page_cache_is_dropped_with_the_others(
 
 @pytest.mark.parametrize("path", ["daemon", "auto"])
 @pytest.mark.parametrize("how", ["further", "append"])
-def test_bytes_stored_behind_the_end_of_a_file_do_not_come_into_it(
+def test_bytes_stored_beyond_eof_are_not_written(
     mountpoint: Path, lower: Path, path: str, how: str
 ) -> None:
     """A map shows the whole last page. Then a write(2) makes the file longer."""
@@ -733,7 +729,7 @@ def _is_old(path: str) -> bool:
     return time.time_ns() - os.stat(path).st_ctime_ns > 100_000_000
 
 
-def test_pages_are_not_older_than_a_read_under_way_has_seen(
+def test_pages_are_not_older_than_bytes_seen_by_a_read_in_progress(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """A read(2) that has noticed a change waits for a page of its buffer."""
@@ -768,7 +764,7 @@ def test_pages_are_not_older_than_a_read_under_way_has_seen(
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto"])
-def test_end_of_file_that_was_seen_is_not_taken_back(
+def test_truncated_end_of_file_stays_on_every_path(
     mountpoint: Path, lower: Path, consistency: str
 ) -> None:
     path = backing(lower, fill("o", 2 * BLOCK))
@@ -791,7 +787,7 @@ def test_end_of_file_that_was_seen_is_not_taken_back(
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
-def test_map_that_is_made_later_shows_what_is_mapped(
+def test_new_map_of_an_open_file_shows_the_mapped_file(
     mountpoint: Path, lower: Path, consistency: str
 ) -> None:
     """The map is of a file that was opened before. A store goes below with the rest of its page."""
@@ -810,7 +806,7 @@ def test_map_that_is_made_later_shows_what_is_mapped(
         assert Path(new).read_bytes() == b"xx" + b"b" * 98
 
 
-def test_read_of_what_may_change_unseen_drops_no_other_pages(
+def test_read_of_a_file_on_tmpfs_drops_no_other_pages(
     tmp_path: Path, mountpoint: Path, lower: Path
 ) -> None:
     """On tmpfs, changes are never noticed. Still, bytes that were read are not shown older."""
@@ -845,7 +841,7 @@ def test_read_of_what_may_change_unseen_drops_no_other_pages(
 @pytest.mark.parametrize(
     ("how", "by"), [("open", "direct"), ("O_DIRECT", "direct"), ("O_DIRECT", "cache")]
 )
-def test_pages_are_not_older_than_what_was_read_past_them(
+def test_pages_are_not_older_than_bytes_read_by_direct_io(
     tmp_path: Path, mountpoint: Path, lower: Path, how: str, by: str
 ) -> None:
     """FUSE's own requests read a backing file that changes unseen."""
@@ -937,7 +933,7 @@ def _hung_read(m: Mount, path: str, fd: int) -> Call[bytes]:
     return reader
 
 
-def test_mmap_waits_for_no_daemon(mountpoint: Path, lower: Path) -> None:
+def test_mmap_does_not_wait_for_the_daemon(mountpoint: Path, lower: Path) -> None:
     """Otherwise a process that reads the caller's /proc would wait, too, maybe the daemon."""
     data = fill("o", _MANY * BLOCK)
     path = backing(lower, data)
@@ -969,7 +965,7 @@ def test_read_that_waits_for_the_daemon_can_be_killed(mountpoint: Path, lower: P
         os.close(fd)
 
 
-def test_write_does_not_wait_for_who_writes_below_from_a_map_of_it(
+def test_write_does_not_wait_for_a_writer_of_the_backing_file_from_a_map(
     source: Mount, mountpoint: Path, lower: Path
 ) -> None:
     """The other task has the backing file's lock, and faults in a page of the file above."""
@@ -1050,7 +1046,7 @@ class Mapped:
         return shown
 
 
-def test_map_that_is_made_while_a_write_goes_below_loses_nothing_of_it(
+def test_map_made_during_a_write_to_the_backing_file_loses_none_of_its_bytes(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     """A store to a page that was read meanwhile waits, as its write-back would undo the write."""
@@ -1070,7 +1066,7 @@ def test_map_that_is_made_while_a_write_goes_below_loses_nothing_of_it(
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
-def test_reads_do_not_go_back_while_a_write_goes_through_pages(
+def test_reads_return_nothing_older_while_a_write_goes_through_pages(
     mountpoint: Path, lower: Path, slow: Path, consistency: str
 ) -> None:
     """As the file is mapped for writing, the write takes FUSE's own way, and shows in the page."""
@@ -1099,7 +1095,7 @@ def test_reads_do_not_go_back_while_a_write_goes_through_pages(
         assert Path(path).read_bytes() == b"w" * 100 + b"o" * (BLOCK - 100)
 
 
-def test_store_to_another_page_does_not_wait_for_a_write_under_way(
+def test_store_to_another_page_does_not_wait_for_a_write_in_progress(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     path = backing(slow, b"o" * (2 * BLOCK))
@@ -1118,7 +1114,7 @@ def test_store_to_another_page_does_not_wait_for_a_write_under_way(
         assert Path(path).read_bytes() == expected
 
 
-def test_store_that_waits_for_a_write_under_way_can_be_killed(
+def test_store_that_waits_for_a_write_in_progress_can_be_killed(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     path = backing(slow, b"o" * BLOCK)
@@ -1137,7 +1133,7 @@ def test_store_that_waits_for_a_write_under_way_can_be_killed(
         assert Path(path).read_bytes() == b"w" * 100 + b"o" * (BLOCK - 100)
 
 
-def test_map_that_is_made_while_a_write_appends_below_appends_it_once(
+def test_map_made_during_an_append_to_the_backing_file_appends_once(
     mountpoint: Path, lower: Path, slow: Path
 ) -> None:
     path = backing(slow, b"o" * 100)
@@ -1168,7 +1164,7 @@ def xfs(tmp_path: Path, lower: Path) -> Iterator[Path]:
     run("umount", root)
 
 
-def test_page_that_is_faulted_in_by_who_has_the_lock_below_is_the_daemons(
+def test_page_fault_under_the_backing_files_lock_goes_to_the_daemon(
     mountpoint: Path, xfs: Path
 ) -> None:
     """In the kernel, the task would wait for itself, and could not be killed."""
@@ -1192,7 +1188,7 @@ def test_page_that_is_faulted_in_by_who_has_the_lock_below_is_the_daemons(
         assert Path(path).read_bytes() == expected
 
 
-def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
+def test_read_of_the_backing_file_into_a_map_does_not_wait_for_itself(
     mountpoint: Path, xfs: Path
 ) -> None:
     """The reader has the lock below, and a writer already waits for it when the page is read."""
@@ -1231,7 +1227,7 @@ def test_reader_of_the_backing_file_into_a_map_of_ours_does_not_wait_for_itself(
 
 
 @pytest.mark.parametrize("middle", ["extents", "passthrough", "direct I/O"])
-def test_page_of_a_mount_above_another_is_not_waited_for_below_both(
+def test_page_fault_on_stacked_mounts_does_not_wait_for_the_lowest_lock(
     tmp_path: Path, mountpoint: Path, xfs: Path, middle: str
 ) -> None:
     """A program that writes to the lowest file from a map of the highest one has the lock there."""

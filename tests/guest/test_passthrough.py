@@ -67,7 +67,7 @@ def _in_processes(count: int, script: str, *arguments: object) -> None:
     assert [process.wait(timeout=600) for process in started] == [0] * count
 
 
-def test_declarations_of_the_class_are_the_connections(mounted: Places) -> None:
+def test_connection_has_the_declarations_of_the_class(mounted: Places) -> None:
     assert mounted.connection is not None
     assert mounted.connection.no_open
     assert mounted.connection.no_flush
@@ -76,7 +76,7 @@ def test_declarations_of_the_class_are_the_connections(mounted: Places) -> None:
     assert not mounted.connection.lazy_atime
 
 
-def test_file_that_the_kernel_opened_is_written_read_and_removed(mounted: Places) -> None:
+def test_file_opened_in_the_kernel_is_written_read_and_removed(mounted: Places) -> None:
     (mounted.path / "f").write_bytes(b"0" * 10_000)
     for _ in range(4):
         os.close(os.open(mounted.path / "f", os.O_RDWR))
@@ -96,7 +96,7 @@ def test_file_that_the_kernel_opened_is_written_read_and_removed(mounted: Places
     os.close(fd)
 
 
-def test_directory_that_the_kernel_opened_is_listed(mounted: Places) -> None:
+def test_directory_opened_in_the_kernel_is_listed(mounted: Places) -> None:
     names = {f"{n:04}" for n in range(1000)}
     for name in names:
         (mounted.source / name).touch()
@@ -123,13 +123,13 @@ def test_warm_stats_do_not_reach_the_daemon(mounted: Places) -> None:
     assert (mounted.asked("getattr"), mounted.asked("lookup")) == asked
 
 
-def test_processes_in_trees_of_their_own_see_their_own_changes(mounted: Places) -> None:
+def test_processes_in_separate_trees_see_their_own_changes(mounted: Places) -> None:
     _in_processes(2, TREES, mounted.path, 60)
     assert walk(mounted.path) == walk(mounted.source)
     assert mounted.all_hits() > 0
 
 
-def test_processes_renaming_and_unlinking_agree_with_the_truth(mounted: Places) -> None:
+def test_mount_equals_the_source_after_parallel_renames_and_unlinks(mounted: Places) -> None:
     for name in ("d0", "d1"):
         (mounted.path / name).mkdir()
     _in_processes(3, RENAMES, mounted.path, 60)
@@ -157,7 +157,7 @@ class Catalog(efuse.Operations):
         return self.entry(inode)
 
 
-def test_published_names_are_known_before_they_are_asked_for(tmp_path: Path) -> None:
+def test_published_names_are_answered_before_their_first_lookup(tmp_path: Path) -> None:
     catalog = Catalog()
     sizes: list[int] = []
 
@@ -188,7 +188,9 @@ def test_published_names_are_known_before_they_are_asked_for(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("when", ["before", "later"])
-def test_two_mounts_of_a_directory_end_exclusive(tmp_path: Path, when: str) -> None:
+def test_source_with_two_mounts_of_a_directory_loses_exclusive_mode(
+    tmp_path: Path, when: str
+) -> None:
     """The kernel does not learn of changes that are made through the other mount's names."""
     places = Places(tmp_path)
     one, two = places.path / "one", places.path / "two"
@@ -241,7 +243,7 @@ def test_two_mounts_of_a_directory_end_exclusive(tmp_path: Path, when: str) -> N
 
 
 @pytest.mark.parametrize("consistency", ["exclusive", "ttl"])
-def test_mount_below_is_written_by_the_rights_that_it_has_now(
+def test_writes_obey_the_current_rights_of_a_remounted_lower_mount(
     tmp_path: Path, consistency: str
 ) -> None:
     """The kernel has learned names and opens with the earlier rights. ESTALE ends these."""

@@ -21,7 +21,7 @@ from tests import passthrough_operations
 
 _LEFT_OUT = {
     "test_change_below_the_mount_is_seen_with_zero_timeouts",
-    "test_synchronisation_of_files_and_directories",
+    "test_files_and_directories_can_be_synced",
     "test_writeback_cache_loses_nothing",
 }
 globals().update(

@@ -155,7 +155,7 @@ def refused(member: str, text: str) -> VerifierError:
     return error
 
 
-def test_builtin_programs_cost_the_verifier_little() -> None:
+def test_builtin_programs_need_few_verifier_instructions() -> None:
     cost = {v.member: v.verified_instructions for v in bpf.check()}
     assert set(cost) == {
         "lookup", "getattr", "access", "readlink", "getxattr", "listxattr", "open", "opendir",
@@ -172,7 +172,7 @@ def test_builtin_programs_cost_the_verifier_little() -> None:
 @pytest.mark.parametrize(
     "name", ["deny_uid.c", "count_opcode.c", "hide_name.c", "latency.c", "least_loaded.c"]
 )
-def test_examples_are_accepted(name: str) -> None:
+def test_examples_pass_the_verifier(name: str) -> None:
     text = (locations.data("bpf_programs") / "examples" / name).read_text()
     members = [m for m in bpf.MEMBERS if f"\nint {m}(" in text]
     assert members
@@ -188,7 +188,7 @@ def test_kfunc_of_another_member_fails(member: str) -> None:
     assert "not allowed" in str(refused(member, FORBIDDEN))
 
 
-def test_error_names_the_line_of_the_text() -> None:
+def test_verifier_error_names_the_line_of_the_text() -> None:
     line = BAD.splitlines().index("\treturn efuse_reply_flush(req);") + 1
     assert f"symlink handler:{line}: " in str(refused("symlink", BAD))
 
@@ -197,7 +197,7 @@ def test_key_without_a_check_for_null_fails() -> None:
     refused("lookup", BAD)
 
 
-def test_write_behind_the_key_fails() -> None:
+def test_write_beyond_the_key_fails() -> None:
     refused("getattr", BAD)
 
 
@@ -229,7 +229,7 @@ def test_key_of_a_wrong_size_is_null(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize("verdict", [2, 1, 77777, -38, -512, -4095, -2147483647])
-def test_garbage_verdict_is_counted_and_passed(tiny: Tiny, verdict: int) -> None:
+def test_invalid_verdict_is_counted_and_the_daemon_answers(tiny: Tiny, verdict: int) -> None:
     before = int(tiny.read("invalid_verdicts")), tiny.count("getxattr", "invalid_verdict")
     with bpf.attach(tiny.connection, {"getxattr": VERDICT}) as attachment:
         attachment.maps["verdict"][0] = verdict
@@ -238,14 +238,14 @@ def test_garbage_verdict_is_counted_and_passed(tiny: Tiny, verdict: int) -> None
     assert tiny.count("getxattr", "invalid_verdict") == before[1] + 1
 
 
-def test_garbage_verdict_of_open_still_opens(tiny: Tiny) -> None:
+def test_open_with_an_invalid_verdict_opens_the_file(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, {"open": VERDICT}) as attachment:
         attachment.maps["verdict"][0] = 99
         assert (tiny.path / "f1").read_bytes() == content(FIRST + 1)
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS, 511])
-def test_negative_verdict_is_the_errno(tiny: Tiny, number: int) -> None:
+def test_negative_verdict_fails_with_that_errno(tiny: Tiny, number: int) -> None:
     refusals = tiny.count("getxattr", "refused")
     daemon = tiny.count("getxattr", "daemon")
     with bpf.attach(tiny.connection, {"getxattr": VERDICT}) as attachment:
@@ -257,7 +257,7 @@ def test_negative_verdict_is_the_errno(tiny: Tiny, number: int) -> None:
     assert tiny.count("getxattr", "daemon") == daemon
 
 
-def test_release_tells_the_daemon_whatever_the_verdict(
+def test_release_reaches_the_daemon_whatever_the_verdict(
     tiny: Tiny, eventually: Callable[..., Any]
 ) -> None:
     daemon = tiny.count("release", "daemon")

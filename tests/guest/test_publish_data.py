@@ -229,7 +229,7 @@ def test_data_with_an_invalid_epoch_is_not_served(mountpoint: Path) -> None:
                 assert read_direct(m / "f", BLOCK, block * BLOCK) == part
 
 
-def test_reads_beside_publisher_and_writer_are_not_torn_and_do_not_go_back(
+def test_reads_during_publishing_and_writes_are_not_torn_or_older(
     mountpoint: Path,
 ) -> None:
     """Each block holds one number that never decreases, so a torn or an old read is noticed."""

@@ -67,7 +67,7 @@ def reader(mountpoint: Path, lower: Path) -> Iterator[Reader]:
             assert "read" not in m.asked(), "the daemon was asked"
 
 
-def test_each_round_begins_with_probes_of_both(reader: Reader) -> None:
+def test_each_round_begins_with_probes_of_both_paths(reader: Reader) -> None:
     reader.m.connection.round = 20
     reader.m.connection.probes = 3
     gained = reader.during(lambda: [reader.read(block) for block in range(100)] and None)

@@ -64,7 +64,7 @@ def cached_in_part(path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
 @pytest.mark.parametrize("path", ["direct", "cache"])
-def test_a_killed_reader_does_not_cut_the_file(
+def test_file_keeps_its_size_after_a_reader_was_killed(
     mountpoint: Path, disk: Disk, path: str, consistency: str
 ) -> None:
     data = fill("b", SIZE)
@@ -91,7 +91,7 @@ def test_a_killed_reader_does_not_cut_the_file(
 
 
 @pytest.mark.parametrize("path", ["direct", "cache"])
-def test_an_error_at_a_later_page_is_no_end_of_file(
+def test_error_at_a_later_page_is_not_taken_for_end_of_file(
     mountpoint: Path, disk: Disk, path: str
 ) -> None:
     data = fill("b", SIZE)
@@ -120,9 +120,7 @@ def test_an_error_at_a_later_page_is_no_end_of_file(
         assert os.stat(m / "f").st_size == SIZE
 
 
-def test_read_past_the_page_cache_returns_what_comes_before_an_error(
-    mountpoint: Path, disk: Disk
-) -> None:
+def test_direct_read_returns_the_bytes_before_an_error(mountpoint: Path, disk: Disk) -> None:
     data = fill("b", SIZE)
     lower = disk.root / "b"
     lower.write_bytes(data)
@@ -138,7 +136,7 @@ def test_read_past_the_page_cache_returns_what_comes_before_an_error(
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
-def test_a_file_in_pieces_ends_where_it_was_cut(
+def test_file_of_several_extents_ends_where_it_was_truncated(
     mountpoint: Path, lower: Path, consistency: str
 ) -> None:
     data = fill("b", 8 * BLOCK)
@@ -163,7 +161,7 @@ def test_a_file_in_pieces_ends_where_it_was_cut(
         assert os.stat(m / "f").st_size == 1000
 
 
-def test_a_file_in_pieces_that_grew_elsewhere_ends_where_the_daemon_says(
+def test_file_that_grew_behind_the_mount_ends_where_the_daemon_reports(
     mountpoint: Path, lower: Path
 ) -> None:
     data = fill("b", 8 * BLOCK)

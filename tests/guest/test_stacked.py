@@ -74,7 +74,7 @@ def test_files_of_a_stacked_file_system_are_read_and_written_in_the_kernel(
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
-def test_hard_links_that_an_overlay_parts_stay_apart(
+def test_hard_links_separated_by_an_overlay_are_separate_files(
     overlay: Path, lower: Path, mountpoint: Path, consistency: str
 ) -> None:
     """A changed name is copied up, and the other name keeps the old file."""
@@ -106,7 +106,7 @@ def test_hard_links_that_an_overlay_parts_stay_apart(
 @pytest.mark.parametrize("linked", ["through the mount", "below"])
 @pytest.mark.parametrize("writeback", [False, True])
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
-def test_names_of_one_file_of_an_overlay_are_one_file(
+def test_hard_links_of_one_overlay_file_are_one_inode(
     overlay: Path, lower: Path, mountpoint: Path, consistency: str, writeback: bool, linked: str
 ) -> None:
     """The file was made in the overlay, or the first link copies it up from the lower layer."""
@@ -140,7 +140,9 @@ def test_names_of_one_file_of_an_overlay_are_one_file(
     operations.close()
 
 
-def test_stack_depth_that_was_given_wins(overlay: Path, lower: Path, mountpoint: Path) -> None:
+def test_given_stack_depth_overrides_the_default(
+    overlay: Path, lower: Path, mountpoint: Path
+) -> None:
     """Such a mount may be a layer of an overlay, so the daemon reads and writes its files."""
     (lower / "below/f").write_bytes(DATA)
     operations = efuse.Passthrough(overlay)
@@ -161,7 +163,7 @@ def test_stack_depth_that_was_given_wins(overlay: Path, lower: Path, mountpoint:
     operations.close()
 
 
-def test_files_of_another_file_system_count_as_one_deep(lower: Path) -> None:
+def test_stack_depth_on_a_file_system_that_is_not_stacked_is_1(lower: Path) -> None:
     operations = efuse.Passthrough(lower)
     assert operations.efuse_stack_depth == 1
     operations.close()
@@ -170,7 +172,7 @@ def test_files_of_another_file_system_count_as_one_deep(lower: Path) -> None:
 @pytest.mark.parametrize("consistency", ["ttl", "cto"])
 @pytest.mark.parametrize("depth", ["stack_depth=1", "stack_depth=2"])
 @pytest.mark.parametrize("change", ["unlink", "rename"])
-def test_open_file_is_found_when_its_name_has_gone_below(
+def test_open_file_is_found_after_its_name_was_removed_behind_the_mount(
     overlay: Path, mountpoint: Path, consistency: str, depth: str, change: str
 ) -> None:
     """The kernel has opened this file and others by itself, so no handle of the daemon finds it."""

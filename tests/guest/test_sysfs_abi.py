@@ -132,7 +132,7 @@ def test_values_out_of_range_are_refused_and_change_nothing(
 
 
 @pytest.mark.parametrize("file", WRITABLE, ids=lambda file: file.name)
-def test_values_in_the_range_are_taken(connection: Connection, file: File) -> None:
+def test_values_in_the_range_are_accepted(connection: Connection, file: File) -> None:
     if file.name in ("invalidate", "abort"):
         write(connection.path / file.name, "1")
         return
@@ -153,7 +153,7 @@ def write(path: Path, word: str) -> None:
         os.close(fd)
 
 
-def test_writing_a_rule_or_invalidate_voids_what_was_learned(connection: Connection) -> None:
+def test_write_to_a_rule_or_invalidate_voids_the_learned_values(connection: Connection) -> None:
     seen = [connection.epoch]
     connection.consistency = "exclusive"
     seen.append(connection.epoch)
@@ -164,7 +164,7 @@ def test_writing_a_rule_or_invalidate_voids_what_was_learned(connection: Connect
     assert seen == sorted(set(seen))
 
 
-def test_the_tree_of_a_connection_comes_and_goes_with_its_mount(tmp_path: Path) -> None:
+def test_directory_of_a_connection_exists_while_it_is_mounted(tmp_path: Path) -> None:
     before = connections()
     fd = mount_efuse(str(tmp_path), MountOptions.parse([]))
     number = find(tmp_path).connection
@@ -176,7 +176,7 @@ def test_the_tree_of_a_connection_comes_and_goes_with_its_mount(tmp_path: Path) 
         Connection(number)
 
 
-def test_files_held_open_over_an_unmount_fail_with_enodev(tmp_path: Path) -> None:
+def test_open_sysfs_files_fail_with_enodev_after_unmount(tmp_path: Path) -> None:
     device = mount_efuse(str(tmp_path), MountOptions.parse([]))
     path = Connection(find(tmp_path).connection).path
     held = [os.open(path / name, os.O_RDONLY) for name in ("state", "stats/lookup/hits")]

@@ -330,7 +330,7 @@ def test_advise_prints_a_table_and_a_sentence(mountpoint: Path, options: tuple[s
 
 
 @pytest.mark.parametrize("words", [("trace",), ("advise", "--seconds", "1")])
-def test_without_root_fails(mountpoint: Path, words: tuple[str, ...]) -> None:
+def test_trace_without_root_fails(mountpoint: Path, words: tuple[str, ...]) -> None:
     with mounted(mountpoint, *PLAIN) as m:
         said = run_output(*AS_NOBODY, *EFUSE, *words, m, status=1)
         assert "EPERM" in said

@@ -81,7 +81,7 @@ def mounted(mountpoint: Path, *options: str) -> Iterator[None]:
         ("efuse", "function", ["--consistency", "strict"]),
     ],
 )
-def test_a_program_counts_a_mounts_requests(
+def test_tracing_program_counts_the_requests_of_a_mount(
     mountpoint: Path, module: str, hook: str, options: list[str]
 ) -> None:
     spec = compile_text(TEXT, "counts.c", interface=TRACING)
@@ -103,7 +103,7 @@ def test_a_program_counts_a_mounts_requests(
                 assert (counts[63] > kernels.size("fuse_args")) == (module == "efuse")
 
 
-def test_a_tracer_that_is_closed_leaves_nothing(mountpoint: Path) -> None:
+def test_closed_tracer_leaves_no_links(mountpoint: Path) -> None:
     spec = compile_text(TEXT, "counts.c", interface=TRACING)
     before = set(libbpf.link_ids())
     with Tracer(spec, {"sent": HOOKS["tracepoint"]}, module="fuse"):
@@ -111,7 +111,7 @@ def test_a_tracer_that_is_closed_leaves_nothing(mountpoint: Path) -> None:
     assert set(libbpf.link_ids()) <= before
 
 
-def test_what_the_kernel_does_not_have_fails() -> None:
+def test_hook_or_member_that_the_kernel_lacks_fails() -> None:
     spec = compile_text(TEXT, "counts.c", interface=TRACING)
     with pytest.raises(NotSupportedError, match="no tracepoint fuse_nonsense"):
         Tracer(spec, {"sent": Hook("tp_btf", "fuse_nonsense")}, module="fuse")

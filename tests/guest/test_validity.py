@@ -34,7 +34,7 @@ def _after(seconds: float, since_ns: int) -> None:
     eventually(lambda: monotonic_ns() > since_ns + seconds * 10**9)
 
 
-def test_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
+def test_xattr_in_ttl_mode_expires_after_its_timeout(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=SHORT, attr_timeout=SHORT) as m:
         m.model.create("f", b"1")
         m.model.set_xattr("f", b"user.x", b"1")
@@ -50,7 +50,7 @@ def test_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
             assert os.getxattr(m / "f", "user.x") == b"2"
 
 
-def test_attributes_of_ttl_end_with_it(mountpoint: Path) -> None:
+def test_attributes_in_ttl_mode_expire_after_their_timeout(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=SHORT) as m:
         m.model.create("f", b"1")
         m.model.hard_link("f", "g")
@@ -67,7 +67,7 @@ def test_attributes_of_ttl_end_with_it(mountpoint: Path) -> None:
         os.close(file)
 
 
-def test_negative_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
+def test_negative_entry_in_ttl_mode_expires_after_its_timeout(mountpoint: Path) -> None:
     with mounted(mountpoint, negative_timeout=SHORT) as m:
         fails(errno.ENOENT, os.stat, m / "f")
         begun = monotonic_ns()
@@ -77,7 +77,7 @@ def test_negative_answers_of_ttl_end_with_it(mountpoint: Path) -> None:
             assert os.stat(m / "f").st_size == 1
 
 
-def test_no_timeout_no_answer(mountpoint: Path) -> None:
+def test_reply_without_a_timeout_is_not_used_again(mountpoint: Path) -> None:
     with mounted(mountpoint) as m:
         m.model.create("f", b"1")
         m.model.set_xattr("f", b"user.x", b"1")
@@ -90,7 +90,7 @@ def test_no_timeout_no_answer(mountpoint: Path) -> None:
                 fails(errno.ENOENT, os.stat, m / "none")
 
 
-def test_forced_attributes_of_ttl_asked(mountpoint: Path) -> None:
+def test_forced_getattr_in_ttl_mode_goes_to_the_daemon(mountpoint: Path) -> None:
     with mounted(mountpoint, entry_timeout=LONG, attr_timeout=LONG) as m:
         m.model.create("f", b"1")
         force_stat(m / "f")
@@ -99,7 +99,7 @@ def test_forced_attributes_of_ttl_asked(mountpoint: Path) -> None:
             assert force_stat(m / "f").st_size == 2
 
 
-def test_strict_believes_nothing(mountpoint: Path) -> None:
+def test_strict_mode_sends_every_request_to_the_daemon(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="strict",
@@ -127,7 +127,7 @@ def test_strict_believes_nothing(mountpoint: Path) -> None:
         assert not m.connection.learned
 
 
-def test_cto_asks_each_open_and_knows_nothing_after(mountpoint: Path) -> None:
+def test_cto_mode_sends_each_open_and_then_voids_the_inode(mountpoint: Path) -> None:
     with mounted(
         mountpoint,
         consistency="cto",
@@ -149,7 +149,7 @@ def test_cto_asks_each_open_and_knows_nothing_after(mountpoint: Path) -> None:
                 assert os.getxattr(m / "f", "user.x") == b"%d" % size
 
 
-def test_exclusive_answers_beyond_the_timeout(mountpoint: Path) -> None:
+def test_exclusive_mode_answers_beyond_the_timeout(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.create("f", b"1")
         m.model.set_xattr("f", b"user.x", b"1")
@@ -188,7 +188,7 @@ def _learn(m: Mount) -> None:
 
 @pytest.mark.parametrize("kept", [False, True], ids=["unused", "in_use"])
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
-def test_invalidate_of_sysfs_voids_all(mountpoint: Path, consistency: str, kept: bool) -> None:
+def test_sysfs_invalidate_voids_all_values(mountpoint: Path, consistency: str, kept: bool) -> None:
     with mounted(
         mountpoint, consistency=consistency, negative_timeout=LONG, declare=("no_open",),
         entry_timeout=LONG, attr_timeout=LONG,
@@ -213,7 +213,7 @@ def test_invalidate_of_sysfs_voids_all(mountpoint: Path, consistency: str, kept:
 
 
 @pytest.mark.parametrize("to", ["strict", "ttl", "cto"])
-def test_end_of_exclusive_voids_what_it_raised(mountpoint: Path, to: str) -> None:
+def test_end_of_exclusive_mode_voids_extended_timeouts(mountpoint: Path, to: str) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.mkdir("d")
         m.model.create("d/f", b"1")
@@ -232,7 +232,7 @@ def test_end_of_exclusive_voids_what_it_raised(mountpoint: Path, to: str) -> Non
 
 
 @pytest.mark.parametrize("consistency", MODES)
-def test_daemon_invalidates_inode(mountpoint: Path, consistency: str) -> None:
+def test_inval_inode_notification_voids_the_inode(mountpoint: Path, consistency: str) -> None:
     with mounted(
         mountpoint, consistency=consistency, entry_timeout=LONG, attr_timeout=LONG
     ) as m:  # fmt: skip
@@ -254,7 +254,7 @@ def test_daemon_invalidates_inode(mountpoint: Path, consistency: str) -> None:
 
 
 @pytest.mark.parametrize("consistency", MODES)
-def test_daemon_invalidates_entry(mountpoint: Path, consistency: str) -> None:
+def test_inval_entry_notification_voids_the_name(mountpoint: Path, consistency: str) -> None:
     with mounted(
         mountpoint,
         consistency=consistency,
@@ -277,7 +277,7 @@ def test_daemon_invalidates_entry(mountpoint: Path, consistency: str) -> None:
 
 
 @pytest.mark.parametrize("consistency", ["ttl", "cto", "exclusive"])
-def test_daemon_voids_all_names(mountpoint: Path, consistency: str) -> None:
+def test_inc_epoch_notification_voids_all_names(mountpoint: Path, consistency: str) -> None:
     with mounted(
         mountpoint, consistency=consistency, negative_timeout=LONG, entry_timeout=LONG,
         attr_timeout=LONG,
@@ -312,7 +312,7 @@ def test_daemon_voids_all_names(mountpoint: Path, consistency: str) -> None:
         os.close(held)
 
 
-def test_daemon_deletes_entry(mountpoint: Path) -> None:
+def test_delete_notification_voids_the_name_and_the_link_count(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.create("f", b"1")
         m.model.hard_link("f", "g")
@@ -325,7 +325,7 @@ def test_daemon_deletes_entry(mountpoint: Path) -> None:
             assert force_stat(file.fileno()).st_nlink == 1
 
 
-def test_daemon_stores_data(mountpoint: Path) -> None:
+def test_store_notification_voids_the_attributes(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.create("f", b"1")
         Path(m / "f").read_bytes()
@@ -344,7 +344,7 @@ def test_daemon_stores_data(mountpoint: Path) -> None:
     ],
     ids=["getattr", "getxattr"],
 )
-def test_answer_on_its_way_when_invalidated_not_learned(
+def test_reply_that_crosses_an_invalidation_is_not_learned(
     mountpoint: Path, opcode: str, ask: Callable[[Mount], object]
 ) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
@@ -368,7 +368,7 @@ def test_answer_on_its_way_when_invalidated_not_learned(
             assert new == (2 if opcode == "getattr" else b"2" if how == "inode" else b"3")
 
 
-def test_stale_handle_looked_up_anew(mountpoint: Path) -> None:
+def test_open_that_fails_with_estale_is_looked_up_again(mountpoint: Path) -> None:
     with mounted(
         mountpoint, entry_timeout=LONG, attr_timeout=LONG, reuse_nodeids=True
     ) as m:  # fmt: skip
@@ -380,7 +380,7 @@ def test_stale_handle_looked_up_anew(mountpoint: Path) -> None:
             assert file.read() == b"22"
 
 
-def test_reply_that_crossed_another_change_not_raised(mountpoint: Path) -> None:
+def test_timeouts_in_a_reply_that_crossed_a_change_are_not_extended(mountpoint: Path) -> None:
     """A daemon with a write-back cache still changes the file when its RELEASE arrives."""
     # FOPEN_NOFLUSH: closing a file sends no FLUSH, which the test might hold.
     with mounted(mountpoint, consistency="exclusive", open_flags=FOPEN_NOFLUSH) as m:
@@ -411,7 +411,7 @@ def test_reply_that_crossed_another_change_not_raised(mountpoint: Path) -> None:
     ],
     ids=str,
 )
-def test_ioctl_voids_unless_the_daemon_does_not_know_it(
+def test_ioctl_voids_the_inode_unless_the_daemon_lacks_it(
     mountpoint: Path, answer: tuple[int, int]
 ) -> None:
     known = abs(sum(answer)) not in (errno.ENOSYS, errno.ENOTTY)

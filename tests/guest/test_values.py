@@ -20,7 +20,7 @@ def _random(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, KEPT, KEPT + 1, 4095])
-def test_symlink_of_any_length(mountpoint: Path, size: int) -> None:
+def test_symlink_of_any_length_reads_back(mountpoint: Path, size: int) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         target = _random(size)
         m.model.symlink("s", target)
@@ -32,7 +32,7 @@ def test_symlink_of_any_length(mountpoint: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, KEPT, KEPT + 1, 4096, 65536])
-def test_xattr_of_any_length(mountpoint: Path, size: int) -> None:
+def test_xattr_of_any_length_reads_back(mountpoint: Path, size: int) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         value = os.urandom(size)
         m.model.create("f")
@@ -48,7 +48,7 @@ def test_xattr_of_any_length(mountpoint: Path, size: int) -> None:
                 assert os.getxattr(m / "f", "user.x") == value
 
 
-def test_xattr_list_of_any_length(mountpoint: Path) -> None:
+def test_xattr_list_of_any_length_reads_back(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.create("f")
         names: list[str] = []
@@ -71,7 +71,7 @@ def _capability(m: Mount) -> None:
         assert os.getxattr(m / "f", "security.capability") == value
 
 
-def test_capability_gone_after_a_write(mountpoint: Path) -> None:
+def test_capability_is_gone_after_a_write(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.create("f", b"data")
         _capability(m)
@@ -82,7 +82,7 @@ def test_capability_gone_after_a_write(mountpoint: Path) -> None:
             fails(errno.ENODATA, os.getxattr, m / "f", "security.capability")
 
 
-def test_capability_that_the_daemon_dropped_at_a_write_asked(mountpoint: Path) -> None:
+def test_xattr_is_requested_again_after_a_write(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.create("f", b"data")
         m.model.set_xattr("f", b"user.x", b"1")
@@ -96,7 +96,7 @@ def test_capability_that_the_daemon_dropped_at_a_write_asked(mountpoint: Path) -
             fails(errno.ENODATA, os.getxattr, m / "f", "user.x")
 
 
-def test_writes_ask_for_an_absent_capability_once(mountpoint: Path) -> None:
+def test_writes_request_an_absent_capability_once(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="exclusive") as m:
         m.model.create("f")
         fd = os.open(m / "f", os.O_WRONLY | os.O_APPEND)

@@ -20,13 +20,13 @@ def shown(request: pytest.FixtureRequest, served: Any) -> Any:
     return served(options=_OPTIONS[request.param])
 
 
-def test_everybody_may_what_they_may_below(shown: Any) -> None:
+def test_access_equals_access_to_the_lower_files(shown: Any) -> None:
     access_lists.random_lists_hold(shown.path, shown.source)
 
 
-def test_default_lists_are_inherited(shown: Any) -> None:
+def test_default_acls_are_inherited(shown: Any) -> None:
     access_lists.default_lists_are_inherited(shown.path, shown.source)
 
 
-def test_giving_a_list_takes_set_gid_away(shown: Any) -> None:
+def test_setting_an_acl_clears_set_gid(shown: Any) -> None:
     access_lists.set_gid_is_lost(shown.path, shown.source)

@@ -70,7 +70,7 @@ def places(place: Path) -> Iterator[Places]:
     _libc.umount2(os.fsencode(made.mountpoint), 2)
 
 
-def test_mount_returns_when_it_is_mounted_and_lives_on(places: Places) -> None:
+def test_mount_command_returns_once_mounted_and_the_daemon_stays(places: Places) -> None:
     done = places.efuse("mount", "passthrough", places.source, places.mountpoint, "--plain")
     assert done.stdout == f"{places.mountpoint}: not accelerated: plain FUSE was asked for\n"
     (places.mountpoint / "f").write_bytes(b"x")
@@ -78,7 +78,7 @@ def test_mount_returns_when_it_is_mounted_and_lives_on(places: Places) -> None:
     places.unmount()
 
 
-def test_mount_tells_json(places: Places) -> None:
+def test_mount_prints_json(places: Places) -> None:
     done = places.efuse(
         "mount", "passthrough", places.source, places.mountpoint, "--plain", "--json"
     )
@@ -89,13 +89,13 @@ def test_mount_tells_json(places: Places) -> None:
     places.unmount()
 
 
-def test_mount_of_a_module_by_its_dotted_name(places: Places) -> None:
+def test_mount_of_a_class_by_module_name_works(places: Places) -> None:
     places.efuse("mount", "filesystems:Faulty", places.mountpoint, "--consistency", "exclusive")
     assert (places.mountpoint / "file").stat().st_size == 10
     places.unmount()
 
 
-def test_mount_hands_arguments_to_the_class(places: Places) -> None:
+def test_mount_passes_arguments_to_the_class(places: Places) -> None:
     places.efuse(
         "mount", "filesystems:Invalidating", places.mountpoint, "--arg", "invalidate=False"
     )
@@ -132,7 +132,7 @@ def _mount_line(mountpoint: Path) -> str:
         (("filesystems:Faulty", "{mountpoint}", "-o", "consistency=no"), 2, "consistency"),
     ],
 )
-def test_mount_that_cannot_be_says_why(
+def test_mount_that_fails_reports_why(
     places: Places, arguments: tuple[str, ...], status: int, said: str
 ) -> None:
     words = [a.format(source=places.source, mountpoint=places.mountpoint) for a in arguments]
@@ -163,7 +163,7 @@ def test_mount_in_the_foreground_ends_with_its_mount(places: Places) -> None:
     process.stdout.close()
 
 
-def test_mount_helper_does_what_fstab_asks(places: Places) -> None:
+def test_mount_helper_accepts_the_options_of_fstab(places: Places) -> None:
     options = "rw,noauto,nofail,x-systemd.automount,consistency=exclusive,plain,allow_other"
     places.helper(places.source, places.mountpoint, "-n", "-o", options, "-t", "efuse")
     (places.mountpoint / "f").touch()
@@ -172,12 +172,12 @@ def test_mount_helper_does_what_fstab_asks(places: Places) -> None:
     places.unmount()
 
 
-def test_mount_helper_pretends_when_told_to(places: Places) -> None:
+def test_mount_helper_with_fake_option_mounts_nothing(places: Places) -> None:
     places.helper(places.source, places.mountpoint, "-f")
     assert not os.path.ismount(places.mountpoint)
 
 
-def test_mount_helper_that_fails_exits_as_mount_does(places: Places) -> None:
+def test_mount_helper_that_fails_exits_with_32(places: Places) -> None:
     done = places.helper("/no/such", places.mountpoint, status=32)
     assert done.stderr.startswith("mount.efuse: ")
 
@@ -200,7 +200,7 @@ for kind in (b"fuse", b"fuse.x", b"tmpfs"):
 """
 
 
-def test_shim_turns_fuse_into_efuse_and_leaves_the_rest(places: Places) -> None:
+def test_shim_replaces_only_fuse_by_efuse(places: Places) -> None:
     probe = [sys.executable, "-c", PROBE, str(places.mountpoint), "/dev/fuse", "/dev/null"]
     environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
     through = subprocess.check_output(probe, env=environment, text=True).split()
@@ -215,7 +215,7 @@ def test_shim_turns_fuse_into_efuse_and_leaves_the_rest(places: Places) -> None:
     assert through[4] == without[4]
 
 
-def test_run_without_efuse_runs_the_daemon_as_it_is(places: Places) -> None:
+def test_run_without_efuse_runs_the_daemon_unaccelerated(places: Places) -> None:
     done = places.efuse("run", "--", "sh", "-c", "echo ran; exit 7", status=7, device="/no/such")
     assert done.stdout == "ran\n"
     assert "not accelerated: the kernel has no eFuse" in done.stderr
@@ -229,7 +229,7 @@ def test_run_of_a_missing_command_fails(places: Places) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "below"])
-def test_mount_on_a_dead_mount_point_says_what_to_do(places: Places, below: str) -> None:
+def test_mount_on_a_dead_mount_point_fails_with_a_hint(places: Places, below: str) -> None:
     with _foreground(places) as process:
         process.kill()
     done = places.efuse(
@@ -240,7 +240,7 @@ def test_mount_on_a_dead_mount_point_says_what_to_do(places: Places, below: str)
     assert "Traceback" not in done.stderr
 
 
-def test_mount_of_a_dead_source_says_what_is_dead(places: Places) -> None:
+def test_mount_of_a_dead_source_names_the_source(places: Places) -> None:
     with _foreground(places) as process:
         process.kill()
     done = places.efuse(
@@ -265,7 +265,7 @@ def _foreground(places: Places, *before: str) -> Iterator[subprocess.Popen[bytes
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_signal_while_it_mounts_leaves_no_mount(
+def test_signal_during_mounting_leaves_no_mount(
     places: Places, number: signal.Signals, where: str
 ) -> None:
     kill = f"os.kill(os.getpid(), {int(number)})"
@@ -310,7 +310,9 @@ except MountError as error:
 """
 
 
-def test_program_that_takes_signals_itself_hears_that_it_is_not_mounted(places: Places) -> None:
+def test_program_with_its_own_signal_handler_gets_an_error_instead_of_a_mount(
+    places: Places,
+) -> None:
     words = [sys.executable, "-c", _TAKES_SIGNALS, places.source, places.mountpoint]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "taken\nit is not mounted: SIGTERM came meanwhile (EINTR)\n"
@@ -332,7 +334,7 @@ except BaseException as error:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_file_system_that_cannot_be_made_fails_in_the_parent_alone(
+def test_failure_of_the_constructor_is_reported_by_the_parent_alone(
     places: Places, is_read: bool
 ) -> None:
     """If no process reads its standard error, the child cannot print its failure."""
@@ -360,7 +362,7 @@ main(["mount", "passthrough", *sys.argv[1:], "--plain"])
 """
 
 
-def test_run_says_at_once_that_a_daemon_mounts_plain_fuse(places: Places) -> None:
+def test_run_reports_a_plain_mount_when_the_daemon_forks(places: Places) -> None:
     """The command returns once the daemon has gone into the background."""
     words = [*_PAST_THE_SHIM, _DAEMON, places.source, places.mountpoint]
     done = places.efuse("run", "--", *words, device="/dev/null")
@@ -389,7 +391,7 @@ def test_required_run_leaves_the_mount_of_another_daemon(places: Places) -> None
     places.unmount()
 
 
-def test_run_takes_any_words_of_a_command(places: Places) -> None:
+def test_run_accepts_any_arguments_of_a_command(places: Places) -> None:
     loop = places.source / "loop"
     loop.symlink_to(loop)
     words = ["sh", "-c", "exit 7", loop, "x" * 5000, "-o", "a=b=c", ""]
@@ -397,7 +399,7 @@ def test_run_takes_any_words_of_a_command(places: Places) -> None:
     assert "ended with status 7 and mounted nothing on eFuse" in done.stderr
 
 
-def test_mount_numbers_are_not_given_again(places: Places) -> None:
+def test_mount_numbers_are_not_reused(places: Places) -> None:
     numbers = set()
     for _ in range(3):
         subprocess.run(["mount", "-t", "tmpfs", "x", places.mountpoint], check=True)
@@ -426,7 +428,7 @@ def _fuse_mounted(mountpoint: Path) -> Iterator[int]:
         os.close(device)
 
 
-def test_unmount_by_number_leaves_what_was_mounted_since(places: Places) -> None:
+def test_unmount_by_number_keeps_a_later_mount(places: Places) -> None:
     with _fuse_mounted(places.mountpoint) as first:
         assert _libc.umount2(os.fsencode(places.mountpoint), 0) == 0
     with _fuse_mounted(places.mountpoint) as second:
@@ -444,7 +446,7 @@ def test_unmount_by_number_keeps_a_mount_of_another_type(places: Places) -> None
     assert is_mounted(number) is not None
 
 
-def test_unmount_by_number_keeps_what_is_mounted_over_it(places: Places) -> None:
+def test_unmount_by_number_keeps_a_mount_on_top(places: Places) -> None:
     where = os.fsencode(places.mountpoint)
     with _fuse_mounted(places.mountpoint) as below:
         # mount(8) would access the file system that no process serves, and hang.
@@ -461,9 +463,7 @@ def test_unmount_by_number_keeps_what_is_mounted_over_it(places: Places) -> None
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "$LIB"])
-def test_shim_is_preloaded_from_a_cache_whose_path_ld_preload_cannot_name(
-    places: Places, name: str
-) -> None:
+def test_shim_is_copied_if_ld_preload_cannot_name_its_path(places: Places, name: str) -> None:
     cache = places.source / name
     done = subprocess.run(
         [sys.executable, "-c", "from efuse.fs.preload import *; print(preload_library())"],
@@ -488,7 +488,7 @@ print(before == os.fstat(fd).st_rdev, os.readlink(f"/proc/self/fd/{fd}"))
 """
 
 
-def test_shim_leaves_the_device_of_fuseblk(places: Places) -> None:
+def test_shim_keeps_the_device_of_fuseblk(places: Places) -> None:
     """The library replaces only /dev/efuse, by /dev/fuse, which a test in a guest checks."""
     environment = {**os.environ, "LD_PRELOAD": str(preload_library())}
     words = [sys.executable, "-c", _OPENS_PLAIN, str(places.mountpoint), "/dev/null"]
@@ -506,7 +506,7 @@ signal.pause()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_run_unmounts_what_its_daemon_leaves_when_a_signal_ends_both(
+def test_run_unmounts_after_a_signal_ends_it_and_its_daemon(
     places: Places, number: signal.Signals
 ) -> None:
     """The daemon has mounted but does not handle signals yet."""
@@ -541,7 +541,7 @@ raise SystemExit(4)
 """
 
 
-def test_run_leaves_no_zombies_of_what_its_daemon_leaves(places: Places) -> None:
+def test_run_reaps_processes_that_its_daemon_leaves(places: Places) -> None:
     """The daemon goes on in the foreground, and checks that it is the only child of the command."""
     daemon = [sys.executable, "-c", _LEAVES_ORPHANS]
     done = places.efuse("run", "--", *daemon, status=1, device="/dev/null")
@@ -562,7 +562,7 @@ print("still there", file=sys.stderr, flush=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_run_hands_signals_on_to_what_is_about_to_mount_in_the_background(
+def test_run_forwards_signals_to_a_background_process_that_may_mount(
     number: signal.Signals,
 ) -> None:
     """The process that was started has ended. It has left another one, which may mount soon."""

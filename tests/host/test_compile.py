@@ -81,7 +81,7 @@ def test_cached_spec_is_found_without_the_compiler(monkeypatch: pytest.MonkeyPat
     assert {line.file for line in again.lines} == {"other.c"}
 
 
-def test_lines_are_those_of_the_text() -> None:
+def test_line_numbers_are_those_of_the_text() -> None:
     program = compile_text(TEXT, "deny.c").programs["lookup"]
     own = TEXT.splitlines()
     lines = {own[line.number - 1].strip() for line in program.lines}
@@ -139,7 +139,7 @@ def test_own_handler_runs_before_the_builtin_one() -> None:
 
 
 @pytest.mark.parametrize("member", ["lokup", "name", "connection"])
-def test_handler_of_no_member_fails(member: str) -> None:
+def test_handler_of_an_unknown_member_fails(member: str) -> None:
     with pytest.raises(UsageError, match=member):
         compile_handlers({member: TEXT})
 

@@ -26,27 +26,27 @@ def mounted(place: Path, eventually: Any) -> Iterator[Path]:
         yield mountpoint
 
 
-def test_the_tree_is_the_one_that_was_packed(mounted: Path, place: Path) -> None:
+def test_mounted_tree_equals_the_packed_tree(mounted: Path, place: Path) -> None:
     for _ in range(2):
         assert walk(mounted) == walk(place / "source")
     assert (mounted / "large").stat().st_mtime == 1_000_000_000
 
 
-def test_any_part_of_a_file(mounted: Path) -> None:
+def test_read_of_any_part_of_a_file_returns_its_bytes(mounted: Path) -> None:
     with (mounted / "large").open("rb", buffering=0) as file:
         for offset in (0, 1, 4095, 131_072, 299_999, 300_000):
             file.seek(offset)
             assert file.read(5000) == TREE["large"][offset : offset + 5000]
 
 
-def test_nothing_can_be_changed(mounted: Path) -> None:
+def test_write_to_the_archive_fails(mounted: Path) -> None:
     assert not (mounted / "other").exists()
     with pytest.raises(OSError) as caught:
         (mounted / "run").write_bytes(b"x")
     assert caught.value.errno in (errno.EROFS, errno.EACCES)
 
 
-def test_a_tar_without_directories_has_them(place: Path, eventually: Any) -> None:
+def test_archive_without_directory_entries_shows_directories(place: Path, eventually: Any) -> None:
     with io.BytesIO() as file:
         with tarfile.open(fileobj=file, mode="w:xz") as archive:
             member = tarfile.TarInfo("x/y/z")

@@ -57,7 +57,9 @@ def contents(top: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("kind", ["file", "zip"])
-def test_what_the_url_has_is_shown(place: Path, source: Path, eventually: Any, kind: str) -> None:
+def test_mount_shows_the_files_of_the_url(
+    place: Path, source: Path, eventually: Any, kind: str
+) -> None:
     url = f"file://{source}"
     if kind == "zip":
         url = f"zip://::file://{place}/archive.zip"
@@ -75,7 +77,7 @@ def test_what_the_url_has_is_shown(place: Path, source: Path, eventually: Any, k
         assert caught.value.errno in (errno.EROFS, errno.EACCES)
 
 
-def test_reads_across_chunks(watched: Run) -> None:
+def test_reads_across_chunks_return_the_right_bytes(watched: Run) -> None:
     data = TREE["large"]
     with watched() as top:
         fd = os.open(top / "large", os.O_RDONLY)
@@ -100,7 +102,7 @@ def drop_pages(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def test_another_version_is_fetched_anew(watched: Run, place: Path, source: Path) -> None:
+def test_new_version_is_fetched_again(watched: Run, place: Path, source: Path) -> None:
     with watched() as top:
         assert (top / "large").read_bytes() == TREE["large"]
         for letter, size in (("m", 300_000), ("s", 1000), ("g", 500_000)):
@@ -110,7 +112,7 @@ def test_another_version_is_fetched_anew(watched: Run, place: Path, source: Path
         assert len(list((place / "cache").glob("*/*"))) == 1
 
 
-def test_a_remote_out_of_reach_is_eio_until_it_is_back(watched: Run, place: Path) -> None:
+def test_unreachable_remote_returns_eio_until_it_is_back(watched: Run, place: Path) -> None:
     with watched() as top:
         assert (top / "a/small").read_bytes() == TREE["a/small"]
         for trouble in ("log.down", "log.strange"):
@@ -124,7 +126,7 @@ def test_a_remote_out_of_reach_is_eio_until_it_is_back(watched: Run, place: Path
             assert not (top / "nothing").exists()
 
 
-def test_a_damaged_chunk_is_fetched_anew(watched: Run, place: Path) -> None:
+def test_damaged_chunk_is_fetched_again(watched: Run, place: Path) -> None:
     """After a power failure, a chunk may have its name but not all of its bytes."""
     with watched() as top:
         assert (top / "a/b/deep").read_bytes() == TREE["a/b/deep"]

@@ -27,7 +27,7 @@ def mounted(repository: Path, place: Path, eventually: Any) -> Iterator[Path]:
         yield mountpoint
 
 
-def test_what_there_is(mounted: Path) -> None:
+def test_top_directories_list_branches_tags_and_no_commits(mounted: Path) -> None:
     assert sorted(os.listdir(mounted)) == ["branches", "commits", "tags"]
     assert sorted(os.listdir(mounted / "branches")) == ["feature", "main"]
     assert os.listdir(mounted / "branches/feature") == ["x"]
@@ -45,7 +45,7 @@ def test_what_there_is(mounted: Path) -> None:
         ("commits/{}", "main~1"),
     ],
 )
-def test_files_are_those_of_git(
+def test_files_equal_the_objects_of_git(
     mounted: Path, repository: Path, place_: str, revision: str
 ) -> None:
     commit = git(repository, "rev-parse", f"{revision}^{{commit}}").decode()
@@ -67,13 +67,13 @@ def test_files_are_those_of_git(
     assert stat.S_IMODE((top / "large").stat().st_mode) == 0o444
 
 
-def test_the_same_file_has_one_number(mounted: Path) -> None:
+def test_same_blob_in_two_trees_is_one_inode(mounted: Path) -> None:
     one, two = mounted / "tags/light", mounted / "tags/v1.0"
     assert (one / "large").samefile(two / "large")
     assert not (one / "a/small").samefile(two / "a/small")
 
 
-def test_no_commit_no_directory(mounted: Path, repository: Path) -> None:
+def test_name_that_is_no_commit_has_no_directory(mounted: Path, repository: Path) -> None:
     blob = git(repository, "rev-parse", "main:large").decode()
     for name in (blob, "0" * 40, "main", "abc", "x" * 40):
         assert not (mounted / "commits" / name).exists()
@@ -81,7 +81,9 @@ def test_no_commit_no_directory(mounted: Path, repository: Path) -> None:
         (mounted / "branches/main/large").write_bytes(b"x")
 
 
-def test_a_branch_that_moves_is_followed(mounted: Path, repository: Path, eventually: Any) -> None:
+def test_moved_branch_shows_its_new_commit(
+    mounted: Path, repository: Path, eventually: Any
+) -> None:
     assert (mounted / "branches/main/a/small").read_bytes() == b"changed\n"
     (repository / "a/small").write_bytes(b"again\n")
     git(repository, "commit", "--quiet", "--all", "--message=Three")

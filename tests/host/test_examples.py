@@ -35,7 +35,7 @@ def _running(name: str, mountpoint: Path, eventually: Any) -> Iterator[subproces
         process.wait()
 
 
-def test_hello_says_hello(place: Path, eventually: Any) -> None:
+def test_hello_shows_its_message(place: Path, eventually: Any) -> None:
     with _running("hello.py", place / "mnt", eventually):
         assert os.listdir(place / "mnt") == ["message"]
         for _ in range(3):
@@ -45,7 +45,7 @@ def test_hello_says_hello(place: Path, eventually: Any) -> None:
             (place / "mnt/message").write_bytes(b"x")
 
 
-def test_catalog_moves_on(place: Path, eventually: Any) -> None:
+def test_catalog_replaces_its_items(place: Path, eventually: Any) -> None:
     mountpoint = place / "mnt"
     with _running("catalog.py", mountpoint, eventually):
         for step in range(5):
@@ -57,7 +57,7 @@ def test_catalog_moves_on(place: Path, eventually: Any) -> None:
         assert (mountpoint / "item-50").read_bytes() == b"     50\n"
 
 
-def test_mirror_hides_dots(place: Path) -> None:
+def test_mirror_hides_names_that_begin_with_a_dot(place: Path) -> None:
     source, mountpoint = place / "source", place / "mnt"
     source.mkdir()
     mountpoint.mkdir()

@@ -46,7 +46,7 @@ def _guest_processes(parent: int) -> list[str]:
     ]
 
 
-def test_command_runs_here_with_its_output_and_status(
+def test_command_runs_in_this_directory_and_returns_output_and_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EFUSE_TEST", "a 'quoted' word")
@@ -70,26 +70,26 @@ def test_command_runs_here_with_its_output_and_status(
     assert _guest_processes(os.getpid()) == []
 
 
-def test_kernel_warning_fails() -> None:
+def test_kernel_warning_fails_the_run() -> None:
     with pytest.raises(GuestError, match="WARNING: CPU: 0 PID: 1 at a test") as caught:
         _guest("echo '<4>WARNING: CPU: 0 PID: 1 at a test' >/dev/kmsg")
     kept = Path(str(caught.value.hint).rpartition(" ")[2])
     assert "Linux version" in kept.read_text()
 
 
-def test_panic_fails() -> None:
+def test_kernel_panic_fails_the_run() -> None:
     with pytest.raises(GuestError, match="Kernel panic"):
         _guest("echo c >/proc/sysrq-trigger; sleep 1000")
     assert _guest_processes(os.getpid()) == []
 
 
-def test_timeout_ends_everything() -> None:
+def test_timeout_ends_the_guest() -> None:
     with pytest.raises(GuestError, match="did not end within 1 s"):
         _guest("sleep 1000", Options(module=False, timeout_s=1, memory="1G"))
     assert _guest_processes(os.getpid()) == []
 
 
-def test_interrupt_ends_everything() -> None:
+def test_interrupt_ends_the_guest() -> None:
     command = [
         sys.executable,
         "-m",

@@ -50,7 +50,7 @@ def hello(installed: Installed, tmp_path: Path, eventually: Eventually) -> Itera
         process.communicate()
 
 
-def test_the_example_serves_plain_fuse_and_says_why(hello: Hello) -> None:
+def test_example_on_plain_fuse_reports_why_it_has_no_channels(hello: Hello) -> None:
     assert os.listdir(hello.mountpoint) == ["hello"]
     assert (hello.mountpoint / "hello").read_text() == "Hello, world!\n"
     assert not (hello.mountpoint / "other").exists()
@@ -60,7 +60,7 @@ def test_the_example_serves_plain_fuse_and_says_why(hello: Hello) -> None:
     assert said.count("\n") == 1
 
 
-def test_without_wanting_channels_it_says_nothing(
+def test_example_without_channels_reports_nothing(
     installed: Installed, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setitem(installed.environment, "EFUSE_CHANNELS", "0")
@@ -69,7 +69,7 @@ def test_without_wanting_channels_it_says_nothing(
     assert hello.end(signal.SIGTERM) == (1, "")
 
 
-def test_the_library_exports_its_function_and_no_more(installed: Installed) -> None:
+def test_library_exports_only_its_function(installed: Installed) -> None:
     library = installed.prefix / "lib" / "libefuse.so.0"
     words = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", library]
     assert subprocess.check_output(words, text=True).split() == ["efuse_session_loop_mt"]
@@ -77,7 +77,7 @@ def test_the_library_exports_its_function_and_no_more(installed: Installed) -> N
     assert "soname: [libefuse.so.0]" in dynamic
 
 
-def test_the_header_is_enough_for_c_and_cplusplus(installed: Installed, tmp_path: Path) -> None:
+def test_header_compiles_as_c_and_cplusplus(installed: Installed, tmp_path: Path) -> None:
     for language in ("c", "c++"):
         source = tmp_path / "program"
         source.write_text("#include <efuse.h>\nint main(void) { return 0; }\n")

@@ -183,7 +183,7 @@ def _stat_for(path: Path, seconds: float) -> int:
     return done
 
 
-def test_replies_of_any_size_from_any_thread(daemon: Daemon) -> None:
+def test_reply_of_any_size_from_any_thread_is_delivered(daemon: Daemon) -> None:
     for _ in range(100):
         reads = {
             (name, size): daemon.read(name, size)
@@ -196,7 +196,7 @@ def test_replies_of_any_size_from_any_thread(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("amid", [0, 3])
-def test_a_reply_does_not_wait_for_what_its_handler_does_then(daemon: Daemon, amid: int) -> None:
+def test_reply_does_not_wait_for_the_end_of_its_handler(daemon: Daemon, amid: int) -> None:
     traffic = [daemon.pool.submit(_stat_for, daemon.path, 1.0) for _ in range(amid)]
     for _ in range(30):
         assert daemon.read("early").result(_DEADLINE_S) == _DATA[:100]
@@ -205,7 +205,7 @@ def test_a_reply_does_not_wait_for_what_its_handler_does_then(daemon: Daemon, am
     assert daemon.end() == 0
 
 
-def test_a_handler_may_notify_of_what_it_has_replied_to(daemon: Daemon) -> None:
+def test_handler_may_notify_after_its_reply(daemon: Daemon) -> None:
     """The notification waits for pages that the reply unlocks."""
     traffic = daemon.pool.submit(_stat_for, daemon.path, 1.0)
     for _ in range(100):
@@ -214,7 +214,7 @@ def test_a_handler_may_notify_of_what_it_has_replied_to(daemon: Daemon) -> None:
     assert daemon.end() == 0
 
 
-def test_handlers_that_block_leave_the_others_at_work(daemon: Daemon) -> None:
+def test_blocked_handlers_do_not_block_other_requests(daemon: Daemon) -> None:
     for times in (1, _CPUS, 9):
         reads = daemon.blocked(times)
         assert daemon.read("plain").result(_DEADLINE_S) == _DATA[:100]
@@ -224,7 +224,7 @@ def test_handlers_that_block_leave_the_others_at_work(daemon: Daemon) -> None:
     assert daemon.end() == 0
 
 
-def test_interrupts(daemon: Daemon) -> None:
+def test_interrupted_callers_end(daemon: Daemon) -> None:
     for _ in range(20):
         with subprocess.Popen(["cat", daemon.path / "interrupt"]) as caller:
             daemon.hear()
@@ -251,7 +251,7 @@ def online(build: Build) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 1), ("0-1,3", 3), ("1,7-9,11", 5)])
-def test_only_cpus_that_are_online_have_channels(
+def test_only_online_cpus_have_channels(
     build: Build, tmp_path: Path, eventually: Eventually, online: Path, text: str, number: int
 ) -> None:
     online.write_text(f"{text}\n")
@@ -278,12 +278,12 @@ def _read_last(daemon: Daemon, name: str) -> bytes:
             os.close(fd)
 
 
-def test_a_handler_ends_the_session(daemon: Daemon) -> None:
+def test_handler_can_end_the_session(daemon: Daemon) -> None:
     assert _read_last(daemon, "exit") == _DATA[:100]
     assert daemon.process.wait(_DEADLINE_S) == 0
 
 
-def test_the_end_of_a_request_on_its_way_ends_the_loop_as_well(
+def test_loop_ends_without_error_after_econnaborted(
     build: Build, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EFUSE_TEST_ABORTED", "1")
@@ -293,7 +293,7 @@ def test_the_end_of_a_request_on_its_way_ends_the_loop_as_well(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_amid_requests_is_what_the_loop_returns(
+def test_loop_returns_the_signal_that_ended_it_under_load(
     daemon: Daemon, number: signal.Signals
 ) -> None:
     roots = [os.open(daemon.path, os.O_RDONLY) for _ in range(4)]
@@ -306,7 +306,7 @@ def test_a_signal_amid_requests_is_what_the_loop_returns(
         os.close(root)
 
 
-def test_what_was_replied_is_delivered_when_the_session_ends(daemon: Daemon) -> None:
+def test_replies_are_delivered_when_the_session_ends(daemon: Daemon) -> None:
     """Requests that are being handled are completed, too."""
     blocked = daemon.blocked(1)
     early = daemon.read("early")
@@ -319,7 +319,7 @@ def test_what_was_replied_is_delivered_when_the_session_ends(daemon: Daemon) -> 
     assert daemon.process.wait(_DEADLINE_S) == signal.SIGTERM
 
 
-def test_a_worker_is_not_cancelled_amid_a_reply(
+def test_worker_is_not_cancelled_during_a_reply(
     build: Build, tmp_path: Path, eventually: Eventually
 ) -> None:
     """A cancelled worker would keep the lock that the end of the loop then waits for."""
@@ -334,7 +334,7 @@ def test_a_worker_is_not_cancelled_amid_a_reply(
     pytest.fail("no worker was cancelled amid a reply")
 
 
-def test_a_request_that_crosses_the_cancellation_is_not_handled_in_part(
+def test_request_that_crosses_the_cancellation_is_handled_fully_or_not(
     build: Build, tmp_path: Path, eventually: Eventually
 ) -> None:
     """The worker takes it after the check whether it may be cancelled, and before the signal."""
@@ -356,7 +356,9 @@ def test_a_request_that_crosses_the_cancellation_is_not_handled_in_part(
             os.close(fd)
 
 
-def test_passthrough_ll_under_load(build: Build, tmp_path: Path, eventually: Eventually) -> None:
+def test_passthrough_ll_under_load_keeps_all_bytes(
+    build: Build, tmp_path: Path, eventually: Eventually
+) -> None:
     mountpoint, source = tmp_path / "mnt", tmp_path / "source"
     mountpoint.mkdir()
     source.mkdir()

@@ -26,7 +26,7 @@ def root(place: Path) -> Iterator[Path]:
     subprocess.run(["umount", made / "usr"], check=True)
 
 
-def test_a_command_sees_its_root_and_where_it_works(root: Path, place: Path) -> None:
+def test_command_sees_only_its_root_and_working_directory(root: Path, place: Path) -> None:
     work = place / "work"
     work.mkdir()
     (work / "given").write_text("given")
@@ -42,7 +42,9 @@ def test_a_command_sees_its_root_and_where_it_works(root: Path, place: Path) -> 
     assert "LC_ALL=C" in said
 
 
-def test_what_is_unmounted_meanwhile_is_not_kept(root: Path, place: Path, mounted: Served) -> None:
+def test_mount_unmounted_meanwhile_is_not_kept_by_the_root(
+    root: Path, place: Path, mounted: Served
+) -> None:
     """The daemon of the mount ends immediately, and not only when the command ends."""
     command = in_root(root, place, ["sh", "-c", "echo begun; read -r line; echo $line"])
     with subprocess.Popen(

@@ -58,20 +58,20 @@ def _mounts(mountpoint: Path) -> list[list[str]]:
     return [line for line in lines if line[1] == str(mountpoint)]
 
 
-def test_helper_passes_through_what_stands_behind_the_name(source: Path, mountpoint: Path) -> None:
+def test_helper_passes_through_the_directory_after_the_hash(source: Path, mountpoint: Path) -> None:
     run_output(_OURS, f"passthrough#{source}", mountpoint, "-o", "plain,consistency=exclusive")
     assert (mountpoint / "f").read_bytes() == b"data"
     assert _mounts(mountpoint)[0][0] == rf"passthrough\043{source}"
 
 
-def test_helper_takes_a_directory_with_a_number_sign(place: Path, mountpoint: Path) -> None:
+def test_helper_accepts_a_directory_with_a_number_sign(place: Path, mountpoint: Path) -> None:
     (place / "a#b").mkdir()
     (place / "a#b/g").touch()
     run_output(_OURS, place / "a#b", mountpoint, "-o", "plain")
     assert os.listdir(mountpoint) == ["g"]
 
 
-def test_helper_tells_the_kernel_the_standard_options(source: Path, mountpoint: Path) -> None:
+def test_helper_passes_the_standard_options_to_the_kernel(source: Path, mountpoint: Path) -> None:
     standard = "ro,noexec,nosuid,nodev,noatime,nodiratime,relatime,lazytime"
     passed_over = "_netdev,nofail,noauto,user,x-systemd.automount,x-gvfs-hide,comment=mine"
     run_output(_OURS, source, mountpoint, "-o", f"plain,{standard},{passed_over}")
@@ -88,14 +88,14 @@ def test_helper_tells_the_kernel_the_standard_options(source: Path, mountpoint: 
         ("consistency=none", "consistency cannot be 'none'"),
     ],
 )
-def test_helper_says_which_option_is_unknown(
+def test_helper_names_an_unknown_option(
     source: Path, mountpoint: Path, options: str, said: str
 ) -> None:
     assert f"mount.efuse: {said}" in run_output(_OURS, source, mountpoint, "-o", options, status=32)
     assert not os.path.ismount(mountpoint)
 
 
-def test_helper_that_may_be_sloppy_mounts_without_it(source: Path, mountpoint: Path) -> None:
+def test_sloppy_helper_ignores_an_unknown_option(source: Path, mountpoint: Path) -> None:
     run_output(_OURS, source, mountpoint, "-s", "-o", "plain,bogus")
     assert os.path.ismount(mountpoint)
 
@@ -114,7 +114,7 @@ def test_mount_runs_the_helper(source: Path, mountpoint: Path) -> None:
 
 
 @pytest.mark.usefixtures("linked")
-def test_mount_hands_on_what_the_helper_says(source: Path, mountpoint: Path) -> None:
+def test_mount_prints_the_message_of_the_helper(source: Path, mountpoint: Path) -> None:
     said = run_output("mount", "-t", "efuse", source, mountpoint, "-o", "plain,bogus", status=32)
     assert "mount.efuse: bogus cannot be used" in said
 

@@ -25,7 +25,7 @@ def faulty(served: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["exception", "oserror", "nothing", "text"])
-def test_mistake_in_lookup_is_eio_and_the_mount_lives(faulty: Any, name: str) -> None:
+def test_exception_in_lookup_is_eio_and_the_mount_stays(faulty: Any, name: str) -> None:
     assert _fails(lambda: os.stat(faulty.path / name)) == "EIO"
     assert os.stat(faulty.path / "file").st_size == 10
     report = faulty.report()
@@ -34,12 +34,12 @@ def test_mistake_in_lookup_is_eio_and_the_mount_lives(faulty: Any, name: str) ->
     assert report["logged"][0].startswith("lookup failed: ")
 
 
-def test_fuse_error_of_a_handler_passes_through(faulty: Any) -> None:
+def test_fuse_error_of_a_handler_reaches_the_caller(faulty: Any) -> None:
     assert _fails(lambda: os.stat(faulty.path / "fuse-error")) == "EDOM"
     assert faulty.report()["handler_errors"] == {}
 
 
-def test_wrong_results_of_other_handlers_are_eio_and_the_mount_lives(faulty: Any) -> None:
+def test_wrong_results_of_other_handlers_are_eio_and_the_mount_stays(faulty: Any) -> None:
     fd = os.open(faulty.path / "file", os.O_RDWR)
     assert os.pread(fd, 10, 0) == b"0123456789"
     failures = {
@@ -59,13 +59,13 @@ def test_wrong_results_of_other_handlers_are_eio_and_the_mount_lives(faulty: Any
     assert errors == {**dict.fromkeys(failures, 1), "read": 2}
 
 
-def test_repeated_mistake_is_counted_each_time(faulty: Any) -> None:
+def test_repeated_exception_is_counted_each_time(faulty: Any) -> None:
     for _ in range(5):
         assert _fails(lambda: os.stat(faulty.path / "exception")) == "EIO"
     assert faulty.report()["handler_errors"] == {"lookup": 5}
 
 
-def test_mistake_in_forget_leaves_the_mount(faulty: Any, eventually: Any) -> None:
+def test_exception_in_forget_keeps_the_mount(faulty: Any, eventually: Any) -> None:
     os.stat(faulty.path / "file")
 
     def forgotten() -> bool:
@@ -134,7 +134,7 @@ def test_names_are_cached_until_they_are_invalidated(served: Any, eventually: An
     eventually(file.exists, what="the name to appear")
 
 
-def test_plain_fuse_says_why_and_counts_requests(mounted: Any) -> None:
+def test_plain_fuse_reports_the_reason_and_counts_requests(mounted: Any) -> None:
     (mounted.path / "f").write_bytes(b"x")
     report = mounted.report()
     assert report["accelerated"] is False

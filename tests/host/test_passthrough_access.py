@@ -44,7 +44,7 @@ def _fill(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("options", ["rw", "noexec", "ro", "ro,noexec"])
-def test_access_is_what_the_kernel_says_below(
+def test_access_equals_access_to_the_lower_file(
     served: Any,
     source: Path,
     mount: Callable[..., None],
@@ -64,7 +64,7 @@ def test_access_is_what_the_kernel_says_below(
 
 @pytest.mark.parametrize("first", ["one", "two"])
 @pytest.mark.parametrize("options", ["noexec", "ro"])
-def test_access_is_by_the_mount_of_the_name(
+def test_access_depends_on_the_mount_of_the_name(
     served: Any,
     source: Path,
     mount: Callable[..., None],
@@ -88,7 +88,7 @@ def test_access_is_by_the_mount_of_the_name(
                 assert [as_user(user, _ASKS, path / directory / name) for name in names] == lower
 
 
-def test_access_follows_a_mount_that_forbids_to_execute_from_now_on(
+def test_access_obeys_a_mount_that_becomes_noexec(
     served: Any, source: Path, mount: Callable[..., None], as_user: Callable[..., str]
 ) -> None:
     sub = source / "sub"
@@ -103,7 +103,7 @@ def test_access_follows_a_mount_that_forbids_to_execute_from_now_on(
             assert as_user(user, _ASKS, *(path / "sub" / name for name in names)) == lower
 
 
-def test_access_of_a_file_whose_name_has_gone_below_goes_by_its_descriptor(
+def test_access_after_the_lower_name_was_removed_uses_the_descriptor(
     served: Any, source: Path, as_user: Callable[..., str]
 ) -> None:
     names = _fill(source)

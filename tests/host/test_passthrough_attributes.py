@@ -27,7 +27,7 @@ def _same(upper: os.stat_result, lower: os.stat_result) -> None:
     assert (upper.st_atime_ns, upper.st_ctime_ns) == (lower.st_atime_ns, lower.st_ctime_ns)
 
 
-def test_attributes_are_the_lower_ones(mounted: Any) -> None:
+def test_attributes_equal_the_lower_ones(mounted: Any) -> None:
     (mounted.source / "f").write_bytes(bytes(5000))
     (mounted.source / "d").mkdir()
     os.symlink("f", mounted.source / "l")
@@ -36,7 +36,7 @@ def test_attributes_are_the_lower_ones(mounted: Any) -> None:
         _same((mounted.path / name).lstat(), (mounted.source / name).lstat())
 
 
-def test_mode_owner_and_times_are_changed_below(mounted: Any) -> None:
+def test_mode_owner_and_times_are_changed_in_the_lower_file(mounted: Any) -> None:
     (mounted.path / "f").write_bytes(b"x")
     os.chmod(mounted.path / "f", 0o4751)
     os.chown(mounted.path / "f", ALICE, -1)
@@ -50,7 +50,7 @@ def test_mode_owner_and_times_are_changed_below(mounted: Any) -> None:
     _same((mounted.path / "f").stat(), lower)
 
 
-def test_one_time_alone_leaves_the_other(mounted: Any) -> None:
+def test_change_of_one_timestamp_keeps_the_other(mounted: Any) -> None:
     (mounted.path / "f").write_bytes(b"x")
     os.utime(mounted.path / "f", ns=(1_111_111_111, 2_222_222_222))
     times = (ctypes.c_long * 4)(7, 5, 0, (1 << 30) - 2)  # atime 7.000000005, mtime omitted
@@ -71,7 +71,7 @@ def test_symbolic_link_itself_is_changed(mounted: Any) -> None:
     assert (after.st_uid, after.st_mtime_ns) == (before.st_uid, before.st_mtime_ns)
 
 
-def test_umask_of_the_caller_holds(mounted: Any, as_user: Any) -> None:
+def test_umask_of_the_caller_is_applied(mounted: Any, as_user: Any) -> None:
     old = os.umask(0o027)
     try:
         (mounted.path / "f").touch(0o666)
@@ -105,7 +105,7 @@ def test_extended_attributes_are_listed_and_removed(mounted: Any) -> None:
         os.removexattr(mounted.path / "f", "user.7")
 
 
-def test_extended_attribute_is_right_again_after_its_absence(mounted: Any) -> None:
+def test_extended_attribute_is_read_after_it_was_absent(mounted: Any) -> None:
     (mounted.path / "f").touch()
     for value in (b"one", b"two"):
         with _refused(errno.ENODATA):
@@ -126,7 +126,7 @@ def test_extended_attribute_flags_create_and_replace(mounted: Any) -> None:
     assert os.getxattr(mounted.source / "f", "user.a") == b"3"
 
 
-def test_extended_attribute_sizes_are_asked_and_refused(mounted: Any) -> None:
+def test_extended_attribute_size_is_reported_and_a_small_buffer_fails(mounted: Any) -> None:
     (mounted.path / "f").touch()
     os.setxattr(mounted.path / "f", "user.a", b"12345")
     path = os.fsencode(mounted.path / "f")
@@ -160,7 +160,7 @@ os.link("file", "hard")
 
 
 @pytest.mark.parametrize("options", [("allow_other",), ("allow_other", "default_permissions")])
-def test_what_a_user_makes_is_the_users(
+def test_new_files_of_a_user_belong_to_the_user(
     served: Any, as_user: Any, options: tuple[str, ...]
 ) -> None:
     mounted = served(options=options)
@@ -172,7 +172,7 @@ def test_what_a_user_makes_is_the_users(
 
 
 @pytest.mark.parametrize("options", [("allow_other",), ("allow_other", "default_permissions")])
-def test_directory_with_setgid_hands_its_group_down(
+def test_files_in_a_setgid_directory_inherit_its_group(
     served: Any, as_user: Any, options: tuple[str, ...]
 ) -> None:
     mounted = served(options=options)
@@ -231,7 +231,7 @@ def _furnish(source: Path) -> None:
 
 @pytest.mark.parametrize("groups", [(), (GROUP,)])
 @pytest.mark.parametrize("options", [("allow_other",), ("allow_other", "default_permissions")])
-def test_users_may_do_what_they_may_below(
+def test_users_have_the_access_that_they_have_to_the_lower_files(
     served: Any, as_user: Any, options: tuple[str, ...], groups: tuple[int, ...]
 ) -> None:
     mounted = served(options=options)
@@ -259,7 +259,7 @@ def test_answers_for_root_are_not_given_to_others(served: Any, as_user: Any) -> 
 
 
 @pytest.mark.parametrize("shown_by", ["a-look", "a-listing"])
-def test_names_shown_to_one_user_are_not_walked_by_another(
+def test_names_learned_for_one_user_are_not_resolved_for_another(
     served: Any, as_user: Any, shown_by: str
 ) -> None:
     long = {"entry_timeout": 60, "attr_timeout": 60, "negative_timeout": 60}
@@ -297,7 +297,7 @@ def test_root_keeps_its_rights_after_serving_a_user(served: Any, as_user: Any) -
     assert (mounted.source / "hidden/new").stat().st_uid == 0
 
 
-def test_others_are_shut_out_without_allow_other(served: Any, as_user: Any) -> None:
+def test_other_users_have_no_access_without_allow_other(served: Any, as_user: Any) -> None:
     mounted = served(options=())
     (mounted.source / "f").write_text("x")
     (mounted.source / "f").chmod(0o666)

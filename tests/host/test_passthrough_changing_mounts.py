@@ -36,7 +36,7 @@ class Kernel:
         self.voided += 1
 
 
-def test_change_of_the_table_just_before_the_watcher_waits_is_not_lost(
+def test_change_of_the_mount_table_before_the_watcher_waits_is_not_lost(
     place: Path, mount: Callable[..., None]
 ) -> None:
     one, two = place / "one", place / "two"
@@ -64,7 +64,7 @@ def test_change_of_the_table_just_before_the_watcher_waits_is_not_lost(
     assert seen[-1], "the mount that came last was never looked at"
 
 
-def test_names_are_void_after_a_mount_was_replaced_by_one_of_the_same_number(
+def test_names_are_void_after_a_mount_was_replaced_by_one_with_the_same_id(
     source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sub = source / "sub"
@@ -95,9 +95,7 @@ def test_names_are_void_after_a_mount_was_replaced_by_one_of_the_same_number(
     trio.run(main)
 
 
-def test_names_are_void_after_a_mount_was_unmounted_lazily(
-    source: Path, mount: Callable[..., None]
-) -> None:
+def test_names_are_void_after_a_lazy_unmount(source: Path, mount: Callable[..., None]) -> None:
     """In exclusive the kernel would lead to the mount that has gone for ever."""
     sub = source / "sub"
     sub.mkdir()
@@ -126,7 +124,7 @@ def _two_names(source: Path, mount: Callable[..., None]) -> None:
     bind(mount, source / "below", source / "two")
 
 
-def test_open_file_that_fails_does_not_fail_all_requests(
+def test_statx_error_of_one_open_file_does_not_fail_other_requests(
     source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """statx(2) of a bad inode of FUSE: EIO. An O_PATH copy of a removed file on NFS: ESTALE."""
@@ -157,7 +155,7 @@ def test_open_file_that_fails_does_not_fail_all_requests(
     fs.close()
 
 
-def test_file_that_the_kernel_has_opened_is_truncated_after_its_node_has_moved(
+def test_file_opened_in_the_kernel_is_truncated_after_its_mount_became_read_only(
     source: Path, mount: Callable[..., None]
 ) -> None:
     """As it is written: its handle says that it was opened for that."""
@@ -258,7 +256,7 @@ trio.run(main)
 """
 
 
-def test_mount_that_hangs_and_was_unmounted_lazily_is_not_asked(source: Path) -> None:
+def test_hung_mount_is_not_accessed_after_a_lazy_unmount(source: Path) -> None:
     """An operator unmounts a hung mount that way. The kernel may still know inodes on it."""
     sub = source / "sub"
     sub.mkdir()

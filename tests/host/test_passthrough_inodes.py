@@ -25,7 +25,7 @@ def _fill(source: Path, files: int) -> None:
 
 
 @pytest.mark.parametrize("no_file_handles", [False, True])
-def test_more_inodes_than_descriptors(served: Any, no_file_handles: bool) -> None:
+def test_more_inodes_than_descriptors_are_served(served: Any, no_file_handles: bool) -> None:
     mounted = served(
         arguments={"entry_timeout": 60, "attr_timeout": 60},
         descriptors=DESCRIPTORS,
@@ -51,7 +51,7 @@ def test_more_inodes_than_descriptors(served: Any, no_file_handles: bool) -> Non
     assert last["logged"] == []
 
 
-def test_inode_put_aside_and_gone_below_is_stale_not_another(served: Any) -> None:
+def test_inode_replaced_below_while_its_descriptor_is_closed_is_stale(served: Any) -> None:
     mounted = served(descriptors=128, arguments={"descriptors": 32, "entry_timeout": 3600})
     _fill(mounted.source, 400)
     kept = os.open(mounted.path / "0/0", os.O_PATH)
@@ -92,7 +92,7 @@ def test_lookup_counts_return_to_zero(served: Any, eventually: Callable[..., Any
     assert last["logged"] == [], "a FORGET took back more than there was"
 
 
-def test_many_processes_renaming_and_unlinking_agree_with_the_truth(
+def test_mount_equals_the_source_after_many_parallel_renames_and_unlinks(
     served: Any, in_processes: Callable[..., list[str]]
 ) -> None:
     mounted = served()
@@ -103,7 +103,7 @@ def test_many_processes_renaming_and_unlinking_agree_with_the_truth(
     assert mounted.unmount()["logged"] == []
 
 
-def test_processes_in_trees_of_their_own_see_their_own_changes(
+def test_processes_in_separate_trees_see_their_own_changes(
     served: Any, in_processes: Callable[..., list[str]]
 ) -> None:
     mounted = served(arguments={"entry_timeout": 60, "attr_timeout": 60})

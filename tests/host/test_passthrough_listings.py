@@ -47,7 +47,7 @@ def _expected(*behind: int, times: int) -> list[str]:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("behind", [(10,), (1,), (30,), (5, 6, 40)], ids=str)
-def test_listing_fails_where_the_lower_one_does_and_goes_on_behind_it(
+def test_listing_fails_where_the_lower_one_fails_and_continues_after_it(
     served: Any, behind: tuple[int, ...], times: int
 ) -> None:
     """No name is missing, and none comes twice."""
@@ -58,7 +58,7 @@ def test_listing_fails_where_the_lower_one_does_and_goes_on_behind_it(
     assert _read(served(arguments={"source": str(below.path)}).path) == expected
 
 
-def test_listing_that_fails_for_ever_shows_the_names_before_that(served: Any) -> None:
+def test_listing_that_always_fails_shows_the_names_before_the_error(served: Any) -> None:
     below = served(LOWER, {"files": FILES, "fails_behind": [10], "times": 1000})
     path = served(arguments={"source": str(below.path)}).path
     names = [f"file{number}" for number in range(10)]

@@ -36,7 +36,7 @@ def _put_aside(path: Path) -> None:
         (path / f"a{number}").stat()
 
 
-def test_mount_that_is_read_only_stays_so(
+def test_read_only_bind_mount_below_cannot_be_written(
     served: Any, place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
     """The mount is a read-only bind mount. Its file system is writable."""
@@ -57,7 +57,7 @@ def test_mount_that_is_read_only_stays_so(
 
 
 @pytest.mark.parametrize("first", ["ro", "rw"])
-def test_file_has_the_rights_of_the_mount_that_its_name_is_on(
+def test_file_has_the_rights_of_the_mount_of_its_name(
     served: Any, source: Path, mount: Callable[..., None], first: str
 ) -> None:
     for name in ("ro", "rw"):
@@ -84,7 +84,7 @@ def _two_names(
 
 @pytest.mark.parametrize("writeback", [False, True])
 @pytest.mark.parametrize("options", ["", "nosuid", "nodev,noexec"])
-def test_what_is_written_by_two_mounts_of_a_file_is_there(
+def test_writes_through_two_mounts_of_a_file_are_all_kept(
     served: Any, source: Path, mount: Callable[..., None], options: str, writeback: bool
 ) -> None:
     """Two inodes would each write back whole pages, and overwrite the changes of the other."""
@@ -109,7 +109,7 @@ def test_what_is_written_by_two_mounts_of_a_file_is_there(
     assert (source / "one" / "f").read_bytes() == b"AAAABBBBaaaabbbb" + b"-" * 24
 
 
-def test_file_is_one_by_two_mounts_of_the_same_rights(
+def test_file_on_two_mounts_with_equal_rights_is_one_inode(
     served: Any, source: Path, mount: Callable[..., None]
 ) -> None:
     _two_names(source, mount, data=b"x")
@@ -121,7 +121,7 @@ def test_file_is_one_by_two_mounts_of_the_same_rights(
 
 
 @pytest.mark.parametrize("first", ["one", "two"])
-def test_link_within_a_directory_is_made_whichever_mount_the_file_was_found_by(
+def test_link_within_a_directory_works_for_a_file_found_on_another_mount(
     served: Any, source: Path, mount: Callable[..., None], first: str
 ) -> None:
     _two_names(source, mount)
@@ -134,7 +134,7 @@ def test_link_within_a_directory_is_made_whichever_mount_the_file_was_found_by(
 
 
 @pytest.mark.parametrize(("times", "rounds"), [(SHORT, 2), (LONG, 1)], ids=["no time", "long"])
-def test_mount_that_becomes_read_only_is_obeyed(
+def test_write_fails_after_its_mount_became_read_only(
     served: Any, source: Path, mount: Callable[..., None], times: dict[str, float], rounds: int
 ) -> None:
     """The file can be written by its other name, by which the kernel holds the old inode."""
@@ -159,7 +159,7 @@ def test_mount_that_becomes_read_only_is_obeyed(
 
 @pytest.mark.parametrize("times", [SHORT, LONG], ids=["no time", "long"])
 @pytest.mark.parametrize("writeback", [False, True])
-def test_file_is_one_after_its_mount_has_become_writable(
+def test_file_is_one_inode_after_its_mount_became_writable(
     served: Any,
     source: Path,
     mount: Callable[..., None],
@@ -188,7 +188,7 @@ def test_file_is_one_after_its_mount_has_become_writable(
     os.close(old)
 
 
-def test_file_that_is_open_for_writing_stays_one_when_another_mount_of_it_changes(
+def test_file_open_for_writing_stays_one_inode_when_another_mount_changes(
     source: Path, mount: Callable[..., None]
 ) -> None:
     """Otherwise two inodes would have pages to write back."""
@@ -221,7 +221,7 @@ def test_file_that_is_open_for_writing_stays_one_when_another_mount_of_it_change
     table.close()
 
 
-def test_source_that_was_read_only_at_the_start_is_told_from_what_is_read_only(
+def test_source_read_only_at_the_start_becomes_writable_and_read_only_mounts_stay(
     served: Any, place: Path, mount: Callable[..., None]
 ) -> None:
     """The root directory is read-only, for example, while a machine boots."""
@@ -283,7 +283,7 @@ def _bind_idmapped(what: Path, where: Path, owner: int, shown: int) -> None:
 
 
 @pytest.mark.parametrize("first", ["one", "two"])
-def test_file_has_the_owner_that_the_mount_of_its_name_shows(
+def test_file_has_the_owner_shown_by_the_mount_of_its_name(
     served: Any, source: Path, first: str
 ) -> None:
     for name in ("one", "two"):
@@ -300,7 +300,7 @@ def test_file_has_the_owner_that_the_mount_of_its_name_shows(
         subprocess.run(["umount", "--lazy", source / "two"], check=True)
 
 
-def test_there_are_descriptors_left_where_much_is_mounted(
+def test_descriptors_suffice_with_many_mounts(
     served: Any, source: Path, mount: Callable[..., None]
 ) -> None:
     """Each known mount needs a descriptor, which is then missing for inodes."""
@@ -318,16 +318,14 @@ def test_there_are_descriptors_left_where_much_is_mounted(
         os.close(fd)
 
 
-def test_directory_with_a_mount_whose_daemon_knows_no_statfs_is_listed(
-    served: Any, place: Path
-) -> None:
+def test_directory_with_a_mount_without_statfs_is_listed(served: Any, place: Path) -> None:
     below = served("filesystems:Bare").path
     path = served(arguments={"source": str(place), **SHORT}).path
     assert sorted(os.listdir(path)) == ["low0", "low1", "mnt0"]
     assert (path / below.name).stat().st_mode == below.stat().st_mode
 
 
-def test_what_is_mounted_within_a_bind_mount_is_shown(
+def test_mount_within_a_bind_mount_is_shown(
     served: Any, source: Path, mount: Callable[..., None]
 ) -> None:
     """The directory that it covers is shown by the other name."""
@@ -349,7 +347,7 @@ def test_what_is_mounted_within_a_bind_mount_is_shown(
         os.close(held)
 
 
-def test_mount_can_be_unmounted_when_the_kernel_has_forgotten_it(
+def test_lower_mount_can_be_unmounted_after_the_kernel_forgot_its_inodes(
     served: Any, source: Path, mount: Callable[..., None], eventually: Callable[..., Any]
 ) -> None:
     sub = source / "sub"
@@ -367,7 +365,7 @@ def test_mount_can_be_unmounted_when_the_kernel_has_forgotten_it(
     eventually(is_unmounted, timeout=60, what="nothing of the mount to be used")
 
 
-def test_hard_links_of_an_overlay_are_parted_whatever_had_its_device_number(
+def test_hard_links_of_an_overlay_are_separated_if_its_device_number_is_reused(
     served: Any, place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
     """The device number of an unmounted file system is given to the next one."""
@@ -430,7 +428,7 @@ def _terminal(where: Path, owner: int) -> tuple[int, Path]:
     return fd, where / number
 
 
-def test_terminal_whose_number_is_used_again_is_another_one(
+def test_terminal_with_a_reused_number_is_another_inode(
     served: Any, source: Path, mount: Callable[..., None]
 ) -> None:
     """An O_PATH descriptor of the old terminal does not keep its number."""
@@ -452,7 +450,7 @@ def test_terminal_whose_number_is_used_again_is_another_one(
 _LISTS = "import os, sys; print(sorted(os.listdir(sys.argv[1])))"
 
 
-def test_own_mount_below_the_source_is_left_out(served: Any, place: Path) -> None:
+def test_own_mount_below_the_source_is_not_listed(served: Any, place: Path) -> None:
     """Otherwise the daemon would wait for itself, and the caller for the daemon, until killed."""
     (place / "f").write_bytes(b"data")
     path = served(arguments={"source": str(place), **SHORT}).path
@@ -473,7 +471,7 @@ trio.run(pyfuse3.main)
 """
 
 
-def test_pyfuse3_alone_shows_the_mount_that_it_was_started_on(place: Path, source: Path) -> None:
+def test_pyfuse3_alone_lists_the_mount_of_its_working_directory(place: Path, source: Path) -> None:
     """No mount is left out if it is not known which one is the pass-through's own."""
     sub, below, mountpoint = source / "sub", place / "below", place / "mnt"
     for directory in (sub, below, mountpoint):

@@ -48,7 +48,7 @@ def bring(
     subprocess.run(["umount", "--lazy", source / "d" / "m"], check=False)
 
 
-def test_promises_end_with_the_first_inode_that_is_found_on_a_mount_that_has_come(
+def test_promises_end_at_the_first_inode_found_on_a_new_mount(
     source: Path, bring: Callable[[], None]
 ) -> None:
     fs = efuse.Passthrough(source, consistency="exclusive")
@@ -82,7 +82,7 @@ class Kernel:
         self.was_told = trio.Event()
 
 
-def test_kernel_is_told_of_a_mount_that_has_come_although_it_asks_for_nothing(
+def test_kernel_is_told_of_a_new_mount_without_any_request(
     source: Path, mount: Callable[..., None]
 ) -> None:
     """In exclusive mode the kernel may answer all requests by itself."""
@@ -163,9 +163,7 @@ def test_kernel_is_told_of_a_remount_although_it_asks_for_nothing(
     trio.run(watch)
 
 
-def test_mounts_that_come_after_the_pass_through_is_closed_are_of_no_interest(
-    source: Path, mount: Callable[..., None]
-) -> None:
+def test_new_mount_after_close_is_ignored(source: Path, mount: Callable[..., None]) -> None:
     (source / "d").mkdir()
     fs = efuse.Passthrough(source, consistency="exclusive")
 

@@ -67,7 +67,7 @@ def _is_read_only(path: Path) -> bool:
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
 @pytest.mark.parametrize("to", ["rw", "ro"])
-def test_file_stays_one_inode_when_its_only_mount_changes(
+def test_file_stays_one_inode_when_its_only_mount_is_remounted(
     served: Any, source: Path, mount: Callable[..., None], to: str, consistency: str
 ) -> None:
     sub = source / "sub"
@@ -97,7 +97,7 @@ def test_file_stays_one_inode_when_its_only_mount_changes(
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_node_stays_found_when_its_only_mount_changes_again_and_again(
+def test_node_is_found_after_many_remounts(
     table: Inodes, source: Path, mount: Callable[..., None], rounds: int
 ) -> None:
     sub = source / "sub"
@@ -114,7 +114,7 @@ def test_node_stays_found_when_its_only_mount_changes_again_and_again(
 
 
 @pytest.mark.parametrize("times", [SHORT, LONG], ids=["no time", "long"])
-def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_read_only(
+def test_file_in_use_on_another_mount_stays_one_inode_when_a_mount_becomes_read_only(
     served: Any,
     source: Path,
     mount: Callable[..., None],
@@ -144,7 +144,7 @@ def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_read_only(
 
 
 @pytest.mark.parametrize("times", [SHORT, LONG], ids=["no time", "long"])
-def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_writable(
+def test_file_in_use_on_another_mount_stays_one_inode_when_a_mount_becomes_writable(
     served: Any, source: Path, mount: Callable[..., None], times: dict[str, float]
 ) -> None:
     _two_names(source, mount, one="ro", two="ro", data=b"data")
@@ -163,7 +163,7 @@ def test_file_in_use_by_another_mount_stays_one_when_a_mount_becomes_writable(
     assert (source / "below" / "f").read_bytes() == b"written"
 
 
-def test_hard_links_of_an_overlay_stay_their_nodes_when_its_only_mount_changes(
+def test_hard_links_of_an_overlay_keep_their_nodes_after_a_remount(
     table: Inodes, place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
     """Both links have one inode number until one of them is changed."""
@@ -191,7 +191,7 @@ def test_hard_links_of_an_overlay_stay_their_nodes_when_its_only_mount_changes(
     assert _look_up(table, source, "both", "a") is nodes["a"]
 
 
-def test_file_in_use_is_not_outdated_where_no_descriptor_is_left_to_follow_a_mount(
+def test_file_in_use_is_not_outdated_if_no_descriptor_is_left_after_a_remount(
     table: Inodes, source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request fails, and the next one follows the mount."""
@@ -251,7 +251,7 @@ def test_grants_are_void_after_some_files_followed_a_mount_and_the_next_one_coul
     os.close(fd)
 
 
-def test_node_does_not_go_on_as_another_file_that_has_its_number(
+def test_node_does_not_become_another_file_with_the_same_inode_number(
     table: Inodes, source: Path, mount: Callable[..., None]
 ) -> None:
     """The node was put aside, so another file may have its name and its inode number now."""
@@ -270,7 +270,7 @@ def test_node_does_not_go_on_as_another_file_that_has_its_number(
     assert _look_up(table, source, "one", "f") is not node
 
 
-def test_change_of_a_mount_reaches_the_nodes_before_a_lookup_by_it(
+def test_remount_is_applied_to_nodes_before_the_next_lookup(
     table: Inodes, source: Path, mount: Callable[..., None]
 ) -> None:
     """A lookup that first finds another mount reads the table of mounts again."""
@@ -289,7 +289,7 @@ def test_change_of_a_mount_reaches_the_nodes_before_a_lookup_by_it(
     table.check_writable(node)
 
 
-def test_change_of_a_mount_reaches_each_process_that_has_the_table(
+def test_remount_is_noticed_by_each_process_with_the_table(
     table: Inodes, source: Path, mount: Callable[..., None]
 ) -> None:
     """The kernel reports a change once to each open mountinfo, which a child would inherit."""
@@ -319,7 +319,7 @@ def test_change_of_a_mount_reaches_each_process_that_has_the_table(
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_stores_by_two_names_are_kept_in_each_mount_of_one_object(
+def test_stores_by_two_names_are_kept_in_both_mounts_of_one_object(
     place: Path, source: Path, mount: Callable[..., None]
 ) -> None:
     """Two inodes would each write back the whole page, and overwrite the change of the other."""

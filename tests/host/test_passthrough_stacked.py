@@ -72,7 +72,7 @@ def _serve(served: Any, source: Path, **arguments: Any) -> Path:
 
 @pytest.mark.parametrize("writeback", [False, True])
 @pytest.mark.parametrize("linked", ["through the mount", "below"])
-def test_what_is_written_by_two_names_of_a_file_of_an_overlay_is_there(
+def test_writes_by_two_names_of_an_overlay_file_are_all_kept(
     served: Any, overlay: Path, writeback: bool, linked: str
 ) -> None:
     path = _serve(served, overlay, writeback=writeback, **NO_TIME)
@@ -104,7 +104,7 @@ def test_what_is_written_by_two_names_of_a_file_of_an_overlay_is_there(
     assert (overlay / "f").read_bytes() == expected
 
 
-def test_hard_links_of_a_lower_layer_are_parted_by_a_change(
+def test_hard_links_of_a_lower_layer_are_separated_by_a_change(
     served: Any, lower: Callable[..., Path]
 ) -> None:
     """Changes below the mount do so, too. Later names of a changed link lead to its new inode."""
@@ -134,7 +134,7 @@ def test_hard_links_of_a_lower_layer_are_parted_by_a_change(
     assert {name: (path / name).stat().st_ino for name in "abcd"} == numbers
 
 
-def test_hard_link_that_is_renamed_below_while_it_is_open_is_the_same_file(
+def test_open_hard_link_renamed_below_is_the_same_file(
     served: Any, lower: Callable[..., Path]
 ) -> None:
     """It is copied up under its new name, with another inode number and no other name."""
@@ -183,7 +183,7 @@ def _looked_up(table: Inodes, source: Path, *names: str) -> Node:
     return node
 
 
-def test_nodes_of_an_inode_that_was_linked_unseen_become_one(
+def test_nodes_of_an_inode_linked_behind_the_mount_become_one(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One node had lost its watch when the inode got another name in the lower directory."""
@@ -240,7 +240,7 @@ def _fails(_node: Node) -> int:
     raise OSError(errno.EMFILE, "no descriptors are left")
 
 
-def test_directories_that_are_moved_into_each_other_below_are_not_found_for_ever(
+def test_directories_moved_into_each_other_below_cause_no_endless_lookup(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
     source = lower("bindfs")
@@ -258,7 +258,7 @@ def test_directories_that_are_moved_into_each_other_below_are_not_found_for_ever
     assert failure.value.errno == errno.ESTALE
 
 
-def test_files_that_have_lost_one_of_their_names_keep_no_descriptor(
+def test_file_that_lost_one_of_its_names_keeps_no_descriptor(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
     source = lower("bindfs")
@@ -279,7 +279,7 @@ def test_files_that_have_lost_one_of_their_names_keep_no_descriptor(
 
 
 @pytest.mark.parametrize("kind", ["overlay", "bindfs"])
-def test_file_that_is_open_is_found_when_its_name_has_gone_below(
+def test_open_file_is_found_after_its_lower_name_was_removed(
     served: Any, lower: Callable[..., Path], kind: str
 ) -> None:
     source = lower(kind)
@@ -297,7 +297,7 @@ def test_file_that_is_open_is_found_when_its_name_has_gone_below(
 
 
 @pytest.mark.parametrize("kind", ["overlay", "bindfs"])
-def test_directory_that_is_open_is_found_when_it_was_renamed_below(
+def test_open_directory_is_found_after_a_rename_below(
     served: Any, lower: Callable[..., Path], kind: str
 ) -> None:
     source = lower(kind)
@@ -329,7 +329,7 @@ def bindfs(place: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_what_gets_the_inode_number_of_what_was_removed_is_another_file(
+def test_file_with_a_reused_inode_number_is_another_file(
     served: Any, bindfs: Path, held: bool
 ) -> None:
     """The numbers are those of the disk, and bindfs does not keep them from being reused."""
@@ -356,7 +356,7 @@ def test_what_gets_the_inode_number_of_what_was_removed_is_another_file(
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_name_leads_to_its_file_when_another_has_got_its_former_name_below(
+def test_name_leads_to_its_file_after_its_former_name_was_reused_below(
     served: Any, bindfs: Path, linked: bool
 ) -> None:
     """A descriptor on bindfs follows the former name, and shows old attributes for a second."""
@@ -380,7 +380,7 @@ def test_name_leads_to_its_file_when_another_has_got_its_former_name_below(
     assert (below / "a").read_bytes() == b"another file"
 
 
-def test_open_file_is_found_when_its_last_name_has_gone(
+def test_open_file_is_found_after_its_last_name_was_removed(
     served: Any, lower: Callable[..., Path]
 ) -> None:
     """bindfs renames the open name to a hidden one. The file was found last by its other name."""
@@ -397,7 +397,7 @@ def test_open_file_is_found_when_its_last_name_has_gone(
         assert os.pread(file.fileno(), 10, 0) == b"dat"
 
 
-def test_open_file_that_lost_its_names_is_on_the_mount_that_it_is_open_by(
+def test_open_file_without_names_is_on_the_mount_that_it_was_opened_on(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
     """The file was found last on another mount, whose rights differ from those of the open file."""
@@ -449,7 +449,7 @@ def _instances_of_inotify() -> int:
     return sum("inotify" in str(link) for link in links)
 
 
-def test_no_instance_of_inotify_is_taken_before_it_is_needed(
+def test_inotify_instance_is_not_created_before_it_is_needed(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
     """A user may have only 128 of them, and another process may serve the pass-through."""
@@ -458,7 +458,7 @@ def test_no_instance_of_inotify_is_taken_before_it_is_needed(
     assert _instances_of_inotify() == before
 
 
-def test_directory_with_names_of_a_file_that_the_daemon_may_not_read_can_be_listed(
+def test_directory_with_hard_links_of_an_unreadable_file_is_listed(
     lower: Callable[..., Path], inodes: Callable[[Path], Inodes]
 ) -> None:
     """The daemon's user cannot open the file, so no write can be lost."""
@@ -478,7 +478,7 @@ def test_directory_with_names_of_a_file_that_the_daemon_may_not_read_can_be_list
 
 
 @pytest.mark.parametrize("how", ["unlink", "unlink and make", "rename", "rename to another"])
-def test_a_name_is_there_when_another_of_its_file_has_gone(
+def test_name_exists_after_another_name_of_its_file_was_removed(
     served: Any, lower: Callable[..., Path], how: str
 ) -> None:
     """bindfs finds files by their names, and each name has an inode of its own there."""
@@ -573,7 +573,7 @@ def _result(act: Callable[[Path], object], top: Path) -> object:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("times", [NO_TIME, LONG], ids=["no time", "long"])
 @pytest.mark.parametrize("kind", ["overlay", "bindfs"])
-def test_changes_through_it_are_those_of_its_twin(
+def test_random_changes_match_the_same_changes_to_a_copy(
     served: Any, lower: Callable[..., Path], kind: str, times: dict[str, float], seed: int
 ) -> None:
     source, twin = lower(kind, _prepare_tree), lower(kind, _prepare_tree)
@@ -590,7 +590,7 @@ def test_changes_through_it_are_those_of_its_twin(
 
 
 @pytest.mark.parametrize("first", ["both", "ro"])
-def test_hard_link_has_the_rights_of_the_mount_that_its_name_is_on(
+def test_hard_link_has_the_rights_of_the_mount_of_its_name(
     served: Any, lower: Callable[..., Path], first: str
 ) -> None:
     """A watch identifies the file, but not the mount."""

@@ -69,7 +69,7 @@ def elsewhere(source: Path) -> Iterator[Elsewhere]:
 
 
 @pytest.mark.parametrize("first", ["one", "two"])
-def test_mount_of_another_namespace_has_the_rights_that_it_has_now(
+def test_mount_of_another_namespace_has_its_current_rights(
     served: Any, elsewhere: Elsewhere, first: str
 ) -> None:
     path = served(arguments={"source": str(elsewhere.source), **SHORT}).path
@@ -86,7 +86,7 @@ def test_mount_of_another_namespace_has_the_rights_that_it_has_now(
     assert (elsewhere.source / "below" / "f").read_bytes() == b"again"
 
 
-def test_rights_are_found_where_the_file_system_tells_no_figures(
+def test_rights_of_a_mount_are_found_without_statfs(
     served: Any, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A FUSE daemon, for example, need not implement statfs."""
@@ -165,7 +165,7 @@ def test_source_in_another_namespace_gets_no_promise(
     fs.close()
 
 
-def test_mount_that_was_unmounted_while_it_is_in_use_counts(
+def test_lazily_unmounted_mount_in_use_still_ends_promises(
     source: Path, place: Path, mount: Callable[..., None]
 ) -> None:
     """A directory of the mount already has an inode, and gets another one by the other mount."""
@@ -191,7 +191,7 @@ def test_mount_that_was_unmounted_while_it_is_in_use_counts(
     fs.close()
 
 
-def test_source_that_was_unmounted_while_it_is_in_use_keeps_its_promises(
+def test_lazily_unmounted_source_keeps_its_promises(
     source: Path, mount: Callable[..., None]
 ) -> None:
     """No mount can appear below it any more, and its path leads to another directory."""
@@ -211,7 +211,7 @@ def test_source_that_was_unmounted_while_it_is_in_use_keeps_its_promises(
     fs.close()
 
 
-def test_table_that_changes_while_it_is_read_is_read_again(
+def test_mount_table_that_changes_while_read_is_read_again(
     source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mount that is missing in the table would end all promises."""

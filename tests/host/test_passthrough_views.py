@@ -25,7 +25,7 @@ def _view(mount: Callable[..., None], kind: str, place: Path, what: Path, where:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["bindfs", "overlay"])
-def test_file_is_read_as_it_was_written_by_its_other_name(
+def test_read_by_one_name_returns_bytes_written_by_the_other(
     served: Any, place: Path, source: Path, mount: Callable[..., None], kind: str, when: str
 ) -> None:
     """In exclusive mode the kernel would keep the pages, since the write goes to another inode."""

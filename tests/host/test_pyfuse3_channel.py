@@ -98,7 +98,7 @@ def root(build: Build, eventually: Eventually, tmp_path: Path) -> Iterator[Path]
         assert text == ""
 
 
-def test_callers_at_once_get_their_own_answers(root: Path) -> None:
+def test_concurrent_callers_get_their_own_answers(root: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         for each in [pool.submit(read_all, root, 10) for _ in range(4)]:
             each.result(_DEADLINE_S)
@@ -107,7 +107,7 @@ def test_callers_at_once_get_their_own_answers(root: Path) -> None:
         assert names == {f"f{number}": size for number, size in enumerate(SIZES)}
 
 
-def test_large_writes_amid_small_requests(root: Path) -> None:
+def test_large_writes_between_small_requests_keep_all_bytes(root: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         reading = [pool.submit(read_all, root, 20) for _ in range(2)]
         fd = os.open(root / "f0", os.O_WRONLY)
@@ -119,11 +119,11 @@ def test_large_writes_amid_small_requests(root: Path) -> None:
             each.result(_DEADLINE_S)
 
 
-def test_others_are_served_while_handlers_sleep(root: Path) -> None:
+def test_requests_are_served_while_other_handlers_sleep(root: Path) -> None:
     read_beside_sleepers(root)
 
 
-def test_what_was_invalidated_is_asked_for_again(root: Path) -> None:
+def test_getattr_after_invalidate_goes_to_the_daemon(root: Path) -> None:
     """A notification from another thread does not overtake a reply, and does not wait for one."""
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(read_all, root, 30) for _ in range(2)]
@@ -132,7 +132,7 @@ def test_what_was_invalidated_is_asked_for_again(root: Path) -> None:
             each.result(_DEADLINE_S)
 
 
-def test_a_handler_that_forks_keeps_its_channel(root: Path) -> None:
+def test_channel_works_after_a_handler_forked(root: Path) -> None:
     act(root, "fork")
     read_all(root, 3)
     act(root, "reap")

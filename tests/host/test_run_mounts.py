@@ -109,7 +109,7 @@ def test_numbers_are_those_of_the_mount_table(place: Path) -> None:
 
 
 @pytest.mark.parametrize("user", [0, _NOBODY])
-def test_report_is_believed_of_root_only(place: Path, user: int) -> None:
+def test_report_of_another_user_than_root_is_ignored(place: Path, user: int) -> None:
     """The report names a mount that is newer than the run, so it may be the daemon's."""
     mountpoint, pipe = place / "mnt", place / "pipe"
     mountpoint.mkdir()
@@ -124,7 +124,7 @@ def test_report_is_believed_of_root_only(place: Path, user: int) -> None:
     assert events[-1] == Ended(3)
 
 
-def test_report_of_what_is_not_a_new_mount_of_fuse_is_not_believed(place: Path) -> None:
+def test_report_of_anything_but_a_new_fuse_mount_is_ignored(place: Path) -> None:
     """The mount is older than the run, or not FUSE, or of another type than reported."""
     old, new, fuse = place / "old", place / "new", place / "fuse"
     with contextlib.ExitStack() as stack:
@@ -152,7 +152,7 @@ records += [b"efuse %d /proc" % number_at("/proc"), b"tmpfs" + records[1][5:]]
         assert is_mounted(_number(old)) is not None
 
 
-def test_all_reports_are_read_before_the_daemons_end_is_told_of() -> None:
+def test_all_reports_are_read_before_the_end_of_the_daemon_is_reported() -> None:
     names = ["/a", "/b", "/c"]
     with _running(_SENDS, 0, [b"fuse.x 1 " + name.encode() for name in names]) as running:
         os.waitid(os.P_PID, running.process.pid, os.WEXITED | os.WNOWAIT)
@@ -195,7 +195,7 @@ def past_the_shim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("past_the_shim")
-def test_mount_in_the_place_of_one_from_before_is_noticed(place: Path) -> None:
+def test_mount_over_an_older_mount_is_noticed(place: Path) -> None:
     """The new mount also gets the same id in mountinfo, because ids are reused."""
     subprocess.run(["mount", "-t", "tmpfs", "x", place], check=True)
     try:
@@ -262,7 +262,7 @@ def _does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize("tells", [True, False])
-def test_mount_without_a_report_is_the_daemons(
+def test_mount_without_a_report_belongs_to_the_daemon(
     place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
     """The command names the mount point."""
@@ -279,7 +279,7 @@ def test_mount_without_a_report_is_the_daemons(
 
 
 @pytest.mark.usefixtures("ours")
-def test_mount_that_may_be_another_daemons_is_told_of_and_left(
+def test_mount_that_may_belong_to_another_daemon_is_reported_and_kept(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command does not name the mount point, and the kernel does not show its daemon."""
@@ -307,7 +307,7 @@ def test_mount_that_may_be_another_daemons_is_told_of_and_left(
 
 @pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize("tells", [True, False])
-def test_mount_of_another_daemon_is_not_taken_for_the_daemons(
+def test_mount_of_another_daemon_is_not_taken_for_one_of_this_daemon(
     place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
     """The other mount comes later, on a directory that the command names, such as its source."""
@@ -377,7 +377,7 @@ def test_device_of_an_ended_connection_does_not_keep_a_dead_mount(
 
 
 @pytest.mark.usefixtures("past_the_shim")
-def test_mount_of_another_daemon_with_the_number_of_an_ended_one_is_not_the_daemons(
+def test_mount_of_another_daemon_with_a_reused_number_is_not_taken(
     two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon still has the device of the ended connection open."""
@@ -407,7 +407,7 @@ def _running_past_the_shim(place: Path, *, opens: bool) -> Iterator[tuple[Runnin
 
 @pytest.mark.usefixtures("past_the_shim")
 @pytest.mark.parametrize("opens", [False, True])
-def test_plain_mount_of_another_daemon_is_not_taken_for_the_daemons(
+def test_plain_mount_of_another_daemon_is_not_taken_for_one_of_this_daemon(
     place: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
 ) -> None:
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
@@ -424,7 +424,7 @@ def test_plain_mount_of_another_daemon_is_not_taken_for_the_daemons(
 
 
 @pytest.mark.usefixtures("past_the_shim")
-def test_plain_mount_that_may_be_another_daemons_is_told_of_and_left(
+def test_plain_mount_that_may_belong_to_another_daemon_is_reported_and_kept(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel does not show which mount it serves, but the daemon has the device open."""
@@ -457,7 +457,7 @@ def _mounts_of(user: int) -> str:
 @pytest.mark.parametrize("user", [0, _NOBODY])
 @pytest.mark.parametrize("kind", ["fuse.x", "fuse.ours"])
 @pytest.mark.parametrize("end", _DIES.values(), ids=_DIES)
-def test_mount_of_a_daemon_that_dies_at_once_is_told_of_and_unmounted(
+def test_mount_of_a_daemon_that_dies_immediately_is_reported_and_unmounted(
     place: Path, monkeypatch: pytest.MonkeyPatch, end: str, kind: str, user: int
 ) -> None:
     """The owner of the mount does not matter, although statfs(2) reports the death only to it."""
@@ -490,7 +490,7 @@ main()
 
 
 @pytest.mark.parametrize("end", _DIES.values(), ids=_DIES)
-def test_command_leaves_no_mount_of_a_daemon_that_dies_at_once(place: Path, end: str) -> None:
+def test_command_leaves_no_mount_of_a_daemon_that_dies_immediately(place: Path, end: str) -> None:
     before = numbers()
     words = [sys.executable, "-c", _COMMAND_LINE, "run", "--"]
     words += [sys.executable, "-c", _MOUNTS + end, str(place), "fuse.x"]
@@ -612,7 +612,7 @@ def two(place: Path) -> Iterator[tuple[Path, Path]]:
 
 
 @pytest.mark.parametrize("closes", ["well", "after its connection"])
-def test_each_mount_of_a_daemon_has_handlers_and_is_ended_with_it(
+def test_each_mount_of_a_daemon_has_handlers_and_ends_with_the_daemon(
     two: tuple[Path, Path], closes: str
 ) -> None:
     """The exit status is the daemon's, even if detaching the handlers fails."""
@@ -630,7 +630,7 @@ def test_each_mount_of_a_daemon_has_handlers_and_is_ended_with_it(
 
 
 @pytest.mark.parametrize("fails", ["place_of", "read_table", "all_mounts"])
-def test_exit_status_is_the_daemons_where_the_table_of_mounts_cannot_be_read(
+def test_exit_status_is_that_of_the_daemon_if_the_mount_table_cannot_be_read(
     two: tuple[Path, Path], fails: str
 ) -> None:
     """The table becomes unreadable before the daemon mounts, or when its mounts are unmounted."""
@@ -691,7 +691,7 @@ def test_handlers_of_each_mount_are_held_until_all_are_unmounted(two: tuple[Path
     assert _called(telling) == ["closed"] * 2
 
 
-def test_command_leaves_no_mount_although_its_interpreter_was_replaced(place: Path) -> None:
+def test_command_leaves_no_mount_after_its_interpreter_was_replaced(place: Path) -> None:
     """An upgrade of Python's package may replace it while a daemon runs."""
     interpreter, mountpoint = place / "python", place / "mnt"
     interpreter.symlink_to(os.path.realpath(sys.executable))
@@ -721,7 +721,7 @@ def test_command_leaves_no_mount_although_its_interpreter_was_replaced(place: Pa
 
 @pytest.mark.usefixtures("past_the_shim")
 @pytest.mark.parametrize("call", ["fork", "pidfd_open"])
-def test_mount_of_which_nobody_can_ask_is_left_and_that_is_said(
+def test_mount_that_cannot_be_tested_is_kept_and_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:
     def refused(*_: object) -> int:
@@ -760,7 +760,7 @@ finally:
 """
 
 
-def test_mount_is_left_and_one_process_goes_on_where_the_table_of_mounts_cannot_be_read(
+def test_mount_is_kept_if_the_mount_table_cannot_be_read(
     place: Path,
 ) -> None:
     with _fuse_mounted(place):
@@ -772,7 +772,7 @@ def test_mount_is_left_and_one_process_goes_on_where_the_table_of_mounts_cannot_
 
 
 @pytest.mark.usefixtures("past_the_shim")
-def test_dead_mount_is_unmounted_where_it_is_by_now(place: Path) -> None:
+def test_dead_mount_is_unmounted_at_its_renamed_path(place: Path) -> None:
     """A directory above the mount was renamed."""
     above, renamed = place / "above", place / "renamed"
     (above / "mnt").mkdir(parents=True)
@@ -828,7 +828,7 @@ def _another_daemon(mountpoint: Path, answer: int) -> Iterator[subprocess.Popen[
 
 @pytest.mark.usefixtures("past_the_shim")
 @pytest.mark.parametrize("tells", [True, False])
-def test_mount_of_a_live_daemon_that_answers_as_a_dead_one_is_left(
+def test_mount_of_a_live_daemon_that_returns_enotconn_is_kept(
     place: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
     """The daemon may return this error because its server, or the mount below it, is gone."""
@@ -863,7 +863,7 @@ os._exit(7)
 """
 
 
-def test_daemon_of_another_that_never_answers_does_not_hold_up_the_end(place: Path) -> None:
+def test_hung_daemon_of_another_mount_does_not_delay_the_end(place: Path) -> None:
     """A process that asks it cannot be killed before it answers."""
     words = [sys.executable, "-c", _RUNS, place]
     pipe = subprocess.PIPE
@@ -876,7 +876,7 @@ def test_daemon_of_another_that_never_answers_does_not_hold_up_the_end(place: Pa
 
 
 @pytest.mark.usefixtures("past_the_shim")
-def test_question_to_a_daemon_that_never_answers_is_given_up(
+def test_check_of_a_mount_whose_daemon_never_answers_times_out(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mount is asked if no process is seen to serve it, but its daemon may be hidden."""
@@ -910,7 +910,7 @@ signal.pause()
 """
 
 
-def test_processes_of_a_nested_run_are_not_the_daemons(place: Path) -> None:
+def test_processes_of_a_nested_run_do_not_belong_to_the_daemon(place: Path) -> None:
     """They manage eFuse mounts. Except for its daemon, they have the outer run's environment."""
     told = place / "told"
     os.mkfifo(told)
@@ -927,7 +927,7 @@ def test_processes_of_a_nested_run_are_not_the_daemons(place: Path) -> None:
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_what_was_started_is_the_daemons_whatever_its_environment_says(
+def test_started_process_belongs_to_the_daemon_despite_its_environment(
     monkeypatch: pytest.MonkeyPatch, knows: bool
 ) -> None:
     """The process may have changed its environment, or /proc may show another one by this id."""
@@ -951,7 +951,7 @@ print(list(running.events()))
 """
 
 
-def test_daemon_is_run_where_the_working_directory_was_removed(place: Path) -> None:
+def test_daemon_runs_in_a_removed_working_directory(place: Path) -> None:
     """A relative path in its command does not count as a mount point."""
     gone = place / "gone"
     gone.mkdir()
@@ -995,13 +995,13 @@ def _first_event(place: Path, daemon: str, *within: str) -> str:
         _unmount(place)
 
 
-def test_plain_mount_of_a_daemon_that_may_not_be_looked_at_is_told_of(place: Path) -> None:
+def test_plain_mount_of_an_inaccessible_process_is_reported(place: Path) -> None:
     """Without CAP_SYS_PTRACE, as in a container, open files of other users are not visible."""
     daemon = _MOUNTS + "os.setgid(65534)\nos.setuid(65534)\n" + _STAYS
     assert _first_event(place, daemon, "setpriv", "--bounding-set=-sys_ptrace") == "PlainMount"
 
 
-def test_mount_of_what_has_gone_into_the_background_is_waited_for_without_its_proc(
+def test_mount_of_a_background_process_in_another_pid_namespace_is_awaited(
     place: Path,
 ) -> None:
     """In the /proc of another PID namespace, the same ids belong to other processes."""
@@ -1010,7 +1010,7 @@ def test_mount_of_what_has_gone_into_the_background_is_waited_for_without_its_pr
     assert _first_event(place, daemon, *within) == "PlainMount"
 
 
-def test_mount_of_another_user_is_unmounted_by_its_number(place: Path) -> None:
+def test_mount_of_another_user_is_found_and_unmounted_by_number(place: Path) -> None:
     """FUSE does not show the number of a mount to users who may not access it."""
     mine, other = place / "mine", place / "other"
     mine.mkdir()
@@ -1029,7 +1029,7 @@ def test_mount_of_another_user_is_unmounted_by_its_number(place: Path) -> None:
 
 
 @pytest.mark.usefixtures("past_the_shim")
-def test_bind_mount_of_an_older_file_system_is_not_the_daemons(
+def test_bind_mount_of_an_older_file_system_does_not_belong_to_the_daemon(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "_REPORT_S", 0.0)
@@ -1064,7 +1064,7 @@ with subprocess.Popen(words, stdout=subprocess.PIPE, close_fds=False) as another
 @pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("is_own", [True, False])
-def test_mount_of_another_efuse_program_is_left_to_it(
+def test_mount_of_another_efuse_program_is_left_alone(
     place: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool, tells: bool
 ) -> None:
     """The daemon starts `efuse run` or `efuse mount` on a directory that its command names."""
@@ -1113,7 +1113,7 @@ def test_mount_with_handlers_of_another_program_is_refused(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("status", [0, 7])
-def test_other_user_cannot_keep_the_command_busy(
+def test_records_of_another_user_cannot_keep_the_command_busy(
     monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """The daemon has ended. Each time a record is read, there is another one, up to a limit."""
@@ -1161,7 +1161,7 @@ while os.path.exists(f"/proc/{parent}"):
 
 
 @pytest.mark.usefixtures("past_the_shim")
-def test_mount_of_what_has_gone_into_the_background_and_has_no_socket_is_waited_for(
+def test_mount_of_a_background_process_without_the_socket_is_awaited(
     place: Path,
 ) -> None:
     try:
@@ -1186,7 +1186,7 @@ with subprocess.Popen(["sleep", "60"]) as child:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_process_with_the_number_of_the_one_that_was_started_is_left(ends: bool) -> None:
+def test_process_with_the_reused_pid_of_the_daemon_is_left_alone(ends: bool) -> None:
     """The started process has ended and was reaped, so another process may have its id."""
     words = [sys.executable, "-c", _HAS_A_CHILD]
     with (

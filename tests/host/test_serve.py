@@ -37,7 +37,7 @@ def _places(place: Path) -> tuple[Path, Path]:
     return source, mountpoint
 
 
-def test_mount_within_a_block_is_gone_behind_it(place: Path) -> None:
+def test_mount_is_gone_after_its_with_block(place: Path) -> None:
     source, mountpoint = _places(place)
     with efuse.mount(efuse.Passthrough(source), mountpoint, plain=True) as mounted:
         assert (mounted.type, mounted.accelerated) == ("fuse", False)
@@ -49,7 +49,7 @@ def test_mount_within_a_block_is_gone_behind_it(place: Path) -> None:
     assert (source / "f").read_bytes() == b"through"
 
 
-def test_a_block_whose_mount_somebody_takes_away_ends_well(place: Path) -> None:
+def test_with_block_ends_without_error_after_an_unmount_from_outside(place: Path) -> None:
     """The signal that ends the serving process comes while the process ends by itself."""
     source, mountpoint = _places(place)
     for _ in range(20):
@@ -59,7 +59,7 @@ def test_a_block_whose_mount_somebody_takes_away_ends_well(place: Path) -> None:
 
 @pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
 @pytest.mark.parametrize("is_used", [False, True], ids=["gone", "detached"])
-def test_end_leaves_what_somebody_has_mounted_there_since(
+def test_end_keeps_a_later_mount_of_another_program(
     place: Path, mounted_by: str, is_used: bool
 ) -> None:
     """The later mount gets the number of the ended connection, since it is the lowest free one."""
@@ -131,7 +131,7 @@ print(is_mounted(number) is not None, operations.efuse.mounted_connection)
 
 
 @pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
-def test_mount_that_is_gone_before_it_is_known_unmounts_no_other(
+def test_mount_that_is_gone_before_it_is_identified_unmounts_no_other(
     place: Path, mounted_by: str
 ) -> None:
     words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", _GOES]
@@ -156,7 +156,7 @@ def _mount_over(mountpoint: Path, device: int) -> None:
 @pytest.mark.parametrize("tells", [True, False], ids=["7.3", "6.12"])
 @pytest.mark.parametrize("kind", ["tmpfs", "fuse"])
 @pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
-def test_mount_that_another_one_covers_before_it_is_known_is_not_taken_for_it(
+def test_mount_covered_before_it_is_identified_is_not_mistaken(
     place: Path, monkeypatch: pytest.MonkeyPatch, mounted_by: str, kind: str, tells: bool
 ) -> None:
     """Linux 6.12 does not show which connection a descriptor of /dev/fuse belongs to."""
@@ -211,7 +211,7 @@ _READ_FAILED = "fuse_session_receive_buf failed"
 
 
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EIO])
-def test_only_a_mount_that_goes_while_it_is_read_ends_well(
+def test_only_an_unmount_during_a_read_ends_without_error(
     place: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """The race lasts only a few instructions in the kernel, so the test fakes libfuse's answer."""
@@ -231,7 +231,7 @@ def test_only_a_mount_that_goes_while_it_is_read_ends_well(
     assert not os.path.ismount(mountpoint)
 
 
-def test_two_mounts_at_once_in_processes_of_their_own(place: Path) -> None:
+def test_two_mounts_are_served_by_two_processes(place: Path) -> None:
     source, mountpoint = _places(place)
     second = place / "second"
     second.mkdir()
@@ -243,7 +243,7 @@ def test_two_mounts_at_once_in_processes_of_their_own(place: Path) -> None:
         assert (second / "f").read_bytes() == b"x"
 
 
-def test_block_that_fails_is_unmounted_all_the_same(place: Path) -> None:
+def test_with_block_that_raises_is_unmounted(place: Path) -> None:
     source, mountpoint = _places(place)
     with pytest.raises(KeyError), efuse.mount(efuse.Passthrough(source), mountpoint):
         raise KeyError
@@ -291,7 +291,7 @@ def test_required_acceleration_without_efuse_fails(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_unmounts_and_writes_everything_back(served: Any, number: int) -> None:
+def test_signal_unmounts_after_writing_back_all_data(served: Any, number: int) -> None:
     mounted = served(arguments={"writeback": True})
     fd = os.open(mounted.path / "f", os.O_WRONLY | os.O_CREAT)
     os.write(fd, b"x" * 100_000)
@@ -314,7 +314,7 @@ def test_signal_detaches_a_mount_in_use(served: Any) -> None:
         os.close(fd)
 
 
-def test_unmount_from_outside_ends_the_daemon_well(served: Any) -> None:
+def test_unmount_from_outside_ends_the_daemon_without_error(served: Any) -> None:
     mounted = served()
     (mounted.path / "f").touch()
     assert mounted.unmount()["logged"] == []
@@ -358,7 +358,7 @@ def test_serve_on_a_missing_directory_fails_and_can_be_tried_again(place: Path) 
     operations.close()
 
 
-def test_umask_of_the_process_is_its_own_while_a_pass_through_serves(place: Path) -> None:
+def test_umask_of_the_serving_process_stays_unchanged(place: Path) -> None:
     """Files that are made through the mount get the caller's umask."""
     source, mountpoint = _places(place)
 
@@ -521,7 +521,7 @@ with efuse.mount(efuse.Passthrough(sys.argv[1]), sys.argv[2], plain=True):
 """
 
 
-def test_process_that_is_forked_within_a_block_may_leave_it(place: Path) -> None:
+def test_forked_process_may_leave_the_with_block(place: Path) -> None:
     source, mountpoint = _places(place)
     words = [sys.executable, "-c", _LEAVES_THE_BLOCK, source, mountpoint]
     said = subprocess.check_output(words, text=True, timeout=60)
@@ -548,7 +548,7 @@ trio.run(main)
 """
 
 
-def test_process_ends_though_its_mount_cannot_be_aborted() -> None:
+def test_process_ends_even_if_its_mount_cannot_be_aborted() -> None:
     done = subprocess.run([sys.executable, "-c", _ENDING], capture_output=True, timeout=120)
     assert done.returncode == 128 + signal.SIGTERM
 
@@ -569,7 +569,7 @@ def _row(mountpoint: Path) -> Mount:
 
 
 @pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
-def test_mount_that_is_reached_through_fuse_is_told_from_the_one_on_the_way(
+def test_mount_below_another_fuse_mount_is_distinguished_from_it(
     place: Path, on_the_way: Path, mounted_by: str
 ) -> None:
     """Attaching, aborting, and leaving out of listings must affect its own connection."""
@@ -597,7 +597,7 @@ def test_mount_that_is_reached_through_fuse_is_told_from_the_one_on_the_way(
 
 
 @pytest.mark.parametrize("mounted_by", ["this process", "libfuse"])
-def test_mount_is_unmounted_although_a_directory_above_it_was_renamed(
+def test_mount_is_unmounted_after_a_directory_above_it_was_renamed(
     place: Path, mounted_by: str
 ) -> None:
     own = mounted_by == "this process"
@@ -654,7 +654,7 @@ print(sorted(m.mountpoint for m in mounts(fuse=True) if m.mountpoint.startswith(
 @pytest.mark.parametrize("is_dumpable", [True, False])
 @pytest.mark.parametrize("is_used", [True, False])
 @pytest.mark.parametrize("change", ["none", "renamed", "another"])
-def test_mount_of_a_user_is_unmounted_although_a_directory_above_it_was_renamed(
+def test_mount_of_a_user_is_unmounted_after_a_directory_above_it_was_renamed(
     place: Path, change: str, is_used: bool, is_dumpable: bool
 ) -> None:
     (place / "above" / "mnt").mkdir(parents=True)
@@ -671,7 +671,7 @@ def test_mount_of_a_user_is_unmounted_although_a_directory_above_it_was_renamed(
                 mountpoint_module.unmount(row.mountpoint, lazy=True)
 
 
-def test_source_that_is_reached_through_fuse_promises_what_is_true_of_itself(
+def test_promises_of_a_source_below_a_fuse_mount_depend_on_the_source_alone(
     place: Path, on_the_way: Path
 ) -> None:
     """The promises depend on the mounts below the source, not on the mount on the way to it."""

@@ -20,7 +20,7 @@ class Empty(efuse.Operations):
         return entry
 
 
-def test_cancellation_ends_a_mount_that_another_namespace_has_a_copy_of(place: Path) -> None:
+def test_cancellation_ends_a_mount_copied_to_another_namespace(place: Path) -> None:
     at = place / "at"
     at.mkdir()
     words = ["unshare", "-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"]

@@ -38,12 +38,12 @@ def pages(site: Path) -> dict[Path, site_pages.Page]:
     return site_pages.read(site)
 
 
-def test_every_link_within_the_site_leads_somewhere(pages: dict[Path, site_pages.Page]) -> None:
+def test_every_internal_link_of_the_site_has_a_target(pages: dict[Path, site_pages.Page]) -> None:
     assert sum(len(page.links) for page in pages.values()) > 1000
     assert list(site_pages.dangling(pages)) == []
 
 
-def test_nothing_is_fetched_from_elsewhere(pages: dict[Path, site_pages.Page]) -> None:
+def test_pages_fetch_nothing_from_other_servers(pages: dict[Path, site_pages.Page]) -> None:
     assert any(page.assets for page in pages.values())
     assert list(site_pages.foreign(pages)) == []
 
@@ -56,7 +56,7 @@ def test_every_document_is_a_page(site: Path) -> None:
         assert (site / name).with_suffix(".html").is_file()
 
 
-def test_pages_of_the_package_have_what_is_public(site: Path) -> None:
+def test_pages_of_the_package_have_all_public_names(site: Path) -> None:
     for module in (efuse.bench, efuse.bpf, efuse.control, efuse.errors, efuse.fs, efuse.stats):
         page = (site / "python" / f"{module.__name__}.html").read_text()
         assert "Built-in " not in page, f"a constant of {module.__name__} has no docstring"
@@ -64,7 +64,7 @@ def test_pages_of_the_package_have_what_is_public(site: Path) -> None:
             assert f'.{name}"><span class="sig' in page or f'.{name}">\n' in page, name
 
 
-def test_what_is_not_there_is_found(tmp_path: Path) -> None:
+def test_dangling_and_foreign_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<a href="b.html#x"></a><a href="a.html#y"></a><a href="c.html"></a><p id="z">'
         '<img src="https://example.org/p.png"><div style="background: url(//example.org/q)">'

@@ -106,7 +106,7 @@ def test_wheel_carries_compiled_handlers_and_tracing_programs(wheel: Path) -> No
     assert len(specs) == 1 + len(texts)
 
 
-def test_installed_command_says_its_version(installed: Path, outside: dict[str, Any]) -> None:
+def test_installed_command_prints_its_version(installed: Path, outside: dict[str, Any]) -> None:
     said = run_output(installed / "efuse", "--version", **outside)
     assert said.strip() == f"efuse, version {efuse.__version__}"
     where = run_output(installed / "python", "-c", "import efuse; print(efuse.__file__)", **outside)

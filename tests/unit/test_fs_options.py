@@ -105,7 +105,7 @@ def test_options_of_access_times_are_kept_from_libfuse() -> None:
     assert for_plain_fuse(["ro", "relatime", "lazytime", "subtype=x"]) == {"ro", "subtype=x"}
 
 
-def test_stack_depth_that_was_given_wins() -> None:
+def test_given_stack_depth_overrides_the_default() -> None:
     assert with_stack_depth(["ro"], 1) == ["ro"]
     assert with_stack_depth(["ro"], 2) == ["ro", "stack_depth=2"]
     assert with_stack_depth(["stack_depth=1"], 2) == ["stack_depth=1"]

@@ -69,7 +69,7 @@ def test_files_are_read_and_written_without_the_daemon(
         assert _count(connection, "stats/write/daemon") == 0
 
 
-def test_a_file_opened_for_reading_is_not_held_for_writing(
+def test_file_opened_for_reading_can_still_be_executed(
     program: Path, lower: Path, mountpoint: Path
 ) -> None:
     (lower / "tool").write_text("#!/bin/sh\necho ran\n")
@@ -125,7 +125,7 @@ def _listing(root: Path) -> list[tuple[object, ...]]:
     return sorted(facts(path) for path in root.rglob("*"))
 
 
-def test_names_and_attributes_are_the_lower_ones(
+def test_names_and_attributes_equal_the_lower_ones(
     program: Path, lower: Path, mountpoint: Path
 ) -> None:
     with _mounted(program, lower, mountpoint):
@@ -134,7 +134,7 @@ def test_names_and_attributes_are_the_lower_ones(
         assert {path.name for path in lower.rglob("*")} == {"dir", "c", "link"}
 
 
-def test_on_plain_fuse_it_is_a_plain_pass_through(
+def test_example_on_plain_fuse_reads_and_writes_the_lower_files(
     program: Path, lower: Path, mountpoint: Path
 ) -> None:
     run(program, lower, mountpoint)  # It returns when mounted, and goes on in the background.

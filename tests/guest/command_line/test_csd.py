@@ -160,7 +160,7 @@ def test_remove_and_power_off_of_a_mounted_device_fail(disk: Device, files: Path
     assert csd_json("list") == []
 
 
-def test_set_changes_attributes_or_says_why_not(disk: Device) -> None:
+def test_set_changes_attributes_or_reports_why_it_cannot(disk: Device) -> None:
     error = csd("set", "one", "cores=8", status=1).stderr
     assert "fixed while there is power (EBUSY)" in error
     csd("set", "one", "power=0", "cores=8", "power=1", "link_mib_per_s=500")
@@ -176,7 +176,7 @@ def test_run_over_a_file_on_no_device_reports_the_kernel(log: Path) -> None:
     assert said.stderr == f"count: {BLOCKS} blocks in the kernel: {Why.NO_DEVICE.description}\n"
 
 
-def test_run_without_the_module_uses_the_twin(log: Path) -> None:
+def test_run_without_the_module_uses_the_reference_implementation(log: Path) -> None:
     module("unload")
     try:
         assert not json.loads(module("status", "--json").stdout)["loaded"]
@@ -218,7 +218,7 @@ def test_loaded_function_is_used_by_every_user(log: Path) -> None:
     assert "ENOENT" in csd("unload", "count", status=1).stderr
 
 
-def test_run_by_an_unprivileged_user_uses_the_twin(log: Path) -> None:
+def test_run_by_an_unprivileged_user_uses_the_reference_implementation(log: Path) -> None:
     said = as_nobody("run", "count", "--pattern", "error", log, "--json")
     found = json.loads(said.stdout)
     assert found["result"] == FOUND

@@ -109,7 +109,7 @@ def as_user(uid: int, path: Path, action: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_deny_uid_in_lookup_and_open(tiny: Tiny) -> None:
+def test_deny_uid_refuses_the_lookups_and_opens_of_a_user(tiny: Tiny) -> None:
     text = (EXAMPLES / "deny_uid.c").read_text()
     path = tiny.path / "f1"
     before = tiny.count("lookup", "refused")
@@ -147,7 +147,7 @@ def test_hide_name_hides_names(mountpoint: Path) -> None:
         assert os.path.exists(m / "secret")
 
 
-def test_deny_uid_in_open_alone(tiny: Tiny) -> None:
+def test_deny_uid_attached_to_open_alone_refuses_only_opens(tiny: Tiny) -> None:
     text = (EXAMPLES / "deny_uid.c").read_text()
     path = tiny.path / "f2"
     before = tiny.count("open", "refused")
@@ -204,7 +204,7 @@ def test_names_of_own_maps_are_kept_apart(tiny: Tiny) -> None:
         assert dict(attachment.maps["write__attrs"]) == {1: 1}
 
 
-def test_exit_handler_is_told_the_kind(tiny: Tiny) -> None:
+def test_exit_handler_receives_the_kind_of_the_exit(tiny: Tiny) -> None:
     with bpf.attach(tiny.connection, {"exit": OWN}) as attachment:
         attachment.replace({"exit": OWN})
         ends = attachment.maps["ends"]
@@ -219,7 +219,7 @@ def test_exit_handler_is_told_the_kind(tiny: Tiny) -> None:
     assert tiny.read("exit_info").startswith("unregister 0")
 
 
-def test_notify_handler_sees_what_the_daemon_says(mountpoint: Path) -> None:
+def test_notify_handler_receives_the_notifications_of_the_daemon(mountpoint: Path) -> None:
     with mounted(mountpoint, attach=False) as m:
         directory = m.model.mkdir("d")
         file = m.model.create("d/f", b"1")
@@ -236,7 +236,7 @@ def test_notify_handler_sees_what_the_daemon_says(mountpoint: Path) -> None:
         }
 
 
-def test_example_of_the_document_keeps_a_user_out(tiny: Tiny) -> None:
+def test_example_of_the_document_refuses_a_user(tiny: Tiny) -> None:
     example = locations.package().parent / "docs" / "examples" / "handlers" / "deny_user.py"
     path = tiny.path / "f6"
     with subprocess.Popen(
@@ -261,7 +261,7 @@ def prog(*arguments: str, status: int = 0) -> str:
     return done.stdout if status == 0 else done.stderr
 
 
-def test_prog_attach_list_replace_detach(tiny: Tiny) -> None:
+def test_prog_attaches_lists_replaces_and_detaches_handlers(tiny: Tiny) -> None:
     example = str(EXAMPLES / "deny_uid.c")
     prog("attach", str(tiny.path), "--handler", f"lookup={example}", "--name", "cli")
     try:
@@ -282,7 +282,7 @@ def test_prog_attach_list_replace_detach(tiny: Tiny) -> None:
     assert json.loads(prog("list", "--json")) == []
 
 
-def test_prog_check_of_a_refused_handler(tmp_path: Path) -> None:
+def test_prog_check_of_a_refused_handler_fails(tmp_path: Path) -> None:
     path = tmp_path / "bad.c"
     path.write_text(
         HEAD + "int lookup(struct efuse_req *req)\n{\n\treturn efuse_reply_flush(req);\n}\n"

@@ -47,7 +47,7 @@ def least(bytes_: int) -> int:
 
 @pytest.mark.parametrize("consistency", ["ttl", "exclusive"])
 @pytest.mark.parametrize("size", [4096, 32768, 131072])
-def test_listing_is_the_same_in_fewer_requests(
+def test_large_readdir_requests_list_the_same_names(
     mountpoint: Path, size: int, consistency: str
 ) -> None:
     with mounted(mountpoint, consistency=consistency) as m:
@@ -64,7 +64,7 @@ OF_FUSE = 4096 if LINUX < 7 else 32768
 """The size of FUSE's own requests, in bytes, if the caller's buffer is that large."""
 
 
-def test_without_programs_a_page_is_asked_for_as_in_fuse(mountpoint: Path) -> None:
+def test_readdir_without_programs_requests_one_page_as_in_plain_fuse(mountpoint: Path) -> None:
     with mounted(mountpoint, attach=False) as m:
         fill(m)
         m.log()
@@ -79,7 +79,7 @@ def test_without_programs_a_page_is_asked_for_as_in_fuse(mountpoint: Path) -> No
         assert least(OF_FUSE) <= asked(m) <= least(OF_FUSE) + 3
 
 
-def test_a_listing_of_plain_readdir(mountpoint: Path) -> None:
+def test_readdir_without_attributes_is_sent_in_large_requests(mountpoint: Path) -> None:
     with mounted(mountpoint, readdirplus=False) as m:
         fill(m)
         m.log()
@@ -98,7 +98,7 @@ def test_every_name_of_a_large_reply_is_known_to_fuse(mountpoint: Path) -> None:
         assert not {"lookup", "getattr"} & set(m.asked())
 
 
-def test_time_outs_of_a_large_reply_are_raised(mountpoint: Path) -> None:
+def test_timeouts_in_a_large_reply_are_extended(mountpoint: Path) -> None:
     """In exclusive mode FUSE's own caches keep the whole reply, whatever the daemon's timeouts."""
     with mounted(mountpoint, consistency="exclusive") as m:
         fill(m)
@@ -109,7 +109,7 @@ def test_time_outs_of_a_large_reply_are_raised(mountpoint: Path) -> None:
         assert m.count("lookup", "requests") == lookups
 
 
-def test_time_outs_of_a_large_reply_end_in_strict_mode(mountpoint: Path) -> None:
+def test_timeouts_in_a_large_reply_expire_in_strict_mode(mountpoint: Path) -> None:
     with mounted(mountpoint, consistency="strict", entry_timeout=3600.0, attr_timeout=3600.0) as m:
         fill(m)
         assert names(m.path) == NAMES
@@ -168,7 +168,7 @@ def getdents(fd: int, room: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("flags", [0, FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR])
-def test_a_caller_with_little_room_misses_nothing(mountpoint: Path, flags: int) -> None:
+def test_caller_with_a_small_buffer_gets_every_entry(mountpoint: Path, flags: int) -> None:
     with mounted(mountpoint, opendir_flags=flags) as m:
         fill(m)
         for _ in range(2):
@@ -206,7 +206,7 @@ BAD = 150  # After the first page, but in the first reply.
     [_namelen(0), _namelen(4096), _namelen(0xFFFFFFF0), _Slashed()],
     ids=["no name", "long name", "longest name", "slash"],
 )
-def test_a_bad_entry_fails_as_in_fuse(
+def test_invalid_entry_fails_as_in_plain_fuse(
     mountpoint: Path, size: int, spoil: Callable[[bytes], bytes]
 ) -> None:
     with mounted(mountpoint, entry_timeout=3600.0, attr_timeout=3600.0) as m:
@@ -230,7 +230,7 @@ class _Cut:
 
 
 @pytest.mark.parametrize("size", [4096, 32768])
-def test_an_entry_that_is_cut_is_not_believed(mountpoint: Path, size: int) -> None:
+def test_truncated_entry_is_not_used(mountpoint: Path, size: int) -> None:
     """As in FUSE, the listing ends before the entry, and the kernel learns nothing from it."""
     with mounted(mountpoint, entry_timeout=3600.0, attr_timeout=3600.0) as m:
         fill(m)
@@ -244,7 +244,7 @@ def test_an_entry_that_is_cut_is_not_believed(mountpoint: Path, size: int) -> No
         assert names(m.path) == NAMES
 
 
-def test_pass_through_is_listed_in_large_parts(tmp_path: Path) -> None:
+def test_passthrough_directory_is_listed_in_large_requests(tmp_path: Path) -> None:
     source, path = tmp_path / "source", tmp_path / "mnt"
     source.mkdir()
     path.mkdir()
@@ -267,7 +267,7 @@ def test_pass_through_is_listed_in_large_parts(tmp_path: Path) -> None:
     assert counted[1] * 5 < counted[0], counted
 
 
-def test_a_libfuse_daemon_fills_large_parts(tmp_path: Path) -> None:
+def test_libfuse_daemon_fills_large_requests(tmp_path: Path) -> None:
     source, path = tmp_path / "source", tmp_path / "mnt"
     source.mkdir()
     path.mkdir()

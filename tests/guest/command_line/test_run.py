@@ -73,7 +73,7 @@ def test_run_accelerates_an_unmodified_daemon(
     eventually(lambda: number not in connections(), what="the connection to end")
 
 
-def test_run_of_something_else_says_so() -> None:
+def test_run_of_a_command_that_mounts_nothing_fails() -> None:
     assert "mounted nothing on eFuse" in run_efuse("run", "--", "true", status=1).stderr
 
 
@@ -229,7 +229,7 @@ def test_handlers_do_not_stay_on_a_later_mount_of_the_same_number(
             assert (connection.consistency, connection.caller_independent) == ("ttl", False)
 
 
-def test_required_run_of_a_mount_that_ends_before_it_is_accelerated_says_so(tmp_path: Path) -> None:
+def test_required_run_of_a_mount_that_ends_before_it_is_accelerated_fails(tmp_path: Path) -> None:
     source, mountpoint = _directories(tmp_path, "source", "mnt")
     # The command itself unmounts again.
     script = 'bindfs "$0" "$1" && umount "$1"'

@@ -76,7 +76,7 @@ def get_present(system: System, times: int) -> None:
         assert os.getxattr(system.root / "file", "user.present") == b"value"
 
 
-def test_counters_agree_with_what_was_done(counting: System) -> None:
+def test_counters_match_the_requests_made(counting: System) -> None:
     connection = connection_of(counting)
     before, usage = read(connection, timing=False), counting.usage()
     get_present(counting, 10)
@@ -85,9 +85,7 @@ def test_counters_agree_with_what_was_done(counting: System) -> None:
     assert used.requests["getxattr"] - usage.requests.get("getxattr", 0) == 1
 
 
-def test_counters_of_errors_agree_with_what_was_done(
-    system: System, connection: Connection
-) -> None:
+def test_error_counters_match_the_failed_requests(system: System, connection: Connection) -> None:
     before = read(connection, timing=False)
     for _ in range(5):
         with pytest.raises(OSError, match="No data"):
@@ -97,7 +95,9 @@ def test_counters_of_errors_agree_with_what_was_done(
     assert change(before, after, "getxattr") == expected
 
 
-def test_counters_say_why_a_request_passed(system: System, connection: Connection) -> None:
+def test_counters_show_why_a_request_went_to_the_daemon(
+    system: System, connection: Connection
+) -> None:
     get_present(system, 2)
     before = read(connection, timing=False)
     connection.invalidate()
@@ -163,7 +163,7 @@ def test_counters_agree_with_those_of_the_daemon(counting: System, eventually: E
     eventually(lambda: not differences(), what="the counters to agree")
 
 
-def test_times_are_taken_only_while_somebody_watches(
+def test_times_are_taken_only_while_they_are_watched(
     system: System, connection: Connection, eventually: Eventually
 ) -> None:
     def timed() -> int:
@@ -199,7 +199,7 @@ def test_waiting_is_zero_when_nothing_is_in_flight(
     eventually(lambda: connection.waiting == 0, what="the last reply")
 
 
-def test_stat_json_is_what_was_done(system: System, connection: Connection) -> None:
+def test_stat_json_matches_the_requests_made(system: System, connection: Connection) -> None:
     get_present(system, 10)
     (mount,) = json.loads(efuse("stat", str(system.root), "--json"))["mounts"]
     assert mount["connection"] == connection.id
@@ -209,7 +209,7 @@ def test_stat_json_is_what_was_done(system: System, connection: Connection) -> N
     assert (counters["requests"], counters["hits"], counters["daemon"]) == (10, 9, 1)
 
 
-def test_exporter_exports_what_was_done(system: System, connection: Connection) -> None:
+def test_exporter_exports_the_requests_made(system: System, connection: Connection) -> None:
     get_present(system, 10)
     found = {
         (sample.name, sample.labels.get("opcode")): sample.value
@@ -256,7 +256,7 @@ def test_top_once_shows_the_mount(system: System) -> None:
     assert "efuse attached  exclusive" in text
 
 
-def test_maps_dump_shows_what_was_learned(system: System) -> None:
+def test_maps_dump_shows_the_learned_values(system: System) -> None:
     get_present(system, 1)
     (element,) = json.loads(efuse("maps", "dump", str(system.root), "blobs", "--json"))
     assert element["key"]["name"] == "user.present"
@@ -270,7 +270,7 @@ def test_maps_dump_shows_what_was_learned(system: System) -> None:
     assert [e["key"]["name"] for e in elements] == ["file"]
 
 
-def test_ctl_sets_what_the_kernel_obeys(system: System, connection: Connection) -> None:
+def test_ctl_set_changes_what_the_kernel_does(system: System, connection: Connection) -> None:
     efuse("ctl", "set", str(system.root), "consistency", "cto")
     assert connection.consistency == "cto"
     assert efuse("ctl", "get", str(system.root), "consistency") == "cto\n"

@@ -138,7 +138,9 @@ def check_table(text: str, expected: Numbers) -> None:
         assert found["0-1"][10:] == [str(sum(e[n] for e in expected.values())) for n in counted]
 
 
-def test_stat_shows_what_sysfs_says(connection: Connection, eventually: Eventually) -> None:
+def test_stat_shows_the_channel_counters_of_sysfs(
+    connection: Connection, eventually: Eventually
+) -> None:
     expected = at_rest(connection, eventually)
     assert expected.keys() == {0, 1}
     for channel in expected.values():
@@ -189,7 +191,7 @@ def test_stat_shows_where_requests_wait_and_were_sent(
     assert [size.result(DEADLINE_S) for size in sizes] == [1] * 6
 
 
-def test_top_shows_what_happened_between_two_looks(
+def test_top_shows_the_changes_between_two_samples(
     connection: Connection, mountpoint: Path, eventually: Eventually
 ) -> None:
     before = at_rest(connection, eventually)
