@@ -11,10 +11,10 @@ export JSON K
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: ## packages, a kernel for the guest, .venv: all that the rest needs (Debian 12)
+setup: ## packages, a kernel for the guest, .venv: all that the other targets need (Debian 12)
 	@scripts/setup
 
-demo: setup ## a real source tree and real programs, plain FUSE beside eFuse (JSON=FILE)
+demo: setup ## real programs on a real source tree, plain FUSE next to eFuse (JSON=FILE)
 	@scripts/demo
 
 test: ## set up, then unit, host and guest tests (in CI too); K=7: all guest tests on that kernel
@@ -32,10 +32,10 @@ test-guest: ## tests in a guest with the module loaded (root); K=7: on that kern
 test-perf: ## instruction counts of the fast paths against the checked-in baseline
 	@scripts/test-perf
 
-test-debug: ## the guest's tests (or TESTS=...) in a kernel that checks itself (slow)
+test-debug: ## the guest tests (or TESTS=...) in a kernel that checks itself (slow)
 	@scripts/test-debug $(TESTS)
 
-test-mutants: ## break the module in one place after the other: the guest's tests must notice (slow)
+test-mutants: ## break one rule of the module at a time: the guest tests must notice (slow)
 	@.venv/bin/python -m tests.mutants
 
 test-package: ## build the Debian package, install it by DKMS in a clean root (root; cached)

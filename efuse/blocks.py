@@ -24,14 +24,14 @@ def check_range(nodeid: int, offset: int, size: int, *, end: bool) -> None:
     :raises UsageError: the range does not consist of whole blocks, or cannot exist.
     """
     if not 0 < nodeid <= _LAST_NODEID:
-        raise UsageError(f"there can be no data of inode {nodeid} (EINVAL)")
+        raise UsageError(f"data cannot be published for inode {nodeid} (EINVAL)")
     if offset % BLOCK_BYTES or not 0 <= offset < _OFFSET_LIMIT:
         raise UsageError(
             f"data cannot be published from offset {offset} on (EINVAL)",
-            hint=f"begin at a multiple of {BLOCK_BYTES}",
+            hint=f"use a multiple of {BLOCK_BYTES}",
         )
     if size % BLOCK_BYTES and not end:
         raise UsageError(
-            f"{size} bytes are no whole number of blocks (EINVAL)",
-            hint="say end=True if the file ends there, else publish what fills its blocks",
+            f"{size} bytes are not a whole number of blocks (EINVAL)",
+            hint="pass end=True if the file ends there, else publish whole blocks",
         )

@@ -262,7 +262,7 @@ def _inside(out: Path, archive: Path) -> None:
     console.print(tui.plain(Change(tuple(frame)), width=80))
     out.write_text(json.dumps(value, indent=2) + "\n")
     if not all(result["verified"] for result in value["results"]):
-        raise EfuseError("a program saw other files than the lower file system holds")
+        raise EfuseError("a program saw files that differ from the lower file system")
 
 
 def main(arguments: list[str] | None = None) -> int:

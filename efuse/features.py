@@ -65,7 +65,7 @@ def _kernel(root: Path) -> Feature:
         release if modules else f"{release}, built without modules",
         f"{series} with loadable modules",
         ok,
-        "efuse.ko is made from these series' fs/fuse",
+        "efuse.ko is built from the fs/fuse of these series",
         f"boot Debian's {series} kernel, or use: efuse guest run",
     )
 
@@ -77,7 +77,7 @@ def _btf(root: Path) -> Feature:
         "/sys/kernel/btf/vmlinux" if path.is_file() else None,
         "BTF of the running kernel",
         path.is_file(),
-        "struct_ops and kfuncs are found by their types",
+        "struct_ops and kfuncs are found by their BTF types",
         "boot a kernel with CONFIG_DEBUG_INFO_BTF=y",
     )
 
@@ -90,7 +90,7 @@ def _module(root: Path) -> Feature:
         found,
         "efuse.ko loaded",
         found is not None,
-        "it calls the handlers; without it file systems mount as plain FUSE",
+        "the module calls the handlers; without it, file systems mount as plain FUSE",
         "efuse module load",
         required=False,
     )
@@ -110,7 +110,7 @@ def _bcc(_root: Path) -> Feature:
         found,
         "0.26",
         present,
-        "it compiles handlers whose text is new; those that are shipped need none",
+        "BCC compiles new handlers; the shipped handlers do not need it",
         "apt-get install python3-bpfcc, and a venv with --system-site-packages",
         required=False,
     )
@@ -129,7 +129,7 @@ def _libbpf(_root: Path) -> Feature:
         found,
         "1.1",
         _at_least(found, "1.1"),
-        "it loads the programs",
+        "libbpf loads the programs",
         "apt-get install libbpf1",
     )
 
@@ -147,7 +147,7 @@ def _libfuse(_root: Path) -> Feature:
         found,
         "3.14",
         _at_least(found, "3.14"),
-        "it speaks the FUSE protocol, and takes a descriptor that is mounted already",
+        "libfuse implements the FUSE protocol and accepts a mounted descriptor",
         "apt-get install fuse3 libfuse3-3",
     )
 
@@ -186,7 +186,7 @@ def _kvm(root: Path) -> Feature:
         found,
         f"API {kvm_api}",
         found == f"API {kvm_api}",
-        "a guest is much quicker with it; software emulation does without",
+        "a guest is much faster with KVM; otherwise it runs under emulation",
         "",
         required=False,
     )

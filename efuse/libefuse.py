@@ -51,7 +51,7 @@ def _make_plainly(out: Path) -> None:
             f"{out.name} cannot be built: make: {reason(error)}", hint="apt-get install make gcc"
         ) from error
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["make said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["make printed nothing"])[-1]
         raise EfuseError(
             f"{out.name} cannot be built: {last}",
             hint="apt-get install gcc libc6-dev pkg-config libfuse3-dev",

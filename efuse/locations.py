@@ -85,7 +85,7 @@ def _look(path: Path) -> tuple[str | None, bool]:
         except FileNotFoundError:
             return None, False
         except OSError as error:
-            return f"{done / name} cannot be looked at: {reason(error)}", False
+            return f"{done / name} cannot be checked: {reason(error)}", False
         why = _who_can_change(found, trusted) or _who_is_listed(done / name, found)
         if why:
             return f"{done / name} {why}", True
@@ -225,7 +225,7 @@ def data(name: str) -> Path:
     :raises EfuseError: the installation lacks that data.
     """
     if name not in _DATA_NAMES:
-        raise ValueError(f"no package data is called {name!r}")
+        raise ValueError(f"there is no package data {name!r}")
     for directory in (package() / "_data" / name, package().parent / name):
         if directory.is_dir():
             return directory

@@ -157,7 +157,7 @@ const char *channel_reason(int err)
 	case -ENOTTY:
 		return "the kernel's eFuse is older than channels";
 	case -EBUSY:
-		return "the mount's channels are taken";
+		return "another process uses the mount's channels";
 	default:
 		return strerror(-err);
 	}

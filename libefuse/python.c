@@ -354,10 +354,10 @@ const char *efuse_python_reason(int err)
 	case -ENOSYS:
 		return "libfuse is older than 3.14";
 	case -EXDEV:
-		return "pyfuse3 has a libfuse of its own";
+		return "pyfuse3 contains its own libfuse";
 	case -E2BIG:
 	case -ESRCH:
-		return "this pyfuse3 is not known";
+		return "this version of pyfuse3 is not known";
 	default:
 		return channel_reason(err);
 	}

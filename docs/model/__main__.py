@@ -48,7 +48,9 @@ def _scale(pool: Pool, load: Load) -> dict[str, list[Result]]:
 
 def _print_scale(title: str, found: dict[str, list[Result]]) -> None:
     print(
-        f"\n{title}\nCPUS" + "".join(f"{s:>10}/s    p99 us" for s in SYSTEMS) + "  CHANNELS' MOST"
+        f"\n{title}\nCPUS"
+        + "".join(f"{s:>10}/s    p99 us" for s in SYSTEMS)
+        + "  LARGEST COST OF CHANNELS"
     )
     for i, cpus in enumerate(CPUS):
         row = "".join(f"{found[s][i].rate:12.0f}{found[s][i].p99 / 1000:10.1f}" for s in SYSTEMS)
@@ -78,22 +80,27 @@ def _breaks(pool: Pool) -> None:
     load, free = Load(128), Load(128, think_ns=THINK_NS)
     cases = {
         "as it is": (large(), load),
-        "num_waiting for nothing": (large(), replace(load, without=frozenset({"num_waiting"}))),
-        "the queues' locks for nothing": (large(), replace(load, without=frozenset({"queue"}))),
-        "no lines to move": (large(0.0, 0.0), load),
-        "lines twice as slow": (large(100.0, 260.0), load),
-        "one look's misses one by one": (large(overlap=1.0), load),
+        "num_waiting costs nothing": (large(), replace(load, without=frozenset({"num_waiting"}))),
+        "the queues' locks cost nothing": (large(), replace(load, without=frozenset({"queue"}))),
+        "cache lines cost nothing": (large(0.0, 0.0), load),
+        "cache lines twice as slow": (large(100.0, 260.0), load),
+        "misses of one poll in sequence": (large(overlap=1.0), load),
         "code half as fast": (large(instruction_ns=0.8), load),
         "two callers on each CPU": (large(), replace(load, callers=2)),
         "every request in the background": (large(), replace(load, background=True)),
-        "every reply on another descriptor": (large(), replace(load, migrated=True)),
+        "every reply by another descriptor": (large(), replace(load, migrated=True)),
         "callers that think": (large(), free),
-        "the same, waitq for nothing": (large(), replace(free, without=frozenset({"waitq"}))),
-        "the same, who looks lets others wait": (large(), replace(free, considerate=False)),
+        "the same, waitq costs nothing": (large(), replace(free, without=frozenset({"waitq"}))),
+        "the same, polling threads keep the CPU": (large(), replace(free, considerate=False)),
         "the same, idle CPUs 10 us away": (large(idle_ns=10_000.0), free),
     }
     found = _all(pool, [(s, hw, ld) for hw, ld in cases.values() for s in SYSTEMS])
-    print("\n128 CPUS" + " " * 34 + "".join(f"{s:>10}/s" for s in SYSTEMS) + "  CHANNELS' MOST")
+    print(
+        "\n128 CPUS"
+        + " " * 34
+        + "".join(f"{s:>10}/s" for s in SYSTEMS)
+        + "  LARGEST COST OF CHANNELS"
+    )
     for i, name in enumerate(cases):
         row = found[i * len(SYSTEMS) : (i + 1) * len(SYSTEMS)]
         print(f"{name:42}" + "".join(f"{r.rate:12.0f}" for r in row) + f"  {_share(row[2])}")
@@ -104,9 +111,9 @@ def main() -> None:
     with Pool() as pool:
         busy, thinking = _scale(pool, Load(1)), _scale(pool, Load(1, think_ns=THINK_NS))
         not_considerate = _scale(pool, Load(1, think_ns=THINK_NS, considerate=False))
-        _print_scale("A CALLER ON EACH CPU THAT ASKS WITHOUT A PAUSE", busy)
-        _print_scale(f"ONE THAT THINKS FOR {THINK_NS / 1000:.0f} us", thinking)
-        _print_scale("THE SAME, WHO LOOKS LETS OTHERS WAIT FOR THE CPU", not_considerate)
+        _print_scale("A CALLER ON EACH CPU, WITHOUT A PAUSE", busy)
+        _print_scale(f"A CALLER ON EACH CPU THAT PAUSES FOR {THINK_NS / 1000:.0f} us", thinking)
+        _print_scale("THE SAME, POLLING THREADS KEEP THE CPU", not_considerate)
         _breaks(pool)
     panels = {"callers without a pause": busy, "callers that think": thinking}
     Path(__file__).with_name("scale.svg").write_text(plot(CPUS, panels))

@@ -15,10 +15,11 @@ __all__ = ["text"]
 _HEAD = """\
 # Commands
 
-`efuse COMMAND --help` says the same, and so does `man efuse-COMMAND` where
+`efuse COMMAND --help` prints the same text, and so does `man efuse-COMMAND` where
 [the manual pages](install.md#completion-and-manual-pages) are installed. The exit status is 0 for
-done, 1 for failed, 2 for wrong usage, 3 for what this machine, kernel or installation cannot do,
-and 130 for interrupted; that of `mount.efuse` is 0, 1 for wrong usage, or 32 for failed.
+success, 1 for a failure, 2 for wrong usage, 3 if this machine, kernel or installation cannot do it,
+and 130 after an interrupt. The exit status of `mount.efuse` is 0 for success, 1 for wrong usage,
+and 32 for a failure.
 
 """
 

@@ -78,10 +78,10 @@ def _architecture() -> str:
     d.box(30, 200, 170, 50, _KERNEL, "VFS", "page and dentry caches")
     d.box(250, 190, 240, 250, _KERNEL)
     d.box(265, 205, 210, 50, _KERNEL, "queues and channels,", "one for each CPU")
-    d.box(265, 265, 210, 40, _KERNEL, "call a handler, check it")
-    d.box(265, 315, 210, 40, _KERNEL, "epochs: what is void")
+    d.box(265, 265, 210, 40, _KERNEL, "call and check handlers")
+    d.box(265, 315, 210, 40, _KERNEL, "epochs: void values")
     d.box(265, 365, 210, 40, _KERNEL, "paths: READ and WRITE")
-    d.text(370, 428, "efuse.ko: fs/fuse and our files", "middle")
+    d.text(370, 428, "efuse.ko: fs/fuse, eFuse's files", "middle")
     d.box(560, 190, 270, 250, _BPF, "programs of the mount (BPF)")
     d.box(575, 225, 240, 50, _BPF, "handlers: built in, and yours", "lookup, getattr, read ...")
     d.box(575, 285, 240, 50, _BPF, "maps: entries, attrs, blobs,", "grants, blocks, events")
@@ -103,9 +103,9 @@ def _architecture() -> str:
 
 def _request() -> str:
     d = _Drawing(860, 500)
-    d.box(30, 20, 200, 44, _USER, "a program asks", "stat, open, read ...")
+    d.box(30, 20, 200, 44, _USER, "a program makes a call", "stat, open, read ...")
     d.box(30, 100, 200, 44, _BPF, "your handler")
-    d.box(30, 180, 200, 44, _BPF, "the built-in handler", "looks into its map")
+    d.box(30, 180, 200, 44, _BPF, "the built-in handler", "looks in its map")
     d.box(
         30,
         260,
@@ -113,28 +113,28 @@ def _request() -> str:
         60,
         _KERNEL,
         "the kernel checks it:",
-        "whole? true? in time?",
+        "complete? valid? in time?",
         "for this caller?",
     )
-    d.box(310, 260, 200, 60, _USER, "answered", "the daemon hears nothing")
+    d.box(310, 260, 200, 60, _USER, "answered", "the daemon is not asked")
     d.box(310, 100, 200, 44, _USER, "refused", "with the errno it returned")
     d.box(30, 380, 200, 44, _KERNEL, "queue or channel", "of a CPU")
-    d.box(310, 380, 200, 44, _DAEMON, "the daemon", "answers as ever")
-    d.box(600, 380, 220, 44, _BPF, "reply(), learn()", "what is worth it is kept")
-    d.box(600, 260, 220, 60, _USER, "the caller has its answer")
+    d.box(310, 380, 200, 44, _DAEMON, "the daemon", "answers as usual")
+    d.box(600, 380, 220, 44, _BPF, "reply(), learn()", "store values in maps")
+    d.box(600, 260, 220, 60, _USER, "the caller gets its answer")
     d.arrow((130, 64), (130, 100))
     d.arrow((130, 144), (130, 180))
     d.text(138, 167, "0: no opinion")
     d.arrow((230, 122), (310, 122))
     d.text(270, 114, "< 0", "middle")
     d.arrow((130, 224), (130, 260))
-    d.text(138, 247, "here is one")
+    d.text(138, 247, "an answer")
     d.arrow((230, 290), (310, 290))
     d.text(270, 282, "yes", "middle")
     d.arrow((130, 320), (130, 380))
     d.text(138, 345, "no: stale, expired, other_uid ...")
     d.arrow((30, 202), (14, 202), (14, 402), (30, 402))
-    d.text(20, 450, "nothing there: miss")
+    d.text(20, 450, "no value: miss")
     d.arrow((230, 402), (310, 402))
     d.arrow((510, 402), (600, 402))
     d.arrow((710, 380), (710, 320))
@@ -169,13 +169,13 @@ def _coherence() -> str:
     step(262, "daemon", "kernel", "done")
     d.text(322, 280, "epoch 8, written into", "end")
     d.text(322, 296, "the file's bucket", "end")
-    step(312, "kernel", "writer", "written: size is 20 now")
+    step(312, "kernel", "writer", "written: size is now 20")
     step(348, "daemon", "kernel", "size 10", dashed=True)
     d.text(340, 366, "of epoch 7, and 7 < 8: not kept")
-    step(386, "kernel", "reader", "size 10, as it was then")
+    step(386, "kernel", "reader", "size 10, from before the WRITE")
     step(424, "reader", "kernel", "GETATTR, later")
-    step(460, "kernel", "daemon", "asked: the answer is 20")
-    note = "A reply that was produced before a change is void whenever it arrives."
+    step(460, "kernel", "daemon", "GETATTR: the answer is 20")
+    note = "A reply from before a change is void, whenever it arrives."
     d.text(16, 494, note, ink=_QUIET)
     return d.svg("A reply that crosses a change")
 

@@ -58,7 +58,7 @@ def _parsed(comment: str, declaration: str, rest: str) -> Comment:
     lines = [re.sub(r"^ \*[ ]?", "", line) for line in comment.splitlines()]
     head = _HEAD.fullmatch(lines[0].strip())
     if head is None:
-        raise Malformed(f"begins with {lines[0]!r}, not with NAME - SUMMARY")
+        raise Malformed(f"begins with {lines[0]!r} instead of NAME - SUMMARY")
     about, text = _sections(lines[1:])
     summary = head[4].strip()
     kind = (head[1] or "function").strip()
@@ -71,10 +71,10 @@ def _parsed(comment: str, declaration: str, rest: str) -> Comment:
         named = re.search(r"(\w+)\s*\(", declaration)
         there = _parameters(declaration)
         if named is None or named[1] != name:
-            raise Malformed(f"is of {name}(), but behind it stands {declaration.strip()!r}")
+            raise Malformed(f"is for {name}(), but is followed by {declaration.strip()!r}")
     else:
         if not re.search(rf"\b{kind} {name}\b", declaration):
-            raise Malformed(f"is of {kind} {name}, but behind it stands {declaration.strip()!r}")
+            raise Malformed(f"is for {kind} {name}, but is followed by {declaration.strip()!r}")
         body = rest[: rest.index("\n}")].lstrip("{")
         there = _members(body) if kind == "struct" else list(about)
     unknown = [one for one in about if one not in there]
@@ -82,7 +82,7 @@ def _parsed(comment: str, declaration: str, rest: str) -> Comment:
         raise Malformed(f"{name} has no {', '.join(unknown)}")
     silent = [one for one in there if one not in about]
     if about and silent:
-        raise Malformed(f"{name}: nothing is said of {', '.join(silent)}")
+        raise Malformed(f"{name} does not describe {', '.join(silent)}")
     return Comment(kind, name, summary, about, text, body)
 
 
@@ -95,7 +95,7 @@ def _sections(lines: list[str]) -> tuple[dict[str, str], str]:
         match = _ABOUT.match(line)
         if match is not None:
             if match[1] in about:
-                raise Malformed(f"says twice what {match[1]} is")
+                raise Malformed(f"describes {match[1]} twice")
             into = about[match[1]] = [match[2]]
         elif not line.strip():
             into = text

@@ -16,19 +16,22 @@ __all__ = ["pages"]
 _HEAD = """\
 # The kernel's headers
 
-What is declared there, from the comments in them. [The kernel interface](kernel-interface.md) is
-the way in.
+Declarations and their documentation, from the comments in the headers. Read
+[the kernel interface](kernel-interface.md) first.
 """
 
 # The title of each page, and the headers from which it is made.
 _PAGES = {
     "ops": (
-        "What a program implements",
+        "Members that a program implements",
         ("kernel_patches/src/efuse_ops.h", "csd/src/function.h", "csd/src/policy.h"),
     ),
-    "kfuncs": ("What a program may call", ("kernel_patches/src/kfuncs.h", "csd/src/kfuncs.h")),
+    "kfuncs": (
+        "Functions that a program may call",
+        ("kernel_patches/src/kfuncs.h", "csd/src/kfuncs.h"),
+    ),
     "uapi": (
-        "What kernel, programs and user space share",
+        "Definitions shared by the kernel, programs and user space",
         ("kernel_patches/include/uapi/linux/efuse.h", "csd/include/uapi/linux/csd.h"),
     ),
 }

@@ -30,7 +30,7 @@ PACKAGES = {
 _HEAD = """\
 # The Python package
 
-All that is public, from its docstrings. `import efuse` gives `Operations`, `Options`,
+All public names, with their docstrings. `import efuse` provides `Operations`, `Options`,
 `Passthrough`, `mount` and `serve` of [efuse.fs](python/efuse.fs.md), `PublishedEntry` of
 [efuse.bpf](python/efuse.bpf.md), and `EfuseError`.
 """

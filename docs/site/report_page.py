@@ -15,8 +15,8 @@ __all__ = ["write"]
 _HEAD = """\
 # Reports
 
-All tables and figures that `efuse bench report` makes of the reports in `docs/figures`.
-[Figures](benchmarks.md) says how they were taken, and what they mean. Take your own with
+All tables and figures that `efuse bench report` makes from the reports in `docs/figures`.
+[Figures](benchmarks.md) describes how they were measured, and what they mean. Measure your own with
 `efuse bench --json FILE`.
 """
 

@@ -83,13 +83,13 @@ def compared(first: dict[str, Any], second: dict[str, Any]) -> Comparison:
     clocks = [str(report["settings"].get("clock", "")) for report in (first, second)]
     if clocks[0] != clocks[1]:
         raise UsageError(
-            f"the reports cannot be compared: one is by {clocks[0] or 'no clock'}, "
-            f"the other by {clocks[1] or 'no clock'}",
+            f"the reports cannot be compared: one uses {clocks[0] or 'no clock'}, "
+            f"the other {clocks[1] or 'no clock'}",
             hint="take both with the same --clock",
         )
     ours, theirs = dict(_series(first)), dict(_series(second))
     if not ours.keys() & theirs.keys():
-        raise UsageError("the reports cannot be compared: they have no workload in common")
+        raise UsageError("the reports cannot be compared: they share no workload")
     changes, empty = [], []
     for key, one in ours.items():
         if key in theirs:
@@ -102,10 +102,13 @@ def compared(first: dict[str, Any], second: dict[str, Any]) -> Comparison:
         clocks[0],
         (
             *_differences(first, second),
-            *_listed("only in the first", [key for key in ours if key not in theirs]),
-            *_listed("only in the second", [key for key in theirs if key not in ours]),
-            *_listed("not compared, since it was 0", empty),
-            *_listed("wrong in the first", [k for k, one in ours.items() if not one.verified]),
+            *_listed("only in the first report", [key for key in ours if key not in theirs]),
+            *_listed("only in the second report", [key for key in theirs if key not in ours]),
+            *_listed("not compared, since its first value is 0", empty),
+            *_listed(
+                "wrong results in the first report",
+                [k for k, one in ours.items() if not one.verified],
+            ),
         ),
         tuple(changes),
     )

@@ -56,7 +56,7 @@ class SentRequests:
             self.close()
             raise NotSupportedError(
                 f"FUSE's requests cannot be counted: {reason(error)}",
-                hint="it takes root, Linux 6.12 and tracefs on /sys/kernel/tracing",
+                hint="run as root on Linux 6.12 or later, with tracefs on /sys/kernel/tracing",
             ) from error
 
     def count(self) -> int:

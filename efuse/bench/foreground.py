@@ -89,7 +89,7 @@ class Program:
         :raises EfuseError: the daemon has ended.
         """
         if self._process.poll() is not None:
-            raise EfuseError(f"a daemon ended: exit status {self._process.returncode}")
+            raise EfuseError(f"a daemon ended with exit status {self._process.returncode}")
         if self._counter is not None:
             return Usage({"all": self._counter.count()}, switches([self._process.pid]))
         sample, paths = kernel_counts(self._mount.connection)
@@ -119,8 +119,8 @@ def wait_for_mount(process: subprocess.Popen[bytes], mountpoint: Path) -> Mount:
         while (mount := _mount_at(mountpoint)) is None:
             if process.poll() is not None:
                 raise EfuseError(
-                    f"a daemon mounted nothing: exit status {process.returncode}",
-                    hint="what it printed above says why",
+                    f"a daemon ended without mounting: exit status {process.returncode}",
+                    hint="its output above gives the reason",
                 )
             poll.poll(_POLL_MS)
         return mount

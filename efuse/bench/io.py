@@ -195,7 +195,7 @@ _T3 = IoWorkload(
 )
 _SEQ = IoWorkload(
     "seq-read",
-    "128 KiB, one after the other, from a cold page cache, one job",
+    "128 KiB, sequential, from a cold page cache, one job",
     "MiB/s",
     "read",
     block=128 * _KIB,
@@ -210,7 +210,7 @@ _SEQ = IoWorkload(
 _ONCE = replace(
     _SEQ,
     name="random-once",
-    what="4 KiB, each block once, at random, direct, from a cold page cache, one job",
+    what="4 KiB, each block once, random, direct, from a cold page cache, one job",
     unit="iops",
     mode="randread",
     block=4 * _KIB,

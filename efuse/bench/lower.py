@@ -36,7 +36,8 @@ def command(*words: str | os.PathLike[str]) -> None:
         said = (done.stderr or done.stdout).strip().splitlines()
         why = said[-1] if said else f"exit status {done.returncode}"
         raise EfuseError(
-            f"{os.fspath(words[0])} failed: {why}", hint="it takes root, and ext4 and loop modules"
+            f"{os.fspath(words[0])} failed: {why}",
+            hint="run as root; the modules ext4 and loop are needed",
         )
 
 

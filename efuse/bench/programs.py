@@ -82,7 +82,7 @@ def command(
     """
     if not options and system not in _OPTIONS[name]:
         raise UsageError(
-            f"{name} is not measured as {system}", hint=f"it takes {', '.join(_OPTIONS[name])}"
+            f"{name} is not measured as {system}", hint=f"use {', '.join(_OPTIONS[name])}"
         )
     options = options or _OPTIONS[name][system]
     if name in _INSTALLED:
@@ -99,7 +99,7 @@ def _with(options: str) -> list[str]:
 def _installed(name: str) -> list[str]:
     program = shutil.which(name)
     if program is None:
-        raise NotSupportedError(f"{name} is not here", hint=f"apt-get install {name}")
+        raise NotSupportedError(f"{name} is not installed", hint=f"apt-get install {name}")
     return [program, "-f"]
 
 
@@ -109,7 +109,7 @@ def _places(name: str, source: Path) -> list[str]:
         return [str(source)]
     if not _SFTP_SERVER.exists():
         raise NotSupportedError(
-            f"{name} has no server here: {_SFTP_SERVER}",
+            f"{name} has no server on this machine: {_SFTP_SERVER}",
             hint="apt-get install openssh-sftp-server",
         )
     # sshfs appends ssh's arguments to the command; the shell takes them as arguments of the script.
@@ -135,7 +135,7 @@ def _set_up() -> Path:
     directory = locations.cache() / "libfuse"
     if not (directory / "version").exists():
         raise NotSupportedError(
-            f"{SID} is not here: {directory} has no libfuse", hint="scripts/setup-libfuse"
+            f"{SID} is not installed: {directory} has no libfuse", hint="scripts/setup-libfuse"
         )
     return locations.check_private(directory)
 
@@ -194,7 +194,7 @@ def _compile(sources: Sequence[Path], flags: Sequence[str], out: Path) -> None:
             f"{out.name} cannot be built: {reason(error)}", hint="apt-get install gcc libc6-dev"
         ) from error
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["gcc said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["gcc printed nothing"])[-1]
         raise EfuseError(
             f"{out.name} cannot be built: {last}", hint="apt-get install libc6-dev libfuse3-dev"
         )

@@ -16,7 +16,7 @@ __all__ = ["DATA", "DEFAULT", "METADATA", "WORKLOADS"]
 
 _SHIFT = Shift(
     "shift",
-    "t1-single for the first half, t3-large for the second",
+    "t1-single for the first half, t3-large for the second half",
     (replace(IO["t1-single"], unit="MiB/s"), IO["t3-large"]),
 )
 

@@ -70,7 +70,7 @@ def _completions(information: Path) -> int:
         said = _COUNTED.search(information.read_text())
         if said:
             return int(said[1])
-    raise EfuseError(f"{information} does not say what the ring has delivered")
+    raise EfuseError(f"{information} does not show what the ring has delivered")
 
 
 def waiting(connection: int) -> int:

@@ -104,7 +104,7 @@ def run_workload(
     for system in systems:
         place = lower / system.name / workload.name
         if not workload.verify(system.root / workload.name, place, reference):
-            say(f"{workload.name}: {system.name} left other files than it should: WRONG")
+            say(f"{workload.name}: {system.name} left other files than expected: WRONG")
             done[system.name].mark_unverified()
     return done
 

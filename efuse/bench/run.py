@@ -102,7 +102,7 @@ def _check(settings: Settings, workload: Workload) -> None:
         if system not in known:
             raise UsageError(
                 f"{workload.name} is not measured on {system}",
-                hint=f"it takes {', '.join(known)}",
+                hint=f"use {', '.join(known)}",
             )
         if system == RING and daemon != SID:
             raise UsageError(
@@ -111,7 +111,7 @@ def _check(settings: Settings, workload: Workload) -> None:
     if workload.transports and daemon not in SERVED_BY:
         raise UsageError(
             f"{workload.name} is not measured through {daemon}",
-            hint=f"it takes {', '.join(SERVED_BY)}",
+            hint=f"use {', '.join(SERVED_BY)}",
         )
 
 

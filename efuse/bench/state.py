@@ -93,7 +93,7 @@ def _read(path: Path | None) -> dict[str, Any] | None:
 
 
 def _no_state(path: Path) -> UsageError:
-    return UsageError(f"{path} does not say what a run has finished", hint="give another file")
+    return UsageError(f"{path} does not contain the state of a run", hint="give another file")
 
 
 def _differences(kept: dict[str, Any], fresh: dict[str, Any]) -> list[str]:
@@ -120,5 +120,5 @@ def _refuse(path: Path, differences: list[str]) -> None:
     if differences:
         raise UsageError(
             f"the run in {path} differs in {'; '.join(differences)}",
-            hint="run it as it was begun, or give a file that does not exist yet",
+            hint="use the options of the first run, or give a file that does not exist yet",
         )

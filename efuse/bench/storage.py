@@ -51,9 +51,9 @@ PLACES = ("device", "kernel", "daemon", "auto")
 
 STORAGE = {
     "scan": "count the lines and a word of a file",
-    "select": "the lines of a file with a word that one of 100 has",
-    "aggregate": "sum, least and most of a field of a file's records",
-    "lookup": "keys in a B+ tree of 1 to 6 levels",
+    "select": "the lines of a file with a word that one line in 100 has",
+    "aggregate": "sum, least and greatest of a field in the records of a file",
+    "lookup": "look up keys in a B+ tree of 1 to 6 levels",
 }
 """The workloads of storage functions, with a description of each."""
 
@@ -121,7 +121,7 @@ def is_storage(workloads: Sequence[str]) -> bool:
     if some and len(some) < len(workloads):
         raise UsageError(
             f"{', '.join(some)} cannot be measured together with others",
-            hint="they need another module: run them by themselves",
+            hint="they need another module: measure them in a run of their own",
         )
     return bool(some)
 
@@ -140,14 +140,14 @@ def check_storage(settings: Settings) -> None:
         if system not in PLACES:
             raise UsageError(
                 f"{settings.workloads[0]} is not measured on {system}",
-                hint=f"it takes {', '.join(PLACES)}",
+                hint=f"use {', '.join(PLACES)}",
             )
     if settings.daemon:
         raise UsageError(f"{settings.workloads[0]} is not measured through {settings.daemon}")
     if settings.lower != LOWER[0]:
         raise UsageError(
             f"{settings.workloads[0]} is not measured on {settings.lower} alone",
-            hint="leave out --lower: it takes each model of a device in turn",
+            hint="leave out --lower: each model of a device is measured in turn",
         )
 
 

@@ -49,7 +49,8 @@ def load(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise UsageError(
-            f"{path} is no report of a benchmark: {error}", hint="give a file of efuse bench --json"
+            f"{path} is not a report of a benchmark: {error}",
+            hint="give a file that efuse bench --json has written",
         ) from error
 
 

@@ -85,8 +85,8 @@ class _PythonSystem(System):
         line = self._daemon.stdout.readline()
         if not line:
             raise EfuseError(
-                f"the daemon of {self.name} ended: exit status {self._daemon.wait()}",
-                hint="what it printed above says why",
+                f"the daemon of {self.name} ended with exit status {self._daemon.wait()}",
+                hint="its output above gives the reason",
             )
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -130,7 +130,7 @@ def missed(name: str, before: Usage, after: Usage, requests: int) -> str:
         after.channel_total(name) - before.channel_total(name) for name in ("elsewhere", "stolen")
     )
     if name == "efuse-own" and moved:
-        return f"{moved} requests were not left on their own CPU"
+        return f"{moved} requests were moved to another CPU"
     brought = after.channel_total("brought") - before.channel_total("brought")
     if name == "efuse-queues":
         return f"{brought} requests came through channels" if brought else ""
@@ -154,7 +154,7 @@ def misused(name: str, device: _Device) -> str:
 def mistaken(name: str, ops: str) -> str:
     """Return why *ops*, a mount's programs, are not the transport's; empty: they are."""
     meant = _BALANCER if name == "efuse-bpf" else "none"
-    return f"its programs are {ops}, not {meant}" * (ops != meant)
+    return f"its program set is {ops}, not {meant}" * (ops != meant)
 
 
 def _words(name: str, source: Path, mountpoint: Path, daemon: str) -> Sequence[str]:

@@ -115,7 +115,7 @@ def _checked(words: Sequence[str]) -> None:
             f"{words[0]} cannot be run: {reason(error)}", hint=f"apt-get install {words[0]}"
         ) from error
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise EfuseError(f"{words[0]} failed with status {done.returncode}: {last}")
 
 
@@ -134,7 +134,7 @@ TREES = {
         _WALKED,
         MetadataWorkload(
             "tree-walk-cold",
-            f"{_WALKED.what}, without dentries, inodes and pages",
+            f"{_WALKED.what}, with dentries, inodes and pages dropped",
             5000,
             "s",
             _prepare_walk,
@@ -143,7 +143,7 @@ TREES = {
         ),
         MetadataWorkload(
             "untar",
-            "tar x of Python's own library",
+            "tar x of Python's standard library",
             500,
             "s",
             _prepare_untar,
@@ -151,7 +151,7 @@ TREES = {
             room=80,
         ),
         MetadataWorkload(
-            "build", "make -j2 of eFuse's own C libraries", 1, "s", _prepare_build, _run_build
+            "build", "make -j2 of eFuse's C libraries", 1, "s", _prepare_build, _run_build
         ),
     )
 }

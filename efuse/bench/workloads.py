@@ -210,7 +210,7 @@ CALLS = {
         ),
         MetadataWorkload(
             "open-close",
-            "open, fstat and close of small files, twice",
+            "open, fstat and close of small files, each twice",
             2000,
             "us",
             _prepare_small,
@@ -218,7 +218,7 @@ CALLS = {
         ),
         MetadataWorkload(
             "xattr",
-            "getxattr present, absent, after set",
+            "getxattr of a present name, of an absent one, and after setxattr",
             4000,
             "us",
             _prepare_xattr,

@@ -154,7 +154,9 @@ class Attachment(Closing):
                     hint="efuse prog list",
                 ) from error
             if value is None:
-                raise AttachError(f"what is pinned in {directory} is no program set of eFuse")
+                raise AttachError(
+                    f"the objects pinned in {directory} are not a program set of eFuse"
+                )
             connection, name, _ = target.describe(value)
             undo.pop_all()
             attachment = cls(connection, name, link_fd, maps)
@@ -330,7 +332,7 @@ def attach(
     :raises NotSupportedError: the module is not loaded.
     """
     if not 0 <= connection < 1 << 32:
-        raise UsageError(f"cannot attach to connection {connection}: no such number can be")
+        raise UsageError(f"cannot attach to connection {connection}: the number is out of range")
     spec = spec or compile_handlers(handlers, with_builtin=with_builtin, without=without)
     spec = spec.with_capacity(capacity or {})
     with open_target() as target, ExitStack() as undo:
@@ -432,8 +434,8 @@ def _not_attached(connection: int, error: OSError) -> AttachError:
         errno.EPERM: "run as root",
     }
     whys = {
-        errno.ENOENT: "there is none of that number (ENOENT)",
-        errno.EBUSY: "it has programs already (EBUSY)",
+        errno.ENOENT: "no such connection exists (ENOENT)",
+        errno.EBUSY: "programs are already attached to it (EBUSY)",
     }
     number = error.errno or 0
     return AttachError(

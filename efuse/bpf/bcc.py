@@ -71,14 +71,15 @@ def run(
     for name in maps:
         if len(name) > _MAP_NAME_MAX:
             raise CompileError(
-                f"map {name!r} has too long a name: the kernel keeps {_MAP_NAME_MAX} characters"
+                f"the name of map {name!r} is too long: the kernel allows {_MAP_NAME_MAX}"
+                " characters"
             )
     by_fd = {m["fd"]: m["name"] for m in result["maps"]}
     programs = {}
     for name, code in result["functions"].items():
         if interface.members and name not in interface.members + interface.constants:
             raise CompileError(
-                f"{sources[0].name}: {name}() is no member of struct {interface.struct}",
+                f"{sources[0].name}: {name}() is not a member of struct {interface.struct}",
                 hint="make helper functions static inline; members: " + " ".join(interface.members),
             )
         lines = tuple(
@@ -153,7 +154,7 @@ def _refused(said: str, sources: Sequence[Source]) -> CompileError:
     last = log.strip().splitlines()[-1] if log.strip() else "BCC gave no reason"
     hint = None
     if os.geteuid() != 0:
-        hint = "compile as root: BCC creates the text's maps as it compiles"
+        hint = "compile as root: BCC creates the maps of the text while it compiles"
     return CompileError(f"cannot compile {sources[0].name}: {last}", hint=hint, log=log)
 
 
@@ -224,7 +225,7 @@ def _structures(text: str) -> dict[int, tuple[str, str]]:
     found: dict[int, tuple[str, str]] = {}
     for kind, number, rest in _STRUCTURE.findall(text):
         if int(number) in found:
-            raise CompileError(f"{kind}({number}) has the number of another")
+            raise CompileError(f"{kind}({number}) uses the number of another member")
         words = [word.strip() for word in rest.split(",")]
         pairs = [".".join(words[at : at + 2]) for at in range(0, len(words), 2)]
         found[int(number)] = "field" if kind == "EITHER" else kind.lower(), "|".join(pairs)

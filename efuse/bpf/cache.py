@@ -98,7 +98,7 @@ class DataCache(Closing):
         if "tags" not in maps or "blocks" not in maps:
             raise NotSupportedError(
                 "the attached programs have no data cache",
-                hint="attach the built-in handlers, too",
+                hint="attach the built-in handlers as well",
             )
         self._publish = _publish()
         self._mappings: list[mmap.mmap] = []

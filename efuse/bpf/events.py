@@ -106,8 +106,8 @@ class Listener(Closing):
         missing = [name for name in _MAPS if name not in maps]
         if missing:
             raise NotSupportedError(
-                f"the attached programs tell no events: they have no map {missing[0]!r}",
-                hint="attach the built-in handlers, too",
+                f"the attached programs report no events: they have no map {missing[0]!r}",
+                hint="attach the built-in handlers as well",
             )
         self._records: list[bytes] = []
         records = self._records

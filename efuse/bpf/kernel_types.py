@@ -136,7 +136,7 @@ class KernelTypes(Closing):
         """
         bits = self.bit_offset(struct, path)
         if bits % 8:
-            raise ValueError(f"struct {struct}: {path} does not begin at a byte")
+            raise ValueError(f"struct {struct}: {path} does not begin at a byte boundary")
         return bits // 8
 
     def bit_offset(self, struct: str, path: str) -> int:

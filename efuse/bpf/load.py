@@ -87,7 +87,7 @@ def open_target(interface: Interface = EFUSE_OPS) -> Iterator[Target]:
         except KeyError as error:
             raise NotSupportedError(
                 f"the loaded module {interface.module} does not define struct {interface.struct}",
-                hint=f"build the module anew, then: {interface.load}",
+                hint=f"build the module again, then: {interface.load}",
             ) from error
         members = {
             member.name: (index, data + member.bits // 8)
@@ -116,7 +116,7 @@ def module_btf_fd(module: str) -> int:
             os.close(fd)
     except OSError as error:
         raise NotSupportedError(
-            f"cannot look at the kernel's BTF objects: {reason(error)}", hint="run as root"
+            f"cannot list the kernel's BTF objects: {reason(error)}", hint="run as root"
         ) from error
     raise NotSupportedError(f"module {module} has no BTF", hint="efuse module build")
 
@@ -162,9 +162,10 @@ def _no_map(name: str, m: MapSpec, error: OSError) -> AttachError:
     mebibytes = -(-m.max_entries * m.value_bytes // (1 << 20))
     hints = {
         errno.EPERM: "run as root",
-        errno.E2BIG: "the kernel makes no map that large: give it less, as with --data-cache 64M",
-        errno.ENOMEM: "the machine or this task's memory cgroup has not that much to spare: give it"
-        " less, as with --data-cache 64M",
+        errno.E2BIG: "the kernel makes no map that large: make it smaller, for example with"
+        " --data-cache 64M",
+        errno.ENOMEM: "the machine or this task's memory cgroup lacks the memory: make the map"
+        " smaller, for example with --data-cache 64M",
     }
     return AttachError(
         f"cannot create map {name!r} of {m.max_entries} entries, {mebibytes} MiB: {reason(error)}",
@@ -195,7 +196,7 @@ def load_programs(
             if member not in target.members:
                 raise NotSupportedError(
                     f"the loaded module {target.interface.module} has no member {member!r}",
-                    hint=f"build the module anew, then: {target.interface.load}",
+                    hint=f"build the module again, then: {target.interface.load}",
                 )
             code = relocate(program, kfuncs=kfuncs, map_fds=map_fds)
             fds[member] = _load(target, member, program, code)
@@ -236,7 +237,7 @@ def create_set(
     """
     if not re.fullmatch(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}", name):
         raise UsageError(
-            f"cannot call the programs {name!r}: not a name",
+            f"cannot name the programs {name!r}: not a valid name",
             hint=f"use 1 to {NAME_MAX} letters, digits, '_', '.' or '-'",
         )
     raw = name.encode()

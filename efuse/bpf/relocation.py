@@ -50,7 +50,7 @@ def relocate(
         if number is None:
             raise CompileError(
                 f"cannot link the program: there is no {reference.kind} {reference.name!r}",
-                hint="the module and the handlers are of different versions: efuse module build",
+                hint="the module and the handlers have different versions: efuse module build",
             )
         registers = registers & 0x0F | source << 4
         struct.pack_into("<BBhi", code, at, opcode, registers, offset, number)

@@ -189,7 +189,7 @@ class Spec:
         try:
             tree: dict[str, Any] = json.loads(text)
             if tree["format"] != _FORMAT:
-                raise CompileError(f"the spec is of format {tree['format']}, not {_FORMAT}")
+                raise CompileError(f"the spec has format {tree['format']}, not {_FORMAT}")
             return cls(
                 programs={
                     name: ProgramSpec(

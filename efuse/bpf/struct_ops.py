@@ -33,7 +33,7 @@ def struct_ops_links(interface: Interface) -> Iterator[tuple[int, int, bytes]]:
                 os.close(fd)
     except OSError as error:
         raise AttachError(
-            f"cannot look at the kernel's BPF links: {reason(error)}", hint="run as root"
+            f"cannot list the kernel's BPF links: {reason(error)}", hint="run as root"
         ) from error
 
 

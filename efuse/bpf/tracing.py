@@ -79,8 +79,7 @@ _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
 _KERNELS = f"the programs are for Linux {' and '.join(PATCHED)}"
 _WHO_MAY = "run as root, or with CAP_BPF and CAP_PERFMON"
 _NOBODY_MAY = (
-    "look at the kernel's lockdown and at the container's rules, or use another kernel:"
-    " efuse guest run"
+    "check the kernel's lockdown and the container's rules, or use another kernel: efuse guest run"
 )
 
 
@@ -138,8 +137,8 @@ class Hook:
             if types.hides(name):
                 raise NotSupportedError(
                     f"cannot trace at tracepoint {self.name} of module {types.module}: the kernel"
-                    " has one of that name",
-                    hint="hook into the function that has it",
+                    " has one with the same name",
+                    hint="hook into the function that contains it",
                 )
             return types.typedef(name)
         return types.function(self.name)

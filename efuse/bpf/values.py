@@ -65,7 +65,7 @@ def caller_of(uid: int, gid: int) -> int:
 
 def _check_name(name: bytes) -> bytes:
     if len(name) > NAME_BYTES:
-        raise ValueError(f"a name has at most {NAME_BYTES} bytes, this one {len(name)}")
+        raise ValueError(f"a name has at most {NAME_BYTES} bytes, but this one has {len(name)}")
     if b"\0" in name:
         raise ValueError("a name has no NUL byte")
     return name
@@ -335,7 +335,9 @@ class XattrValue:
         :raises ValueError: ``data`` is too long.
         """
         if len(self.data) > BLOB_BYTES:
-            raise ValueError(f"a blob has at most {BLOB_BYTES} bytes, this one {len(self.data)}")
+            raise ValueError(
+                f"a blob has at most {BLOB_BYTES} bytes, but this one has {len(self.data)}"
+            )
         body = _BLOB_HEAD.pack(self.error, len(self.data)) + self.data
         return _sealed(self.stamp, body, seed).ljust(self.value_bytes, b"\0")
 

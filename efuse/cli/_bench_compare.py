@@ -32,7 +32,7 @@ class _Share(click.ParamType[float]):
         except ValueError:
             percent = -1
         if not 0 <= percent < 100:
-            self.fail(f"{value!r} is no number of percent: write 5% or 0.5%", param, ctx)
+            self.fail(f"{value!r} is not a percentage: write 5% or 0.5%", param, ctx)
         return percent / 100
 
 
@@ -44,7 +44,7 @@ class _Share(click.ParamType[float]):
     type=_Share(),
     default="5%",
     show_default=True,
-    help="How much worse a median may be.",
+    help="Tolerance: how much worse a median may be.",
 )
 @json_option
 @click.pass_context

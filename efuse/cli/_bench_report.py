@@ -24,11 +24,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE.json...")
-@click.option("--html", type=_FILE, help="Write one page that needs no other file.")
+@click.option("--html", type=_FILE, help="Write a page that needs no other files.")
 @click.option(
     "--png",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write each figure into a file of this directory.",
+    help="Write each figure into a file in this directory.",
 )
 @click.option("--markdown", "text", type=_FILE, help="Write tables for a README.")
 def report(files: tuple[Path, ...], html: Path | None, png: Path | None, text: Path | None) -> None:
@@ -56,7 +56,9 @@ def _named(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for file in files:
         if file.stem in found:
-            raise UsageError(f"two reports are called {file.stem}", hint="rename one of the files")
+            raise UsageError(
+                f"two reports have the name {file.stem}", hint="rename one of the files"
+            )
         found[file.stem] = load(file)
     return found
 

@@ -19,9 +19,9 @@ __all__ = ["AGGREGATE", "LOOKUP", "RANGE"]
 
 def _range() -> tuple[click.Parameter, ...]:
     return (
-        click.Option(["--first"], type=int, default=0, metavar="KEY", help="The least key."),
+        click.Option(["--first"], type=int, default=0, metavar="KEY", help="The smallest key."),
         click.Option(
-            ["--last"], type=int, default=(1 << 64) - 1, metavar="KEY", help="The greatest key."
+            ["--last"], type=int, default=(1 << 64) - 1, metavar="KEY", help="The largest key."
         ),
     )
 
@@ -67,7 +67,7 @@ AGGREGATE = Command(
             type=FIELD,
             default=Field(0),
             metavar="OFFSET[:SIZE[u]]",
-            help="The number in a value: where, how many bytes (8), u: without a sign.",
+            help="The number in a value: offset, size in bytes (8), u: unsigned.",
         ),
     ),
     fields=aggregated,

@@ -26,7 +26,7 @@ def policy() -> None:
 
 @policy.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE.c")
-@click.option("--replace", is_flag=True, help="Put it in the place of the one that is there.")
+@click.option("--replace", is_flag=True, help="Replace the loaded policy.")
 def load(file: Path, *, replace: bool) -> None:
     """Load the policy in FILE.c, for all devices, until it is unloaded. Needs root.
 

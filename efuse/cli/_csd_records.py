@@ -37,7 +37,9 @@ class _FieldType(click.ParamType[Field]):
             return value
         found = re.fullmatch(_FIELD, value)
         if found is None:
-            self.fail(f"{value!r} is no field: write OFFSET:SIZE, such as 8:4, or 8:4u", param, ctx)
+            self.fail(
+                f"{value!r} is not a field: write OFFSET:SIZE, such as 8:4, or 8:4u", param, ctx
+            )
         return _field(*found.groups())
 
 
@@ -54,7 +56,7 @@ class _FilterType(click.ParamType[Filter]):
         found = re.fullmatch(rf"{_FIELD}=(-?\d+)?\.\.(-?\d+)?", value)
         if found is None:
             self.fail(
-                f"{value!r} is no filter: write OFFSET:SIZE=LEAST..MOST, such as 6:2u=1..100",
+                f"{value!r} is not a filter: write OFFSET:SIZE=LEAST..MOST, such as 6:2u=1..100",
                 param,
                 ctx,
             )
@@ -90,13 +92,13 @@ def _options(*more: click.Parameter) -> tuple[click.Parameter, ...]:
             type=FIELD,
             required=True,
             metavar="OFFSET[:SIZE[u]]",
-            help="The number in a record: where, how many bytes (8), u: without a sign.",
+            help="The number in a record: offset, size in bytes (8), u: unsigned.",
         ),
         click.Option(
             ["--where", "filter_"],
             type=_FilterType(),
             metavar="FIELD=LEAST..MOST",
-            help="Only records whose FIELD is in that range.",
+            help="Only records whose FIELD is in this range.",
         ),
         *more,
     )
@@ -134,8 +136,8 @@ HISTOGRAM = Command(
     example="--record 8 --field 0:2u --width 256 --ranges 256 table",
     options=_options(
         click.Option(["--start"], type=int, default=0, help="First number of the first range."),
-        click.Option(["--width"], type=int, default=1, help="Numbers of a range: 1, 2, 4, ..."),
-        click.Option(["--ranges"], type=int, default=256, help="How many: up to 1022."),
+        click.Option(["--width"], type=int, default=1, help="Numbers in a range: 1, 2, 4, ..."),
+        click.Option(["--ranges"], type=int, default=256, help="Number of ranges: up to 1022."),
     ),
     make=_histogram,
     lines=_histogrammed,

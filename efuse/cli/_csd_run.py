@@ -82,7 +82,8 @@ def _of_loaded(name: str) -> click.Command:
             raw = bytes.fromhex(args)
         except ValueError as error:
             raise UsageError(
-                f"the arguments cannot be {args!r}: {error}", hint="two digits a byte: --args 0a00"
+                f"the arguments {args!r} are invalid: {error}",
+                hint="write two digits for each byte: --args 0a00",
             ) from error
         show = _Bar(progress, streams=not as_json)
         with begin_loaded(name, raw, file, place) as execution, show:
@@ -95,13 +96,16 @@ def _of_loaded(name: str) -> click.Command:
         echo(f"{name}: {outcome}", err=True)
 
     option = click.Option(
-        ["--args"], default="", metavar="HEX", help="What it wants: bytes as hexadecimal digits."
+        ["--args"],
+        default="",
+        metavar="HEX",
+        help="Arguments of the function: bytes as hexadecimal digits.",
     )
     return click.Command(
         name,
         callback=act,
         params=[option, *_common()],
-        help=f"Run the function {name}, which has to be loaded, and print what it emits.",
+        help=f"Run the function {name}, which must be loaded, and print its output.",
     )
 
 
@@ -114,13 +118,13 @@ def _common() -> list[click.Parameter]:
             type=click.Choice(WHERE),
             default="auto",
             show_default=True,
-            help="Where: the daemon is this process.",
+            help="Place of the run; daemon is this process.",
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
         click.Option(
             ["--progress/--no-progress"],
             default=None,
-            help="Show how far it is, on a terminal. Default: if it takes a while.",
+            help="Show the progress on a terminal. Default: for runs that take a while.",
         ),
     ]
 

@@ -24,7 +24,7 @@ class _Duration(click.ParamType[int]):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ns|us|ms|s)", value)
         if not match:
-            self.fail(f"{value!r} is no time: give a number and ns, us, ms or s", param, ctx)
+            self.fail(f"{value!r} is not a time: give a number and ns, us, ms or s", param, ctx)
         return round(float(match[1]) * _UNITS[match[2]])
 
 

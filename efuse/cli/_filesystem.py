@@ -49,19 +49,19 @@ def size_options(*, data_cache: str) -> Callable[[_F], _F]:
             "--data-cache",
             type=SIZE,
             metavar="SIZE",
-            help=f"File data that the kernel keeps, such as 64M; 0 for none. {data_cache}",
+            help=f"Size of the data cache in the kernel, such as 64M; 0: none. {data_cache}",
         ),
         click.option(
             "--max-request",
             type=SIZE,
             metavar="SIZE",
-            help="Most bytes of a READ or WRITE, up to 8M. Default: what the daemon takes.",
+            help="Largest READ or WRITE, up to 8M. Default: as large as the daemon accepts.",
         ),
         click.option(
             "--max-readdir",
             type=SIZE,
             metavar="SIZE",
-            help="Most bytes of a directory asked for at once, 4K to 128K. Default: 32K.",
+            help="Largest READDIR or READDIRPLUS, 4K to 128K. Default: 32K.",
         ),
     )
 
@@ -136,7 +136,7 @@ class Request:
         """
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"an argument cannot be {text!r} (EINVAL)", hint="write NAME=VALUE")
+            raise UsageError(f"{text!r} is not an argument (EINVAL)", hint="write NAME=VALUE")
         try:
             self.arguments[name] = ast.literal_eval(value)
         except (SyntaxError, ValueError):
@@ -159,7 +159,7 @@ class Request:
             inspect.signature(cls).bind(**self.arguments)
         except TypeError as error:
             raise UsageError(
-                f"{self.what} cannot be made: {error}",
+                f"{self.what} cannot be created: {error}",
                 hint=f"give its arguments with --arg: {cls.__name__}{inspect.signature(cls)}",
             ) from error
         return lambda: self._make(cls)
@@ -226,7 +226,7 @@ def _find(what: str) -> Any:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{name} cannot be imported: {error} (ENOENT)",
-            hint="name a module that Python finds from here, such as mypackage.myfs:MyFs",
+            hint="name a module that Python can import from here, such as mypackage.myfs:MyFs",
         ) from error
     if wanted:
         cls = getattr(module, wanted, None)
@@ -241,7 +241,7 @@ def _find(what: str) -> Any:
     if len(found) != 1:
         names = ", ".join(cls.__name__ for cls in found) or "none"
         raise UsageError(
-            f"{name} has not one file system but {len(found)}: {names} (EINVAL)",
+            f"{name} defines {len(found)} file systems instead of one: {names} (EINVAL)",
             hint=f"name one: {name}:CLASS",
         )
     return found[0]

@@ -22,13 +22,17 @@ _ROFF = str.maketrans(
 
 _EXITS = {
     "1": [
-        ("0", "it did what was asked"),
-        ("1", "it failed"),
+        ("0", "the command succeeded"),
+        ("1", "the operation failed"),
         ("2", "wrong usage"),
         ("3", "this machine, kernel or installation cannot do it"),
-        ("130", "it was interrupted"),
+        ("130", "the command was interrupted"),
     ],
-    "8": [("0", "it is mounted"), ("1", "wrong usage"), ("32", "it could not be mounted")],
+    "8": [
+        ("0", "the file system is mounted"),
+        ("1", "wrong usage"),
+        ("32", "the file system could not be mounted"),
+    ],
 }
 
 

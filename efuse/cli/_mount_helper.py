@@ -38,10 +38,12 @@ def _request(spec: str) -> Request:
     help="Mount options; consistency=, data_cache=, max_request=, max_readdir=, plain, require, "
     "no_channels, no_default_permissions, arg=NAME=VALUE.",
 )
-@click.option("-s", "sloppy", is_flag=True, help="Leave out the options that nobody knows.")
-@click.option("-f", "fake", is_flag=True, help="Do everything but mount.")
-@click.option("-n", "no_mtab", is_flag=True, help="Ignored: mount(8) may give it.")
-@click.option("-v", "verbose", is_flag=True, help="Ignored: how it is mounted is always said.")
+@click.option("-s", "sloppy", is_flag=True, help="Ignore unknown options.")
+@click.option("-f", "fake", is_flag=True, help="Do everything except mount.")
+@click.option("-n", "no_mtab", is_flag=True, help="Ignored: mount(8) may pass it.")
+@click.option(
+    "-v", "verbose", is_flag=True, help="Ignored: the type of the mount is always printed."
+)
 @click.option(
     "-t", "fstype", metavar="TYPE", help="The type, perhaps with a subtype: efuse.SUBTYPE."
 )

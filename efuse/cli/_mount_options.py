@@ -62,5 +62,5 @@ def check(option: str) -> None:
         raise UsageError(f"{option} cannot be used: {name} has no value (EINVAL)", hint=name)
     raise UsageError(
         f"{name} cannot be used: there is no such mount option (EINVAL)",
-        hint="mount.efuse --help names eFuse's own, mount(8) those of all file systems",
+        hint="mount.efuse --help lists eFuse's own options, mount(8) those of all file systems",
     )

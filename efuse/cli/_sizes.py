@@ -21,7 +21,7 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"([0-9]+)([kmg]?)(?:i?b)?", text.strip().lower())
     if not found:
-        raise ValueError(f"{text!r} is no size: write a number of bytes, or one with K, M or G")
+        raise ValueError(f"{text!r} is not a size: write a number of bytes, or one with K, M or G")
     return int(found[1]) * _UNITS[found[2]]
 
 

@@ -30,7 +30,7 @@ _HEADERS = ("OPCODE", "REQUESTS", "KERNEL", "REPEATS", "SAME", "HITS", "HIT", "W
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="How long to watch.",
+    help="Time to watch.",
 )
 @json_option
 def cli(mount: str, seconds: float, as_json: bool) -> None:
@@ -108,7 +108,7 @@ def _row(name: str, a: OpcodeAdvice) -> tuple[str, ...]:
 def _sentences(mount: Mount, found: Advice) -> list[str]:
     total, declared = found.total, found.declared
     if not total.requests:
-        return ["Nothing was asked meanwhile: let the mount do its work, and watch longer."]
+        return ["No requests were made meanwhile: let programs use the mount, and watch longer."]
     sure = total.hits - declared.hits
     saved = total.saved_ns - declared.saved_ns
     more = "more " if mount.is_efuse else ""
@@ -120,16 +120,16 @@ def _sentences(mount: Mount, found: Advice) -> list[str]:
     ]
     if declared.hits:
         lines.append(
-            f"With what IF names declared by the file system: {declared.hits} more,"
+            f"With the promises of column IF declared by the file system: {declared.hits} more,"
             f" {duration(declared.saved_ns)}."
         )
     if mount.is_efuse:
-        lines.append(f"{total.in_kernel} requests are answered in the kernel as it is.")
+        lines.append(f"{total.in_kernel} requests are already answered in the kernel.")
     if total.changed:
         lines.append(
-            f"{total.changed} answers changed though the mount changed nothing: something else"
-            " does, so leave the mode at ttl or cto, where fewer are kept."
+            f"{total.changed} answers changed without a change by the mount: something else"
+            " changes the files, so keep the mode ttl or cto, in which fewer are kept."
         )
     if found.lost:
-        lines.append(f"{found.lost} requests are missing: they came too fast to be counted.")
+        lines.append(f"{found.lost} requests are missing: they arrived too fast to be counted.")
     return lines

@@ -41,7 +41,7 @@ def _words(choices: tuple[str, ...]) -> Any:
         words = tuple(word for word in (value or "").split(",") if word)
         for word in words:
             if word not in choices:
-                raise click.BadParameter(f"{word!r} is none of {', '.join(choices)}")
+                raise click.BadParameter(f"{word!r} is not one of {', '.join(choices)}")
         if not words and value is not None:
             raise click.BadParameter(f"give one or more of {', '.join(choices)}")
         return words
@@ -56,13 +56,13 @@ def _words(choices: tuple[str, ...]) -> Any:
     default=",".join(bench.DEFAULT),
     show_default=True,
     callback=_words((*bench.WORKLOADS, bench.SCALE, *bench.STORAGE)),
-    help=f"Which, separated by commas; also {_OTHERS}; and {_REQUESTS}; "
-    f"or, by themselves, those of storage functions: {', '.join(bench.STORAGE)}.",
+    help=f"Workloads, separated by commas; also {_OTHERS}; and {_REQUESTS}; "
+    f"or, in a run of their own, storage functions: {', '.join(bench.STORAGE)}.",
 )
 @click.option(
     "--daemon",
     type=click.Choice(bench.DAEMONS),
-    help=f"By default passthrough, of {bench.SCALE} and skew {bench.DAEMON}.",
+    help=f"Default: passthrough; for {bench.SCALE} and skew {bench.DAEMON}.",
 )
 @click.option(
     "--system",
@@ -70,37 +70,37 @@ def _words(choices: tuple[str, ...]) -> Any:
     callback=_words(
         tuple(dict.fromkeys((*bench.SYSTEMS, *bench.ON_REQUEST, *bench.KNOWN, *bench.PLACES)))
     ),
-    help=f"Which, separated by commas; by default {', '.join(bench.SYSTEMS)}, also "
-    f"{', '.join(bench.ON_REQUEST)}. Of {bench.SCALE} and skew: {', '.join(bench.KNOWN)}. "
-    f"Of storage functions, where they run: {', '.join(bench.PLACES)}.",
+    help=f"Systems, separated by commas. Default: {', '.join(bench.SYSTEMS)}; also "
+    f"{', '.join(bench.ON_REQUEST)}. For {bench.SCALE} and skew: {', '.join(bench.KNOWN)}. "
+    f"For storage functions, the places: {', '.join(bench.PLACES)}.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="How often each system has its turn.",
+    help="Rounds, in each of which every system is measured once.",
 )
 @click.option(
     "--scale",
     type=click.FloatRange(min=0, min_open=True),
     default=0.1,
     show_default=True,
-    help="Size of the workloads: 1 is the whole.",
+    help="Size of the workloads; 1: full size.",
 )
 @click.option(
     "--clock",
     type=click.Choice(["time", "instructions"]),
     default="time",
     show_default=True,
-    help="What the guest's clock counts.",
+    help="Quantity that the guest's clock counts.",
 )
 @click.option(
     "--lower",
     type=click.Choice(bench.LOWER),
     default=bench.LOWER[0],
     show_default=True,
-    help="What the lower file system lies on: memory, or an emulated device of this profile.",
+    help="Storage of the lower file system: memory, or an emulated device with this profile.",
 )
 @kernel_option
 @click.option(
@@ -113,13 +113,13 @@ def _words(choices: tuple[str, ...]) -> Any:
     "--plot",
     "plot_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw what storage functions took into a PNG file.",
+    help="Draw the times of storage functions into a PNG file.",
 )
 @click.option(
     "--resume",
     "state",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep each workload that is finished in this file, and leave out those that it has.",
+    help="Save each finished workload in this file, and skip the workloads that it contains.",
 )
 @click.pass_context
 def cli(
@@ -147,8 +147,8 @@ def cli(
     for parameter in context.params:
         if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
             raise UsageError(
-                f"{context.invoked_subcommand} runs no workload",
-                hint=f"options go behind it: efuse bench {context.invoked_subcommand} --help",
+                f"{context.invoked_subcommand} does not run workloads",
+                hint=f"write the options after it: efuse bench {context.invoked_subcommand} --help",
             )
 
 
@@ -165,7 +165,7 @@ def _run(
 ) -> None:
     storage = bench.is_storage(settings.workloads)
     if plot_file is not None and not storage:
-        raise UsageError("--plot draws the workloads of storage functions only")
+        raise UsageError("--plot draws only the workloads of storage functions")
     (bench.check_storage if storage else bench.check)(settings)
     here = _is_here() if storage else _is_loaded()
     if here and kernel is not None:
@@ -187,8 +187,8 @@ def _run(
             console().print(measures)
     if not all(result["verified"] for result in report["results"]):
         raise EfuseError(
-            "a workload saw something else than the lower file system holds",
-            hint="the lines marked WRONG say which",
+            "a workload saw files that differ from the lower file system",
+            hint="lines marked WRONG name the workload",
         )
 
 
@@ -242,7 +242,7 @@ def _run_in_guest(
     if state is not None and not is_shared(state):
         raise UsageError(
             f"a guest does not see {state}: it has a directory of its own there",
-            hint="keep the state somewhere else",
+            hint="keep the state in another directory",
         )
     locations.make_directory(locations.cache())
     out = locations.cache() / f"bench-{os.getpid()}.json"
@@ -269,7 +269,7 @@ def _run_in_guest(
         if not out.exists():
             raise (UsageError if result.status == UsageError.exit_code else EfuseError)(
                 f"the benchmark failed in the guest: exit status {result.status}",
-                hint="what it printed above says why",
+                hint="its output above gives the reason",
             )
         report: dict[str, Any] = json.loads(out.read_text())
         return report

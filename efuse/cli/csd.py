@@ -61,7 +61,7 @@ class _Setting(click.ParamType[tuple[str, int]]):
             return value
         name, equals, text = value.partition("=")
         if not equals:
-            self.fail(f"{value!r} sets nothing: write KEY=VALUE", param, ctx)
+            self.fail(f"{value!r} is not an assignment: write KEY=VALUE", param, ctx)
         return name, attribute(name).parse(text)
 
     def shell_complete(
@@ -108,15 +108,15 @@ cli.add_command(policy)
 
 @cli.command()
 @click.argument("name")
-@click.option("--size", type=SIZE, metavar="SIZE", help="How large it is, such as 256M.")
-@click.option("--profile", type=click.Choice(list(PROFILES)), help="A model of a device.")
+@click.option("--size", type=SIZE, metavar="SIZE", help="Size of the device, such as 256M.")
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="Model of a device.")
 @click.option(
     "--set",
     "settings",
     type=_Setting(),
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set an attribute; those of the profile and the size give way. May be repeated.",
+    help="Set an attribute; overrides --profile and --size. May be repeated.",
 )
 def create(
     name: str, size: int | None, profile: str | None, settings: Sequence[tuple[str, int]]
@@ -132,7 +132,7 @@ def create(
             raise UsageError(f"a device cannot have {size} bytes (EINVAL)", hint="whole MiB: 256M")
         values["size_mib"] = size // _MIB
     made = csd.create(name, values | dict(settings))
-    echo(made.path if made.powered else f"{name}: without power")
+    echo(made.path if made.powered else f"{name}: powered off")
 
 
 @cli.command("list")
@@ -267,7 +267,7 @@ def functions_(as_json: bool) -> None:
     ]
     print_table(("NAME", "LOADED", "TAKES", "DOC"), rows)
     if unknown:
-        echo(f"which are loaded is not known: {unknown}", err=True)
+        echo(f"the loaded functions are not known: {unknown}", err=True)
 
 
 def _loaded() -> tuple[tuple[functions.InKernel, ...] | None, str]:

@@ -44,7 +44,7 @@ def _complete_value(
 def _attribute(name: str) -> Attribute[Any]:
     attributes = Connection.attributes()
     if name not in attributes:
-        raise UsageError(f"no attribute is called {name!r}", hint=f"one of {', '.join(attributes)}")
+        raise UsageError(f"there is no attribute {name!r}", hint=f"one of {', '.join(attributes)}")
     return attributes[name]
 
 

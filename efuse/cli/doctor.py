@@ -42,7 +42,7 @@ def _guest() -> Feature:
         found,
         "QEMU, virtiofsd, a kernel image",
         ready,
-        "where this machine's kernel cannot load efuse.ko, a guest's can",
+        "if this machine's kernel cannot load efuse.ko, a guest's kernel can",
         "scripts/setup",
         required=False,
     )
@@ -81,7 +81,7 @@ def cli(as_json: bool) -> None:
         if works:
             echo("eFuse works here.")
         elif ready:
-            echo("eFuse cannot work on this kernel as it is; in a guest it can.")
+            echo("eFuse cannot work on this kernel, but it can in a guest.")
         else:
-            echo("eFuse cannot work here as it is.")
+            echo("eFuse cannot work here without changes.")
     sys.exit(0 if works else 3)

@@ -23,26 +23,25 @@ __all__ = ["cli"]
     default="127.0.0.1:9435",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where Prometheus asks; :PORT is every IPv4 address of this machine.",
+    help="Address for Prometheus; :PORT means every IPv4 address of this machine.",
 )
 @click.option(
     "--times/--no-times",
     default=False,
     show_default=True,
-    help="Export times: each scrape makes the kernel time every request for 10 s.",
+    help="Export times: each scrape lets the kernel time every request for 10 s.",
 )
 @click.option(
     "--maps/--no-maps",
     default=False,
     show_default=True,
-    help="Export how full the BPF maps are: each scrape walks through them. Needs root.",
+    help="Export how full the BPF maps are: each scrape reads all of them. Needs root.",
 )
 @click.option(
     "--plain/--no-plain",
     default=False,
     show_default=True,
-    help="Export plain FUSE mounts: as long as this runs, each of their requests is counted."
-    " Needs root.",
+    help="Export plain FUSE mounts: each of their requests is counted while this runs. Needs root.",
 )
 @click.option("--once", is_flag=True, help="Print the metrics and end.")
 @click.option("--dashboard", is_flag=True, help="Print a dashboard for Grafana and end.")
@@ -61,7 +60,7 @@ def cli(listen: str, times: bool, maps: bool, plain: bool, once: bool, dashboard
     """
     if plain and once:
         raise click.UsageError(
-            "--plain counts from when the exporter begins, so with --once there is nothing: use one"
+            "--plain counts from the start of the exporter, so --once would show nothing: use one"
         )
     if dashboard:
         click.echo((locations.package() / "exporter" / "dashboard.json").read_text(), nl=False)

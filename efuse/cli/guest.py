@@ -38,7 +38,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                 default=1,
                 show_default=True,
                 type=click.IntRange(1, 8),
-                help="NUMA nodes to share processors and memory among.",
+                help="NUMA nodes, which share the processors and the memory.",
             ),
             click.option(
                 "--memory",
@@ -59,13 +59,15 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="SECONDS",
                 help="End the guest if the command takes longer.",
             ),
-            click.option("--keep-log", is_flag=True, help="Keep the kernel's log and say where."),
+            click.option(
+                "--keep-log", is_flag=True, help="Keep the kernel's log and print its path."
+            ),
             click.option(
                 "--append",
                 "parameters",
                 multiple=True,
                 metavar="WORD",
-                help="One more word for the kernel's command line; may be repeated.",
+                help="Another word for the kernel's command line. May be repeated.",
             ),
         ]
     ):
@@ -110,7 +112,7 @@ def cli() -> None:
     default=0,
     show_default=True,
     type=click.IntRange(0),
-    help="Run COMMAND anew, so many times at most, if a known fault of the emulator killed it.",
+    help="Run COMMAND again, at most so many times, if a known fault of the emulator killed it.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run_command(command: tuple[str, ...], again: int, **given: Any) -> None:

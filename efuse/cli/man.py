@@ -31,4 +31,4 @@ def cli(directory: Path) -> None:
         section.mkdir(parents=True, exist_ok=True)
         (section / name).write_text(text)
         count += 1
-    echo(f"{count} pages are in {shown(str(directory))}")
+    echo(f"wrote {count} pages to {shown(str(directory))}")

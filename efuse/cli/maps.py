@@ -67,7 +67,7 @@ def list_(mount: str, as_json: bool) -> None:
     "-s",
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="Count hits and misses for so long, and show those alone.",
+    help="Count hits and misses for this time, and show only these.",
 )
 @click.option(
     "-n", "--most", type=click.IntRange(min=1), default=20, show_default=True, help="Files to list."
@@ -140,7 +140,7 @@ def dump(mount: str, name: str, as_json: bool) -> None:
     with bpf.Attachment.open(connection(mount).id) as attachment:
         if name not in attachment.maps:
             raise UsageError(
-                f"no map of this mount is called {name!r}",
+                f"this mount has no map {name!r}",
                 hint=f"one of {', '.join(sorted(attachment.maps))}",
             )
         elements = attachment.maps[name].read_all()

@@ -18,7 +18,7 @@ __all__ = ["cli"]
 
 
 _csd_option = click.option(
-    "--csd", "is_csd", is_flag=True, help="csd.ko, of the emulated storage devices."
+    "--csd", "is_csd", is_flag=True, help="Use csd.ko, the module of the emulated storage devices."
 )
 
 
@@ -49,7 +49,7 @@ def cli() -> None:
     "release",
     metavar="SERIES|RELEASE",
     help="Build for this kernel: one that scripts/setup-kernel has unpacked, such as 7, or one "
-    "whose headers are installed. By default the running one if there are patches for it, else "
+    "whose headers are installed. Default: the running kernel if it has patches, else "
     "the newest 6.12.",
 )
 @click.option(
@@ -57,7 +57,7 @@ def cli() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Build for the kernel built in this source tree.",
 )
-@click.option("--force", is_flag=True, help="Build even if it was built before.")
+@click.option("--force", is_flag=True, help="Build even if the module is up to date.")
 @_csd_option
 def build_command(release: str | None, tree: Path | None, force: bool, is_csd: bool) -> None:
     """Build efuse.ko, or csd.ko, from the distribution's kernel source and print its path.
@@ -72,7 +72,12 @@ def build_command(release: str | None, tree: Path | None, force: bool, is_csd: b
 
 
 @cli.command("install")
-@click.option("--kernel", "release", metavar="RELEASE", help="Instead of the running kernel.")
+@click.option(
+    "--kernel",
+    "release",
+    metavar="RELEASE",
+    help="Install for this kernel instead of the running one.",
+)
 @_csd_option
 def install_command(release: str | None, is_csd: bool) -> None:
     """Install the module with DKMS.

@@ -54,22 +54,29 @@ def _complete_option(
     help="Mount options.",
     shell_complete=_complete_option,
 )
-@click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="For the class.")
+@click.option(
+    "--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Argument of the class."
+)
 @click.option(
     "--consistency",
     type=click.Choice(["strict", "ttl", "cto", "exclusive"]),
     help="How long the kernel believes an answer.",
 )
-@size_options(data_cache="Default: as the file system says, or 16M.")
+@size_options(data_cache="Default: the file system's choice, or 16M.")
 @click.option(
     "--channels/--no-channels",
     default=True,
     show_default=True,
-    help="Bring requests through shared memory.",
+    help="Deliver requests through shared memory.",
 )
-@click.option("--plain", is_flag=True, help="Plain FUSE, even where the kernel has eFuse.")
-@click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
-@click.option("-f", "--foreground", is_flag=True, help="Stay here until it is unmounted.")
+@click.option("--plain", is_flag=True, help="Mount plain FUSE, even if the kernel has eFuse.")
+@click.option("--require", is_flag=True, help="Fail if the mount cannot be accelerated.")
+@click.option(
+    "-f",
+    "--foreground",
+    is_flag=True,
+    help="Stay in the foreground until the file system is unmounted.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cli(
     what: str,

@@ -28,7 +28,7 @@ def _set_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "handlers",
             multiple=True,
             metavar="[MEMBER=]FILE.c",
-            help="Run the handler of MEMBER in FILE.c before the built-in one; without MEMBER all "
+            help="Run the handler of MEMBER in FILE.c before the built-in one; without MEMBER, all "
             "handlers in FILE.c. May be repeated.",
         ),
         click.option("--no-builtin", is_flag=True, help="Leave the built-in handlers out."),
@@ -40,13 +40,13 @@ def _set_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _attach_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options: list[_Decorator] = [
-        click.option("--name", help="What sysfs calls the programs."),
+        click.option("--name", help="Name of the programs in sysfs."),
         click.option(
             "--capacity",
             "capacities",
             multiple=True,
             metavar="MAP=ENTRIES",
-            help="Give a map another capacity. May be repeated.",
+            help="Set the capacity of a map. May be repeated.",
         ),
     ]
     for option in reversed(options):
@@ -91,7 +91,7 @@ def cli() -> None:
 
 @cli.command()
 @_set_options
-@click.option("--log", is_flag=True, help="Print the verifier's whole log if it refuses.")
+@click.option("--log", is_flag=True, help="Print the verifier's whole log if it refuses a program.")
 @json_option
 def check(handlers: tuple[str, ...], no_builtin: bool, log: bool, as_json: bool) -> None:
     """Compile the programs and, if the module is loaded, let the kernel verify them.

@@ -39,23 +39,23 @@ _PROMISES = (
     type=click.Choice(["strict", "ttl", "cto", "exclusive"]),
     default="ttl",
     show_default=True,
-    help="How long the kernel believes an answer; ttl: as long as the daemon says.",
+    help="How long the kernel believes an answer; ttl: for the daemon's timeouts.",
 )
 @click.option(
     "--promise",
     "promises",
     multiple=True,
     type=click.Choice(_PROMISES),
-    help="What is true of this daemon; see docs/writing-a-file-system.md.",
+    help="Promise that holds for this daemon; see docs/writing-a-file-system.md.",
 )
 @size_options(data_cache="Default: 0.")
 @click.option(
     "--channels/--no-channels",
     default=True,
     show_default=True,
-    help="Bring requests to a daemon of several threads through shared memory, CPU by CPU.",
+    help="Deliver requests to a daemon with several threads through shared memory, for each CPU.",
 )
-@click.option("--require", is_flag=True, help="Fail where it cannot be accelerated.")
+@click.option("--require", is_flag=True, help="Fail if a mount cannot be accelerated.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- DAEMON ...")
 def cli(
     consistency: str,
@@ -147,7 +147,7 @@ def _attend(running: Running, options: Options, *, require: bool) -> int:
             raise
         # Its daemon goes on: only what it mounts is not seen any more.
         name = shown(running.command[0])
-        _log.warning("the mounts of %s are not attended to: %s", name, shown(str(error)))
+        _log.warning("the mounts of %s are no longer watched: %s", name, shown(str(error)))
         return wait_for_daemon(running.process)
     except EfuseError:
         if require:

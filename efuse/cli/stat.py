@@ -76,15 +76,15 @@ def _is_number(word: str) -> bool:
     "--watch",
     type=click.FloatRange(min=0.05),
     metavar="[SECONDS]",
-    help="Print the counters again and again; every second if no number follows.",
+    help="Print the counters repeatedly; every second if no number follows.",
 )
-@click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after N times.")
+@click.option("--count", "rounds", type=click.IntRange(min=1), help="Stop after printing N times.")
 @click.option(
     "--span",
     type=click.FloatRange(min=0.05),
     default=1.0,
     show_default=True,
-    help="Count requests of plain FUSE for S seconds before the counters are printed first.",
+    help="Count requests of plain FUSE for S seconds before the counters are first printed.",
 )
 def cli(
     mount: str | None,

@@ -27,15 +27,15 @@ __all__ = ["cli"]
     show_default=True,
     help="Seconds between frames.",
 )
-@click.option("--once", is_flag=True, help="Print one frame, after one interval, and end.")
+@click.option("--once", is_flag=True, help="Print one frame after one interval, and exit.")
 @json_option
-@click.option("--tab", type=click.Choice(tui.TAB_NAMES), help="The tab to begin with.")
+@click.option("--tab", type=click.Choice(tui.TAB_NAMES), help="Tab to show first.")
 @click.option(
     "--sort",
     type=click.Choice(tui.SORTS),
     default="rate",
     show_default=True,
-    help="What the opcodes are sorted by.",
+    help="Column by which the opcodes are sorted.",
 )
 @click.option("--filter", "part", default="", help="Show only opcodes whose name contains this.")
 def cli(interval: float, once: bool, as_json: bool, tab: str | None, sort: str, part: str) -> None:

@@ -31,26 +31,35 @@ _LOOK_S = 0.2
     multiple=True,
     metavar="NAME",
     type=click.Choice(opcodes.COUNTED, case_sensitive=False),
-    help="Only this opcode, as lookup or READ; may be given again.",
+    help="Only this opcode, such as lookup or READ. May be repeated.",
 )
-@click.option("--nodeid", multiple=True, type=int, help="Only of this inode; may be given again.")
-@click.option("--name", default="", metavar="PATTERN", help="Only of names such as '*.c'.")
+@click.option(
+    "--nodeid", multiple=True, type=int, help="Only requests for this inode. May be repeated."
+)
+@click.option(
+    "--name",
+    default="",
+    metavar="PATTERN",
+    help="Only requests for names that match, such as '*.c'.",
+)
 @click.option(
     "--answered-by",
     multiple=True,
     type=click.Choice(tuple(ANSWERED_BY.values())),
-    help="Only what this answered; may be given again.",
+    help="Only requests that this answered. May be repeated.",
 )
-@click.option("--pid", multiple=True, type=int, help="Only of this process or thread.")
-@click.option("--slower-than", type=DURATION, help="Only what took longer, such as 500us or 2ms.")
-@click.option("--errors", is_flag=True, help="Only what failed.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many lines.")
+@click.option("--pid", multiple=True, type=int, help="Only requests of this process or thread.")
+@click.option(
+    "--slower-than", type=DURATION, help="Only requests that took longer, such as 500us or 2ms."
+)
+@click.option("--errors", is_flag=True, help="Only requests that failed.")
+@click.option("--count", type=click.IntRange(min=1), help="Exit after so many lines.")
 @click.option(
     "--buffer",
     type=SIZE,
     default=str(RING_BYTES),
     metavar="SIZE",
-    help="Room in the kernel for what is not printed yet. Default: 4M.",
+    help="Size of the kernel's buffer for requests not yet printed. Default: 4M.",
 )
 @json_option
 def cli(
@@ -91,7 +100,7 @@ def cli(
         watch.close()
         if watch.lost:
             echo(
-                f"efuse: {watch.lost} requests are missing: they came faster than they were"
+                f"efuse: {watch.lost} requests are missing: they arrived faster than they were"
                 f" printed\ntry: --buffer {2 * buffer >> 10}K",
                 err=True,
             )

@@ -28,7 +28,7 @@ _HINTS = {
     errno.ENODEV: "the file system has been unmounted",
     errno.EACCES: "run it as root",
     errno.EPERM: "run it as root",
-    errno.EINVAL: "`efuse ctl list` says what each attribute takes",
+    errno.EINVAL: "`efuse ctl list` shows the range of each attribute",
 }
 
 
@@ -174,7 +174,7 @@ class Attribute(Generic[T]):
             value = self.parse(word)
         except ValueError as e:
             raise ControlError(
-                f"{self.name} cannot be {word!r} (EINVAL)", hint=f"it takes {self.range}"
+                f"{self.name} cannot be {word!r} (EINVAL)", hint=f"the range is {self.range}"
             ) from e
         self.__set__(node, value)
 

@@ -96,31 +96,34 @@ class Connection:
         range="<kind> <code> <message>, or none",
         default="none",
     )
-    consistency = choice("how long what the daemon said is believed", CONSISTENCY, default="ttl")
+    consistency = choice("how long the daemon's answers are believed", CONSISTENCY, default="ttl")
     stable_nodeids = switch("the file system never gives a nodeid to another file")
     nodeid_per_file = switch("a file has one nodeid, however many names it has")
-    caller_independent = switch("the daemon's answers do not depend on who asks")
-    no_open = switch("file handles mean nothing to the daemon: OPEN may be answered here")
+    caller_independent = switch("the daemon's answers do not depend on the caller")
+    no_open = switch("file handles mean nothing to the daemon: the kernel may answer OPEN")
     no_flush = switch("FLUSH does nothing in the daemon when nothing was written")
     lazy_atime = switch("access times may be reported late")
     epoch = number("current epoch, which a published value has to carry", mode=0o400, default="any")
-    _invalidate = trigger("void all that was learned or published so far")
+    _invalidate = trigger("void all values that were learned or published so far")
     _abort = trigger("abort the connection: every request fails from now on")
     waiting = number("requests in flight at the daemon", unit="requests")
     learned = number("values handed to the maps since the mount", unit="values")
-    map_full = number("values that the maps did not take", unit="values")
+    map_full = number("values that the maps did not accept", unit="values")
     forced_path = choice(
-        "the path of every READ and WRITE", ("auto", *PATHS), default="auto", file="paths/forced"
+        "the path that every READ and WRITE takes",
+        ("auto", *PATHS),
+        default="auto",
+        file="paths/forced",
     )
     max_request = count(
-        "the most bytes of a READ or WRITE, 0 for what the daemon takes; never falls",
+        "the largest READ or WRITE, 0: as large as the daemon accepts; cannot be reduced",
         unit="bytes",
         most=8 << 20,
         step=4096,
         file="paths/max_request",
     )
     max_readdir = count(
-        "the most bytes of a READDIR or READDIRPLUS while a program set is attached",
+        "the largest READDIR or READDIRPLUS while a program set is attached",
         unit="bytes",
         least=4096,
         most=128 << 10,
@@ -129,7 +132,7 @@ class Connection:
         file="paths/max_readdir",
     )
     round = count(
-        "after so many READs of a kind on a CPU the paths are probed again",
+        "number of READs of a kind on a CPU after which paths are probed again",
         unit="requests",
         least=1,
         most=1_000_000_000,
@@ -144,7 +147,9 @@ class Connection:
         file="paths/probes",
     )
     evicted = number(
-        "blocks that made room for others in the data cache", unit="blocks", file="paths/evicted"
+        "blocks that were evicted from the data cache to make room for others",
+        unit="blocks",
+        file="paths/evicted",
     )
     policy = choice(
         "where a request is sent: to the least loaded channel, or always to that of its own CPU",
@@ -153,7 +158,7 @@ class Connection:
         file="channels/policy",
     )
     threshold = count(
-        "with so many requests a channel is loaded, and another one may get the next",
+        "a channel with so many requests is loaded, and another one may get the next",
         unit="requests",
         least=1,
         most=65536,
@@ -161,7 +166,7 @@ class Connection:
         file="channels/threshold",
     )
     spread = count(
-        "whether one is enough for the parts of a large READ or WRITE",
+        "whether a channel with one part of a large READ or WRITE is loaded",
         unit="",
         most=1,
         default=1,
@@ -174,7 +179,7 @@ class Connection:
         default=50_000,
         file="channels/spin_ns",
     )
-    invalid_verdicts = number("verdicts of handlers that mean nothing", unit="verdicts")
+    invalid_verdicts = number("verdicts of handlers that have no meaning", unit="verdicts")
 
     def __init__(self, connection: int, *, root: Path = ROOT) -> None:
         """Open the connection with the number *connection*.
@@ -203,7 +208,7 @@ class Connection:
         try:
             self._directory = _Directory(os.open(self.path, os.O_PATH | os.O_CLOEXEC))
         except OSError as e:
-            raise ControlError(f"connection {self.id} has gone: {reason(e)}") from e
+            raise ControlError(f"connection {self.id} is gone: {reason(e)}") from e
         self.path = Path(f"/proc/self/fd/{self._directory.fd}")
 
     @classmethod
@@ -237,7 +242,7 @@ class Connection:
         try:
             return tuple(sorted(p.name for p in (self.path / "stats").iterdir()))
         except OSError as e:
-            raise ControlError(f"connection {self.id} has gone: {reason(e)}") from e
+            raise ControlError(f"connection {self.id} is gone: {reason(e)}") from e
 
 
 def connections(*, root: Path = ROOT) -> tuple[int, ...]:

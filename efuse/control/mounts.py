@@ -205,7 +205,7 @@ def _working_directory(path: str) -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise ControlError(
-            f"{path} is nowhere: the working directory was removed (ENOENT)", hint="cd /"
+            f"{path} has no location: the working directory was removed (ENOENT)", hint="cd /"
         ) from None
 
 

@@ -72,7 +72,7 @@ class Attribute:
         if not self.writable:
             raise UsageError(
                 f"{self.name} cannot be set: it is a {self.kind.value} of the device (EACCES)",
-                hint="efuse csd attributes says which can be",
+                hint="efuse csd attributes lists those that can be set",
             )
         good = text.isascii() and text.isdecimal() and self._takes(int(text))
         if not good:
@@ -103,63 +103,79 @@ def _counter(name: str, doc: str, unit: str) -> Attribute:
 
 
 _ALL = (
-    _fixed("size_mib", "how large it is", "MiB", 1 << 20, 256),
-    _fixed("queues", "hardware queues, not more than there are CPUs", "queues", 64, 1),
-    _fixed("depth", "requests that a queue takes at once", "requests", 1024, 64),
+    _fixed("size_mib", "size of the device", "MiB", 1 << 20, 256),
+    _fixed("queues", "hardware queues, at most as many as CPUs", "queues", 64, 1),
+    _fixed("depth", "requests that a queue holds at the same time", "requests", 1024, 64),
     Attribute(
         "logical_block_size",
         Kind.FIXED,
-        "least that it reads and writes",
+        "smallest unit of reads and writes",
         "bytes",
         512,
         4096,
         (512, 4096),
         512,
     ),
-    _fixed("cores", "commands that compute at once", "cores", 64, 1),
-    Attribute("power", Kind.STATE, "whether it is there as a disk", most=1),
-    Attribute("index", Kind.STATE, "N of /dev/csdN; -1: it has no power", default=-1),
-    _setting("model", "1: it takes the time of the model; 0: as fast as memory", "", 1),
-    _setting("link_mib_per_s", "of the link, each way; 0: not limited", "MiB/s", _MIB_PER_S),
-    _setting("link_latency_ns", "of the link, each way", "ns", _NS),
-    _setting("media_mib_per_s", "of the medium; 0: not limited", "MiB/s", _MIB_PER_S),
-    _setting("media_latency_ns", "of an access to the medium", "ns", _NS),
-    _setting("media_units", "accesses to the medium at once", "units", 256, 1, 1),
+    _fixed("cores", "commands that compute at the same time", "cores", 64, 1),
+    Attribute("power", Kind.STATE, "whether the device exists as a disk", most=1),
+    Attribute("index", Kind.STATE, "N of /dev/csdN; -1: the device has no power", default=-1),
+    _setting("model", "1: requests take as long as in the model; 0: as in memory", "", 1),
     _setting(
-        "core_percent", "time of a core for what takes the host's 100", "%", 100_000, 100, 100
+        "link_mib_per_s",
+        "bandwidth of the link, each way; 0: not limited",
+        "MiB/s",
+        _MIB_PER_S,
     ),
-    _setting("fail_every", "each so many requests one fails; 0: none", "requests", _U32),
-    _setting("fail_next", "so many requests fail from now on", "requests", _U32),
-    _setting("delay_ns", "each request takes so much longer", "ns", _NS),
-    _setting("hold", "1: requests are held until it is 0 again", "", 1),
-    _setting("forced", "where AUTO is; 0: as predicted, 1: the device, 2: the kernel", "", 2),
+    _setting("link_latency_ns", "latency of the link, each way", "ns", _NS),
+    _setting("media_mib_per_s", "bandwidth of the medium; 0: not limited", "MiB/s", _MIB_PER_S),
+    _setting("media_latency_ns", "latency of an access to the medium", "ns", _NS),
+    _setting("media_units", "accesses to the medium at the same time", "units", 256, 1, 1),
+    _setting(
+        "core_percent",
+        "time that a core needs, in percent of the host's time",
+        "%",
+        100_000,
+        100,
+        100,
+    ),
+    _setting("fail_every", "one request in so many fails; 0: none", "requests", _U32),
+    _setting("fail_next", "number of the next requests that fail", "requests", _U32),
+    _setting("delay_ns", "delay added to each request", "ns", _NS),
+    _setting("hold", "1: requests are held until this is 0 again", "", 1),
+    _setting(
+        "forced", "place that AUTO chooses; 0: as predicted, 1: the device, 2: the kernel", "", 2
+    ),
     _setting(
         "try_share",
-        "one part of so many of the time may be lost by tries of the slower place; 0: no tries",
+        "one part in so many of the time may go to tries of the slower place; 0: no tries",
         "parts",
         1_000_000,
         0,
         40,
     ),
-    Attribute("held", Kind.STATE, "requests that are held now", "requests"),
-    _counter("link_read_bytes", "to the host over the link", "bytes"),
-    _counter("link_write_bytes", "from the host over the link", "bytes"),
-    _counter("media_read_bytes", "out of the medium", "bytes"),
-    _counter("media_write_bytes", "into the medium", "bytes"),
-    _counter("core_busy_ns", "time of the cores", "ns"),
+    Attribute("held", Kind.STATE, "requests held now", "requests"),
+    _counter("link_read_bytes", "sent to the host over the link", "bytes"),
+    _counter("link_write_bytes", "received from the host over the link", "bytes"),
+    _counter("media_read_bytes", "read from the medium", "bytes"),
+    _counter("media_write_bytes", "written to the medium", "bytes"),
+    _counter("core_busy_ns", "busy time of the cores", "ns"),
     _counter("reads", "requests that read", "requests"),
     _counter("writes", "requests that write", "requests"),
     _counter("commands", "runs of functions over some blocks", "commands"),
     _counter(
         "chosen_device",
-        "batches of blocks that the device was thought to be quicker for",
+        "batches of blocks that were predicted to be faster at the device",
         "batches",
     ),
-    _counter("chosen_kernel", "those that the kernel was thought to be quicker for", "batches"),
-    _counter("chosen_policy", "of both, those that a policy has said", "batches"),
-    _counter("predicted_ns", "that batches were predicted to take", "ns"),
-    _counter("actual_ns", "that the same batches took", "ns"),
-    _counter("error_ns", "between the two, of each", "ns"),
+    _counter(
+        "chosen_kernel",
+        "batches of blocks that were predicted to be faster in the kernel",
+        "batches",
+    ),
+    _counter("chosen_policy", "batches of blocks whose place a policy has chosen", "batches"),
+    _counter("predicted_ns", "time that batches were predicted to take", "ns"),
+    _counter("actual_ns", "time that the same batches took", "ns"),
+    _counter("error_ns", "total of the differences between predicted and actual time", "ns"),
 )
 
 ATTRIBUTES: Mapping[str, Attribute] = {each.name: each for each in _ALL}
@@ -173,7 +189,7 @@ def attribute(name: str) -> Attribute:
     """
     if name not in ATTRIBUTES:
         raise UsageError(
-            f"no attribute of a device is called {name!r} (ENOENT)",
+            f"a device has no attribute {name!r} (ENOENT)",
             hint="one of " + " ".join(ATTRIBUTES),
         )
     return ATTRIBUTES[name]

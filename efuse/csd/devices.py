@@ -126,8 +126,8 @@ class Device:
         except OSError as error:
             if error.errno == errno.EBUSY and ATTRIBUTES[name].kind is Kind.FIXED:
                 raise ControlError(
-                    f"cannot set {name} of the device {self.name}: it is fixed while there is "
-                    "power (EBUSY)",
+                    f"cannot set {name} of the device {self.name}: it is fixed while the device "
+                    "has power (EBUSY)",
                     hint=f"efuse csd set {self.name} power=0 {name}={value} power=1",
                 ) from error
             raise _failed(f"set {name} of", self.name, error) from error
@@ -189,7 +189,7 @@ def create(name: str, values: Mapping[str, int]) -> Device:
     :raises NotSupportedError: csd.ko is not loaded, or no configfs is mounted.
     """
     if not _is_name(name):
-        raise UsageError(f"a device cannot be called {name!r} (EINVAL)", hint="use one word")
+        raise UsageError(f"a device cannot have the name {name!r} (EINVAL)", hint="use one word")
     for key, value in values.items():
         attribute(key).parse(str(value))
     _need_module()
@@ -225,10 +225,10 @@ def _failed(verb: str, name: str, error: OSError) -> ControlError:
     hints = {
         errno.EACCES: "run as root",
         errno.EPERM: "run as root",
-        errno.EEXIST: f"take another name, or: efuse csd set {name} ...",
+        errno.EEXIST: f"choose another name, or: efuse csd set {name} ...",
         errno.ENOENT: "efuse csd list",
-        errno.ENOMEM: "give it a smaller depth or fewer queues",
+        errno.ENOMEM: "set a smaller depth or fewer queues",
     }
     number = error.errno or 0
-    why = "there is one of that name (EEXIST)" if number == errno.EEXIST else reason(error)
+    why = "a device with that name exists (EEXIST)" if number == errno.EEXIST else reason(error)
     return ControlError(f"cannot {verb} the device {name}: {why}", hint=hints.get(number))

@@ -73,9 +73,9 @@ PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
         Profile(
-            "slow-cores", "fast NVMe, cores that take six times as long as the host's", _SLOW_CORES
+            "slow-cores", "fast NVMe, with cores six times slower than the host's", _SLOW_CORES
         ),
-        Profile("fast-cores", "fast NVMe, cores as quick as the host's", _FAST_CORES),
+        Profile("fast-cores", "fast NVMe, with cores as fast as the host's", _FAST_CORES),
         Profile("slow-link", "the same cores and medium behind a link like SATA's", _SLOW_LINK),
         Profile("low-latency", "fast NVMe with a medium like 3D XPoint", _LOW_LATENCY),
     )

@@ -120,7 +120,7 @@ _MOUNTS = (
         "efuse_mount_info",
         Kind.INFO,
         Scope.MOUNT,
-        "How the mount is: 1, with its state as labels",
+        "State of the mount as labels; the value is always 1",
         {name: name for name in ("state", "ops", "consistency", "exit_info")},
     ),
     _counter(
@@ -131,12 +131,12 @@ _MOUNTS = (
     ),
     _gauge("waiting_requests", Scope.MOUNT, "waiting", "Requests in flight at the daemon"),
     _counter("learned_values", Scope.MOUNT, "learned", "Values handed to the maps since the mount"),
-    _counter("map_full_values", Scope.MOUNT, "map_full", "Values that the maps did not take"),
+    _counter("map_full_values", Scope.MOUNT, "map_full", "Values that the maps did not accept"),
     _counter(
         "invalid_verdicts",
         Scope.MOUNT,
         "invalid_verdicts",
-        "Verdicts of handlers that mean nothing",
+        "Verdicts of handlers that have no meaning",
     ),
 )
 
@@ -145,7 +145,7 @@ _OPCODES = (
         "requests",
         Scope.OPCODE,
         "requests",
-        "Requests that the kernel made, answered there or sent",
+        "Requests that the kernel made, answered in the kernel or sent",
     ),
     _counter("hits", Scope.OPCODE, "hits", "Requests answered in the kernel"),
     _counter(
@@ -162,18 +162,18 @@ _OPCODES = (
         "efuse_passed_total",
         Kind.COUNTER,
         Scope.OPCODE,
-        "Requests sent to the daemon, by why the kernel did not answer",
+        "Requests sent to the daemon, by the reason why the kernel did not answer",
         {reason: reason for reason in REASONS},
         label="reason",
     ),
     _summary(
-        "hit_duration_seconds", Scope.OPCODE, "hit", "Time of those kernel answers that were timed"
+        "hit_duration_seconds", Scope.OPCODE, "hit", "Time of the kernel answers that were timed"
     ),
     _summary(
         "daemon_duration_seconds",
         Scope.OPCODE,
         "daemon",
-        "Time of those daemon answers that were timed",
+        "Time of the daemon answers that were timed",
     ),
 )
 
@@ -184,20 +184,20 @@ _PATHS = (
         "path_partial",
         Scope.PATH,
         "partial",
-        "READs and WRITEs answered on the path but for parts that it had not",
+        "READs and WRITEs answered on the path except for parts that were missing there",
     ),
     _counter("path_bytes", Scope.PATH, "bytes", "Bytes read or written on the path"),
     _counter(
         "path_probes",
         Scope.PATH,
         "probes",
-        "READs and WRITEs meant to take the path only to find out how fast it is",
+        "READs and WRITEs meant to take the path only to measure its time",
     ),
     _counter(
         "path_predicted_requests",
         Scope.PATH,
         "predicted",
-        "READs and WRITEs whose time was predicted and then taken",
+        "READs and WRITEs whose time was predicted and then measured",
     ),
     _counter(
         "path_predicted_seconds",
@@ -218,7 +218,7 @@ _PATHS = (
         "efuse_path_duration_seconds",
         Kind.HISTOGRAM,
         Scope.PATH,
-        "Time of those READs and WRITEs that were timed",
+        "Time of the READs and WRITEs that were timed",
         {"sum": "ns", "classes": "latency"},
         needs=Needs.TIMES,
     ),
@@ -245,7 +245,7 @@ _CHANNELS = (
         "channel_stolen",
         Scope.CHANNEL,
         "counters.stolen",
-        "Requests out of the queue of the CPU that were read on another CPU",
+        "Requests from the queue of the CPU that were read on another CPU",
     ),
     _counter(
         "channel_poll_hits",
@@ -275,20 +275,20 @@ _CHANNELS = (
         "channel_elsewhere",
         Scope.CHANNEL,
         "counters.elsewhere",
-        "Requests sent from the CPU to another channel than its own or nearest",
+        "Requests sent from the CPU to a channel other than its own or the nearest",
     ),
     _counter(
         "channel_others_woken",
         Scope.CHANNEL,
         "counters.others_woken",
-        "A worker of another channel was woken for what was sent from the CPU",
+        "A worker of another channel was woken for a request that was sent from the CPU",
     ),
     _counter("channel_brought", Scope.CHANNEL, "counters.brought", "Requests brought to workers"),
     _counter(
         "channel_refused",
         Scope.CHANNEL,
         "counters.refused",
-        "Calls of workers whose slot was not theirs, or had no reply in it",
+        "Calls of workers with a slot of another worker, or without a reply in the slot",
     ),
 )
 
@@ -318,28 +318,28 @@ _PLAIN = (
         "plain_waiting_requests",
         Scope.PLAIN,
         "waiting",
-        "Requests that wait for the daemon, or are with it",
+        "Requests that wait for the daemon or are in flight",
         Needs.PLAIN,
     ),
     _counter(
         "plain_requests",
         Scope.PLAIN_OPCODE,
         "counters.requests",
-        "Requests answered by the daemon since the exporter runs",
+        "Requests answered by the daemon since the exporter started",
         Needs.PLAIN,
     ),
     _counter(
         "plain_errors",
         Scope.PLAIN_OPCODE,
         "counters.errors",
-        "Requests answered by the daemon with an error since the exporter runs",
+        "Requests answered by the daemon with an error since the exporter started",
         Needs.PLAIN,
     ),
     Metric(
         "efuse_plain_duration_seconds",
         Kind.HISTOGRAM,
         Scope.PLAIN_OPCODE,
-        "Time from sending a request to the daemon until its answer",
+        "Time from sending a request to the daemon until its answer arrives",
         {"sum": "counters.daemon_ns", "classes": "latency"},
         needs=Needs.PLAIN,
     ),
@@ -360,18 +360,18 @@ _DEVICES = (
         "The device's disk is mounted there: 1",
         {},
     ),
-    _gauge("device_cores", Scope.DEVICE, "cores", "Commands that compute at once"),
+    _gauge("device_cores", Scope.DEVICE, "cores", "Commands that compute at the same time"),
     *(
         _counter(f"device_{where}_{way}_bytes", Scope.DEVICE, f"counters.{where}_{way}_bytes", doc)
         for where, way, doc in (
-            ("link", "read", "Bytes to the host over the link"),
-            ("link", "write", "Bytes from the host over the link"),
-            ("media", "read", "Bytes out of the medium"),
-            ("media", "write", "Bytes into the medium"),
+            ("link", "read", "Bytes sent to the host over the link"),
+            ("link", "write", "Bytes received from the host over the link"),
+            ("media", "read", "Bytes read from the medium"),
+            ("media", "write", "Bytes written to the medium"),
         )
     ),
     _counter(
-        "device_core_busy_seconds", Scope.DEVICE, "counters.core_busy_ns", "Time of the cores"
+        "device_core_busy_seconds", Scope.DEVICE, "counters.core_busy_ns", "Busy time of the cores"
     ),
     _counter("device_reads", Scope.DEVICE, "counters.reads", "Requests that read"),
     _counter("device_writes", Scope.DEVICE, "counters.writes", "Requests that write"),
@@ -382,7 +382,7 @@ _DEVICES = (
         "efuse_device_batches_total",
         Kind.COUNTER,
         Scope.DEVICE,
-        "Batches of blocks, by where they were thought to be looked at more quickly",
+        "Batches of blocks, by the place that was predicted to be faster",
         {place: f"counters.chosen_{place}" for place in ("device", "kernel")},
         label="place",
     ),
@@ -390,7 +390,7 @@ _DEVICES = (
         "device_policy_batches",
         Scope.DEVICE,
         "counters.chosen_policy",
-        "Batches of blocks whose place a policy has said",
+        "Batches of blocks whose place a policy has chosen",
     ),
     _counter(
         "device_predicted_seconds",
@@ -413,7 +413,9 @@ _DEVICES = (
 )
 
 METRICS: tuple[Metric, ...] = (
-    _gauge("up", Scope.ALL, "up", "1: the module is loaded, and all was read that was asked for"),
+    _gauge(
+        "up", Scope.ALL, "up", "1: the module is loaded, and all requested values could be read"
+    ),
     *_MOUNTS,
     *_OPCODES,
     *_PATHS,

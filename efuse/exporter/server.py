@@ -44,7 +44,7 @@ class Address:
         good = colon and port.isascii() and port.isdecimal() and int(port) < 1 << 16
         if not good or (":" in bare and host != f"[{bare}]"):
             raise UsageError(
-                f"{text!r} is no address to listen on (EINVAL)",
+                f"{text!r} is not an address to listen on (EINVAL)",
                 hint="HOST:PORT, as 127.0.0.1:9435 or [::1]:9435",
             )
         return cls(bare or "0.0.0.0", int(port))

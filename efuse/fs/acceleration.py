@@ -110,8 +110,8 @@ class Acceleration:
         current = self._listening()
         if current is not None and not current.closed:
             raise MountError(
-                "the events of a mount cannot be awaited twice at once (EBUSY)",
-                hint="close() the first, or hand its events on",
+                "the events of a mount cannot be awaited twice at the same time (EBUSY)",
+                hint="close() the first iterator, or forward its events",
             )
         events = Events(Listener(self.maps))
         self._events = weakref.ref(events)

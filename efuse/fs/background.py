@@ -94,7 +94,7 @@ def start(
         except OSError as error:
             os.close(receive)
             raise MountError(
-                f"{os.fspath(mountpoint)} cannot be mounted: no process can be made for it:"
+                f"{os.fspath(mountpoint)} cannot be mounted: no process can be created for it:"
                 f" {reason(error)}",
                 hint="ulimit -u",
             ) from error
@@ -204,7 +204,7 @@ def mount(
         raise MountError(
             f"the process that served {mounted.mountpoint} ended with "
             f"{os.waitstatus_to_exitcode(status)}",
-            hint="what it printed above says why",
+            hint="its output above gives the reason",
         )
 
 

@@ -39,7 +39,7 @@ class SessionChannel:
         if not wanted or os.environ.get("EFUSE_CHANNELS") == "0":
             return
         if not hasattr(pyfuse3, _WAIT):
-            self.reason = "this pyfuse3 is not known"
+            self.reason = "this version of pyfuse3 is not known"
             return
         try:
             self._functions = functions()

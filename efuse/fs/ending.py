@@ -37,7 +37,7 @@ def not_ignored() -> list[signal.Signals]:
 
 def not_mounted(number: int) -> MountError:
     """Return the error for a mount that the signal *number* has interrupted."""
-    return MountError(f"it is not mounted: {signal.Signals(number).name} came meanwhile (EINTR)")
+    return MountError(f"it is not mounted: {signal.Signals(number).name} arrived meanwhile (EINTR)")
 
 
 class Ending:

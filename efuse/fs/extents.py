@@ -28,10 +28,10 @@ _WHY = {
     errno.EISDIR: "it is a directory",
     errno.ELOOP: "its file system is stacked too deep, or is this very mount",
     errno.ESTALE: "the kernel does not hold that inode (any more), "
-    "or the version is older than one that was mapped or unmapped before",
+    "or a later version was mapped or unmapped before",
     errno.ENOTCONN: "the mount is gone",
-    errno.EOPNOTSUPP: "its file system counts no changes, so nothing can be sealed",
-    errno.ETXTBSY: "somebody has it mapped for writing, so it cannot be sealed",
+    errno.EOPNOTSUPP: "its file system counts no changes, so the extent cannot be sealed",
+    errno.ETXTBSY: "a program has it mapped for writing, so the extent cannot be sealed",
     errno.EPERM: "mapping extents needs CAP_SYS_ADMIN",
     errno.ENOTTY: "the kernel's eFuse is older than this package",
 }
@@ -78,7 +78,7 @@ class Extent:
         if self.write and self.sealed:
             raise UsageError(
                 "an extent cannot be both written and sealed (EINVAL)",
-                hint="sealed is for backing files that nobody changes",
+                hint="sealed is for backing files that no program changes",
             )
 
 

@@ -189,7 +189,7 @@ class Guard:
         if (name, str(number)) not in self._logged:
             self._logged.add((name, str(number)))
             _log.warning(
-                "%s failed with errno %d, which no program knows: the caller gets %s",
+                "%s failed with errno %d, which is unknown to programs: the caller gets %s",
                 name,
                 number,
                 errno.errorcode[meant],
@@ -226,7 +226,7 @@ def _end_forked(name: str) -> NoReturn:
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         status = error.code or 0
     else:
-        _log.error("a process that %s has forked is ended: it has to call os._exit()", name)
+        _log.error("a process that %s has forked is ended: it must call os._exit()", name)
     os._exit(status)
 
 

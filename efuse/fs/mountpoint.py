@@ -152,7 +152,7 @@ def kernel_lacks_efuse() -> str | None:
             return "the kernel has no eFuse: its module is not loaded (ENOENT)"
         return f"{DEVICE} cannot be opened: {reason(error)}"
     if os.geteuid() != 0:
-        return "mounting eFuse takes root (EPERM)"
+        return "mounting eFuse needs root (EPERM)"
     return None
 
 
@@ -174,7 +174,7 @@ def mount_efuse(
     except OSError as error:
         raise MountError(
             f"{mountpoint} cannot be mounted on {called}: {reason(error)}",
-            hint="efuse doctor says what is missing",
+            hint="efuse doctor shows what is missing",
         ) from error
     data = ",".join(
         (
@@ -198,7 +198,7 @@ def mount_efuse(
         os.close(fd)
         raise MountError(
             f"{mountpoint} cannot be mounted on {called}: {reason(number)}",
-            hint="look at the end of the kernel's log: dmesg | tail",
+            hint="see the end of the kernel's log: dmesg | tail",
         )
     return fd
 

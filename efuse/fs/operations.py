@@ -122,7 +122,7 @@ class Operations(pyfuse3.Operations):
         for entry in batch:
             if not 1 <= len(entry.name) <= 255 or b"\0" in entry.name or b"/" in entry.name:
                 raise UsageError(
-                    f"an entry cannot be called {entry.name!r} (EINVAL)",
+                    f"an entry cannot have the name {entry.name!r} (EINVAL)",
                     hint="a name has 1 to 255 bytes, none of them NUL or a slash",
                 )
         acceleration = self.efuse.acceleration

@@ -88,7 +88,7 @@ class Options:
         for name, count in self.capacity.items():
             if name not in CAPACITY_MAPS:
                 raise UsageError(
-                    f"there is no map called {name!r} to give a capacity (ENOENT)",
+                    f"there is no map {name!r} whose capacity could be set (ENOENT)",
                     hint=f"the maps are {', '.join(CAPACITY_MAPS)}",
                 )
             whole = isinstance(count, int) and not isinstance(count, bool)

@@ -142,11 +142,11 @@ class Shortcuts:
         """What is not used and why, in one sentence; empty if everything is used."""
         if not self.overridden:
             return ""
-        ends = ["raised time-outs (exclusive)", *sorted(self.without)]
+        ends = ["extended timeouts (exclusive)", *sorted(self.without)]
         if not self.reads:
-            ends.append("lower files that the kernel reads")
+            ends.append("reads of lower files in the kernel")
         if not self.writes:
-            ends.append("lower files that the kernel writes")
+            ends.append("writes of lower files in the kernel")
         return f"overrides {', '.join(self.overridden)}: without {', '.join(ends)}"
 
 

@@ -226,7 +226,7 @@ def find_own(device: int, place: str, before: Before) -> OwnMount | None:
         raise MountError(
             f"{place} cannot be served: it was unmounted, or aborted, as soon as it was mounted"
             " (ENOTCONN)",
-            hint="look for what unmounts it, and mount it again",
+            hint="find the program that unmounts it, and mount it again",
         )
     connections = {m.connection for m in new}
     if len(connections) != 1:

@@ -48,6 +48,6 @@ def _copy(made: Path, copied: Path) -> None:
             os.replace(Path(scratch) / made.name, copied)  # noqa: PTH105 - atomic
     except OSError as error:
         raise EfuseError(
-            f"{made} cannot be preloaded from there, nor copied to {copied}: {reason(error)}",
+            f"{made} cannot be preloaded from there and not copied to {copied}: {reason(error)}",
             hint="set XDG_CACHE_HOME to a path without spaces, colons and $",
         ) from error

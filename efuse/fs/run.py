@@ -59,7 +59,7 @@ __all__ = [
     "wait_for_daemon",
 ]
 
-PLAIN_HINT = "docs/limits.md says which daemons `efuse run` can run"
+PLAIN_HINT = "docs/limits.md lists the daemons that `efuse run` can run"
 """The hint for a daemon that mounts plain FUSE."""
 
 _log = logging.getLogger("efuse.fs")
@@ -151,7 +151,7 @@ class Daemon:
             raise MountError(
                 f"{self.mountpoint} cannot be accelerated: another program has attached handlers"
                 " to it (EBUSY)",
-                hint="efuse prog list says which handlers they are",
+                hint="efuse prog list shows these handlers",
             )
 
     @property
@@ -191,9 +191,9 @@ class PlainMount:
     def reason(self) -> str:
         """Why it is not accelerated, in one sentence."""
         if self.is_dead:
-            return "the daemon has ended, so that nobody serves it"
+            return "the daemon has ended, so no process serves it"
         if self.mount.is_efuse:
-            return "no report of it has come, so that it may be the mount of another daemon"
+            return "it was not reported, so it may be the mount of another daemon"
         if self.mount.fstype.split(".")[0] == "fuseblk":
             return "the daemon mounts the type fuseblk, which eFuse does not have"
         has = "has" if self.is_certain else "may have"
@@ -700,7 +700,7 @@ def _detach(mountpoint: str, number: int) -> None:
 def _cannot_tell(mount: Mount, error: OSError | ControlError) -> bool:
     """Log that *error* hides whether the mount has a daemon. Return False, so the mount stays."""
     _log.warning(
-        "whether %s has lost its daemon is not to be told, so it is left: %s",
+        "whether %s has lost its daemon cannot be determined, so it stays mounted: %s",
         shown(mount.mountpoint),
         reason(error) if isinstance(error, OSError) else shown(str(error)),
     )

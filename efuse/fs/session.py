@@ -153,7 +153,7 @@ class _Session:
         self._state.shortcuts = self._shortcuts
         self._state.mountpoint = self._mountpoint
         self._state.mount_options = frozenset(self._options)
-        why = "plain FUSE was asked for" if plain else kernel_lacks_efuse()
+        why = "plain FUSE was requested" if plain else kernel_lacks_efuse()
         if why is None:
             self._mount_efuse(ending, required=required)
         elif required:
@@ -182,7 +182,7 @@ class _Session:
             ) from error
         if not stat.S_ISDIR(mode):
             raise MountError(
-                f"{self._mountpoint} cannot be mounted on: it is no directory (ENOTDIR)",
+                f"{self._mountpoint} cannot be mounted on: it is not a directory (ENOTDIR)",
                 hint=f"mkdir -p {shlex.quote(self._mountpoint)}",
             )
 
@@ -278,7 +278,7 @@ class _Session:
     def _not_mounted(self, error: RuntimeError) -> MountError:
         return MountError(
             f"{self._mountpoint} cannot be mounted: {error}",
-            hint="what libfuse printed above says why",
+            hint="libfuse's message above gives the reason",
         )
 
     def _open(self, channel: SessionChannel) -> None:
@@ -298,8 +298,8 @@ class _Session:
             _log.warning("%s: %s", shown(self._mountpoint), used.said)
         if self._own is None:
             raise MountError(
-                f"{self._mountpoint} cannot be accelerated: its mount cannot be told from another"
-                " one",
+                f"{self._mountpoint} cannot be accelerated: its mount cannot be distinguished"
+                " from another one",
                 hint="mount it again",
             )
         self._state.acceleration = accelerate(
@@ -345,7 +345,7 @@ class _Session:
         except* ConnectionAbortedError:
             # read(2) returns ECONNABORTED if the mount ends while a request is being read.
             # Otherwise it returns ENODEV, which libfuse treats as the end.
-            _log.info("%s ended while a request of it was read", shown(self._mountpoint))
+            _log.info("%s ended while a request was being read", shown(self._mountpoint))
         finally:
             self._ended.set()
 
@@ -380,7 +380,8 @@ class _Session:
         except OSError as error:
             if error.errno == errno.EBUSY:
                 _log.warning(
-                    "%s is in use: detached, its users get ENOTCONN", shown(self._mountpoint)
+                    "%s is in use: it was detached, and its users get ENOTCONN",
+                    shown(self._mountpoint),
                 )
             elif error.errno not in (errno.EINVAL, errno.ENOENT):
                 _log.warning("%s cannot be unmounted: %s", shown(self._mountpoint), reason(error))
@@ -469,7 +470,7 @@ class _Session:
                 self._own.detach(self._device)
             elif self._may_be_served and not self._is_hidden:
                 _log.warning(
-                    "%s is left mounted: it cannot be told from another mount",
+                    "%s stays mounted: it cannot be distinguished from another mount",
                     shown(self._mountpoint),
                 )
         except ControlError as error:

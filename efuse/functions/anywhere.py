@@ -186,7 +186,7 @@ def _why_here(fd: int, where: str) -> str | None:
     if where == "auto":
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
-            return "it is no regular file"
+            return "it is not a regular file"
         if not Path(CONTROL).exists():
             return "csd.ko is not loaded"
     return None

@@ -221,4 +221,4 @@ def _key(entry: bytes) -> int:
 
 def _check_range(first: int, last: int) -> None:
     if not 0 <= first <= last <= _MOST_KEY:
-        raise UsageError(f"there are no keys from {first} to {last}")
+        raise UsageError(f"the range of keys from {first} to {last} is empty")

@@ -37,7 +37,7 @@ def build(items: Iterable[tuple[int, bytes]], *, fanout: int = MOST[CHILD]) -> b
     """
     if not 2 <= fanout <= MOST[CHILD]:
         raise UsageError(
-            f"there are no nodes of {fanout} children", hint=f"2 to {MOST[CHILD]} are possible"
+            f"a node cannot have {fanout} children", hint=f"2 to {MOST[CHILD]} are possible"
         )
     entries = [(key, ITEM.pack(key, value)) for key, value in _checked(items)]
     below, blocks = _level(entries, 0, MOST[ITEM], 1)

@@ -38,8 +38,8 @@ class Grep:
         check_pattern(self.pattern)
         if not self.pattern or b"\n" in self.pattern:
             raise UsageError(
-                f"cannot look for lines with the pattern {self.pattern!r}",
-                hint="at least one byte, and no newline",
+                f"cannot search for lines with the pattern {self.pattern!r}",
+                hint="a pattern has at least one byte, and no newline",
             )
 
     def encode(self) -> bytes:

@@ -63,7 +63,7 @@ def unload(name: str) -> None:
                 ) from error
             return
     raise NoFunctionError(
-        f"cannot unload the storage function {name!r}: there is none of that name (ENOENT)",
+        f"cannot unload the storage function {name!r}: no such function is loaded (ENOENT)",
         hint="efuse csd functions",
     )
 

@@ -179,4 +179,4 @@ def load(name: str, text: str | None = None) -> Loaded:
     :raises NotSupportedError: csd.ko is not loaded.
     """
     text = function_text(name) if text is None else text
-    return Loaded(name, link(CSD_FUNCTION, text, name, errno.EEXIST, "unload the one of that name"))
+    return Loaded(name, link(CSD_FUNCTION, text, name, errno.EEXIST, "unload the loaded one first"))

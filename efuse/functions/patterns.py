@@ -22,7 +22,7 @@ def check_pattern(pattern: bytes) -> None:
     """
     if len(pattern) > MOST_PATTERN:
         raise UsageError(
-            f"cannot look for a pattern of {len(pattern)} bytes: {MOST_PATTERN} are the most"
+            f"cannot search for a pattern of {len(pattern)} bytes: the maximum is {MOST_PATTERN}"
         )
 
 

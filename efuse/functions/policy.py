@@ -49,7 +49,7 @@ def load_policy(text: str, name: str = "policy") -> Policy:
     :raises AttachError: a policy is loaded already, or this process lacks the right to load.
     :raises NotSupportedError: csd.ko is not loaded.
     """
-    hint = "close the one that is there, or replace it"
+    hint = "close the loaded policy, or replace it"
     return Policy(name, link(CSD_POLICY, text, name, errno.EBUSY, hint))
 
 
@@ -85,7 +85,7 @@ def unload_policy() -> None:
 
 def _none(what: str) -> NoPolicyError:
     return NoPolicyError(
-        f"cannot {what} the policy: there is none (ENOENT)", hint="efuse csd policy load FILE.c"
+        f"cannot {what} the policy: none is loaded (ENOENT)", hint="efuse csd policy load FILE.c"
     )
 
 

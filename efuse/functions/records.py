@@ -48,11 +48,11 @@ class Field:
     def __post_init__(self) -> None:
         if self.size not in (1, 2, 4, 8) or self.offset < 0 or self.offset % self.size:
             raise UsageError(
-                f"there is no field of {self.size} bytes at {self.offset}",
-                hint="1, 2, 4 or 8 bytes at a multiple of as many",
+                f"a field cannot have {self.size} bytes at offset {self.offset}",
+                hint="a field has 1, 2, 4 or 8 bytes and lies at a multiple of its size",
             )
         if self.size == 8 and not self.signed:
-            raise UsageError("a field of 8 bytes has a sign")
+            raise UsageError("a field of 8 bytes is always signed")
 
     def encode(self) -> bytes:
         """Return the field in the form in which functions take it (``struct record_field``)."""
@@ -103,8 +103,8 @@ class Records:
     def __post_init__(self) -> None:
         if self.size < _LEAST_RECORD or self.size > _BLOCK or _BLOCK % self.size:
             raise UsageError(
-                f"there are no records of {self.size} bytes",
-                hint="8, 16, 32, ... or 4096 bytes",
+                f"a record cannot have {self.size} bytes",
+                hint="a record has 8, 16, 32, ... or 4096 bytes",
             )
         if self.filter is not None:
             self.check(self.filter.field)
@@ -116,7 +116,8 @@ class Records:
         """
         if wanted.offset + wanted.size > self.size:
             raise UsageError(
-                f"a record of {self.size} bytes has no field of {wanted.size} at {wanted.offset}"
+                f"a record of {self.size} bytes has no field of {wanted.size} bytes at"
+                f" {wanted.offset}"
             )
 
     def encode(self) -> bytes:
@@ -272,8 +273,8 @@ class Histogram:
         self.records.check(self.field)
         if self.width.bit_count() != 1 or not 0 < self.ranges <= _MOST_RANGES:
             raise UsageError(
-                f"cannot count by {self.ranges} ranges of {self.width}",
-                hint=f"1 to {_MOST_RANGES} ranges of 1, 2, 4, ... numbers",
+                f"cannot count in {self.ranges} ranges of width {self.width}",
+                hint=f"use 1 to {_MOST_RANGES} ranges of 1, 2, 4, ... numbers",
             )
 
     def encode(self) -> bytes:

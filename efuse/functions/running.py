@@ -74,16 +74,16 @@ class Why(enum.IntEnum):
 
 
 _DESCRIPTIONS = {
-    Why.NOT: "the device does",
+    Why.NOT: "the device runs it",
     Why.NO_DEVICE: "the file lies on no device of csd.ko",
-    Why.FILESYSTEM: "its file system is not known to keep blocks in their place",
+    Why.FILESYSTEM: "its file system may move blocks",
     Why.BLOCK_SIZE: "its file system has no blocks of 4096 bytes",
-    Why.CONTENT: "what is in the blocks is not what is in the file",
-    Why.UNMAPPED: "not all of it has a place of its own: a hole, or shared",
+    Why.CONTENT: "the blocks do not contain the file's bytes as they are",
+    Why.UNMAPPED: "the file has a hole or shared blocks",
     Why.FAILED: "the device failed",
-    Why.ASKED: "it was asked for",
-    Why.DAEMON: "on a FUSE mount, where only the daemon knows where its bytes lie",
-    Why.SLOWER: "the device is thought to be slower, or its file forced says so",
+    Why.ASKED: "it was requested",
+    Why.DAEMON: "it is on a FUSE mount, and only the daemon knows where its bytes are",
+    Why.SLOWER: "the device was predicted to be slower, or its file forced chose the kernel",
 }
 
 
@@ -261,7 +261,7 @@ def _begin(
 ) -> int:
     raw = name.encode()
     if not 0 < len(raw) < 32:
-        raise UsageError(f"cannot run the storage function {name!r}: not a name")
+        raise UsageError(f"cannot run the storage function {name!r}: not a valid name")
     buffer = bytearray(args)
     setup = _SETUP.pack(raw, fd, place, offset, length, max_steps, _address(buffer), len(args), 0)
     try:
@@ -281,7 +281,7 @@ def _begin(
         return int(fcntl.ioctl(control, _IOC_RUN, bytearray(setup)))
     except FileNotFoundError as error:
         raise NoFunctionError(
-            f"cannot run the storage function {name!r}: there is none of that name (ENOENT)",
+            f"cannot run the storage function {name!r}: no such function is loaded (ENOENT)",
             hint=f"efuse csd load {name}",
         ) from error
     except OSError as error:
@@ -298,8 +298,8 @@ def _begin(
 
 def _not_begun(name: str, args_bytes: int, error: OSError) -> EfuseError:
     hints = {
-        errno.EACCES: "it is for the user who loaded it",
-        errno.EMSGSIZE: f"it got {args_bytes} bytes of arguments, and wants another number",
+        errno.EACCES: "it is private to the user who loaded it",
+        errno.EMSGSIZE: f"it got {args_bytes} bytes of arguments, but expects another number",
         errno.EBADF: "open the file for reading",
         errno.EISDIR: "name a file",
     }
@@ -314,12 +314,12 @@ def _address(buffer: bytearray) -> int:
 
 
 _WHYS = {
-    errno.ELOOP: "it looked at as many blocks as it may",
-    errno.ENOSPC: "it emitted more at once than it may",
-    errno.EOVERFLOW: "something in the file is longer than it can remember",
-    errno.EUCLEAN: "the file is not what it is for, or damaged",
+    errno.ELOOP: "it has read the maximum number of blocks",
+    errno.ENOSPC: "it emitted more in one call than it may",
+    errno.EOVERFLOW: "a part of the file is longer than the function's memory",
+    errno.EUCLEAN: "the file has another format, or is damaged",
     errno.ERANGE: "it asked for a block outside its range",
-    errno.EPROTO: "it returned what is no verdict",
+    errno.EPROTO: "it returned an invalid verdict",
     errno.ESTALE: "it was unloaded meanwhile",
 }
 

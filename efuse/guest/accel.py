@@ -94,7 +94,7 @@ def probe(image: Path) -> Acceleration:
 
 def _try_kvm(image: Path) -> Acceleration:
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return Acceleration(False, "no usable /dev/kvm")
+        return Acceleration(False, "/dev/kvm is not usable")
     with tempfile.TemporaryDirectory() as work:
         log = Path(work) / "log"
         command = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
@@ -111,9 +111,9 @@ def _try_kvm(image: Path) -> Acceleration:
                 preexec_fn=die_with_parent,
             )
         except subprocess.TimeoutExpired:
-            return Acceleration(False, f"a kernel does not boot under KVM in {_PROBE_TIMEOUT_S} s")
+            return Acceleration(False, f"no kernel booted under KVM within {_PROBE_TIMEOUT_S} s")
         booted = log.is_file() and "Unable to mount root fs" in log.read_text(errors="replace")
     if booted:
-        return Acceleration(True, "a kernel boots under it")
+        return Acceleration(True, "a kernel boots under KVM")
     said = result.stderr.strip().splitlines()
-    return Acceleration(False, "KVM fails: " + (said[0] if said else "its guest stops at once"))
+    return Acceleration(False, "KVM fails: " + (said[0] if said else "its guest stops immediately"))

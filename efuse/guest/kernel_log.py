@@ -92,9 +92,9 @@ def emulators_fault(text: str) -> str | None:
       once the kernel trapped while booting, and then called address 0.
     """
     if any(match[1] != "cc" for match in _BREAKPOINT.finditer(text)):
-        return "a breakpoint that is not in its memory"
+        return "a breakpoint that is not in memory"
     if any(int(match[1], 16) & _EFLAGS_ZERO for match in _EFLAGS.finditer(text)):
-        return "flags that it cannot have"
+        return "flags that cannot be set"
     return None
 
 

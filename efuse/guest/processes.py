@@ -102,7 +102,7 @@ class Machine:
             return [*self.acceleration.arguments, "-smp", f"{self.cpus}{sockets}"]
         if self.cpus != 1:
             raise UsageError(
-                "instructions can be counted on one processor only",
+                "instructions can be counted only on one processor",
                 hint="--icount with --cpus 1",
             )
         return [

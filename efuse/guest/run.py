@@ -251,7 +251,7 @@ class _Follower:
             case "failed":
                 raise GuestError(
                     f"efuse.ko could not be loaded in the guest: {rest}",
-                    hint="look at the guest's kernel log: --keep-log",
+                    hint="see the guest's kernel log: --keep-log",
                 )
             case "end":
                 self.complete = True
@@ -429,7 +429,7 @@ def run(
     target = options.kernel or kernel.find()
     if target.image is None:
         raise NotSupportedError(
-            f"a guest cannot be booted: the image of kernel {target.release} is not here",
+            f"a guest cannot be booted: the image of kernel {target.release} is missing",
             hint="scripts/setup",
         )
     modules = {}
@@ -471,4 +471,4 @@ def run(
             if not spare[error.began]:
                 raise
             spare[error.began] -= 1
-            say(f"{error}\nguest: once more")
+            say(f"{error}\nguest: trying again")

@@ -212,9 +212,9 @@ def _objects_with_btf(target: Kernel, work: Path) -> Path:
         return target.headers
     if target.image is None:
         raise NotSupportedError(
-            f"the kernel's BTF was not found: {target.headers} has no vmlinux, and no image of "
-            f"{target.release} is here to take it from",
-            hint="scripts/setup, which keeps the image in the cache",
+            f"the kernel's BTF was not found: {target.headers} has no vmlinux, and the image of "
+            f"{target.release} is missing",
+            hint="scripts/setup puts the image into the cache",
         )
     shadow = work / "objects"
     if shadow.exists():
@@ -233,7 +233,7 @@ def _objects_with_btf(target: Kernel, work: Path) -> Path:
         )
     if not has_btf(shadow / "vmlinux"):
         raise NotSupportedError(
-            f"the kernel's BTF was not found: {target.image} carries none",
+            f"the kernel's BTF was not found: {target.image} has none",
             hint="use a kernel with CONFIG_DEBUG_INFO_BTF=y",
         )
     return shadow

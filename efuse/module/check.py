@@ -44,8 +44,8 @@ def check(module: Path, vmlinux: Path) -> None:
     repeated = _repeated_structs(module, vmlinux)
     if repeated:
         raise ModuleBuildError(
-            f"{module.name} cannot be used: pahole has left {repeated} of its structs unmerged",
-            hint="give pahole libbpf 1.7 or newer, such as Debian sid's libbpf1, and build again",
+            f"{module.name} cannot be used: pahole left {repeated} of its structs unmerged",
+            hint="use pahole with libbpf 1.7, for example Debian sid's libbpf1, and build again",
         )
 
 
@@ -60,7 +60,7 @@ def _repeated_structs(module: Path, vmlinux: Path) -> int:
                 hint="install the kernel's headers again",
             ) from error
         raise NotSupportedError(
-            f"the kernel's BTF was not found: {vmlinux} carries none",
+            f"the kernel's BTF was not found: {vmlinux} has none",
             hint="use a kernel with CONFIG_DEBUG_INFO_BTF=y",
         ) from error
     with kernel:
@@ -75,7 +75,7 @@ def _repeated_structs(module: Path, vmlinux: Path) -> int:
                 ) from error
             raise ModuleBuildError(
                 f"the types of {module.name} cannot be read: {reason(error)}",
-                hint="another pahole (of the package dwarves) may make better ones; build again"
+                hint="install another version of pahole (package dwarves), and build again"
                 if error.errno == errno.EINVAL
                 else "efuse module build --force",
             ) from error

@@ -70,7 +70,7 @@ def _dkms(package: str, verb: str, *arguments: str) -> None:
         said = (result.stderr.strip() or result.stdout.strip()).splitlines()[-10:]
         raise ModuleBuildError(
             f"dkms {verb} failed:\n" + "\n".join(said),
-            hint=f"look at /var/lib/dkms/{package}/*/build/make.log",
+            hint=f"see /var/lib/dkms/{package}/*/build/make.log",
         )
 
 

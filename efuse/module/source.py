@@ -159,7 +159,7 @@ def write_tree(
         if result.returncode != 0:
             raise ModuleBuildError(
                 f"{patch.name} does not apply to this kernel's fs/fuse:\n{result.stdout.strip()}",
-                hint="refresh the patch against the installed linux-source package",
+                hint="refresh the patch for the installed linux-source package",
             )
     shutil.copytree(kernel_patches / "src", fuse / "efuse")
     shutil.copytree(kernel_patches / "include", target / "include")

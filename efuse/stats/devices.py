@@ -120,10 +120,10 @@ def device_rates(before: DeviceSample, after: DeviceSample) -> DeviceRates:
     :raises ValueError: the samples are of different devices, or in the wrong order.
     """
     if before.name != after.name:
-        raise ValueError(f"samples of devices {before.name} and {after.name}")
+        raise ValueError(f"samples of different devices, {before.name} and {after.name}")
     interval_ns = after.taken_ns - before.taken_ns
     if interval_ns <= 0:
-        raise ValueError("the later sample comes first")
+        raise ValueError("the samples are in the wrong order")
     change = after.counters - before.counters
     if any(getattr(change, name) < 0 for name in DEVICE_COUNTERS):
         change = after.counters  # The device was removed and created again.

@@ -281,10 +281,12 @@ def rates(before: Sample, after: Sample) -> MountRates:
     :raises ValueError: the samples are of different connections, or in the wrong order.
     """
     if before.connection != after.connection:
-        raise ValueError(f"samples of connections {before.connection} and {after.connection}")
+        raise ValueError(
+            f"samples of different connections, {before.connection} and {after.connection}"
+        )
     interval_ns = after.taken_ns - max(before.taken_ns, after.since_ns or 0)
     if interval_ns <= 0:
-        raise ValueError("the later sample comes first")
+        raise ValueError("the samples are in the wrong order")
     timing = before.timing and after.timing
     if before.since_ns != after.since_ns or _has_restarted(before, after, timing):
         before = Sample(before.connection, before.taken_ns)

@@ -44,7 +44,7 @@ def _count() -> RequestCounters:
 
     if not may_trace():
         raise NotSupportedError(
-            "plain FUSE mounts are not counted: only root may trace (EPERM)",
+            "plain FUSE mounts are not counted: tracing needs root (EPERM)",
             hint="run as root, or with CAP_BPF and CAP_PERFMON",
         )
     return RequestCounters()

@@ -37,7 +37,7 @@ CHANNEL_VIEWS: tuple[ChannelView, ...] = get_args(ChannelView)
 """Kinds of rows; ``auto`` is one row per CPU if there are few CPUs, else one per NUMA node."""
 
 CHANNEL_TOTAL_HEADERS = (
-    *("NODE", "CPU", "SLOTS", "DEPTH", "FLIGHT", "SERVICE", "LOOK", "SLEEP"),
+    *("NODE", "CPU", "SLOTS", "DEPTH", "FLIGHT", "SERVICE", "POLLING", "SLEEP"),
     *("POLL", "SPIN", "SENT", "STOLEN", "ELSEWHERE", "WOKEN", "BROUGHT", "REFUSED"),
 )
 """Titles for `channel_total_row`. All columns except the first two are numbers."""
@@ -57,7 +57,7 @@ CHANNELS: tuple[Column[Row[Any]], ...] = (
     ),
     Column(
         "CPU",
-        "whose channels: what is sent to one waits there",
+        "CPUs of the channels in which requests wait",
         lambda row: _cpu_list(row.what.group.cpus),
         sort="cpu",
         value=lambda row: row.what.group.cpus[0],
@@ -68,23 +68,46 @@ CHANNELS: tuple[Column[Row[Any]], ...] = (
         least=8,
     ),
     MOUNT,
-    number("RATE/s", lambda r: r.per_second, "put into their queues", sort="rate"),
-    number("DEPTH", lambda r: r.group.depth, "wait for the daemon now", sort="depth"),
-    number("FLIGHT", lambda r: r.group.in_flight, "the daemon has in slots now", sort="flight"),
-    time("SERVICE", lambda r: r.group.service_ns, "mean time that it has one", sort="service"),
-    number("LOAD", lambda r: r.load, "how many it has on the mean", sort="load", rank=2, least=4),
+    number("RATE/s", lambda r: r.per_second, "requests put into their queues", sort="rate"),
+    number("DEPTH", lambda r: r.group.depth, "requests that wait for the daemon now", sort="depth"),
+    number(
+        "FLIGHT",
+        lambda r: r.group.in_flight,
+        "requests that the daemon has in slots now",
+        sort="flight",
+    ),
+    time(
+        "SERVICE",
+        lambda r: r.group.service_ns,
+        "mean time of a request at the daemon",
+        sort="service",
+    ),
+    number(
+        "LOAD",
+        lambda r: r.load,
+        "mean number of requests at the daemon",
+        sort="load",
+        rank=2,
+        least=4,
+    ),
     HISTORY,
-    ratio("POLL", lambda r: r.poll_hit_ratio, "looks of workers that paid", rank=7),
-    ratio("SPIN", lambda r: r.spin_hit_ratio, "looks of callers that paid", rank=8),
+    ratio("POLL", lambda r: r.poll_hit_ratio, "polls of workers that found a request", rank=7),
+    ratio("SPIN", lambda r: r.spin_hit_ratio, "polls of callers that found an answer", rank=8),
     number("SLEEP", lambda r: r.group.sleeping, "workers that sleep now", rank=6),
     number(
         "ELSE/s",
         lambda r: r.elsewhere_per_second,
-        "sent from there to other channels",
+        "requests sent from there to other channels",
         sort="elsewhere",
         rank=5,
     ),
-    number("STOLEN/s", lambda r: r.stolen_per_second, "read on other CPUs", sort="stolen", rank=1),
+    number(
+        "STOLEN/s",
+        lambda r: r.stolen_per_second,
+        "requests read on other CPUs",
+        sort="stolen",
+        rank=1,
+    ),
 )
 
 

@@ -121,7 +121,7 @@ def _end(words: str, width: int) -> str:
 
 MOUNT: Column[Row[Any]] = Column(
     "MOUNT",
-    "where it is mounted; what is longer is cut at its beginning",
+    "where it is mounted; a long path is cut at its beginning",
     lambda row: row.mount,
     sort="mount",
     value=lambda row: row.mount,

@@ -73,25 +73,32 @@ DEVICES: tuple[Column[Row[Any]], ...] = (
     number("RD/s", lambda r: r.per_second["reads"], "reads", sort="reads"),
     number("WR/s", lambda r: r.per_second["writes"], "writes", sort="writes", least=4),
     number(
-        "IN", lambda r: r.per_second["link_write_bytes"] / _MIB, "MiB/s to it", sort="in", least=4
+        "IN",
+        lambda r: r.per_second["link_write_bytes"] / _MIB,
+        "MiB/s to the device",
+        sort="in",
+        least=4,
     ),
     number(
         "OUT",
         lambda r: r.per_second["link_read_bytes"] / _MIB,
-        "MiB/s from it",
+        "MiB/s from the device",
         sort="out",
         least=4,
     ),
-    number("MEDIA", _media, "MiB/s of its medium", sort="media", rank=3),
-    ratio("CORES", lambda r: r.core_busy_share, "time of its cores", sort="cores"),
+    number("MEDIA", _media, "MiB/s read and written on its medium", sort="media", rank=3),
+    ratio("CORES", lambda r: r.core_busy_share, "busy share of its cores' time", sort="cores"),
     HISTORY,
-    number("DEV", lambda r: r.per_second["chosen_device"], "batches/s sent to it", rank=2, least=4),
+    number(
+        "DEV", lambda r: r.per_second["chosen_device"], "batches/s sent to the device", rank=2,
+        least=4,
+    ),
     number(
         "KERN", lambda r: r.per_second["chosen_kernel"], "batches/s left to the kernel", rank=2,
         least=4,
     ),
     number(
-        "POL", lambda r: r.per_second["chosen_policy"], "of those, said by a policy", rank=6,
+        "POL", lambda r: r.per_second["chosen_policy"], "batches/s decided by a policy", rank=6,
         least=3,
     ),
     Column(

@@ -18,19 +18,21 @@ PATHS: tuple[Column[Row[Any]], ...] = (
     word(
         "PATH",
         lambda r: r.path,
-        "the way that READs and WRITEs took",
+        "path that READs and WRITEs took",
         least=6,
         style=lambda row: "magenta",
     ),
     MOUNT,
     number("RATE/s", lambda r: r.per_second, "requests", sort="rate"),
-    ratio("SHARE", lambda r: r.share, "of the mount's READs and WRITEs", sort="share"),
-    number("BYTES/s", lambda r: r.bytes_per_second, "read or written", sort="bytes", rank=1),
-    time("P50", lambda r: r.p50_ns, "half of them were answered within it", sort="p50", rank=2),
-    time("P99", lambda r: r.p99_ns, "99 of 100 were answered within it", sort="p99", rank=3),
+    ratio("SHARE", lambda r: r.share, "share of the mount's READs and WRITEs", sort="share"),
+    number("BYTES/s", lambda r: r.bytes_per_second, "bytes read or written", sort="bytes", rank=1),
+    time(
+        "P50", lambda r: r.p50_ns, "half of them were answered within that time", sort="p50", rank=2
+    ),
+    time("P99", lambda r: r.p99_ns, "99 of 100 were answered within that time", sort="p99", rank=3),
     HISTORY,
-    time("PREDICTED", lambda r: r.predicted_ns, "mean time that was counted on", rank=6),
-    time("ACTUAL", lambda r: r.actual_ns, "mean time that those took", rank=7),
+    time("PREDICTED", lambda r: r.predicted_ns, "mean of the predicted times", rank=6),
+    time("ACTUAL", lambda r: r.actual_ns, "mean of the actual times of the same requests", rank=7),
     ratio("OFF", lambda r: r.error_ratio, "how far predictions were off", sort="off", rank=5),
 )
 

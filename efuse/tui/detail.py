@@ -30,13 +30,13 @@ _COUNTS = {
 REASON_WORDS = {
     "miss": "no map holds the answer",
     "stale": "a change voided the answer",
-    "expired": "the daemon's time-out has passed",
-    "other_uid": "the answer was given to another user",
+    "expired": "the daemon's timeout has passed",
+    "other_uid": "the answer was learned for another caller",
     "not_alive": "the kernel does not hold the inode",
-    "no_handler": "no handler, or it passed it",
+    "no_handler": "no handler, or the handler passed",
     "declined": "not allowed now (mode, flags, size)",
-    "invalid_verdict": "the handler's verdict means nothing",
-    "unmapped": "not all is mapped to backing files",
+    "invalid_verdict": "the handler's verdict has no meaning",
+    "unmapped": "part of the range has no backing file",
     "failed": "a backing file failed",
 }
 """Short description of each of `efuse.stats.model.REASONS`."""
@@ -56,7 +56,7 @@ def detail_title(model: Model, key: Key) -> Line:
     """Return a line that names the opcode and its mount."""
     connection, opcode = key
     found = [mount_name(m) for m in model.change.mounts if m.after.connection == connection]
-    name = found[0] if found else "a mount that has gone"
+    name = found[0] if found else "an unmounted file system"
     return line((opcode, "bold cyan"), f"  of {name}  #{connection}")
 
 
@@ -131,7 +131,7 @@ def _reasons(rates: OpcodeRates, total: Counters, width: int) -> list[Line]:
     now, ever = rates.passed, total.passed
     order = [*now, *(reason for reason in ever if reason not in now)]
     if not order:
-        return [line(("no request passed to the daemon", "dim"))]
+        return [line(("no request was passed to the daemon", "dim"))]
     whole = sum(now.values())
     rows = [
         _Line(
@@ -161,7 +161,7 @@ def _times(rates: OpcodeRates, total: Counters, width: int) -> list[Line]:
         _Line(
             "daemon",
             (duration(c.daemon_mean_ns), count(c.daemon_timed), duration(total.daemon_mean_ns)),
-            "from being sent to being answered",
+            "from sending to the answer",
         ),
     ]
     return _table(("TIME", "MEAN", "TIMED", "EVER"), rows, width)
@@ -172,9 +172,9 @@ def _latencies(rates: OpcodeRates, ever: Latency, total: Counters, width: int) -
     times = [
         _Line(name, (duration(now), duration(whole)), what)
         for name, now, whole, what in (
-            ("mean", rates.daemon_mean_ns, total.daemon_mean_ns, "from being sent to the answer"),
-            ("p50", rates.p50_ns, quantile_ns(ever, 0.5), "half took no longer"),
-            ("p99", rates.p99_ns, quantile_ns(ever, 0.99), "99 of 100 took no longer"),
+            ("mean", rates.daemon_mean_ns, total.daemon_mean_ns, "from sending to the answer"),
+            ("p50", rates.p50_ns, quantile_ns(ever, 0.5), "half of the requests took no longer"),
+            ("p99", rates.p99_ns, quantile_ns(ever, 0.99), "99 of 100 requests took no longer"),
         )
     ]
     found = [bucket for bucket, number in enumerate(ever) if number]

@@ -86,14 +86,16 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
         applies=of_plain,
     ),
     replace(
-        time("P50", lambda m: m.total.p50_ns, "half of them were answered within it", rank=8),
+        time(
+            "P50", lambda m: m.total.p50_ns, "half of them were answered within that time", rank=8
+        ),
         applies=of_plain,
     ),
     replace(
-        time("P99", lambda m: m.total.p99_ns, "99 of 100 were answered within it", rank=8),
+        time("P99", lambda m: m.total.p99_ns, "99 of 100 were answered within that time", rank=8),
         applies=of_plain,
     ),
-    number("WAIT", lambda m: m.after.waiting, "at the daemon now", sort="waiting", rank=6),
+    number("WAIT", lambda m: m.after.waiting, "requests at the daemon now", sort="waiting", rank=6),
     replace(
         word(
             "PROGRAMS",
@@ -107,7 +109,7 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
     ),
     Column(
         "RULE",
-        "consistency: how long what the daemon said is believed",
+        "consistency: how long the daemon's answers are believed",
         lambda row: "-" if row.is_plain else row.what.after.consistency,
         rank=3,
         least=9,
@@ -117,7 +119,7 @@ MOUNTS: tuple[Column[Row[Any]], ...] = (
     HISTORY,
     Column(
         "FULLEST MAP",
-        "the map that has the least room, and how much of it is used",
+        "the map with the least room left, and how much of it is used",
         _fullest_words,
         rank=7,
         left=True,

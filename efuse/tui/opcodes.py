@@ -72,17 +72,23 @@ OPCODES: tuple[Column[Row[Any]], ...] = (
         "DAEMON", lambda r: r.daemon_mean_ns, "mean time of the daemon", sort="daemon-time", rank=1
     ),
     replace(
-        time("P50", lambda r: r.p50_ns, "half of them were answered within it", rank=5),
+        time("P50", lambda r: r.p50_ns, "half of them were answered within that time", rank=5),
         applies=of_plain,
     ),
     replace(
-        time("P99", lambda r: r.p99_ns, "99 of 100 were answered within it", sort="p99", rank=5),
+        time(
+            "P99",
+            lambda r: r.p99_ns,
+            "99 of 100 were answered within that time",
+            sort="p99",
+            rank=5,
+        ),
         applies=of_plain,
     ),
     HISTORY,
     Column(
         "LATENCY",
-        "how many took how long: a bar for each power of 4 from 256 ns to 17 s",
+        "distribution of times: a bar for each power of 4 from 256 ns to 17 s",
         lambda row: sparkline(_pairs(row.what.latency), BUCKETS // 2),
         rank=7,
         left=True,

@@ -88,7 +88,7 @@ _TABS = {
     "channels": Tab(
         CHANNELS,
         lambda model, view: channel_rows(model, view.mount, view.channels),
-        "no daemon has made channels: docs/channels.md says which do",
+        "no daemon has made channels: docs/channels.md lists daemons that do",
         "plain FUSE has no channels: requests wait in one queue for all CPUs",
         above=_above_channels,
     ),

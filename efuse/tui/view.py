@@ -52,10 +52,10 @@ KEYS = (
     ("1 to 5, Tab, Shift-Tab", "another tab"),
     ("s, S, r", "sort by the next or previous column; reverse the order"),
     ("/", "filter by mount or name: Enter keeps it, Esc clears it"),
-    ("up, down, PgUp, PgDn", "mark another row, to see more rows too"),
-    ("Enter, Esc", "of a mount its opcodes, of an opcode all; back"),
-    ("n, p, c", "next mount or previous, or all; channels by CPU or node"),
-    ("space, q", "pause and go on; quit"),
+    ("up, down, PgUp, PgDn", "mark another row; scrolls the table"),
+    ("Enter, Esc", "opcodes of a mount, details of an opcode; back"),
+    ("n, p, c", "next or previous mount, or all; channels by CPU or node"),
+    ("space, q", "pause and continue; quit"),
 )
 
 

@@ -354,7 +354,7 @@ def test_policy_chooses_the_place(device: Device, f: Path) -> None:
 def test_invalid_policy_fails(device: Device) -> None:
     with pytest.raises(VerifierError):
         functions.load_policy(WRITES)
-    with pytest.raises(CompileError, match="is no member"):
+    with pytest.raises(CompileError, match="is not a member"):
         functions.load_policy('#include "policy.bpf.h"\nint chose(void) { return 0; }\n')
     with functions.load_policy(SAYS.format("CSD_AUTO")) as policy:
         with pytest.raises(AttachError, match="EBUSY"):

@@ -72,7 +72,7 @@ def places(place: Path) -> Iterator[Places]:
 
 def test_mount_command_returns_once_mounted_and_the_daemon_stays(places: Places) -> None:
     done = places.efuse("mount", "passthrough", places.source, places.mountpoint, "--plain")
-    assert done.stdout == f"{places.mountpoint}: not accelerated: plain FUSE was asked for\n"
+    assert done.stdout == f"{places.mountpoint}: not accelerated: plain FUSE was requested\n"
     (places.mountpoint / "f").write_bytes(b"x")
     assert (places.source / "f").read_bytes() == b"x"
     places.unmount()
@@ -123,11 +123,11 @@ def _mount_line(mountpoint: Path) -> str:
     [
         (("passthrough", "{mountpoint}"), 2, "takes 2 paths"),
         (("passthrough", "/no/such", "{mountpoint}"), 1, "cannot be passed through"),
-        (("passthrough", "{source}", "/no/such"), 1, "no directory"),
+        (("passthrough", "{source}", "/no/such"), 1, "not a directory"),
         (("no.such.module", "{mountpoint}"), 2, "cannot be imported"),
-        (("filesystems", "{mountpoint}"), 2, "not one file system but 4"),
+        (("filesystems", "{mountpoint}"), 2, "defines 4 file systems instead of one"),
         (("filesystems:None", "{mountpoint}"), 2, "has no class"),
-        (("filesystems:Faulty", "{mountpoint}", "--arg", "x=1"), 2, "cannot be made"),
+        (("filesystems:Faulty", "{mountpoint}", "--arg", "x=1"), 2, "cannot be created"),
         (("filesystems:Faulty", "{mountpoint}", "--arg", "x"), 2, "NAME=VALUE"),
         (("filesystems:Faulty", "{mountpoint}", "-o", "consistency=no"), 2, "consistency"),
     ],
@@ -315,7 +315,7 @@ def test_program_with_its_own_signal_handler_gets_an_error_instead_of_a_mount(
 ) -> None:
     words = [sys.executable, "-c", _TAKES_SIGNALS, places.source, places.mountpoint]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "taken\nit is not mounted: SIGTERM came meanwhile (EINTR)\n"
+    assert done.stdout == "taken\nit is not mounted: SIGTERM arrived meanwhile (EINTR)\n"
     assert f" {places.mountpoint} " not in Path("/proc/self/mountinfo").read_text()
 
 

@@ -109,7 +109,7 @@ def test_every_member_can_be_implemented() -> None:
     [
         (("return 0;", "retrun 0;"), "deny.c:16: use of undeclared identifier 'retrun'"),
         (("return -EACCES;", "return -EACCES"), "deny.c:15: expected ';'"),
-        (("int lookup", "int lokup"), "lokup\\(\\) is no member"),
+        (("int lookup", "int lokup"), "lokup\\(\\) is not a member"),
         (("(denied,", "(much_too_long_a_name,"), "deny.c:"),
     ],
 )

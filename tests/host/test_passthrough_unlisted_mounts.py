@@ -161,7 +161,7 @@ def test_source_in_another_namespace_gets_no_promise(
     assert fs.efuse_options.consistency == "ttl"
     assert not fs.efuse_options.nodeid_per_file
     assert not fs.efuse_options.no_open
-    assert "is in no table of mounts" in caplog.text
+    assert "is missing from the mount table" in caplog.text
     fs.close()
 
 

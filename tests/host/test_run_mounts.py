@@ -470,7 +470,7 @@ def test_mount_of_a_daemon_that_dies_immediately_is_reported_and_unmounted(
             assert isinstance(found, PlainMount)
             assert isinstance(ended, Ended)
             assert found.is_dead
-            assert "nobody serves it" in found.reason
+            assert "no process serves it" in found.reason
             assert {found.number} == set(numbers()) - before
             running.unmount_dead()
             assert is_mounted(found.number) is None
@@ -645,7 +645,7 @@ def test_exit_status_is_that_of_the_daemon_if_the_mount_table_cannot_be_read(
     _called(telling)
     assert done.returncode == 7, done.stderr
     assert "Traceback" not in done.stderr
-    for said in ("is left: there is no", "are not attended to: cannot list the mounts: "):
+    for said in ("stays mounted: there is no", "are no longer watched: cannot list the mounts: "):
         if said in done.stderr:
             break
     else:
@@ -734,7 +734,7 @@ def test_mount_that_cannot_be_tested_is_kept_and_reported(
         with monkeypatch.context() as at_the_limit:
             at_the_limit.setattr(os, call, refused)
             assert not running._answers_nothing(mount)
-        assert "is not to be told" in caplog.text
+        assert "cannot be determined" in caplog.text
         assert running._answers_nothing(mount)
         assert running._adopted() == set()
 
@@ -767,7 +767,7 @@ def test_mount_is_kept_if_the_mount_table_cannot_be_read(
         words = [sys.executable, "-c", _CANNOT_READ, place]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "True False\n"
-    assert "so it is left: cannot list the mounts: the test says so" in done.stderr
+    assert "so it stays mounted: cannot list the mounts: the test says so" in done.stderr
     assert done.returncode == 0
 
 

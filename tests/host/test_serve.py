@@ -41,7 +41,7 @@ def test_mount_is_gone_after_its_with_block(place: Path) -> None:
     source, mountpoint = _places(place)
     with efuse.mount(efuse.Passthrough(source), mountpoint, plain=True) as mounted:
         assert (mounted.type, mounted.accelerated) == ("fuse", False)
-        assert mounted.reason == "plain FUSE was asked for"
+        assert mounted.reason == "plain FUSE was requested"
         assert (mounted.channels, mounted.channels_reason) == (False, "the mount is plain FUSE")
         (mountpoint / "f").write_bytes(b"through")
         assert os.path.ismount(mountpoint)
@@ -252,7 +252,7 @@ def test_with_block_that_raises_is_unmounted(place: Path) -> None:
 
 def test_mount_on_a_missing_directory_fails(place: Path) -> None:
     with (
-        pytest.raises(MountError, match="no directory"),
+        pytest.raises(MountError, match="not a directory"),
         efuse.mount(efuse.Passthrough(place), place / "none"),
     ):
         pytest.fail("it was mounted")
@@ -353,7 +353,7 @@ def test_second_file_system_in_one_process_fails_and_cancelling_unmounts(place: 
 def test_serve_on_a_missing_directory_fails_and_can_be_tried_again(place: Path) -> None:
     operations = efuse.Passthrough(place)
     for _ in range(2):
-        with pytest.raises(MountError, match="no directory"):
+        with pytest.raises(MountError, match="not a directory"):
             trio.run(efuse.serve, operations, place / "none")
     operations.close()
 

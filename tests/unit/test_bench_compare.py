@@ -66,17 +66,17 @@ def test_measures_are_compared_too() -> None:
 
 
 def test_reports_of_different_clocks_fails() -> None:
-    with pytest.raises(UsageError, match="one is by time, the other by instructions"):
+    with pytest.raises(UsageError, match="one uses time, the other instructions"):
         compared(made(FAST), made(FAST, clock="instructions"))
 
 
 def test_reports_without_a_common_workload_fails() -> None:
-    with pytest.raises(UsageError, match="no workload in common"):
+    with pytest.raises(UsageError, match="they share no workload"):
         compared(made(FAST), made(replace(FAST, daemon="passthrough_ll")))
 
 
 def test_another_unit_is_another_workload() -> None:
-    with pytest.raises(UsageError, match="no workload in common"):
+    with pytest.raises(UsageError, match="they share no workload"):
         compared(made(FAST), made(replace(FAST, unit="MiB/s")))
 
 
@@ -99,9 +99,9 @@ def test_what_is_only_in_one_is_warned_of() -> None:
     found = compared(made(FAST, other, empty), made(FAST, empty, result("t4", "fuse", (1.0,))))
     assert [change.workload for change in found.changes] == ["t1"]
     assert found.warnings == (
-        "only in the first: t2 on fuse",
-        "only in the second: t4 on fuse",
-        "not compared, since it was 0: t3 on fuse",
+        "only in the first report: t2 on fuse",
+        "only in the second report: t4 on fuse",
+        "not compared, since its first value is 0: t3 on fuse",
     )
 
 

@@ -73,4 +73,4 @@ def test_options_of_a_run_before_a_command_fails(
     with pytest.raises(SystemExit) as caught:
         main(["bench", "--rounds", "3", name, "a.json", "b.json"])
     assert caught.value.code == 2
-    assert f"{name} runs no workload" in capsys.readouterr().err
+    assert f"{name} does not run workloads" in capsys.readouterr().err

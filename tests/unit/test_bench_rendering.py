@@ -313,7 +313,7 @@ def test_markdown_has_the_counts_side_by_side() -> None:
         ),
         "| workload | daemon | fuse | efuse |",
     )
-    assert title.startswith("Requests that the daemon got in a round")
+    assert title.startswith("Requests to the daemon in a round")
     assert rows == [
         ["stat", "passthrough", "1 234 / 5", "6 / 7"],
         ["xattr", "passthrough", "", "0 / 0"],
@@ -330,7 +330,7 @@ def test_markdown_has_what_was_copied_with_the_counts() -> None:
         made(told("fuse", 12.3456), told("efuse", 0.0), told("fuse-tuned", None)),
         "| workload | daemon | fuse | efuse | fuse-tuned |",
     )
-    assert title.endswith("and the MiB that the kernel copied to and from it:")
+    assert title.endswith(" / MiB that the kernel copied to and from the daemon:")
     assert rows == [["stat", "passthrough", "30 / 4 / 12.35", "30 / 4 / 0", "30 / 4 / -"]]
 
 
@@ -342,7 +342,7 @@ def test_markdown_has_no_switches_where_none_were_counted() -> None:
         ),
         "| workload | daemon | fuse | efuse |",
     )
-    assert title == "Requests that the daemon got in a round:"
+    assert title == "Requests to the daemon in a round:"
     assert rows == [["stat", "passthrough", "1 234", "6"]]
 
 
@@ -358,7 +358,7 @@ def test_markdown_has_what_was_compared_beside_the_values() -> None:
     report = made(fuse, efuse)
     title, rows = _side_by_side(report, "| workload | daemon | measure | fuse | efuse |")
     assert title == (
-        "What else was compared, the median; behind a comma how many times better efuse is."
+        "Medians of the other measures; after the comma, how many times better efuse is."
     )
     assert rows == [["scale-stat-1", "passthrough", "latency p99, us", "30, 3 (3-3)", "10"]]
 
@@ -388,7 +388,7 @@ def test_markdown_of_storage_says_which_place_is_better() -> None:
         r["value"] = {"device": 40.0, "kernel": 50.0, "daemon": 20.0, "auto": 44.0}[r["system"]]
     report["results"] += again
     title, rows = _side_by_side(report, "| workload | compared | slow-link | low-latency |")
-    assert title.startswith("How many times better one place is than another")
+    assert title.startswith("How many times faster one place is than another")
     assert rows == [
         ["scan-cold", "device over kernel", "1-1.25", "1.25-1.25"],
         ["scan-cold", "kernel over daemon", "0.4-1", "0.4-0.4"],
@@ -443,7 +443,7 @@ def test_report_of_something_else_fails(
 ) -> None:
     (tmp_path / "x.json").write_text(text)
     assert run(tmp_path / "x.json") == 2
-    assert "is no report of a benchmark" in capsys.readouterr().err
+    assert "is not a report of a benchmark" in capsys.readouterr().err
 
 
 def test_report_of_two_files_of_one_name_fails(tmp_path: Path) -> None:

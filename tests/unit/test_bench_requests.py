@@ -230,8 +230,8 @@ def test_requests_that_came_as_meant(name: str, before: Usage, after: Usage) -> 
         (RING, over_rings(3), over_rings(103), "only 0 came over io_uring"),
         ("efuse-queues", usage(0, **NEW), usage(100, sent=99, brought=0), "only 99 were sent"),
         ("efuse-queues", usage(0, **NEW), usage(100, sent=100, brought=1), "1 requests came"),
-        ("efuse-own", usage(0, sent=0), usage(100, sent=100, stolen=2), "2 requests were not left"),
-        ("efuse-own", usage(0, sent=0), usage(100, sent=100, elsewhere=3), "3 requests were not"),
+        ("efuse-own", usage(0, sent=0), usage(100, sent=100, stolen=2), "2 requests were moved"),
+        ("efuse-own", usage(0, sent=0), usage(100, sent=100, elsewhere=3), "3 requests were moved"),
         ("efuse", usage(0, sent=0, brought=9), usage(100, sent=100, brought=99), "only 90 came"),
     ],
 )

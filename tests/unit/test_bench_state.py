@@ -134,7 +134,7 @@ def test_what_is_no_state_fails(
 ) -> None:
     change(interrupted)
     state.write_text(json.dumps(interrupted))
-    with pytest.raises(UsageError, match="does not say what a run has finished"):
+    with pytest.raises(UsageError, match="does not contain the state of a run"):
         run(SETTINGS, interrupt_at(""), state)
 
 

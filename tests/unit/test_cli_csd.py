@@ -88,7 +88,7 @@ def test_list(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) -> Non
 def test_set_and_remove(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[str]) -> None:
     efuse(capsys, "csd", "create", "one")
     assert efuse(capsys, "csd", "set", "one", "model=1", "depth=8", status=1)[1].splitlines() == [
-        "efuse: cannot set depth of the device one: it is fixed while there is power (EBUSY)",
+        "efuse: cannot set depth of the device one: it is fixed while the device has power (EBUSY)",
         "try: efuse csd set one power=0 depth=8 power=1",
     ]
     assert efuse(capsys, "csd", "set", "one", "power=0", "depth=8", "power=1") == ("", "")
@@ -104,10 +104,10 @@ def test_set_and_remove(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[st
     [
         (("create", "one", "--set", "cores=0"), "it takes 1 to 64 cores"),
         (("create", "one", "--set", "cores"), "write KEY=VALUE"),
-        (("create", "one", "--set", "colour=1"), "no attribute of a device is called 'colour'"),
+        (("create", "one", "--set", "colour=1"), "a device has no attribute 'colour'"),
         (("create", "one", "--size", "1000"), "whole MiB"),
         (("create", "one", "--profile", "none"), "slow-cores"),
-        (("create", "a/b"), "cannot be called"),
+        (("create", "a/b"), "cannot have the name"),
         (("set", "one", "reads=0"), "it is a counter of the device"),
         (("set", "one"), "Missing argument"),
     ],
@@ -167,7 +167,7 @@ def test_run_says_the_way(file: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert out == f"lines    1500\nmatches  1000\nsize     {len(TEXT)}\n"
     assert err == "count: 3 blocks in this process: csd.ko is not loaded\n"
     _, err = efuse(capsys, "csd", "run", "count", "--place", "daemon", file)
-    assert err == "count: 3 blocks in this process: it was asked for\n"
+    assert err == "count: 3 blocks in this process: it was requested\n"
 
 
 def test_run_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_trace_says_what_is_missing(watch: Recorded) -> None:
     assert watch.ring_bytes == 8192
     assert result.exit_code == 0
     assert result.stderr == (
-        "efuse: 12 requests are missing: they came faster than they were printed\n"
+        "efuse: 12 requests are missing: they arrived faster than they were printed\n"
         "try: --buffer 16K\n"
     )
 
@@ -213,7 +213,7 @@ def test_advise_json(watch: Recorded) -> None:
 
 
 def test_advise_on_nothing(watch: Recorded) -> None:
-    assert "Nothing was asked meanwhile" in advice(watch, []).stdout
+    assert "No requests were made meanwhile" in advice(watch, []).stdout
 
 
 def test_advise_counts_what_is_missing(watch: Recorded) -> None:

@@ -97,7 +97,7 @@ def test_stat_of_a_mount_shows_its_channels(
     assert code == 0
     assert "policy own  threshold 1  spread 1  spin 0 ns" in out.splitlines()
     assert table(out, "NODE") == [
-        "NODE CPU SLOTS DEPTH FLIGHT SERVICE LOOK SLEEP POLL SPIN SENT STOLEN ELSEWHERE WOKEN "
+        "NODE CPU SLOTS DEPTH FLIGHT SERVICE POLLING SLEEP POLL SPIN SENT STOLEN ELSEWHERE WOKEN "
         "BROUGHT REFUSED",
         "0 0 4 2 1 9.0 us 0 1 90.0% - 60 6 0 5 54 3",
         "1 1 4 0 0 - 1 0 - 100% 40 0 7 0 46 0",
@@ -410,7 +410,7 @@ def test_plain_mounts_are_shown_to_who_may_not_count(
     monkeypatch.setattr("efuse.bpf.tracing.may_trace", lambda: False)
     code, out, err = efuse(capsys, *command)
     assert code == 0
-    said = "plain FUSE mounts are not counted: only root may trace (EPERM); try: run as root,"
+    said = "plain FUSE mounts are not counted: tracing needs root (EPERM); try: run as root,"
     assert said in " ".join((out + err).split())
     assert "/mnt/plain" in out
     assert "lookup" not in out
@@ -538,7 +538,7 @@ def test_ctl_get_and_set(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("get", "41", "nothing"), 2, "no attribute is called 'nothing'"),
+        (("get", "41", "nothing"), 2, "there is no attribute 'nothing'"),
         (("set", "41", "no_open", "yes"), 1, "no_open cannot be 'yes'"),
         (("set", "41", "state", "plain"), 1, "state can only be read"),
         (("get", "41", "abort"), 1, "abort can only be written"),

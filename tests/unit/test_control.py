@@ -110,7 +110,7 @@ def test_pin_of_a_connection_that_has_gone_fails(sysfs: FakeSysfs) -> None:
     path = sysfs.add(41)
     conn = Connection(41, root=sysfs.root)
     shutil.rmtree(path)
-    with pytest.raises(ControlError, match=r"connection 41 has gone: .*ENOENT"):
+    with pytest.raises(ControlError, match=r"connection 41 is gone: .*ENOENT"):
         conn.pin()
 
 

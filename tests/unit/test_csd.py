@@ -121,7 +121,7 @@ def test_create_set_remove(configfs: FakeConfigfs) -> None:
 
 def test_fixed_while_there_is_power_fails(configfs: FakeConfigfs) -> None:
     made = csd.create("one", {})
-    with pytest.raises(ControlError, match=r"fixed while there is power \(EBUSY\)") as caught:
+    with pytest.raises(ControlError, match=r"fixed while the device has power \(EBUSY\)") as caught:
         made.set("cores", 4)
     assert caught.value.hint == "efuse csd set one power=0 cores=4 power=1"
 

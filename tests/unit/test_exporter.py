@@ -251,13 +251,13 @@ def test_plain_mounts_that_cannot_be_counted_are_said(
     counters: FakeCounters, sysfs: FakeSysfs
 ) -> None:
     def refuse() -> FakeCounters:
-        raise EfuseError("only root may trace (EPERM)")
+        raise EfuseError("tracing needs root (EPERM)")
 
     sysfs.add_plain(63)
     (sysfs.fusectl / "63" / "waiting").unlink()
     said: list[str] = []
     value = scrape(Collector(plain=PlainMounts(refuse), warn=said.append))  # type: ignore[arg-type]
-    assert said == ["only root may trace (EPERM)"]
+    assert said == ["tracing needs root (EPERM)"]
     assert (value("plain_up"), value("up")) == (0, 1)
     assert value("plain_waiting_requests", connection="62", mountpoint="/mnt/plain") == 3
     assert value("plain_waiting_requests", connection="63", mountpoint="") is None

@@ -107,7 +107,7 @@ def test_once_cannot_count_plain_mounts(
 ) -> None:
     code, out, err = efuse(capsys, "--once", "--plain")
     assert (code, out) == (2, "")
-    assert "--plain counts from when the exporter begins" in err
+    assert "--plain counts from the start of the exporter" in err
 
 
 def test_once_without_the_module_says_that_it_is_down(
@@ -171,7 +171,7 @@ def test_addresses(text: str, host: str, port: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "9435", "host:", "host:x", "host:65536", "host:-1", "::1:80"])
 def test_addresses_that_are_none_fails(text: str) -> None:
-    with pytest.raises(UsageError, match="is no address to listen on"):
+    with pytest.raises(UsageError, match="is not an address to listen on"):
         Address.parse(text)
 
 

@@ -66,7 +66,7 @@ def test_a_session_made_outside_is_not_found(nowhere: str) -> None:
         pass
     pyfuse3.init(pyfuse3.Operations(), nowhere, set())
     channel.open()
-    assert (channel.is_open, channel.reason) == (False, "this pyfuse3 is not known")
+    assert (channel.is_open, channel.reason) == (False, "this version of pyfuse3 is not known")
 
 
 def test_where_pyfuse3_fails_it_is_left_as_it_was(nowhere: str) -> None:
@@ -106,7 +106,7 @@ def test_a_pyfuse3_that_waits_in_another_way_is_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(pyfuse3, "_wait_fuse_readable")
-    assert SessionChannel(wanted=True).reason == "this pyfuse3 is not known"
+    assert SessionChannel(wanted=True).reason == "this version of pyfuse3 is not known"
 
 
 def test_who_mounts_is_told_why_there_is_none() -> None:
@@ -124,9 +124,9 @@ def test_an_extension_that_mounts_nothing_is_the_reason(monkeypatch: pytest.Monk
     with channel.found():
         pass
     # It has no fuse_session_mount() for eFuse to replace.
-    assert channel.reason == "pyfuse3 has a libfuse of its own"
+    assert channel.reason == "pyfuse3 contains its own libfuse"
     monkeypatch.setattr(pyfuse3, "__file__", "/not/loaded.so")
     channel = SessionChannel(wanted=True)
     with channel.found():
         pass
-    assert channel.reason == "this pyfuse3 is not known"
+    assert channel.reason == "this version of pyfuse3 is not known"

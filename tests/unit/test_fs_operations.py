@@ -104,7 +104,7 @@ def test_publishing_on_plain_fuse_takes_nothing() -> None:
 
 @pytest.mark.parametrize("name", [b"", b"a/b", b"a\0b", b"n" * 256])
 def test_publishing_an_impossible_name_fails(name: bytes) -> None:
-    with pytest.raises(UsageError, match="cannot be called"):
+    with pytest.raises(UsageError, match="cannot have the name"):
         efuse.Operations().publish_entries([_entry(name)])
 
 

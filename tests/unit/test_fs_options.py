@@ -41,7 +41,7 @@ def test_options_take_every_consistency(consistency: str) -> None:
     [
         ({"consistency": "eventual"}, "consistency cannot be 'eventual'"),
         ({"no_open": 1}, "no_open cannot be 1"),
-        ({"capacity": {"names": 5}}, "no map called 'names'"),
+        ({"capacity": {"names": 5}}, "no map 'names' whose capacity"),
         ({"capacity": {"entries": 0}}, "capacity of entries cannot be 0"),
         ({"capacity": {"entries": True}}, "capacity of entries cannot be True"),
         ({"capacity": {"entries": 1 << 40}}, "capacity of entries"),

@@ -125,7 +125,7 @@ def test_promise_that_could_not_be_taken_back_is_taken_back_by_a_later_request(
     assert fs.lookups == before
     _look_up(fs)
     assert kernel.believes == {**NOTHING, "no_open": True}
-    assert "cannot be taken back" in caplog.text
+    assert "cannot be withdrawn" in caplog.text
 
 
 def test_promise_that_could_not_be_taken_back_at_the_mount_is_taken_back_by_a_request(
@@ -200,7 +200,7 @@ def test_mount_that_is_in_no_table_gets_no_promise(
     mounted(None, ("ext4", "0:50", tmp_path / "below"))
     fs = made(Kernel())
     assert {name: getattr(fs.efuse_options, name) for name in NOTHING} == NOTHING
-    assert "is in no table of mounts" in caplog.text
+    assert "is missing from the mount table" in caplog.text
 
 
 def test_own_mount_below_the_source_ends_no_promise(

@@ -80,7 +80,7 @@ def test_a_function_that_the_kernel_refuses_fails(
 def test_the_daemon_asks_no_kernel(kernel: Kernel, file: Path) -> None:
     with begin(Grep(b"b"), file, "daemon") as work:
         assert b"".join(work) == b""
-        assert work.outcome() == Outcome(0, 0, 342, "it was asked for", False)
+        assert work.outcome() == Outcome(0, 0, 342, "it was requested", False)
     assert kernel.asked == []
     with pytest.raises(UsageError):
         begin_loaded("mine", b"", file, "daemon")
@@ -93,7 +93,7 @@ def test_what_is_no_regular_file_is_read_here(kernel: Kernel, tmp_path: Path) ->
     writer.start()
     with begin(Count(b"a"), path) as work:
         assert Count().decode(b"".join(work)).matches == 700_000
-        assert work.outcome().why == "it is no regular file"
+        assert work.outcome().why == "it is not a regular file"
     writer.join()
 
 

@@ -53,11 +53,11 @@ def test_a_comment_is_taken_apart() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (" * put - put", " * put something", "not with NAME - SUMMARY"),
-        (" * put - put", " * get - put", "but behind it stands"),
-        (" * @what: of it\n", "", "nothing is said of what"),
+        (" * put - put", " * put something", "instead of NAME - SUMMARY"),
+        (" * put - put", " * get - put", "but is followed by"),
+        (" * @what: of it\n", "", "does not describe what"),
         ("@what", "@whom", "has no whom"),
-        ("@what", "@where", "says twice what where is"),
+        ("@what", "@where", "describes where twice"),
     ],
 )
 def test_a_malformed_comment_is_an_error(old: str, new: str, why: str) -> None:
@@ -69,7 +69,7 @@ def test_members_of_a_structure_are_those_that_are_declared() -> None:
     text = "/**\n * struct s - s\n * @a: a\n * @b: b\n */\nstruct s {\n\tint a, *b;\n};\n"
     (comment,) = comments(text, "s.h")
     assert list(comment.about) == ["a", "b"]
-    with pytest.raises(Malformed, match="nothing is said of c"):
+    with pytest.raises(Malformed, match="does not describe c"):
         list(comments(text.replace("*b;", "*b;\n\tu8 c[4];"), "s.h"))
 
 

@@ -231,7 +231,7 @@ def test_root_without_capabilities_does_not_count(
     sysfs.add_plain(41, "/mnt/a")
     plain = PlainMounts()
     plain.read()
-    assert str(plain.problem) == "plain FUSE mounts are not counted: only root may trace (EPERM)"
+    assert str(plain.problem) == "plain FUSE mounts are not counted: tracing needs root (EPERM)"
 
 
 def test_others_do_not_count(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_others_do_not_count(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) 
     sysfs.add_plain(41, "/mnt/a")
     plain = PlainMounts()
     plain.read()
-    assert str(plain.problem) == "plain FUSE mounts are not counted: only root may trace (EPERM)"
+    assert str(plain.problem) == "plain FUSE mounts are not counted: tracing needs root (EPERM)"
 
 
 def test_requests_that_were_missed_are_said(

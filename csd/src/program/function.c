@@ -54,7 +54,7 @@ static struct csd_function csd_cfi_stubs = {
 static int csd_btf_struct_access(struct bpf_verifier_log *log, const struct bpf_reg_state *reg,
 				 int off, int size)
 {
-	bpf_log(log, "a run is reached through the functions csd_*() alone\n");
+	bpf_log(log, "a run can be accessed only through the functions csd_*()\n");
 	return -EACCES;
 }
 

@@ -129,7 +129,7 @@ def draw_hits(found: list[Count]) -> Figure:
     """
     if all(count.round == _ALL for count in found):
         parts = [{"kernel": c.hits, "daemon": c.requests - c.hits} for c in found]
-        return _draw_sums(found, parts, "% of requests, by who answered")
+        return _draw_sums(found, parts, "% of requests, by what answered them")
     workloads = list(dict.fromkeys(count.workload for count in found))
     colour = colours(count.system for count in found)
     wide = min(_WIDE, len(workloads))

@@ -17,11 +17,11 @@ from efuse.bench.storage_report import storage_gains, storage_rows
 __all__ = ["markdown"]
 
 _PLACES = "Microseconds that a run takes at the device / in the kernel / by the daemon / by auto:"
-_GAINS = "How many times better one place is than another, the least and the greatest of all sizes:"
-_REQUESTS = "Requests that the daemon got in a round"
-_SWITCHES = "its voluntary context switches"
-_COPIED = "the MiB that the kernel copied to and from it"
-_MEASURED = "What else was compared, the median; behind a comma how many times better"
+_GAINS = "How many times faster one place is than another, least and greatest over all sizes:"
+_REQUESTS = "Requests to the daemon in a round"
+_SWITCHES = "voluntary context switches of the daemon"
+_COPIED = "MiB that the kernel copied to and from the daemon"
+_MEASURED = "Medians of the other measures; after the comma, how many times better"
 
 
 def markdown(reports: Mapping[str, dict[str, Any]]) -> str:
@@ -125,7 +125,7 @@ def _counts(report: dict[str, Any]) -> tuple[str, Grid]:
         titles.append(_COPIED)
         counts.append(_copied)
     grid = _side_by_side(report, lambda result: " / ".join(count(result) for count in counts))
-    return f"{', and '.join(titles)}:", grid
+    return f"{' / '.join(titles)}:", grid
 
 
 def _requests(result: dict[str, Any]) -> str:

@@ -69,7 +69,7 @@ def _report(name: str, report: dict[str, Any], number: int) -> str:
     )
     figures = "".join(_section(section, number) for section in sections(report))
     measures = measure_grid(report)
-    more = f"<h3>Measured beside the values</h3>\n{_table(measures)}" if measures.rows else ""
+    more = f"<h3>Measured in addition</h3>\n{_table(measures)}" if measures.rows else ""
     return (
         f"<section>\n<h2>{escape(name)}</h2>\n<dl>\n{words}</dl>\n{figures}"
         f"<h3>All values</h3>\n{_table(result_grid(report))}{more}</section>\n"

@@ -35,7 +35,7 @@ def sections(report: dict[str, Any]) -> list[Section]:
     """Return the figures for which the report has data."""
     if is_of_storage(report):
         grid = Grid(STORAGE_HEADERS, storage_rows(report), names=1)
-        title = "What each place takes, by size or levels"
+        title = "Time of each place, by size or number of levels"
         return [Section("places", title, grid, partial(draw_storage, report))]
     found = []
     system = ratios.subject(report)

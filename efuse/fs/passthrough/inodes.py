@@ -536,7 +536,7 @@ class Inodes:
         except OSError as error:
             if known is None or (error.errno == errno.EACCES and not _is_writable(fd)):
                 return None  # the file cannot be read or written here, so no write can be lost
-            _log.error("whether a file is %r as well is not to be told: %s", known, reason(error))
+            _log.error("whether a file is also %r cannot be determined: %s", known, reason(error))
             raise
         finally:
             if node is None and watch:

@@ -248,7 +248,9 @@ class Passthrough(Operations):
             with scope:
                 await watch_table(self._promises.look)
         except OSError as error:
-            _log.warning("mounts below are noticed by lookups only: %s", reason(error))
+            _log.warning(
+                "new mounts below the source are noticed only by lookups: %s", reason(error)
+            )
 
     def close(self) -> None:
         """Close all descriptors. Call this after the file system has been unmounted."""
@@ -765,7 +767,7 @@ class Passthrough(Operations):
                 return self._count(node)
             self._inodes.drop_unused(node)
         except OSError as error:
-            _log.info("%r was made and cannot be found: %s", name, reason(error))
+            _log.info("%r was created and cannot be found: %s", name, reason(error))
         return self._lost(parent, name, mode, ctx, size)
 
     def _lost(

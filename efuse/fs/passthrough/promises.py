@@ -153,20 +153,20 @@ class Promises:
     def _log_end_of_exclusive(source: str, found: list[Mount], *, is_whole: bool) -> None:
         if not is_whole:
             _log.warning(
-                "%s is passed through as with ttl, not exclusive: a mount there is in no table of"
-                " mounts",
+                "%s is passed through with ttl instead of exclusive: a mount there is missing from"
+                " the mount table",
                 source,
             )
         elif is_there_twice(found):
             _log.warning(
-                "%s is passed through as with ttl, not exclusive: a file system is mounted twice"
+                "%s is passed through with ttl instead of exclusive: a file system is mounted twice"
                 " there",
                 source,
             )
         else:
             _log.warning(
-                "%s is passed through as with ttl, not exclusive: a file system there may show the"
-                " files of another one",
+                "%s is passed through with ttl instead of exclusive: a file system there may show"
+                " the files of another one",
                 source,
             )
 
@@ -177,7 +177,7 @@ class Promises:
             self._withdraw(self._owed)
         except EfuseError as error:
             if self._failure.begins(str(error)):
-                _log.warning("a promise to the kernel cannot be taken back: %s", error)
+                _log.warning("a promise to the kernel cannot be withdrawn: %s", error)
             raise OSError(errno.EIO, str(error)) from error
         self._owed.clear()
         self._is_void_owed = False

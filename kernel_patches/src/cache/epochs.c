@@ -71,7 +71,7 @@ static atomic64_t *efuse_chunk_add(atomic64_t **at)
 	chunk = kcalloc(EFUSE_BUCKETS_CHUNK, sizeof(*chunk), GFP_ATOMIC | __GFP_NOWARN);
 
 	if (!chunk) {
-		pr_warn_ratelimited("efuse: no memory to note a change: what shares a chunk of %d buckets with it is not kept any more\n",
+		pr_warn_ratelimited("efuse: no memory to note a change: values that share a chunk of %d buckets with it are no longer kept\n",
 				    EFUSE_BUCKETS_CHUNK);
 		chunk = efuse_closed_chunk;
 	}

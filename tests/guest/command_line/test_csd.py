@@ -162,7 +162,7 @@ def test_remove_and_power_off_of_a_mounted_device_fail(disk: Device, files: Path
 
 def test_set_changes_attributes_or_reports_why_it_cannot(disk: Device) -> None:
     error = csd("set", "one", "cores=8", status=1).stderr
-    assert "fixed while there is power (EBUSY)" in error
+    assert "fixed while the device has power (EBUSY)" in error
     csd("set", "one", "power=0", "cores=8", "power=1", "link_mib_per_s=500")
     assert (disk.read("cores"), disk.read("link_mib_per_s"), disk.powered) == (8, 500, True)
     values = {each["name"]: each["value"] for each in csd_json("attributes", "one")}
@@ -260,7 +260,7 @@ def test_policy_load_replace_and_unload_change_the_place(
 
     own = tmp_path / "own.c"
     own.write_text(SAYS.format("CSD_KERNEL"))
-    assert "there is none (ENOENT)" in csd("policy", "load", "--replace", own, status=1).stderr
+    assert "none is loaded (ENOENT)" in csd("policy", "load", "--replace", own, status=1).stderr
     assert csd("policy", "load", own).stdout == "loaded the policy 'own'\n"
     try:
         assert auto()["blocks"] == {"device": 0, "kernel": BLOCKS, "daemon": 0}
@@ -271,13 +271,13 @@ def test_policy_load_replace_and_unload_change_the_place(
         assert auto()["blocks"] == {"device": BLOCKS, "kernel": 0, "daemon": 0}
         assert disk.read("chosen_policy") > decided
         own.write_text("int chose(void) { return 0; }\n")
-        assert "is no member" in csd("policy", "load", "--replace", own, status=1).stderr
+        assert "is not a member" in csd("policy", "load", "--replace", own, status=1).stderr
     finally:
         csd("policy", "unload")
     decided = disk.read("chosen_policy")
     auto()
     assert disk.read("chosen_policy") == decided
-    assert "there is none (ENOENT)" in csd("policy", "unload", status=1).stderr
+    assert "none is loaded (ENOENT)" in csd("policy", "unload", status=1).stderr
 
 
 def test_stat_shows_the_counters_of_a_device(disk: Device, files: Path) -> None:

@@ -136,7 +136,7 @@ def test_required_run_of_a_mount_that_may_be_another_daemons_fails(tmp_path: Pat
         assert Connection(find(mountpoint).connection).state == "attached"
         subprocess.run(["umount", mountpoint], check=True)
     else:
-        assert f"{mountpoint} cannot be accelerated: no report of it has come" in done.stderr
+        assert f"{mountpoint} cannot be accelerated: it was not reported" in done.stderr
         assert not _is_mounted(mountpoint)
 
 
