@@ -2,7 +2,8 @@
 """Refuse turns of phrase that readers stumble over, in the prose of the areas in `REWRITTEN`.
 
 Prose is the text of Markdown, the comments of C, the comments and docstrings of Python, and the
-comments of shell and make that have a line of their own. Code, string literals, quotations,
+comments of shell and make that have a line of their own. Outside of the tests, a string literal of
+C or Python with a space in it is prose, too: it may be a message or a help text. Code, quotations,
 generated tables and link targets are not prose.
 """
 
@@ -13,6 +14,7 @@ import io
 import re
 import tokenize
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,6 +122,7 @@ _FIELD = r"(?:@\w+|:(?:param|ivar|var|cvar|returns?)\b[^:\n]*):"
 
 RULES = (
     Rule(r"\banew\b", "again", "It is read anew."),
+    Rule(r"\btime-outs?\b", "timeout", "The time-out is short."),
     Rule(r"\blikewise\b", "repeat what it is", "The second one likewise."),
     Rule(r"\bas above\b", "repeat what it is", "The other size, as above."),
     Rule(
@@ -203,10 +206,14 @@ def _kept(text: str, passages: Iterator[tuple[int, int]], decoration: str) -> st
     return "".join([*parts, _hide(text[end:])])
 
 
-def _c(text: str) -> str:
+def _c(text: str, *, has_messages: bool = False) -> str:
     tokens = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
-    comments = (match.span() for match in tokens.finditer(text) if match[0].startswith("/"))
-    return _kept(text, comments, r"/\*+|\*+/|//|^[ \t]*\*+")
+
+    def is_prose(token: str) -> bool:
+        return token.startswith("/") or (has_messages and token.startswith('"') and " " in token)
+
+    passages = (match.span() for match in tokens.finditer(text) if is_prose(match[0]))
+    return _kept(text, passages, r'\A"|"\Z|/\*+|\*+/|//|^[ \t]*\*+')
 
 
 def _hash(text: str) -> str:
@@ -214,7 +221,17 @@ def _hash(text: str) -> str:
     return _kept(text, comments, r"^[ \t]*#+")
 
 
-def _python(text: str) -> str:
+def _literal(literal: str) -> Iterator[tuple[int, int]]:
+    """Iterate over the parts of a literal that are text, and not expressions of an f-string."""
+    if not re.match("[rR]?[fF]", literal):
+        yield 0, len(literal)
+        return
+    for match in re.finditer(r"\{[^{}]*\}|([^{}]+)", literal):
+        if match[1]:
+            yield match.span()
+
+
+def _python(text: str, *, has_messages: bool = False) -> str:
     docstrings = {
         (node.value.lineno, node.value.col_offset)
         for node in ast.walk(ast.parse(text))
@@ -228,11 +245,15 @@ def _python(text: str) -> str:
 
     def passages() -> Iterator[tuple[int, int]]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            (line, column), (last, stop) = token.start, token.end
+            begin, end = begins[line - 1] + column, begins[last - 1] + stop
             if token.type == tokenize.COMMENT or token.start in docstrings:
-                (line, column), (last, stop) = token.start, token.end
-                yield begins[line - 1] + column, begins[last - 1] + stop
+                yield begin, end
+            elif has_messages and token.type == tokenize.STRING and " " in token.string:
+                yield from ((begin + first, begin + last) for first, last in _literal(token.string))
 
-    return _kept(text, passages(), r'^[rR]?"""|"""$|^#+')
+    quotes = r"\"\"\"|\"|'"
+    return _kept(text, passages(), rf"\A[a-zA-Z]{{0,2}}(?:{quotes})|(?:{quotes})\Z|^#+")
 
 
 _READERS: dict[str, Callable[[str], str]] = {
@@ -243,11 +264,19 @@ _READERS: dict[str, Callable[[str], str]] = {
     ".sh": _hash,
     "": _hash,
 }
+# Outside of the tests, string literals may be messages.
+_MESSAGE_READERS: dict[str, Callable[[str], str]] = {
+    ".c": partial(_c, has_messages=True),
+    ".h": partial(_c, has_messages=True),
+    ".py": partial(_python, has_messages=True),
+}
 
 
 def found(name: str, text: str) -> list[str]:
     """Return a message for each refused turn of phrase in the prose of the file *name*."""
-    prose = _READERS[Path(name).suffix](text)
+    path = Path(name)
+    readers = _READERS if path.parts[0] == "tests" else _READERS | _MESSAGE_READERS
+    prose = readers[path.suffix](text)
     hits = [(match, rule) for pattern, rule in _COMPILED for match in pattern.finditer(prose)]
     return [
         f"{name}:{prose.count(chr(10), 0, match.start()) + 1}: "
@@ -305,6 +334,9 @@ def test_example_of_a_rule_is_refused_by_that_rule_alone(rule: Rule) -> None:
         ("a.h", "int x;\n\n\nint anew; // It is read anew.\n"),
         ("a.py", "x = 'anew'\n\n\ny = x  # It is read anew.\n"),
         ("a.py", 'x = 1\n"""Good.\n\nIt is read anew."""\n'),
+        ("a.py", "x = 1\n\n\ny = f'It is read {x} times anew'\n"),
+        ("a.py", 'x = 1\n\n\ny = "It\\"s read anew"\n'),
+        ("a.c", 'int x;\n\n\nchar *s = "It is read anew";\n'),
         ("a.sh", "#!/bin/sh\n\n\n\t# It is read anew.\n"),
         ("Makefile", "a:\n\ttrue\n\n# It is read anew.\n"),
     ],
@@ -339,11 +371,13 @@ def test_refused_words_are_found_across_a_line_break(name: str, text: str) -> No
         ("a.md", "<!-- bench: x -->\n| anew |\n<!-- /bench -->\n"),
         ("a.md", "## Who asks\n\nWho may ask? The caller.\n"),
         (
-            "a.c",
+            "tests/a.c",
             'int anew(void); const char *s = "/* anew */"; /* Calls anew_once() and `anew`. */\n',
         ),
         ("a.c", "/* One is at */ int once; /* once */ it(has, not);\n"),
-        ("a.py", 'anew = f("anew # anew")\n"""Return ``anew``, or `anew`."""\n'),
+        ("a.c", 'const char *anew = "anew"; /* Calls `anew`. */\n'),
+        ("a.py", "x = f'{anew(1, 2)} is read'; anew = 'anew'\n"),
+        ("tests/a.py", 'anew = f("anew # anew")\n"""Return ``anew``, or `anew`."""\n'),
         ("a.sh", "anew='# anew'\necho anew\n"),
     ],
 )
