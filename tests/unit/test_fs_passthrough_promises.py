@@ -287,7 +287,7 @@ def test_refusal_to_take_a_promise_back_is_logged_at_each_change_of_its_reason(
         assert fs._promises.look()
         assert _said(caplog, "promise") == [
             *(
-                f"a promise to the kernel cannot be taken back: {why}"
+                f"a promise to the kernel cannot be withdrawn: {why}"
                 for why in dict.fromkeys(reasons)
             ),
             "the promises to the kernel are true again",
