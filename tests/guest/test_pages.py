@@ -21,7 +21,6 @@ from tests.guest.support.backing_files import backing, make, whole
 from tests.guest.support.daemons import Call, Mount, eventually, mounted
 from tests.guest.support.failing_disk import failing_disk
 from tests.guest.support.file_data import BLOCK, fill, write
-from tests.guest.support.running_kernel import LINUX
 from tests.guest.support.scripted_daemon import ScriptedDaemon
 from tests.guest.support.shell import load_file_system, run
 from tests.guest.support.small_disk import frozen, wait_until_frozen
@@ -1321,7 +1320,7 @@ def test_store_to_a_void_page_waits_for_a_write_through_pages(
 def test_write_beyond_eof_in_a_write_back_mount_is_killable_at_the_last_page(
     mountpoint: Path, lower: Path
 ) -> None:
-    """No one waits for the write-back of that page under its lock, except a store in Linux 6.12."""
+    """A store through a map has the page's lock, and waits for the page to be written back."""
     path = backing(lower, b"o" * 100)
     options = {
         "generic_flags": FUSE_WRITEBACK_CACHE,
@@ -1344,17 +1343,14 @@ def test_write_beyond_eof_in_a_write_back_mount_is_killable_at_the_last_page(
         m.hold("write", "before")
         syncer = Call(_written_back, fd, end)
         m.wait_held()
-        # In Linux 6.12 the store has the lock of the page, and waits for the copy of the page.
         storing = Call(store)
-        eventually(lambda: "fuse_page_mkwrite" in storing.within(), "the store waits")
+        eventually(lambda: "fuse_page_mkwrite" in storing.within(), "the store has the page's lock")
         writing = Call(os.pwrite, fd, b"x", 2 * BLOCK)
-        if LINUX == 6:
-            eventually(lambda: "fuse_write_begin" in writing.within(), "the write waits")
-            os.kill(writing.pid, signal.SIGKILL)
-            # Its exit waits for the WRITE, as on plain FUSE: close(2) takes the inode lock.
-            eventually(lambda: "fuse_write_begin" not in writing.within(), "the write ends")
-        else:
-            eventually(writing.done, "the write ends while the page is written")
+        begins = {"fuse_write_begin", "iomap_file_buffered_write"}
+        eventually(lambda: begins & set(writing.within()), "the write waits for the page")
+        os.kill(writing.pid, signal.SIGKILL)
+        # Its exit waits for the WRITE, as on plain FUSE: close(2) takes the inode lock.
+        eventually(lambda: not begins & set(writing.within()), "the write ends")
         m.release()
         os.write(go, b"g")
         storing.result()
