@@ -231,8 +231,8 @@ def test_handlers_do_not_stay_on_a_later_mount_of_the_same_number(
 
 def test_required_run_of_a_mount_that_ends_before_it_is_accelerated_fails(tmp_path: Path) -> None:
     source, mountpoint = _directories(tmp_path, "source", "mnt")
-    # The command itself unmounts again.
-    script = 'bindfs "$0" "$1" && umount "$1"'
+    # The command itself unmounts again, before efuse can see the mount.
+    script = 'kill -STOP "$PPID"; bindfs "$0" "$1" && umount "$1"; kill -CONT "$PPID"'
     done = run_efuse("run", "--require", "--", "sh", "-c", script, source, mountpoint, status=1)
     assert "was unmounted before the handlers were attached" in done.stderr
     assert "Traceback" not in done.stderr

@@ -220,11 +220,17 @@ class Mount:
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the daemon's `ScriptedDaemon`."""
         self._control.send((name, args, kwargs))
-        assert self._control.poll(DEADLINE_S), f"the daemon does not answer {name}"
+        assert self._control.poll(DEADLINE_S), f"the daemon does not answer {name}: {self._state()}"
         good, value = self._control.recv()
         if good:
             return value
         raise value if isinstance(value, OSError) else AssertionError(f"{name}: {value}")
+
+    def _state(self) -> str:
+        """Return what the daemon's process does, for the message of a failure."""
+        process = Path(f"/proc/{self.pid}")
+        state = (process / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        return f"state {state}, {(process / 'stack').read_text()}"
 
     def begin(self, name: str, *args: Any) -> None:
         """Call a method without waiting for it. Before the next call, call :meth:`ended`."""
@@ -233,7 +239,7 @@ class Mount:
     def ended(self, number: int) -> None:
         """Wait for the results of *number* calls."""
         for _ in range(number):
-            assert self._control.poll(DEADLINE_S), "the daemon does not answer"
+            assert self._control.poll(DEADLINE_S), f"the daemon does not answer: {self._state()}"
             good, value = self._control.recv()
             assert good, value
 
@@ -353,9 +359,10 @@ def _serve(device: int, control: Any, options: Options) -> None:
                     os.close(fd)
         ScriptedDaemon(device, control, options).run()
         status = 0
+    except BaseException:
+        # Not sys.stderr, which is a file of pytest that was closed above.
+        os.write(2, traceback.format_exc().encode())
     finally:
-        if status:
-            traceback.print_exc()
         os._exit(status)
 
 

@@ -586,10 +586,10 @@ class ScriptedDaemon:
 
     def _do_release(self, request: Request) -> bytes:
         is_file = request.opcode == "release"
-        unlocks = request.release_flags & wire.FUSE_RELEASE_FLOCK_UNLOCK
-        locked = is_file and (self._options.locks or unlocks)
-        if locked and request.fh == request.nodeid:
-            return b""  # the kernel opened this file itself
+        if is_file and request.fh == request.nodeid:
+            unlocks = request.release_flags & wire.FUSE_RELEASE_FLOCK_UNLOCK
+            if self._options.locks or unlocks:
+                return b""  # the kernel opened this file itself
         if self._handles.pop(request.fh, None) is None:
             self.strange.append(f"{request.opcode} of handle {request.fh}, which is not open")
         return b""
