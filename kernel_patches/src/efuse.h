@@ -88,9 +88,9 @@ struct efuse_args {
 };
 
 /**
- * struct efuse_page_range - the pages of a write(2), for as long as it is carried out
+ * struct efuse_page_range - the pages of a WRITE, for as long as it is carried out
  * @first: index of the first page
- * @end: index after the last page, 0 while there is no such write(2)
+ * @end: index after the last page, 0 while there is no such WRITE
  *
  * Both are set under the inode's lock, and read under a page's.
  */
@@ -106,7 +106,8 @@ struct efuse_page_range {
  *	     dropped
  * @dropped: for each index where a void page was dropped before a store: the epoch since which the
  *	     next page there is true (see page_stores.c). An entry is read and set under the lock of
- *	     the page, and removed by the store, or when all pages of the file are true
+ *	     the page, and removed when the page is written back, or all pages of the file are
+ *	     true
  */
 struct efuse_pages {
 	struct efuse_page_range past;
@@ -207,9 +208,15 @@ void efuse_inode_evicted(struct inode *inode);
 void efuse_refresh_pages(struct inode *inode);
 void efuse_refresh_mapped(struct inode *inode);
 vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf);
-void efuse_pages_behind(struct inode *inode, loff_t end, loff_t pos);
-void efuse_through_begin(struct inode *inode, loff_t pos, size_t len);
-void efuse_through_end(struct inode *inode);
+int efuse_pages_behind(struct file *file, loff_t pos);
+size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t bytes);
+void efuse_through_begin(struct inode *inode, pgoff_t index);
+void efuse_through_end(struct inode *inode, int err);
+#ifdef EFUSE_HAS_FOLIOS
+struct folio *efuse_fresh_folio(struct address_space *mapping, pgoff_t index);
+#else
+struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index);
+#endif
 void efuse_folio_cleaned(struct folio *folio);
 #ifdef EFUSE_HAS_WRITEPAGES
 bool fuse_range_is_writeback(struct inode *inode, pgoff_t idx_from, pgoff_t idx_to);

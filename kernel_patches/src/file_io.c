@@ -320,18 +320,14 @@ static int efuse_file_modified(struct kiocb *iocb)
 }
 
 /*
- * Is the end of the file known to FUSE, so that no notification has ended it? Asked for where the
- * write needs it: for an append, and behind the end. In the other modes the backing file may be
- * longer than FUSE knows anyway. Returns 0 or a negative errno.
+ * An append in exclusive mode: ask for the end of the file if a notification has ended it. In the
+ * other modes the backing file may be longer than FUSE knows. Returns 0 or a negative errno.
  */
 static int efuse_file_end(const struct efuse_conn *ec, const struct kiocb *iocb)
 {
-	struct inode *inode = file_inode(iocb->ki_filp);
-
-	if (READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE ||
-	    (!(iocb->ki_flags & IOCB_APPEND) && iocb->ki_pos <= i_size_read(inode)))
+	if (!(iocb->ki_flags & IOCB_APPEND) || READ_ONCE(ec->consistency) != EFUSE_EXCLUSIVE)
 		return 0;
-	return fuse_update_attributes(inode, iocb->ki_filp, STATX_SIZE);
+	return fuse_update_attributes(file_inode(iocb->ki_filp), iocb->ki_filp, STATX_SIZE);
 }
 
 /* Write under the inode's lock. FUSE takes that lock itself for what is @left. */

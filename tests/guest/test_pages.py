@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -37,6 +38,8 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.sync_file_range.argtypes = [ctypes.c_int, *[ctypes.c_int64] * 2, ctypes.c_uint]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.pwrite.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64]
+_libc.pwrite.restype = ctypes.c_ssize_t
 _SPLICE_F_MOVE = 1
 _HEADER = 16  # bytes of struct fuse_out_header
 
@@ -1315,6 +1318,60 @@ def test_store_to_a_void_page_waits_for_a_write_through_pages(
         os.close(fd)
         os.close(writer)
         assert bytes(m.call("inode", "f").data) == b"ss" + fill("w", BLOCK)[2:]
+
+
+def test_store_does_not_wait_for_the_buffer_of_a_write_to_its_page(
+    mountpoint: Path, lower: Path
+) -> None:
+    """The second page of the write(2)'s buffer is a map of a file whose READ is held."""
+    path = backing(lower, fill("d", 2 * BLOCK))
+    with mounted(
+        mountpoint, path="daemon", open_flags=FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG
+    ) as m:
+        make(m, "f", fill("d", 2 * BLOCK))
+        make(m, "g", fill("g", BLOCK))
+        fd, buffer = os.open(m / "f", os.O_RDWR), os.open(m / "g", os.O_RDONLY)
+
+        def write_two_pages() -> int:
+            both, fixed = mmap.PROT_READ | mmap.PROT_WRITE, 0x10
+            anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            start = _libc.mmap(None, 2 * BLOCK, both, anonymous, -1, 0)
+            ctypes.memmove(start, fill("w", BLOCK), BLOCK)
+            second = start + BLOCK
+            shown = _libc.mmap(second, BLOCK, mmap.PROT_READ, mmap.MAP_SHARED | fixed, buffer, 0)
+            assert shown == second
+            return int(_libc.pwrite(fd, start, 2 * BLOCK, 0))
+
+        def store() -> None:
+            with _random_view(fd, 1) as view:
+                _store(view, 0)
+
+        assert sent(fd) == b"d"
+        whole(m, path)
+        m.hold("read", "before")
+        writing = Call(write_two_pages)
+        m.wait_held()
+        storing = Call(store)
+        eventually(storing.done, "the store ends while the write waits for its buffer")
+        m.release()
+        assert writing.result() == 2 * BLOCK
+        storing.result()
+        os.close(fd)
+        os.close(buffer)
+        expected = b"ss" + fill("w", BLOCK)[2:] + fill("g", BLOCK)
+        assert bytes(m.call("inode", "f").data) == expected
+
+
+def test_bytes_of_a_failed_write_through_pages_are_not_shown(mountpoint: Path) -> None:
+    with mounted(mountpoint, open_flags=FOPEN_NOFLUSH | FOPEN_KEEP_CACHE, **LONG) as m:
+        make(m, "f", fill("d", BLOCK))
+        fd = os.open(m / "f", os.O_RDWR)
+        assert sent(fd) == b"d"
+        m.call("deny", "write", 0, errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            os.pwrite(fd, fill("w", BLOCK), 0)
+        assert sent(fd) == b"d"
+        os.close(fd)
 
 
 def test_write_beyond_eof_in_a_write_back_mount_is_killable_at_the_last_page(

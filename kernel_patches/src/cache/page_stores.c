@@ -10,6 +10,8 @@
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/sched/signal.h>
+#include <linux/uaccess.h>
+#include <linux/uio.h>
 #include <linux/wait_bit.h>
 
 #ifdef EFUSE_HAS_IOMAP_WRITE_OPS
@@ -52,6 +54,20 @@ static int efuse_folio_renew(struct folio *folio)
 	}
 	folio_put(folio);
 	return err;
+}
+
+/* Get a folio that a write(2) fills: locked, and not of a void content unless it is dirty. */
+static struct folio *efuse_folio_get(struct address_space *mapping, pgoff_t index)
+{
+	struct folio *folio;
+	int err;
+
+	do {
+		folio = __filemap_get_folio(mapping, index, FGP_WRITEBEGIN,
+					    mapping_gfp_mask(mapping));
+		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
+	} while (err == -EAGAIN);
+	return err ? ERR_PTR(err) : folio;
 }
 
 /*
@@ -140,16 +156,8 @@ struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned in
 struct folio *efuse_write_folio(struct address_space *mapping, loff_t pos)
 {
 	int err = efuse_tail_zero(mapping->host, pos);
-	struct folio *folio;
 
-	if (err)
-		return ERR_PTR(err);
-	do {
-		folio = __filemap_get_folio(mapping, pos >> PAGE_SHIFT, FGP_WRITEBEGIN,
-					    mapping_gfp_mask(mapping));
-		err = IS_ERR(folio) ? 0 : efuse_folio_renew(folio);
-	} while (err == -EAGAIN);
-	return err ? ERR_PTR(err) : folio;
+	return err ? ERR_PTR(err) : efuse_folio_get(mapping, pos >> PAGE_SHIFT);
 }
 
 #endif
@@ -181,9 +189,9 @@ enum efuse_store {
  * A clean void page is dropped before a store, since its old bytes would be written back with the
  * stored ones. The next fault reads the page again. The inode's epoch does not tell that the new
  * page is true, since other pages of the file are still void. So a dropped page has an entry in
- * efuse_pages.dropped until the store: the epoch before the drop. If changes go on, the store goes
- * on reading the page until a READ crosses no change; its task can be killed. A page that direct
- * I/O stores to counts as dirty: it is written back as a whole anyway.
+ * efuse_pages.dropped until it is written back: the epoch before the drop. If changes go on, the
+ * store goes on reading the page until a READ crosses no change; its task can be killed. A page
+ * that direct I/O stores to counts as dirty: it is written back as a whole anyway.
  *
  * A change that is in flight does not matter here: its end voids what is read before.
  */
@@ -204,10 +212,8 @@ static enum efuse_store efuse_folio_store(struct inode *inode, struct folio *fol
 	    efuse_folio_stored(folio) || efuse_folio_writes(inode, folio))
 		return EFUSE_STORE_NOW;
 	entry = xa_load(&pages->dropped, index);
-	if (entry && last <= xa_to_value(entry)) {
-		xa_erase(&pages->dropped, index);
+	if (entry && last <= xa_to_value(entry))
 		return EFUSE_STORE_NOW;
-	}
 	if (efuse_folio_in(&pages->through, folio))
 		return EFUSE_STORE_WAITS;
 	if (xa_is_err(xa_store(&pages->dropped, index, xa_mk_value(now), GFP_NOFS)))
@@ -254,23 +260,95 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 	return store == EFUSE_STORE_NO_MEMORY ? VM_FAULT_OOM : VM_FAULT_NOPAGE;
 }
 
+/* A write(2) whose bytes go to FUSE's pages and, at once, to the daemon. */
+
+#ifdef EFUSE_HAS_FOLIOS
+/**
+ * efuse_fresh_folio - get a folio for bytes of a write(2) through FUSE's pages
+ * @mapping: of the file
+ * @index: of the folio
+ *
+ * A void folio is dropped first: its other bytes would be shown until the daemon has answered.
+ *
+ * Context: process context, under the inode's lock.
+ * Return: the folio, locked; or an ERR_PTR(), -EINTR if the caller is being killed.
+ */
+struct folio *efuse_fresh_folio(struct address_space *mapping, pgoff_t index)
+{
+	return efuse_folio_get(mapping, index);
+}
+#else
+/**
+ * efuse_fresh_page - get a page for bytes of a write(2) through FUSE's pages
+ * @mapping: of the file
+ * @index: of the page
+ *
+ * A void page is dropped first: its other bytes would be shown until the daemon has answered.
+ *
+ * Context: process context, under the inode's lock.
+ * Return: the page, locked; or NULL if there is no memory, or the caller is being killed.
+ */
+struct page *efuse_fresh_page(struct address_space *mapping, pgoff_t index)
+{
+	struct folio *folio = efuse_folio_get(mapping, index);
+
+	return IS_ERR(folio) ? NULL : folio_page(folio, 0);
+}
+#endif
+
+/**
+ * efuse_fault_in - make the buffer of a write(2) through FUSE's pages present
+ * @filled: pages that the next WRITE has already
+ * @iter: the buffer
+ * @bytes: of the buffer, for one page more
+ *
+ * A store waits for the WRITE of its page, perhaps with the caller's mmap_lock. A fault may need
+ * that lock. So the buffer is faulted in before the WRITE has pages, and not between them.
+ *
+ * Context: process context, may sleep.
+ * Return: the bytes that are not present.
+ */
+size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t bytes)
+{
+	size_t left;
+
+	if (!filled)
+		return fault_in_iov_iter_readable(iter, bytes);
+	pagefault_disable();
+	left = fault_in_iov_iter_readable(iter, bytes);
+	pagefault_enable();
+	return left;
+}
+
 /**
  * efuse_pages_behind - a write(2) through FUSE's pages makes the file longer
- * @inode: the file, locked
- * @end: its end
- * @pos: of the first byte that is written, behind @end
+ * @file: the file, its inode locked
+ * @pos: of the first byte that is written, behind the end that FUSE knows
  *
- * Bytes that were stored between must not come into the file. Where @end may be older than the
- * backing file, bytes of the file may lie there, too: then clean pages are dropped, and read again.
+ * Bytes that were stored between must not come into the file. In exclusive mode, the end is asked
+ * for if a notification has ended it. In the others, the end may be older than the backing file, and
+ * bytes of the file may lie behind it: then clean pages are dropped, and read again.
  *
  * Context: process context, may sleep, as truncate_pagecache_range().
+ * Return: 0; or a negative errno, -EINTR if the caller is being killed.
  */
-void efuse_pages_behind(struct inode *inode, loff_t end, loff_t pos)
+int efuse_pages_behind(struct file *file, loff_t pos)
 {
+	struct inode *inode = file_inode(file);
 	struct fuse_conn *fc = get_fuse_conn(inode);
 	const struct efuse_conn *ec = efuse_conn_get(fc);
-	bool known = !ec || fc->writeback_cache || READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE;
+	bool asks = ec && !fc->writeback_cache && READ_ONCE(ec->consistency) == EFUSE_EXCLUSIVE;
+	int err = asks ? fuse_update_attributes(inode, file, STATX_SIZE) : 0;
+	loff_t end = i_size_read(inode);
 
-	if (known || !efuse_pages_drop(inode, end, pos - end))
-		truncate_pagecache_range(inode, end, pos - 1);
+	if (err || pos <= end)
+		return err;
+	if (ec && !fc->writeback_cache && !asks) {
+		if (efuse_pages_drop(inode, end, pos - end))
+			return 0;
+		if (fatal_signal_pending(current))
+			return -EINTR;
+	}
+	truncate_pagecache_range(inode, end, pos - 1);
+	return 0;
 }

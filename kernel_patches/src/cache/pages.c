@@ -26,27 +26,26 @@ bool efuse_pages_true(const struct efuse_conn *ec, struct inode *inode)
 				 READ_ONCE(get_fuse_inode(inode)->efuse_epoch));
 }
 
-/* The pages of a write(2), for as long as it is carried out. The inode's lock is held. */
+/* The pages of a WRITE that a write(2) has begun. The inode's lock is held. */
 
-/* Does a write(2) cover a page of this locked folio? */
+/* Does a WRITE cover a page of this locked folio? */
 bool efuse_folio_in(const struct efuse_page_range *range, struct folio *folio)
 {
-	smp_mb(); /* Pairs with efuse_range_begin(): the folio is in the page cache. */
+	smp_mb(); /* Pairs with efuse_past_begin(): the folio is in the page cache. */
 	return READ_ONCE(range->first) < folio_next_index(folio) &&
 	       folio->index < READ_ONCE(range->end);
 }
 
-static void efuse_range_begin(struct efuse_page_range *range, loff_t pos, size_t len)
+static void efuse_range_set(struct efuse_page_range *range, pgoff_t first, pgoff_t end)
 {
-	WRITE_ONCE(range->first, pos >> PAGE_SHIFT);
+	WRITE_ONCE(range->first, first);
 	smp_wmb(); /* No page before @first is in the range. */
-	WRITE_ONCE(range->end, ((pos + len - 1) >> PAGE_SHIFT) + 1);
-	smp_mb(); /* Pairs with efuse_folio_in(): the caller looks for pages next. */
+	WRITE_ONCE(range->end, end);
 }
 
 static void efuse_range_end(struct inode *inode, struct efuse_page_range *range)
 {
-	/* What the write(2) has changed, and the pages that it has dropped, are seen before. */
+	/* What the WRITE has changed, and the pages that were dropped for it, are seen before. */
 	smp_store_release(&range->end, 0);
 	smp_mb(); /* Pairs with prepare_to_wait(): wake_up_var() looks without a lock. */
 	wake_up_var(&get_fuse_inode(inode)->efuse_pages);
@@ -63,7 +62,9 @@ static void efuse_range_end(struct inode *inode, struct efuse_page_range *range)
  */
 void efuse_past_begin(struct inode *inode, loff_t pos, size_t len)
 {
-	efuse_range_begin(&get_fuse_inode(inode)->efuse_pages.past, pos, len);
+	efuse_range_set(&get_fuse_inode(inode)->efuse_pages.past, pos >> PAGE_SHIFT,
+			((pos + len - 1) >> PAGE_SHIFT) + 1);
+	smp_mb(); /* Pairs with efuse_folio_in(): the caller looks for pages next. */
 }
 
 /**
@@ -76,26 +77,35 @@ void efuse_past_end(struct inode *inode)
 }
 
 /**
- * efuse_through_begin - a write(2) begins whose bytes go to FUSE's pages and to the daemon
+ * efuse_through_begin - a page of FUSE's page cache holds bytes of a WRITE that is to be sent
  * @inode: the file, locked
- * @pos: of the first byte
- * @len: of the range, at least one byte
+ * @index: of the page, which is locked; after the earlier pages of this WRITE
  *
- * FUSE unlocks its pages before the daemon has answered the WRITEs. They stay until
- * efuse_through_end(), also if they are void.
+ * FUSE unlocks the page before the daemon has answered. It is not dropped as void until
+ * efuse_through_end().
  */
-void efuse_through_begin(struct inode *inode, loff_t pos, size_t len)
+void efuse_through_begin(struct inode *inode, pgoff_t index)
 {
-	efuse_range_begin(&get_fuse_inode(inode)->efuse_pages.through, pos, len);
+	struct efuse_page_range *through = &get_fuse_inode(inode)->efuse_pages.through;
+
+	efuse_range_set(through, through->end ? through->first : index, index + 1);
 }
 
 /**
- * efuse_through_end - the WRITEs of a write(2) through FUSE's pages have been answered
+ * efuse_through_end - a WRITE through FUSE's pages has been answered, or was not sent
  * @inode: the file, locked
+ * @err: negative errno if not all of its bytes were written: its pages are void
  */
-void efuse_through_end(struct inode *inode)
+void efuse_through_end(struct inode *inode, int err)
 {
-	efuse_range_end(inode, &get_fuse_inode(inode)->efuse_pages.through);
+	struct efuse_conn *ec = efuse_conn_get(get_fuse_conn(inode));
+	struct efuse_page_range *through = &get_fuse_inode(inode)->efuse_pages.through;
+
+	if (!through->end)
+		return;
+	if (err && ec)
+		efuse_epoch_bump(ec, efuse_bucket_inode(get_node_id(inode), EFUSE_KIND_PAGES));
+	efuse_range_end(inode, through);
 }
 
 /* Dropping pages. */
@@ -136,8 +146,13 @@ static bool efuse_folio_pinned(struct folio *folio)
  */
 void efuse_folio_cleaned(struct folio *folio)
 {
+	struct xarray *dropped = &get_fuse_inode(folio->mapping->host)->efuse_pages.dropped;
+
 	if (!efuse_folio_referenced(folio))
 		folio_clear_checked(folio);
+	/* The store has come for which the page was dropped. */
+	if (unlikely(!xa_empty(dropped)))
+		xa_erase(dropped, folio->index);
 }
 
 /* Does the folio hold bytes that are nowhere else? */
