@@ -18,9 +18,10 @@ from efuse.fs.overriding import Shortcuts
 if TYPE_CHECKING:
     from efuse.bpf import Attachment, DataCache, PublishedEntry
     from efuse.bpf.maps import BpfMap
+    from efuse.bpf.spec import Spec
     from efuse.control import Connection
 
-__all__ = ["Acceleration", "accelerate", "declare"]
+__all__ = ["Acceleration", "accelerate", "compile_set", "declare"]
 
 
 class Acceleration:
@@ -155,19 +156,34 @@ def _set_name(overridden: tuple[str, ...]) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
+def compile_set(used: Shortcuts, handlers: Mapping[str, str]) -> Spec:
+    """Return the program set of a mount: the built-in handlers with *handlers* in front of them.
+
+    This imports modules, and reads and compiles files. If a mount of this process covered them, the
+    process would wait for its own answers. So call this before the mount.
+
+    :param used: the built-in handlers to leave out.
+    :param handlers: C texts of further handlers, by opcode.
+    :raises EfuseError: a text does not compile, or defines no handler of its opcode.
+    """
+    from efuse import bpf, control  # noqa: F401  # accelerate() uses both
+
+    return bpf.compile_handlers(handlers, without=used.without)
+
+
 def accelerate(
     number: int,
     used: Shortcuts,
-    handlers: Mapping[str, str],
+    programs: Spec,
     *,
     check: Callable[[], None] = lambda: None,
 ) -> Acceleration:
-    """Declare the promises in *used* and attach the handlers to connection *number*.
+    """Declare the promises in *used* and attach *programs* to connection *number*.
 
     The name of the program set lists the overridden handlers. ``efuse stat`` shows this name.
 
-    :param used: the promises to declare, and the built-in handlers to leave out.
-    :param handlers: C texts of further handlers, by opcode.
+    :param used: the promises to declare.
+    :param programs: the result of `compile_set`.
     :param check: raises an `EfuseError` if connection *number* is not, or no longer, the connection
         of the intended mount. The kernel gives the number of an unmounted connection to the next
         one.
@@ -184,9 +200,8 @@ def accelerate(
         attachment = bpf.attach(
             number,
             name=_set_name(used.overridden),
-            handlers=dict(handlers),
             capacity=dict(used.options.capacity),
-            without=used.without,
+            spec=programs,
         )
     except EfuseError:
         check()

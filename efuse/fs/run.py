@@ -36,7 +36,7 @@ from efuse.control.mounts import (
 )
 from efuse.display import shown
 from efuse.errors import ControlError, EfuseError, MountError, reason
-from efuse.fs.acceleration import Acceleration, accelerate
+from efuse.fs.acceleration import Acceleration, accelerate, compile_set
 from efuse.fs.ending import not_ignored
 from efuse.fs.forking import forked
 from efuse.fs.marking import is_marked, marked
@@ -128,8 +128,9 @@ class Daemon:
         """
         try:
             self._check_free()
+            used = Shortcuts(options)
             self.acceleration = accelerate(
-                self.connection, Shortcuts(options), {}, check=self._check
+                self.connection, used, compile_set(used, {}), check=self._check
             )
         except EfuseError as error:
             self.reason = str(error) if self.is_mounted else self._why_gone

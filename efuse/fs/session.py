@@ -11,9 +11,9 @@ import shlex
 import signal
 import stat
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pyfuse3
 import trio
@@ -38,6 +38,9 @@ from efuse.fs.options import Options
 from efuse.fs.overriding import applies_umask, shortcuts
 from efuse.fs.own_mount import Before, OwnMount, devices, find_own, is_served
 from efuse.fs.state import State
+
+if TYPE_CHECKING:
+    from efuse.bpf.spec import Spec
 
 __all__ = ["DEFAULT_OPTIONS", "serve"]
 
@@ -221,6 +224,7 @@ class _Session:
         parsed = MountOptions.parse(with_stack_depth(self._options, depth))
         # Before the mount: the library may have to be built, and callers would wait for that.
         channel = SessionChannel(wanted=self._channels)
+        programs = self._compile(required=required)
         ending.check()
         self._marked.enter_context(marked())
         before = Before.now()
@@ -233,13 +237,29 @@ class _Session:
         ending.check()
         self._open(channel)
         ending.check()
+        if programs is not None:
+            with self._said_unless(required):
+                self._accelerate(programs)
+
+    @contextlib.contextmanager
+    def _said_unless(self, required: bool) -> Iterator[None]:
+        """Log an error instead of raising it, unless the acceleration is *required*."""
         try:
-            self._accelerate()
+            yield
         except EfuseError as error:
             if required:
                 raise
             self._state.reason = str(error)
             _log.warning("%s is not accelerated: %s", shown(self._mountpoint), shown(str(error)))
+
+    def _compile(self, *, required: bool) -> Spec | None:
+        """Return the program set to attach; None if there is none, which has been logged."""
+        from efuse.fs.acceleration import compile_set
+
+        with self._said_unless(required):
+            handlers = getattr(self._operations, "efuse_handlers", {})
+            return compile_set(self._shortcuts, handlers)
+        return None
 
     def _source(self) -> str:
         """Return the source of a mount as libfuse sets it, if no option does."""
@@ -289,10 +309,9 @@ class _Session:
         if channel.reason:
             _log.warning("%s has no channels: %s", shown(self._mountpoint), channel.reason)
 
-    def _accelerate(self) -> None:
+    def _accelerate(self, programs: Spec) -> None:
         from efuse.fs.acceleration import accelerate
 
-        handlers = getattr(self._operations, "efuse_handlers", {})
         used = self._shortcuts
         if used.said:
             _log.warning("%s: %s", shown(self._mountpoint), used.said)
@@ -303,7 +322,7 @@ class _Session:
                 hint="mount it again",
             )
         self._state.acceleration = accelerate(
-            self._own.connection, used, handlers, check=self._check_served
+            self._own.connection, used, programs, check=self._check_served
         )
         self._state.reason = ""
 
