@@ -282,10 +282,12 @@ class _Session:
         self._state.mounted_connection = self._own.connection
         with contextlib.suppress(OSError):
             abort = connections / str(self._own.connection) / "abort"
-            self._abort_fd = os.open(abort, os.O_WRONLY | os.O_CLOEXEC)
-        if not is_served(device):
-            # The mount is gone. The file may be that of a later connection with the same number.
-            self._close_abort()
+            fd = os.open(abort, os.O_WRONLY | os.O_CLOEXEC)
+            if is_served(device):
+                self._abort_fd = fd
+            else:
+                # The mount is gone. The file may be that of a later connection with its number.
+                os.close(fd)
 
     def _start_session(self, fd: int, options: set[str]) -> None:
         """Start pyfuse3's session on the mounted descriptor *fd*."""

@@ -54,7 +54,7 @@ def _repeated_structs(module: Path, vmlinux: Path) -> int:
     try:
         kernel = Types(vmlinux)
     except OSError as error:
-        if error.errno not in _NO_BTF:
+        if error.errno not in _NO_BTF or not vmlinux.is_file():
             raise NotSupportedError(
                 f"the types of {vmlinux} cannot be read: {reason(error)}",
                 hint="install the kernel's headers again",

@@ -349,3 +349,26 @@ def test_stores_by_two_names_are_kept_in_both_mounts_of_one_object(
             expected = b"AAAABBBB" * (number + 1) + b"-" * (32 - 8 * number)
             assert (source / "below" / "f").read_bytes() == expected
     operations.close()
+
+
+def test_file_on_a_new_mount_stays_one_node_if_other_mounts_change_amid_its_lookup(
+    source: Path, tmp_path: Path, mount: Callable[..., None]
+) -> None:
+    """The search for the names of another file meets the new mount, before it has a node."""
+    (source / "a").write_bytes(b"a")
+    os.link(source / "a", source / "b")
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    bind(mount, source, source)
+    made = Inodes(str(source), 32)
+    try:
+        _look_up(made, source, "a")
+        _look_up(made, source, "b")
+        bind(mount, other, source / "b", "ro")
+        remount(source, "ro")
+        node = made.adopt(made.root, b"b", os.open(source / "b", os.O_PATH | os.O_NOFOLLOW))
+        node.lookups += 1
+        remount(source / "b", "rw")
+        assert _look_up(made, source, "b") is node
+    finally:
+        made.close()

@@ -107,3 +107,36 @@ def test_request_of_the_same_process_asks_for_no_process_id(
         trio.run(guard.getattr, 1, None)
         table.follow()
     table.close()
+
+
+_OPENS = """
+import os
+from efuse.fs.passthrough import mounts
+table = mounts.LowerMounts()
+made = mounts.Maker
+def fails():
+    mounts.Maker = made
+    raise MemoryError
+child = os.fork()
+if child == 0:
+    mounts.Maker = fails
+    try:
+        table.follow()
+    except MemoryError:
+        pass
+    else:
+        os._exit(1)
+    # Whatever is opened now may get a number that the table has closed.
+    other = os.open("/dev/null", os.O_RDONLY)
+    table.follow()
+    table.close()
+    os.fstat(other)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_table_that_a_forked_process_could_not_open_at_first_closes_no_other_file() -> None:
+    words = [sys.executable, "-c", _OPENS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\n", done.stderr

@@ -318,7 +318,7 @@ def test_module_whose_types_cannot_be_used_fails_and_says_why(
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ("not at all", "the kernel's BTF was not found: {} has none"),
+        ("not at all", "the types of {} cannot be read: No such file or directory (ENOENT)"),
         ("as text", "the types of {} cannot be read: Exec format error (ENOEXEC)"),
     ],
 )

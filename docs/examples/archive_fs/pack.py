@@ -19,7 +19,7 @@ def pack(database: str, source: BinaryIO) -> int:
         connection.execute(SCHEMA)
         for member in archive:
             path = _path(member.name)
-            if path in (b".", b"..") or path.startswith(b"../"):
+            if path in (b"", b".", b"..") or path.startswith(b"../"):
                 continue  # The root, or a path out of it.
             _add_parents(connection, path)
             if member.isdir():

@@ -352,11 +352,14 @@ class Inodes:
         """Return the mount and the status of *fd*. On FUSE its daemon is asked for fresh values."""
         st = status(fd)
         mount = self.mounts.of(fd, st)
+        mount.nodes += 1  # A search for other names may meet the mount, too, and let go of it.
         try:
             self._attend_to_mounts()
         except OSError:
+            mount.nodes -= 1
             self.mounts.let_go(mount)
             raise
+        mount.nodes -= 1
         if not forgets_handles(mount.kind):
             return mount, st
         try:

@@ -213,10 +213,11 @@ class LowerMounts:
 
     def _open(self) -> None:
         """Open the table in this process. A forked process would share reports with its parent."""
+        opener = Maker()
         mountinfo = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
         if self._mountinfo >= 0:
             os.close(self._mountinfo)
-        self._opener, self._mountinfo = Maker(), mountinfo
+        self._opener, self._mountinfo = opener, mountinfo
         self._changes = select.poll()
         self._changes.register(mountinfo, select.POLLPRI)
 

@@ -260,7 +260,7 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
 	return store == EFUSE_STORE_NO_MEMORY ? VM_FAULT_OOM : VM_FAULT_NOPAGE;
 }
 
-/* A write(2) whose bytes go to FUSE's pages and, at once, to the daemon. */
+/* A write(2) whose bytes go to FUSE's pages and immediately to the daemon. */
 
 #ifdef EFUSE_HAS_FOLIOS
 /**

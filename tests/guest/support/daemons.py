@@ -359,10 +359,10 @@ def _serve(device: int, control: Any, options: Options) -> None:
                     os.close(fd)
         ScriptedDaemon(device, control, options).run()
         status = 0
-    except BaseException:
-        # Not sys.stderr, which is a file of pytest that was closed above.
-        os.write(2, traceback.format_exc().encode())
     finally:
+        if status:
+            # Not to sys.stderr, which is a file of pytest that was closed above.
+            os.write(2, traceback.format_exc().encode())
         os._exit(status)
 
 
