@@ -497,11 +497,11 @@ def test_names_of_one_inode_have_one_node_where_numbers_do_not_tell(
     table.close()
 
 
-@pytest.mark.usefixtures("may_part")
-def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
-    table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A link is made below, which copies the file up, and the new name is looked up first."""
+def _one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Make the files ``a`` and ``b``, which have one inode number, and return it by the real ones.
+
+    A test changes the number of a file there.
+    """
     for name in ("a", "b"):
         (tmp_path / name).touch()
     number = {(tmp_path / name).stat().st_ino: 7 for name in ("a", "b")}
@@ -511,6 +511,15 @@ def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
         return _numbered(found, number.get(found.inode, found.inode), 2)
 
     monkeypatch.setattr(inodes_module, "status", renumbered)
+    return number
+
+
+@pytest.mark.usefixtures("may_part")
+def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
+    table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link is made below, which copies the file up, and the new name is looked up first."""
+    number = _one_number(tmp_path, monkeypatch)
     a, b = _find(table, b"a"), _find(table, b"b")
     assert a is not b
     number[(tmp_path / "a").stat().st_ino] = 8
@@ -531,15 +540,7 @@ def test_files_that_a_change_has_parted_both_follow_a_change_of_their_mount(
 ) -> None:
     """No watch is left to tell them apart, so the new number of the changed file has to."""
     monkeypatch.setattr(inodes_module, "_MOST_WATCHES", 0)
-    for name in ("a", "b"):
-        (tmp_path / name).touch()
-    number = {(tmp_path / name).stat().st_ino: 7 for name in ("a", "b")}
-
-    def renumbered(fd: int, *, fresh: bool = False) -> Status:
-        found = status(fd)
-        return _numbered(found, number.get(found.inode, found.inode), 2)
-
-    monkeypatch.setattr(inodes_module, "status", renumbered)
+    number = _one_number(tmp_path, monkeypatch)
     a, b = _find(table, b"a"), _find(table, b"b")
     assert a is not b
     number[(tmp_path / "a").stat().st_ino] = 8

@@ -126,7 +126,7 @@ static int efuse_tail_zero(struct inode *inode, loff_t pos)
  *
  * Context: process context, under the inode's lock.
  * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
- *         -ERESTARTSYS if the caller is being killed.
+ *         -EINTR or -ERESTARTSYS if the caller is being killed.
  */
 struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned int len)
 {
@@ -151,7 +151,7 @@ struct folio *efuse_write_folio(struct iomap_iter *iter, loff_t pos, unsigned in
  *
  * Context: process context, under the inode's lock.
  * Return: the folio, locked, and not of a void content unless it is dirty; or an ERR_PTR(),
- *         -ERESTARTSYS if the caller is being killed.
+ *         -EINTR or -ERESTARTSYS if the caller is being killed.
  */
 struct folio *efuse_write_folio(struct address_space *mapping, loff_t pos)
 {
@@ -271,7 +271,7 @@ vm_fault_t efuse_page_mkwrite(struct vm_fault *vmf)
  * A void folio is dropped first: its other bytes would be shown until the daemon has answered.
  *
  * Context: process context, under the inode's lock.
- * Return: the folio, locked; or an ERR_PTR(), -EINTR if the caller is being killed.
+ * Return: the folio, locked; or an ERR_PTR(), -EINTR or -ERESTARTSYS if the caller is being killed.
  */
 struct folio *efuse_fresh_folio(struct address_space *mapping, pgoff_t index)
 {
@@ -326,8 +326,8 @@ size_t efuse_fault_in(unsigned int filled, const struct iov_iter *iter, size_t b
  * @pos: of the first byte that is written, behind the end that FUSE knows
  *
  * Bytes that were stored between must not come into the file. In exclusive mode, the end is asked
- * for if a notification has ended it. In the others, the end may be older than the backing file, and
- * bytes of the file may lie behind it: then clean pages are dropped, and read again.
+ * for if a notification has ended it. In the other modes the end may be older than the backing
+ * file, and bytes of the file may lie behind it: clean pages are dropped, and read again.
  *
  * Context: process context, may sleep, as truncate_pagecache_range().
  * Return: 0; or a negative errno, -EINTR if the caller is being killed.

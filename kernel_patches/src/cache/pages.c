@@ -4,8 +4,8 @@
  * are void, and how these are dropped. See page_stores.c for stores to pages.
  *
  * Pages are void when the epoch of the file's pages has moved since they were known to be true
- * (kept.c). A void page is dropped before it is used. A page stays that is dirty, or that a write(2)
- * has filled and whose WRITE is under way: its bytes are not yet where a READ would find them.
+ * (kept.c). A void page is dropped before it is used. A page stays if it is dirty, or if a write(2)
+ * has filled it and its WRITE is under way: its bytes are not yet where a READ would find them.
  *
  * A page is filled, written back and stored to under its own lock, which may be held while the
  * daemon works. A task that waits for a page here can be killed. No page is written back under its
