@@ -45,7 +45,7 @@ lint: ## ruff and mypy
 	@.venv/bin/ruff check efuse tests docs/model docs/site
 	@.venv/bin/mypy
 
-check: lint test-unit ## lint, types, unit tests: under a minute
+check: lint test-unit ## lint, types, unit tests
 
 man: ## the manual pages, into build/man
 	@.venv/bin/efuse man build/man
