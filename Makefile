@@ -60,6 +60,6 @@ pictures: ## the pictures of docs/watching.md and docs/design.md, and the frames
 lint-kernel: ## checkpatch, sparse and W=1 on the modules, for both kernels
 	@scripts/lint-kernel
 
-clean: ## remove .venv, build and Python's left-overs; the cache in ~/.cache/efuse stays
+clean: ## remove .venv, build and Python's compiled files; the cache in ~/.cache/efuse stays
 	rm -rf .venv .mypy_cache .ruff_cache build
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -86,7 +86,7 @@ def draw_ratios(ratios: list[dict[str, Any]]) -> Figure:
     axis.set_yticks([n * slots + (len(over) - 1) / 2 for n in range(len(workloads))], workloads)
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(len(workloads) * slots - 0.6, -1)
-    axis.set_xlabel("times better (right of 1) or worse; the lines are the least and the greatest")
+    axis.set_xlabel("ratio: above 1, eFuse is better; the lines show minimum and maximum")
     axis.grid(axis="x")
     legend(figure)
     return figure
