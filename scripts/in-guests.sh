@@ -32,7 +32,7 @@ all_in_guests() {
 		shape=()
 		EFUSE_SHARE=$share/other in_guest "${rest[@]}" || status=$?
 		exit "$status"
-	) >"$share/.said" 2>&1 </dev/null &
+	) >"$share/.printed" 2>&1 </dev/null &
 	beside=$!
 	set +m
 	EFUSE_SHARE=$share/one in_guest "${rest[@]}" || status=$?
@@ -42,7 +42,7 @@ all_in_guests() {
 
 end_of_share() {
 	echo "the guest with two nodes, and the other one of those that shared the tests:"
-	cat "$share/.said"
+	cat "$share/.printed"
 	rm -rf "$share"
 }
 

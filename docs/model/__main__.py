@@ -63,9 +63,9 @@ def print_checks() -> None:
     for cpus in (1, 2):
         for callers in (1, 2):
             for of, over in (("queues", "fuse"), ("channels", "fuse")):
-                said = modelled(cpus, callers, of) / modelled(cpus, callers, over)
+                predicted = modelled(cpus, callers, of) / modelled(cpus, callers, over)
                 name = f"{of}/{over}, {cpus} CPU, {callers} callers"
-                print(f"{name:30}{ratio(cpus, callers, of, over):7.2f}  {said:7.2f}")
+                print(f"{name:30}{ratio(cpus, callers, of, over):7.2f}  {predicted:7.2f}")
 
 
 def modelled(cpus: int, callers: int, system: str) -> float:

@@ -246,32 +246,32 @@ class Machine:
     def _step(self, thread: Thread) -> None:
         cpu = thread.cpu
         thread.state = "running"
-        said = next(thread.steps)
-        while said in (SLEEP, SPIN) and thread.woken:
+        action = next(thread.steps)
+        while action in (SLEEP, SPIN) and thread.woken:
             thread.woken = False
-            said = next(thread.steps)
-        if said == RESCHED:
+            action = next(thread.steps)
+        if action == RESCHED:
             if cpu.waiting and (cpu.resched or self.now - cpu.since > SLICE_NS):
                 thread.state = "ready"
                 self._leave(cpu)
                 cpu.waiting.append(thread)
             else:
                 self._at(0.0, lambda: self._step(thread))
-        elif said == SLEEP:
+        elif action == SLEEP:
             thread.state = "sleeping"
             self._leave(cpu)
-        elif said == SPIN and self.considerate and cpu.waiting:
+        elif action == SPIN and self.considerate and cpu.waiting:
             self._at(0.0, lambda: self._step(thread))
-        elif said == SPIN:
+        elif action == SPIN:
             thread.state = "spinning"
             self._at(self.spin_ns, self._timeout(thread, thread.spins))
-        elif isinstance(said, Pause):
+        elif isinstance(action, Pause):
             thread.state = "pausing"
-            self._at(said.ns, lambda: self._enqueue(thread))
+            self._at(action.ns, lambda: self._enqueue(thread))
             self._leave(cpu)
         else:
-            assert isinstance(said, float)
-            self._at(said, lambda: self._step(thread))
+            assert isinstance(action, float)
+            self._at(action, lambda: self._step(thread))
 
     def _timeout(self, thread: Thread, spins: int) -> Callable[[], None]:
         def happen() -> None:

@@ -77,12 +77,12 @@ def _round(costs: Path, system: str, lower: Path, point: Path) -> dict[str, dict
             on = [str(n % len(cpus)) for n in range(callers)]
             before, slept = _cpu_ns(pid), _sleeps(pid)
             words = [str(costs), "load", str(point / "file"), str(_LOAD_MS[len(cpus)]), *on]
-            said = json.loads(subprocess.check_output(words))
+            output = json.loads(subprocess.check_output(words))
             found[str(callers)] = {
-                "rate": said["requests"] * 1e9 / said["elapsed"],
-                "caller": said["caller"] / said["requests"],
-                "daemon": (_cpu_ns(pid) - before) / said["requests"],
-                "sleeps": (_sleeps(pid) - slept) / said["requests"],
+                "rate": output["requests"] * 1e9 / output["elapsed"],
+                "caller": output["caller"] / output["requests"],
+                "daemon": (_cpu_ns(pid) - before) / output["requests"],
+                "sleeps": (_sleeps(pid) - slept) / output["requests"],
             }
     return found
 
@@ -120,9 +120,9 @@ def main() -> None:
             words = [sys.executable, "-c", "from efuse.cli.main import main; main()", "guest"]
             words += ["run", *more, "--again", "1", "--memory", "2000M", "--timeout", "500", "--"]
             words += [sys.executable, "-m", "docs.model.measure", str(costs)]
-            said = subprocess.check_output(words, text=True)
-            print(cpus, said, flush=True)
-            measured[cpus] = json.loads(said.splitlines()[-1])
+            output = subprocess.check_output(words, text=True)
+            print(cpus, output, flush=True)
+            measured[cpus] = json.loads(output.splitlines()[-1])
     _OUT.write_text(json.dumps(measured, indent=1) + "\n")
 
 

@@ -36,16 +36,16 @@ def text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _escaped(said: str) -> str:
-    """Return *said* with all characters escaped that Markdown could take for mark-up."""
-    return re.sub(r"([\\*_<>\[\]#|~$])", r"\\\1", said)
+def _escaped(text: str) -> str:
+    """Return *text* with all characters escaped that Markdown could take for mark-up."""
+    return re.sub(r"([\\*_<>\[\]#|~$])", r"\\\1", text)
 
 
 def _command(context: click.Context) -> Iterator[str]:
     command = context.command
-    said = _commands.text(command)
+    described = _commands.text(command)
     yield from (f"## `{context.command_path}`", "")
-    for paragraph in said.paragraphs:
+    for paragraph in described.paragraphs:
         yield from (_escaped(paragraph), "")
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield from ("```none", usage, "```", "")
@@ -58,4 +58,4 @@ def _command(context: click.Context) -> Iterator[str]:
             below = f"{context.command_path} {name}"
             yield f"* [`{below}`](#{below.replace(' ', '-')})"
         yield ""
-    yield from ("```console", *(f"$ {line}" for line in said.examples), "```", "")
+    yield from ("```console", *(f"$ {line}" for line in described.examples), "```", "")

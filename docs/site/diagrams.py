@@ -154,9 +154,9 @@ def _coherence() -> str:
         d.box(x - 70, 16, 140, 32, _USER if name in ("reader", "writer") else _KERNEL, name)
         d.line(x, 48, x, 472)
 
-    def step(y: int, start: str, end: str, said: str, dashed: bool = False) -> None:
+    def step(y: int, start: str, end: str, label: str, dashed: bool = False) -> None:
         d.arrow((columns[start], y), (columns[end], y), dashed=dashed)
-        d.text((columns[start] + columns[end]) / 2, y - 6, said, "middle")
+        d.text((columns[start] + columns[end]) / 2, y - 6, label, "middle")
 
     step(84, "reader", "kernel", "GETATTR")
     d.text(322, 104, "issued at epoch 7", "end")

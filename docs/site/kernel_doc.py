@@ -102,7 +102,7 @@ def _sections(lines: list[str]) -> tuple[dict[str, str], str]:
             into.append("")
         else:
             into.append(line.strip() if into is not text else line)
-    return {name: " ".join(said).strip() for name, said in about.items()}, "\n".join(text).strip()
+    return {name: " ".join(parts).strip() for name, parts in about.items()}, "\n".join(text).strip()
 
 
 def _parameters(declaration: str) -> list[str]:

@@ -72,10 +72,10 @@ def _struct(comment: Comment) -> str:
     lines += [f"   {comment.summary[0].upper()}{comment.summary[1:]}.", ""]
     lines += [textwrap.indent(_marked(comment.text), "   "), ""]
     declared = re.sub(r"\s+", " ", comment.body)
-    for name, said in comment.about.items():
+    for name, prose in comment.about.items():
         member = re.search(rf"[^;]*\b{name}\b[^;]*(?=;)", declared)
         assert member is not None
-        lines += [f"   .. c:member:: {member[0].strip()}", "", f"      {_marked(said)}", ""]
+        lines += [f"   .. c:member:: {member[0].strip()}", "", f"      {_marked(prose)}", ""]
     return "\n".join(lines)
 
 
@@ -92,8 +92,8 @@ def _declarations(chunk: str, header: str) -> Iterator[str]:
     while at < len(chunk):
         comment = re.compile(r"/\*(.*?)\*/[ \t]*\n", re.DOTALL).match(chunk, at)
         if comment is not None:
-            said = re.sub(r"^[ \t]*\*[ ]?", "", comment[1], flags=re.MULTILINE)
-            groups.append((textwrap.dedent(said).strip(), []))
+            prose = re.sub(r"^[ \t]*\*[ ]?", "", comment[1], flags=re.MULTILINE)
+            groups.append((textwrap.dedent(prose).strip(), []))
             at = comment.end()
             continue
         line = re.compile(r"[^\n]*\n?").match(chunk, at)
@@ -101,14 +101,14 @@ def _declarations(chunk: str, header: str) -> Iterator[str]:
         groups = groups or [("", [])]
         groups[-1][1].append(line[0].rstrip("\n"))
         at = line.end()
-    for said, lines in groups:
+    for prose, lines in groups:
         code = "\n".join(lines).strip("\n")
         if not code or code.startswith("#include") or re.fullmatch(r"(struct \w+;\s*)+", code):
             continue
-        yield _declaration(said, code, header)
+        yield _declaration(prose, code, header)
 
 
-def _declaration(said: str, code: str, header: str) -> str:
+def _declaration(prose: str, code: str, header: str) -> str:
     found = list(_DECLARED.finditer(code))
     types = [f".. c:{match[1]}:: {match[2]}" for match in found if match[1]]
     macros = [match[3] for match in found if match[3]]
@@ -121,7 +121,7 @@ def _declaration(said: str, code: str, header: str) -> str:
         head = f".. c:function:: {_below(functions)}"
     else:
         raise Malformed(f"{header}: what does {code!r} declare?")
-    parts = [_paragraphs(said)]
+    parts = [_paragraphs(prose)]
     if functions and not types and not macros:
         parts += _trailing(code)
     else:
@@ -136,14 +136,14 @@ def _below(signatures: list[str]) -> str:
 
 def _trailing(code: str) -> Iterator[str]:
     """Iterate over the comments that stand behind declarations of functions."""
-    for name, said in re.findall(r"(\w+)\([^;]*;[ \t]*/\* (.*?) \*/", code):
-        yield f"``{name}()``: {_marked(said)}"
+    for name, prose in re.findall(r"(\w+)\([^;]*;[ \t]*/\* (.*?) \*/", code):
+        yield f"``{name}()``: {_marked(prose)}"
 
 
-def _paragraphs(said: str) -> str:
+def _paragraphs(prose: str) -> str:
     """Return a comment as reStructuredText, with indented paragraphs as literal blocks."""
     parts = []
-    for part in re.split(r"\n\s*\n", said):
+    for part in re.split(r"\n\s*\n", prose):
         if part.startswith(" "):
             parts.append(f"::\n\n{textwrap.indent(textwrap.dedent(part), '   ')}")
         else:

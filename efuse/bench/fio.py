@@ -56,8 +56,8 @@ def fio(name: str, directory: Path, options: Sequence[str]) -> Rates:
             ) from None
         text = Path(output.name).read_text()
     if done.returncode:
-        said = [line for line in (done.stderr + text).splitlines() if line.strip()]
-        why = said[0].strip() if said else "it printed nothing"
+        lines = [line for line in (done.stderr + text).splitlines() if line.strip()]
+        why = lines[0].strip() if lines else "it printed nothing"
         raise EfuseError(f"fio failed with status {done.returncode} in {directory}: {why}")
     return rates(text)
 

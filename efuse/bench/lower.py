@@ -33,8 +33,8 @@ def command(*words: str | os.PathLike[str]) -> None:
     """
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        why = said[-1] if said else f"exit status {done.returncode}"
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        why = lines[-1] if lines else f"exit status {done.returncode}"
         raise EfuseError(
             f"{os.fspath(words[0])} failed: {why}",
             hint="run as root; the modules ext4 and loop are needed",

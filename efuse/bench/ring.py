@@ -67,9 +67,9 @@ def delivered(pid: int) -> tuple[int, ...]:
 def _completions(information: Path) -> int:
     # The count is missing while the daemon is in the kernel with this ring: try again.
     for _ in range(_TRIES):
-        said = _COUNTED.search(information.read_text())
-        if said:
-            return int(said[1])
+        match = _COUNTED.search(information.read_text())
+        if match:
+            return int(match[1])
     raise EfuseError(f"{information} does not show what the ring has delivered")
 
 

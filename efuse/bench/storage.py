@@ -102,8 +102,8 @@ class _Cell:
     """A workload that is measured at all places.
 
     :ivar name: name of the workload, such as ``slow-link-scan-64K-cold``.
-    :ivar daemon: what runs at the daemon place: ``twin`` (the function's reference implementation)
-        or ``pread``.
+    :ivar daemon: what runs at the daemon place: ``reference`` (the function's reference
+        implementation) or ``pread``.
     :ivar ways: functions that run a round, by place.
     """
 
@@ -225,7 +225,7 @@ def _cells(
             if not path.exists():
                 _write_lines(path, size)
             with _whole(device, path, size, _CALLS[kind], warm) as ways:
-                yield _Cell(name, "twin", ways)
+                yield _Cell(name, "reference", ways)
 
 
 def _state(warm: bool) -> str:

@@ -62,9 +62,9 @@ def run(
     :raises NotSupportedError: BCC is not installed.
     """
     text = "".join(source.text.rstrip("\n") + "\n" for source in sources)
-    result, said = _run_bcc(text, sources, include)
-    disassembly = _lines_by_function(said)
-    original = _original_lines(text, said)
+    result, messages = _run_bcc(text, sources, include)
+    disassembly = _lines_by_function(messages)
+    original = _original_lines(text, messages)
     kfuncs = _kfunc_names(interface)
     structures = _structures(text)
     maps = {m["name"]: _map(m) for m in result["maps"]}
@@ -124,12 +124,12 @@ def _run_bcc(
             raise CompileError(
                 f"cannot compile {sources[0].name}: BCC did not end within {_TIMEOUT_S} s"
             ) from error
-        said = child.stdout + child.stderr
+        messages = child.stdout + child.stderr
         if child.returncode == 0:
-            return json.loads(out.read()), said
+            return json.loads(out.read()), messages
     if child.returncode == 3:
         raise _no_bcc(child.stderr.strip())
-    raise _refused(said, sources)
+    raise _refused(messages, sources)
 
 
 def _no_bcc(why: str) -> NotSupportedError:
@@ -139,14 +139,14 @@ def _no_bcc(why: str) -> NotSupportedError:
     )
 
 
-def _refused(said: str, sources: Sequence[Source]) -> CompileError:
+def _refused(messages: str, sources: Sequence[Source]) -> CompileError:
     """Return the error for clang's output, with the names and lines of the source files."""
 
     def rename(match: re.Match[str]) -> str:
         name, number = _locate(sources, int(match[1]))
         return f"{name}:{number}"
 
-    log = re.sub(r"^(?:Running from kernel|clang -cc1) .*\n", "", said, flags=re.MULTILINE)
+    log = re.sub(r"^(?:Running from kernel|clang -cc1) .*\n", "", messages, flags=re.MULTILINE)
     log = re.sub(rf"{re.escape(_MAIN)}:(\d+)", rename, log)
     error = re.search(r"^(\S+:\d+):\d+: (?:fatal )?error: (.*)$", log, re.MULTILINE)
     if error:
@@ -169,12 +169,12 @@ def _locate(sources: Sequence[Source], number: int) -> tuple[str, int]:
     return sources[-1].name, number
 
 
-def _lines_by_function(said: str) -> dict[str, list[tuple[int, int]]]:
+def _lines_by_function(messages: str) -> dict[str, list[tuple[int, int]]]:
     """Parse BCC's disassembly. Return (instruction index, line of the text) by function."""
     found: dict[str, list[tuple[int, int]]] = {}
     current: list[tuple[int, int]] = []
     pending = 0
-    for line in said.splitlines():
+    for line in messages.splitlines():
         if match := re.match(r"Disassembly of function (\w+)$", line):
             current = found.setdefault(match[1], [])
             pending = 0
@@ -186,12 +186,12 @@ def _lines_by_function(said: str) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def _original_lines(text: str, said: str) -> dict[int, int]:
+def _original_lines(text: str, messages: str) -> dict[int, int]:
     """Return the line of *text* that each line of BCC's rewritten text comes from.
 
     BCC adds lines in front of the text, inserts attributes, and rewrites lines that use maps.
     """
-    match = re.search(rf"^{re.escape(_REWRITTEN_HEAD)}$.*?^{_REWRITTEN_TAIL}$", said, _BLOCK)
+    match = re.search(rf"^{re.escape(_REWRITTEN_HEAD)}$.*?^{_REWRITTEN_TAIL}$", messages, _BLOCK)
     if not match:
         return {}
     rewritten = match[0].splitlines()[:-1]

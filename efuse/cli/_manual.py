@@ -50,19 +50,19 @@ def _page(context: click.Context) -> str:
     return context.command_path.replace(" ", "-")
 
 
-def _roff(said: str) -> str:
-    """Return *said* as a line of running text that roff does not take for a request."""
-    escaped = said.translate(_ROFF)
+def _roff(prose: str) -> str:
+    """Return *prose* as a line of running text that roff does not take for a request."""
+    escaped = prose.translate(_ROFF)
     return rf"\&{escaped}" if escaped.startswith(".") else escaped
 
 
-def _paragraph(said: str) -> list[str]:
-    return [_roff(line) for line in textwrap.wrap(said, 78, break_on_hyphens=False)]
+def _paragraph(prose: str) -> list[str]:
+    return [_roff(line) for line in textwrap.wrap(prose, 78, break_on_hyphens=False)]
 
 
 def _list(entries: list[tuple[str, str]]) -> Iterator[str]:
-    for name, said in entries:
-        yield from (".TP", rf"\fB{_roff(name)}\fR", *(_paragraph(said) or [r"\&"]))
+    for name, prose in entries:
+        yield from (".TP", rf"\fB{_roff(name)}\fR", *(_paragraph(prose) or [r"\&"]))
 
 
 def _text(context: click.Context, section: str) -> str:
@@ -71,15 +71,15 @@ def _text(context: click.Context, section: str) -> str:
 
 def _lines(context: click.Context, section: str) -> Iterator[str]:
     command = context.command
-    said = _commands.text(command)
+    described = _commands.text(command)
     page = _page(context)
     yield r".\" SPDX-License-Identifier: LGPL-2.1-or-later"
     yield f'.TH "{_roff(page).upper()}" {section} "{_date()}" "efuse {efuse.__version__}" "eFuse"'
-    yield from (".SH NAME", rf"{_roff(page)} \- {_roff(said.summary)}")
+    yield from (".SH NAME", rf"{_roff(page)} \- {_roff(described.summary)}")
     pieces = " ".join(command.collect_usage_pieces(context))
     yield from (".SH SYNOPSIS", rf"\fB{_roff(context.command_path)}\fR {_roff(pieces)}")
     yield ".SH DESCRIPTION"
-    for number, paragraph in enumerate(said.paragraphs):
+    for number, paragraph in enumerate(described.paragraphs):
         yield from [".PP"][: number and 1] + _paragraph(paragraph)
     yield ".SH OPTIONS"
     records = (parameter.get_help_record(context) for parameter in command.get_params(context))
@@ -88,7 +88,7 @@ def _lines(context: click.Context, section: str) -> Iterator[str]:
     if below:
         yield ".SH COMMANDS"
         yield from _list(below)
-    yield from (".SH EXAMPLES", ".EX", *map(_roff, said.examples), ".EE")
+    yield from (".SH EXAMPLES", ".EX", *map(_roff, described.examples), ".EE")
     yield from (".SH EXIT STATUS", *_list(_EXITS[section]))
     yield from (".SH SEE ALSO", ",\n".join(_see(context)))
 

@@ -59,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             click.echo(shown_lines(f"try: {error.hint}"), err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        with io.StringIO() as said:
-            error.show(said)
-            click.echo(shown_lines(said.getvalue()), err=True, nl=False)
+        with io.StringIO() as message:
+            error.show(message)
+            click.echo(shown_lines(message.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("efuse: interrupted", err=True)

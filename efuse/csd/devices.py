@@ -144,9 +144,9 @@ class Device:
             if error.errno != errno.EBUSY:
                 raise _failed(verb, self.name, error) from error
             where = self.mounts()
-            said = f"it is mounted on {' and '.join(where)}" if where else "it is in use"
+            why = f"it is mounted on {' and '.join(where)}" if where else "it is in use"
             raise ControlError(
-                f"cannot {verb} the device {self.name}: {said} (EBUSY)",
+                f"cannot {verb} the device {self.name}: {why} (EBUSY)",
                 hint=f"umount {' '.join(where)}" if where else f"lsblk {self.path}",
             ) from error
         try:

@@ -204,14 +204,14 @@ class Guard:
             place = place.tb_next
         line = place.tb_lineno if place is not None else 0
         key = (name, f"{type(error).__qualname__}:{line}")
-        said = "" if key in self._logged else _traceback(error)
+        trace = "" if key in self._logged else _traceback(error)
         self._logged.add(key)
         _log.error(
             "%s failed: %s: %s (EIO to the caller)%s",
             name,
             type(error).__name__,
             shown(_text(error)),
-            said,
+            trace,
         )
 
 
@@ -240,5 +240,5 @@ def _text(error: Exception) -> str:
 
 def _traceback(error: Exception) -> str:
     """Return the traceback for a log, with control characters escaped."""
-    said = "".join(traceback.format_exception(error)).rstrip()
-    return "\n" + textwrap.indent(shown_lines(said), "    ")
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return "\n" + textwrap.indent(shown_lines(trace), "    ")

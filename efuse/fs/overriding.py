@@ -138,7 +138,7 @@ class Shortcuts:
     overridden: tuple[str, ...] = ()
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """What is not used and why, in one sentence; empty if everything is used."""
         if not self.overridden:
             return ""

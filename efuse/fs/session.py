@@ -315,8 +315,8 @@ class _Session:
         from efuse.fs.acceleration import accelerate
 
         used = self._shortcuts
-        if used.said:
-            _log.warning("%s: %s", shown(self._mountpoint), used.said)
+        if used.description:
+            _log.warning("%s: %s", shown(self._mountpoint), used.description)
         if self._own is None:
             raise MountError(
                 f"{self._mountpoint} cannot be accelerated: its mount cannot be distinguished"

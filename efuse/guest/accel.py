@@ -115,5 +115,7 @@ def _try_kvm(image: Path) -> Acceleration:
         booted = log.is_file() and "Unable to mount root fs" in log.read_text(errors="replace")
     if booted:
         return Acceleration(True, "a kernel boots under KVM")
-    said = result.stderr.strip().splitlines()
-    return Acceleration(False, "KVM fails: " + (said[0] if said else "its guest stops immediately"))
+    lines = result.stderr.strip().splitlines()
+    return Acceleration(
+        False, "KVM fails: " + (lines[0] if lines else "its guest stops immediately")
+    )

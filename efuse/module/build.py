@@ -31,7 +31,7 @@ class Source:
 
     :ivar name: name of the module.
     :ivar data: name of the package data with its sources.
-    :ivar said: what is being prepared, in the progress message.
+    :ivar description: what is being prepared, in the progress message.
     :ivar write: function (work directory, package data, kernel) that writes the source tree below
         the work directory. It returns the directory for kbuild's ``M=``.
     :ivar sysfs: directory that exists while the module is loaded. It can contain ``version``.
@@ -42,7 +42,7 @@ class Source:
 
     name: str
     data: str
-    said: str
+    description: str
     write: Callable[[Path, Path, Kernel], Path]
     sysfs: Path
     let_go: str
@@ -116,7 +116,7 @@ def build(target: Kernel, of: Source = EFUSE, *, say: Say = _silent, force: bool
     locations.make_directory(directory.parent)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as name:
         work = Path(name)
-        say(f"preparing {of.said}")
+        say(f"preparing {of.description}")
         tree = of.write(work, locations.data(of.data), target)
         say(f"compiling {module.name} for {target.release}")
         make(target, tree, work)
@@ -164,14 +164,14 @@ def make(target: Kernel, tree: Path, work: Path, *variables: str) -> str:
         text=True,
         env=environment,
     )
-    said = result.stdout.replace(THERE, str(work))
-    log = locations.write(locations.cache() / "modules" / "build.log", said)
+    output = result.stdout.replace(THERE, str(work))
+    log = locations.write(locations.cache() / "modules" / "build.log", output)
     if result.returncode != 0:
         raise ModuleBuildError(
-            f"the module cannot be compiled for {target.release}:\n{_errors(said, tree)}",
+            f"the module cannot be compiled for {target.release}:\n{_errors(output, tree)}",
             hint=f"the whole output is in {log}",
         )
-    return said
+    return output
 
 
 def _kbuild(

@@ -67,9 +67,9 @@ def _dkms(package: str, verb: str, *arguments: str) -> None:
         stdin=subprocess.DEVNULL,
     )
     if result.returncode != 0:
-        said = (result.stderr.strip() or result.stdout.strip()).splitlines()[-10:]
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines()[-10:]
         raise ModuleBuildError(
-            f"dkms {verb} failed:\n" + "\n".join(said),
+            f"dkms {verb} failed:\n" + "\n".join(lines),
             hint=f"see /var/lib/dkms/{package}/*/build/make.log",
         )
 

@@ -54,8 +54,8 @@ def checkpatch(sources: Path) -> list[str]:
             result = subprocess.run(
                 command, capture_output=True, text=True, stdin=subprocess.DEVNULL
             )
-            said = (result.stdout + result.stderr).splitlines()
-            remarks += [line.replace(f"{sources}/", "") for line in said if line.strip()]
+            printed = (result.stdout + result.stderr).splitlines()
+            remarks += [line.replace(f"{sources}/", "") for line in printed if line.strip()]
     return remarks
 
 

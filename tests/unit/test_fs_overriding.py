@@ -35,7 +35,7 @@ def plain(tmp_path: Path) -> efuse.Passthrough:
 def test_nothing_is_given_up_where_nothing_is_overridden(plain: efuse.Passthrough) -> None:
     used = shortcuts(plain.efuse_options, plain)
     assert used.options == plain.efuse_options
-    assert (used.without, used.reads, used.writes, used.said) == (frozenset(), True, True, "")
+    assert (used.without, used.reads, used.writes, used.description) == (frozenset(), True, True, "")
 
 
 @pytest.mark.parametrize("name", sorted(HANDLERS))
@@ -44,7 +44,7 @@ def test_an_overridden_handler_is_asked_each_time(tmp_path: Path, name: str) -> 
     used = shortcuts(operations.efuse_options, operations)
     assert used.overridden == (name,)
     assert used.options.consistency == "ttl"
-    assert name in used.said
+    assert name in used.description
     asked_at_once = {"lookup", "getattr", "access", "readlink", "getxattr", "listxattr", "statfs"}
     if name in asked_at_once | {"open", "opendir", "flush"}:
         assert name in used.without

@@ -126,16 +126,16 @@ def timed(
 
 def compare(what: str, questions: list[Question], fd: int) -> None:
     """Print a line for each way, and check that the answers are the same."""
-    counter, said = link_counter(fd), set()
+    counter, outputs = link_counter(fd), set()
     for way in WAYS:
         with asking(way, fd, questions) as ask:
             before = int(counter.read_text())
             answers, us = timed(ask, questions, fd)
             link = int(counter.read_text()) - before
         raws, device, kernel = zip(*answers, strict=True)
-        said.add(raws)
+        outputs.add(raws)
         print(f"{what:10}{way:8}{us:10.0f}{sum(device):12}{sum(kernel):12}{link:12}")
-    assert len(said) == 1, f"the answers to {what} differ"
+    assert len(outputs) == 1, f"the answers to {what} differ"
 
 
 def main(file: str, count: int = 100_000) -> None:

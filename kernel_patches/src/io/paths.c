@@ -64,18 +64,18 @@ const struct efuse_path_info *efuse_path_describe(struct efuse_req *req)
 static enum efuse_path efuse_path_ask(struct efuse_req *req, const struct efuse_ops *ops)
 {
 	struct efuse_args *args = &req->args->efuse;
-	u32 said, path;
+	u32 choice, path;
 
 	if (!ops || !ops->select_path)
 		return EFUSE_PATH_AUTO;
-	said = ops->select_path(req);
-	path = said & ~(EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE);
+	choice = ops->select_path(req);
+	path = choice & ~(EFUSE_PATH_MEASURE | EFUSE_PATH_PROBE);
 	if (path >= EFUSE_NR_PATHS) {
 		this_cpu_inc(req->ec->stats->invalid_verdicts);
 		return EFUSE_PATH_AUTO;
 	}
-	args->measured = said & EFUSE_PATH_MEASURE;
-	if (said & EFUSE_PATH_PROBE)
+	args->measured = choice & EFUSE_PATH_MEASURE;
+	if (choice & EFUSE_PATH_PROBE)
 		efuse_count_path(req->ec, path, EFUSE_PATH_PROBES, 1);
 	return path;
 }

@@ -104,7 +104,7 @@ static struct efuse_queue *efuse_select_channel(struct efuse_conn *ec, struct ef
 {
 	struct efuse_ops *ops = rcu_dereference(ec->ops);
 	struct efuse_placement placement;
-	int said;
+	int choice;
 
 	if (!ops || !ops->select_channel)
 		return NULL;
@@ -118,15 +118,15 @@ static struct efuse_queue *efuse_select_channel(struct efuse_conn *ec, struct ef
 		.background = background,
 		.threshold = READ_ONCE(ec->threshold),
 	};
-	said = ops->select_channel(&placement);
-	if (said < 0)
+	choice = ops->select_channel(&placement);
+	if (choice < 0)
 		return NULL;
-	if (said >= nr_cpu_ids || !cpu_possible(said) ||
-	    !rcu_access_pointer(ec->queues[said]->channel)) {
+	if (choice >= nr_cpu_ids || !cpu_possible(choice) ||
+	    !rcu_access_pointer(ec->queues[choice]->channel)) {
 		this_cpu_inc(ec->stats->invalid_verdicts);
 		return NULL;
 	}
-	return ec->queues[said];
+	return ec->queues[choice];
 }
 
 /**
