@@ -32,8 +32,8 @@ def mount_configfs() -> None:
 
 
 def _mount(kind: str, where: Path, options: str) -> None:
-    mounts = Path("/proc/self/mounts").read_text().splitlines()
-    if any(line.split()[1:3] == [str(where), kind] for line in mounts):
+    mounts = Path("/proc/self/mounts").read_bytes().splitlines()
+    if any(line.split()[1:3] == [os.fsencode(where), kind.encode()] for line in mounts):
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(kind.encode(), os.fsencode(where), kind.encode(), 0, options.encode()) != 0:

@@ -13,7 +13,7 @@ from pathlib import Path
 from efuse.bench.counter import SentRequests
 from efuse.bench.usage import Usage, kernel_counts, switches
 from efuse.control import Mount
-from efuse.control.mounts import MOUNTINFO, parse
+from efuse.control.mounts import MOUNTINFO, all_mounts
 from efuse.errors import EfuseError
 from efuse.fs.mountpoint import unmount
 from efuse.fs.options import Options
@@ -103,8 +103,7 @@ class Program:
 
 
 def _mount_at(mountpoint: Path) -> Mount | None:
-    table = parse(MOUNTINFO.read_text())
-    return next((m for m in table if m.mountpoint == str(mountpoint)), None)
+    return next((m for m in all_mounts() if m.mountpoint == str(mountpoint)), None)
 
 
 def wait_for_mount(process: subprocess.Popen[bytes], mountpoint: Path) -> Mount:

@@ -72,8 +72,8 @@ class _Device:
     def of(cls, pid: int, path: str) -> _Device:
         process = Path(f"/proc/{pid}")
         links = [_target(link) for link in (process / "fd").iterdir()]
-        lines = (process / "maps").read_text().splitlines()
-        mappings = sum(line.endswith(f" {path}") for line in lines)
+        lines = (process / "maps").read_bytes().splitlines()
+        mappings = sum(line.endswith(os.fsencode(f" {path}")) for line in lines)
         return cls(links.count(path), mappings, len(ring.delivered(pid)))
 
 

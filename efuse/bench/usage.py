@@ -88,5 +88,6 @@ def _counters(directory: Path) -> dict[str, int]:
 def switches(pids: Iterable[int], kind: str = "voluntary") -> int:
     """Return the context switches of all threads of *pids*, ``voluntary`` or ``nonvoluntary``."""
     tasks = (task for pid in pids for task in Path(f"/proc/{pid}/task").glob("*/status"))
-    text = "".join(task.read_text() for task in tasks)
-    return sum(int(n) for n in re.findall(rf"^{kind}_ctxt_switches:\s+(\d+)", text, re.M))
+    text = b"".join(task.read_bytes() for task in tasks)
+    line = rf"^{kind}_ctxt_switches:\s+(\d+)".encode()
+    return sum(int(n) for n in re.findall(line, text, re.MULTILINE))

@@ -28,6 +28,7 @@ __all__ = [
     "number_at",
     "numbered",
     "numbers",
+    "of_device",
     "parse",
     "place_of",
     "read_table",
@@ -145,6 +146,16 @@ def all_mounts(*, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:
     :raises ControlError: mountinfo cannot be read.
     """
     return _read(mountinfo)
+
+
+def of_device(device: int, *, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:
+    """Return the mounts of the file system on a block device.
+
+    :param device: number of the device, as in ``st_rdev``.
+    :raises ControlError: mountinfo cannot be read.
+    """
+    number = _device(f"{os.major(device)}:{os.minor(device)}")
+    return tuple(m for m in _read(mountinfo) if m.connection == number)
 
 
 def mounts(*, fuse: bool = False, mountinfo: Path = MOUNTINFO) -> tuple[Mount, ...]:

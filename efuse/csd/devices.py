@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from efuse.control.mounts import of_device
 from efuse.csd.attributes import ATTRIBUTES, Kind, attribute
 from efuse.errors import ControlError, NotSupportedError, UsageError, reason
 from efuse.kernel_fs import CONFIGFS
@@ -17,7 +18,6 @@ from efuse.kernel_fs import CONFIGFS
 __all__ = ["Device", "create", "device", "devices"]
 
 _ROOT = CONFIGFS / "csd"
-_MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 class Device:
@@ -101,20 +101,17 @@ class Device:
                 raise _failed("remove", self.name, error) from error
 
     def mounts(self) -> list[str]:
-        """Return the mount points of the disk that this process can see."""
+        """Return the mount points of the disk that this process can see.
+
+        :raises ControlError: mountinfo cannot be read.
+        """
         if not self.powered:
             return []
         try:
             status = self.path.stat()
         except FileNotFoundError:  # its power has just gone
             return []
-        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        lines = (line.split() for line in _MOUNTINFO.read_text().splitlines())
-        return [
-            re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), words[4])
-            for words in lines
-            if words[2] == number
-        ]
+        return [mount.mountpoint for mount in of_device(status.st_rdev)]
 
     def _write(self, name: str, value: int) -> None:
         try:

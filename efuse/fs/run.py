@@ -797,7 +797,7 @@ def _processes() -> set[int]:
 def _start_of(pid: int) -> int:
     """Return the start time of the process, in clock ticks since boot; -1 if it is gone."""
     with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     return -1
 
 

@@ -478,6 +478,36 @@ def test_mount_of_a_daemon_that_dies_immediately_is_reported_and_unmounted(
         _unmount(place)
 
 
+_NAMED = """
+import sys
+with open("/proc/self/comm", "wb") as name:
+    name.write(b"\\xff")
+print("named", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.usefixtures("ours")
+def test_dead_mount_is_unmounted_beside_a_process_whose_name_is_no_utf8(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    words = [sys.executable, "-c", _NAMED]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    try:
+        with _running(_mounts_of(0) + "os._exit(3)", place, "fuse.ours", adopt=True) as running:
+            os.waitid(os.P_PID, running.process.pid, os.WEXITED | os.WNOWAIT)
+            with subprocess.Popen(words, **pipes) as named:
+                assert named.stdout and named.stdout.readline() == b"named\n"
+                found, _ = running.events()
+                named.communicate()
+            assert isinstance(found, PlainMount)
+            running.unmount_dead()
+            assert is_mounted(found.number) is None
+    finally:
+        _unmount(place)
+
+
 # The command line, as if the kernel had eFuse. The daemon mounts without the preloaded library.
 _COMMAND_LINE = """
 from efuse.fs import mountpoint, run

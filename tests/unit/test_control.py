@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from efuse.control import Connection, ExitInfo, connections, find, module_version, mounts
-from efuse.control.mounts import parse
+from efuse.control.mounts import of_device, parse
 from efuse.errors import ControlError
 from efuse.opcodes import COUNTED
 from efuse.stats.channels import CHANNEL_COUNTERS, CHANNEL_STATE
@@ -152,6 +152,14 @@ def table(tmp_path: Path) -> Path:
 def test_mounts_are_efuse_only_unless_asked(table: Path) -> None:
     assert [m.connection for m in mounts(mountinfo=table)] == [41, 43, 45]
     assert [m.connection for m in mounts(fuse=True, mountinfo=table)] == [41, 42, 43, 45]
+
+
+def test_mounts_of_a_device_beside_names_of_any_bytes(table: Path) -> None:
+    with table.open("ab") as f:
+        f.write(b"50 22 0:50 / /mnt/\xff rw - tmpfs \xfe rw\n")
+        f.write(b"51 22 8:1 / /srv/\xfd\\040x rw - ext4 /dev/sda1 rw\n")
+    found = of_device(os.makedev(8, 1), mountinfo=table)
+    assert [os.fsencode(m.mountpoint) for m in found] == [b"/", b"/srv/\xfd x"]
 
 
 def test_mount_fields(table: Path) -> None:

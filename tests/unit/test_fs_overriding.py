@@ -35,7 +35,12 @@ def plain(tmp_path: Path) -> efuse.Passthrough:
 def test_nothing_is_given_up_where_nothing_is_overridden(plain: efuse.Passthrough) -> None:
     used = shortcuts(plain.efuse_options, plain)
     assert used.options == plain.efuse_options
-    assert (used.without, used.reads, used.writes, used.description) == (frozenset(), True, True, "")
+    assert (used.without, used.reads, used.writes, used.description) == (
+        frozenset(),
+        True,
+        True,
+        "",
+    )
 
 
 @pytest.mark.parametrize("name", sorted(HANDLERS))

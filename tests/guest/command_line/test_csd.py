@@ -160,6 +160,18 @@ def test_remove_and_power_off_of_a_mounted_device_fail(disk: Device, files: Path
     assert csd_json("list") == []
 
 
+def test_list_shows_mount_points_of_any_bytes(disk: Device, files: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"\xff \xc3\xbc")
+    odd.mkdir()
+    run("mount", "--bind", files, odd)
+    try:
+        assert set(disk.mounts()) == {str(files), str(odd)}
+        (found,) = csd_json("list")
+        assert set(found["mounts"]) == {str(files), str(odd)}
+    finally:
+        run("umount", odd)
+
+
 def test_set_changes_attributes_or_reports_why_it_cannot(disk: Device) -> None:
     error = csd("set", "one", "cores=8", status=1).stderr
     assert "fixed while the device has power (EBUSY)" in error
