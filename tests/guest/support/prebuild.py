@@ -54,7 +54,7 @@ def main() -> None:
         made += [pool.submit(passthrough_fh, Path())]
         made += [pool.submit(library, f"libefuse-{name}.so") for name in LIBRARIES]
         made += [pool.submit(builtin), pool.submit(request_programs)]
-        made.append(pool.submit(shipped, "trace"))
+        made += [pool.submit(shipped, name) for name in ("copied", "trace")]
         for interface in (EFUSE_OPS, CSD_FUNCTION):
             for text in set(handlers(interface)):
                 made.append(pool.submit(compile_text, text, "a test's own", interface=interface))
