@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import subprocess
@@ -218,6 +219,7 @@ SIZES = (0, 1, 4095, 4096, 8000, 8193, 100_000, 1 << 20, (3 << 20) + 5)
 """Sizes of files whose READs and WRITEs fit into a slot, and of others whose do not."""
 
 
+@functools.cache  # making the largest takes most of a second under emulation
 def content(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
@@ -248,8 +250,11 @@ def facts(root: Path) -> list[tuple[object, ...]]:
     return sorted(map(of, root.rglob("*")))
 
 
-def change_names(root: Path) -> None:
-    """Make, link, rename, change and remove files."""
+def change_names(root: Path, many: int = 200) -> None:
+    """Make, link, rename, change and remove files.
+
+    :param many: number of files in a directory that is listed.
+    """
     (root / "dir").mkdir(mode=0o750)
     (root / "dir" / "old").write_bytes(b"data")
     os.rename(root / "dir" / "old", root / "dir" / "new")
@@ -260,10 +265,10 @@ def change_names(root: Path) -> None:
     os.truncate(root / "dir" / "new", 6)
     assert (root / "dir" / "link").read_bytes() == b"data\0\0"
     os.utime(root / "dir" / "new", ns=(10**18, 2 * 10**18))
-    for number in range(200):
+    for number in range(many):
         (root / "dir" / f"many-with-a-long-name-{number}").touch()
-    assert len(os.listdir(root / "dir")) == 202
-    for number in range(200):
+    assert len(os.listdir(root / "dir")) == many + 2
+    for number in range(many):
         os.unlink(root / "dir" / f"many-with-a-long-name-{number}")
 
 
