@@ -6,6 +6,7 @@ The same program does the lookups in all ways, so that only the way differs.
 
 from __future__ import annotations
 
+import functools
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -45,17 +46,21 @@ class Lookups:
     values: tuple[bytes, ...]
 
 
-def tree(depth: int) -> dict[int, bytes]:
+@functools.cache  # each device gets the same trees, and large ones take seconds to make
+def tree(depth: int) -> Mapping[int, bytes]:
     """Return the items of a tree with *depth* levels, all of whose nodes are full."""
     count = MOST[ITEM] * FANOUT ** (depth - 1)
     return {_SPACING * n: struct.pack("<q56s", n, b"item %d" % n) for n in range(count)}
 
 
-def write_tree(path: Path, items: Mapping[int, bytes]) -> int:
-    """Write a file with the tree of *items*, and return its number of blocks."""
-    raw = build(items.items(), fanout=FANOUT)
-    path.write_bytes(raw)
-    return len(raw) // BLOCK
+@functools.cache
+def _contents(depth: int) -> bytes:
+    return build(tree(depth).items(), fanout=FANOUT)
+
+
+def write_tree(path: Path, depth: int) -> int:
+    """Write a file with the tree of *depth* levels, and return its number of blocks."""
+    return path.write_bytes(_contents(depth)) // BLOCK
 
 
 def lookup_program() -> Path:

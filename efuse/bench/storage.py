@@ -17,7 +17,7 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -217,7 +217,7 @@ def _cells(
         if kind == _LOOKUP:
             path, items = root / f"tree-{size}", tree(size)
             if not path.exists():
-                write_tree(path, items)
+                write_tree(path, size)
                 os.sync()
             yield _Cell(name, "pread", _lookup_ways(device, path, items, warm))
         else:
@@ -322,7 +322,9 @@ def _read_all(fd: int) -> None:
         position += len(some)
 
 
-def _lookup_ways(device: Device, path: Path, items: dict[int, bytes], warm: bool) -> dict[str, _Go]:
+def _lookup_ways(
+    device: Device, path: Path, items: Mapping[int, bytes], warm: bool
+) -> dict[str, _Go]:
     source = random.Random(len(items))
     keys = [source.choice((key, key + 1)) for key in source.choices(list(items), k=2 * _LOOKUPS)]
     wanted = tuple(items.get(key, b"") for key in keys[_LOOKUPS:])

@@ -53,7 +53,7 @@ def test_sizes_grow_with_the_scale() -> None:
 def test_lookups_by_pread(depth: int, tmp_path: Path) -> None:
     items = tree(depth)
     # The header, and the nodes of each level.
-    assert write_tree(tmp_path / "tree", items) == 1 + sum(FANOUT**n for n in range(depth))
+    assert write_tree(tmp_path / "tree", depth) == 1 + sum(FANOUT**n for n in range(depth))
     keys = [0, 1, max(items), max(items) + 1, *list(items)[:: 1 + len(items) // 20]]
     found = lookups(tmp_path / "tree", "pread", keys, warm=1, direct=False)
     assert found.values == tuple(items.get(key, b"") for key in keys[1:])

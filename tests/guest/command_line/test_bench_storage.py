@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import pytest
 
 from efuse.csd import PROFILES, devices
-from tests.commands import EFUSE
 from tests.guest.support import csd_device
+from tests.guest.support.forked import efuse
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +25,7 @@ def _csd_is_loaded() -> Iterator[None]:
 
 def _results(tmp_path: Path, *words: str) -> dict[tuple[str, str], Any]:
     out = tmp_path / "report.json"
-    command = [*EFUSE, "bench", "--rounds", "1", "--scale", "0.0001", "--json", str(out), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
+    efuse("bench", "--rounds", "1", "--scale", "0.0001", "--json", str(out), *words)
     report = json.loads(out.read_text())
     assert set(report["settings"]["profiles"]) == set(PROFILES)
     assert all(r["verified"] and r["value"] > 0 for r in report["results"])
