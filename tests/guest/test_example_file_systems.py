@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class On:
 
 
 Run = Callable[..., contextlib.AbstractContextManager[On]]
+Packed = tuple[Path, dict[str, Any]]
+Committed = tuple[Path, str]
 
 
 @pytest.fixture
@@ -81,12 +84,26 @@ def source(lower: Path) -> Path:
     return lower / "source"
 
 
-def test_archive_publishes_all_names_before_the_first_request(
-    run: Run, source: Path, lower: Path
-) -> None:
-    make_database(source, lower / "db")
-    expected = walk(source)
-    with run("archive_fs/archive_fs.py", lower / "db") as one:
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """Return a database of archive_fs, and what it contains, as `walk` returns it."""
+    base = tmp_path_factory.mktemp("packed")
+    (base / "source").mkdir()
+    make_tree(base / "source")
+    make_database(base / "source", base / "db")
+    return base / "db", walk(base / "source")
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Committed:
+    """Return a repository, which no test changes, and its first commit."""
+    repository = tmp_path_factory.mktemp("committed") / "repository"
+    return repository, make_repository(repository)
+
+
+def test_archive_publishes_all_names_before_the_first_request(run: Run, packed: Packed) -> None:
+    database, expected = packed
+    with run("archive_fs/archive_fs.py", database) as one:
         before = one.asked()
         for name, (mode, _, _) in expected.items():
             assert os.lstat(one.path / name).st_mode == mode
@@ -95,9 +112,9 @@ def test_archive_publishes_all_names_before_the_first_request(
             assert after[opcode] == before[opcode], opcode
 
 
-def test_archive_publishes_the_data_of_small_files(run: Run, source: Path, lower: Path) -> None:
-    make_database(source, lower / "db")
-    with run("archive_fs/archive_fs.py", lower / "db") as one:
+def test_archive_publishes_the_data_of_small_files(run: Run, packed: Packed) -> None:
+    database, _ = packed
+    with run("archive_fs/archive_fs.py", database) as one:
         one.connection.forced_path = "cache"  # This avoids probes of other paths.
         before = one.asked()["read"]
         for name in ("a/b/deep", "a/small", "run"):
@@ -107,19 +124,17 @@ def test_archive_publishes_the_data_of_small_files(run: Run, source: Path, lower
         assert one.asked()["read"] > before
 
 
-def test_warm_archive_sends_no_requests_to_the_daemon(run: Run, source: Path, lower: Path) -> None:
-    make_database(source, lower / "db")
-    expected = walk(source)
-    with run("archive_fs/archive_fs.py", lower / "db") as one:
+def test_warm_archive_sends_no_requests_to_the_daemon(run: Run, packed: Packed) -> None:
+    database, expected = packed
+    with run("archive_fs/archive_fs.py", database) as one:
         for _ in range(2):
             assert walk(one.path) == expected
         with one.asks_nothing():
             assert walk(one.path) == expected
 
 
-def test_warm_git_tree_sends_no_requests_to_the_daemon(run: Run, lower: Path) -> None:
-    repository = lower / "repository"
-    first = make_repository(repository)
+def test_warm_git_tree_sends_no_requests_to_the_daemon(run: Run, committed: Committed) -> None:
+    repository, first = committed
     with run("git_fs/git_fs.py", repository) as one:
         tops = (one.path / "commits" / first, one.path / "branches/main")
         cold = [walk(top.resolve()) for top in tops]
@@ -132,11 +147,10 @@ def test_warm_git_tree_sends_no_requests_to_the_daemon(run: Run, lower: Path) ->
 
 
 def test_git_shows_the_new_commit_after_its_branch_moves(
-    run: Run, lower: Path, eventually: Any
+    run: Run, lower: Path, committed: Committed, eventually: Any
 ) -> None:
     """The kernel keeps its values for ever, so the daemon has to invalidate them."""
-    repository = lower / "repository"
-    make_repository(repository)
+    repository = shutil.copytree(committed[0], lower / "repository", symlinks=True)
     with run("git_fs/git_fs.py", repository) as one:
         small = one.path / "branches/main/a/small"
         for _ in range(3):
