@@ -17,7 +17,6 @@ from efuse.bench.load import load, prepare
 from efuse.control import Connection, find
 from efuse.fs.mountpoint import unmount
 from efuse.module import live
-from tests.commands import EFUSE
 from tests.guest.support.channel_daemon import (
     CPUS,
     LOOP_DAEMON_DATA,
@@ -37,6 +36,7 @@ from tests.guest.support.channel_daemon import (
     write_and_compare,
 )
 from tests.guest.support.daemons import lookup_again
+from tests.guest.support.forked import efuse
 from tests.guest.support.manual_daemon import DEADLINE_S, until
 
 
@@ -97,7 +97,7 @@ def test_run_gives_channels_to_a_background_daemon(
     program: Daemon, lower: Path, mountpoint: Path
 ) -> None:
     words = [word for word in program(lower) if word != "-f"]
-    subprocess.run([*EFUSE, "run", "--require", "--", *words, mountpoint], check=True)
+    efuse("run", "--require", "--", *words, mountpoint)
     connection = Connection(find(mountpoint).connection)
     try:
         write_and_compare(mountpoint, lower)
@@ -384,8 +384,7 @@ def test_daemon_of_libfuse_2_works_without_channels_or_messages(
 
 def test_run_with_no_channels_uses_none(lower: Path, mountpoint: Path) -> None:
     words = [word for word in passthrough_ll(lower) if word != "-f"]
-    options = ["--require", "--no-channels"]
-    subprocess.run([*EFUSE, "run", *options, "--", *words, mountpoint], check=True)
+    efuse("run", "--require", "--no-channels", "--", *words, mountpoint)
     try:
         write_and_compare(mountpoint, lower)
         assert brought(Connection(find(mountpoint).connection)) == 0
