@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -24,19 +25,30 @@ from tests.guest.support.forked import efuse
 HANDLERS = {"readdirplus": "readdir"}
 
 
+def _make_file(directory: Path) -> None:
+    (directory / "file").write_bytes(b"x" * 100)
+    os.setxattr(directory / "file", "user.present", b"value")
+
+
 @pytest.fixture
 def source(lower: Path) -> Path:
     """Return a directory with one file."""
-    (lower / "file").write_bytes(b"x" * 100)
-    os.setxattr(lower / "file", "user.present", b"value")
+    _make_file(lower)
     return lower
 
 
-@pytest.fixture
-def counting(source: Path, mountpoint: Path) -> Iterator[System]:
-    """Yield the pass-through on eFuse, with a daemon that counts its requests."""
-    with mounted("efuse", source, mountpoint) as made:
+@pytest.fixture(scope="module")
+def counting(lower_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Yield the pass-through on eFuse, with a daemon that counts its requests.
+
+    The tests share it, because the daemon takes seconds to start.
+    """
+    directory = lower_root / "counting"
+    directory.mkdir()
+    _make_file(directory)
+    with mounted("efuse", directory, tmp_path_factory.mktemp("counting")) as made:
         yield made
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
