@@ -245,7 +245,7 @@ def test_reads_during_publishing_and_writes_are_not_torn_or_older(
             done = cache.publish(nodeid, 0, data, epoch=epoch, valid_ns=0, end=True)
             stored[0] += done.stored
 
-        numbered.run(lambda: numbered.reads > 700 and stored[0] > 2000, publish_all)
+        numbered.run(lambda: min(numbered.reads, numbered.writes, stored[0]) > 500, publish_all)
         assert path_count(m, "requests") > 50
 
 
@@ -306,7 +306,7 @@ def test_reads_are_right_after_a_publisher_was_killed(mountpoint: Path) -> None:
     """The publisher may die at any instruction: all bytes that are served are right."""
     with publishing(mountpoint) as (m, cache):
         nodeid, lost = m.call("nodeid", "f"), 0
-        for _ in range(5):
+        for _ in range(3):
             from_child, to = os.pipe()
             call = Call(_die_publishing, cache, nodeid, m.connection.epoch, to)
             assert os.read(from_child, 1) == b"x"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import struct
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from tests.guest.support.daemons import Mount, eventually
-from tests.guest.support.file_data import BLOCK, read_direct
+from tests.guest.support.file_data import BLOCK
 
 BLOCKS = 24
 
@@ -19,6 +20,7 @@ class Numbered:
     """The file ``n``. Its numbers never decrease, so a torn or stale read is noticed.
 
     :ivar reads: number of reads, of all readers together.
+    :ivar writes: number of writes.
     :ivar wrong: for each wrong read: block, number, and the number that this reader saw before.
     """
 
@@ -26,22 +28,24 @@ class Numbered:
         m.model.create("n", bytes(BLOCKS * BLOCK))
         self._path = m / "n"
         self._stop = threading.Event()
-        self.reads = 0
+        self.reads = self.writes = 0
         self.wrong: list[tuple[int, int, int]] = []
 
     def _write(self) -> None:
         fd = os.open(self._path, os.O_WRONLY | os.O_DIRECT)
-        number = 0
         while not self._stop.is_set():
-            number += 1
+            number = self.writes + 1
             os.pwrite(fd, struct.pack("=Q", number) * 512, number % BLOCKS * BLOCK)
+            self.writes = number
         os.close(fd)
 
     def _read(self, seed: int) -> None:
         rng, last = random.Random(seed), [0] * BLOCKS
+        fd = os.open(self._path, os.O_RDONLY | os.O_DIRECT)
+        got = mmap.mmap(-1, 4 * BLOCK)
         while not self._stop.is_set():
             n = rng.randrange(BLOCKS - 4)
-            got = read_direct(self._path, 4 * BLOCK, n * BLOCK)
+            assert os.preadv(fd, [got], n * BLOCK) == len(got)
             for i in range(4):
                 block = got[i * BLOCK : (i + 1) * BLOCK]
                 number = struct.unpack_from("=Q", block)[0]
@@ -49,6 +53,7 @@ class Numbered:
                     self.wrong.append((n + i, number, last[n + i]))
                 last[n + i] = number
             self.reads += 1
+        os.close(fd)
 
     def run(self, enough: Callable[[], bool], beside: Callable[[], None] | None = None) -> None:
         """Write, read and call ``beside`` repeatedly, until *enough* or until a read is wrong.
