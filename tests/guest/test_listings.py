@@ -13,8 +13,9 @@ import efuse
 from efuse.control import Connection
 from tests.guest.support.shell import run
 
-# More names than the daemon reads ahead, so that it reads the rest after names were removed.
-NAMES = [f"f{number:04}{'x' * (number % 60)}" for number in range(800)]
+# The entries of these names are more than the 32 KiB that the daemon and a caller read ahead, so
+# the rest is read after names were removed.
+NAMES = [f"f{number:04}{'x' * (190 + number % 60)}" for number in range(200)]
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def _lose_while_read(path: Path) -> list[str]:
     with os.scandir(path) as entries:
         for number, entry in enumerate(entries):
             seen.append(entry.name)
-            if number == 100:
+            if number == 30:
                 for name in NAMES[::2]:
                     (path / name).unlink()
     return seen
