@@ -61,7 +61,7 @@ def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
 
 def _in_processes(count: int, script: str, *arguments: object) -> None:
     started = [
-        subprocess.Popen([sys.executable, "-c", script, str(n), *map(str, arguments)])
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", script, str(n), *map(str, arguments)])
         for n in range(count)
     ]
     assert [process.wait(timeout=600) for process in started] == [0] * count
@@ -124,7 +124,7 @@ def test_warm_stats_do_not_reach_the_daemon(mounted: Places) -> None:
 
 
 def test_processes_in_separate_trees_see_their_own_changes(mounted: Places) -> None:
-    _in_processes(2, TREES, mounted.path, 60)
+    _in_processes(2, TREES, mounted.path, 40)
     assert walk(mounted.path) == walk(mounted.source)
     assert mounted.all_hits() > 0
 
@@ -132,7 +132,7 @@ def test_processes_in_separate_trees_see_their_own_changes(mounted: Places) -> N
 def test_mount_equals_the_source_after_parallel_renames_and_unlinks(mounted: Places) -> None:
     for name in ("d0", "d1"):
         (mounted.path / name).mkdir()
-    _in_processes(3, RENAMES, mounted.path, 60)
+    _in_processes(3, RENAMES, mounted.path, 30)
     assert walk(mounted.path) == walk(mounted.source)
 
 

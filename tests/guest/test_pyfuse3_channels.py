@@ -104,26 +104,27 @@ def test_concurrent_callers_get_their_own_answers(
     with on(BlockingFileSystem(), mountpoint) as one:
         one.connection.policy = policy
         one.connection.spin_ns = spin_ns
-        for call in [Call(read_all, mountpoint, 8) for _ in range(4)]:
+        for call in [Call(read_all, mountpoint, 3) for _ in range(4)]:
             call.result()
         assert one.brought() >= one.sent() - 1
 
 
 def test_directory_is_listed_with_attributes(mountpoint: Path) -> None:
-    with on(BlockingFileSystem(1000), mountpoint) as one:
+    files = 200  # many times what one READDIRPLUS lists
+    with on(BlockingFileSystem(files), mountpoint) as one:
         for _ in range(2):
             found = {e.name: e.stat(follow_symlinks=False).st_size for e in os.scandir(mountpoint)}
-            assert found == {f"f{i}": SIZES[i % len(SIZES)] for i in range(1000)}
+            assert found == {f"f{i}": SIZES[i % len(SIZES)] for i in range(files)}
         assert one.brought() >= one.sent() - 1
 
 
 def test_forgets_come_through_the_channel(mountpoint: Path) -> None:
     def storm(path: Path) -> None:
-        for _ in range(5):
-            assert sum(os.stat(path / f"f{i}").st_size for i in range(300)) > 0
+        for _ in range(2):
+            assert sum(os.stat(path / f"f{i}").st_size for i in range(150)) > 0
             Path("/proc/sys/vm/drop_caches").write_text("2")
 
-    with on(BlockingFileSystem(300), mountpoint) as one:
+    with on(BlockingFileSystem(150), mountpoint) as one:
         for call in [Call(storm, mountpoint) for _ in range(2)]:
             call.result()
         read_all(mountpoint)
@@ -170,8 +171,8 @@ def test_getattr_after_invalidate_goes_to_the_daemon(mountpoint: Path, policy: s
     """The notifications come amid other requests, and do not overtake replies."""
     with on(BlockingFileSystem(), mountpoint) as one:
         one.connection.policy = policy
-        busy = [Call(read_all, mountpoint, 10) for _ in range(2)]
-        poke(mountpoint, 300)
+        busy = [Call(read_all, mountpoint, 4) for _ in range(2)]
+        poke(mountpoint, 100)
         for call in busy:
             call.result()
 
@@ -242,7 +243,7 @@ def _in_use() -> tuple[int, int]:
     return found.uordblks + found.hblkhd, sys.getallocatedblocks()
 
 
-def test_fifty_mounts_in_one_process_leak_nothing(mountpoint: Path) -> None:
+def test_repeated_mounts_in_one_process_leak_nothing(mountpoint: Path) -> None:
     async def once() -> None:
         async with trio.open_nursery() as nursery:
             state = await nursery.start(_serve, BlockingFileSystem(), mountpoint)
@@ -253,17 +254,18 @@ def test_fifty_mounts_in_one_process_leak_nothing(mountpoint: Path) -> None:
 
     before: list[tuple[int, int]] = []
     in_use: list[tuple[int, int, int]] = []
-    for number in range(51):
+    for number in range(26):
         trio.run(once)
-        if number >= 10:
+        if number >= 5:
             before.append(_open_things())
             in_use.append((*_in_use(), _mappings()))
     assert set(before) == {before[0]}
     assert before[0][1] == 0
-    # malloc(3) and Python keep some memory now and then. A leak of each mount shows in both halves.
-    halves = zip(*(in_use[i] for i in (0, 20, 40)), strict=True)
+    # malloc(3) and Python keep some memory now and then. A leak of each mount shows in both halves:
+    # it is noticed from 1.6 KiB, 13 of Python's blocks, or one mapping in two mounts.
+    halves = zip(*(in_use[i] for i in (0, 10, 20)), strict=True)
     found = [min(middle - first, last - middle) for first, middle, last in halves]
-    assert all(left < most for left, most in zip(found, (32 << 10, 250, 10), strict=True)), found
+    assert all(left < most for left, most in zip(found, (16 << 10, 125, 5), strict=True)), found
     assert not connections()
 
 
@@ -320,7 +322,7 @@ def test_two_processes_serve_one_mount_each(mountpoint: Path) -> None:
         on(BlockingFileSystem(), mountpoint / "a") as one,
         on(BlockingFileSystem(), mountpoint / "b") as other,
     ):
-        calls = [Call(read_all, each.path, 5) for each in (one, other) for _ in range(2)]
+        calls = [Call(read_all, each.path, 3) for each in (one, other) for _ in range(2)]
         for call in calls:
             call.result()
         for each in (one, other):

@@ -250,10 +250,10 @@ def facts(root: Path) -> list[tuple[object, ...]]:
     return sorted(map(of, root.rglob("*")))
 
 
-def change_names(root: Path, many: int = 200) -> None:
+def change_names(root: Path, many: int = 60) -> None:
     """Make, link, rename, change and remove files.
 
-    :param many: number of files in a directory that is listed.
+    :param many: number of files in a directory that is listed; 60 take more than one READDIR.
     """
     (root / "dir").mkdir(mode=0o750)
     (root / "dir" / "old").write_bytes(b"data")
@@ -265,11 +265,12 @@ def change_names(root: Path, many: int = 200) -> None:
     os.truncate(root / "dir" / "new", 6)
     assert (root / "dir" / "link").read_bytes() == b"data\0\0"
     os.utime(root / "dir" / "new", ns=(10**18, 2 * 10**18))
-    for number in range(many):
-        (root / "dir" / f"many-with-a-long-name-{number}").touch()
+    paths = [root / "dir" / f"many-with-a-long-name-{number:0100}" for number in range(many)]
+    for path in paths:
+        path.touch()
     assert len(os.listdir(root / "dir")) == many + 2
-    for number in range(many):
-        os.unlink(root / "dir" / f"many-with-a-long-name-{number}")
+    for path in paths:
+        os.unlink(path)
 
 
 Daemon = Callable[[Path], list[str]]
