@@ -155,7 +155,7 @@ def test_readers_of_a_changing_name_see_its_current_state(mountpoint: Path) -> N
 
 def test_concurrent_changes_leave_a_consistent_tree(mountpoint: Path) -> None:
     def churn(m: Mount, seed: int) -> None:
-        for number in range(60):
+        for number in range(25):
             mine, shared = m / f"c{seed}", m / f"s{number % 4}"
             try:
                 Path(mine).write_bytes(b"x" * number)
