@@ -19,6 +19,7 @@ from tests.guest.support import csd_device
 from tests.guest.support.csd_device import Device, noise
 from tests.guest.support.forced import forced
 from tests.guest.support.functions import BLOCK, background, result
+from tests.guest.support.policies import TOLD, WRITES, says
 from tests.guest.support.shell import run
 
 CALL = Count(b"\x01")
@@ -164,7 +165,7 @@ def test_forced_place_is_used_for_all_batches(
 
 def test_forced_place_overrides_a_policy(device: Device, f: Path) -> None:
     device.write("forced", 2)
-    with functions.load_policy(SAYS.format("CSD_DEVICE")):
+    with functions.load_policy(says("CSD_DEVICE")):
         before = device.read("chosen_policy")
         assert auto(f).device_steps == 0
         assert device.read("chosen_policy") == before
@@ -298,42 +299,13 @@ def test_unsuccessful_tries_become_rarer(device: Device, files: Path) -> None:
     assert last > (2 * share + 2) * delay_ns
 
 
-# A policy that always chooses one place, and a policy that chooses by its arguments.
-SAYS = """
-#include "policy.bpf.h"
-int choose(struct csd_batch *batch)
-{{
-	return {};
-}}
-"""
-TOLD = """
-#include "policy.bpf.h"
-int choose(struct csd_batch *batch)
-{
-	int count = batch->function[0] == 'c' && !batch->function[5];
-	int whole = batch->blocks && batch->resident <= batch->blocks && batch->place;
-	/* There may never have been as few as are left at the end. */
-	int known = batch->blocks < 64 || (batch->kernel_ns && batch->device_ns > batch->queue_ns);
-	return count && whole && known ? CSD_KERNEL : CSD_DEVICE;
-}
-"""
-WRITES = """
-#include "policy.bpf.h"
-int choose(struct csd_batch *batch)
-{
-	batch->blocks = 0;
-	return CSD_AUTO;
-}
-"""
-
-
 def test_policy_chooses_the_place(device: Device, f: Path) -> None:
     for _ in range(3):
         auto(f)
     asked = device.read("chosen_policy")
-    with functions.load_policy(SAYS.format("CSD_KERNEL")) as policy:
+    with functions.load_policy(says("CSD_KERNEL")) as policy:
         assert auto(f).device_steps == 0
-        policy.replace(SAYS.format("CSD_DEVICE"))
+        policy.replace(says("CSD_DEVICE"))
         assert auto(f).kernel_steps == 0
         policy.replace(TOLD)
         assert auto(f).device_steps == 0
@@ -344,7 +316,7 @@ def test_policy_chooses_the_place(device: Device, f: Path) -> None:
         assert (found, status.kernel_steps) == (WANTED, 0)
         # With no choice or an invalid one, the kernel chooses as without a policy.
         for answer in ("CSD_AUTO", "3", "-1"):
-            policy.replace(SAYS.format(answer))
+            policy.replace(says(answer))
             auto(f)
         assert device.read("chosen_policy") == said
     auto(f)
@@ -356,12 +328,12 @@ def test_invalid_policy_fails(device: Device) -> None:
         functions.load_policy(WRITES)
     with pytest.raises(CompileError, match="is not a member"):
         functions.load_policy('#include "policy.bpf.h"\nint chose(void) { return 0; }\n')
-    with functions.load_policy(SAYS.format("CSD_AUTO")) as policy:
+    with functions.load_policy(says("CSD_AUTO")) as policy:
         with pytest.raises(AttachError, match="EBUSY"):
-            functions.load_policy(SAYS.format("CSD_AUTO"))
+            functions.load_policy(says("CSD_AUTO"))
         with pytest.raises(VerifierError):
             policy.replace(WRITES)
-    with functions.load_policy(SAYS.format("CSD_AUTO")):
+    with functions.load_policy(says("CSD_AUTO")):
         pass
 
 

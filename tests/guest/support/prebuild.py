@@ -19,11 +19,12 @@ from efuse.bench.load import load_program, stamp_library
 from efuse.bench.lookup import lookup_program
 from efuse.bench.programs import COMPILED, built
 from efuse.bpf.compile import builtin, compile_text
-from efuse.bpf.members import CSD_FUNCTION, EFUSE_OPS, Interface
+from efuse.bpf.members import CSD_FUNCTION, CSD_POLICY, EFUSE_OPS, Interface
 from efuse.bpf.requests import request_programs
 from efuse.bpf.tracing import shipped
 from efuse.libefuse import library
 from tests.guest.support.channel_daemon import hello, loop_daemon, passthrough_fh
+from tests.guest.support.policies import POLICIES
 from tests.libefuse.sanitizers import ADDRESS, THREAD
 
 _TESTS = Path(__file__).parents[1]
@@ -58,6 +59,8 @@ def main() -> None:
         for interface in (EFUSE_OPS, CSD_FUNCTION):
             for text in set(handlers(interface)):
                 made.append(pool.submit(compile_text, text, "a test's own", interface=interface))
+        for text in POLICIES:
+            made.append(pool.submit(compile_text, text, "a test's own", interface=CSD_POLICY))
         for each in made:
             each.result()
 
