@@ -85,8 +85,8 @@ def test_reads_during_truncation_return_no_bytes_of_other_files(
         readers = Readers(m / "f", own)
         try:
             with open(m / "f", "r+b", buffering=0) as file:
-                for round_ in range(24):
-                    if round_ == 16:
+                for round_ in range(12):
+                    if round_ == 8:
                         os.unlink(m / "f")
                     os.ftruncate(file.fileno(), rng.randrange(0, SIZE, 8))
                     (m / "g").unlink(missing_ok=True)
@@ -99,7 +99,7 @@ def test_reads_during_truncation_return_no_bytes_of_other_files(
         finally:
             readers.stop()
         assert not readers.foreign, readers.foreign[:10]
-        m.show_that_it_ran(100)
+        m.show_that_it_ran(50)
 
 
 @pytest.mark.parametrize("path", WORDS)
