@@ -22,6 +22,7 @@ __all__ = [
     "make_directory",
     "make_private",
     "package",
+    "read_private",
     "why_not_private",
     "write",
 ]
@@ -71,7 +72,7 @@ def why_not_private(path: Path) -> str | None:
 
 def _look(path: Path) -> tuple[str | None, bool]:
     """Return the result of `why_not_private`, and whether *path* exists."""
-    trusted = {0, os.geteuid(), package().stat().st_uid}
+    trusted = _trusted()
     done = Path("/")
     parts = list(path.absolute().parts[1:])
     links = SYMLINKS_MAX
@@ -102,6 +103,10 @@ def _look(path: Path) -> tuple[str | None, bool]:
     return None, True
 
 
+def _trusted() -> set[int]:
+    return {0, os.geteuid(), package().stat().st_uid}
+
+
 def _who_can_change(found: os.stat_result, trusted: set[int]) -> str:
     if found.st_uid not in trusted:
         return f"belongs to user {found.st_uid}"
@@ -117,13 +122,14 @@ def _who_can_change(found: os.stat_result, trusted: set[int]) -> str:
     return ""
 
 
-def _who_is_listed(path: Path, found: os.stat_result) -> str:
+def _who_is_listed(file: Path | int, found: os.stat_result) -> str:
     # With an ACL, the group bits are the ACL's mask: they can let any listed user write.
     is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
     if stat.S_ISLNK(found.st_mode) or is_sticky or not found.st_mode & stat.S_IWGRP:
         return ""
     try:
-        os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
+        # *found* is of no symbolic link, so that it makes no difference whether one is followed.
+        os.getxattr(file, "system.posix_acl_access")
     except OSError:
         return ""  # no ACL, or the file system has none at all
     return "can be written by users of its access control list"
@@ -143,11 +149,54 @@ def check_private(path: Path) -> Path:
             f"{path} is not used: it was removed meanwhile (ENOENT)", hint="run it again"
         )
     if why:
-        raise EfuseError(
-            f"{path} is not used: {why} (EPERM)",
-            hint="remove it, or set XDG_CACHE_HOME to a directory that no other user can write",
-        )
+        raise _not_private(path, why)
     return path
+
+
+def _not_private(path: Path, why: str) -> EfuseError:
+    return EfuseError(
+        f"{path} is not used: {why} (EPERM)",
+        hint="remove it, or set XDG_CACHE_HOME to a directory that no other user can write",
+    )
+
+
+def read_private(path: Path) -> str:
+    """Return the content of the file *path*, which only trusted users could have written.
+
+    :raises FileNotFoundError: it does not exist.
+    :raises EfuseError: another user can change it (see :func:`why_not_private`), it is a symbolic
+        link or no regular file, or it cannot be read.
+    :raises UnicodeDecodeError: the content is not valid UTF-8.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO does not wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise EfuseError(
+                f"{path} is not used: it is not a regular file (EINVAL)", hint="remove it"
+            )
+        # The path leads to a trusted file now. The descriptor may be of another user's file that
+        # was there before, in a sticky directory.
+        check_private(path)
+        why = _who_can_change(found, _trusted()) or _who_is_listed(fd, found)
+        if why:
+            raise _not_private(path, f"{path} {why}")
+        with os.fdopen(fd, encoding="utf-8", closefd=False) as file:
+            return file.read()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(fd)
+
+
+def _unreadable(path: Path, error: OSError) -> EfuseError:
+    return EfuseError(f"{path} is not used: {reason(error)}", hint="remove it")
 
 
 def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Path], None]) -> Path:
@@ -203,7 +252,9 @@ def write(path: Path, text: str) -> Path:
     :raises EfuseError: another user can change the directory.
     """
     make_directory(path.parent)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".new-", delete=False) as new:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=".new-", delete=False
+    ) as new:
         try:
             new.write(text)
             new.flush()

@@ -64,9 +64,9 @@ def compile_sources(
     digest = _digest(sources, interface)
     if cached:
         for directory in _spec_directories():
-            path = directory / f"{digest}.json"
-            if path.is_file():
-                return _named(Spec.from_json(locations.check_private(path).read_text()), sources)
+            with contextlib.suppress(FileNotFoundError):
+                text = locations.read_private(directory / f"{digest}.json")
+                return _named(Spec.from_json(text), sources)
     from efuse.bpf.bcc import run  # imported here because it is rarely needed
 
     spec = run(sources, interface, _include_directories(interface), digest)

@@ -10,8 +10,8 @@ attach. The same few questions come each time, so their answers are stored: one 
 * the content of the module's BTF, or that there is none;
 * the version of libbpf, and `_VERSION`.
 
-A file is used only if it belongs to the user who runs, no other user can write it or put another
-in its place, and its checksum is right. Otherwise the types are parsed, as without a file.
+A file is used only if :func:`efuse.locations.read_private` reads it, and its checksum is right.
+Otherwise the types are parsed, as without a file.
 
 The file is neither read nor written if the cache is on a FUSE mount: the daemon may be the process
 that asks, which would wait for itself, or a daemon that hangs.
@@ -22,8 +22,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +67,7 @@ class TypeIndex:
         index = cls(directory / f"{key}.json" if directory else None, key)
         if index._path:
             with contextlib.suppress(OSError, EfuseError, ValueError):
-                stored = json.loads(_checked(key, _read_private(index._path)))
+                stored = json.loads(_checked(key, locations.read_private(index._path)))
                 index._numbers = stored["numbers"]
                 index._members = {
                     name: tuple(TypeMember(*member) for member in members)
@@ -142,26 +140,6 @@ def _build_id(notes: bytes) -> bytes:
             return notes[start : start + content_bytes]
         at = start + (content_bytes + 3 & ~3)
     return b""
-
-
-def _read_private(path: Path) -> str:
-    """Return the content of the file *path*.
-
-    :raises OSError: the file cannot be read, or is no regular file that only this user can write.
-    :raises EfuseError: another user can put another file in its place.
-    """
-    # O_NONBLOCK: a FIFO is refused below, not waited for.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(fd)
-        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or others:
-            raise PermissionError(f"{path} is not this user's own file")
-        locations.check_private(path)
-        with os.fdopen(fd, encoding="utf-8", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(fd)
 
 
 def _checked(key: str, content: str) -> str:

@@ -70,7 +70,7 @@ def cached() -> Acceleration | None:
     A result that another user can change is ignored.
     """
     try:
-        known = json.loads(locations.check_private(_cache_file()).read_text())
+        known = json.loads(locations.read_private(_cache_file()))
         if known["boot_id"] != _boot_id():
             return None
         return Acceleration(bool(known["kvm"]), str(known["why"]))

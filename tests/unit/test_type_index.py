@@ -23,6 +23,7 @@ from tests.unit.btf_builder import write_types
 
 _IN_OPEN = 0x20
 _NOBODY = 65534
+_IS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -218,7 +219,8 @@ def _writable_by_others(file: Path) -> None:
     file.chmod(0o646)
 
 
-def _writable_by_the_group(file: Path) -> None:
+def _writable_by_another_group(file: Path) -> None:
+    os.chown(file, -1, _NOBODY)
     file.chmod(0o664)
 
 
@@ -237,12 +239,9 @@ def _in_a_directory_of_others(file: Path) -> None:
         _link,
         _fifo,
         _directory,
-        pytest.param(
-            _of_another_user,
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away"),
-        ),
+        pytest.param(_of_another_user, marks=_IS_ROOT),
         _writable_by_others,
-        _writable_by_the_group,
+        pytest.param(_writable_by_another_group, marks=_IS_ROOT),
         _in_a_directory_of_others,
     ],
 )
