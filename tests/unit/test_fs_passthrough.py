@@ -158,6 +158,35 @@ def test_pinned_inode_keeps_its_descriptor(table: Inodes, tmp_path: Path) -> Non
     assert Path(f"/proc/self/fd/{table.fd(node)}").read_text() == "kept"
 
 
+def test_held_descriptor_stays_open_until_the_block_ends_although_its_node_is_put_aside(
+    table: Inodes, tmp_path: Path
+) -> None:
+    (tmp_path / "first").write_bytes(b"first")
+    first = _find(table, b"first")
+    before = _open_descriptors()
+    with pytest.raises(KeyError), table.held(first) as fd:
+        for n in range(40):
+            (tmp_path / f"{n}").touch()
+            _find(table, b"%d" % n).lookups = 1
+        assert first.fd == -1
+        assert Path(f"/proc/self/fd/{fd}").read_bytes() == b"first"
+        for n in range(40):
+            table.forget((tmp_path / f"{n}").stat().st_ino, 1)
+        raise KeyError
+    assert _open_descriptors() == before - 1
+
+
+def test_held_descriptor_fails_with_estale_if_the_inode_is_gone(
+    table: Inodes, tmp_path: Path
+) -> None:
+    node = table.lost(table.root, b"gone", stat.S_IFREG)
+    before = _open_descriptors()
+    with pytest.raises(OSError, match="Stale") as caught, table.held(node):
+        pass
+    assert caught.value.errno == errno.ESTALE
+    assert _open_descriptors() == before
+
+
 def test_descriptors_that_must_stay_open_are_counted(table: Inodes, tmp_path: Path) -> None:
     assert table.descriptors == 1
     before = _open_descriptors()
