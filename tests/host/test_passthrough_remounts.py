@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import efuse
-from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.inodes import Found, Inodes, Node
 from tests.host.mounting import bind, remount
 
 SHORT = {"entry_timeout": 0.0, "attr_timeout": 0.0}
@@ -258,9 +258,9 @@ def test_node_does_not_become_another_file_with_the_same_inode_number(
     _two_names(source, mount)
     node = _look_up(table, source, "one", "f")
     assert _look_up(table, source, "two", "f") is node
-    table._exchange(
-        node, os.open(source / "two" / "f", os.O_PATH), _look_up(table, source, "two").mount
-    )
+    with Found(table.mounts, os.open(source / "two" / "f", os.O_PATH)) as found:
+        assert found.mount is _look_up(table, source, "two").mount
+        table._exchange(node, found)
     os.close(node.fd)
     table._open.pop(node)
     node.fd, node.handle = -1, b"the handle of an inode that has gone"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from efuse.fs.passthrough import inodes as table_of_inodes
-from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.inodes import Found, Inodes, Node
 from efuse.fs.passthrough.mounts import LowerMount
 from efuse.fs.passthrough.syscalls import status
 
@@ -411,7 +411,9 @@ def test_open_file_without_names_is_on_the_mount_that_it_was_opened_on(
         node = _looked_up(table, both.parent, "both", "f")
         opened = os.open(both / "f", os.O_RDWR)
         table.opened(node, opened)
-        table._exchange(node, os.open(again / "f", os.O_PATH), _on(table, both.parent, "again"))
+        with Found(table.mounts, os.open(again / "f", os.O_PATH)) as found:
+            assert found.mount is _on(table, both.parent, "again")
+            table._exchange(node, found)
         assert _looked_up(table, both.parent, "again", "f") is node
         table.pin(node)
         (both / "f").unlink()

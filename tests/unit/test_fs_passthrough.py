@@ -37,10 +37,7 @@ def _find(table: Inodes, name: bytes, parent: Node | None = None) -> Node:
 
 def _known(table: Inodes, name: bytes) -> Node | None:
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=table.fd(table.root))
-    try:
-        return table.known(table.root, name, fd)
-    finally:
-        os.close(fd)
+    return table.known(table.root, name, fd)
 
 
 def _open_descriptors() -> int:
@@ -693,6 +690,38 @@ def test_descriptor_that_follows_a_name_is_exchanged_for_a_good_one(
     assert _find(table, b"b") is node
     assert os.readlink(f"/proc/self/fd/{table.fd(node)}") == str(tmp_path / "b")
     os.close(other)
+    table.close()
+
+
+def test_mount_that_a_search_for_another_name_meets_stays_in_use_for_the_found_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A FUSE mount has a file with the number of a known node, and a file with its name."""
+    monkeypatch.setattr(mounts_module, "file_system_type", lambda fd: _FUSE)
+    monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
+    table = Inodes(str(tmp_path), 32)
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    old = _find(table, b"a")
+    old_path, new_mount = f"/proc/self/fd/{old.fd}", old.mount.number + 1000
+
+    def covered(fd: int, *, fresh: bool = False) -> Status:
+        found = status(fd)
+        if f"/proc/self/fd/{fd}" == old_path:
+            return found._replace(inode=1) if fresh else found
+        if not stat.S_ISREG(found.mode):
+            return found
+        is_b = os.readlink(f"/proc/self/fd/{fd}").endswith("/b")
+        return found._replace(inode=old.key[1] if is_b else 2, mount=new_mount)
+
+    monkeypatch.setattr(inodes_module, "status", covered)
+    new = _find(table, b"b")
+    assert new is not old
+    assert new.mount.number == new_mount
+    assert table.mounts.numbers == {old.mount.number, new_mount}
+    new.lookups = 1
+    table.forget(new.nodeid, 1)
+    assert table.mounts.numbers == {old.mount.number}
     table.close()
 
 

@@ -11,6 +11,7 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Self
 
 from efuse.errors import reason
 from efuse.fs.passthrough.lasting import Lasting
@@ -160,14 +161,13 @@ class Inodes:
             os.close(fd)
             raise
         try:
-            mount, st = self._look(fd)
+            with self._look(fd) as found:
+                mount = self.mounts.use(found.mount)
+                self.root = Node(ROOT, found.key, stat.S_IFDIR, 0, found.take(), mount)
         except OSError:
-            os.close(fd)
             self.mounts.close()
             raise
-        self.root = Node(ROOT, _key(mount, st), stat.S_IFDIR, 0, fd, mount)
         self.root.parent = self.root
-        mount.nodes += 1
         mount.open_by(fd)
         self._by_id[ROOT] = self._by_key[self.root.key] = self.root
         if parts_hard_links(mount.kind):
@@ -301,90 +301,76 @@ class Inodes:
     def _is_open_elsewhere(self, node: Node) -> bool:
         for opened in node.opens:
             try:
-                mount = self.mounts.of(opened, status(opened))
-                if mount.rights == node.key[2]:
-                    self._exchange(node, self._copy_of(opened, mount), mount)
-                    return True
-                self.mounts.let_go(mount)
+                with self._copied(opened) as found:
+                    if found.mount.rights == node.key[2]:
+                        self._exchange(node, found)
+                        return True
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
                     raise
                 # Its file is dead (FUSE: EIO; NFS: ESTALE). The others are not.
         return False
 
-    def _copy_of(self, opened: int, mount: LowerMount) -> int:
-        try:
-            return os.open(b"/proc/self/fd/%d" % opened, os.O_PATH | os.O_CLOEXEC)
-        except OSError:
-            self.mounts.let_go(mount)
-            raise
+    def _copied(self, opened: int) -> Found:
+        """Return what the open file *opened* leads to."""
+        path = b"/proc/self/fd/%d" % opened
+        return Found(self.mounts, os.open(path, os.O_PATH | os.O_CLOEXEC))
 
     def _is_named_elsewhere(self, node: Node) -> bool:
         if not node.others and node.parent is not None and node.parent.mount is node.mount:
             return False  # its only name is on the mount that has changed
         try:
-            fd, mount = self._find_by_name(node)
+            found = self._find_by_name(node)
         except OSError as error:
             if error.errno in _NO_DESCRIPTOR:
                 raise
             return False
-        if self._is_same(node, fd, status(fd)):
-            self._exchange(node, fd, mount)
-            return True
-        os.close(fd)
-        self.mounts.let_go(mount)
+        with found:
+            if self._is_same(node, found):
+                self._exchange(node, found)
+                return True
         return False
 
     def known(self, parent: Node, name: bytes, fd: int) -> Node | None:
         """Return the node of the inode that was found as *name* in *parent*, or None.
 
-        :param fd: O_PATH descriptor of the inode. The caller keeps it.
+        :param fd: O_PATH descriptor of the inode. This object closes it.
         :raises OSError: the inode has no attributes (any more), or is on overlayfs and the kernel
             does not tell whether it is the inode of another name (see :class:`Watches`).
         """
-        mount, st = self._look(fd)
-        try:
-            return self._known(parent, name, fd, mount, st)
-        finally:
-            self.mounts.let_go(mount)
+        with self._look(fd) as found:
+            return self._known(parent, name, found)
 
-    def _look(self, fd: int) -> tuple[LowerMount, Status]:
-        """Return the mount and the status of *fd*. On FUSE its daemon is asked for fresh values."""
-        st = status(fd)
-        mount = self.mounts.of(fd, st)
-        mount.nodes += 1  # A search for other names may meet the mount, too, and let go of it.
+    def _look(self, fd: int) -> Found:
+        """Return what *fd* leads to. On FUSE its daemon is asked for fresh values.
+
+        :param fd: O_PATH descriptor. The result owns it, and a failure closes it.
+        """
+        found = Found(self.mounts, fd)
         try:
             self._attend_to_mounts()
+            if forgets_handles(found.mount.kind):
+                found.status = status(fd, fresh=True)
         except OSError:
-            mount.nodes -= 1
-            self.mounts.let_go(mount)
+            found.close()
             raise
-        mount.nodes -= 1
-        if not forgets_handles(mount.kind):
-            return mount, st
-        try:
-            return mount, status(fd, fresh=True)
-        except OSError:
-            self.mounts.let_go(mount)
-            raise
+        return found
 
-    def _known(
-        self, parent: Node, name: bytes, fd: int, mount: LowerMount, st: Status
-    ) -> Node | None:
-        key = _key(mount, st)
+    def _known(self, parent: Node, name: bytes, found: Found) -> Node | None:
+        key, st, rights = found.key, found.status, found.mount.rights
         known = self._by_key.get(key)
-        if stat.S_ISDIR(st.mode) or not parts_hard_links(mount.kind):
-            return known if known is not None and self._is_same(known, fd, st) else None
+        if stat.S_ISDIR(st.mode) or not parts_hard_links(found.mount.kind):
+            return known if known is not None and self._is_same(known, found) else None
         placed = self._by_place.get((parent.nodeid, name))
         for node in (placed, known) if st.links == 1 else (placed,):
-            if node and self._identity(node) == key and self._is_same(node, fd, st):
+            if node and self._identity(node) == key and self._is_same(node, found):
                 # If the node has no watch, the inode may have another node that has one by now.
-                found = node.watch or node.place is None
-                return node if found else self._watched(fd, mount.rights) or node
+                is_found = node.watch or node.place is None
+                return node if is_found else self._watched(found.fd, rights) or node
         # A hard link that overlayfs has copied up under a new name has a number of its own.
         if st.links == 1:
-            return self._watched(fd, mount.rights)
-        return self._linked(known, fd, mount.rights)
+            return self._watched(found.fd, rights)
+        return self._linked(known, found.fd, rights)
 
     def fd(self, node: Node) -> int:
         """Return an O_PATH descriptor of *node*, which is valid until the next call of any method.
@@ -400,7 +386,7 @@ class Inodes:
                 self._try_to_watch(node)
             return node.fd
         if node.others and self._is_astray(node):
-            self._exchange(node, *self._find_by_name(node))
+            self._exchange_by_name(node)
         if node in self._open:
             self._open.move_to_end(node)
         return node.fd
@@ -424,13 +410,11 @@ class Inodes:
         parent = node.parent
         if parent is not None and (node.others or parent.mount is not node.mount):
             try:
-                fd, mount = self._find_at(node, parent, node.name)
+                with self._find_at(node, parent, node.name) as found:
+                    return found.take()
             except OSError as error:
                 if error.errno not in _GONE:
                     raise
-            else:
-                self.mounts.let_go(mount)
-                return fd
         return os.dup(self.fd(node))
 
     def adopt(self, parent: Node, name: bytes, fd: int) -> Node:
@@ -442,28 +426,17 @@ class Inodes:
         :raises OSError: the inode has no attributes (any more), or is on overlayfs and the kernel
             does not tell whether it is the inode of another name (see :class:`Watches`).
         """
-        try:
-            mount, st = self._look(fd)
-        except OSError:
-            os.close(fd)
-            raise
-        try:
-            node = self._known(parent, name, fd, mount, st)
-        except OSError:
-            os.close(fd)
-            self.mounts.let_go(mount)
-            raise
-        if node is not None and node.fd < 0 and mount is not node.mount:
-            self._find_where_it_was(node)
-        if node is None:
-            node = self._new(fd, mount, st)
-        elif node.fd >= 0 and self._leads_to(node, _key(mount, st)):
-            os.close(fd)
-        else:
-            # If the node has another descriptor, that one leads to another file now.
-            self._exchange(node, fd, mount)
-            self._open[node] = None
-        self.mounts.let_go(mount)
+        with self._look(fd) as found:
+            st = found.status
+            node = self._known(parent, name, found)
+            if node is not None and node.fd < 0 and found.mount is not node.mount:
+                self._find_where_it_was(node)
+            if node is None:
+                node = self._new(found)
+            elif node.fd < 0 or not self._leads_to(node, found.key):
+                # If the node has another descriptor, that one leads to another file now.
+                self._exchange(node, found)
+                self._open[node] = None
         node.moved = False
         self._name(node, parent, name)
         linked = st.links > 1 and node.kind != stat.S_IFDIR
@@ -474,11 +447,10 @@ class Inodes:
         self._put_aside()
         return node
 
-    def _new(self, fd: int, mount: LowerMount, st: Status) -> Node:
-        key = _key(mount, st)
+    def _new(self, found: Found) -> Node:
+        key, kind = found.key, stat.S_IFMT(found.status.mode)
         nodeid, generation = self._nodeid(key), next(self._generations)
-        node = Node(nodeid, key, stat.S_IFMT(st.mode), generation, fd, mount)
-        mount.nodes += 1
+        node = Node(nodeid, key, kind, generation, found.take(), self.mounts.use(found.mount))
         self._by_id[nodeid] = self._by_key[key] = node
         self._open[node] = None
         return node
@@ -491,16 +463,21 @@ class Inodes:
         """
         return not parts_hard_links(node.mount.kind) or self._identity(node) == key
 
-    def _exchange(self, node: Node, fd: int, mount: LowerMount) -> None:
-        """Replace the descriptor of *node* by *fd*, which is on *mount*."""
+    def _exchange(self, node: Node, found: Found) -> None:
+        """Replace the descriptor of *node* by the one of *found*."""
         if node.fd >= 0:
             os.close(node.fd)
-        node.fd = fd
-        if mount is not node.mount:
-            mount.nodes += 1
-            node.mount.nodes -= 1
-            self.mounts.let_go(node.mount)
-            node.mount = mount
+        node.fd = found.take()
+        before, node.mount = node.mount, self.mounts.use(found.mount)
+        self.mounts.let_go(before)
+
+    def _exchange_by_name(self, node: Node) -> None:
+        """Replace the descriptor of *node* by one that a name of it leads to.
+
+        :raises OSError: ESTALE if no known name leads to the node.
+        """
+        with self._find_by_name(node) as found:
+            self._exchange(node, found)
 
     def _name(self, node: Node, parent: Node, name: bytes) -> None:
         """Record that *node* was found as *name* in *parent*, and keep its earlier names."""
@@ -673,9 +650,8 @@ class Inodes:
         :param kind: type of the file: ``S_IFMT`` of its mode.
         """
         nodeid = next(self._synthetic)
-        mount = parent.mount
+        mount = self.mounts.use(parent.mount)
         node = Node(nodeid, (-1, nodeid, 0), kind, next(self._generations), -1, mount)
-        mount.nodes += 1
         node.parent, node.name = parent, name
         self._by_id[nodeid] = self._by_key[node.key] = node
         return node
@@ -738,13 +714,11 @@ class Inodes:
         try:
             if self._goes_by_names(node):
                 # The descriptor proves nothing: the kernel may have cached attributes for it.
-                self._exchange(node, *self._find_by_name(node))
+                self._exchange_by_name(node)
             elif status(node.fd).links == 0:
                 return True
             elif self._handle(node) is None:
-                fd, mount = self._find_by_name(node)
-                os.close(fd)
-                self.mounts.let_go(mount)
+                self._find_by_name(node).close()
             return False
         except OSError:
             # The lower file system finds files by their names, and the name is gone.
@@ -754,11 +728,8 @@ class Inodes:
     def _go_by_what_is_open(self, node: Node) -> None:
         """Find *node* by an open file of it, which a FUSE daemon has renamed to a hidden name."""
         if node.opens and self._goes_by_names(node):
-            opened = node.opens[-1]
-            with contextlib.suppress(OSError):
-                mount = self.mounts.of(opened, status(opened))
-                path = b"/proc/self/fd/%d" % opened
-                self._exchange(node, os.open(path, os.O_PATH | os.O_CLOEXEC), mount)
+            with contextlib.suppress(OSError), self._copied(node.opens[-1]) as found:
+                self._exchange(node, found)
 
     def _is_astray(self, node: Node) -> bool:
         """Tell whether the descriptor of *node* leads to no inode or to another one."""
@@ -807,7 +778,6 @@ class Inodes:
         self._unwatch(node)
         self._kept.pop(node, None)
         self._close(node)
-        node.mount.nodes -= 1
         self.mounts.let_go(node.mount)
 
     def _close(self, node: Node) -> None:
@@ -822,21 +792,21 @@ class Inodes:
         own = device == self.root.key[0] and ROOT < inode < _FIRST_SYNTHETIC
         return inode if own and inode not in self._by_id else next(self._synthetic)
 
-    def _is_same(self, node: Node, fd: int, st: Status) -> bool:
-        """Tell whether *node* is the inode of *fd*, since another file may get the same number."""
-        if node.kind != stat.S_IFMT(st.mode):
+    def _is_same(self, node: Node, found: Found) -> bool:
+        """Tell whether *node* is the inode *found*, since another file may get the same number."""
+        if node.kind != stat.S_IFMT(found.status.mode):
             return False
         if node.fd < 0:
-            return node.handle is None or node.handle == file_handle(fd)
+            return node.handle is None or node.handle == file_handle(found.fd)
         if keeps_numbers(node.mount.kind):
             return True
-        handle = file_handle(fd)
+        handle = file_handle(found.fd)
         # With equal handles, both descriptors lead to one inode, which has just been asked.
         if handle is not None and handle == file_handle(node.fd):
             return True
         if self._goes_by_names(node):
             return self._is_there(node)
-        was_removed = st.links > 0 and status(node.fd).links == 0
+        was_removed = found.status.links > 0 and status(node.fd).links == 0
         return handle is None and not was_removed
 
     def _is_there(self, node: Node) -> bool:
@@ -846,7 +816,7 @@ class Inodes:
         if node.pinned:
             return False
         try:
-            self._exchange(node, *self._find_by_name(node))
+            self._exchange_by_name(node)
         except OSError:
             return False
         return True
@@ -873,7 +843,7 @@ class Inodes:
 
     def _find(self, node: Node) -> None:
         if not self._find_by_handle(node):
-            self._exchange(node, *self._find_by_name(node))
+            self._exchange_by_name(node)
 
     def _find_where_it_was(self, node: Node) -> None:
         """Find *node* on its own mount, if possible, although another mount leads to it as well.
@@ -893,10 +863,8 @@ class Inodes:
             return False  # without CAP_DAC_READ_SEARCH
         return True
 
-    def _find_by_name(self, node: Node) -> tuple[int, LowerMount]:
-        """Return a descriptor of *node* and the mount that it is on.
-
-        The mount may have no node. The caller has to give it one, or to let it go.
+    def _find_by_name(self, node: Node) -> Found:
+        """Return what the first name that leads to *node* leads to.
 
         :raises OSError: ESTALE if no known name leads to the node.
         """
@@ -919,43 +887,97 @@ class Inodes:
             if parent is None or parent.mount is not mount:
                 continue
             try:
-                fd, found = self._find_at(node, parent, name)
+                with self._find_at(node, parent, name) as found:
+                    if found.mount is mount:
+                        return found.take()
             except OSError as error:
                 if error.errno not in _GONE:
                     raise
-                continue
-            self.mounts.let_go(found)
-            if found is mount:
-                return fd
-            os.close(fd)
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
-    def _find_at(self, node: Node, parent: Node, name: bytes) -> tuple[int, LowerMount]:
-        chain = {node: name}
+    def _find_at(self, node: Node, parent: Node, name: bytes) -> Found:
+        """Return what *name* in *parent* leads to.
+
+        :raises OSError: ESTALE if that is not *node*.
+        """
+        above: dict[Node, bytes] = {}
         while parent.fd < 0 and parent.parent is not None:
-            if parent in chain:
+            if parent is node or parent in above:
                 raise _stale(node)  # the known names form a circle: directories were moved since
-            chain[parent] = parent.name
+            above[parent] = parent.name
             parent = parent.parent
-        fd, mount = os.dup(parent.fd), parent.mount
-        for step, called in reversed(chain.items()):
-            try:
-                below = os.open(called, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-            except FileNotFoundError:
-                raise _stale(step) from None
-            finally:
-                os.close(fd)
-            fd = below
-            try:
-                mount, st = self._look(fd)
-            except OSError:
-                os.close(fd)
-                raise
-            if _key(mount, st) != step.key or stat.S_IFMT(st.mode) != step.kind:
-                os.close(fd)
-                self.mounts.let_go(mount)
-                raise _stale(step)
-        return fd, mount
+        directory = os.dup(parent.fd)
+        for step, called in reversed(above.items()):
+            with self._find_in(directory, step, called) as found:
+                directory = found.take()
+        return self._find_in(directory, node, name)
+
+    def _find_in(self, directory: int, node: Node, name: bytes) -> Found:
+        """Return what *name* leads to, and close *directory*.
+
+        :raises OSError: ESTALE if that is not *node*.
+        """
+        try:
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        except FileNotFoundError:
+            raise _stale(node) from None
+        finally:
+            os.close(directory)
+        found = self._look(fd)
+        if found.key != node.key or stat.S_IFMT(found.status.mode) != node.kind:
+            found.close()
+            raise _stale(node)
+        return found
+
+
+class Found:
+    """An inode that was found by a descriptor. A context manager.
+
+    Closing it closes the descriptor, unless :meth:`take` was called before. As long as it is not
+    closed, its mount stays in use: a search for other names may meet the mount meanwhile, too.
+
+    :ivar fd: O_PATH descriptor, which this object owns; -1 after :meth:`take`.
+    :ivar status: status of the inode.
+    :ivar mount: the mount that the descriptor is on.
+    """
+
+    __slots__ = ("_mounts", "fd", "mount", "status")
+
+    def __init__(self, mounts: LowerMounts, fd: int) -> None:
+        """Take over *fd*. A failure closes it.
+
+        :raises OSError: the inode has no status (any more), or see :meth:`LowerMounts.of`.
+        """
+        self._mounts = mounts
+        self.fd = fd
+        try:
+            self.status = status(fd)
+            self.mount = mounts.of(fd, self.status)
+        except OSError:
+            os.close(fd)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def key(self) -> Key:
+        """The key of the inode, by the present rights of its mount."""
+        return _key(self.mount, self.status)
+
+    def take(self) -> int:
+        """Return the descriptor, which the caller owns from now on."""
+        fd, self.fd = self.fd, -1
+        return fd
+
+    def close(self) -> None:
+        """Close the descriptor unless it was taken, and let go of the mount. Call it once."""
+        if self.fd >= 0:
+            os.close(self.take())
+        self._mounts.let_go(self.mount)
 
 
 class Held:

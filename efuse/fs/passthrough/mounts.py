@@ -20,7 +20,7 @@ _MOST_READINGS = 8
 
 
 class LowerMount:
-    """A mount that has nodes. A descriptor of it prevents that its id is used again.
+    """A mount in use. A descriptor of it prevents that its id is used again.
 
     :ivar number: id of the mount, see `Status`.
     :ivar kind: type of its file system, see
@@ -30,12 +30,12 @@ class LowerMount:
         `_READ_ONLY`, `_WRITABLE`, or the id of a mount that maps the owners of files. No other
         option of a mount gives a file another node, because two nodes would both cache pages of the
         file, and the one that is written back last would win.
-    :ivar nodes: number of nodes on the mount.
+    :ivar uses: number of nodes on the mount, and of searches that have met it and not ended.
     :ivar row: the last row of the mount in the table of mounts. None if the table never had one,
         because the mount is in another namespace or outside of a chroot.
     """
 
-    __slots__ = ("_anchor", "_by_handle", "kind", "nodes", "number", "rights", "row")
+    __slots__ = ("_anchor", "_by_handle", "kind", "number", "rights", "row", "uses")
 
     def __init__(self, number: int, fd: int, row: Mount | None) -> None:
         """Describe the mount that *fd* is on: an O_PATH descriptor, which the caller keeps.
@@ -44,7 +44,7 @@ class LowerMount:
             files a second node, or write them by a read-only mount.
         """
         self.number = number
-        self.nodes = 0
+        self.uses = 0
         self.row = row
         self.kind = FUSE if row is not None and is_of_fuse(row) else _kind_at(fd)
         self.rights = _rights_of(row) if row is not None else _rights_at(fd)
@@ -92,7 +92,7 @@ class LowerMount:
 
 
 class LowerMounts:
-    """The mounts that have nodes, by their ids.
+    """The mounts in use, by their ids.
 
     A device number does not identify a mount: two mounts of one file system share it, although
     their rights and the mounts below them differ. And a later file system may get the same number.
@@ -143,7 +143,7 @@ class LowerMounts:
         return {_READ_ONLY, _WRITABLE, *(mount.rights for mount in self._mounts.values())}
 
     def of(self, fd: int, st: Status) -> LowerMount:
-        """Return the mount that *fd* is on. If no node is made on it, give it to :meth:`let_go`.
+        """Return the mount that *fd* is on, with a use for the caller: see :meth:`use`.
 
         :param st: status of *fd*.
         :raises OSError: ELOOP if it is the pass-through's own mount, where a request would wait for
@@ -158,6 +158,11 @@ class LowerMounts:
             mount = self._mounts[st.mount] = LowerMount(st.mount, fd, self.row(st.mount))
             if mount.row is None:
                 self._unlisted.add(mount)
+        return self.use(mount)
+
+    def use(self, mount: LowerMount) -> LowerMount:
+        """Count a use of *mount*, which :meth:`let_go` ends. Return *mount*."""
+        mount.uses += 1
         return mount
 
     def row(self, number: int) -> Mount | None:
@@ -174,8 +179,9 @@ class LowerMounts:
         self._altered |= altered
 
     def let_go(self, mount: LowerMount) -> None:
-        """Forget *mount* if it has no nodes any more."""
-        if not mount.nodes and self._mounts.get(mount.number) is mount:
+        """End a use of *mount*. Forget it if it has no other one."""
+        mount.uses -= 1
+        if not mount.uses and self._mounts.get(mount.number) is mount:
             del self._mounts[mount.number]
             self._unlisted.discard(mount)
             mount.close()

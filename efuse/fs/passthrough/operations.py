@@ -824,10 +824,7 @@ class Passthrough(Operations):
             fd = os.open(name, _FIND, dir_fd=self._inodes.fd(parent))
         except FileNotFoundError:
             return None
-        try:
-            return self._inodes.known(parent, name, fd)
-        finally:
-            os.close(fd)
+        return self._inodes.known(parent, name, fd)
 
     def _remove(
         self, parent_inode: int, name: bytes, ctx: RequestContext, how: Callable[..., None]
