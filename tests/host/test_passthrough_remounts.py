@@ -218,6 +218,40 @@ def test_file_in_use_is_not_outdated_if_no_descriptor_is_left_after_a_remount(
     os.close(fd)
 
 
+@pytest.mark.parametrize("names", [("one", "three"), ("three", "one")])
+def test_file_goes_on_by_a_name_on_a_writable_mount_if_another_name_fails(
+    table: Inodes,
+    source: Path,
+    mount: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, str],
+) -> None:
+    _two_names(source, mount)
+    (source / "three").mkdir()
+    bind(mount, source / "below", source / "three", "")
+    node = _look_up(table, source, "two", "f")
+    for name in names:
+        assert _look_up(table, source, name, "f") is node
+    rights = node.key[2]
+    remount(source / "two", "ro")
+    open_file = os.open
+
+    def fails(path: Any, *arguments: Any, dir_fd: int | None = None, **more: Any) -> int:
+        if path == b"f" and os.readlink(f"/proc/self/fd/{dir_fd}") == str(source / "one"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return open_file(path, *arguments, dir_fd=dir_fd, **more)
+
+    monkeypatch.setattr(os, "open", fails)
+    assert table.node(node.nodeid) is node
+    monkeypatch.undo()
+    assert node.key[2] == rights
+    assert node.mount is _look_up(table, source, "three").mount
+    for name in names:
+        assert _look_up(table, source, name, "f") is node
+    table.check_writable(node)
+    assert _look_up(table, source, "two", "f") is not node
+
+
 def test_grants_are_void_after_some_files_followed_a_mount_and_the_next_one_could_not(
     table: Inodes, source: Path, mount: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

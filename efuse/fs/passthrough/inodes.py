@@ -319,16 +319,18 @@ class Inodes:
     def _is_named_elsewhere(self, node: Node) -> bool:
         if not node.others and node.parent is not None and node.parent.mount is node.mount:
             return False  # its only name is on the mount that has changed
-        try:
-            found = self._find_by_name(node)
-        except OSError as error:
-            if error.errno in _NO_DESCRIPTOR:
-                raise
-            return False
-        with found:
-            if self._is_same(node, found):
-                self._exchange(node, found)
-                return True
+        for parent, name in reversed((*node.others, (node.parent, node.name))):
+            if parent is None:
+                continue
+            try:
+                with self._find_at(node, parent, name) as found:
+                    if self._is_same(node, found):
+                        self._exchange(node, found)
+                        return True
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR:
+                    raise
+                # This name leads nowhere (FUSE: EIO). Another one may lead to the node.
         return False
 
     def known(self, parent: Node, name: bytes, fd: int) -> Node | None:
