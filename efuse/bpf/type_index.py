@@ -67,12 +67,8 @@ class TypeIndex:
         index = cls(directory / f"{key}.json" if directory else None, key)
         if index._path:
             with contextlib.suppress(OSError, EfuseError, ValueError):
-                stored = json.loads(_checked(key, locations.read_private(index._path)))
-                index._numbers = stored["numbers"]
-                index._members = {
-                    name: tuple(TypeMember(*member) for member in members)
-                    for name, members in stored["members"].items()
-                }
+                text = _checked(key, locations.read_private(index._path))
+                index._numbers, index._members = _answers(json.loads(text))
         return index
 
     def __bool__(self) -> bool:
@@ -151,6 +147,32 @@ def _checked(key: str, content: str) -> str:
     if checksum != _checksum(key, text):
         raise ValueError("the checksum is wrong")
     return text
+
+
+def _answers(stored: object) -> tuple[dict[str, int | None], dict[str, tuple[TypeMember, ...]]]:
+    """Return the numbers and the members that :meth:`TypeIndex.write` has stored.
+
+    :raises ValueError: *stored* has another shape.
+    """
+    match stored:
+        case {"numbers": dict(numbers), "members": dict(members)} if all(
+            number is None or isinstance(number, int) for number in numbers.values()
+        ):
+            return numbers, {name: _members(found) for name, found in members.items()}
+    raise ValueError("the answers have another shape")
+
+
+def _members(stored: object) -> tuple[TypeMember, ...]:
+    if not isinstance(stored, list):
+        raise ValueError("members are not a list")
+    found = []
+    for member in stored:
+        match member:
+            case [str(name), int(type_id), int(bits)]:
+                found.append(TypeMember(name, type_id, bits))
+            case _:
+                raise ValueError("a member has another shape")
+    return tuple(found)
 
 
 def _checksum(key: str, text: str) -> str:

@@ -254,6 +254,38 @@ def test_file_that_cannot_be_trusted_is_not_used(sysfs: Path, spoil: Callable[[P
         assert opened()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        '{"numbers": {}}',
+        '{"members": {}}',
+        '{"numbers": [], "members": {}}',
+        '{"numbers": {}, "members": []}',
+        '{"numbers": {"id 4 fuse_req": "7"}, "members": {}}',
+        '{"numbers": {"id 4 fuse_req": [7]}, "members": {}}',
+        '{"numbers": {"id 4 fuse_req": 7}, "members": {"fuse_req": 3}}',
+        '{"numbers": {"id 4 fuse_req": 7}, "members": {"fuse_req": {"args": 1}}}',
+        '{"numbers": {"id 4 fuse_req": 7}, "members": {"fuse_req": [3]}}',
+        '{"numbers": {"id 4 fuse_req": 7}, "members": {"fuse_req": [["args", 1]]}}',
+        '{"numbers": {"id 4 fuse_req": 7}, "members": {"fuse_req": [["args", 1, 2, 3]]}}',
+        '{"numbers": {"id 4 fuse_req": 7}, "members": {"fuse_req": [["args", 1, null]]}}',
+    ],
+)
+def test_file_of_another_shape_with_a_right_checksum_is_replaced(sysfs: Path, text: str) -> None:
+    first = _ask(sysfs)
+    (file,) = _files()
+    right = file.read_bytes()
+    file.write_text(f"{type_index._checksum(file.stem, text)}\n{text}")
+    with _opens_of(sysfs / "btf/vmlinux") as opened:
+        assert _ask(sysfs) == first
+        assert opened()
+    assert file.read_bytes() == right
+
+
 def test_damaged_file_is_replaced(sysfs: Path) -> None:
     first = _ask(sysfs)
     right = _files()[0].read_bytes()
