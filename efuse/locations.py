@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -23,6 +25,7 @@ __all__ = [
     "make_private",
     "package",
     "read_private",
+    "remove_oldest",
     "why_not_private",
     "write",
 ]
@@ -171,32 +174,34 @@ def read_private(path: Path) -> str:
     try:
         # O_NONBLOCK: opening a FIFO does not wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _check_opened(path, fd)
+            with os.fdopen(fd, encoding="utf-8", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _unreadable(path, error) from error
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise EfuseError(
-                f"{path} is not used: it is not a regular file (EINVAL)", hint="remove it"
-            )
-        # The path leads to a trusted file now. The descriptor may be of another user's file that
-        # was there before, in a sticky directory.
-        check_private(path)
-        why = _who_can_change(found, _trusted()) or _who_is_listed(fd, found)
-        if why:
-            raise _not_private(path, f"{path} {why}")
-        with os.fdopen(fd, encoding="utf-8", closefd=False) as file:
-            return file.read()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    finally:
-        os.close(fd)
+        raise EfuseError(f"{path} is not used: {reason(error)}", hint="remove it") from error
 
 
-def _unreadable(path: Path, error: OSError) -> EfuseError:
-    return EfuseError(f"{path} is not used: {reason(error)}", hint="remove it")
+def _check_opened(path: Path, fd: int) -> None:
+    """Check the file that was opened at *path*, and that only trusted users can replace it.
+
+    :raises FileNotFoundError: it was removed meanwhile.
+    :raises EfuseError: see :func:`read_private`.
+    """
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise EfuseError(f"{path} is not used: it is not a regular file (EINVAL)", hint="remove it")
+    why, is_there = _look(path)
+    if why is None and not is_there:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    # In a sticky directory the path may have led to another user's file before.
+    opened = _who_can_change(found, _trusted()) or _who_is_listed(fd, found)
+    if why or opened:
+        raise _not_private(path, why or f"{path} {opened}")
 
 
 def made_once(kind: str, name: str, sources: Iterable[Path], make: Callable[[Path], None]) -> Path:
@@ -264,6 +269,23 @@ def write(path: Path, text: str) -> Path:
             os.unlink(new.name)  # noqa: PTH108
             raise
     return path
+
+
+def remove_oldest(directory: Path, pattern: str, keep: int) -> None:
+    """Remove files of *directory*, except the *keep* ones that were written last.
+
+    Other processes may read the files, and may remove them at the same time.
+
+    :param pattern: names of the files, as for :meth:`pathlib.Path.glob`.
+    """
+    written = []
+    for path in directory.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode):
+                written.append((found.st_mtime_ns, path))
+    for _, path in sorted(written)[:-keep]:
+        path.unlink(missing_ok=True)
 
 
 def data(name: str) -> Path:

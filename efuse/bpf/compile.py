@@ -19,6 +19,7 @@ __all__ = ["builtin", "builtin_sources", "compile_text", "store"]
 
 # Increase it when the conversion of the compiler's output changes. It invalidates the cache.
 _VERSION = 4
+_MAX_SPECS = 1024
 
 
 def builtin_sources() -> tuple[Source, ...]:
@@ -70,7 +71,8 @@ def compile_sources(
     from efuse.bpf.bcc import run  # imported here because it is rarely needed
 
     spec = run(sources, interface, _include_directories(interface), digest)
-    store(spec, locations.cache() / "specs")
+    stored = store(spec, locations.cache() / "specs")
+    locations.remove_oldest(stored.parent, "*.json", _MAX_SPECS)
     return spec
 
 

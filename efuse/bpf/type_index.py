@@ -3,7 +3,8 @@
 
 The kernel has more than a hundred thousand types, and parsing them takes most of the time of an
 attach. The same few questions come each time, so their answers are stored: one file for each key,
-``btf/KEY.json`` in the cache. The key covers everything that an answer depends on:
+``btf/KEY.json`` in the cache. The `_MAX_FILES` files that were written last are kept. The key
+covers everything that an answer depends on:
 
 * the build id of the running kernel, from ``/sys/kernel/notes``, and the size of its BTF, in case
   a tool has replaced the BTF of a built kernel;
@@ -37,6 +38,7 @@ __all__ = ["TypeIndex"]
 # Increase it when the meaning of a question or of an answer changes.
 _VERSION = 1
 _MAX_ANSWERS = 4096
+_MAX_FILES = 64
 _NOTE = struct.Struct("=III")  # struct elf32_note: sizes of name and content, type
 _BUILD_ID = (b"GNU\0", 3)
 
@@ -102,6 +104,7 @@ class TypeIndex:
         text = json.dumps({"numbers": self._numbers, "members": members})
         with contextlib.suppress(OSError, EfuseError):
             locations.write(self._path, f"{_checksum(self._key, text)}\n{text}")
+            locations.remove_oldest(self._path.parent, "*.json", _MAX_FILES)
 
 
 def _directory() -> Path | None:

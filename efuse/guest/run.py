@@ -104,9 +104,7 @@ def _sweep() -> None:
         pid = directory.name.split("-")[1]
         if not Path(f"/proc/{pid}").exists():
             shutil.rmtree(directory, ignore_errors=True)
-    logs = sorted(_guests().glob("kernel-*.log"), key=lambda log: log.name)
-    for log in logs[:-_KEPT_LOGS]:
-        log.unlink(missing_ok=True)
+    locations.remove_oldest(_guests(), "kernel-*.log", _KEPT_LOGS)
 
 
 def _kept_paths(*needed: Path) -> list[Path]:

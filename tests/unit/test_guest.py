@@ -498,3 +498,19 @@ def test_options_and_status_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cli_guest.cli, arguments)
     assert result.exit_code == 42
     assert seen == [["ls", "-l", "--all"], run.Options(cpus=3, module=False, timeout_s=9), False]
+
+
+def test_sweep_removes_the_oldest_kernel_logs_and_the_directories_of_ended_runs(
+    cache: Path,
+) -> None:
+    guests = cache / "guests"
+    for name in (f"run-{os.getpid()}-x", "run-4194305-x"):  # above the largest process ID
+        (guests / name).mkdir(parents=True)
+    for number in range(run._KEPT_LOGS + 2):
+        log = guests / f"kernel-20260101-0000{number:02}-1.log"
+        log.write_text(f"{number}")
+        os.utime(log, ns=(0, number))
+    run._sweep()
+    logs = sorted(guests.glob("kernel-*.log"))
+    assert [log.read_text() for log in logs] == [f"{n}" for n in range(2, run._KEPT_LOGS + 2)]
+    assert [path.name for path in guests.glob("run-*")] == [f"run-{os.getpid()}-x"]

@@ -312,6 +312,45 @@ def test_a_file_is_written_whole_or_not_at_all(home: Path) -> None:
     assert [path.name for path in path.parent.iterdir()] == ["b"]
 
 
+def test_remove_oldest_keeps_the_files_that_were_written_last(home: Path) -> None:
+    for number in range(6):
+        path = locations.write(home / f"kept/{9 - number}.json", f"{number}")
+        os.utime(path, ns=(0, number))
+    (home / "kept/0.txt").touch()
+    (home / "kept/1.json").mkdir()
+    locations.remove_oldest(home / "kept", "*.json", 4)
+    assert sorted(path.name for path in (home / "kept").iterdir()) == [
+        "0.txt",
+        "1.json",
+        *(f"{name}.json" for name in range(4, 8)),
+    ]
+    assert [(home / f"kept/{name}.json").read_text() for name in range(4, 8)] == [*"5432"]
+    locations.remove_oldest(home / "kept", "*.json", 4)
+    assert len(list((home / "kept").iterdir())) == 6
+
+
+def test_remove_oldest_of_a_missing_directory_does_nothing(home: Path) -> None:
+    locations.remove_oldest(home / "none", "*", 1)
+    assert not (home / "none").exists()
+
+
+def test_remove_oldest_goes_on_if_another_process_removes_a_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        os.utime(locations.write(home / f"kept/{number}", "-"), ns=(0, number))
+    real = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        if path == home / "kept/0":
+            path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    locations.remove_oldest(home / "kept", "*", 1)
+    assert [path.name for path in (home / "kept").iterdir()] == ["2"]
+
+
 def test_as_many_links_are_followed_as_by_the_kernel(home: Path) -> None:
     chain = link_chain(home, ".cache", 41)
     assert locations.why_not_private(chain[39]) is None

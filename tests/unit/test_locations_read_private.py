@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from efuse import locations
+from efuse.bpf import bcc
 from efuse.bpf import compile as compiling
 from efuse.bpf.spec import Source, Spec
 from efuse.errors import EfuseError
@@ -103,17 +104,33 @@ def test_read_private_checks_the_opened_file_if_it_is_replaced_meanwhile(
     path = locations.write(cache / "a/b", "forged")
     path.parent.chmod(0o1777)
     make_untrusted(path)
-    check = locations.check_private
+    look = locations._look
 
-    def replace_and_check(checked: Path) -> Path:
+    def replace_and_look(checked: Path) -> tuple[str | None, bool]:
         path.unlink()
         path.write_text("ours")
         path.chmod(0o644)
-        return check(checked)
+        return look(checked)
 
-    monkeypatch.setattr(locations, "check_private", replace_and_check)
+    monkeypatch.setattr(locations, "_look", replace_and_look)
     with pytest.raises(EfuseError, match=r"is not used: .* \(EPERM\)"):
         locations.read_private(path)
+
+
+def test_compiled_program_that_another_process_removes_meanwhile_is_compiled_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = compiling._digest((Source("x.c", "int x;"),), compiling.EFUSE_OPS)
+    stored = compiling.store(Spec({}, {}, digest), cache / "specs")
+    check, compiled = locations._check_opened, Spec({}, {}, "compiled again")
+
+    def remove_and_check(path: Path, fd: int) -> None:
+        stored.unlink()
+        check(path, fd)
+
+    monkeypatch.setattr(locations, "_check_opened", remove_and_check)
+    monkeypatch.setattr(bcc, "run", lambda *_: compiled)
+    assert compiling.compile_text("int x;", name="x.c") == compiled
 
 
 @pytest.mark.parametrize("spoil", [spoil for spoil, _ in _SPOILS])

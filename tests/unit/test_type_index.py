@@ -294,6 +294,24 @@ def test_damaged_file_is_replaced(sysfs: Path) -> None:
     assert _files()[0].read_bytes() == right
 
 
+def test_files_of_kernels_that_wrote_no_answers_lately_are_removed(
+    sysfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type_index, "_MAX_FILES", 3)
+    first = _ask(sysfs)
+    (oldest,) = _files()
+    for number in range(2, 6):
+        for age, file in enumerate(_files()):
+            os.utime(file, ns=(0, age + 1 if file != oldest else 0))
+        (sysfs / "notes").write_bytes(_notes(bytes([number]) * 20))
+        assert _ask(sysfs) == first
+    assert len(_files()) == 3
+    assert oldest not in _files()
+    with _opens_of(sysfs / "btf/vmlinux") as opened:
+        assert _ask(sysfs) == first
+        assert not opened()
+
+
 def test_cache_that_cannot_be_written_changes_no_answer(sysfs: Path) -> None:
     first = _ask(sysfs)
     _files()[0].unlink()
