@@ -109,26 +109,44 @@ class Attachment(Closing):
     def open(cls, connection: int) -> Self:
         """Open the program set of a connection, whichever process attached it.
 
-        :raises AttachError: the connection has no program set.
+        :raises AttachError: the connection has no program set, or this process may not open it.
         """
         with open_target() as target:
             for _, link_fd, value in struct_ops_links(EFUSE_OPS):
                 found, name, programs = target.describe(value)
                 if found == connection:
-                    own_fd = os.dup(link_fd)
-                    try:
-                        maps = _maps_of(programs.values())
-                    except BaseException:
-                        os.close(own_fd)
-                        raise
-                    attachment = cls(connection, name, own_fd, maps)
-                    directory = pin_directory(connection)
-                    attachment._pins = directory if directory.is_dir() else None
-                    return attachment
+                    return cls._open_link(connection, name, link_fd, programs.values())
         raise AttachError(
             f"cannot find the programs of connection {connection}: none are attached",
             hint="efuse prog list",
         )
+
+    @classmethod
+    def _open_link(
+        cls, connection: int, name: str, link_fd: int, program_ids: Iterable[int]
+    ) -> Self:
+        """Return the attachment of a set, with a descriptor of its own for the link.
+
+        :raises AttachError: this process may not open its maps or its pins, or has no descriptor
+            left.
+        """
+        with ExitStack() as undo:
+            maps = _maps_of(program_ids)
+            undo.callback(_close, maps)
+            directory = pin_directory(connection)
+            try:
+                pins = directory if directory.is_dir() else None
+                own_fd = os.dup(link_fd)
+            except OSError as error:
+                is_full = error.errno in (errno.EMFILE, errno.ENFILE)
+                raise AttachError(
+                    f"cannot open the programs of connection {connection}: {reason(error)}",
+                    hint="raise the limit of open files: ulimit -n" if is_full else "run as root",
+                ) from error
+            undo.pop_all()
+        attachment = cls(connection, name, own_fd, maps)
+        attachment._pins = pins
+        return attachment
 
     @classmethod
     def open_pinned(cls, directory: Path | str) -> Self:

@@ -23,7 +23,16 @@ from efuse.errors import (
 )
 from efuse.functions.loading import Loaded, function_text, load
 from efuse.functions.reference import RandomAccess, Streaming
-from efuse.functions.running import CONTROL, Place, Run, Status, Why, run
+from efuse.functions.running import (
+    CONTROL,
+    Place,
+    Run,
+    Status,
+    Why,
+    closed,
+    run,
+    unknown_status,
+)
 from efuse.functions.shipped import Shipped
 
 __all__ = ["WHERE", "Execution", "Outcome", "begin", "begin_loaded"]
@@ -91,7 +100,7 @@ class Execution(Closing):
                 yield some
 
     def status(self) -> Status:
-        """Return the progress of the run."""
+        """Return the progress of the run; see `Run.status`."""
         return self._run.status()
 
     def outcome(self) -> Outcome:
@@ -227,6 +236,7 @@ class _ReferenceRun(Closing):
         self.blocks = 0
 
     def step(self) -> bytes | None:
+        self._check_open()
         try:
             some = next(self._parts, None)
         except OSError as error:
@@ -240,8 +250,17 @@ class _ReferenceRun(Closing):
         return some or None
 
     def status(self) -> Status:
-        end = max(os.fstat(self._file.fileno()).st_size, self._position)
+        self._check_open()
+        try:
+            size = os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise unknown_status(self._name, error) from error
+        end = max(size, self._position)
         return Status(self._position, end, 0, 0, self._emitted, self._done, Why.NOT)
+
+    def _check_open(self) -> None:
+        if self._file.closed:
+            raise closed(self._name)
 
     def close(self) -> None:
         self._file.close()

@@ -29,8 +29,10 @@ __all__ = [
     "Status",
     "Unchained",
     "Why",
+    "closed",
     "failure",
     "run",
+    "unknown_status",
 ]
 
 CONTROL = "/dev/csd"
@@ -149,7 +151,9 @@ class Run(Closing):
 
         :returns: the output; None if there is none yet; ``b""`` when the run is done.
         :raises EfuseError: the function failed, or the file could not be read.
+        :raises UsageError: the run is closed.
         """
+        self._check_open()
         try:
             return os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
@@ -185,9 +189,17 @@ class Run(Closing):
         return b"".join(parts)
 
     def status(self) -> Status:
-        """Return the progress of the run."""
+        """Return the progress of the run.
+
+        :raises UsageError: the run is closed.
+        :raises EfuseError: the loaded csd.ko does not tell it, because it has another version.
+        """
+        self._check_open()
         raw = bytearray(_STATUS.size)
-        fcntl.ioctl(self._fd, _IOC_STATUS, raw)
+        try:
+            fcntl.ioctl(self._fd, _IOC_STATUS, raw)
+        except OSError as error:
+            raise unknown_status(self._name, error) from error
         position, end, _, device, kernel, emitted, done, why, chained, because, _ = _STATUS.unpack(
             raw
         )
@@ -203,12 +215,18 @@ class Run(Closing):
         :param args: arguments as the function takes them.
         :raises EfuseError: the function does not take these arguments, or the file cannot be
             looked at.
+        :raises UsageError: the run is closed.
         """
+        self._check_open()
         buffer = bytearray(args)
         try:
             fcntl.ioctl(self._fd, _IOC_RESTART, _RESTART.pack(_address(buffer), len(args), 0))
         except OSError as error:
             raise _not_begun(self._name, len(args), error) from error
+
+    def _check_open(self) -> None:
+        if self._fd < 0:
+            raise closed(self._name)
 
     def close(self) -> None:
         """End the run, even if it is not done."""
@@ -322,6 +340,29 @@ _WHYS = {
     errno.EPROTO: "it returned an invalid verdict",
     errno.ESTALE: "it was unloaded meanwhile",
 }
+
+
+def closed(name: str) -> UsageError:
+    """Return the exception for a run that was used after it was closed.
+
+    :param name: name of the function.
+    """
+    return UsageError(
+        f"the run of the storage function {name!r} is closed (EBADF)", hint="begin another run"
+    )
+
+
+def unknown_status(name: str, error: OSError) -> EfuseError:
+    """Return the exception for a run whose status cannot be read.
+
+    :param name: name of the function.
+    :param error: why the status cannot be read.
+    """
+    hints = {errno.ENOTTY: "load the csd.ko of this version of eFuse: efuse module load --csd"}
+    return EfuseError(
+        f"cannot read the status of the storage function {name!r}: {reason(error)}",
+        hint=hints.get(error.errno or 0, "begin another run"),
+    )
 
 
 def failure(name: str, number: int) -> EfuseError:

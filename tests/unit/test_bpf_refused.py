@@ -130,6 +130,34 @@ def test_maps_that_cannot_be_opened_leave_no_descriptor(monkeypatch: pytest.Monk
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_open_without_a_descriptor_for_the_link_fails_and_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = Kernel(monkeypatch, {10: "attrs", 11: "entries"})
+    monkeypatch.setattr(os, "dup", fails(errno.EMFILE))
+    why = r"cannot open the programs of connection 41: Too many open files \(EMFILE\)"
+    with pytest.raises(AttachError, match=why) as caught:
+        Attachment.open(41)
+    assert caught.value.hint == "raise the limit of open files: ulimit -n"
+    os.close(kernel.opened[0])
+    assert kernel.still_open() == []
+
+
+def test_open_of_a_set_whose_pins_may_not_be_seen_fails_and_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = Kernel(monkeypatch, {10: "attrs", 11: "entries"})
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(Path, "is_dir", fails(errno.EACCES))
+    with pytest.raises(AttachError, match=r"the programs of connection 41: .*EACCES") as caught:
+        Attachment.open(41)
+    monkeypatch.undo()
+    assert caught.value.hint == "run as root"
+    assert kernel.still_open() == []
+    os.close(kernel.opened[0])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_maps_of_one_name_leave_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(monkeypatch, {10: "attrs", 11: "attrs"})
     (found,) = list_attached()
