@@ -440,16 +440,29 @@ class _Session:
                 steps.callback(self._state.acceleration.close)
 
     def _close_device(self) -> None:
+        is_hidden = self._is_hidden
+        self._forget_device()
         if self._is_initialized:
             # libfuse unmounts whatever is at the path, so it unmounts only a hidden mount.
-            pyfuse3.close(unmount=self._is_hidden)
+            pyfuse3.close(unmount=is_hidden)
         else:
             os.close(self._fd)
 
+    def _forget_device(self) -> None:
+        """Forget the number of the descriptor, which another file may get when it is closed.
+
+        The lock keeps out another thread that is unmounting by this number. If that thread waits
+        for an answer of this process, it goes on when the descriptor is closed.
+        """
+        is_free = self._unmounting.acquire(timeout=GRACE_S)
+        self._device = -1
+        self._state.device = None
+        if is_free:
+            self._unmounting.release()
+
     def _forget(self) -> None:
         self._close_abort()
-        self._device = -1
-        self._state.acceleration = self._state.device = None
+        self._state.acceleration = None
         self._state.channels = False
         self._state.mounted_type = self._state.mounted_connection = None
         self._state.reason = "it is not mounted"

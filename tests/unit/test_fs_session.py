@@ -5,13 +5,81 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
+from typing import cast
 
+import pyfuse3
 import pytest
 import trio
 
 import efuse
+from efuse.fs import session as module
+from efuse.fs.own_mount import OwnMount
 from efuse.fs.session import _Session
+
+
+def _session(path: Path) -> _Session:
+    async def make() -> _Session:
+        return _Session(efuse.Operations(), str(path), (), channels=False)
+
+    return trio.run(make)
+
+
+class _Mount:
+    """A mount that is gone. It records the descriptors by which it was to be unmounted."""
+
+    def __init__(self) -> None:
+        self.devices: list[int] = []
+
+    def detach(self, device: int) -> None:
+        self.devices.append(device)
+
+
+@pytest.mark.parametrize("is_initialized", [True, False])
+def test_descriptor_of_the_mount_is_forgotten_before_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_initialized: bool
+) -> None:
+    """Another file may get its number while another thread aborts the mount."""
+    session, mount = _session(tmp_path), _Mount()
+    device = os.open("/dev/null", os.O_RDWR)
+    session._own = cast(OwnMount, mount)
+    session._is_initialized = is_initialized
+    session._fd = session._device = session._state.device = device
+    session._state.mounted_type = "efuse"
+    close, known = os.close, []
+
+    def close_and_abort(fd: int = device, *, unmount: bool = False) -> None:
+        assert not unmount
+        close(fd)
+        foreign = os.open("/dev/null", os.O_RDWR)
+        assert foreign == device
+        known.append(session._state.device)
+        session.abort()
+        close(foreign)
+
+    monkeypatch.setattr(os, "close", close_and_abort)
+    monkeypatch.setattr(pyfuse3, "close", close_and_abort)
+    trio.run(session.close)
+    monkeypatch.undo()
+    assert mount.devices == [device, -1]  # before the close, and while it is closed
+    assert known == [None]
+
+
+def test_descriptor_of_the_mount_is_closed_although_a_thread_that_unmounts_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRACE_S", 0.01)
+    session = _session(tmp_path)
+    session._fd = session._device = os.open("/dev/null", os.O_RDWR)
+    session._state.mounted_type = "efuse"
+    with session._unmounting:
+        closing = threading.Thread(target=trio.run, args=(session.close,))
+        closing.start()
+        closing.join()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(session._fd)
+    assert session._device == -1
 
 
 def test_file_that_aborts_the_connection_is_closed_once_although_that_fails(
@@ -21,15 +89,12 @@ def test_file_that_aborts_the_connection_is_closed_once_although_that_fails(
     closed: list[tuple[int, int]] = []
     close = os.close
 
-    async def make() -> _Session:
-        return _Session(efuse.Operations(), str(tmp_path), (), channels=False)
-
     def fails(fd: int) -> None:
         closed.append((fd, session._abort_fd))
         close(fd)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    session = trio.run(make)
+    session = _session(tmp_path)
     fd = os.open(tmp_path / "abort", os.O_WRONLY | os.O_CREAT)
     session._abort_fd = fd
     with monkeypatch.context() as patch:
