@@ -173,6 +173,12 @@ static void make_plain(const char *options)
 	close(plain);
 }
 
+/* Whether a mount at @path can hide from this process what /proc shows of it. */
+static bool hides_proc(const char *path)
+{
+	return !strncmp(path, "/proc", 5) && (!path[5] || path[5] == '/');
+}
+
 static bool is_of_type(const char *type, const char *name)
 {
 	size_t length = strlen(name);
@@ -205,6 +211,13 @@ EXPORT int mount(const char *source, const char *target, const char *type,
 	/* Resolve the path before the mount: afterwards it would lead to this daemon. */
 	fd = report_fd();
 	path = fd < 0 ? NULL : realpath(target, NULL);
+	if (path && hides_proc(path)) {
+		/* own_mount_number() and `efuse run` read there, and would wait for this daemon. */
+		fprintf(stderr, "efuse: %s cannot be mounted on: efuse run reads /proc (EBUSY)\n", path);
+		free(path);
+		errno = EBUSY;
+		return -1;
+	}
 	if (path) {
 		place = NEXT(open)(path, O_PATH | O_CLOEXEC);
 		last = own_mount_last();

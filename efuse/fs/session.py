@@ -153,6 +153,11 @@ class _Session:
         self._check_mountpoint()
         # Before the mount: afterwards this process would wait for its own reply.
         self._resolved = os.path.realpath(self._mountpoint)
+        if Path("/proc") in (Path(self._resolved), *Path(self._resolved).parents):
+            raise MountError(
+                f"{self._mountpoint} cannot be mounted on: this process reads /proc (EBUSY)",
+                hint="mount it on another directory",
+            )
         self._state.shortcuts = self._shortcuts
         self._state.mountpoint = self._mountpoint
         self._state.mount_options = frozenset(self._options)

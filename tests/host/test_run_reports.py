@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -81,6 +83,40 @@ def _report(above: Path, unruly: Path, how: str, *, is_hidden: bool) -> str:
         assert seen is not None, "a mount that does not exist was reported"
         assert seen.connection == connection, "another mount was reported"
     return report
+
+
+_MOUNT_ON = """
+import ctypes, os, sys
+fd = os.open("/dev//fuse", os.O_RDWR)
+options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fd
+libc = ctypes.CDLL(None, use_errno=True)
+result = libc.mount(b"x", os.fsencode(sys.argv[1]), sys.argv[2].encode(), 0, options)
+print(result, ctypes.get_errno(), sum(" - fuse" in line for line in open("/proc/self/mountinfo")))
+"""
+
+
+@pytest.mark.parametrize("fstype", ["fuse.x", "efuse.x"])
+@pytest.mark.parametrize("target", ["/proc", "/proc/sys", "/proc/self/fdinfo"])
+def test_mount_on_proc_is_refused_below_efuse_run(unruly: Path, target: str, fstype: str) -> None:
+    """The library reads /proc after the mount. There it would wait for the daemon itself."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    preloaded = f"LD_PRELOAD={preload_library()}:{unruly}"
+    reporting = f"EFUSE_REPORT_FD={its.fileno()}:{os.fstat(its.fileno()).st_ino}"
+    words = ["unshare", "-m", "--propagation", "private", "env", preloaded, reporting]
+    words += ["UNRULY=left alone", sys.executable, "-c", _MOUNT_ON, target, fstype]
+    before = sum(mount.is_fuse for mount in all_mounts())
+    with ours, its:
+        # The time limit ends a daemon that waits for itself.
+        ended = subprocess.run(
+            words, pass_fds=[its.fileno()], capture_output=True, text=True, timeout=30, check=True
+        )
+        ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            ours.recv(8192)
+    assert ended.stdout == f"-1 {errno.EBUSY} {before}\n"
+    assert re.fullmatch(
+        r"efuse: /proc\S* cannot be mounted on: efuse run reads /proc \(EBUSY\)\n", ended.stderr
+    )
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])

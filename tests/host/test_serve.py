@@ -258,6 +258,25 @@ def test_mount_on_a_missing_directory_fails(place: Path) -> None:
         pytest.fail("it was mounted")
 
 
+_SERVE_ON_PROC = """
+import sys, trio, efuse
+from efuse.errors import MountError
+try:
+    trio.run(lambda: efuse.serve(efuse.Passthrough("/usr"), sys.argv[1], plain=True))
+except MountError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("target", ["/proc", "/proc/sys", "/proc/self/../self/fdinfo"])
+def test_mount_on_proc_fails(target: str) -> None:
+    """The daemon reads /proc/self, where it would wait for itself."""
+    words = ["unshare", "-m", "--propagation", "private", sys.executable, "-c", _SERVE_ON_PROC]
+    # The time limit ends a daemon that waits for itself.
+    ended = subprocess.run([*words, target], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout == f"{target} cannot be mounted on: this process reads /proc (EBUSY)\n"
+
+
 def test_passthrough_of_a_missing_directory_fails(place: Path) -> None:
     with pytest.raises(MountError, match=r"cannot be passed through: .*ENOENT"):
         efuse.Passthrough(place / "none")
