@@ -16,6 +16,7 @@ import pytest
 
 import efuse
 from efuse.fs.passthrough.inodes import Found, Inodes, Node
+from tests.descriptors import no_descriptor_left
 from tests.host.mounting import bind, remount
 
 SHORT = {"entry_timeout": 0.0, "attr_timeout": 0.0}
@@ -250,6 +251,31 @@ def test_file_goes_on_by_a_name_on_a_writable_mount_if_another_name_fails(
         assert _look_up(table, source, name, "f") is node
     table.check_writable(node)
     assert _look_up(table, source, "two", "f") is not node
+
+
+def test_file_in_use_follows_a_remount_although_callers_have_taken_all_descriptors(
+    source: Path, mount: Callable[..., None]
+) -> None:
+    """Nodes that were not used lately are put aside. Otherwise all requests would fail."""
+    _two_names(source, mount)
+    with contextlib.closing(Inodes(str(source), 200)) as table:
+        node = _look_up(table, source, "two", "f")
+        for number in range(100):
+            (source / f"{number}").touch()
+            _look_up(table, source, f"{number}")
+        fd = os.open(source / "one" / "f", os.O_RDWR)
+        table.opened(node, fd)
+        rights = node.key[2]
+        remount(source / "two", "ro")
+        with no_descriptor_left():
+            assert table.node(node.nodeid) is node
+            assert node.key[2] == rights
+            table.check_writable(node)
+            assert os.fstat(table.fd(node)).st_ino == os.fstat(fd).st_ino
+        assert table.descriptors >= 32
+        assert _look_up(table, source, "one", "f") is node
+        table.closed(node, fd)
+        os.close(fd)
 
 
 def test_grants_are_void_after_some_files_followed_a_mount_and_the_next_one_could_not(

@@ -22,6 +22,7 @@ from efuse.fs.acceleration import Acceleration
 from efuse.fs.overriding import shortcuts
 from efuse.fs.passthrough import mounts as mounts_module
 from efuse.fs.passthrough.syscalls import status
+from tests.descriptors import no_descriptor_left
 
 ROOT = 1
 _CTX = cast(RequestContext, None)
@@ -246,6 +247,64 @@ def test_mount_that_comes_below_the_source_voids_what_was_learned(
         _look_up(fs)
     assert kernel.voided == 1
     assert fs.efuse_options.consistency == "exclusive"
+
+
+def test_promises_end_although_some_nodes_cannot_follow_their_mount(
+    tmp_path: Path,
+    mounted: Callable[..., None],
+    made: Callable[..., efuse.Passthrough],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nodes may not follow for as long as callers have files open. The kernel must not wait."""
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Kernel()
+    fs = made(kernel)
+    _look_up(fs)
+
+    def fails() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    mounted(here, ("ext4", "0:49", tmp_path / "again"))
+    with monkeypatch.context() as patch:
+        patch.setattr(fs._inodes, "_attend_to_mounts", fails)
+        assert not fs._promises.look()
+        assert (kernel.believes, kernel.voided) == ({**NOTHING, "no_open": True}, 1)
+        with pytest.raises(FUSEError):
+            _look_up(fs)
+    _look_up(fs)
+    assert (kernel.believes, kernel.voided) == ({**NOTHING, "no_open": True}, 1)
+
+
+class Opening(Kernel):
+    """It takes a change only with a descriptor, like sysfs."""
+
+    def withdraw(self, changes: Mapping[str, Any]) -> None:
+        try:
+            os.close(os.open("/dev/null", os.O_WRONLY))
+        except OSError as error:
+            raise ControlError("cannot write it") from error
+        super().withdraw(changes)
+
+
+def test_promises_end_although_callers_have_taken_all_descriptors(
+    tmp_path: Path, mounted: Callable[..., None], made: Callable[..., efuse.Passthrough]
+) -> None:
+    here = ("ext4", "0:49", tmp_path)
+    mounted(here)
+    kernel = Opening()
+    fs = made(kernel)
+
+    async def look_up_all() -> None:
+        for number in range(100):
+            (tmp_path / f"{number}").touch()
+            await fs.lookup(ROOT, b"%d" % number, _CTX)
+
+    trio.run(look_up_all)
+    mounted(here, ("ext4", "0:49", tmp_path / "again"))
+    with no_descriptor_left():
+        assert fs._promises.look()
+    assert (kernel.believes, kernel.voided) == ({**NOTHING, "no_open": True}, 1)
 
 
 class Refusing(Kernel):

@@ -20,7 +20,7 @@ from efuse.fs.passthrough.stacking import forgets_handles, keeps_numbers, parts_
 from efuse.fs.passthrough.syscalls import Status, file_handle, open_by_handle, status
 from efuse.fs.passthrough.watches import Watches
 
-__all__ = ["Inodes", "Node"]
+__all__ = ["Inodes", "Node", "lacks_descriptor"]
 
 _log = logging.getLogger("efuse.fs")
 
@@ -36,6 +36,11 @@ _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 Key = tuple[int, int, int]
 """Device, inode number, and the mount or its rights: see :func:`_key`."""
+
+
+def lacks_descriptor(error: BaseException | None) -> bool:
+    """Tell whether *error* is a system call's that got no descriptor, or no memory for one."""
+    return isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR
 
 
 class Node:
@@ -215,14 +220,23 @@ class Inodes:
     def follow_mounts(self, *, again: bool = False) -> None:
         """Make the nodes follow mounts whose rights have changed.
 
+        If no descriptor is left, because callers have many files open, nodes that were not used
+        lately are put aside.
+
         :param again: whether to read the table of mounts even if the kernel has not reported a
             change of it.
         :raises OSError: the table cannot be read, or some nodes do not follow yet. The log has the
             reason. The next call tries again.
         """
         try:
-            self.mounts.follow(again=again)
-            self._attend_to_mounts()
+            while True:
+                try:
+                    self.mounts.follow(again=again)
+                    self._attend_to_mounts()
+                    break
+                except OSError as error:
+                    if not lacks_descriptor(error) or not self.make_room():
+                        raise
         except OSError as error:
             if self._failure.begins(reason(error)):
                 _log.warning("mounts below cannot be followed: %s", reason(error))
@@ -306,7 +320,7 @@ class Inodes:
                         self._exchange(node, found)
                         return True
             except OSError as error:
-                if error.errno in _NO_DESCRIPTOR:
+                if lacks_descriptor(error):
                     raise
                 # Its file is dead (FUSE: EIO; NFS: ESTALE). The others are not.
         return False
@@ -328,7 +342,7 @@ class Inodes:
                         self._exchange(node, found)
                         return True
             except OSError as error:
-                if error.errno in _NO_DESCRIPTOR:
+                if lacks_descriptor(error):
                     raise
                 # This name leads nowhere (FUSE: EIO). Another one may lead to the node.
         return False
@@ -823,8 +837,18 @@ class Inodes:
             return False
         return True
 
-    def _put_aside(self) -> None:
-        most = max(_FEWEST_DESCRIPTORS, self._limit - len(self.mounts))
+    def make_room(self) -> bool:
+        """Put a few nodes aside that were not used lately, because no descriptor is left.
+
+        :returns: whether there were any.
+        """
+        before = len(self._open)
+        self._put_aside(most=max(_FEWEST_DESCRIPTORS, before - _FEWEST_DESCRIPTORS))
+        return len(self._open) < before
+
+    def _put_aside(self, *, most: int | None = None) -> None:
+        if most is None:
+            most = max(_FEWEST_DESCRIPTORS, self._limit - len(self.mounts))
         while len(self._open) > most:
             node, _ = self._open.popitem(last=False)
             if self._handle(node) is None and (node.opens or node in self._kept):

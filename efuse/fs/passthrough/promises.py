@@ -14,7 +14,7 @@ from efuse.control.mounts import Mount, Numbered, numbered, numbers
 from efuse.display import shown
 from efuse.errors import EfuseError
 from efuse.fs.options import Options
-from efuse.fs.passthrough.inodes import Inodes, Node
+from efuse.fs.passthrough.inodes import Inodes, Node, lacks_descriptor
 from efuse.fs.passthrough.lasting import Lasting
 from efuse.fs.passthrough.stacking import (
     below,
@@ -95,7 +95,19 @@ class Promises:
         :raises OSError: a promise cannot be taken back, or the mounts cannot be followed. The log
             has the reason. The next call of :meth:`keep` tries again.
         """
-        self._inodes.follow_mounts(again=True)
+        try:
+            self._inodes.follow_mounts(again=True)
+        except OSError:
+            # The kernel must not rely on the promises until the nodes follow.
+            self._compare()
+            self._settle()
+            raise
+        self._weighed = self._compare()
+        self._reading = self._inodes.mounts.readings
+        self._settle()
+
+    def _compare(self) -> frozenset[int]:
+        """Find out what the mounts do not allow. Return the numbers of the mounts."""
         mounts, root = self._inodes.mounts, self._inodes.root
         path = str(Path(f"/proc/self/fd/{self._inodes.fd(root)}").readlink())
         found: list[Mount] = []
@@ -112,9 +124,7 @@ class Promises:
         there = frozenset((unique.get(m.mount_id, m.mount_id), m.mountpoint) for m in found)
         self._is_void_owed |= self._there is not None and there != self._there
         self._there = there
-        self._weighed = mounts.numbers | {mount.mount_id for mount in found}
-        self._reading = mounts.readings
-        self._settle()
+        return mounts.numbers | {mount.mount_id for mount in found}
 
     def _unique_numbers(self) -> dict[int, int]:
         """Return, by its number in the table, the number of each mount that no other one ever gets.
@@ -174,7 +184,7 @@ class Promises:
         if not self._owed and not self._is_void_owed:
             return
         try:
-            self._withdraw(self._owed)
+            self._withdraw_owed()
         except EfuseError as error:
             if self._failure.begins(str(error)):
                 _log.warning("a promise to the kernel cannot be withdrawn: %s", error)
@@ -183,3 +193,11 @@ class Promises:
         self._is_void_owed = False
         if self._failure.ends():
             _log.info("the promises to the kernel are true again")
+
+    def _withdraw_owed(self) -> None:
+        try:
+            self._withdraw(self._owed)
+        except EfuseError as error:
+            if not (lacks_descriptor(error.__cause__) and self._inodes.make_room()):
+                raise
+            self._withdraw(self._owed)
