@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import linecache
 import logging
 import os
 import sys
@@ -239,6 +240,25 @@ def _text(error: Exception) -> str:
 
 
 def _traceback(error: Exception) -> str:
-    """Return the traceback for a log, with control characters escaped."""
-    trace = "".join(traceback.format_exception(error)).rstrip()
+    """Return the traceback for a log, with control characters escaped.
+
+    It has no lines of source: the files may lie below the mount that this thread serves, so that
+    it would wait for itself.
+    """
+    linecache.clearcache()  # the module traceback looks whether known files have changed
+    described = traceback.TracebackException.from_exception(error, lookup_lines=False)
+    _leave_out_source(described)
+    trace = "".join(described.format()).rstrip()
     return "\n" + textwrap.indent(shown_lines(trace), "    ")
+
+
+def _leave_out_source(described: traceback.TracebackException) -> None:
+    """Replace the frames of *described*, which read lines of source when they are formatted."""
+    left = [described]
+    while left:
+        one = left.pop()
+        one.stack = traceback.StackSummary.from_list(
+            [(frame.filename, frame.lineno or 0, frame.name, "") for frame in one.stack]
+        )
+        related = (one.__cause__, one.__context__, *(one.exceptions or ()))
+        left += [other for other in related if other is not None]

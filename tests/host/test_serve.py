@@ -277,6 +277,58 @@ def test_mount_on_proc_fails(target: str) -> None:
     assert ended.stdout == f"{target} cannot be mounted on: this process reads /proc (EBUSY)\n"
 
 
+_FAILING = """
+import linecache, efuse
+assert linecache.getlines(__file__)  # the traceback module would check whether they are outdated
+class Failing(efuse.Operations):
+    async def getattr(self, inode, ctx):
+        try:
+            {}["cause"]
+        except KeyError as error:
+            raise ValueError("a mistake") from error
+"""
+_SERVE_FAILING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import trio, efuse, failing
+trio.run(lambda: efuse.serve(failing.Failing(), sys.argv[1], plain=True))
+"""
+
+
+def test_traceback_of_a_handler_whose_source_is_below_the_mount_is_logged(
+    place: Path, eventually: Callable[..., Any]
+) -> None:
+    """The daemon would wait for itself if it read the lines of the source."""
+    mountpoint = place / "mnt"
+    mountpoint.mkdir()
+    (mountpoint / "failing.py").write_text(_FAILING)
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVE_FAILING, mountpoint], stderr=subprocess.PIPE, text=True
+    ) as daemon:
+        try:
+            eventually(
+                lambda: any(m.mountpoint == str(mountpoint) for m in all_mounts()), what="the mount"
+            )
+            with subprocess.Popen(
+                ["stat", mountpoint], stderr=subprocess.PIPE, text=True, env={"LC_ALL": "C"}
+            ) as asking:
+                try:
+                    # The time limit ends a daemon that waits for itself.
+                    _, said = asking.communicate(timeout=30)
+                finally:
+                    daemon.kill()
+        finally:
+            daemon.kill()
+            mountpoint_module.unmount(str(mountpoint), lazy=True)
+        assert said.endswith("Input/output error\n")
+        _, logged = daemon.communicate()
+    assert "getattr failed: ValueError: a mistake (EIO to the caller)" in logged
+    for line in (7, 9):
+        assert f'File "{mountpoint}/failing.py", line {line}, in getattr\n' in logged
+    assert "KeyError: 'cause'\n" in logged
+    assert "The above exception was the direct cause of the following exception" in logged
+
+
 def test_passthrough_of_a_missing_directory_fails(place: Path) -> None:
     with pytest.raises(MountError, match=r"cannot be passed through: .*ENOENT"):
         efuse.Passthrough(place / "none")
