@@ -36,7 +36,7 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert (ratio.median, ratio.min, ratio.max) == (40.0, 30.0, 79.0)
 
 
-def test_ratios_above_one_are_better_whatever_the_unit() -> None:
+def test_ratio_above_one_is_better_for_every_unit() -> None:
     fuse = replace(FUSE, unit="iops", better="higher", rounds=(100.0,))
     (ratio,) = ratios([fuse, replace(fuse, system="efuse", rounds=(250.0,))])
     assert ratio.median == 2.5
@@ -46,7 +46,7 @@ def test_ratios_compare_only_the_same_workload_and_daemon() -> None:
     assert ratios([replace(FUSE, workload="xattr"), replace(FUSE, daemon="sshfs"), EFUSE]) == ()
 
 
-def test_the_table_shows_the_ratios_of_efuse_alone() -> None:
+def test_table_leaves_out_ratios_of_other_systems_than_efuse() -> None:
     forced = replace(EFUSE, system="efuse-direct", rounds=(1.0, 1.0, 1.0))
     results = (FUSE, EFUSE, forced)
     every = (*ratios(results), *ratios(results, "efuse-direct"))
@@ -68,7 +68,7 @@ def test_ratios_of_measures_are_above_one_where_less_was_found() -> None:
 
 
 @pytest.mark.parametrize("none", ["fuse", "efuse"])
-def test_a_measure_that_was_0_has_no_ratio(none: str) -> None:
+def test_measure_with_the_value_0_has_no_ratio(none: str) -> None:
     results = [measured(s, (0.0 if s == none else 2.0, 1.0)) for s in ("fuse", "efuse")]
     assert [ratio.measure for ratio in ratios(results)] == ["value"]
 
@@ -90,14 +90,14 @@ def test_measures_have_tables_of_their_own() -> None:
     assert lines[4:] == ["skew fuse 2.5 x (2-3)"]
 
 
-def test_what_a_workload_does_not_measure_is_left_empty() -> None:
+def test_measure_missing_from_a_workload_has_an_empty_cell() -> None:
     first = measured("fuse", (10.0, 12.0))
     other = replace(first, measures={"queueing_p99": Series(3.0, "us", (3.0, 3.0))})
     (values,) = measure_tables(Report({}, "", {}, {}, (first, other), ()).json())
     assert [list(column.cells) for column in values.columns[2:]] == [["10", ""], ["", "3"]]
 
 
-def test_a_measure_that_is_not_compared_has_a_value_alone() -> None:
+def test_uncompared_measure_has_a_value_and_no_ratio() -> None:
     series = {"daemon_preempted": Series(1.0, "/req", (1.0,), compared=False)}
     results = [replace(FUSE, system=s, measures=series) for s in ("fuse", "efuse")]
     found = ratios(results)
@@ -183,7 +183,7 @@ def test_table_gives_names_in_full_in_80_columns() -> None:
     assert "efuse-direct" in out.getvalue() and "…" not in out.getvalue()
 
 
-def test_table_says_no_where_it_was_not_verified() -> None:
+def test_table_marks_unverified_results() -> None:
     out = io.StringIO()
     value = Report({}, "", {}, {}, (replace(FUSE, verified=False),)).json()
     Console(file=out, width=120).print(table(value))
@@ -245,7 +245,7 @@ def test_contents_notices_a_changed_byte(tmp_path: Path) -> None:
     "arguments",
     [("--workload", "nothing"), ("--workload", ","), ("--system", "ntfs"), ("--rounds", "0")],
 )
-def test_bench_of_something_unknown_fails(
+def test_bench_with_an_invalid_value_fails(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

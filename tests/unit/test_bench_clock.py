@@ -14,7 +14,7 @@ cpu1 0 0 0 0 0 0 55 1 2
 """
 
 
-def test_work_is_what_tasks_ran_on_all_cpus(
+def test_instructions_are_the_task_run_times_of_all_cpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "schedstat"

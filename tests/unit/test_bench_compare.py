@@ -28,21 +28,21 @@ def with_rounds(*rounds: float) -> Result:
     return result("t1", "efuse", rounds)
 
 
-def test_more_is_better_where_more_is_better() -> None:
+def test_higher_value_of_a_rate_is_better() -> None:
     found = change(FAST, with_rounds(200.0, 220.0, 240.0))
     assert (found.first, found.second, found.ratio) == (110.0, 220.0, 2.0)
     assert (found.min, found.max) == (200 / 120, 240 / 100)
     assert found.verdict == "better" and not found.failed(0.0)
 
 
-def test_less_is_better_where_less_is_better() -> None:
+def test_lower_value_of_a_latency_is_better() -> None:
     first = replace(FAST, better="lower", unit="us")
     found = change(first, replace(first, rounds=(50.0, 55.0, 60.0)))
     assert (found.ratio, found.min, found.max) == (2.0, 100 / 60, 120 / 50)
     assert found.verdict == "better"
 
 
-def test_worse_beyond_the_spread_fails_by_more_than_within() -> None:
+def test_worse_result_fails_if_it_exceeds_the_tolerance() -> None:
     found = change(FAST, with_rounds(90.0, 93.5, 99.0))
     assert (found.ratio, found.verdict) == (0.85, "worse")
     assert found.failed(0.14) and not found.failed(0.16)
@@ -53,7 +53,7 @@ def test_rounds_that_overlap_are_noise() -> None:
     assert found.verdict == "noise" and not found.failed(0.05)
 
 
-def test_what_is_wrong_fails_however_fast_it_is() -> None:
+def test_unverified_result_fails_even_if_it_is_faster() -> None:
     found = change(FAST, replace(FAST, rounds=(900.0,), verified=False))
     assert found.verdict == "wrong" and found.failed(0.05)
 
@@ -75,12 +75,12 @@ def test_reports_without_a_common_workload_fails() -> None:
         compared(made(FAST), made(replace(FAST, daemon="passthrough_ll")))
 
 
-def test_another_unit_is_another_workload() -> None:
+def test_results_with_different_units_are_not_compared() -> None:
     with pytest.raises(UsageError, match="they share no workload"):
         compared(made(FAST), made(replace(FAST, unit="MiB/s")))
 
 
-def test_what_differs_beside_the_figures_is_warned_of() -> None:
+def test_different_settings_and_machines_are_warned_of() -> None:
     first, second = made(FAST, rounds=3), made(FAST, rounds=5)
     second["kernel"] = "6.13"
     second["machine"]["cpus"] = 4
@@ -94,7 +94,7 @@ def test_what_differs_beside_the_figures_is_warned_of() -> None:
     assert compared(first, first).warnings == ()
 
 
-def test_what_is_only_in_one_is_warned_of() -> None:
+def test_result_of_one_report_only_is_warned_of() -> None:
     other, empty = (result(name, "fuse", (float(name == "t2"),)) for name in ("t2", "t3"))
     found = compared(made(FAST, other, empty), made(FAST, empty, result("t4", "fuse", (1.0,))))
     assert [change.workload for change in found.changes] == ["t1"]
@@ -131,7 +131,7 @@ def test_exit_status_says_whether_something_is_worse(
     assert compare(tmp_path, made(SLOW), made(FAST)) == 0
 
 
-def test_json_has_what_the_table_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_rows_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(tmp_path, made(FAST), made(SLOW, lower="slow-link"), "--json") == 1
     value = json.loads(capsys.readouterr().out)
     assert (value["clock"], value["within"]) == ("time", 0.05)
@@ -140,7 +140,7 @@ def test_json_has_what_the_table_has(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (found["ratio"], found["verdict"], found["failed"]) == (0.8, "worse", True)
 
 
-def test_a_measured_report_is_as_good_as_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_compared_with_itself_has_ratio_1(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["bench", "compare", str(READ), str(READ), "--json"])
     assert caught.value.code in (None, 0)
@@ -150,7 +150,7 @@ def test_a_measured_report_is_as_good_as_itself(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("within", ["much", "-1%", "100%", "nan%"])
-def test_within_is_percent(tmp_path: Path, within: str) -> None:
+def test_malformed_tolerance_fails(tmp_path: Path, within: str) -> None:
     assert compare(tmp_path, made(FAST), made(FAST), f"--within={within}") == 2
 
 

@@ -132,7 +132,7 @@ def test_every_daemon_serves_every_system(name: str, system: str) -> None:
     assert any("/src" in word for word in words) and words[-1] == "/mnt"
 
 
-def test_the_daemon_of_the_other_libfuse_differs_in_nothing_else(
+def test_daemon_of_another_libfuse_gets_the_same_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -150,7 +150,7 @@ def test_the_daemon_of_the_other_libfuse_differs_in_nothing_else(
     assert libfuse(SID) == {"libfuse": "3.18.3-1"} and libfuse("passthrough_ll") == {}
 
 
-def test_the_other_libfuse_has_to_be_set_up(
+def test_daemon_of_a_libfuse_that_is_not_set_up_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -160,6 +160,6 @@ def test_the_other_libfuse_has_to_be_set_up(
         assert caught.value.hint == "scripts/setup-libfuse"
 
 
-def test_a_daemon_as_what_it_cannot_be_fails() -> None:
+def test_daemon_in_an_unsupported_system_fails() -> None:
     with pytest.raises(UsageError, match="bindfs is not measured as fuse-writeback"):
         command("bindfs", "fuse-writeback", Path("/src"), Path("/mnt"))

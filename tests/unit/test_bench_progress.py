@@ -13,7 +13,7 @@ from efuse.cli._bench_progress import LineSink, progress
 from efuse.cli.main import main
 
 
-def test_lines_say_what_is_done() -> None:
+def test_progress_line_names_the_finished_step() -> None:
     assert done(round_line("t1-single", 0, 5, "efuse", "1.2e+04 iops, 3 requests")) == "t1-single"
     assert done(cell_line("slow-link-scan-64K-cold", {"device": 12345.0, "auto": 0.1})) == (
         "slow-link-scan-64K-cold"
@@ -23,11 +23,11 @@ def test_lines_say_what_is_done() -> None:
 @pytest.mark.parametrize(
     "line", ["", "t1-single: preparing the files for efuse", "guest: 6.12, 2 CPUs", "x: y is WRONG"]
 )
-def test_other_lines_do_not(line: str) -> None:
+def test_other_line_names_no_step(line: str) -> None:
     assert done(line) is None
 
 
-def test_a_sink_hands_over_whole_lines() -> None:
+def test_sink_passes_whole_lines() -> None:
     said: list[str] = []
     with LineSink(said.append) as sink:
         for part in (b"on", b"e\ntwo\nth", b"ree \xff"):
@@ -36,7 +36,7 @@ def test_a_sink_hands_over_whole_lines() -> None:
     assert said == ["one", "two", "three �"]
 
 
-def test_without_a_terminal_there_are_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_prints_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with progress({"t1": 2}) as say:
         say("t1: round 0 of 1: efuse 1 iops")
         say("something else [bold]")
@@ -62,7 +62,7 @@ def test_a_terminal_shows_how_much_is_done_below_the_lines() -> None:
     assert "2/4" in bar(text)
 
 
-def test_what_was_finished_before_is_no_step() -> None:
+def test_workload_finished_in_an_earlier_run_is_no_step() -> None:
     assert "0/4" in bar(shown("t9: round 0 of 1: efuse 1 iops"))
 
 

@@ -178,7 +178,7 @@ def test_measures_have_the_ratio_of_efuse() -> None:
     ]
 
 
-def test_heading_says_what_it_was_taken_on() -> None:
+def test_heading_names_machine_kernel_and_settings() -> None:
     told = dict(heading(read()))
     assert told["clock"].startswith("instructions: ")
     assert told["machine"] == "a guest, QEMU Virtual CPU version 2.5+, 1 CPU, 3.8 GiB, x86_64"
@@ -204,14 +204,14 @@ def test_every_report_has_its_figures() -> None:
     assert sections(made(result("t1", "ext4", (1.0,)))) == []
 
 
-def test_bars_are_the_ratios() -> None:
+def test_bars_have_the_lengths_of_the_ratios() -> None:
     axis = named(read())["ratios"].draw().axes[0]
     ends = sorted(patch.get_x() + patch.get_width() for patch in axis.patches)
     wanted = sorted(r["median"] for r in read()["ratios"] if r["of"] == "efuse")
     assert ends == pytest.approx(wanted)
 
 
-def test_without_matplotlib_it_says_what_to_install(
+def test_page_without_matplotlib_fails_with_an_install_hint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -250,7 +250,7 @@ def test_page_refers_to_nothing_outside(text: str) -> None:
     assert "://" not in text and "@import" not in text
 
 
-def test_page_takes_its_ink_from_the_reader(text: str) -> None:
+def test_page_uses_the_colours_of_the_readers_theme(text: str) -> None:
     figures = text[text.index("<svg") :]
     assert "currentColor" in figures and INK not in figures
     assert "prefers-color-scheme: dark" in text and "@media print" in text
@@ -273,7 +273,7 @@ def test_a_figure_shows_names_as_they_are() -> None:
     assert figure.draw().axes[0].get_yticklabels()[0].get_text() == "a$b$<c"
 
 
-def test_page_marks_what_was_wrong() -> None:
+def test_page_marks_unverified_results() -> None:
     found = page({"x": made(result("t1", "efuse", (1.0,), verified=False))})
     assert '<td class="n wrong">NO</td>' in found
 
@@ -320,7 +320,7 @@ def test_markdown_has_the_counts_side_by_side() -> None:
     ]
 
 
-def test_markdown_has_what_was_copied_with_the_counts() -> None:
+def test_markdown_table_of_counts_has_copied_bytes() -> None:
     def told(system: str, mib: float | None) -> Result:
         copied = {COPIED: Series(mib, "MiB", (mib,), compared=False)} if mib is not None else {}
         counts = {"daemon_requests": 30, "context_switches": 4}
@@ -351,7 +351,7 @@ def test_markdown_has_no_counts_where_there_are_none() -> None:
     assert "Requests that" not in lines
 
 
-def test_markdown_has_what_was_compared_beside_the_values() -> None:
+def test_markdown_table_of_measures_has_ratios() -> None:
     fuse, efuse = scaled(1, "fuse", 100, 30), scaled(1, "efuse", 300, 10)
     for one in (fuse, efuse):
         one.measures["preempted"] = Series(1.0, "", (1.0,) * 3, compared=False)
@@ -413,7 +413,7 @@ def run(*words: object) -> int:
     return int(caught.value.code or 0)
 
 
-def test_report_writes_what_it_is_asked_for(
+def test_report_writes_html_png_and_markdown_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, figures, table = tmp_path / "o.html", tmp_path / "figures", tmp_path / "o.md"

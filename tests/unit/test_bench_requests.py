@@ -139,7 +139,7 @@ def test_each_workload_has_systems_and_a_daemon_of_its_own() -> None:
         ("stat", "--system", "efuse-queues"),
     ],
 )
-def test_what_cannot_be_measured_fails(
+def test_unsupported_system_or_daemon_of_a_workload_fails(
     workload: str, option: str, wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error comes before a guest is booted."""
@@ -149,7 +149,7 @@ def test_what_cannot_be_measured_fails(
     assert "is not measured" in capsys.readouterr().err
 
 
-def test_every_transport_has_its_words() -> None:
+def test_every_transport_has_its_own_arguments() -> None:
     found = {name: _words(name, Path("/src"), Path("/mnt"), "passthrough_ll") for name in KNOWN}
     assert all("cache=never,timeout=0" in " ".join(words) for words in found.values())
     cloned = {name for name, words in found.items() if "clone_fd" in " ".join(words)}
@@ -160,12 +160,12 @@ def test_every_transport_has_its_words() -> None:
         assert "EFUSE_CHANNELS=1" in found[name]
 
 
-def test_both_kinds_of_workload_may_be_measured_on_what_both_know() -> None:
+def test_mixed_workloads_are_accepted_on_common_systems() -> None:
     check(Settings(("stat", SCALE, "skew"), systems=("fuse", "efuse")))
     check(Settings(("stat", SCALE, "skew"), systems=("fuse", RING, "efuse"), daemon=SID))
 
 
-def test_all_switches_of_a_request_count_whatever_their_kind() -> None:
+def test_switches_of_a_request_include_preemptions() -> None:
     before, after = Usage(switches=5, preempted=1), Usage(switches=15, preempted=31)
     found = _switches(before, after, Outcome(1.0, requests=10, switches=60))
     assert {name: measure.value for name, measure in found.items()} == {
@@ -216,7 +216,9 @@ NEW = {"sent": 0, "brought": 0}
         ),
     ],
 )
-def test_requests_that_came_as_meant(name: str, before: Usage, after: Usage) -> None:
+def test_requests_over_the_expected_transport_are_accepted(
+    name: str, before: Usage, after: Usage
+) -> None:
     assert missed(name, before, after, 100) == ""
 
 
@@ -235,13 +237,13 @@ def test_requests_that_came_as_meant(name: str, before: Usage, after: Usage) -> 
         ("efuse", usage(0, sent=0, brought=9), usage(100, sent=100, brought=99), "only 90 came"),
     ],
 )
-def test_requests_that_came_otherwise_are_noticed(
+def test_requests_over_another_transport_are_noticed(
     name: str, before: Usage, after: Usage, why: str
 ) -> None:
     assert why in missed(name, before, after, 100)
 
 
-def test_a_daemon_is_known_by_how_it_uses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transport_of_a_daemon_is_told_by_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     one, cloned, channels = _Device(1, 0), _Device(3, 0), _Device(3, 2)
     rings = _Device(1, 0, 2)
@@ -298,7 +300,7 @@ def test_plain_fuse_has_no_channels() -> None:
 # FUSE over io_uring
 
 
-def test_the_kernels_switch_is_on_for_a_while(
+def test_io_uring_switch_is_restored_after_the_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch = tmp_path / "enable_uring"
@@ -323,7 +325,7 @@ def test_a_process_without_rings_has_none() -> None:
     assert ring.delivered(os.getpid()) == ()
 
 
-def test_what_waits_has_not_to_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_request_need_not_have_come_over_io_uring(monkeypatch: pytest.MonkeyPatch) -> None:
     system = _RingSystem.__new__(_RingSystem)
     system.name = RING
     before = over_rings(10, 4, 6)

@@ -55,7 +55,7 @@ def _measure(name: str, lower: Path) -> tuple[dict[str, Measured], list[str]]:
     return found, [line for line in said if "bytes copied" in line]
 
 
-def test_copied_bytes_are_those_of_one_more_round(
+def test_copied_bytes_are_counted_in_an_additional_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every system runs that round, so that all have the files of the same number of rounds."""
@@ -73,11 +73,11 @@ def test_copied_bytes_are_those_of_one_more_round(
     assert {done(line) for line in said} == {"small-write"}
 
 
-def test_where_a_round_has_as_many_requests_as_there_is_time_they_are_those_of_one() -> None:
+def test_copied_bytes_of_a_timed_round_are_per_request() -> None:
     assert rounds._copied(3000, Outcome(1.0, requests=20)) == Measure(150.0, "B/req")
 
 
-def test_that_round_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_of_copied_bytes_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Spoils(_Counter):
         def read(self, pid: int | None) -> int:
             for file in (tmp_path / "fuse" / "stat").iterdir():
@@ -91,7 +91,9 @@ def test_that_round_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert said[1] == "stat: bytes copied: fuse 1 MiB, WRONG"
 
 
-def test_without_leave_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_bytes_are_missing_without_permission_to_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_given: object) -> CopiedBytes:
         raise NotSupportedError("no BTF")
 
@@ -103,7 +105,7 @@ def test_without_leave_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.Mo
     assert [done(line) for line in said] == [None, *["small-write"] * 3]
 
 
-def test_process_numbers_have_to_be_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_bytes_in_a_pid_namespace_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copied, "_INITIAL_PIDS", 0)
     with pytest.raises(NotSupportedError, match="numbers processes itself"):
         CopiedBytes([os.getpid()], ["fuse"])

@@ -60,7 +60,9 @@ def interrupted(state: Path) -> dict[str, Any]:
     return value
 
 
-def test_a_run_goes_on_where_it_was(state: Path, interrupted: dict[str, Any]) -> None:
+def test_resumed_run_measures_only_the_missing_workloads(
+    state: Path, interrupted: dict[str, Any]
+) -> None:
     assert [r["workload"] for r in interrupted["results"]] == ["stat"]
     said: list[str] = []
     report = json.loads(json.dumps(run(SETTINGS, said.append, state).json()))
@@ -75,7 +77,7 @@ def test_a_run_that_is_finished_runs_nothing(state: Path) -> None:
     assert run(SETTINGS, interrupt_at(""), state) == report
 
 
-def test_without_a_state_nothing_is_kept(tmp_path: Path) -> None:
+def test_run_without_a_state_file_writes_none(tmp_path: Path) -> None:
     run(SETTINGS, lambda _line: None)
     assert not list(tmp_path.glob("*.json*"))
 
@@ -104,7 +106,7 @@ def test_a_run_with_other_settings_fails(
         (None, "kernel", r"kernel \(other there"),
     ],
 )
-def test_a_run_on_something_else_fails(
+def test_resume_on_another_machine_or_version_fails(
     part: str | None, name: str, said: str, state: Path, interrupted: dict[str, Any]
 ) -> None:
     (interrupted[part] if part else interrupted)[name] = "other"
@@ -113,7 +115,9 @@ def test_a_run_on_something_else_fails(
         run(SETTINGS, interrupt_at(""), state)
 
 
-def test_a_guest_may_have_another_memory(state: Path, interrupted: dict[str, Any]) -> None:
+def test_resume_in_a_guest_with_other_memory_size_succeeds(
+    state: Path, interrupted: dict[str, Any]
+) -> None:
     interrupted["machine"]["memory_bytes"] -= 4096
     state.write_text(json.dumps(interrupted))
     assert len(run(SETTINGS, lambda _line: None, state).results) == 2
@@ -129,7 +133,7 @@ def test_a_guest_may_have_another_memory(state: Path, interrupted: dict[str, Any
         lambda value: value["settings"].pop("kernel_counters"),
     ],
 )
-def test_what_is_no_state_fails(
+def test_resume_from_a_malformed_state_fails(
     change: Callable[[Any], None], state: Path, interrupted: dict[str, Any]
 ) -> None:
     change(interrupted)
@@ -162,7 +166,7 @@ def test_a_state_that_cannot_be_written_fails(tmp_path: Path) -> None:
 # Progress
 
 
-def test_a_run_says_each_step(state: Path) -> None:
+def test_run_logs_every_step(state: Path) -> None:
     said: list[str] = []
     run(SETTINGS, said.append)
     found = [name for name in map(done, said) if name]
@@ -179,7 +183,7 @@ def test_storage_has_a_step_for_each_file_or_depth() -> None:
 # In a guest
 
 
-def test_a_guest_sees_what_is_not_below_a_directory_of_its_own(
+def test_file_below_tmp_run_or_dev_is_not_shared_with_a_guest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_shared(Path("/var/lib/x/state.json"))
@@ -213,7 +217,7 @@ def ended(*words: str) -> int:
     return int(caught.value.code or 0)
 
 
-def test_a_guest_has_the_kernel_that_is_asked_for(
+def test_guest_boots_the_requested_kernel(
     booted: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This also makes the systems of the other libfuse available."""
@@ -234,7 +238,7 @@ def test_a_kernel_is_for_a_guest_only(
     assert "kernel 7 is not booted" in capsys.readouterr().err
 
 
-def test_a_guest_is_given_the_state(
+def test_guest_gets_the_path_of_the_state_file(
     booted: list[Sequence[str]], state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ended("--workload", "stat,scale", "--resume", "state.json") == 2

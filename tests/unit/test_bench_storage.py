@@ -32,12 +32,14 @@ def test_storage_workloads_stand_alone() -> None:
         (Settings(("lookup",), daemon="passthrough"), "not measured through passthrough"),
     ],
 )
-def test_storage_checks_what_it_is_asked_for(settings: Settings, said: str) -> None:
+def test_storage_with_unsupported_settings_fails(settings: Settings, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_storage(settings)
 
 
-def test_only_storage_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_of_another_workload_than_storage_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["bench", "--workload", "stat", "--plot", str(tmp_path / "plot.png")])
     assert "--plot draws" in capsys.readouterr().err
@@ -61,7 +63,7 @@ def test_lookups_by_pread(depth: int, tmp_path: Path) -> None:
     assert (found.device_steps, found.kernel_steps, found.chained) == (0, 0, 0)
 
 
-def test_lookups_in_what_is_no_tree_fail(tmp_path: Path) -> None:
+def test_lookups_in_a_file_without_a_tree_fail(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(8192))
     with pytest.raises(EfuseError, match="the lookups failed: lookup: no tree"):
         lookups(tmp_path / "f", "pread", [1, 2], warm=1, direct=False)

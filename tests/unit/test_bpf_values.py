@@ -162,7 +162,7 @@ def test_name_of_255_bytes_round_trips() -> None:
 
 
 @pytest.mark.parametrize("name", [b"x" * 256, b"a\0b"])
-def test_name_that_cannot_be_fails(name: bytes) -> None:
+def test_invalid_name_fails(name: bytes) -> None:
     with pytest.raises(ValueError, match="name"):
         EntryKey(1, name).encode()
 

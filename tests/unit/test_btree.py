@@ -29,7 +29,7 @@ def lookup(data: bytes, key: int) -> bytes | None:
 
 @pytest.mark.parametrize("fanout", [2, 3, 255])
 @pytest.mark.parametrize("count", [0, 1, 56, 57, 168, 1000])
-def test_a_tree_is_a_dict(count: int, fanout: int) -> None:
+def test_tree_lookups_and_ranges_equal_those_of_a_dict(count: int, fanout: int) -> None:
     items = made(count)
     data = build(items.items(), fanout=fanout)
     for key in (0, 1, 2, 111, 112, 113, 2 * count - 1, 2 * count, (1 << 64) - 1):
@@ -59,7 +59,7 @@ def test_a_walk_reads_a_block_of_each_level() -> None:
     assert read == [0, 13, 10, 1]
 
 
-def test_the_format_is_that_of_the_functions() -> None:
+def test_format_equals_that_of_the_header() -> None:
     header = (locations.data("csd") / "functions/include/btree.bpf.h").read_text()
     sizes = {"u64": 8, "u32": 4, "u16": 2, "u8": 64}
     for name, entry in (("header", HEADER), ("node", NODE), ("item", ITEM), ("child", CHILD)):
@@ -85,12 +85,12 @@ def test_the_format_is_that_of_the_functions() -> None:
         lambda: build([], fanout=256),
     ],
 )
-def test_what_there_is_not_fails(make: Callable[[], object]) -> None:
+def test_invalid_arguments_of_a_tree_fail(make: Callable[[], object]) -> None:
     with pytest.raises(UsageError):
         make()
 
 
-def test_what_is_no_tree_fails() -> None:
+def test_lookup_in_a_malformed_tree_fails() -> None:
     for data in (b"", b"e_btree1", bytes(BLOCK), build([])[:-1]):
         with pytest.raises(EfuseError, match="EUCLEAN"):
             lookup(data, 1)

@@ -33,7 +33,9 @@ def _script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("shell", _SHELLS)
-def test_script_asks_in_its_shells_way(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_sets_the_variable_for_its_shell(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert f"_EFUSE_COMPLETE={shell}_complete" in _script(shell, capsys)
 
 
@@ -73,7 +75,7 @@ def test_command_answers_each_shell(shell: str, words: str, current: str) -> Non
     assert re.fullmatch(r"plain[,\n]install\s(.*\n)?", said)
 
 
-def test_bash_completes_what_the_script_gets(
+def test_bash_script_completes_an_option(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     command = tmp_path / "efuse"
@@ -108,7 +110,7 @@ def test_words_are_completed(words: tuple[str, ...], found: list[str]) -> None:
     assert [item.value for item in _items(*words)] == found
 
 
-def test_places_of_a_mount_are_directories() -> None:
+def test_mountpoint_completes_directories() -> None:
     assert [(item.type, item.value) for item in _items("mount", "passthrough", "/s")] == [
         ("dir", "/s")
     ]

@@ -112,7 +112,7 @@ def test_set_and_remove(configfs: FakeConfigfs, capsys: pytest.CaptureFixture[st
         (("set", "one"), "Missing argument"),
     ],
 )
-def test_what_makes_no_sense_fails(
+def test_invalid_arguments_of_csd_fail(
     configfs: FakeConfigfs,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
@@ -248,14 +248,16 @@ def test_run_grep(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("mine", "--place", "daemon", "F"),
     ],
 )
-def test_run_what_makes_no_sense_fails(
+def test_invalid_arguments_of_csd_run_fail(
     file: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     given = [str(file) if argument == "F" else argument for argument in arguments]
     assert efuse(capsys, "csd", "run", *given, status=2)[0] == ""
 
 
-def test_a_command_whose_output_is_a_stream(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_a_streaming_function_is_printed_as_found(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Output is printed as it is found; JSON has all of it."""
 
     class Copy:
@@ -317,7 +319,7 @@ def test_interrupt_is_130(
     assert (out, err.strip()) == ("", "efuse: interrupted")
 
 
-def test_functions_lists_what_is_shipped(
+def test_functions_lists_all_shipped_functions(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("efuse.cli.csd.CONTROL", anywhere.CONTROL)
@@ -339,6 +341,8 @@ def test_run_takes_the_functions_options() -> None:
         assert all(isinstance(option, click.Parameter) for option in command.options)
 
 
-def test_a_policy_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_of_an_unreadable_policy_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     error = efuse(capsys, "csd", "policy", "load", tmp_path / "none.c", status=2)[1]
     assert "cannot read the policy in" in error

@@ -35,7 +35,7 @@ def test_unknown_noun_is_a_usage_error() -> None:
     assert "No such command" in result.stderr
 
 
-def test_main_is_no_noun() -> None:
+def test_main_as_a_noun_is_a_usage_error() -> None:
     assert _run("main").returncode == 2
 
 

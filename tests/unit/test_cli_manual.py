@@ -101,7 +101,7 @@ def test_day_of_the_pages_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all('"1970-01-02"' in text for _, text in _manual.pages())
 
 
-def test_page_begins_no_line_with_what_roff_takes_for_a_request() -> None:
+def test_roff_text_escapes_leading_dots_quotes_and_backslashes() -> None:
     assert _manual._roff(".so it's a \\f-test") == r"\&.so it\(aqs a \ef\-test"
 
 
@@ -126,7 +126,7 @@ def test_man_has_no_complaint(written: list[Path]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_terminal_does_not_obey_the_directory_of_the_pages(
+def test_directory_with_control_characters_is_printed_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

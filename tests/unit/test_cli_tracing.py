@@ -121,7 +121,7 @@ def test_trace_json_is_one_object_a_line(watch: Recorded) -> None:
     ]
 
 
-def test_trace_says_what_is_missing(watch: Recorded) -> None:
+def test_trace_reports_lost_requests(watch: Recorded) -> None:
     watch.lost = 12
     result = run(trace, "--count", "1", "--buffer", "8K")
     assert watch.ring_bytes == 8192
@@ -132,14 +132,14 @@ def test_trace_says_what_is_missing(watch: Recorded) -> None:
     )
 
 
-def test_trace_says_what_is_missing_as_the_document_does(watch: Recorded) -> None:
+def test_trace_reports_lost_requests_as_documented(watch: Recorded) -> None:
     watch.lost = 1377
-    (block,) = named("test", f"{HERE}::test_trace_says_what_is_missing_as_the_document_does")
+    (block,) = named("test", f"{HERE}::test_trace_reports_lost_requests_as_documented")
     assert run(trace, "--count", "1").stderr == block.text
 
 
-def test_figures_of_the_document_add_up() -> None:
-    (block,) = named("test", f"{HERE}::test_figures_of_the_document_add_up")
+def test_documented_figures_of_advise_add_up() -> None:
+    (block,) = named("test", f"{HERE}::test_documented_figures_of_advise_add_up")
     _, _, titles, *lines = block.text.splitlines()
     table, sentences = lines[: lines.index("")], lines[lines.index("") + 1 :]
     assert titles.split() == [*advise._HEADERS, "IF"]
@@ -163,7 +163,7 @@ with until_interrupted() as ended:
 
 
 @pytest.mark.parametrize("interrupted", [True, False])
-def test_watching_ends(interrupted: bool) -> None:
+def test_watching_ends_on_an_interrupt_or_a_closed_pipe(interrupted: bool) -> None:
     """Watching ends with Ctrl-C, or when the reader of the output ends."""
     command = [sys.executable, "-c", FOR_EVER]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -181,7 +181,7 @@ def test_watching_ends(interrupted: bool) -> None:
 
 
 @pytest.mark.parametrize("words", [["--slower-than", "5"], ["--opcode", "nonsense"]])
-def test_trace_of_nonsense_fails(watch: Recorded, words: list[str]) -> None:
+def test_trace_with_invalid_arguments_fails(watch: Recorded, words: list[str]) -> None:
     result = run(trace, *words)
     assert result.exit_code == 2
     assert words[-1] in result.stderr
@@ -192,7 +192,7 @@ def advice(watch: Recorded, requests: list[Request], *words: str) -> Result:
     return run(advise, "--seconds", "0.1", *words)
 
 
-def test_advise_says_what_would_be_saved(watch: Recorded) -> None:
+def test_advise_prints_the_time_that_handlers_would_save(watch: Recorded) -> None:
     result = advice(watch, [lookup(), lookup(), getattr_(), getattr_(answered_by=5)])
     assert result.exit_code == 0
     head, titles, *rows = result.stdout.splitlines()
@@ -212,16 +212,16 @@ def test_advise_json(watch: Recorded) -> None:
     assert found["opcodes"]["getattr"]["requests"] == 2
 
 
-def test_advise_on_nothing(watch: Recorded) -> None:
+def test_advise_without_requests_says_so(watch: Recorded) -> None:
     assert "No requests were made meanwhile" in advice(watch, []).stdout
 
 
-def test_advise_counts_what_is_missing(watch: Recorded) -> None:
+def test_advise_reports_lost_requests(watch: Recorded) -> None:
     watch.lost = 3
     assert "3 requests are missing" in advice(watch, [getattr_()]).stdout
 
 
-def test_who_may_not_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_trace_without_capabilities_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from efuse.bpf import tracing
 
     monkeypatch.setattr(tracing, "_STATUS", tmp_path / "status")

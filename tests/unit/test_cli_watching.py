@@ -401,7 +401,7 @@ def test_top_once_shows_a_plain_mount(
 
 
 @pytest.mark.parametrize("command", [("stat",), ("top", "--once"), ("stat", "62")])
-def test_plain_mounts_are_shown_to_who_may_not_count(
+def test_plain_mounts_are_listed_without_permission_to_count(
     plain: FakeCounters,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -545,7 +545,7 @@ def test_ctl_get_and_set(sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]) -
         (("get", "42", "state"), 1, "there is no eFuse connection 42"),
     ],
 )
-def test_ctl_says_what_is_wrong(
+def test_ctl_with_an_invalid_argument_names_it(
     sysfs: FakeSysfs,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],

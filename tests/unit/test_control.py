@@ -72,13 +72,13 @@ def test_invalidate_and_abort_write_one(sysfs: FakeSysfs) -> None:
     assert (path / "abort").read_text() == "1"
 
 
-def test_a_file_with_nonsense_fails(sysfs: FakeSysfs) -> None:
+def test_attribute_with_a_malformed_value_fails(sysfs: FakeSysfs) -> None:
     sysfs.add(41, epoch="-3")
     with pytest.raises(ControlError, match="epoch holds '-3'"):
         _ = Connection(41, root=sysfs.root).epoch
 
 
-def test_a_connection_that_went_fails_with_its_errno(sysfs: FakeSysfs) -> None:
+def test_read_of_an_ended_connection_fails_with_enoent(sysfs: FakeSysfs) -> None:
     path = sysfs.add(41)
     conn = Connection(41, root=sysfs.root)
     (path / "waiting").unlink()
@@ -127,7 +127,7 @@ def test_connections_without_the_module_fails(tmp_path: Path) -> None:
     assert caught.value.hint == "load the module: efuse module load"
 
 
-def test_no_such_connection_fails(sysfs: FakeSysfs) -> None:
+def test_connection_that_does_not_exist_fails(sysfs: FakeSysfs) -> None:
     with pytest.raises(ControlError, match="no eFuse connection 5"):
         Connection(5, root=sysfs.root)
 
@@ -238,7 +238,7 @@ def test_find_follows_as_many_links_as_the_kernel(tmp_path: Path) -> None:
         find(chain[40], mountinfo=info)
 
 
-def test_parse_skips_lines_that_are_none() -> None:
+def test_parse_skips_malformed_lines() -> None:
     assert parse("\nnonsense\n") == ()
 
 

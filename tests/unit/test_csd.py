@@ -79,7 +79,7 @@ def test_limits_are_those_of_the_kernel() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
-def test_profiles_are_what_the_attributes_take(profile: csd.Profile) -> None:
+def test_profile_values_are_valid_for_their_attributes(profile: csd.Profile) -> None:
     for name, value in profile.values.items():
         assert ATTRIBUTES[name].parse(str(value)) == value
     assert profile.values["model"] == 1
@@ -127,7 +127,9 @@ def test_fixed_while_there_is_power_fails(configfs: FakeConfigfs) -> None:
 
 
 @pytest.mark.parametrize("act", [csd.Device.remove, csd.Device.power_off])
-def test_what_is_mounted_stays(configfs: FakeConfigfs, act: object) -> None:
+def test_mounted_device_cannot_be_removed_or_powered_off(
+    configfs: FakeConfigfs, act: object
+) -> None:
     made = csd.create("one", {})
     configfs.busy["one"] = ["/mnt/a"]
     assert callable(act)

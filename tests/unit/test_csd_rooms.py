@@ -65,7 +65,7 @@ def test_calls_are_found() -> None:
     assert {_room(file) for file in _files()} == set(_MAY_CALL)
 
 
-def test_no_file_calls_up() -> None:
+def test_no_file_calls_functions_of_a_higher_directory() -> None:
     up = [
         f"{file.relative_to(_SOURCE)} calls {', '.join(sorted(names))} of {other.name}"
         for file, below in _calls().items()
@@ -75,14 +75,14 @@ def test_no_file_calls_up() -> None:
     assert up == []
 
 
-def test_no_files_call_in_a_circle() -> None:
+def test_calls_between_files_have_no_cycle() -> None:
     try:
         TopologicalSorter({file: set(below) for file, below in _calls().items()}).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(str(file.relative_to(_SOURCE)) for file in error.args[1]))
 
 
-def test_no_file_includes_from_above() -> None:
+def test_no_file_includes_headers_of_a_higher_directory() -> None:
     wrong = []
     for file in (*_files(), *_SOURCE.rglob("*.h")):
         for name in re.findall(r'^#include "(.+)"', file.read_text(), re.MULTILINE):

@@ -47,7 +47,7 @@ def test_package_depends_on_a_kernels_source(package: Path) -> None:
     assert {"dkms", "dwarves", sources} <= set(depends)
 
 
-def test_maintainer_is_who_builds_it(tmp_path: Path, package: Path) -> None:
+def test_maintainer_is_taken_from_debfullname_and_debemail(tmp_path: Path, package: Path) -> None:
     assert re.fullmatch(r"\S.* <\S+@\S+>", _field(package, "Maintainer"))
     who = {"DEBFULLNAME": "R & D", "DEBEMAIL": "r+d@example.org"}
     command = [_ROOT / "scripts/build-deb", tmp_path]
@@ -72,7 +72,7 @@ def test_package_has_nothing_of_the_kernel(unpacked: Path) -> None:
     assert not [path for path in files if path.suffix in (".pyc", ".o", ".ko")]
 
 
-def test_files_are_roots_and_readable_by_all(package: Path) -> None:
+def test_files_belong_to_root_and_are_readable_by_all(package: Path) -> None:
     listing = subprocess.check_output(["dpkg-deb", "-c", package], text=True).splitlines()
     assert listing
     for line in listing:
@@ -82,7 +82,7 @@ def test_files_are_roots_and_readable_by_all(package: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["postinst", "prerm"])
-def test_maintainer_script_is_a_shells(unpacked: Path, name: str) -> None:
+def test_maintainer_script_is_valid_shell(unpacked: Path, name: str) -> None:
     script = unpacked / "DEBIAN" / name
     assert "@" not in script.read_text()
     done = subprocess.run(["sh", "-n", script], capture_output=True, text=True)

@@ -34,7 +34,7 @@ def test_a_report_in_the_log_is_a_complaint(name: str, word: str) -> None:
     assert kernel_log.emulators_fault(text) is None
 
 
-def test_leaks_are_told_apart_by_whose_code_allocated_them() -> None:
+def test_leaks_are_attributed_to_the_allocating_module() -> None:
     other = _LEAK.replace(" [efuse_faults]", "")
     leaks = kernel.parse_leaks(_LEAK + other)
     assert [leak.of("efuse_faults") for leak in leaks] == [True, False]
@@ -76,7 +76,7 @@ def test_lockdep_that_turned_itself_off_is_seen(
         (["KASAN"], 0, [], True, 2),
     ],
 )
-def test_what_fails_a_run(
+def test_status_of_a_debug_run_tells_leaks_missing_checks_and_failed_tests(
     monkeypatch: pytest.MonkeyPatch,
     missing: list[str],
     tests: int,

@@ -55,7 +55,7 @@ def test_table_says_which_output_was_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(line.endswith("WRONG") for line in lines[1:])
 
 
-def test_forget_is_no_request_that_somebody_waits_for(report: demo.Report) -> None:
+def test_forget_is_not_counted_as_a_waiting_request(report: demo.Report) -> None:
     assert {r.daemon_requests for r in report.results} == {1000, 500, 10, 0}
     assert {r.context_switches for r in report.results} == {10}
 

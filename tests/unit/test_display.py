@@ -42,7 +42,7 @@ def is_safe(text: str) -> bool:
     return all(c.isprintable() or c in "\n\t" for c in text)
 
 
-def test_shown_name_holds_nothing_that_a_terminal_obeys() -> None:
+def test_shown_name_escapes_control_characters() -> None:
     for name in names():
         assert shown(name).isprintable()
         assert is_safe(shown_lines(name))

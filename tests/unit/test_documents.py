@@ -310,9 +310,9 @@ def test_lines_of_fstab_are_understood(tmp_path: Path, monkeypatch: pytest.Monke
         assert ended.value.code == 0
 
 
-def test_all_that_is_installed_is_taken_away() -> None:
+def test_last_block_removes_everything_that_the_page_installs() -> None:
     """The last block of the page removes all that the page has installed."""
-    (last,) = named("test", _here("test_all_that_is_installed_is_taken_away"))
+    (last,) = named("test", _here("test_last_block_removes_everything_that_the_page_installs"))
     removed = [
         word
         for line in _typed(last)

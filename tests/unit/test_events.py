@@ -81,7 +81,7 @@ def test_decode_takes_each_field() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"", raw()[:-1], raw() + b"\0", raw(kind=0), raw(kind=4)])
-def test_decode_of_what_is_no_event_fails(bad: bytes) -> None:
+def test_decode_of_a_malformed_event_fails(bad: bytes) -> None:
     with pytest.raises(ValueError):
         Event.decode(bad)
 
@@ -120,7 +120,7 @@ async def _reads_to_the_end(events: Events) -> None:
         raise AssertionError("nothing was told")
 
 
-def test_closing_ends_who_waits(listener: _Listener) -> None:
+def test_close_ends_a_waiting_reader(listener: _Listener) -> None:
     async def main() -> None:
         with Events(listener) as events:  # type: ignore[arg-type]
             async with trio.open_nursery() as nursery:
@@ -155,7 +155,7 @@ def test_a_cancelled_wait_can_be_repeated(listener: _Listener) -> None:
     trio.run(main)
 
 
-def test_without_acceleration_there_is_nothing_to_hear() -> None:
+def test_events_without_acceleration_end_immediately() -> None:
     async def main() -> None:
         with efuse.Operations().events() as events:
             await _reads_to_the_end(events)

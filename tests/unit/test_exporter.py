@@ -62,7 +62,7 @@ def scrape(collector: Collector) -> Callable[..., float | None]:
     return value
 
 
-def test_a_mount_is_its_state_and_its_counts(sysfs: FakeSysfs) -> None:
+def test_mount_exports_its_state_and_counters(sysfs: FakeSysfs) -> None:
     sysfs.add(
         41, "/mnt/a", exit_info='replace 0 by "another"', waiting="3", map_full="5",
         enable_seq="2", invalid_verdicts="4",
@@ -131,7 +131,7 @@ def test_paths_are_counts_bytes_and_a_histogram(sysfs: FakeSysfs) -> None:
     assert value("path_requests_total", **path | {"path": "cache"}) == 0
 
 
-def test_four_classes_make_a_bucket() -> None:
+def test_four_latency_classes_make_one_bucket() -> None:
     # The kernel's classes begin where PathCounters says; here each has one request.
     counts = cumulative([1] * LATENCIES)
     assert counts == [*range(1, LATENCIES, 4), LATENCIES]
@@ -247,9 +247,7 @@ def test_plain_mounts_are_counts_and_a_histogram(counters: FakeCounters) -> None
     assert value("waiting_requests", **mount) is None
 
 
-def test_plain_mounts_that_cannot_be_counted_are_said(
-    counters: FakeCounters, sysfs: FakeSysfs
-) -> None:
+def test_uncounted_plain_mounts_are_reported(counters: FakeCounters, sysfs: FakeSysfs) -> None:
     def refuse() -> FakeCounters:
         raise EfuseError("tracing needs root (EPERM)")
 
@@ -279,7 +277,7 @@ def test_plain_mounts_that_cannot_be_read_leave_the_rest_of_the_scrape(
     assert value("waiting_requests", connection="41", mountpoint="/mnt/a") == 0
 
 
-def test_the_module_may_be_loaded_later(sysfs: FakeSysfs, configfs: FakeConfigfs) -> None:
+def test_module_that_is_loaded_later_is_noticed(sysfs: FakeSysfs, configfs: FakeConfigfs) -> None:
     said: list[str] = []
     collector = Collector(warn=said.append)
     csd.create("one", {})
@@ -295,7 +293,7 @@ def test_the_module_may_be_loaded_later(sysfs: FakeSysfs, configfs: FakeConfigfs
     assert len(said) == 1
 
 
-def test_maps_that_are_not_shown_are_said_and_the_rest_is_there(
+def test_unreadable_maps_are_reported_and_the_rest_is_exported(
     sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(connection: int) -> tuple[MapUsage, ...]:
@@ -310,7 +308,7 @@ def test_maps_that_are_not_shown_are_said_and_the_rest_is_there(
     assert value("waiting_requests", connection="41", mountpoint="/mnt/a") == 0
 
 
-def test_a_mount_that_goes_while_its_maps_are_counted_is_no_problem(
+def test_mount_that_ends_while_its_maps_are_counted_is_left_out(
     sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sysfs.add(41, "/mnt/a")

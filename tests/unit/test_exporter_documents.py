@@ -82,7 +82,7 @@ def targets(dashboard: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[st
             yield panel, target
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(dashboard: dict[str, Any]) -> None:
+def test_dashboard_queries_only_existing_metrics_and_labels(dashboard: dict[str, Any]) -> None:
     asked = set()
     for _, target in targets(dashboard):
         named = check(target["expr"])
@@ -108,7 +108,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are(dashboard: dict[str, Any]
         assert needed in asked
 
 
-def test_what_the_dashboard_groups_by_is_what_it_shows(dashboard: dict[str, Any]) -> None:
+def test_dashboard_legends_show_the_grouping_labels(dashboard: dict[str, Any]) -> None:
     for panel, target in targets(dashboard):
         for group in re.findall(r"^\w+ by \(([^)]*)\)", target["expr"]):
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
@@ -128,14 +128,14 @@ def test_panels_have_a_place_each(dashboard: dict[str, Any]) -> None:
                 taken.add((x, y))
 
 
-def test_panels_of_what_is_not_always_exported_say_so(dashboard: dict[str, Any]) -> None:
+def test_panels_of_optional_metrics_name_the_option(dashboard: dict[str, Any]) -> None:
     for panel, target in targets(dashboard):
         for metric in METRICS:
             if metric.needs.value and metric.name in target["expr"]:
                 assert metric.needs.value in panel["description"], panel["title"]
 
 
-def test_the_table_is_the_catalog() -> None:
+def test_document_table_equals_the_catalog() -> None:
     rows = re.findall(r"^\| (`efuse_.*) \|$", DOCUMENT.read_text(), re.M)
     assert [[cell.strip() for cell in row.split("|")] for row in rows] == [
         [
@@ -162,7 +162,9 @@ def test_prometheus_asks_where_the_exporter_answers() -> None:
     assert listen.default == target
 
 
-def test_the_example_is_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_example_is_what_the_exporter_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     example = DOCUMENT.read_text().partition("--once | grep getattr\n")[2].partition("\n...")[0]
     FakeConfigfs(tmp_path, monkeypatch)
     sysfs = FakeSysfs(tmp_path)
@@ -174,7 +176,7 @@ def test_the_example_is_what_is_printed(tmp_path: Path, monkeypatch: pytest.Monk
     assert [line for line in printed if "getattr" in line][: len(wanted)] == wanted
 
 
-def test_the_numbers_of_series_are_those_of_the_document() -> None:
+def test_documented_numbers_of_series_are_right() -> None:
     def series(label: str, needs: tuple[str, ...]) -> int:
         return sum(
             len(metric.fields)

@@ -52,7 +52,7 @@ def get(url: str, accept: str = "text/plain") -> str:
         return text
 
 
-def test_each_scrape_reads_anew(sysfs: FakeSysfs) -> None:
+def test_each_scrape_reads_current_counters(sysfs: FakeSysfs) -> None:
     sysfs.add(41, "/mnt/a")
     with Server(FREE, registry(Collector())) as server:
         assert server.url.startswith("http://127.0.0.1:")
@@ -66,7 +66,7 @@ def test_each_scrape_reads_anew(sysfs: FakeSysfs) -> None:
     assert found == [4, 9]
 
 
-def test_some_metrics_can_be_asked_for_by_name(sysfs: FakeSysfs) -> None:
+def test_scrape_with_names_returns_only_those_metrics(sysfs: FakeSysfs) -> None:
     sysfs.add(41, "/mnt/a")
     with Server(FREE, registry(Collector())) as server:
         text = get(f"{server.url}?name[]=efuse_waiting_requests")
@@ -74,7 +74,7 @@ def test_some_metrics_can_be_asked_for_by_name(sysfs: FakeSysfs) -> None:
     assert names == ["efuse_waiting_requests"]
 
 
-def test_openmetrics_is_spoken_to_whoever_asks_for_it(sysfs: FakeSysfs) -> None:
+def test_scrape_that_accepts_openmetrics_gets_it(sysfs: FakeSysfs) -> None:
     sysfs.add(41, "/mnt/a")
     sysfs.count(41, "lookup", requests=4, hit_ns=7, hit_timed=1)
     sysfs.count_path(41, "direct", latency={7: 3}, ns=3000)
@@ -121,7 +121,7 @@ def test_once_without_the_module_says_that_it_is_down(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_with_a_signal(number: signal.Signals) -> None:
+def test_signal_ends_the_exporter_with_status_0(number: signal.Signals) -> None:
     code = "from efuse.cli.main import main; main()"
     command = [sys.executable, "-c", code, "exporter", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -144,7 +144,7 @@ def test_an_address_in_use_fails(sysfs: FakeSysfs, capsys: pytest.CaptureFixture
     ]
 
 
-def test_a_host_that_nobody_knows_fails(
+def test_listen_on_an_unknown_host_fails(
     sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(*_: object, **__: object) -> None:
@@ -170,7 +170,7 @@ def test_addresses(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "9435", "host:", "host:x", "host:65536", "host:-1", "::1:80"])
-def test_addresses_that_are_none_fails(text: str) -> None:
+def test_malformed_address_fails(text: str) -> None:
     with pytest.raises(UsageError, match="is not an address to listen on"):
         Address.parse(text)
 
@@ -193,7 +193,7 @@ def test_without_the_package_it_is_not_supported(
 
 
 @pytest.mark.parametrize(("error", "said"), [(BrokenPipeError(), False), (ValueError(), True)])
-def test_a_scraper_that_has_gone_is_no_error(
+def test_disconnected_scraper_logs_no_traceback(
     error: Exception, said: bool, sysfs: FakeSysfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Server(FREE, registry(Collector())) as server:

@@ -89,7 +89,7 @@ def test_probe_is_cached_until_forgotten(tmp_path: Path) -> None:
     assert features.feature("btf", tmp_path).ok
 
 
-def test_every_feature_says_what_and_why(tmp_path: Path) -> None:
+def test_every_feature_says_why_it_is_needed(tmp_path: Path) -> None:
     found = features.all_features(_root(tmp_path, "6.12.1"))
     assert [each.name for each in found] == list(features.names())
     assert all(each.needed and each.why for each in found)
@@ -109,7 +109,7 @@ _BAD = Feature("btf", None, "BTF", False, "of its types", "another kernel")
 _OPTIONAL = Feature("kvm", None, "API 12", False, "it is quick", required=False)
 
 
-def test_doctor_ok_without_what_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_succeeds_without_optional_features(monkeypatch: pytest.MonkeyPatch) -> None:
     status, output = _doctor(monkeypatch, [_GOOD, _OPTIONAL])
     assert status == 0
     assert "eFuse works here." in output

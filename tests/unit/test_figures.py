@@ -19,7 +19,7 @@ def test_tables_are_those_of_their_reports(path: Path) -> None:
     assert filled(path.read_text()) == path.read_text(), "python -m tests.figures"
 
 
-def test_the_readme_claims_what_the_reports_say() -> None:
+def test_readme_figures_equal_the_reports() -> None:
     text = DOCUMENTS[0].read_text()
     shown = text.partition("<!-- claims -->\n")[2].partition("<!-- /claims -->")[0]
     assert len(shown.splitlines()) == 2 + len(CLAIMS)
@@ -32,7 +32,7 @@ def test_every_report_is_in_a_document() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_report_saw_what_was_there(name: str) -> None:
+def test_results_of_every_report_are_verified(name: str) -> None:
     results = report(name)["results"]
     assert results and all(result["verified"] for result in results)
 

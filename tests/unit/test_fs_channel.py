@@ -78,7 +78,9 @@ def test_where_pyfuse3_fails_it_is_left_as_it_was(nowhere: str) -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_who_wants_none_gets_no_reason(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwanted_channels_load_nothing_and_have_no_reason(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if wanted:
         monkeypatch.setenv("EFUSE_CHANNELS", "0")
     monkeypatch.setattr(channel_module, "functions", lambda: pytest.fail("it was loaded"))
@@ -90,7 +92,7 @@ def test_who_wants_none_gets_no_reason(wanted: bool, monkeypatch: pytest.MonkeyP
     assert (channel.is_open, channel.reason) == (False, "")
 
 
-def test_a_library_that_cannot_be_had_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_the_reason_for_no_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> None:
         raise NotSupportedError("it cannot be built: make: none")
 
@@ -102,21 +104,23 @@ def test_a_library_that_cannot_be_had_is_the_reason(monkeypatch: pytest.MonkeyPa
     assert (channel.is_open, channel.reason) == (False, "it cannot be built: make: none")
 
 
-def test_a_pyfuse3_that_waits_in_another_way_is_the_reason(
+def test_unknown_pyfuse3_is_the_reason_for_no_channels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(pyfuse3, "_wait_fuse_readable")
     assert SessionChannel(wanted=True).reason == "this version of pyfuse3 is not known"
 
 
-def test_who_mounts_is_told_why_there_is_none() -> None:
+def test_mount_description_has_the_reason_for_no_channels() -> None:
     mounted = Mounted(1, "/m", "efuse", True, "", 7, False, "libfuse is older than 3.14")
     assert describe(mounted) == "/m: eFuse, connection 7, no channels: libfuse is older than 3.14"
     mounted = dataclasses.replace(mounted, channels=True, channels_reason="")
     assert describe(mounted) == "/m: eFuse, connection 7"
 
 
-def test_an_extension_that_mounts_nothing_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyfuse3_with_its_own_libfuse_is_the_reason_for_no_channels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import _ctypes
 
     monkeypatch.setattr(pyfuse3, "__file__", _ctypes.__file__)

@@ -39,7 +39,7 @@ except BaseException as error:
         ("lambda: sys.stderr.close() or [].pop()", 1, ""),
     ],
 )
-def test_forked_process_ends_however_its_function_does(
+def test_forked_process_ends_if_its_function_returns_or_raises(
     child: str, status: int, logged: str
 ) -> None:
     words = [sys.executable, "-c", _FORKS, child]

@@ -125,7 +125,7 @@ def test_publishing_stores_the_values_of_the_reply(monkeypatch: pytest.MonkeyPat
     assert attributes.stamp == Stamp(99, 500_001_000, 0, FOR_IDS)
 
 
-def test_publishing_hands_over_the_epoch_and_for_whom() -> None:
+def test_publishing_passes_the_epoch_and_the_caller() -> None:
     operations, mount = _accelerated()
     assert operations.publish_entries([_entry()], epoch=5, uid=1, gid=2) == 1
     for stored in (mount.entries.stored[EntryKey(1, b"n")], mount.attrs.stored[5]):
@@ -148,7 +148,9 @@ def test_published_data_on_plain_fuse_needs_no_bpf() -> None:
     ("inode", "offset", "size", "end"),
     [(0, 0, 4096, False), (5, 1, 4096, False), (5, -4096, 4096, False), (5, 0, 4095, False)],
 )
-def test_publishing_what_is_no_block_fails(inode: int, offset: int, size: int, end: bool) -> None:
+def test_publish_of_an_incomplete_block_fails(
+    inode: int, offset: int, size: int, end: bool
+) -> None:
     with pytest.raises(UsageError, match="EINVAL"):
         efuse.Operations().publish_data(inode, offset, bytes(size), epoch=0, end=end)
 
@@ -205,7 +207,7 @@ def test_declarations_are_written_before_anything_is_answered() -> None:
     }
 
 
-def test_a_request_size_that_is_larger_already_stays() -> None:
+def test_larger_request_size_of_the_connection_is_kept() -> None:
     connection = SimpleNamespace(max_request=8 << 20)
     declare(cast(Connection, connection), efuse.Options(max_request=1 << 20))
     assert connection.max_request == 8 << 20
@@ -251,7 +253,7 @@ def test_guard_lets_fuse_errors_and_interruptions_through() -> None:
     ("number", "meant"),
     [(-2, errno.EIO), (512, errno.EIO), (524, errno.EOPNOTSUPP), (999, errno.EIO)],
 )
-def test_guard_turns_errors_that_no_program_knows_into_one_that_they_do(
+def test_guard_replaces_an_unknown_errno(
     number: int, meant: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     counters = state.State()
@@ -280,7 +282,7 @@ def test_guard_logs_a_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
-def test_guard_logs_no_name_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_guard_escapes_names_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """The error of a handler contains the name for which a caller asked."""
     counters = state.State()
     error = ValueError("no x\x1b[31m\udcff\nefuse: forged")

@@ -55,7 +55,7 @@ def test_options_take_every_consistency(consistency: str) -> None:
         ({"max_readdir": 256 << 10}, "max_readdir cannot be 262144"),
     ],
 )
-def test_options_that_make_no_sense_fail(arguments: dict[str, Any], said: str) -> None:
+def test_invalid_options_fail(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         Options(**arguments)
     assert caught.value.hint
@@ -76,7 +76,7 @@ def test_options_keep_a_copy_of_the_capacity() -> None:
         options.capacity["entries"] = 1  # type: ignore[index]
 
 
-def test_mount_options_are_sorted_by_who_takes_them() -> None:
+def test_mount_options_are_divided_between_kernel_and_libfuse() -> None:
     parsed = MountOptions.parse(
         [
             "ro",

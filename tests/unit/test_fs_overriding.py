@@ -32,7 +32,7 @@ def plain(tmp_path: Path) -> efuse.Passthrough:
     return efuse.Passthrough(tmp_path, consistency="exclusive")
 
 
-def test_nothing_is_given_up_where_nothing_is_overridden(plain: efuse.Passthrough) -> None:
+def test_all_shortcuts_stay_without_overridden_handlers(plain: efuse.Passthrough) -> None:
     used = shortcuts(plain.efuse_options, plain)
     assert used.options == plain.efuse_options
     assert (used.without, used.reads, used.writes, used.description) == (
@@ -44,7 +44,7 @@ def test_nothing_is_given_up_where_nothing_is_overridden(plain: efuse.Passthroug
 
 
 @pytest.mark.parametrize("name", sorted(HANDLERS))
-def test_an_overridden_handler_is_asked_each_time(tmp_path: Path, name: str) -> None:
+def test_overridden_handler_ends_its_shortcuts(tmp_path: Path, name: str) -> None:
     operations = over(tmp_path, name)
     used = shortcuts(operations.efuse_options, operations)
     assert used.overridden == (name,)
@@ -61,13 +61,13 @@ def test_an_overridden_handler_is_asked_each_time(tmp_path: Path, name: str) -> 
     assert used.options.no_flush is (name not in ("flush", "poll"))
 
 
-def test_every_handler_of_the_pass_through_says_what_stands_in_its_place() -> None:
+def test_every_passthrough_handler_declares_its_shortcut() -> None:
     assert len(OWN) > 25
     for name in OWN:
         assert isinstance(getattr(efuse.Passthrough, name).efuse_stands_for, Shortcut), name
 
 
-def test_a_handler_that_says_nothing_ends_everything(tmp_path: Path) -> None:
+def test_overridden_handler_without_a_declaration_ends_all_shortcuts(tmp_path: Path) -> None:
     # The pass-through itself has no handler for poll.
     used = shortcuts(efuse.Options(no_open=True, no_flush=True), over(tmp_path, "poll"))
     assert not (used.options.no_open or used.options.no_flush or used.reads or used.writes)
@@ -106,7 +106,7 @@ def test_a_handler_that_was_replaced_in_the_class_itself_counts(
     assert not applies_umask(plain)
 
 
-def test_a_mark_says_what_stands_in_a_handlers_place() -> None:
+def test_stands_for_stores_the_shortcut_of_a_handler() -> None:
     @stands_for(Shortcut.FLUSH)
     async def handler() -> None: ...
 
@@ -125,7 +125,7 @@ def test_a_file_system_that_inherits_no_promise_keeps_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["create", "mkdir", "mknod"])
-def test_the_kernel_applies_umasks_where_what_creates_is_overridden(
+def test_kernel_applies_umasks_if_a_creating_handler_is_overridden(
     tmp_path: Path, name: str
 ) -> None:
     assert applies_umask(efuse.Passthrough(tmp_path))

@@ -257,7 +257,7 @@ def test_entry_that_is_skipped_leaves_the_position(table: Inodes, tmp_path: Path
     ("kind", "kept"),
     [(0xEF53, False), (0x01021994, False), (0x794C7630, True), (0x65735546, True)],
 )
-def test_handle_of_a_directory_is_kept_unless_positions_last(
+def test_directory_handle_is_kept_on_file_systems_without_lasting_positions(
     table: Inodes, monkeypatch: pytest.MonkeyPatch, kind: int, kept: bool
 ) -> None:
     """If a handle has its two highest bits set, the kernel does not open the directory itself."""
@@ -398,7 +398,7 @@ def test_directory_entries_carry_type_and_name(tmp_path: Path) -> None:
     assert entries == {b".": 4, b"..": 4, b"d": 4, b"n" * 255: 8}
 
 
-def test_rename_keeps_the_way_to_what_was_put_aside(
+def test_node_put_aside_is_found_after_a_rename_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inodes_module, "file_handle", lambda fd: None)
@@ -424,7 +424,7 @@ class _Context:
     uid, gid, pid, umask = 41001, 41002, 0, 0
 
 
-def test_identity_is_taken_and_given_back(tmp_path: Path) -> None:
+def test_credentials_of_the_caller_are_used_only_within_the_block(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     directory = os.open(tmp_path, os.O_PATH)  # other users cannot reach it by its path
 
@@ -472,7 +472,7 @@ def test_inode_has_one_watch_and_no_other_gets_its_number(tmp_path: Path) -> Non
     assert _open_descriptors() == before
 
 
-def test_hard_links_that_a_change_parts_have_a_node_each(
+def test_hard_links_that_a_copy_up_separates_have_two_nodes(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """overlayfs copies up the file that is changed; until then both have the same inode number."""
@@ -500,7 +500,7 @@ def may_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("may_part")
 @pytest.mark.parametrize("watches", [4096, 1, 0])
-def test_names_of_one_inode_have_one_node_where_numbers_do_not_tell(
+def test_names_of_one_inode_have_one_node_on_overlayfs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watches: int
 ) -> None:
     """Links are made before the first lookup, after it, and by the kernel; lookups in any order."""
@@ -541,7 +541,7 @@ def _one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, in
 
 
 @pytest.mark.usefixtures("may_part")
-def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
+def test_inode_with_a_changed_number_keeps_its_node_for_all_names(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link is made below, which copies the file up, and the new name is looked up first."""
@@ -561,7 +561,7 @@ def test_inode_that_changes_its_number_keeps_its_node_whatever_its_names(
 
 
 @pytest.mark.usefixtures("may_part")
-def test_files_that_a_change_has_parted_both_follow_a_change_of_their_mount(
+def test_files_that_a_copy_up_separated_both_follow_a_remount(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No watch is left to tell them apart, so the new number of the changed file has to."""
@@ -579,7 +579,7 @@ def test_files_that_a_change_has_parted_both_follow_a_change_of_their_mount(
 
 
 @pytest.mark.usefixtures("may_part")
-def test_names_of_one_inode_put_aside_have_one_node(tmp_path: Path) -> None:
+def test_names_of_an_inode_that_was_put_aside_have_one_node(tmp_path: Path) -> None:
     table = Inodes(str(tmp_path), 32)
     nodes = []
     for n in range(100):
@@ -596,7 +596,7 @@ def test_names_of_one_inode_put_aside_have_one_node(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("may_part")
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EACCES])
-def test_name_fails_where_it_is_not_to_be_told_whose_it_is(
+def test_lookup_of_a_possible_hard_link_without_watches_fails(
     table: Inodes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -621,7 +621,7 @@ def test_name_fails_where_it_is_not_to_be_told_whose_it_is(
 
 
 @pytest.mark.usefixtures("may_part")
-def test_there_is_no_table_where_inodes_are_not_to_be_told_apart(
+def test_table_on_overlayfs_without_watches_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: object, fd: int) -> int:
@@ -635,7 +635,7 @@ def test_there_is_no_table_where_inodes_are_not_to_be_told_apart(
 
 
 @pytest.mark.usefixtures("may_part")
-def test_watches_that_others_use_up_are_taken_from_those_that_are_kept(
+def test_watches_are_reused_if_the_user_has_none_left(
     table: Inodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Watches.add
@@ -767,7 +767,7 @@ def test_directory_and_file_of_one_number_are_two_nodes(
     table.close()
 
 
-def test_what_the_kernel_may_have_open_keeps_its_descriptor_up_to_a_limit(
+def test_kept_inodes_keep_their_descriptors_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without file handles an inode could not be opened again. It is kept until it is forgotten."""

@@ -76,7 +76,7 @@ def test_write_returns_the_part_that_was_written_before_an_error(
 
 
 @pytest.mark.parametrize("kept", ["by the writeback cache", "by a map"])
-def test_write_of_pages_that_the_kernel_kept_fails_where_a_part_does(
+def test_write_back_that_is_partly_refused_fails(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     """Otherwise the rest would be lost: fsync(2) reports only errors."""
@@ -126,7 +126,7 @@ def test_read_that_fails_later_on_fails(
     assert caught.value.errno == errno.EIO
 
 
-def test_file_that_is_open_is_replied_whatever_becomes_of_its_name(
+def test_open_succeeds_if_the_name_vanishes_after_the_open(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The open file must be closed later. On FUSE its name may have vanished below meanwhile."""
@@ -158,7 +158,7 @@ def test_file_that_is_open_is_replied_whatever_becomes_of_its_name(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_umask_of_the_caller_is_not_left_to_the_process(
+def test_umask_of_the_caller_is_reset_after_each_request(
     fs: efuse.Passthrough, tmp_path: Path
 ) -> None:
     ctx = cast(RequestContext, SimpleNamespace(uid=0, gid=0, pid=0, umask=0o027))
@@ -200,7 +200,7 @@ def by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("by_name")
-def test_removing_a_name_succeeds_though_the_inode_is_out_of_reach_then(
+def test_unlink_and_rename_succeed_if_the_inode_cannot_be_found_afterwards(
     fs: efuse.Passthrough, tmp_path: Path
 ) -> None:
     async def remove() -> None:
@@ -218,7 +218,7 @@ def test_removing_a_name_succeeds_though_the_inode_is_out_of_reach_then(
     assert os.listdir(tmp_path) == ["g"]
 
 
-def test_link_succeeds_though_its_name_is_gone_at_once(
+def test_link_succeeds_if_the_new_name_vanishes_at_once(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "f").touch()
@@ -275,7 +275,7 @@ def _no_descriptors(path: Path) -> OSError:
 
 @pytest.mark.parametrize("then", [_gone, _another, _no_descriptors])
 @pytest.mark.parametrize("name", MADE)
-def test_what_was_made_is_replied_whatever_became_of_it(
+def test_mkdir_mknod_and_symlink_succeed_if_the_name_changes_at_once(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, then: Any
 ) -> None:
     real, look = getattr(os, name), os.open
@@ -311,7 +311,7 @@ def test_what_was_made_is_replied_whatever_became_of_it(
     trio.run(use)
 
 
-def test_file_that_is_gone_at_once_was_created(
+def test_create_succeeds_if_the_file_vanishes_at_once(
     fs: efuse.Passthrough, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handle can still read and write the file."""
@@ -374,7 +374,7 @@ SETTABLE = ("mode", "uid", "gid", "size", "atime", "mtime")
         {"st_atime_ns": 5 * 10**9, "st_mtime_ns": 6 * 10**9},
     ],
 )
-def test_what_was_set_is_replied_though_the_inode_is_out_of_reach_then(
+def test_setattr_succeeds_if_the_inode_cannot_be_found_afterwards(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, int]
 ) -> None:
     """A lower file system that finds files by name may no longer find this one."""
@@ -401,7 +401,7 @@ def test_what_was_set_is_replied_though_the_inode_is_out_of_reach_then(
     trio.run(use)
 
 
-def test_link_is_replied_though_the_inode_is_out_of_reach_then(
+def test_link_succeeds_if_the_inode_cannot_be_found_afterwards(
     fs: efuse.Passthrough, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "f").write_bytes(b"0123456789")
@@ -433,7 +433,7 @@ def test_link_is_replied_though_the_inode_is_out_of_reach_then(
         (b"user.x", False),
     ],
 )
-def test_attributes_that_are_a_file_systems_own_are_changed_as_the_caller(
+def test_special_xattrs_of_the_lower_file_system_are_set_as_the_caller(
     fs: efuse.Passthrough,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -52,7 +52,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         (TMPFS, False, 1),
     ],
 )
-def test_depth_is_above_what_stacks(
+def test_stack_depth_is_one_above_that_of_the_source(
     tmp_path: Path, mounted: Callable[..., None], kind: int, on_efuse: bool, depth: int
 ) -> None:
     mounted(("efuse" if on_efuse else "x", "0:50", tmp_path), kind=kind)
@@ -64,7 +64,7 @@ def test_depth_is_above_what_stacks(
 @pytest.mark.parametrize(
     ("kind", "whole"), [(OVERLAY, False), (FUSE, False), (EXT4, True), (TMPFS, True)]
 )
-def test_nodeids_are_of_files_where_inode_numbers_are(
+def test_nodeid_per_file_is_promised_if_inode_numbers_identify_files(
     tmp_path: Path, mounted: Callable[..., None], kind: int, whole: bool
 ) -> None:
     mounted(("x", "0:50", tmp_path), kind=kind)
@@ -77,7 +77,7 @@ def test_nodeids_are_of_files_where_inode_numbers_are(
     ("fstype", "whole"), [("fuse.bindfs", False), ("virtiofs", False), ("ext4", True)]
 )
 @pytest.mark.parametrize("where", ["below", "beside"])
-def test_nodeids_are_not_of_files_where_fuse_is_mounted_below(
+def test_nodeid_per_file_is_not_promised_with_a_fuse_mount_below(
     tmp_path: Path, mounted: Callable[..., None], fstype: str, whole: bool, where: str
 ) -> None:
     source, place = tmp_path / "source", "source/m" if where == "below" else "source-m"
@@ -111,7 +111,7 @@ def test_file_system_that_is_mounted_twice_below_ends_promises(
     assert len(caplog.records) == (not covered)
 
 
-def test_mount_whose_files_the_daemon_reads_is_not_deep(
+def test_stack_depth_is_1_if_the_daemon_reads_the_files(
     tmp_path: Path, mounted: Callable[..., None]
 ) -> None:
     async def read(self: efuse.Passthrough, fh: int, off: int, size: int) -> bytes:

@@ -31,7 +31,7 @@ def views(path: Path) -> list[View]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_ordinary_file_is_as_the_model_says(tmp_path: Path, seed: int) -> None:
+def test_ordinary_file_equals_the_model(tmp_path: Path, seed: int) -> None:
     file = tmp_path / "f"
     exerciser = Exerciser(views(file), file, seed)
     exerciser.run(3000)
@@ -39,7 +39,7 @@ def test_an_ordinary_file_is_as_the_model_says(tmp_path: Path, seed: int) -> Non
     assert all(exerciser.done[name] for name in ("read", "write", "copy", "read_map", "fallocate"))
 
 
-def test_one_seed_does_the_same_again(tmp_path: Path) -> None:
+def test_runs_with_one_seed_are_equal(tmp_path: Path) -> None:
     file = tmp_path / "f"
     contents = []
     for _ in range(2):

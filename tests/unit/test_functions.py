@@ -125,7 +125,7 @@ def test_crc32c_of_the_catalogues() -> None:
         Histogram(Records(16), Field(0, 1), start=-64, width=16, ranges=6),
     ],
 )
-def test_twins_see_the_same_in_pieces(call: Shipped) -> None:
+def test_reference_implementation_gives_the_same_output_in_pieces(call: Shipped) -> None:
     data = bytes(random.Random(2).choices(b"aab\n\0\xff", k=3 * 4096 + 77))
     assert isinstance(call, Streaming)
     reference = call.stream()
@@ -220,7 +220,7 @@ def test_histogram() -> None:
         lambda: Histogram(Records(8), Field(0), ranges=0),
     ],
 )
-def test_what_there_is_not_fails(make: object) -> None:
+def test_call_with_invalid_arguments_fails(make: object) -> None:
     assert callable(make)
     with pytest.raises(UsageError):
         make()

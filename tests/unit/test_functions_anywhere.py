@@ -52,7 +52,9 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return made
 
 
-def test_who_may_not_load_has_the_twin(kernel: Kernel, file: Path) -> None:
+def test_run_without_permission_to_load_uses_the_reference_implementation(
+    kernel: Kernel, file: Path
+) -> None:
     call = Count(b"a\na")
     with begin(call, file) as work:
         assert b"".join(work) == call.reference(DATA)
@@ -63,7 +65,7 @@ def test_who_may_not_load_has_the_twin(kernel: Kernel, file: Path) -> None:
     assert kernel.asked == ["count"]
 
 
-def test_who_insists_on_the_kernel_fails(kernel: Kernel, file: Path) -> None:
+def test_run_in_the_kernel_without_permission_to_load_fails(kernel: Kernel, file: Path) -> None:
     for where in ("kernel", "device"):
         with pytest.raises(NotSupportedError, match="EPERM"):
             begin(Count(), file, where)
@@ -77,7 +79,7 @@ def test_a_function_that_the_kernel_refuses_fails(
         begin(Count(), file)
 
 
-def test_the_daemon_asks_no_kernel(kernel: Kernel, file: Path) -> None:
+def test_run_in_the_daemon_asks_no_kernel(kernel: Kernel, file: Path) -> None:
     with begin(Grep(b"b"), file, "daemon") as work:
         assert b"".join(work) == b""
         assert work.outcome() == Outcome(0, 0, 342, "it was requested", False)
@@ -86,7 +88,7 @@ def test_the_daemon_asks_no_kernel(kernel: Kernel, file: Path) -> None:
         begin_loaded("mine", b"", file, "daemon")
 
 
-def test_what_is_no_regular_file_is_read_here(kernel: Kernel, tmp_path: Path) -> None:
+def test_run_over_a_fifo_happens_in_this_process(kernel: Kernel, tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(DATA,))
@@ -97,7 +99,7 @@ def test_what_is_no_regular_file_is_read_here(kernel: Kernel, tmp_path: Path) ->
     writer.join()
 
 
-def test_what_cannot_be_read_fails(kernel: Kernel, tmp_path: Path) -> None:
+def test_run_over_an_unreadable_file_fails(kernel: Kernel, tmp_path: Path) -> None:
     with pytest.raises(EfuseError, match="ENOENT"):
         begin(Count(), tmp_path / "none")
     for where in anywhere.WHERE:

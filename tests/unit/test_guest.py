@@ -86,7 +86,7 @@ def test_ordinary_line_is_no_complaint(line: str) -> None:
     assert kernel_log.complaints(f"[    1.0] {line}") == []
 
 
-def test_complaint_comes_with_what_follows() -> None:
+def test_complaint_of_the_kernel_includes_its_stack_trace() -> None:
     (found,) = kernel_log.complaints(_OOPS)
     assert found.splitlines()[0].endswith("[efuse]")
     assert "<TASK>" in found
@@ -106,7 +106,7 @@ _BREAKPOINT = """\
 """
 
 
-def test_breakpoint_that_memory_does_not_hold_is_the_emulators() -> None:
+def test_breakpoint_missing_in_memory_is_attributed_to_the_emulator() -> None:
     fault = kernel_log.emulators_fault(_BREAKPOINT.format(before="eb"))
     assert fault is not None and "breakpoint" in fault
     assert kernel_log.emulators_fault(_BREAKPOINT.format(before="cc")) is None
@@ -116,13 +116,13 @@ def test_breakpoint_that_memory_does_not_hold_is_the_emulators() -> None:
 @pytest.mark.parametrize(
     "flags", ["00908666", "00008246", "80000246", "0000020a", "00043002", "00047402"]
 )
-def test_flags_that_neither_processor_nor_kernel_sets_are_the_emulators(flags: str) -> None:
+def test_impossible_processor_flags_are_attributed_to_the_emulator(flags: str) -> None:
     fault = kernel_log.emulators_fault(f"{_OOPS}\nRSP: 0018:ffffc9000044b7d8 EFLAGS: {flags}\n")
     assert fault is not None and "flags" in fault
 
 
 @pytest.mark.parametrize("flags", ["00010246", "00000202", "00210a97", "003f0fd7"])
-def test_flags_of_a_processor_are_the_kernels(flags: str) -> None:
+def test_valid_processor_flags_are_attributed_to_the_kernel(flags: str) -> None:
     assert (
         kernel_log.emulators_fault(f"{_OOPS}\nRSP: 0018:ffffc9000044b7d8 EFLAGS: {flags}\n") is None
     )
@@ -159,7 +159,7 @@ def _fake_qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> 
         ("exec sleep 60", False, "no kernel booted under KVM within 0.3 s"),
     ],
 )
-def test_kvm_is_believed_only_if_a_kernel_boots(
+def test_kvm_is_used_only_if_a_kernel_boots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kvm: bool, why: str
 ) -> None:
     _fake_qemu(tmp_path, monkeypatch, script)
@@ -391,7 +391,9 @@ def test_kernel_that_warns_before_it_has_booted_is_booted_again(fake: _Fake) -> 
 
 
 @pytest.mark.parametrize("reports", [b"", b"boot\ntaint 0\n"])
-def test_fault_of_the_emulator_is_told_from_the_kernels_own(fake: _Fake, reports: bytes) -> None:
+def test_fault_of_the_emulator_is_distinguished_from_one_of_the_kernel(
+    fake: _Fake, reports: bytes
+) -> None:
     fake.tell("status", reports)
     fake.hang_up()
     with pytest.raises(EmulatorError, match="int3") as caught:
@@ -447,7 +449,7 @@ def test_taint_fails_a_good_command(fake: _Fake) -> None:
         _judge(fake.follow(), fake.processes, "")
 
 
-def test_taint_from_before_is_no_news(fake: _Fake) -> None:
+def test_taint_from_before_the_command_is_ignored(fake: _Fake) -> None:
     fake.tell("status", b"boot\ntaint 512\nexit 0\ntaint 12800\nend\n")
     fake.hang_up()
     _judge(fake.follow(), fake.processes, "")

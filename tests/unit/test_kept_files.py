@@ -30,7 +30,7 @@ def opened(directory: Path) -> set[str]:
     return {path.name for path in targets if path.parent == directory}
 
 
-def test_a_file_stays_open_and_is_read_anew(directory: Path) -> None:
+def test_kept_file_stays_open_and_returns_current_content(directory: Path) -> None:
     with KeptFiles() as files:
         assert files.read(directory, ["a", "b"]) == ["a", "b"]
         assert opened(directory) == {"a", "b"}
@@ -41,7 +41,7 @@ def test_a_file_stays_open_and_is_read_anew(directory: Path) -> None:
     files.close()
 
 
-def test_what_has_no_room_is_read_all_the_same(directory: Path) -> None:
+def test_file_above_the_limit_is_read_without_being_kept(directory: Path) -> None:
     with KeptFiles(most=2) as files:
         for _ in range(2):
             assert files.read(directory, ["a", "b", "c"]) == ["a", "b", "c"]
@@ -53,7 +53,7 @@ def test_a_file_that_is_not_there_fails(directory: Path) -> None:
         files.read(directory, ["a", "none"])
 
 
-def test_files_of_what_was_unmounted_are_opened_anew(
+def test_kept_file_of_an_ended_mount_is_opened_again(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading an open file of sysfs fails with ENODEV after its directory is removed."""

@@ -22,7 +22,7 @@ _PAGES = dict(pages(ROOT))
 
 
 @pytest.mark.parametrize("path", _SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_comments_are_of_what_stands_behind_them(path: Path) -> None:
+def test_every_kernel_doc_comment_belongs_to_a_declaration(path: Path) -> None:
     text = path.read_text()
     assert len(list(comments(text, path.name))) == text.count("\n/**\n")
 

@@ -22,7 +22,7 @@ def test_the_library_has_the_package_version() -> None:
 
 
 @pytest.mark.parametrize(("channels", "value"), [(True, "None"), (False, "0")])
-def test_who_wants_no_channels_says_so_to_the_daemon(
+def test_run_without_channels_sets_the_environment_variable(
     channels: bool, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EFUSE_CHANNELS", raising=False)

@@ -105,7 +105,7 @@ def test_root_does_not_follow_a_link_to_a_directory_of_another_user(home: Path) 
 
 
 @pytest.mark.parametrize("group", [0, NOBODY])
-def test_a_file_that_others_can_change_is_not_made_use_of(home: Path, group: int) -> None:
+def test_cached_file_that_others_can_change_is_refused(home: Path, group: int) -> None:
     def make(file: Path) -> None:
         file.write_text("ours")
 
@@ -159,7 +159,7 @@ def test_a_directory_that_another_user_makes_first_is_not_used(
         shutil.rmtree(home / which)
 
 
-def test_what_another_user_makes_beside_the_maker_is_not_used(home: Path) -> None:
+def test_cached_file_of_another_user_is_refused_after_making_it(home: Path) -> None:
     """The directories are there and private, but in the end the name is another user's file."""
 
     def make(file: Path) -> None:
@@ -185,7 +185,7 @@ def test_root_does_not_use_a_cache_that_an_access_control_list_lets_others_write
     assert locations.cache() == (directory / "efuse" if is_private else home.parent / "system")
 
 
-def test_what_is_gone_is_not_used(home: Path) -> None:
+def test_check_of_a_missing_file_fails_with_enoent(home: Path) -> None:
     with pytest.raises(EfuseError, match=r"is not used: it was removed meanwhile \(ENOENT\)"):
         locations.check_private(home / ".cache/efuse/none")
 
@@ -266,7 +266,7 @@ def test_a_source_tree_of_another_user_is_not_unpacked(
         demo.source_tree()
 
 
-def test_an_answer_on_guests_of_another_user_is_not_believed(home: Path) -> None:
+def test_acceleration_result_of_another_user_is_ignored(home: Path) -> None:
     from efuse.guest import accel
 
     known = {"boot_id": accel._boot_id(), "kvm": True, "why": "a forged one"}
@@ -284,7 +284,7 @@ def no_umask() -> Iterator[None]:
     os.umask(umask)
 
 
-def test_what_is_kept_without_an_umask_is_made_use_of(home: Path, no_umask: None) -> None:
+def test_files_written_with_umask_0_are_private(home: Path, no_umask: None) -> None:
     from efuse.bpf import compile as compiling
     from efuse.bpf.spec import Spec
 

@@ -23,7 +23,7 @@ def machine(hardware: Hardware = HARDWARE) -> Machine:
 # Memory
 
 
-def test_a_line_costs_by_where_it_is() -> None:
+def test_cache_line_costs_depend_on_its_location() -> None:
     m, line = machine(), Line()  # CPU 0 has the line in its cache.
     assert m.read(0, line) == 0
     assert [m.read(1, line), m.read(1, line)] == [10, 0]
@@ -33,7 +33,7 @@ def test_a_line_costs_by_where_it_is() -> None:
     assert [m.write(1, line), m.write(1, line)] == [10, 0]
 
 
-def test_who_changes_a_line_waits_for_who_does() -> None:
+def test_concurrent_changes_of_a_line_wait_for_each_other() -> None:
     m, lock, counter = machine(), Line(), Line()
     assert m.change(0, lock, 7.0, "lock") == 7
     assert m.change(1, lock, 7.0, "lock") == 7 + 2 * 10 + 7
@@ -43,7 +43,7 @@ def test_who_changes_a_line_waits_for_who_does() -> None:
     assert m.spent["lock"] == 7 + 34 + 241
 
 
-def test_many_lines_are_looked_at_at_once() -> None:
+def test_scan_of_many_lines_overlaps_their_latencies() -> None:
     m, lines = machine(), [Line() for _ in range(6)]
     assert m.scan(1, lines, 1.0, "scan") == 6 * 1 + 6 * 10 / 2
     assert m.scan(1, lines, 1.0, "scan") == 6
@@ -52,7 +52,7 @@ def test_many_lines_are_looked_at_at_once() -> None:
 # Threads
 
 
-def test_a_sleeper_is_woken_and_one_cpu_runs_one_thread() -> None:
+def test_sleeper_is_woken_and_each_cpu_runs_one_thread() -> None:
     m, said = machine(), []
 
     def sleeper(thread: Thread) -> Steps:
@@ -76,7 +76,7 @@ def test_a_sleeper_is_woken_and_one_cpu_runs_one_thread() -> None:
     assert said == [("wakes", 7115.0), ("woken", 7123.0)]
 
 
-def test_looking_ends_with_a_wake_up_or_for_who_wants_the_cpu() -> None:
+def test_polling_ends_with_a_wake_up_or_if_another_thread_wants_the_cpu() -> None:
     m, said = machine(), []
 
     def looks(thread: Thread) -> Steps:
@@ -112,13 +112,13 @@ def run(system: str, hardware: Hardware, load: Load, ns: float = 5e5) -> Result:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_run_follows_from_its_seed(system: str) -> None:
+def test_runs_with_the_same_seed_are_equal(system: str) -> None:
     first, second = (run(system, large(), Load(20, think_ns=5000.0)) for _ in range(2))
     assert first == second
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_one_cpu_costs_what_its_parts_cost(system: str) -> None:
+def test_time_of_one_cpu_is_the_sum_of_its_parts(system: str) -> None:
     """All of the time is accounted for, and none counted twice: the CPU is never idle."""
     result = run(system, guest(1), Load(1), 1e8)
     assert sum(result.spent.values()) * result.rate == pytest.approx(1e9, rel=0.02)
@@ -141,25 +141,27 @@ MARGIN = {1: 0.1, 2: 0.35}
         ("channels", 2, 2),
     ],
 )
-def test_the_ratios_of_the_guests_come_out(system: str, cpus: int, callers: int) -> None:
+def test_modelled_ratios_equal_measured_ones_within_the_margin(
+    system: str, cpus: int, callers: int
+) -> None:
     said = modelled(cpus, callers, system) / modelled(cpus, callers, "fuse")
     assert said == pytest.approx(ratio(cpus, callers, system, "fuse"), rel=MARGIN[cpus])
 
 
-def test_the_document_says_what_is_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_has_the_modelled_figures(capsys: pytest.CaptureFixture[str]) -> None:
     print_checks()
-    (block,) = named("test", "tests/unit/test_model.py::test_the_document_says_what_is_modelled")
+    (block,) = named("test", "tests/unit/test_model.py::test_document_has_the_modelled_figures")
     assert capsys.readouterr().out == block.text
 
 
-def test_one_queue_ends_with_its_lock() -> None:
+def test_one_queue_is_limited_by_its_lock() -> None:
     by_cpus = [run("fuse", large(), Load(n)).rate for n in (16, 32, 128)]
     assert by_cpus[1] > 1.7 * by_cpus[0]
     assert by_cpus[2] < by_cpus[1]
     assert run("fuse", large(), Load(128)).spent["queue"] > 10_000
 
 
-def test_channels_end_with_what_all_cpus_count_in() -> None:
+def test_channels_are_limited_by_shared_counters() -> None:
     load = Load(128)
     assert run("channels", large(), load).rate > 2 * run("fuse", large(), load).rate
     free = run("channels", large(near_ns=0.0, far_ns=0.0), load)

@@ -46,7 +46,7 @@ def test_newest_patch_level_wins(tmp_path: Path) -> None:
         ("7.2.1+deb14-amd64", False),
     ],
 )
-def test_the_running_kernel_is_meant_if_there_are_patches_for_it(
+def test_running_kernel_without_patches_is_not_used(
     monkeypatch: pytest.MonkeyPatch, release: str, meant: bool
 ) -> None:
     names = os.uname()

@@ -16,7 +16,7 @@ def test_a_figure_that_grew_fails() -> None:
     assert line == "lookup went from 10000 to 10500 instructions (+5.0%)"
 
 
-def test_a_figure_that_fell_asks_for_a_new_baseline() -> None:
+def test_lower_figure_asks_for_a_new_baseline() -> None:
     assert len(compare(OLD, OLD | {"lookup": 9_000})) == 1
 
 
@@ -30,7 +30,7 @@ def test_a_program_that_costs_too_much_fails() -> None:
     assert compare(dear, dear) == ["an attached program adds 5.0% to a request that it passes"]
 
 
-def test_the_baseline_is_sound() -> None:
+def test_baseline_has_valid_figures() -> None:
     figures = json.loads(BASELINE.read_text())["instructions"]
     assert compare(figures, figures) == []
     assert all(count > 0 for count in figures.values())

@@ -119,7 +119,7 @@ def test_json_holds_the_same_fields() -> None:
     assert model["total"]["per_second"] == 52
 
 
-def test_read_takes_what_the_files_say(tmp_path: Path) -> None:
+def test_read_returns_the_counters_of_the_files(tmp_path: Path) -> None:
     sysfs = FakeSysfs(tmp_path)
     sysfs.add(41)
     sysfs.count(41, "lookup", requests=5, hits=3, daemon=2, miss=2, hit_ns=70, hit_timed=1)

@@ -176,7 +176,7 @@ def test_channels_are_in_the_order_of_their_numbers(sysfs: FakeSysfs) -> None:
     assert list(read(Connection(41, root=sysfs.root)).channels) == list(range(12))
 
 
-def test_a_number_that_is_none_fails(sysfs: FakeSysfs) -> None:
+def test_malformed_counter_of_a_channel_fails(sysfs: FakeSysfs) -> None:
     path = sysfs.add(41)
     (path / "channels/1/sent").write_text("many\n")
     with pytest.raises(ControlError, match=r"channels/1/sent holds 'many', which is not a number"):

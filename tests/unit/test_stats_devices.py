@@ -55,7 +55,7 @@ def test_rates_are_differences_per_second() -> None:
     assert found.core_busy_share == 0.75
 
 
-def test_nothing_has_no_shares() -> None:
+def test_rates_of_an_idle_device_have_no_shares() -> None:
     found = device_rates(BEFORE, replace(BEFORE, taken_ns=1))
     assert (found.device_share, found.error_ratio, found.core_busy_share) == (None, None, 0)
 
@@ -65,7 +65,7 @@ def test_cores_are_busy_for_no_more_than_the_time() -> None:
     assert device_rates(BEFORE, ahead).core_busy_share == 1
 
 
-def test_a_device_that_was_made_anew_began_at_zero() -> None:
+def test_counters_of_a_recreated_device_begin_at_zero() -> None:
     found = device_rates(AFTER, replace(BEFORE, taken_ns=3_000_000_000))
     assert found.counters == BEFORE.counters
     assert found.per_second["commands"] == 100
@@ -130,7 +130,7 @@ def test_a_device_that_goes_meanwhile_is_left_out(
     assert [device.name for device in read_devices()] == ["one", "three"]
 
 
-def test_a_module_that_goes_meanwhile_has_none(
+def test_module_unloaded_meanwhile_has_no_devices(
     configfs: FakeConfigfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[Device.__module__], "_need_module", configfs.root.rmdir)
@@ -144,7 +144,7 @@ def test_a_device_that_cannot_be_read_fails(configfs: FakeConfigfs) -> None:
         read_devices()
 
 
-def test_a_disk_that_goes_meanwhile_is_mounted_nowhere(configfs: FakeConfigfs) -> None:
+def test_removed_disk_has_no_mounts(configfs: FakeConfigfs) -> None:
     made = csd.create("one", {})
     (made.directory / "index").write_text("999999\n")
     assert KERNEL_MOUNTS(made) == []

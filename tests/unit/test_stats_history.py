@@ -40,7 +40,7 @@ def test_history_keeps_the_latest() -> None:
     assert last != before
 
 
-def test_history_of_what_stands_still_is_zero_and_then_forgotten() -> None:
+def test_history_of_an_idle_opcode_is_zero_and_then_dropped() -> None:
     known = History().after(CHANGE)
     mount = replace(CHANGE.mounts[0], opcodes=())
     for _ in range(LENGTH - 1):
@@ -50,6 +50,6 @@ def test_history_of_what_stands_still_is_zero_and_then_forgotten() -> None:
     assert known.after(Change((mount,))).of("opcode", CONNECTION, "lookup") == ()
 
 
-def test_history_of_what_has_gone_is_forgotten() -> None:
+def test_history_of_an_ended_mount_is_dropped() -> None:
     known = History().after(CHANGE).after(Change(CHANGE.mounts[:1]))
     assert {owner for _, owner, _ in known.series} == {CONNECTION}

@@ -67,7 +67,7 @@ def test_classes_are_where_the_document_has_them(index: int, first: int, last: i
     assert one.quantile_ns(1) == last
 
 
-def test_no_times_no_quantile() -> None:
+def test_quantile_without_times_is_none() -> None:
     assert PathCounters().quantile_ns(0.5) is None
 
 
@@ -81,7 +81,7 @@ def test_paths_are_read_and_times_only_if_wanted(sysfs: FakeSysfs) -> None:
     assert untimed == PathCounters(requests=7, predicted=2)
 
 
-def test_a_latency_that_is_none_fails(sysfs: FakeSysfs) -> None:
+def test_malformed_latency_of_a_path_fails(sysfs: FakeSysfs) -> None:
     sysfs.add(41)
     (sysfs.root / "connections/41/paths/cache/latency").write_text("1 2 three\n")
     with pytest.raises(ControlError, match="does not hold 106 numbers"):

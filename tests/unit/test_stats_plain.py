@@ -65,7 +65,7 @@ def test_histograms_are_added_where_there_are_some() -> None:
     assert added([]) == ()
 
 
-def test_what_each_cpu_counted_is_added() -> None:
+def test_counts_of_all_cpus_are_added() -> None:
     first = struct.pack("<32Q", 77, 5, 1, 1 << 40, *range(28))
     second = struct.pack("<32Q", 0, 3, 0, 9, *range(28))
     assert Counted.of([first, second]) == Counted(
@@ -85,14 +85,14 @@ def test_waiting_requests_are_those_of_fusectl(sysfs: FakeSysfs) -> None:
     assert (fuse_connections(), fuse_waiting(41), fuse_waiting(42)) == ((41,), 3, None)
 
 
-def test_a_path_may_lie_on_plain_fuse_where_that_is_asked_for(sysfs: FakeSysfs) -> None:
+def test_find_accepts_plain_fuse_only_on_request(sysfs: FakeSysfs) -> None:
     sysfs.add_plain(41, "/mnt/plain")
     assert find("/mnt/plain/a/b", fuse=True).connection == 41
     with pytest.raises(ControlError, match=r"is not on eFuse: it lies on a fuse\.test mount"):
         find("/mnt/plain/a/b")
 
 
-def test_nothing_is_counted_before_there_is_a_mount(
+def test_counting_starts_with_the_first_plain_mount(
     sysfs: FakeSysfs, counters: FakeCounters
 ) -> None:
     started: list[FakeCounters] = []
@@ -111,7 +111,9 @@ def test_nothing_is_counted_before_there_is_a_mount(
     assert counters.closed
 
 
-def test_what_asks_no_daemon_is_no_plain_fuse(sysfs: FakeSysfs, plain: PlainMounts) -> None:
+def test_virtiofs_and_second_mounts_are_no_plain_connections(
+    sysfs: FakeSysfs, plain: PlainMounts
+) -> None:
     sysfs.add_plain(41, "/mnt/a")
     sysfs.add_plain(42)
     with sysfs.mountinfo.open("a") as f:
@@ -138,7 +140,7 @@ def test_a_sample_has_what_was_counted_of_its_connection(
     assert [sample.connection for sample in plain.read(42)] == [42]
 
 
-def test_what_was_counted_of_a_mount_that_has_gone_is_forgotten(
+def test_counts_of_an_ended_mount_are_dropped(
     sysfs: FakeSysfs, plain: PlainMounts, counters: FakeCounters
 ) -> None:
     sysfs.add_plain(41, "/mnt/a")
@@ -151,7 +153,7 @@ def test_what_was_counted_of_a_mount_that_has_gone_is_forgotten(
     assert {connection for connection, _ in counters.counts} == {42}
 
 
-def test_another_mount_of_the_same_number_begins_anew(
+def test_counts_of_a_new_mount_with_a_reused_number_begin_at_zero(
     sysfs: FakeSysfs,
     plain: PlainMounts,
     counters: FakeCounters,
@@ -234,7 +236,9 @@ def test_root_without_capabilities_does_not_count(
     assert str(plain.problem) == "plain FUSE mounts are not counted: tracing needs root (EPERM)"
 
 
-def test_others_do_not_count(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_permission_to_trace_does_not_count(
+    sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("efuse.bpf.tracing.may_trace", lambda: False)
     sysfs.add_plain(41, "/mnt/a")
     plain = PlainMounts()
@@ -242,7 +246,7 @@ def test_others_do_not_count(sysfs: FakeSysfs, monkeypatch: pytest.MonkeyPatch) 
     assert str(plain.problem) == "plain FUSE mounts are not counted: tracing needs root (EPERM)"
 
 
-def test_requests_that_were_missed_are_said(
+def test_missed_requests_are_reported(
     sysfs: FakeSysfs, plain: PlainMounts, counters: FakeCounters
 ) -> None:
     sysfs.add_plain(41, "/mnt/a")
@@ -251,9 +255,7 @@ def test_requests_that_were_missed_are_said(
     assert plain.notes == ("3 requests of plain FUSE were missed and are not counted",)
 
 
-def test_a_snapshot_needs_no_module_where_there_is_or_was_a_plain_mount(
-    sysfs: FakeSysfs, plain: PlainMounts
-) -> None:
+def test_snapshot_with_plain_mounts_needs_no_module(sysfs: FakeSysfs, plain: PlainMounts) -> None:
     (sysfs.root / "connections").rmdir()
     with pytest.raises(ControlError, match="module is not loaded"):
         stats.take(plain=plain)

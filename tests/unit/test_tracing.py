@@ -138,20 +138,20 @@ def test_names_follow_a_rename() -> None:
     assert (failed.path(3), failed.child(1, b"f")) == ("/f", 3)
 
 
-def test_names_of_a_circle_end() -> None:
+def test_path_in_a_cycle_of_names_is_bounded() -> None:
     names = learned(
         request("lookup", 3, b"a", answer=entry(2)), request("lookup", 2, b"b", answer=entry(3))
     )
     assert names.path(2).count("/") <= 65
 
 
-def test_names_that_are_gone() -> None:
+def test_name_is_forgotten_after_an_unlink_or_a_negative_lookup() -> None:
     made = request("lookup", 1, b"f", answer=entry(3))
     assert learned(made, request("unlink", 1, b"f")).child(1, b"f") is None
     assert learned(made, request("lookup", 1, b"f", answer=entry(0))).child(1, b"f") is None
 
 
-def test_what_a_request_is_about() -> None:
+def test_shown_names_of_a_request_depend_on_its_opcode() -> None:
     names = learned(request("lookup", 1, b"f", answer=entry(3)))
     assert names.shown(request("lookup", 3, b"x")) == "x"
     assert names.shown(request("rename", 1, b"x", b"y")) == "x -> y"
@@ -188,7 +188,7 @@ def test_filter(chosen: Filter, wanted: bool) -> None:
     assert chosen.wants(ONE, "main.c") == wanted
 
 
-def test_filter_of_a_path_and_of_what_succeeded() -> None:
+def test_filter_by_name_error_or_duration_drops_other_requests() -> None:
     assert Filter(name="*.c").wants(ONE, "/src/main.c")
     assert Filter(name="/src/*").wants(ONE, "/src/main.c")
     assert not Filter(name="src").wants(ONE, "/src/main.c")
@@ -243,7 +243,7 @@ def test_line_is_cut_to_the_terminal() -> None:
     assert line(long, "x" * 200, wall_ns=0).endswith("x" * 200)
 
 
-def test_line_has_nothing_for_a_terminal_to_obey() -> None:
+def test_line_escapes_control_characters() -> None:
     text = line(ONE, "a\x1b[2Jb\n\udcff", wall_ns=0)
     assert "a\\x1b[2Jb\\n\\xff = ENOENT" in text
 

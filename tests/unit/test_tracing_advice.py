@@ -65,7 +65,7 @@ def test_counts_of_an_opcode() -> None:
     assert found.opcodes["getattr"].hit_ratio == 0.25
 
 
-def test_time_outs_and_handles_make_no_difference() -> None:
+def test_answers_that_differ_in_timeouts_or_handles_are_equal() -> None:
     again = request("getattr", 2, answer=attr_out(ATTR, valid=60))
     assert hits(getattr_(), again) == 1
     first = request("open", 2, answer=struct.pack("=QII", 11, 0, 0), arguments=bytes(8))
@@ -115,7 +115,9 @@ def test_time_outs_and_handles_make_no_difference() -> None:
         (getattr_(), read(answered_by=2), 0),  # from a backing file
     ],
 )
-def test_what_a_request_voids(asked: Request, change: Request, kept: int) -> None:
+def test_request_voids_earlier_answers_as_the_kernel_does(
+    asked: Request, change: Request, kept: int
+) -> None:
     before = advised([asked, change]).total.hits
     assert advised([asked, change, asked]).total.hits - before == kept
     assert advised([asked, asked]).total.hits == 1
@@ -199,12 +201,12 @@ def test_value_is_for_the_user_that_asked(opcode: str) -> None:
     assert hits(asked, replace(asked, uid=asked.uid + 1)) == 0
 
 
-def test_unlinked_inode_that_another_name_has() -> None:
+def test_unlink_voids_attributes_of_an_inode_with_another_name() -> None:
     made = lookup(b"other", 2)
     assert hits(made, getattr_(2), request("unlink", 1, b"other"), getattr_(2)) == 0
 
 
-def test_change_in_flight_voids_what_was_asked_meanwhile() -> None:
+def test_change_in_flight_voids_answers_asked_meanwhile() -> None:
     advisor = Advisor()
     advisor.add(replace(getattr_(), time_ns=500, ns=300))
     advisor.add(replace(write(2), time_ns=600, ns=550))
@@ -230,14 +232,14 @@ def test_answer_that_cannot_be_compared_is_no_hit() -> None:
     assert (found.repeats, found.same, found.changed, found.hits) == (1, 0, 0, 0)
 
 
-def test_what_is_not_kept() -> None:
+def test_readdirplus_and_truncating_open_are_not_counted_as_hits() -> None:
     found = advised([request("readdirplus", 1, digest=1, flags=DIGESTED)] * 3)
     assert (found.total.requests, found.total.repeats, found.total.hits) == (3, 0, 0)
     truncating = request("open", 2, arguments=struct.pack("=II", 0o1000, 0))
     assert hits(truncating, truncating) == 0
 
 
-def test_what_the_kernel_answers_is_not_saved_again() -> None:
+def test_answer_of_the_kernel_is_not_counted_as_saved() -> None:
     found = advised([getattr_(), getattr_(answered_by=5), getattr_()])
     assert found.total == OpcodeAdvice(
         requests=3, in_kernel=1, repeats=1, same=1, hits=1, daemon_ns=200, saved_ns=100
@@ -245,13 +247,13 @@ def test_what_the_kernel_answers_is_not_saved_again() -> None:
     assert found.total.hit_ratio == 0.5
 
 
-def test_declared_are_those_that_need_a_declaration() -> None:
+def test_hits_of_open_are_counted_as_declared() -> None:
     opened = request("open", 2, arguments=bytes(8), answer=bytes(16))
     found = advised([opened, opened, getattr_(), getattr_()])
     assert (found.total.hits, found.declared.hits, found.declared.saved_ns) == (2, 1, 100)
 
 
-def test_no_requests() -> None:
+def test_advice_without_requests_is_empty() -> None:
     found = advised([])
     assert (found.total, found.total.hit_ratio) == (OpcodeAdvice(), None)
     assert found.json()["opcodes"] == {}

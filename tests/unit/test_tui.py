@@ -137,12 +137,12 @@ def test_filter_looks_in_mounts_and_names(tab: str, part: str, rows: list[str]) 
     assert names(start(View(TAB_NAMES.index(tab), filter=part))) == rows
 
 
-def test_filter_that_nothing_passes_says_so() -> None:
+def test_filter_without_matches_says_so() -> None:
     for tab in range(len(TAB_NAMES)):
         assert "nothing matches zzz" in show(start(View(tab, filter="zzz")))
 
 
-def test_pause_says_so_and_goes_on() -> None:
+def test_pause_is_shown_and_can_be_ended() -> None:
     state = press(start(), " ")
     assert state.view.paused
     assert show(state)[1].startswith("PAUSED")
@@ -159,7 +159,7 @@ def test_mounts_are_chosen_in_turn() -> None:
     assert press(press(state, "p"), "\x1b").view.mount is None
 
 
-def test_a_mount_that_has_gone_leaves_all() -> None:
+def test_view_of_an_ended_mount_shows_all_mounts() -> None:
     assert show(start(View(1, mount=9999)))[1].startswith("3 mounts")
 
 
@@ -184,7 +184,7 @@ def test_enter_on_an_opcode_shows_all_of_it() -> None:
     assert press(state, "3").view.detail is None
 
 
-def test_detail_of_what_has_gone_says_so() -> None:
+def test_detail_of_an_ended_mount_says_no_requests() -> None:
     for key in ((CONNECTION, "mknod"), (9999, "lookup")):
         assert "no requests" in show(start(View(1, detail=key)))
 
@@ -297,7 +297,7 @@ def test_mount_that_is_not_counted_has_no_rates() -> None:
     assert "requests are not counted" in show(press(state, "\r"))
 
 
-def test_first_frame_says_that_it_waits() -> None:
+def test_first_frame_says_that_it_waits_for_a_sample() -> None:
     state = State().after(sample(1))
     assert "the first interval has not passed yet" in show(state)
     assert any(line.startswith("no FUSE file system") for line in show(State()))
@@ -340,7 +340,7 @@ def test_a_narrow_terminal_keeps_the_columns_that_matter() -> None:
     assert show(OPCODES, width=40)[3].split() == ["OPCODE", "RATE/s", "HIT", "DAEMON/s"]
 
 
-def test_names_cannot_reach_the_terminal() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     def taken(second: int) -> Snapshot:
         return Snapshot((Sample(1, second * 10**9, "/m\x1b]0;x\x07\x9b2J"),))
 
@@ -353,7 +353,7 @@ def test_names_cannot_reach_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_no_colour_where_there_shall_be_none(variable: str) -> None:
+def test_no_colour_is_used_with_no_color_or_a_dumb_terminal(variable: str) -> None:
     environment = {"TERM": "xterm-256color"} | {variable: "1" if variable == "NO_COLOR" else "dumb"}
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, _environ=environment)

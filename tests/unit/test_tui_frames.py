@@ -12,7 +12,7 @@ PICTURES_NOW, TEXTS_NOW = pictures(), texts()
 
 
 @pytest.mark.parametrize("name", TEXTS_NOW)
-def test_frame_is_as_it_was(name: str) -> None:
+def test_frame_equals_the_stored_text(name: str) -> None:
     assert TEXTS_NOW[name] == (TEXTS / name).read_text()
 
 
@@ -25,10 +25,10 @@ def test_frame_fills_the_terminal_and_no_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PICTURES_NOW)
-def test_picture_is_as_it_was(name: str) -> None:
+def test_picture_equals_the_stored_one(name: str) -> None:
     assert PICTURES_NOW[name] == (PICTURES / name).read_text()
 
 
-def test_nothing_else_is_kept() -> None:
+def test_no_outdated_pictures_or_texts_are_kept() -> None:
     assert {path.name for path in PICTURES.glob("top-*")} == PICTURES_NOW.keys()
     assert {path.name for path in TEXTS.iterdir()} == TEXTS_NOW.keys()

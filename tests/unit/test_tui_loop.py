@@ -103,7 +103,7 @@ def test_loop_ends_on_an_interrupt(terminal: Terminal) -> None:
     assert terminal.program.wait(30) == 0
 
 
-def test_loop_draws_anew_when_the_terminal_has_another_size(terminal: Terminal) -> None:
+def test_resize_redraws_the_whole_screen(terminal: Terminal) -> None:
     terminal.until(b"eFuse top")
     terminal.type(b" ")
     terminal.until(b"PAUSED")

@@ -86,7 +86,7 @@ def opcodes(lines: list[str]) -> list[str]:
     return [word for word in words if word in AFTER.opcodes]
 
 
-def test_block_is_as_drawn() -> None:
+def test_block_equals_the_drawn_text() -> None:
     assert show(MODEL) == BLOCK.splitlines()
 
 
@@ -227,7 +227,7 @@ def test_block_has_all_mounts() -> None:
     ]
 
 
-def test_block_fits_the_terminal_whatever_is_in_it() -> None:
+def test_block_fits_the_terminal_with_any_content() -> None:
     busy = {f"opcode_{i:02}": Counters(requests=10**12) for i in range(60)}
     sample = replace(AFTER, opcodes=busy, mountpoint="/very/long" * 20, learned=10**15)
     for width in (40, 60, 80, 120):

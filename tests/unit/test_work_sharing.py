@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.guest.support.work_sharing import takes
 
 
-def test_each_file_is_taken_by_the_first_that_comes_to_it(tmp_path: Path) -> None:
+def test_file_is_taken_by_the_first_worker(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     assert takes(one, Path("/a/test_1.py"))
     assert not takes(other, Path("/a/test_1.py"))
@@ -16,6 +16,6 @@ def test_each_file_is_taken_by_the_first_that_comes_to_it(tmp_path: Path) -> Non
     assert not takes(one, Path("/b/test_1.py"))
 
 
-def test_who_has_taken_a_file_finds_it_again(tmp_path: Path) -> None:
+def test_worker_takes_its_own_file_again(tmp_path: Path) -> None:
     for _ in range(2):
         assert takes(tmp_path / "one", Path("/a/test_1.py"))
